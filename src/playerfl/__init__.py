@@ -1,0 +1,76 @@
+"""Personalised, layer-wise, cross-silo federated learning: which layers to share, and what it brings each site.
+
+>>> import playerfl
+>>> result = playerfl.run("digits", "player_fl", rounds=1, seed=0)
+>>> len(result.clients)
+5
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from playerfl.version import __version__
+
+if TYPE_CHECKING:
+    from playerfl.errors import PlayerflError
+    from playerfl.experiment import Experiment
+    from playerfl.layers.layer_map import LayerMap
+    from playerfl.layers.probe import SensitivityProbe
+    from playerfl.layers.sensitivity import federation_sensitivity, layer_importance
+    from playerfl.layers.split import choose_cut, transition_point
+    from playerfl.report.comparison import compare
+    from playerfl.results import RunResult
+    from playerfl.running import load_result, resume, run
+    from playerfl.tasks.task import Task, own_task
+
+# Looked up on first use, so that `import playerfl` (and the command line's --help) need not import torch.
+_HOMES = {
+    "Experiment": "playerfl.experiment",
+    "LayerMap": "playerfl.layers.layer_map",
+    "PlayerflError": "playerfl.errors",
+    "RunResult": "playerfl.results",
+    "SensitivityProbe": "playerfl.layers.probe",
+    "Task": "playerfl.tasks.task",
+    "choose_cut": "playerfl.layers.split",
+    "compare": "playerfl.report.comparison",
+    "federation_sensitivity": "playerfl.layers.sensitivity",
+    "layer_importance": "playerfl.layers.sensitivity",
+    "load_result": "playerfl.running",
+    "own_task": "playerfl.tasks.task",
+    "resume": "playerfl.running",
+    "run": "playerfl.running",
+    "transition_point": "playerfl.layers.split",
+}
+
+__all__ = [
+    "Experiment",
+    "LayerMap",
+    "PlayerflError",
+    "RunResult",
+    "SensitivityProbe",
+    "Task",
+    "__version__",
+    "choose_cut",
+    "compare",
+    "federation_sensitivity",
+    "layer_importance",
+    "load_result",
+    "own_task",
+    "resume",
+    "run",
+    "transition_point",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'playerfl' has no attribute {name!r}")
+    value = getattr(import_module(_HOMES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,55 @@
+"""Algorithm: the verbs every federated method is written in, with their defaults."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+from playerfl.federation.client import Client
+from playerfl.federation.messages import ClientId, Download, Upload
+from playerfl.federation.server import Server
+from playerfl.weights import weighted_mean
+
+
+@dataclass(frozen=True)
+class Algorithm:
+    """Send everything, train, average what comes back, predict with what was sent.
+
+    Subclasses are frozen dataclasses of hyper-parameters and override what they change. They hold no state:
+    what lasts is in `client.memory` and `server.memory`.
+    """
+
+    prepares: ClassVar[bool] = False
+    """Whether sites do something once before the first round."""
+    finishes: ClassVar[bool] = False
+    """Whether sites do something once after the last round; only its result is then reported."""
+
+    def server_start(self, server: Server) -> None:
+        """Once, before anything is sent."""
+
+    async def client_prepare(self, client: Client, download: Download) -> Upload:
+        """Once, before the first round, where `prepares` is set."""
+        return Upload(client.num_examples)
+
+    def server_prepare(self, server: Server, uploads: Mapping[ClientId, Upload]) -> None:
+        """Reads what `client_prepare` uploaded."""
+
+    def server_send(self, server: Server, client_id: ClientId) -> Download:
+        """What one site gets now. Changes nothing."""
+        return server.download()
+
+    async def client_fit(self, client: Client, download: Download) -> Upload:
+        """One round at one site. Leaves the model it would predict with on the bench."""
+        raise TypeError(f"{type(self).__name__} must define client_fit")
+
+    def server_merge(self, server: Server, uploads: Mapping[ClientId, Upload]) -> None:
+        """Makes the sites' uploads one: w ← Σ_c (n_c / Σ n) · θ_c, entry by entry over those who sent it."""
+        server.weights |= weighted_mean([(upload.weights, upload.num_examples) for upload in uploads.values()])
+
+    async def client_finish(self, client: Client) -> None:
+        """Once, after the last round, where `finishes` is set: leaves the finished model on the bench."""
+
+    def client_model(self, client: Client, download: Download) -> None:
+        """Loads what this site predicts with. Writes no memory."""
+        client.load(download.weights)

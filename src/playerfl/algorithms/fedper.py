@@ -1,0 +1,29 @@
+"""FedPer: the last layers are personal."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from playerfl.algorithms.partial import PartialAlgorithm
+from playerfl.errors import ConfigError
+from playerfl.federation.client import Client
+from playerfl.federation.server import Server
+
+
+@dataclass(frozen=True)
+class FedPer(PartialAlgorithm):
+    """All layers train together; all but the last `personal_layers` are averaged.
+
+    Paper: Arivazhagan et al. 2019, https://arxiv.org/abs/1912.00818
+    Differs: heads start from the common initial model.
+    """
+
+    personal_layers: int = 1
+
+    def cut(self, side: Client | Server) -> int:
+        layers = len(side.layers.names)
+        if not 0 <= self.personal_layers <= layers:
+            raise ConfigError(
+                f"personal_layers must be between 0 and {layers}, the layers of the model, not {self.personal_layers}"
+            )
+        return layers - self.personal_layers

@@ -1,0 +1,31 @@
+"""Local: every site for itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from playerfl.algorithms.algorithm import Algorithm
+from playerfl.federation.client import Client
+from playerfl.federation.messages import ClientId, Download, Upload
+from playerfl.federation.server import Server
+
+
+@dataclass(frozen=True)
+class Local(Algorithm):
+    """Each site trains alone, from the common initial model, for as many epochs as the others.
+
+    Paper: the baseline of every comparison.
+    Differs: nothing is exchanged after the initial model.
+    """
+
+    def server_send(self, server: Server, client_id: ClientId) -> Download:
+        return server.download(() if client_id in server.greeted else None)
+
+    async def client_fit(self, client: Client, download: Download) -> Upload:
+        self.client_model(client, download)
+        await client.train()
+        client.memory["personal"] = client.weights()
+        return client.upload(())
+
+    def client_model(self, client: Client, download: Download) -> None:
+        client.load(download.weights, client.memory.get("personal", {}))

@@ -1,0 +1,119 @@
+"""PLayer-FL: measure which layers should be federated during the first epoch, then federate those."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+from playerfl.algorithms.partial import PartialAlgorithm
+from playerfl.errors import ConfigError, one_of
+from playerfl.federation.client import Client
+from playerfl.federation.messages import ClientId, Download, Upload
+from playerfl.federation.server import Server
+from playerfl.layers.probe import MODES, Mode
+from playerfl.layers.sensitivity import ClientWeight, Normalise, Reduce
+from playerfl.layers.split import OnNoTransition, SplitRule, choose_cut
+from playerfl.learning.job import Measure
+
+
+@dataclass(frozen=True)
+class PLayerFL(PartialAlgorithm):
+    """Cuts where federation sensitivity jumps; the layers before the cut are averaged, the rest stay private.
+
+    s_l = mean over layer l of (θ·∂f/∂θ)²;  F_l = Σ_{k ≤ l} s_k;  cut at the first p where the score jumps.
+
+    Paper: PLayer-FL, Algorithm 1.
+    Differs: the paper prints no threshold; the default rule compares single layers, since the printed
+    cumulative rule has no threshold that gives the printed cuts (`rule="cumulative_ratio"` is that rule).
+    """
+
+    rule: SplitRule = "layer_ratio"
+    threshold: float | None = None
+    """The jump that counts; None for the rule's own default (layer_ratio 3.5, cumulative_ratio 1.6)."""
+    fixed_cut: int | None = None
+    """With rule="fixed": the number of federated layers."""
+    first_epoch: Literal["continue", "restart"] = "continue"
+    """Whether the measured epoch is round 1, or is forgotten and training starts again from the initial model."""
+    sensitivity_mode: Mode = "running"
+    include_bias: bool = True
+    weight_batches: bool = False
+    embedding_rows: Literal["all", "touched"] = "all"
+    max_batches: int | None = None
+    on_no_transition: OnNoTransition = "all"
+    client_weight: ClientWeight = "uniform"
+    normalise: Normalise = "none"
+    reduce: Reduce = "mean"
+
+    prepares: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if self.first_epoch not in ("continue", "restart"):
+            raise ConfigError(one_of(self.first_epoch, ("continue", "restart"), "first_epoch"))
+        if self.sensitivity_mode not in MODES:
+            raise ConfigError(one_of(self.sensitivity_mode, MODES, "sensitivity_mode"))
+        if (self.rule == "fixed") != (self.fixed_cut is not None):
+            raise ConfigError('rule="fixed" and fixed_cut go together: give both or neither')
+
+    def cut(self, side: Client | Server) -> int:
+        return int(side.memory["cut"])
+
+    async def client_prepare(self, client: Client, download: Download) -> Upload:
+        """The first epoch, from the common initial model; only one number a layer leaves the site."""
+        client.load(download.weights)
+        trained = await client.train(
+            measure=Measure(
+                self.sensitivity_mode,
+                self.include_bias,
+                self.weight_batches,
+                self.embedding_rows,
+                self.max_batches,
+            )
+        )
+        assert trained.profile is not None
+        client.memory["profile"] = trained.profile.to_json()
+        if self.first_epoch == "continue":
+            client.memory["first_epoch"] = {"weights": client.weights(), "loss": trained.loss}
+        else:
+            client.memory["personal"] = dict(download.weights)
+            client.optimizers.clear()
+        return Upload(client.num_examples, info={"importance": list(trained.profile.importance.values())})
+
+    def server_prepare(self, server: Server, uploads: Mapping[ClientId, Upload]) -> None:
+        def numbers(upload: Upload) -> list[Any]:
+            values = upload.info["importance"]
+            return values if isinstance(values, list) else [values]
+
+        names = server.layers.names
+        cut = choose_cut(
+            {client: dict(zip(names, numbers(upload), strict=True)) for client, upload in uploads.items()},
+            rule=self.rule,
+            threshold=self.threshold,
+            on_no_transition=self.on_no_transition,
+            fixed=self.fixed_cut,
+            num_examples={client: upload.num_examples for client, upload in uploads.items()},
+            client_weight=self.client_weight,
+            normalise=self.normalise,
+            reduce=self.reduce,
+        )
+        server.memory["cut"] = cut.index
+        server.memory["decision"] = cut.to_json()
+
+    def server_send(self, server: Server, client_id: ClientId) -> Download:
+        if not server.prepared:
+            return server.download()
+        if server.round > 0:
+            return super().server_send(server, client_id)
+        # Sites that go on from their own first epoch need nothing but the cut.
+        layers = () if self.first_epoch == "continue" else self.federated(server)
+        return server.download(layers, cut=server.memory["cut"])
+
+    async def client_fit(self, client: Client, download: Download) -> Upload:
+        if "cut" in download.info:
+            client.memory["cut"] = download.info["cut"]
+        first_epoch = client.memory.pop("first_epoch", None)
+        if first_epoch is None:
+            return await super().client_fit(client, download)
+        client.load(first_epoch["weights"])
+        client.train_loss = first_epoch["loss"]
+        return self.client_keep(client)

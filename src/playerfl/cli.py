@@ -1,0 +1,253 @@
+"""The command line. Results go to stdout, everything else to stderr; bad input ends with one sentence and exit code 2."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from playerfl.errors import ConfigError, PlayerflError, one_of
+from playerfl.version import __version__
+
+if TYPE_CHECKING:
+    from playerfl.experiment import Experiment
+    from playerfl.results import RunDirectory, RunResult
+
+app = typer.Typer(
+    name="playerfl",
+    help="Personalised, layer-wise, cross-silo federated learning: which layers to share, and what it brings each site.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def main() -> None:
+    """Runs a command; what the user can mend is said in one sentence, without a traceback."""
+    try:
+        app(standalone_mode=False)
+    except PlayerflError as problem:
+        _fail(str(problem))
+    except (KeyboardInterrupt, typer.Abort):
+        _say("interrupted")
+        sys.exit(130)
+    except typer.Exit as end:
+        sys.exit(end.exit_code)
+    except BrokenPipeError:
+        sys.exit(141)
+    except Exception as problem:
+        if not hasattr(problem, "format_message"):
+            raise
+        _fail(problem.format_message())
+    sys.exit(0)
+
+
+def _fail(sentence: str) -> None:
+    _say(f"playerfl: {sentence}")
+    sys.exit(2)
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"playerfl {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    pass
+
+
+_RUN_EXAMPLES = """
+[bold]Examples[/bold]
+
+  playerfl run digits --algorithm player_fl --rounds 30 --seed 0 --out runs/first
+
+  playerfl run digits -a local -a fedavg -a player_fl --out runs/compared
+
+  playerfl run digits -a fedper --set algorithm.personal_layers=2 --set training.batch_size=32
+
+  playerfl run --config experiment.toml --json > result.json
+
+  playerfl run --resume runs/first
+"""
+
+
+@app.command(epilog=_RUN_EXAMPLES)
+def run(
+    task: Annotated[str | None, typer.Argument(help="What to train on; see `playerfl list tasks`.")] = None,
+    algorithm: Annotated[
+        list[str] | None,
+        typer.Option("--algorithm", "-a", help="Repeat to run several side by side and compare them."),
+    ] = None,
+    rounds: Annotated[int | None, typer.Option(help="Communication rounds.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Decides initial weights, batch order and dropout.")] = None,
+    learning_rate: Annotated[float | None, typer.Option(help="Of every site's optimiser.")] = None,
+    sites: Annotated[int | None, typer.Option(help="Number of sites, where the task deals its data.")] = None,
+    alpha: Annotated[float | None, typer.Option(help="Dirichlet label skew: small for unequal sites.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Run directory; the next free one under runs/ if not given.")] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Any setting of an experiment file.")
+    ] = None,
+    config: Annotated[Path | None, typer.Option(help="Experiment file (TOML); options win over it.")] = None,
+    resume: Annotated[Path | None, typer.Option(help="Continue an interrupted run, or a folder of runs.")] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the runs in --out.")] = False,
+    device: Annotated[str | None, typer.Option(help="auto, cpu, cuda or mps.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Results as JSON on stdout.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
+) -> None:
+    """Train one or several algorithms on a task and show what each site gets out of it."""
+    given = {
+        "task": task,
+        "rounds": rounds,
+        "seed": seed,
+        "training.learning_rate": learning_rate,
+        "data.sites": sites,
+        "data.alpha": alpha,
+        "device": device,
+    }
+    if resume is not None:
+        if config or out or overwrite or algorithm or settings or any(v is not None for v in given.values()):
+            raise ConfigError("--resume continues a run as it was started; give no other setting with it")
+        started = _reopened(resume)
+        home = resume
+    else:
+        experiments = _experiments(given, algorithm or [], settings or [], config)
+        home = out or _next_free(Path("runs"), experiments)
+        started = _started(experiments, home, overwrite)
+    results = _run_all(started, home, quiet=quiet)
+    _show(results, home, as_json=as_json)
+
+
+def _experiments(
+    given: dict[str, Any], algorithms: list[str], settings: list[str], config: Path | None
+) -> list[Experiment]:
+    from playerfl.experiment import Experiment, parse_setting, read_toml, with_setting
+
+    table = read_toml(config) if config else {}
+    for key, value in given.items():
+        if value is not None:
+            table = with_setting(table, key, value)
+    for assignment in settings:
+        table = with_setting(table, *parse_setting(assignment))
+    if len(set(algorithms)) != len(algorithms):
+        raise ConfigError(f"each algorithm may be given once, not {', '.join(algorithms)}")
+    if not algorithms:
+        return [Experiment.resolve(table)]
+    if len(algorithms) > 1 and isinstance(table.get("algorithm"), dict) and table["algorithm"].keys() - {"name"}:
+        raise ConfigError(
+            "algorithm settings cannot be given for several algorithms at once; run them one by one"
+        )
+    return [Experiment.resolve(with_setting(table, "algorithm", _named(table, name))) for name in algorithms]
+
+
+def _named(table: dict[str, Any], name: str) -> dict[str, Any]:
+    own = table.get("algorithm", {})
+    return {**(own if isinstance(own, dict) else {}), "name": name}
+
+
+def _next_free(folder: Path, experiments: list[Experiment]) -> Path:
+    names = "-".join(experiment.algorithm["name"] for experiment in experiments)
+    stem = f"{experiments[0].task}-{names}-seed{experiments[0].seed}"
+    number = 1
+    while (folder / f"{stem}-{number}").exists():
+        number += 1
+    return folder / f"{stem}-{number}"
+
+
+def _started(
+    experiments: list[Experiment], home: Path, overwrite: bool
+) -> list[tuple[Experiment, RunDirectory]]:
+    from playerfl.running import start_directory
+
+    if len(experiments) == 1:
+        return [(experiments[0], start_directory(home, experiments[0], overwrite=overwrite))]
+    return [
+        (experiment, start_directory(home / experiment.algorithm["name"], experiment, overwrite=overwrite))
+        for experiment in experiments
+    ]
+
+
+def _reopened(path: Path) -> list[tuple[Experiment, RunDirectory]]:
+    from playerfl.running import reopen_directory
+
+    runs = sorted(file.parent for file in path.glob("*/experiment.toml")) if path.is_dir() else []
+    if (path / "experiment.toml").exists() or not runs:
+        runs = [path]
+    return [reopen_directory(run) for run in runs]
+
+
+def _run_all(
+    started: list[tuple[Experiment, RunDirectory]], home: Path, *, quiet: bool
+) -> list[RunResult]:
+    from playerfl.progress import shown_progress
+    from playerfl.running import run_experiments
+
+    experiments = [experiment for experiment, _ in started]
+    try:
+        with shown_progress({e.algorithm["name"]: e.rounds for e in experiments}, quiet=quiet) as listener:
+            return run_experiments(experiments, [directory for _, directory in started], None, listener)
+    except KeyboardInterrupt:
+        _say(f"interrupted; nothing is lost: continue with  playerfl run --resume {home}")
+        sys.exit(130)
+
+
+def _show(results: list[RunResult], home: Path, *, as_json: bool) -> None:
+    from playerfl.report import comparison
+
+    summaries = comparison.compare(results)
+    if as_json:
+        found = [comparison.as_json(r, s) for r, s in zip(results, summaries, strict=True)]
+        print(json.dumps({"runs": found}, indent=1))
+    else:
+        from playerfl.report.terminal import print_comparison, print_cut
+
+        for result in results:
+            print_cut(result)
+        print_comparison(summaries)
+    try:
+        from playerfl.report.figures import save_comparison
+    except ImportError:
+        _say("no figure was made: matplotlib is missing; pip install 'playerfl[report]'")
+    else:
+        _say(f"figure: {save_comparison(results, summaries, home / 'comparison.png')}")
+    _say(f"results: {home}")
+
+
+_LISTS = ("algorithms", "tasks")
+
+
+@app.command(name="list", epilog="[bold]Examples[/bold]\n\n  playerfl list algorithms\n\n  playerfl list tasks --json\n")
+def list_(
+    what: Annotated[str, typer.Argument(help="algorithms or tasks")],
+    as_json: Annotated[bool, typer.Option("--json", help="As JSON on stdout.")] = False,
+) -> None:
+    """List the algorithms with their hyper-parameters, or the tasks with their options."""
+    if what not in _LISTS:
+        raise ConfigError(one_of(what, _LISTS, "list"))
+    from playerfl import catalogue
+
+    entries = catalogue.algorithms() if what == "algorithms" else catalogue.tasks()
+    if as_json:
+        print(json.dumps(entries, indent=1))
+        return
+    from playerfl.report.terminal import print_catalogue
+
+    print_catalogue(what, entries)
+
+
+if __name__ == "__main__":
+    main()

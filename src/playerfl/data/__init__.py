@@ -1,0 +1,1 @@
+"""Sites' data: containers, partitions, splits. Nothing here knows of federation."""

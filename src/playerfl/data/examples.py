@@ -1,0 +1,169 @@
+"""A site's examples, as tensors indexed batch by batch or as the user's own loader."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sized
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate
+
+from playerfl.errors import DataError
+
+Inputs = Tensor | tuple[Tensor, ...] | Mapping[str, Tensor]
+"""What the model is called with: `model(x)`, `model(*x)` or `model(**x)`."""
+Batch = tuple[Any, Tensor]
+
+
+class Examples(Protocol):
+    """Anything that can be counted and read in batches."""
+
+    def __len__(self) -> int: ...
+
+    def batches(self, size: int, order: torch.Generator | None = None, *, join_single: bool = False) -> Iterator[Batch]:
+        """Batches of (inputs, targets): shuffled by `order`, or in order where it is None.
+
+        `join_single` adds a last batch of one row to the one before it: batch norm cannot train on one row.
+        """
+        ...
+
+    def mapped(self, change: Callable[[Tensor], Tensor]) -> Examples:
+        """The same examples with every tensor changed (moved to a device, laid out differently)."""
+        ...
+
+
+@dataclass(frozen=True)
+class TensorExamples:
+    """Examples held in memory: inputs and targets with the same number of rows."""
+
+    inputs: Inputs
+    targets: Tensor
+
+    def __post_init__(self) -> None:
+        rows = {len(tensor) for tensor in (*tensors_in(self.inputs), self.targets)}
+        if len(rows) > 1:
+            raise DataError(f"inputs and targets must have the same number of rows, not {sorted(rows)}")
+
+    def __len__(self) -> int:
+        return len(self.targets)
+
+    def batches(
+        self, size: int, order: torch.Generator | None = None, *, join_single: bool = False
+    ) -> Iterator[Batch]:
+        rows = len(self)
+        whole = join_single and rows > size and rows % size == 1
+        stops = [*range(size, rows - 1 if whole else rows, size), rows]
+        shuffled = None if order is None else torch.randperm(rows, generator=order).to(self.targets.device)
+        start = 0
+        for stop in stops if rows else ():
+            if shuffled is None:
+                yield map_tensors(self.inputs, lambda x, a=start, b=stop: x[a:b]), self.targets[start:stop]
+            else:
+                chosen = shuffled[start:stop]
+                yield map_tensors(self.inputs, lambda x, i=chosen: x[i]), self.targets[chosen]
+            start = stop
+
+    def mapped(self, change: Callable[[Tensor], Tensor]) -> TensorExamples:
+        return TensorExamples(map_tensors(self.inputs, change), change(self.targets))
+
+    def rows(self, indices: Tensor) -> TensorExamples:
+        return TensorExamples(map_tensors(self.inputs, lambda x: x[indices]), self.targets[indices])
+
+
+@dataclass(frozen=True)
+class LoaderExamples:
+    """Examples read through the user's own DataLoader: its batch size and shuffling are what counts."""
+
+    loader: DataLoader[Any]
+    change: Callable[[Tensor], Tensor] = lambda tensor: tensor
+
+    def __len__(self) -> int:
+        return len(self.loader.dataset)  # type: ignore[arg-type]
+
+    def batches(
+        self, size: int, order: torch.Generator | None = None, *, join_single: bool = False
+    ) -> Iterator[Batch]:
+        del size, join_single
+        if order is not None and self.loader.generator is not None:
+            # A loader's own generator would remember earlier epochs, which a resumed run has not seen.
+            self.loader.generator.manual_seed(int(torch.randint(2**62, (), generator=order)))
+        for batch in self.loader:
+            inputs, targets = split_batch(batch)
+            yield map_tensors(inputs, self.change), self.change(targets)
+
+    def mapped(self, change: Callable[[Tensor], Tensor]) -> LoaderExamples:
+        before = self.change
+        return LoaderExamples(self.loader, lambda tensor: change(before(tensor)))
+
+
+@dataclass(frozen=True)
+class SiteData:
+    """One site's three parts. Training sees only the first, choices use the second, reports the third."""
+
+    train: Examples
+    validation: Examples
+    test: Examples
+
+
+def as_examples(source: object, what: str = "data") -> Examples:
+    """Takes (inputs, targets) tensors, a torch Dataset or a DataLoader.
+
+    >>> len(as_examples((torch.zeros(4, 2), torch.zeros(4, dtype=torch.long))))
+    4
+    """
+    if isinstance(source, TensorExamples | LoaderExamples):
+        return source
+    if isinstance(source, DataLoader):
+        if not isinstance(source.dataset, Sized):
+            raise DataError(f"{what}: the DataLoader's dataset has no length; give one that has")
+        return LoaderExamples(source)
+    if isinstance(source, IterableDataset):
+        raise DataError(f"{what}: an IterableDataset has no length; wrap a sized Dataset in a DataLoader")
+    if isinstance(source, Dataset):
+        return _in_memory(source, what)
+    if isinstance(source, tuple | list) and len(source) == 2:
+        inputs = map_tensors(source[0], torch.as_tensor)
+        return TensorExamples(inputs, torch.as_tensor(source[1]))
+    raise DataError(
+        f"{what}: cannot read {type(source).__name__}; give (inputs, targets), a torch Dataset or a DataLoader"
+    )
+
+
+def _in_memory(dataset: Dataset[Any], what: str) -> TensorExamples:
+    rows = len(dataset)  # type: ignore[arg-type]
+    if rows == 0:
+        raise DataError(f"{what} is empty; every site needs examples")
+    inputs, targets = split_batch(default_collate([dataset[i] for i in range(rows)]))
+    return TensorExamples(inputs, targets)
+
+
+def split_batch(batch: Any) -> Batch:
+    """(inputs, targets) of a collated batch: a pair, several inputs with the target last, or a mapping with
+    the targets under "labels", "label", "targets" or "target"."""
+    if isinstance(batch, Mapping):
+        for key in ("labels", "label", "targets", "target"):
+            if key in batch:
+                return {name: value for name, value in batch.items() if name != key}, batch[key]
+        raise DataError(f"a batch with the keys {', '.join(batch)} has no targets; call them 'labels'")
+    if isinstance(batch, tuple | list) and len(batch) == 2:
+        inputs = batch[0]
+        return (tuple(inputs) if isinstance(inputs, list) else inputs), batch[1]
+    if isinstance(batch, tuple | list) and len(batch) > 2:
+        return tuple(batch[:-1]), batch[-1]
+    raise DataError("a batch must be (inputs, targets), (input, input, …, targets) or a mapping with 'labels'")
+
+
+def tensors_in(inputs: Any) -> list[Tensor]:
+    if isinstance(inputs, Tensor):
+        return [inputs]
+    return list(inputs.values() if isinstance(inputs, Mapping) else inputs)
+
+
+def map_tensors(inputs: Any, change: Callable[[Any], Tensor]) -> Any:
+    if isinstance(inputs, Mapping):
+        return {name: change(tensor) for name, tensor in inputs.items()}
+    if isinstance(inputs, tuple):
+        return tuple(change(tensor) for tensor in inputs)
+    return change(inputs)

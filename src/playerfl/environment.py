@@ -1,0 +1,47 @@
+"""What a result was made with: versions, device and code, nothing that names a person or a machine."""
+
+from __future__ import annotations
+
+import platform
+import subprocess
+from pathlib import Path
+from typing import Any
+
+from playerfl.version import __version__
+
+
+def environment(device: str, threads: int) -> dict[str, Any]:
+    """Versions of what decides the bits of a result."""
+    import numpy
+    import torch
+
+    return {
+        "playerfl": __version__,
+        "git_commit": git_commit(),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "numpy": numpy.__version__,
+        "system": platform.system(),
+        "machine": platform.machine(),
+        "cpu_capability": torch.backends.cpu.get_cpu_capability(),
+        "device": device,
+        "threads": threads,
+    }
+
+
+def git_commit() -> str | None:
+    """The commit of this source tree ("-dirty" if it was changed since), or None for an installed package."""
+    source = Path(__file__).resolve().parents[2]
+    if not (source / ".git").exists():
+        return None
+    try:
+        said = subprocess.run(
+            ["git", "-C", str(source), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"],
+            capture_output=True,
+            text=True,
+            timeout=10,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return said.stdout.strip()

@@ -1,0 +1,38 @@
+"""The errors a user can mend: each message names the value, what is allowed and what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+class PlayerflError(Exception):
+    """Base of every error that comes from input rather than from a bug."""
+
+
+class ConfigError(PlayerflError):
+    """An unknown key, or a value that is not allowed."""
+
+
+class DataError(PlayerflError):
+    """A site's data cannot be used as it is."""
+
+
+class LayerError(PlayerflError):
+    """A layer list does not fit the model."""
+
+
+class RunDirectoryError(PlayerflError):
+    """A run directory cannot be read, written or trusted."""
+
+
+def one_of(value: object, allowed: Iterable[str], what: str) -> str:
+    """Says that `value` is unknown, what is allowed and what was probably meant.
+
+    >>> one_of("fedavgg", ["fedavg", "local"], "algorithm")
+    "unknown algorithm 'fedavgg'; did you mean 'fedavg'? allowed: fedavg, local"
+    """
+    names = sorted(allowed)
+    close = get_close_matches(str(value), names, n=1, cutoff=0.6)
+    hint = f"; did you mean {close[0]!r}?" if close else ";"
+    return f"unknown {what} {value!r}{hint} allowed: {', '.join(names) or 'none'}"

@@ -1,0 +1,236 @@
+"""Experiment: everything a run is decided by, as a strict TOML file and a typed object."""
+
+from __future__ import annotations
+
+import dataclasses
+import tomllib
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal, TypeVar, get_type_hints
+
+import tomli_w
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
+
+from playerfl.algorithms import ALGORITHMS, Algorithm
+from playerfl.engine.worker import EvalPoint, Selection
+from playerfl.errors import ConfigError, one_of
+from playerfl.federation.client import TrainingPlan
+from playerfl.layers.layer_map import BatchNormStatistics, TiePolicy
+from playerfl.learning.optimizers import SGD, AdamW
+from playerfl.tasks import TASKS
+from playerfl.tasks.task import DataOptions, Task
+
+Model = TypeVar("Model", bound=BaseModel)
+_STRICT = ConfigDict(extra="forbid", frozen=True)
+
+
+class TrainingOptions(BaseModel):
+    """The `[training]` table: how every site trains."""
+
+    model_config = _STRICT
+
+    learning_rate: float = Field(1e-3, ge=0, allow_inf_nan=False)
+    batch_size: int = Field(32, ge=1)
+    local_epochs: int = Field(1, ge=1)
+    optimizer: Literal["adamw", "sgd"] = "adamw"
+    weight_decay: float | None = Field(None, ge=0, allow_inf_nan=False)
+    """None for the optimiser's own default: 0.01 for adamw, 0 for sgd."""
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float = Field(1e-8, gt=0)
+    momentum: float = Field(0.0, ge=0, lt=1)
+    optimizer_state: Literal["persistent", "reset"] = "persistent"
+    """Whether a site's optimiser goes on between rounds or starts afresh in each."""
+
+    def plan(self) -> TrainingPlan:
+        if self.optimizer == "adamw":
+            decay = 0.01 if self.weight_decay is None else self.weight_decay
+            return self._plan_with(AdamW(self.learning_rate, self.betas, self.eps, decay))
+        return self._plan_with(SGD(self.learning_rate, self.momentum, self.weight_decay or 0.0))
+
+    def _plan_with(self, optimizer: AdamW | SGD) -> TrainingPlan:
+        return TrainingPlan(optimizer, self.batch_size, self.local_epochs, self.optimizer_state)
+
+
+class Experiment(BaseModel):
+    """One run: a task, an algorithm, and every choice that decides the result."""
+
+    model_config = _STRICT
+
+    task: str
+    rounds: int = Field(20, ge=1)
+    seed: int = Field(0, ge=0)
+    """Decides initial weights, batch order, dropout and every random choice of the algorithm."""
+    eval_point: EvalPoint = "post_agg"
+    selection: Selection = "client_best"
+    participation: float = Field(1.0, gt=0, le=1)
+    """The share of sites that train in a round (all of them in the first)."""
+    bn_stats: BatchNormStatistics = "follow"
+    tie_policy: TiePolicy = "first"
+    device: str = "cpu"
+    threads: int = Field(1, ge=1)
+    """Threads of a tensor operation. Part of the result: another number may give other last bits."""
+    algorithm: dict[str, Any]
+    training: TrainingOptions = TrainingOptions()
+    data: dict[str, Any] = Field(default_factory=dict)
+
+    @classmethod
+    def resolve(cls, settings: Mapping[str, Any], task: Task | None = None) -> Experiment:
+        """Fills in the task's defaults and every other default, and refuses what is unknown or not allowed."""
+        name = settings.get("task", task.name if task else None)
+        if name is None:
+            raise ConfigError(f"no task given; choose one of {', '.join(sorted(TASKS))}")
+        task = task or find_task(name)
+        merged = _merged(task.defaults, settings)
+        merged["task"] = task.name
+        merged["data"] = _resolved_data(task, merged.get("data", {}))
+        merged["algorithm"] = _resolved_algorithm(merged.get("algorithm", {"name": "player_fl"}))
+        merged["device"] = resolve_device(merged.get("device", "auto"))
+        return _validated(cls, merged, "")
+
+    @classmethod
+    def from_toml(cls, path: Path, task: Task | None = None) -> Experiment:
+        return cls.resolve(read_toml(path), task)
+
+    def to_toml(self) -> str:
+        """The resolved file: reading it back gives the same experiment, whatever the defaults become."""
+        return tomli_w.dumps(_without_none(self.model_dump(mode="json")))
+
+    def build_algorithm(self) -> Algorithm:
+        arguments = {key: value for key, value in self.algorithm.items() if key != "name"}
+        return ALGORITHMS[self.algorithm["name"]](**arguments)
+
+    def data_options(self, task: Task) -> DataOptions:
+        return _validated(task.options, self.data, "data")
+
+
+def find_task(name: str) -> Task:
+    if name not in TASKS:
+        raise ConfigError(one_of(name, TASKS, "task"))
+    return TASKS[name]
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as problem:
+        raise ConfigError(f"cannot read {path}: {problem.strerror or problem}") from problem
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as problem:
+        raise ConfigError(f"{path} is not a TOML file: {problem}") from problem
+
+
+def parse_setting(assignment: str) -> tuple[str, Any]:
+    """Reads `key=value`, the value written as in TOML; a plain word is a text.
+
+    >>> parse_setting("training.learning_rate=0.01"), parse_setting("algorithm.name=fedavg")
+    (('training.learning_rate', 0.01), ('algorithm.name', 'fedavg'))
+    """
+    key, equals, text = assignment.partition("=")
+    if not equals or not key.strip():
+        raise ConfigError(f"cannot read the setting {assignment!r}; write it as key=value, e.g. training.batch_size=16")
+    try:
+        return key.strip(), tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return key.strip(), text.strip()
+
+
+def with_setting(settings: Mapping[str, Any], key: str, value: Any) -> dict[str, Any]:
+    """Settings with one value more; dots in the key reach into tables.
+
+    >>> with_setting({"rounds": 3}, "training.learning_rate", 0.01)
+    {'rounds': 3, 'training': {'learning_rate': 0.01}}
+    """
+    nested: Any = value
+    for part in reversed(key.split(".")):
+        nested = {part: nested}
+    return _merged(settings, nested)
+
+
+def algorithm_options(algorithm: type[Algorithm]) -> dict[str, tuple[Any, Any]]:
+    """The hyper-parameters of an algorithm: name to (type, default)."""
+    hints = get_type_hints(algorithm)
+    return {field.name: (hints[field.name], field.default) for field in dataclasses.fields(algorithm)}
+
+
+def resolve_device(name: str) -> str:
+    """A device that is there: "auto" takes cuda, then mps, then the CPU."""
+    import torch
+
+    available = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+    if name == "auto":
+        return next((device for device in ("cuda", "mps") if available[device]), "cpu")
+    kind = name.partition(":")[0]
+    if kind not in available:
+        raise ConfigError(one_of(name, ("auto", *available), "device"))
+    if not available[kind]:
+        here = ", ".join(device for device, there in available.items() if there)
+        raise ConfigError(f"device {name!r} is not available here; available: {here}")
+    return name
+
+
+def _resolved_algorithm(given: Any) -> dict[str, Any]:
+    table = {"name": given} if isinstance(given, str) else given
+    if not isinstance(table, Mapping):
+        raise ConfigError(f"algorithm must be a table with a name, not {given!r}")
+    name = table.get("name", "player_fl")
+    if name not in ALGORITHMS:
+        raise ConfigError(one_of(name, ALGORITHMS, "algorithm"))
+    schema = _algorithm_schema(name)
+    options = _validated(schema, {k: v for k, v in table.items() if k != "name"}, f"algorithm {name}")
+    values = options.model_dump()
+    ALGORITHMS[name](**values)
+    return {"name": name, **values}
+
+
+@cache
+def _algorithm_schema(name: str) -> type[BaseModel]:
+    fields: dict[str, Any] = algorithm_options(ALGORITHMS[name])
+    return create_model(name, __config__=_STRICT, **fields)
+
+
+def _resolved_data(task: Task, given: Any) -> dict[str, Any]:
+    if not isinstance(given, Mapping):
+        raise ConfigError(f"data must be a table, not {given!r}")
+    return _validated(task.options, given, f"data of task {task.name}").model_dump()
+
+
+def _validated(schema: type[Model], values: Mapping[str, Any], where: str) -> Model:
+    try:
+        return schema.model_validate(dict(values))
+    except ValidationError as problem:
+        raise ConfigError(_explained(problem, schema, where)) from problem
+
+
+def _explained(problem: ValidationError, schema: type[BaseModel], where: str) -> str:
+    """The first thing wrong, as one sentence."""
+    error = problem.errors()[0]
+    path = [str(part) for part in error["loc"]]
+    place = f" in [{where}]" if where else ""
+    if error["type"] == "extra_forbidden":
+        holder: Any = schema
+        for part in path[:-1]:
+            holder = holder.model_fields[part].annotation
+        return one_of(path[-1], holder.model_fields, "key") + place
+    if error["type"] == "missing":
+        return f"{'.'.join(path)} is missing{place}"
+    said = error["msg"][0].lower() + error["msg"][1:]
+    return f"{'.'.join(path)} = {error['input']!r}{place} is not allowed: {said.replace('input', 'it')}"
+
+
+def _merged(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
+    """Two tables in one; the second wins, table by table."""
+    merged = dict(first)
+    for key, value in second.items():
+        before = merged.get(key)
+        if isinstance(before, Mapping) and isinstance(value, Mapping):
+            merged[key] = _merged(before, value)
+        else:
+            merged[key] = value
+    return merged
+
+
+def _without_none(tree: Any) -> Any:
+    if isinstance(tree, dict):
+        return {key: _without_none(value) for key, value in tree.items() if value is not None}
+    return tree
+

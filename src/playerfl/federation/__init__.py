@@ -1,0 +1,1 @@
+"""The nouns of federation: messages, a site's workbench, the coordinator's workbench."""

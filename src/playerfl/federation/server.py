@@ -1,0 +1,56 @@
+"""Server: the coordinator's workbench."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+from playerfl.federation.client import Memory
+from playerfl.federation.messages import ClientId, Download, Scalar
+from playerfl.layers.layer_map import LayerMap, LayerName
+from playerfl.weights import Weights
+
+
+class Server:
+    """The common model, who takes part, and what the algorithm remembers between rounds."""
+
+    def __init__(self, weights: Weights, layers: LayerMap, clients: Iterable[ClientId], seed: int = 0) -> None:
+        self.layers = layers
+        self.weights = layers.travelling(weights)
+        self.clients = tuple(sorted(clients))
+        self.seed = seed
+        self.round = 0
+        """Merges completed so far."""
+        self.memory: Memory = {}
+        self.greeted: set[ClientId] = set()
+        """Sites that have been sent something, and so have the initial model."""
+        self.prepared = False
+        self.best_round: int | None = None
+        """The round with the lowest validation loss over all sites together."""
+        self.best_loss = math.inf
+
+    def download(self, layers: Iterable[LayerName] | None = None, **info: Scalar | list[Scalar]) -> Download:
+        """A message with the common weights of some layers (all by default)."""
+        return Download(self.round, self.layers.select(self.weights, layers), info)
+
+    def state(self) -> Memory:
+        """Everything that must survive a restart of the coordinator."""
+        return {
+            "weights": self.weights,
+            "round": self.round,
+            "memory": self.memory,
+            "greeted": sorted(self.greeted),
+            "prepared": self.prepared,
+            "best_round": self.best_round,
+            "best_loss": self.best_loss,
+        }
+
+    def restore(self, state: Memory) -> None:
+        """Takes up what `state` gave."""
+        self.weights = state["weights"]
+        self.round = state["round"]
+        self.memory = state["memory"]
+        self.greeted = set(state["greeted"])
+        self.prepared = state["prepared"]
+        self.best_round = state["best_round"]
+        self.best_loss = state["best_loss"]

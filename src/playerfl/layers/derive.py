@@ -1,0 +1,171 @@
+"""Layers of a model that declares none: one per module with parameters, merged where a block belongs together."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+from torch.nn.modules.batchnorm import _NormBase
+from torch.nn.parameter import UninitializedTensorMixin
+
+from playerfl.errors import LayerError
+
+_NORMS = (_NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm, nn.LocalResponseNorm)
+_ATTENTION = re.compile("attention|attn", re.IGNORECASE)
+_FEED_FORWARD = re.compile("mlp|ffn|feed_?forward", re.IGNORECASE)
+
+
+@dataclass
+class _Group:
+    name: str
+    block: str | None
+    modules: list[tuple[str, nn.Module]]
+
+
+def call_model(model: nn.Module, inputs: object) -> object:
+    """Calls a model with a tensor, a tuple of positional inputs or a mapping of keyword inputs."""
+    if isinstance(inputs, Mapping):
+        return model(**inputs)
+    if isinstance(inputs, tuple | list):
+        return model(*inputs)
+    return model(inputs)
+
+
+def derive_groups(model: nn.Module, example: object = None) -> list[tuple[str, list[str]]]:
+    """Named lists of a model's entries, in the order in which data flows.
+
+    >>> derive_groups(nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.Flatten(), nn.Linear(8, 2)))
+    [('0', ['0.weight', '0.bias', '1.weight', '1.bias']), ('3', ['3.weight', '3.bias'])]
+    """
+    owners = _in_order_of_flow(model, example)
+    groups: list[_Group] = []
+    leading_norms: list[tuple[str, nn.Module]] = []
+    for path, module in owners:
+        if _is_norm(module):
+            (groups[-1].modules if groups else leading_norms).append((path, module))
+            continue
+        name, block = _unit_of(model, path)
+        joins = groups and (groups[-1].name == name or _both_embeddings(groups[-1], module))
+        if joins:
+            groups[-1].modules.append((path, module))
+        else:
+            groups.append(_Group(name, block, [(path, module)]))
+    if leading_norms:
+        if not groups:
+            groups.append(_Group(leading_norms[0][0], None, []))
+        groups[0].modules[:0] = leading_norms
+    named = [
+        (group.name, [entry for path, module in group.modules for entry in _own_entries(path, module)])
+        for group in _with_feed_forwards_joined(groups)
+    ]
+    if not named:
+        raise LayerError(f"{type(model).__name__} has no parameters, so there are no layers to federate")
+    return named
+
+
+def _own_entries(path: str, module: nn.Module) -> list[str]:
+    prefix = f"{path}." if path else ""
+    return [prefix + name for name, _ in module.named_parameters(recurse=False)]
+
+
+def _is_norm(module: nn.Module) -> bool:
+    return isinstance(module, _NORMS) or type(module).__name__.endswith("Norm")
+
+
+def _owns_parameters(module: nn.Module) -> bool:
+    return next(module.parameters(recurse=False), None) is not None
+
+
+def _in_order_of_flow(model: nn.Module, example: object) -> list[tuple[str, nn.Module]]:
+    """Modules that own parameters, by first use in a forward pass; a module never called stays behind its
+    predecessor in registration order (its weights may be used directly)."""
+    registered = [(path, module) for path, module in model.named_modules() if _owns_parameters(module)]
+    for path, module in registered:
+        if any(isinstance(p, UninitializedTensorMixin) for p in module.parameters(recurse=False)):
+            raise LayerError(f"module {path!r} is lazy and has no shape yet; run one forward pass first")
+    if example is None:
+        return registered
+    called = _order_of_calls(model, example)
+    rank = -1
+    keys = {}
+    for position, (path, module) in enumerate(registered):
+        rank = called.get(id(module), rank)
+        keys[path] = (rank, position)
+    return sorted(registered, key=lambda item: keys[item[0]])
+
+
+def _order_of_calls(model: nn.Module, example: object) -> dict[int, int]:
+    order: dict[int, int] = {}
+
+    def note(module: nn.Module, _: object) -> None:
+        order.setdefault(id(module), len(order))
+
+    modes = [(module, module.training) for module in model.modules()]
+    handles = [module.register_forward_pre_hook(note) for module in model.modules()]
+    try:
+        model.eval()
+        with torch.no_grad(), torch.random.fork_rng():
+            call_model(model, example)
+    finally:
+        for handle in handles:
+            handle.remove()
+        for module, training in modes:
+            module.training = training
+    return order
+
+
+def _unit_of(model: nn.Module, path: str) -> tuple[str, str | None]:
+    """The name of the unit a module belongs to (itself, or the attention or feed-forward module around it)
+    and the transformer block around that unit, if there is one."""
+    steps = path.split(".") if path else []
+    block = None
+    module: nn.Module = model
+    for depth, step in enumerate(steps):
+        if any(_is_attention(child) for child in module.children()):
+            block = ".".join(steps[:depth])
+        module = module.get_submodule(step)
+        here = ".".join(steps[: depth + 1])
+        if _is_attention(module):
+            return here, block
+        inside_block = block is not None and block == ".".join(steps[:depth])
+        if inside_block and _FEED_FORWARD.search(type(module).__name__):
+            return here, block
+    return path or "parameters", block
+
+
+def _is_attention(module: nn.Module) -> bool:
+    """By class name, since there is no common base. A wrapper around one attention counts as a whole; a
+    network that holds several ("AttentionNet") does not."""
+    if not _ATTENTION.search(type(module).__name__) or next(module.parameters(), None) is None:
+        return False
+    inner = [m for m in module.modules() if m is not module and _ATTENTION.search(type(m).__name__)]
+    return len(inner) <= 1
+
+
+def _both_embeddings(group: _Group, module: nn.Module) -> bool:
+    """Token and position tables side by side are one layer, as in the paper's table of architectures."""
+    return isinstance(module, nn.Embedding) and all(isinstance(m, nn.Embedding) for _, m in group.modules)
+
+
+def _with_feed_forwards_joined(groups: list[_Group]) -> list[_Group]:
+    """Joins the up layer of a transformer block with the projection back: linears d→h … h→d in a row."""
+    joined: list[_Group] = []
+    for group in groups:
+        previous = joined[-1] if joined else None
+        if previous and group.block is not None and previous.block == group.block:
+            up, down = _only_linear(previous), _only_linear(group)
+            if up and down and up.in_features == down.out_features and up.out_features == down.in_features:
+                last = group.name.rpartition(".")[2]
+                joined[-1] = _Group(f"{previous.name}+{last}", group.block, previous.modules + group.modules)
+                continue
+        joined.append(group)
+    return joined
+
+
+def _only_linear(group: _Group) -> nn.Linear | None:
+    linears = [m for _, m in group.modules if isinstance(m, nn.Linear)]
+    others = [m for _, m in group.modules if not isinstance(m, nn.Linear) and not _is_norm(m)]
+    return linears[0] if len(linears) == 1 and not others else None

@@ -1,0 +1,172 @@
+"""LayerMap: a model's layers, named and ordered from input to output, and the state entries each one owns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from torch import Tensor, nn
+
+from playerfl.errors import LayerError, one_of
+from playerfl.layers.derive import derive_groups
+from playerfl.weights import Weights
+
+LayerName = str
+TiePolicy = Literal["first", "local", "error"]
+BatchNormStatistics = Literal["follow", "local"]
+
+
+def state_entries(model: nn.Module) -> dict[str, Tensor]:
+    """Every tensor that makes up a model's state, tied tensors once: parameters, then persistent buffers."""
+    persistent = model.state_dict().keys()
+    entries: dict[str, Tensor] = dict(model.named_parameters())
+    entries.update((name, buffer) for name, buffer in model.named_buffers() if name in persistent)
+    return entries
+
+
+@dataclass(frozen=True)
+class LayerMap:
+    """A model's layers from input to output; each owns some state entries. Disjoint and complete.
+
+    >>> net = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 1))
+    >>> layers = LayerMap.of(net)
+    >>> layers.names, layers.entries["2"]
+    (('0', '2'), ('2.weight', '2.bias'))
+    >>> layers.num_parameters
+    {'0': 9, '2': 4}
+    """
+
+    entries: Mapping[LayerName, tuple[str, ...]]
+    num_parameters: Mapping[LayerName, int]
+    """Trainable scalars of each layer: n_l of the paper."""
+    frozen: frozenset[str] = frozenset()
+    """Parameters that never train: every site has them already, so they never travel."""
+    buffers: frozenset[str] = frozenset()
+    tied: Mapping[str, tuple[LayerName, ...]] = field(default_factory=dict)
+    """Entries that more than one layer uses, with those layers."""
+    statistics: BatchNormStatistics = "follow"
+    """Whether buffers travel with their layer or stay at the site."""
+
+    @classmethod
+    def of(
+        cls,
+        model: nn.Module,
+        example: object = None,
+        *,
+        tie_policy: TiePolicy = "first",
+        statistics: BatchNormStatistics = "follow",
+    ) -> LayerMap:
+        """The model's own `layer_groups()`, or layers derived from its modules.
+
+        Registration order can lie about the flow of data, so give an `example` batch where you can: the
+        order is then taken from a forward pass. A tensor used by two layers belongs to the first of them
+        (`tie_policy="first"`) or to the last ("local": it is private as soon as one user of it is).
+        """
+        if tie_policy not in ("first", "local", "error"):
+            raise LayerError(one_of(tie_policy, ("first", "local", "error"), "tie_policy"))
+        declared = getattr(model, "layer_groups", None)
+        groups = list(declared()) if callable(declared) else derive_groups(model, example)
+        return cls._from_groups(model, groups, tie_policy, statistics)
+
+    @classmethod
+    def _from_groups(
+        cls,
+        model: nn.Module,
+        groups: Sequence[tuple[str, Sequence[str]]],
+        tie_policy: TiePolicy,
+        statistics: BatchNormStatistics,
+    ) -> LayerMap:
+        tensors = state_entries(model)
+        first_name = {id(tensor): name for name, tensor in tensors.items()}
+        aliases = {
+            name: first_name[id(parameter)]
+            for name, parameter in model.named_parameters(remove_duplicate=False)
+        }
+        parameters = dict(model.named_parameters())
+
+        users: dict[str, list[LayerName]] = {}
+        for layer, members in groups:
+            for member in members:
+                entry = aliases.get(member, member)
+                if entry not in tensors:
+                    raise LayerError(f"layer {layer!r}: {one_of(member, tensors, 'entry')}")
+                if layer not in users.setdefault(entry, []):
+                    users[entry].append(layer)
+        names = [layer for layer, _ in groups]
+        if len(set(names)) != len(names):
+            raise LayerError(f"layer names must differ; the model declares {', '.join(names)}")
+        _buffers_follow_their_module(users, tensors, parameters)
+        if missing := [name for name in tensors if name not in users]:
+            raise LayerError(
+                f"the model's layer_groups() leaves out {', '.join(missing)}; every entry needs a layer"
+            )
+        tied = {entry: tuple(layers) for entry, layers in users.items() if len(layers) > 1}
+        if tied and tie_policy == "error":
+            entry, layers_of = next(iter(tied.items()))
+            raise LayerError(
+                f"{entry} is used by the layers {', '.join(layers_of)}; set tie_policy to 'first' or 'local' "
+                "to say where it belongs"
+            )
+        owner = {entry: layers[-1 if tie_policy == "local" else 0] for entry, layers in users.items()}
+        entries = {
+            layer: tuple(entry for entry in tensors if owner[entry] == layer)
+            for layer in names
+            if layer in owner.values()
+        }
+        frozen = frozenset(name for name, parameter in parameters.items() if not parameter.requires_grad)
+        sizes = {
+            layer: sum(parameters[e].numel() for e in own if e in parameters and e not in frozen)
+            for layer, own in entries.items()
+        }
+        buffers = frozenset(tensors.keys() - parameters.keys())
+        return cls(entries, sizes, frozen, buffers, tied, statistics)
+
+    @property
+    def names(self) -> tuple[LayerName, ...]:
+        return tuple(self.entries)
+
+    @property
+    def stays(self) -> frozenset[str]:
+        """Entries that never leave a site, whatever the algorithm."""
+        return self.frozen | self.buffers if self.statistics == "local" else self.frozen
+
+    def select(self, weights: Mapping[str, Tensor], layers: Iterable[LayerName] | None = None) -> Weights:
+        """The entries of some layers, in the order of the model."""
+        chosen = self.names if layers is None else tuple(layers)
+        if unknown := [layer for layer in chosen if layer not in self.entries]:
+            raise LayerError(f"layer {unknown[0]!r} is unknown; the model has {', '.join(self.names)}")
+        return {name: weights[name] for layer in chosen for name in self.entries[layer] if name in weights}
+
+    def travelling(self, weights: Mapping[str, Tensor], layers: Iterable[LayerName] | None = None) -> Weights:
+        """As `select`, without what never leaves a site."""
+        stays = self.stays
+        return {name: w for name, w in self.select(weights, layers).items() if name not in stays}
+
+    def straddling(self, cut: int) -> dict[str, tuple[LayerName, ...]]:
+        """Tied entries with users on both sides of a cut after `cut` layers."""
+        federated = set(self.names[:cut])
+        return {
+            entry: layers
+            for entry, layers in self.tied.items()
+            if any(layer in federated for layer in layers) and not all(layer in federated for layer in layers)
+        }
+
+
+def _buffers_follow_their_module(
+    users: dict[str, list[LayerName]], tensors: Mapping[str, Tensor], parameters: Mapping[str, Tensor]
+) -> None:
+    """Gives every unclaimed buffer to the layer of its module's parameters, else of the nearest module."""
+    for name in tensors:
+        if name in users or name in parameters:
+            continue
+        module = name.rpartition(".")[0]
+        while True:
+            prefix = f"{module}." if module else ""
+            sharing = [entry for entry in users if entry.startswith(prefix)]
+            if sharing:
+                users[name] = [users[sharing[0]][0]]
+                break
+            if not module:
+                break
+            module = module.rpartition(".")[0]

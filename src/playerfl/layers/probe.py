@@ -1,0 +1,164 @@
+"""SensitivityProbe: measures federation sensitivity inside anybody's training loop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import contextmanager
+from typing import Any, Literal, Self
+
+import torch
+from torch import Tensor, nn
+
+from playerfl.errors import LayerError, one_of
+from playerfl.layers.derive import call_model
+from playerfl.layers.layer_map import LayerMap
+from playerfl.layers.sensitivity import Profile, ScoreRecorder
+
+Mode = Literal["running", "post_epoch", "post_batches", "one_batch"]
+MODES = ("running", "post_epoch", "post_batches", "one_batch")
+LossFunction = Callable[[Any, Any], Tensor]
+
+
+class SensitivityProbe:
+    """Scores every layer of a model while somebody else trains it; the training is not changed by a bit.
+
+    Gradients are read just before each optimiser step, so they must be the task's own: unscaled under mixed
+    precision, before clipping if possible, and complete if they are accumulated over several batches.
+
+    >>> model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
+    >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    >>> probe = SensitivityProbe(model)
+    >>> with probe.attach(optimizer):
+    ...     for _ in range(5):
+    ...         optimizer.zero_grad()
+    ...         loss = model(torch.randn(8, 3)).square().mean()
+    ...         loss.backward()
+    ...         _ = optimizer.step()
+    >>> len(probe.profile().batches), list(probe.profile().importance)
+    (5, ['0', '2'])
+
+    The other modes measure at fixed weights, after the epoch: `measure(batches, loss)`.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        mode: Mode = "running",
+        layers: LayerMap | None = None,
+        include_bias: bool = True,
+        weight_batches: bool = False,
+        embedding_rows: Literal["all", "touched"] = "all",
+        max_batches: int | None = None,
+    ) -> None:
+        if mode not in MODES:
+            raise LayerError(one_of(mode, MODES, "sensitivity mode"))
+        if embedding_rows not in ("all", "touched"):
+            raise LayerError(one_of(embedding_rows, ("all", "touched"), "embedding_rows"))
+        self.model = model
+        self.mode = mode
+        self.layers = layers or LayerMap.of(model)
+        self.max_batches = max_batches
+        self._num_examples = 0
+        self._recorded = 0
+        self._recorder = ScoreRecorder(
+            dict(model.named_parameters()),
+            self.layers,
+            include_bias=include_bias,
+            weight_batches=weight_batches,
+            touched_rows=embedding_tables(model) if embedding_rows == "touched" else frozenset(),
+        )
+        self._handle: Any = None
+
+    def attach(self, optimizer: torch.optim.Optimizer) -> Self:
+        """Measures before every step of this optimiser until `detach`, or the end of the `with` block."""
+        if self.mode != "running":
+            raise LayerError(
+                f"mode {self.mode!r} measures after the epoch: call measure(batches, loss), or use mode 'running'"
+            )
+        self.detach()
+        self._handle = optimizer.register_step_pre_hook(lambda *_: self.record())
+        return self
+
+    def record(self, batch_size: int = 1) -> None:
+        """Takes the scores of one batch now, from the parameters' `.grad`: between backward and step."""
+        if self.max_batches is not None and self._recorded >= self.max_batches:
+            return
+        self._recorder.record(batch_size=batch_size)
+        self._recorded += 1
+        self._num_examples += batch_size
+
+    def detach(self) -> None:
+        if self._handle is not None:
+            self._handle.remove()
+            self._handle = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.detach()
+
+    def measure(self, batches: Iterable[tuple[Any, Any]], loss: LossFunction) -> Profile:
+        """Scores the layers at the model's present weights from a pass over `batches` of (inputs, targets).
+
+        `post_epoch`: the gradient of the mean loss over all of them, in eval mode. `post_batches`: the mean of
+        the batches' own scores. `one_batch`: the first batch, in train mode. The model, its buffers, its
+        gradients and the random state are left as they were.
+        """
+        if self.mode == "running":
+            raise LayerError("mode 'running' measures during training: use attach(optimizer)")
+        with _left_as_it_was(self.model):
+            self.model.train(self.mode == "one_batch")
+            self._pass_over(batches, loss)
+        return self.profile()
+
+    def _pass_over(self, batches: Iterable[tuple[Any, Any]], loss: LossFunction) -> None:
+        parameters = [p for p in self.model.parameters() if p.requires_grad]
+        names = [name for name, p in self.model.named_parameters() if p.requires_grad]
+        summed: list[Tensor | None] = [None] * len(parameters)
+        limit = 1 if self.mode == "one_batch" else self.max_batches
+        for number, (inputs, targets) in enumerate(batches):
+            if limit is not None and number >= limit:
+                break
+            size = len(targets)
+            value = loss(call_model(self.model, inputs), targets).mean()
+            gradients = torch.autograd.grad(value, parameters, allow_unused=True)
+            self._num_examples += size
+            if self.mode != "post_epoch":
+                self._recorder.record(dict(zip(names, gradients, strict=True)), size)
+                continue
+            for i, gradient in enumerate(gradients):
+                if gradient is not None:
+                    part = gradient.to(torch.float64 if gradient.device.type != "mps" else None) * size
+                    summed[i] = part if summed[i] is None else summed[i] + part
+        if self.mode == "post_epoch" and self._num_examples:
+            means = {
+                name: None if total is None else total / self._num_examples
+                for name, total in zip(names, summed, strict=True)
+            }
+            self._recorder.record(means, self._num_examples)
+
+    def profile(self) -> Profile:
+        """What was measured: scores by batch and layer, and their mean."""
+        return self._recorder.profile(self._num_examples)
+
+
+def embedding_tables(model: nn.Module) -> frozenset[str]:
+    """Names of the weights of embedding modules."""
+    return frozenset(f"{path}.weight" for path, m in model.named_modules() if isinstance(m, nn.Embedding))
+
+
+@contextmanager
+def _left_as_it_was(model: nn.Module) -> Any:
+    modes = [(module, module.training) for module in model.modules()]
+    buffers: Mapping[str, Tensor] = {name: b.detach().clone() for name, b in model.named_buffers()}
+    try:
+        with torch.random.fork_rng():
+            yield
+    finally:
+        for module, training in modes:
+            module.training = training
+        with torch.no_grad():
+            for name, buffer in model.named_buffers():
+                buffer.copy_(buffers[name])

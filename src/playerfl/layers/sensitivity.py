@@ -1,0 +1,276 @@
+"""Layer importance and federation sensitivity: the paper's metric as pure functions on names and numbers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate
+from statistics import median
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from playerfl.errors import LayerError, one_of
+from playerfl.layers.layer_map import LayerMap, LayerName
+
+Importance = Mapping[LayerName, float]
+"""s_l, one number a layer, input to output."""
+ClientWeight = Literal["uniform", "samples"]
+Normalise = Literal["none", "first_layer", "last"]
+Reduce = Literal["mean", "median"]
+
+
+def layer_importance(
+    weights: Mapping[str, Tensor],
+    gradients: Mapping[str, Tensor | None],
+    layers: LayerMap,
+    *,
+    include_bias: bool = True,
+) -> dict[LayerName, float]:
+    """The mean over a layer's trainable scalars of (θ·∂f/∂θ)²:  s_l = 1/n_l · Σ (θ_p g_p)².
+
+    A missing gradient counts as zero; frozen parameters do not count at all; a layer without trainable
+    parameters scores 0. Computed in float64.
+
+    >>> from torch import nn
+    >>> layers = LayerMap.of(nn.Sequential(nn.Linear(2, 1, bias=False), nn.Linear(1, 1, bias=False)))
+    >>> weights = {"0.weight": torch.tensor([[1.0, 2.0]]), "1.weight": torch.tensor([[3.0]])}
+    >>> layer_importance(weights, {"0.weight": torch.tensor([[2.0, 1.0]]), "1.weight": None}, layers)
+    {'0': 4.0, '1': 0.0}
+    """
+    scores = {}
+    for layer, names in scored_entries(layers, weights, include_bias=include_bias).items():
+        total = 0.0
+        for name in names:
+            gradient = gradients.get(name)
+            if gradient is not None:
+                total += float((weights[name].double() * gradient.double()).square().sum())
+        size = sum(weights[name].numel() for name in names)
+        scores[layer] = total / size if size else 0.0
+    return scores
+
+
+def scored_entries(
+    layers: LayerMap, weights: Mapping[str, Tensor], *, include_bias: bool
+) -> dict[LayerName, list[str]]:
+    """The entries whose scalars make up each layer's score: its trainable parameters."""
+    left_out = layers.frozen | layers.buffers
+
+    def counts(name: str) -> bool:
+        return name not in left_out and (include_bias or name.rpartition(".")[2] != "bias")
+
+    return {layer: [name for name in names if counts(name)] for layer, names in layers.entries.items()}
+
+
+def federation_sensitivity(importance: Importance) -> dict[LayerName, float]:
+    """The running sum of layer scores, first layer to l:  F_l = Σ_{k ≤ l} s_k.
+
+    >>> federation_sensitivity({"conv1": 1.0, "conv2": 0.5, "fc": 4.0})
+    {'conv1': 1.0, 'conv2': 1.5, 'fc': 5.5}
+    """
+    return dict(zip(importance, accumulate(importance.values()), strict=True))
+
+
+@dataclass(frozen=True)
+class Profile:
+    """One site's layer scores, batch by batch: what a cut is decided from, and the evidence for it."""
+
+    layers: tuple[LayerName, ...]
+    batches: tuple[tuple[float, ...], ...]
+    """One row a measured batch, one number a layer. A single row where a mode measures once."""
+    batch_sizes: tuple[int, ...]
+    num_examples: int
+    weight_batches: bool = False
+
+    @property
+    def importance(self) -> dict[LayerName, float]:
+        """s_l(c): the mean over batches, each counting the same (or by its size)."""
+        shares = self.batch_sizes if self.weight_batches else (1,) * len(self.batches)
+        total = sum(shares)
+        columns = zip(*self.batches, strict=True)
+        means = (math.fsum(s * w for s, w in zip(column, shares, strict=True)) / total for column in columns)
+        return dict(zip(self.layers, means, strict=True))
+
+    def to_json(self) -> dict[str, object]:
+        return {
+            "layers": list(self.layers),
+            "batches": [list(row) for row in self.batches],
+            "batch_sizes": list(self.batch_sizes),
+            "num_examples": self.num_examples,
+            "weight_batches": self.weight_batches,
+        }
+
+
+@dataclass(frozen=True)
+class Combined:
+    """The sites' scores made one, with what was noticed on the way."""
+
+    importance: dict[LayerName, float]
+    warnings: list[str] = field(default_factory=list)
+
+
+def combine_sites(
+    scores: Mapping[str, Importance],
+    *,
+    num_examples: Mapping[str, int] | None = None,
+    client_weight: ClientWeight = "uniform",
+    normalise: Normalise = "none",
+    reduce: Reduce = "mean",
+) -> Combined:
+    """One score a layer from every site's scores.
+
+    The plain mean decides as the paper's sum does (a cut is scale-free), and lets a site with ten times the
+    gradient weigh a hundred times more; `normalise="first_layer"` divides each site's F_l by its F_1, "last"
+    by its F_L. A site whose scores are not finite or all zero is left out, with a warning.
+
+    >>> combine_sites({"a": {"x": 1.0, "y": 3.0}, "b": {"x": 3.0, "y": 3.0}}).importance
+    {'x': 2.0, 'y': 3.0}
+    >>> combine_sites({"a": {"x": 1.0, "y": 3.0}, "b": {"x": 3.0, "y": 3.0}}, normalise="first_layer").importance
+    {'x': 1.0, 'y': 2.0}
+    """
+    if client_weight not in ("uniform", "samples"):
+        raise LayerError(one_of(client_weight, ("uniform", "samples"), "client_weight"))
+    if normalise not in ("none", "first_layer", "last"):
+        raise LayerError(one_of(normalise, ("none", "first_layer", "last"), "normalise"))
+    if reduce not in ("mean", "median"):
+        raise LayerError(one_of(reduce, ("mean", "median"), "reduce"))
+    if client_weight == "samples" and (num_examples is None or reduce == "median"):
+        raise LayerError("client_weight='samples' needs num_examples and reduce='mean'")
+
+    usable, warnings = _usable_sites(scores)
+    rows: dict[str, list[float]] = {}
+    for site, importance in usable.items():
+        values = list(importance.values())
+        scale = {"none": 1.0, "first_layer": _first_positive(values), "last": math.fsum(values)}[normalise]
+        rows[site] = [value / scale for value in values]
+    layers = list(next(iter(usable.values())))
+
+    if reduce == "median":
+        sums = [list(accumulate(row)) for row in rows.values()]
+        middle = [median(column) for column in zip(*sums, strict=True)]
+        combined = [middle[0], *(b - a for a, b in zip(middle, middle[1:], strict=False))]
+    else:
+        share = {site: num_examples[site] if num_examples and client_weight == "samples" else 1 for site in rows}
+        total = sum(share.values())
+        combined = [
+            math.fsum(rows[site][i] * share[site] for site in rows) / total for i in range(len(layers))
+        ]
+    return Combined(dict(zip(layers, combined, strict=True)), warnings + _dominating_site(rows))
+
+
+def _usable_sites(scores: Mapping[str, Importance]) -> tuple[dict[str, Importance], list[str]]:
+    usable, warnings = {}, []
+    for site in sorted(scores):
+        values = list(scores[site].values())
+        if all(math.isfinite(value) for value in values) and any(value > 0 for value in values):
+            usable[site] = scores[site]
+        else:
+            warnings.append(f"{site} is left out: its scores are not finite or all zero")
+    if not usable:
+        raise LayerError(
+            f"no site has usable layer scores ({', '.join(sorted(scores)) or 'none given'}); "
+            "the loss may have diverged: try a smaller learning rate"
+        )
+    return usable, warnings
+
+
+def _first_positive(values: Sequence[float]) -> float:
+    return next(value for value in values if value > 0)
+
+
+def _dominating_site(rows: Mapping[str, Sequence[float]], share: float = 0.8) -> list[str]:
+    totals = {site: math.fsum(row) for site, row in rows.items()}
+    site = max(totals, key=totals.__getitem__)
+    if len(totals) > 1 and totals[site] > share * math.fsum(totals.values()):
+        percent = round(100 * totals[site] / math.fsum(totals.values()))
+        return [f"{site} alone supplies {percent} % of the summed sensitivity and decides the cut"]
+    return []
+
+
+class ScoreRecorder:
+    """Reads (θ·g)² of every layer between backward and optimiser step, without waiting for the result.
+
+    The per-batch sums stay on the device until `profile` asks for them; a step costs three fused calls.
+    """
+
+    def __init__(
+        self,
+        parameters: Mapping[str, Tensor],
+        layers: LayerMap,
+        *,
+        include_bias: bool = True,
+        weight_batches: bool = False,
+        touched_rows: frozenset[str] = frozenset(),
+    ) -> None:
+        """`touched_rows` names embedding tables whose unseen rows shall not dilute their layer's mean."""
+        self._layers = layers
+        self._weight_batches = weight_batches
+        self._touched = touched_rows
+        self._members = scored_entries(layers, parameters, include_bias=include_bias)
+        self._names = [name for names in self._members.values() for name in names]
+        self._parameters = [parameters[name] for name in self._names]
+        self._norms: list[Tensor] = []
+        self._touched_counts: list[dict[str, Tensor]] = []
+        self._batch_sizes: list[int] = []
+
+    @torch.no_grad()
+    def record(self, gradients: Mapping[str, Tensor | None] | None = None, batch_size: int = 1) -> None:
+        """Takes one batch's scores from the given gradients, or from the parameters' `.grad`."""
+        if gradients is None:
+            found = [parameter.grad for parameter in self._parameters]
+        else:
+            found = [gradients.get(name) for name in self._names]
+        present = [i for i, gradient in enumerate(found) if gradient is not None]
+        norms = torch.zeros(len(self._names), dtype=_wide(self._parameters))
+        if present:
+            dense = [_dense(found[i]) for i in present]
+            products = torch._foreach_mul([self._parameters[i].detach() for i in present], dense)
+            # The sum of squares underflows in float32 for small late-training gradients.
+            values = torch.stack(torch._foreach_norm(products, 2, dtype=_wide(products)))
+            norms = values if len(present) == len(self._names) else norms.to(values.device)
+            if norms is not values:
+                norms[present] = values
+            self._touched_counts.append(
+                {
+                    self._names[i]: (gradient != 0).any(dim=1).sum()
+                    for i, gradient in zip(present, dense, strict=True)
+                    if self._names[i] in self._touched
+                }
+            )
+        else:
+            self._touched_counts.append({})
+        self._norms.append(norms)
+        self._batch_sizes.append(batch_size)
+
+    def profile(self, num_examples: int) -> Profile:
+        """Everything recorded so far, reduced to one number a layer and batch."""
+        if not self._norms:
+            raise LayerError("nothing was measured: no optimiser step happened while the probe was attached")
+        squares = torch.stack(self._norms).cpu().double().square().tolist()
+        sizes = {name: p.numel() for name, p in zip(self._names, self._parameters, strict=True)}
+        widths = {name: p.shape[-1] for name, p in zip(self._names, self._parameters, strict=True) if p.dim()}
+        rows = []
+        for values, touched in zip(squares, self._touched_counts, strict=True):
+            sums = dict(zip(self._names, values, strict=True))
+            counted = sizes | {name: int(rows_seen) * widths[name] for name, rows_seen in touched.items()}
+            rows.append(
+                tuple(
+                    math.fsum(sums[n] for n in names) / count if (count := sum(counted[n] for n in names)) else 0.0
+                    for names in self._members.values()
+                )
+            )
+        return Profile(
+            self._layers.names, tuple(rows), tuple(self._batch_sizes), num_examples, self._weight_batches
+        )
+
+
+def _dense(gradient: Tensor | None) -> Tensor:
+    assert gradient is not None
+    return gradient.to_dense() if gradient.layout != torch.strided else gradient
+
+
+def _wide(tensors: Sequence[Tensor]) -> torch.dtype:
+    # Apple's mps device has no float64.
+    return torch.float32 if tensors and tensors[0].device.type == "mps" else torch.float64

@@ -1,0 +1,238 @@
+"""Where to cut: from layer scores to the layers that are averaged and those that stay private."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from playerfl.errors import LayerError, one_of
+from playerfl.layers.layer_map import LayerName
+from playerfl.layers.sensitivity import (
+    ClientWeight,
+    Importance,
+    Normalise,
+    Reduce,
+    combine_sites,
+    federation_sensitivity,
+)
+
+SplitRule = Literal["layer_ratio", "cumulative_ratio", "max_jump", "fixed"]
+OnNoTransition = Literal["all", "all_but_last", "error"]
+
+DEFAULT_THRESHOLDS = {"layer_ratio": 3.5, "cumulative_ratio": 1.6}
+_NEAR = 0.10
+
+
+@dataclass(frozen=True)
+class Cut:
+    """The decision: the first `index` layers are federated, the others stay at each site."""
+
+    index: int
+    layers: tuple[LayerName, ...]
+    rule: str
+    threshold: float | None
+    ratios: tuple[float | None, ...]
+    """What the rule compared at p = 1 … L-1; None where there was nothing to compare with."""
+    reason: str
+    warnings: tuple[str, ...] = ()
+    importance: Mapping[LayerName, float] = field(default_factory=dict)
+
+    @property
+    def federated(self) -> tuple[LayerName, ...]:
+        return self.layers[: self.index]
+
+    @property
+    def personal(self) -> tuple[LayerName, ...]:
+        return self.layers[self.index :]
+
+    def to_json(self) -> dict[str, object]:
+        return {
+            "index": self.index,
+            "federated": list(self.federated),
+            "personal": list(self.personal),
+            "rule": self.rule,
+            "threshold": self.threshold,
+            "ratios": list(self.ratios),
+            "reason": self.reason,
+            "warnings": list(self.warnings),
+            "importance": dict(self.importance),
+            "federation_sensitivity": federation_sensitivity(self.importance) if self.importance else {},
+        }
+
+
+def transition_point(
+    importance: Importance,
+    rule: SplitRule = "layer_ratio",
+    threshold: float | None = None,
+    *,
+    on_no_transition: OnNoTransition = "all",
+    fixed: int | None = None,
+) -> Cut:
+    """The first layer boundary at which sensitivity jumps.
+
+    `layer_ratio`:       smallest p with s_{p+1} > t · s_p (against the last earlier layer with s > 0)
+    `cumulative_ratio`:  smallest p with F_{p+1} > t · F_p, the equation as printed
+    `max_jump`:          the p with the largest s_{p+1} / s_p
+    `fixed`:             p as given
+
+    >>> s = {"conv1": 1.0, "conv2": 0.1, "conv3": 0.1, "fc1": 50.0, "fc2": 10.0}
+    >>> transition_point(s, "layer_ratio", 3.5).federated
+    ('conv1', 'conv2', 'conv3')
+    >>> transition_point(s, "cumulative_ratio", 42.0).index, transition_point(s, "max_jump").index
+    (3, 3)
+    >>> transition_point(s, "layer_ratio", 1e9).index    # no jump: everything is federated, as in FedAvg
+    5
+    """
+    threshold = _checked(rule, threshold, on_no_transition)
+    layers = tuple(importance)
+    if not layers:
+        raise LayerError("there are no layers to cut")
+    if not all(math.isfinite(s) and s >= 0 for s in importance.values()):
+        raise LayerError(f"layer scores must be finite and not negative, not {dict(importance)}")
+    ratios = cut_ratios(importance, "cumulative_ratio" if rule == "cumulative_ratio" else "layer_ratio")
+    if rule == "fixed":
+        if fixed is None or not 0 <= fixed <= len(layers):
+            raise LayerError(f"the fixed cut must be between 0 and {len(layers)}, not {fixed}")
+        return Cut(fixed, layers, rule, None, ratios, f"the cut is fixed at {fixed}", (), dict(importance))
+
+    found, reason = _first_jump(layers, rule, threshold, ratios)
+    warnings = []
+    if found is None and len(layers) > 1:
+        reason, found = _no_transition(layers, rule, threshold, ratios, on_no_transition)
+        warnings.append(reason)
+    warnings += _close_calls(layers, ratios, threshold, found)
+    index = len(layers) if found is None else found
+    return Cut(index, layers, rule, threshold, ratios, reason, tuple(warnings), dict(importance))
+
+
+def cut_ratios(importance: Importance, rule: SplitRule) -> tuple[float | None, ...]:
+    """What a ratio rule compares with its threshold at each boundary.
+
+    >>> cut_ratios({"a": 2.0, "b": 0.0, "c": 6.0}, "layer_ratio")
+    (0.0, 3.0)
+    >>> cut_ratios({"a": 0.0, "b": 2.0, "c": 6.0}, "cumulative_ratio")
+    (None, 4.0)
+    """
+    cumulative = rule == "cumulative_ratio"
+    values = list(federation_sensitivity(importance).values() if cumulative else importance.values())
+    ratios: list[float | None] = []
+    reference = 0.0
+    for here, after in zip(values, values[1:], strict=False):
+        # Leading frozen or dead layers score 0; the next comparison is with the last layer that did not.
+        reference = here if here > 0 else reference
+        ratios.append(after / reference if reference > 0 else None)
+    return tuple(ratios)
+
+
+def _checked(rule: str, threshold: float | None, on_no_transition: str) -> float | None:
+    if rule not in ("layer_ratio", "cumulative_ratio", "max_jump", "fixed"):
+        raise LayerError(
+            one_of(rule, ("layer_ratio", "cumulative_ratio", "max_jump", "fixed"), "split rule")
+        )
+    if on_no_transition not in ("all", "all_but_last", "error"):
+        raise LayerError(one_of(on_no_transition, ("all", "all_but_last", "error"), "on_no_transition"))
+    if rule not in DEFAULT_THRESHOLDS:
+        return None
+    threshold = DEFAULT_THRESHOLDS[rule] if threshold is None else threshold
+    lowest = 1.0 if rule == "cumulative_ratio" else 0.0
+    if math.isnan(threshold) or threshold < lowest:
+        raise LayerError(
+            f"threshold {threshold} is not allowed for {rule}: it must be at least {lowest:g}"
+            + (" (these ratios never fall below 1, so a smaller one always cuts after the first layer)" * (lowest > 0))
+        )
+    return threshold
+
+
+def _first_jump(
+    layers: tuple[LayerName, ...],
+    rule: str,
+    threshold: float | None,
+    ratios: tuple[float | None, ...],
+) -> tuple[int | None, str]:
+    if len(layers) == 1:
+        return 1, "there is one layer only"
+    known = [(p, ratio) for p, ratio in enumerate(ratios, start=1) if ratio is not None]
+    if rule == "max_jump":
+        if not known:
+            return None, ""
+        p, ratio = max(known, key=lambda item: (item[1], -item[0]))
+        return p, f"{layers[p]} scores {ratio:.3g} times {layers[p - 1]}, the largest jump"
+    assert threshold is not None
+    for p, ratio in known:
+        if ratio > threshold:
+            what = "the sensitivity" if rule == "cumulative_ratio" else "the score"
+            return p, f"{what} rises {ratio:.3g} times at {layers[p]}, more than the threshold {threshold:g}"
+    return None, ""
+
+
+def _no_transition(
+    layers: tuple[LayerName, ...],
+    rule: str,
+    threshold: float | None,
+    ratios: tuple[float | None, ...],
+    policy: str,
+) -> tuple[str, int]:
+    largest = max((ratio for ratio in ratios if ratio is not None), default=0.0)
+    finding = f"no clear transition: the largest {rule} is {largest:.3g}"
+    finding += f", not above the threshold {threshold:g}" if threshold is not None else ""
+    if policy == "error":
+        raise LayerError(f"{finding}; lower the threshold or set on_no_transition to 'all' or 'all_but_last'")
+    if policy == "all_but_last":
+        return f"{finding}; all layers but the last are federated", len(layers) - 1
+    return f"{finding}; all layers are federated, as in FedAvg", len(layers)
+
+
+def _close_calls(
+    layers: tuple[LayerName, ...], ratios: tuple[float | None, ...], threshold: float | None, found: int | None
+) -> list[str]:
+    """Boundaries, up to the one that decided, whose ratio is so near the threshold that chance may decide."""
+    if threshold is None:
+        return []
+    decisive = ratios[:found]
+    return [
+        f"close call at {layers[p]}: its ratio {ratio:.3g} is within 10 % of the threshold {threshold:g}"
+        for p, ratio in enumerate(decisive, start=1)
+        if ratio is not None and abs(ratio - threshold) <= _NEAR * threshold
+    ]
+
+
+def choose_cut(
+    scores: Mapping[str, Importance],
+    *,
+    rule: SplitRule = "layer_ratio",
+    threshold: float | None = None,
+    on_no_transition: OnNoTransition = "all",
+    fixed: int | None = None,
+    num_examples: Mapping[str, int] | None = None,
+    client_weight: ClientWeight = "uniform",
+    normalise: Normalise = "none",
+    reduce: Reduce = "mean",
+) -> Cut:
+    """One cut for all sites from every site's layer scores, with a warning wherever it hangs on a choice.
+
+    >>> choose_cut({"a": {"x": 1.0, "y": 9.0}, "b": {"x": 1.0, "y": 8.0}}).federated
+    ('x',)
+    """
+
+    def cut_with(normalise: Normalise) -> Cut:
+        combined = combine_sites(
+            scores,
+            num_examples=num_examples,
+            client_weight=client_weight,
+            normalise=normalise,
+            reduce=reduce,
+        )
+        cut = transition_point(
+            combined.importance, rule, threshold, on_no_transition=on_no_transition, fixed=fixed
+        )
+        return Cut(**{**cut.__dict__, "warnings": (*combined.warnings, *cut.warnings)})
+
+    cut = cut_with(normalise)
+    other: Normalise = "first_layer" if normalise == "none" else "none"
+    elsewhere = cut_with(other).index
+    if elsewhere == cut.index:
+        return cut
+    note = f"with normalise={other!r} the cut would be after {elsewhere} layers instead of {cut.index}"
+    return Cut(**{**cut.__dict__, "warnings": (*cut.warnings, note)})

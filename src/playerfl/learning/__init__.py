@@ -1,0 +1,1 @@
+"""A site's training and evaluation: one model, no federation."""

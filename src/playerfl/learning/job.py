@@ -1,0 +1,94 @@
+"""What is asked of a trainer, as data: the scheduler may run many of these together."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Generic, Literal, TypeVar
+
+import torch
+
+from playerfl.data.examples import Examples
+from playerfl.layers.probe import Mode
+from playerfl.layers.sensitivity import Profile
+from playerfl.learning.optimizers import Optimizer, OptimizerState
+from playerfl.weights import Weights
+
+if TYPE_CHECKING:
+    from playerfl.learning.training import Learner
+
+Result = TypeVar("Result")
+Scores = dict[str, dict[str, float]]
+"""By split, then by metric."""
+
+
+@dataclass(frozen=True)
+class Pull:
+    """Adds strength/2 · ‖w - towards‖² to the objective: as data, so that it can be stacked."""
+
+    towards: Weights
+    strength: float
+
+
+@dataclass(frozen=True)
+class Measure:
+    """Asks for layer scores of the first epoch (see SensitivityProbe)."""
+
+    mode: Mode = "running"
+    include_bias: bool = True
+    weight_batches: bool = False
+    embedding_rows: Literal["all", "touched"] = "all"
+    max_batches: int | None = None
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What training leaves behind."""
+
+    weights: Weights
+    loss: float
+    profile: Profile | None = None
+
+
+class _Awaited(Generic[Result]):
+    def __await__(self) -> Generator[list[object], list[Result], Result]:
+        (result,) = yield [self]
+        return result
+
+
+@dataclass(frozen=True, eq=False)
+class TrainJob(_Awaited[Trained]):
+    """Some epochs of one site's model."""
+
+    learner: Learner
+    weights: Weights
+    examples: Examples
+    epochs: int
+    batch_size: int
+    optimizer: Optimizer
+    state: OptimizerState
+    """Moved in place: a site's optimiser goes on where it stopped."""
+    order: torch.Generator
+    """Shuffles the batches and seeds dropout."""
+    only: frozenset[str] | None = None
+    """The entries that train; None for all."""
+    pull: Pull | None = None
+    measure: Measure | None = None
+
+    def run(self) -> Trained:
+        return self.learner.train(self)
+
+
+@dataclass(frozen=True, eq=False)
+class EvalJob(_Awaited[Scores]):
+    """One model's scores on some splits."""
+
+    learner: Learner
+    weights: Weights
+    splits: Mapping[str, Examples] = field(default_factory=dict)
+
+    def run(self) -> Scores:
+        return self.learner.evaluate(self)
+
+
+Job = TrainJob | EvalJob

@@ -1,0 +1,58 @@
+"""Losses by example: the trainer takes the mean, so that padded or weighted batches need no second form."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from playerfl.errors import ConfigError
+
+
+def logits_of(output: Any) -> Tensor:
+    """The scores in a model's output: itself, its "logits", or the first of several outputs."""
+    if isinstance(output, Tensor):
+        return output
+    logits = output.get("logits") if hasattr(output, "get") else getattr(output, "logits", None)
+    if logits is None and isinstance(output, tuple | list):
+        logits = output[0]
+    if not isinstance(logits, Tensor):
+        raise ConfigError(f"a model must return a tensor or something with 'logits', not {type(output).__name__}")
+    return logits
+
+
+def cross_entropy(output: Any, targets: Tensor) -> Tensor:
+    """-log p_y of each example.
+
+    >>> cross_entropy(torch.zeros(1, 4), torch.tensor([2]))
+    tensor([1.3863])
+    """
+    return F.cross_entropy(logits_of(output), targets, reduction="none")
+
+
+@dataclass(frozen=True)
+class FocalLoss:
+    """-α_y · (1 - p_y)^γ · log p_y of each example (Lin et al. 2017, equation 5).
+
+    >>> FocalLoss(gamma=2.0)(torch.zeros(1, 2), torch.tensor([0])) / cross_entropy(torch.zeros(1, 2), torch.tensor([0]))
+    tensor([0.2500])
+    """
+
+    gamma: float = 2.0
+    alpha: Sequence[float] | None = None
+
+    def __post_init__(self) -> None:
+        if self.gamma < 0:
+            raise ConfigError(f"gamma must not be negative, not {self.gamma}")
+
+    def __call__(self, output: Any, targets: Tensor) -> Tensor:
+        log_p = F.log_softmax(logits_of(output), dim=-1).gather(-1, targets.unsqueeze(-1)).squeeze(-1)
+        # 1 - p through expm1: for confident predictions 1 - exp(log p) would cancel to 0 and lose its gradient.
+        loss = -((-torch.expm1(log_p)) ** self.gamma) * log_p if self.gamma else -log_p
+        if self.alpha is not None:
+            loss = loss * torch.as_tensor(self.alpha, dtype=loss.dtype, device=loss.device)[targets]
+        return loss

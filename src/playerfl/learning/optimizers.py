@@ -1,0 +1,118 @@
+"""Optimisers as plain data plus a step on lists of tensors, so that any trainer can keep their state."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+from torch.optim.adamw import adamw
+from torch.optim.sgd import sgd
+
+OptimizerState = dict[str, dict[str, Tensor]]
+"""By slot, then by parameter name. It never leaves the site."""
+Step = Callable[[Sequence[Tensor]], None]
+
+
+class Optimizer(Protocol):
+    """How weights follow gradients."""
+
+    @property
+    def slots(self) -> tuple[str, ...]:
+        """Names of what it remembers of every parameter."""
+        ...
+
+    def fresh(self, slot: str, parameter: Tensor) -> Tensor:
+        """The state of one parameter before its first step."""
+        ...
+
+    def stepper(self, parameters: Sequence[Tensor], state: dict[str, list[Tensor]]) -> Step:
+        """A function that takes the gradients and moves `parameters` and `state` in place."""
+        ...
+
+
+# torch's optimiser classes import torch._dynamo at their first step, which takes seconds; the functions they
+# call do not. The fused kernels ignore the strides of state tensors, so state must be laid out as its parameter.
+
+
+@dataclass(frozen=True)
+class AdamW:
+    """Adam with decoupled weight decay (Loshchilov & Hutter 2019)."""
+
+    learning_rate: float = 1e-3
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float = 1e-8
+    weight_decay: float = 0.01
+
+    @property
+    def slots(self) -> tuple[str, ...]:
+        return ("step", "exp_avg", "exp_avg_sq")
+
+    def fresh(self, slot: str, parameter: Tensor) -> Tensor:
+        if slot == "step":
+            return torch.zeros((), dtype=torch.float32, device=parameter.device)
+        return torch.zeros_like(parameter, requires_grad=False)
+
+    def stepper(self, parameters: Sequence[Tensor], state: dict[str, list[Tensor]]) -> Step:
+        parameters = list(parameters)
+
+        def step(gradients: Sequence[Tensor]) -> None:
+            with torch.no_grad():
+                adamw(
+                    parameters,
+                    list(gradients),
+                    state["exp_avg"],
+                    state["exp_avg_sq"],
+                    [],
+                    state["step"],
+                    fused=True,
+                    amsgrad=False,
+                    beta1=self.betas[0],
+                    beta2=self.betas[1],
+                    lr=self.learning_rate,
+                    weight_decay=self.weight_decay,
+                    eps=self.eps,
+                    maximize=False,
+                )
+
+        return step
+
+
+@dataclass(frozen=True)
+class SGD:
+    """Gradient descent, with momentum and weight decay if asked for."""
+
+    learning_rate: float = 0.01
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+
+    @property
+    def slots(self) -> tuple[str, ...]:
+        return ("momentum",) if self.momentum else ()
+
+    def fresh(self, slot: str, parameter: Tensor) -> Tensor:
+        return torch.zeros_like(parameter, requires_grad=False)
+
+    def stepper(self, parameters: Sequence[Tensor], state: dict[str, list[Tensor]]) -> Step:
+        parameters = list(parameters)
+        buffers: list[Tensor | None] = list(state["momentum"]) if self.momentum else [None] * len(parameters)
+
+        def step(gradients: Sequence[Tensor]) -> None:
+            with torch.no_grad():
+                sgd(
+                    parameters,
+                    list(gradients),
+                    buffers,
+                    fused=False,
+                    foreach=True,
+                    weight_decay=self.weight_decay,
+                    momentum=self.momentum,
+                    lr=self.learning_rate,
+                    dampening=0.0,
+                    nesterov=False,
+                    maximize=False,
+                )
+
+        return step

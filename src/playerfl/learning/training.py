@@ -1,0 +1,229 @@
+"""Learner: one model, its loss and its device, and the plain loop that trains it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from playerfl.data.examples import Examples, SiteData
+from playerfl.errors import DataError
+from playerfl.layers.derive import call_model
+from playerfl.layers.layer_map import LayerMap, state_entries
+from playerfl.layers.probe import SensitivityProbe
+from playerfl.layers.sensitivity import Profile
+from playerfl.learning.job import EvalJob, Measure, Scores, TrainJob, Trained
+from playerfl.learning.losses import logits_of
+from playerfl.learning.optimizers import Optimizer, OptimizerState
+from playerfl.weights import Weights
+
+Metric = Callable[[Tensor, Tensor], float]
+EVALUATION_BATCH = 512
+
+
+class Learner:
+    """A scratch model on a device. Every job loads all of its weights, so no site sees another's."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        layers: LayerMap,
+        loss: Callable[[Any, Tensor], Tensor],
+        metrics: Mapping[str, Metric],
+        device: torch.device | str = "cpu",
+    ) -> None:
+        self.device = torch.device(device)
+        # Convolutions on CPU run 1.4 to 1.9 times as fast with the channel index last.
+        self._format = (
+            torch.channels_last if any(isinstance(m, nn.Conv2d) for m in model.modules()) else None
+        )
+        self.model = model.to(self.device)
+        if self._format is not None:
+            self.model = self.model.to(memory_format=self._format)
+        self.layers = layers
+        self.loss = loss
+        self.metrics = dict(metrics)
+        self._entries = state_entries(self.model)
+        self._parameters = dict(self.model.named_parameters())
+        self._batch_norms = [
+            (path, m) for path, m in self.model.named_modules() if isinstance(m, _BatchNorm)
+        ]
+
+    def weights(self) -> Weights:
+        """Copies of the scratch model's entries, on the CPU, where they are exchanged and averaged."""
+        if self.device.type == "cpu":
+            return {name: entry.detach().clone() for name, entry in self._entries.items()}
+        return {name: entry.detach().to("cpu", copy=True) for name, entry in self._entries.items()}
+
+    def place(self, data: SiteData) -> SiteData:
+        """A site's data on the device, images laid out as the convolutions want them."""
+
+        def move(tensor: Tensor) -> Tensor:
+            moved = tensor.to(self.device)
+            if self._format is not None and moved.dim() == 4:
+                return moved.contiguous(memory_format=self._format)
+            return moved
+
+        return SiteData(data.train.mapped(move), data.validation.mapped(move), data.test.mapped(move))
+
+    def train(self, job: TrainJob) -> Trained:
+        """E epochs of: batch, gradient, (score), (pull), step."""
+        self._load(job.weights)
+        chosen = [
+            name
+            for name, parameter in self._parameters.items()
+            if name not in self.layers.frozen and (job.only is None or name in job.only)
+        ]
+        if not chosen or job.epochs == 0:
+            return Trained(self.weights(), float("nan"))
+        parameters = [self._parameters[name] for name in chosen]
+        step = job.optimizer.stepper(parameters, self._state(job.optimizer, job.state, chosen))
+        pull = _pull_on(parameters, chosen, job)
+        probe = _probe(self.model, self.layers, job.measure)
+        profile: Profile | None = None
+
+        loss_sum = torch.zeros((), device=self.device)
+        seen = 0
+        noise = int(torch.randint(2**62, (), generator=job.order))
+        with self._training(chosen), _forked_random_state(noise, self.device):
+            for epoch in range(job.epochs):
+                measuring = probe if epoch == 0 and probe and probe.mode == "running" else None
+                batches = job.examples.batches(
+                    job.batch_size, job.order, join_single=bool(self._batch_norms)
+                )
+                for inputs, targets in batches:
+                    loss = self.loss(call_model(self.model, inputs), targets).mean()
+                    loss.backward()  # type: ignore[no-untyped-call]
+                    if measuring:
+                        measuring.record(len(targets))
+                    gradients = [p.grad if p.grad is not None else torch.zeros_like(p) for p in parameters]
+                    if pull:
+                        pull(gradients)
+                    step(gradients)
+                    for parameter in parameters:
+                        parameter.grad = None
+                    loss_sum += loss.detach() * len(targets)
+                    seen += len(targets)
+                if probe and epoch == 0:
+                    profile = self._profile(probe, job)
+        if not seen:
+            raise DataError("a site has no training examples; every site needs some")
+        return Trained(self.weights(), float(loss_sum) / seen, profile)
+
+    def _profile(self, probe: SensitivityProbe, job: TrainJob) -> Profile:
+        if probe.mode == "running":
+            return probe.profile()
+        # Its own order, drawn apart: measuring must not shift the batches of the epochs that follow.
+        order = torch.Generator().manual_seed(job.order.initial_seed() ^ 1)
+        batches = job.examples.batches(job.batch_size, order if probe.mode == "one_batch" else None)
+        return probe.measure(batches, self.loss)
+
+    def evaluate(self, job: EvalJob) -> Scores:
+        """Each metric once over each whole split; the loss as the mean over examples."""
+        self._load(job.weights)
+        self.model.eval()
+        with torch.inference_mode():
+            return {split: self._score(examples) for split, examples in job.splits.items()}
+
+    def _score(self, examples: Examples) -> dict[str, float]:
+        loss_sum = 0.0
+        predicted, expected = [], []
+        for inputs, targets in examples.batches(EVALUATION_BATCH):
+            output = call_model(self.model, inputs)
+            losses = self.loss(output, targets)
+            loss_sum += float(losses.double().sum() if losses.dim() else losses.double() * len(targets))
+            if self.metrics:
+                predicted.append(logits_of(output).argmax(-1))
+                expected.append(targets)
+        if not len(examples):
+            return {name: float("nan") for name in ("loss", *self.metrics)}
+        scores = {"loss": loss_sum / len(examples)}
+        if self.metrics:
+            all_predicted, all_expected = torch.cat(predicted).cpu(), torch.cat(expected).cpu()
+            scores |= {name: metric(all_predicted, all_expected) for name, metric in self.metrics.items()}
+        return scores
+
+    def _load(self, weights: Weights) -> None:
+        with torch.no_grad():
+            torch._foreach_copy_(
+                [entry.detach() for entry in self._entries.values()], [weights[name] for name in self._entries]
+            )
+
+    def _state(
+        self, optimizer: Optimizer, state: OptimizerState, names: list[str]
+    ) -> dict[str, list[Tensor]]:
+        """The slots of these parameters, made where missing, laid out as the parameters where they are not."""
+        lists: dict[str, list[Tensor]] = {}
+        for slot in optimizer.slots:
+            known = state.setdefault(slot, {})
+            for name in names:
+                parameter, held = self._parameters[name], known.get(name)
+                if held is None:
+                    known[name] = optimizer.fresh(slot, parameter)
+                elif held.device != parameter.device or (held.dim() and held.stride() != parameter.stride()):
+                    known[name] = optimizer.fresh(slot, parameter).copy_(held)
+            lists[slot] = [known[name] for name in names]
+        return lists
+
+    @contextmanager
+    def _training(self, chosen: list[str]) -> Iterator[None]:
+        """Train mode for the chosen parameters; frozen layers' batch-norm statistics stay as they are."""
+        train = set(chosen)
+        self.model.train()
+        for path, module in self._batch_norms:
+            own = [f"{path}.{name}" if path else name for name, _ in module.named_parameters(recurse=False)]
+            if own and not train.intersection(own):
+                module.eval()
+        for name, parameter in self._parameters.items():
+            parameter.requires_grad_(name in train)
+        try:
+            yield
+        finally:
+            for name, parameter in self._parameters.items():
+                parameter.grad = None
+                parameter.requires_grad_(name not in self.layers.frozen)
+
+
+def _pull_on(
+    parameters: list[nn.Parameter], names: list[str], job: TrainJob
+) -> Callable[[list[Tensor]], None] | None:
+    # At strength 0 the term is left out: adding 0·x can still turn -0.0 into 0.0 and inf into nan.
+    if job.pull is None or job.pull.strength == 0:
+        return None
+    strength = job.pull.strength
+    positions = [i for i, name in enumerate(names) if name in job.pull.towards]
+    anchors = [job.pull.towards[names[i]].to(parameters[i].device) for i in positions]
+
+    def add(gradients: list[Tensor]) -> None:
+        with torch.no_grad():
+            away = torch._foreach_sub([parameters[i].detach() for i in positions], anchors)
+            torch._foreach_add_([gradients[i] for i in positions], away, alpha=strength)
+
+    return add
+
+
+def _probe(model: nn.Module, layers: LayerMap, measure: Measure | None) -> SensitivityProbe | None:
+    if measure is None:
+        return None
+    return SensitivityProbe(
+        model,
+        mode=measure.mode,
+        layers=layers,
+        include_bias=measure.include_bias,
+        weight_batches=measure.weight_batches,
+        embedding_rows=measure.embedding_rows,
+        max_batches=measure.max_batches,
+    )
+
+
+@contextmanager
+def _forked_random_state(seed: int, device: torch.device) -> Iterator[None]:
+    """Dropout draws from its own stream and leaves the caller's random state alone."""
+    devices = [] if device.type in ("cpu", "mps") else [device]
+    with torch.random.fork_rng(devices=devices, device_type=device.type if devices else "cuda"):
+        torch.manual_seed(seed)
+        yield

@@ -1,0 +1,1 @@
+"""The bundled networks, each declaring its layers."""

@@ -1,0 +1,28 @@
+"""Fully connected networks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor, nn
+
+
+class MLP(nn.Module):
+    """Linear layers with ReLU between them; one layer each."""
+
+    def __init__(self, widths: Sequence[int]) -> None:
+        """`widths`: inputs, hidden layers, outputs."""
+        super().__init__()
+        pairs = list(zip(widths, widths[1:], strict=False))
+        self.names = [f"fc{i}" for i in range(1, len(pairs) + 1)]
+        for name, (inputs, outputs) in zip(self.names, pairs, strict=True):
+            self.add_module(name, nn.Linear(inputs, outputs))
+
+    def forward(self, x: Tensor) -> Tensor:
+        for name in self.names[:-1]:
+            x = self.get_submodule(name)(x).relu()
+        out: Tensor = self.get_submodule(self.names[-1])(x)
+        return out
+
+    def layer_groups(self) -> list[tuple[str, list[str]]]:
+        return [(name, [f"{name}.weight", f"{name}.bias"]) for name in self.names]

@@ -1,0 +1,86 @@
+"""Figures. Every function returns figure and axes and shows nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from playerfl.layers.sensitivity import federation_sensitivity
+from playerfl.layers.split import Cut
+from playerfl.report.comparison import AlgorithmSummary
+from playerfl.results import RunResult
+
+# Okabe and Ito's palette: told apart with any kind of colour vision.
+COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#000000")
+
+
+def comparison_figure(results: Sequence[RunResult], summaries: Sequence[AlgorithmSummary]) -> tuple[Figure, list[Axes]]:
+    """Left, where a run decided on one: the sensitivity profile with the cut. Right: each site's score as bars."""
+    decided = next((result for result in results if result.cut is not None), None)
+    figure = Figure(figsize=(11 if decided else 7, 4.2), layout="constrained")
+    axes: list[Axes] = list(figure.subplots(1, 2 if decided else 1, squeeze=False)[0])
+    if decided and decided.cut:
+        draw_profile(axes[0], decided.cut, decided.layers.get("profiles", {}))
+    draw_sites(axes[-1], summaries)
+    return figure, axes
+
+
+def draw_profile(axes: Axes, cut: Cut, profiles: dict[str, Any]) -> None:
+    """Federation sensitivity by layer, relative to the first, for every site and all of them; the cut dashed."""
+    positions = np.arange(1, len(cut.layers) + 1)
+    for number, profile in enumerate(profiles.values()):
+        score = np.cumsum(np.mean(np.array(profile["batches"]), axis=0))
+        axes.plot(
+            positions,
+            100 * score / score[score > 0][0],
+            color="0.7",
+            linewidth=1,
+            label="one site" if number == 0 else None,
+        )
+    together = np.array(list(federation_sensitivity(cut.importance).values()))
+    axes.plot(
+        positions, 100 * together / together[together > 0][0], color=COLOURS[0], marker="o", label="all sites"
+    )
+    axes.axvline(cut.index + 0.5, color=COLOURS[5], linestyle="--", label="cut")
+    axes.axvspan(0.5, cut.index + 0.5, color=COLOURS[2], alpha=0.08)
+    axes.set_yscale("log")
+    axes.set_xlim(0.5, len(cut.layers) + 0.5)
+    axes.set_xticks(positions, cut.layers, rotation=30 if len(cut.layers) > 6 else 0)
+    axes.set_ylabel("federation sensitivity, % of the first layer")
+    axes.set_title(f"federated: {cut.index} layers, private: {len(cut.layers) - cut.index}", fontsize=11)
+    axes.legend(frameon=False)
+
+
+def draw_sites(axes: Axes, summaries: Sequence[AlgorithmSummary]) -> None:
+    """One group of bars a site, one bar an algorithm."""
+    metric = "f1" if "f1" in summaries[0].average else "loss"
+    sites = list(summaries[0].sites)
+    width = 0.8 / len(summaries)
+    for number, summary in enumerate(summaries):
+        offset = (number - (len(summaries) - 1) / 2) * width
+        axes.bar(
+            np.arange(len(sites)) + offset,
+            [summary.sites[site][metric] for site in sites],
+            width,
+            label=f"{summary.algorithm} (mean {summary.average[metric]:.3f})",
+            color=COLOURS[number % len(COLOURS)],
+        )
+    axes.set_xticks(np.arange(len(sites)), sites, rotation=30 if len(sites) > 8 else 0)
+    axes.set_ylabel({"f1": "macro-F1 on test data", "loss": "loss on test data"}[metric])
+    if metric == "f1":
+        axes.set_ylim(0, 1.28)
+        axes.set_yticks(np.linspace(0, 1, 6))
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(frameon=False, loc="upper center", ncols=min(3, len(summaries)), fontsize=8)
+
+
+def save_comparison(results: Sequence[RunResult], summaries: Sequence[AlgorithmSummary], path: Path) -> Path:
+    """Draws the comparison into a file."""
+    figure, _ = comparison_figure(results, summaries)
+    figure.savefig(path, dpi=150)
+    return path

@@ -1,0 +1,133 @@
+"""Tables for the terminal."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from playerfl.layers.sensitivity import federation_sensitivity
+from playerfl.report.comparison import AlgorithmSummary
+from playerfl.results import RunResult
+
+
+def _console() -> Console:
+    console = Console(highlight=False)
+    # Piped output has no width of its own; narrow tables would be cut off.
+    return console if console.is_terminal else Console(highlight=False, width=120)
+
+
+def print_cut(result: RunResult) -> None:
+    """The sensitivity of every layer, the cut, and why it is there."""
+    cut = result.cut
+    if cut is None:
+        return
+    parameters = {layer["name"]: layer["parameters"] for layer in result.layers["layers"]}
+    table = Table(title=f"Which layers to federate ({result.algorithm})", title_justify="left")
+    table.add_column("layer")
+    for heading in ("parameters", "score s", "sensitivity F", "jump"):
+        table.add_column(heading, justify="right")
+    table.add_column("decision")
+    sensitivity = federation_sensitivity(cut.importance)
+    for number, layer in enumerate(cut.layers):
+        ratio = cut.ratios[number - 1] if number else None
+        table.add_row(
+            escape(layer),
+            f"{parameters[layer]:,}",
+            f"{cut.importance[layer]:.3g}",
+            f"{sensitivity[layer]:.3g}",
+            "" if ratio is None else f"x {ratio:.3g}",
+            "[green]federated[/green]" if number < cut.index else "[magenta]private[/magenta]",
+            end_section=number + 1 == cut.index,
+        )
+    console = _console()
+    console.print(table)
+    console.print(f"Cut after {cut.index} of {len(cut.layers)} layers: {escape(cut.reason)}.")
+    for warning in cut.warnings:
+        console.print(f"[yellow]Note:[/yellow] {escape(warning)}.")
+    console.print()
+
+
+def print_comparison(summaries: Sequence[AlgorithmSummary]) -> None:
+    """Averages, fairness and cost by algorithm; then gains and losses by site."""
+    console = _console()
+    console.print(_overview(summaries))
+    console.print("F1 is macro-averaged over the classes present at a site; averages weigh sites by examples;")
+    console.print("each site reports the round with its lowest validation loss; fairness is the variance of F1.\n")
+    for summary in summaries:
+        if summary.gains:
+            console.print(_gains(summary))
+            console.print()
+
+
+def _overview(summaries: Sequence[AlgorithmSummary]) -> Table:
+    table = Table(title="Comparison on the sites' test data", title_justify="left")
+    table.add_column("algorithm")
+    metrics = _metrics_of(summaries[0])
+    for metric in metrics:
+        table.add_column(metric, justify="right")
+    for heading in ("fairness", "better off", "sent to sites", "sent by sites", "seconds"):
+        table.add_column(heading, justify="right")
+    for summary in summaries:
+        better = summary.incentive and summary.incentive[metrics[0]]
+        table.add_row(
+            summary.algorithm,
+            *(f"{summary.average[metric]:.4f}" for metric in metrics),
+            f"{summary.fairness[metrics[0]]:.2g}",
+            "" if better is None else f"{better:.0f} % of sites",
+            _size(summary.bytes_down),
+            _size(summary.bytes_up),
+            f"{summary.seconds:.1f}",
+        )
+    return table
+
+
+def _metrics_of(summary: AlgorithmSummary) -> list[str]:
+    return sorted(summary.average, key=lambda metric: (metric == "loss", metric != "f1", metric))
+
+
+def _gains(summary: AlgorithmSummary) -> Table:
+    metrics = [metric for metric in _metrics_of(summary) if metric != "loss"] or ["loss"]
+    table = Table(title=f"What each site gains or loses with {summary.algorithm}", title_justify="left")
+    table.add_column("site")
+    for metric in metrics:
+        table.add_column(metric, justify="right")
+        for baseline in summary.gains:
+            table.add_column(f"vs {baseline}", justify="right")
+    for site, scores in summary.sites.items():
+        cells = []
+        for metric in metrics:
+            cells.append(f"{scores[metric]:.4f}")
+            cells += [_signed(gains[metric][site]) for gains in summary.gains.values()]
+        table.add_row(escape(site), *cells)
+    return table
+
+
+def _signed(value: float) -> str:
+    colour = "green" if value > 0 else "red" if value < 0 else "dim"
+    return f"[{colour}]{value:+.4f}[/{colour}]"
+
+
+def _size(count: int) -> str:
+    size = float(count)
+    for unit in ("B", "kB", "MB", "GB"):
+        if size < 1000 or unit == "GB":
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1000
+    raise AssertionError
+
+
+def print_catalogue(what: str, entries: Sequence[dict[str, Any]]) -> None:
+    """Names, what they are, and their options with defaults."""
+    table = Table(show_lines=True)
+    table.add_column(what)
+    table.add_column("what it is")
+    table.add_column("options" + (" (--set algorithm.…)" if what == "algorithms" else " (--set data.…)"))
+    for entry in entries:
+        options = "\n".join(f"{name} = {json.dumps(value)}" for name, value in entry["options"].items())
+        table.add_row(entry["name"], escape(entry["about"]), escape(options))
+    _console().print(table)

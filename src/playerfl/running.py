@@ -1,0 +1,387 @@
+"""run and resume: from an experiment to its result, one or several side by side."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from playerfl.algorithms import ALGORITHMS, Algorithm
+from playerfl.data.checks import check_sites, check_targets
+from playerfl.data.examples import SiteData
+from playerfl.engine import worker
+from playerfl.engine.loop import run_rounds
+from playerfl.engine.scheduler import drive, gather
+from playerfl.engine.transport import InProcess, Traffic
+from playerfl.environment import environment
+from playerfl.errors import ConfigError, DataError, RunDirectoryError
+from playerfl.experiment import Experiment, find_task, parse_setting, read_toml, with_setting
+from playerfl.federation.client import Client
+from playerfl.federation.messages import ClientId, Score
+from playerfl.federation.server import Server
+from playerfl.layers.derive import call_model
+from playerfl.layers.layer_map import LayerMap, state_entries
+from playerfl.learning.losses import logits_of
+from playerfl.learning.training import Learner
+from playerfl.results import SCORE_COLUMNS, TRAFFIC_COLUMNS, Row, RunDirectory, RunResult
+from playerfl.seeding import seed_for
+from playerfl.tasks.task import DataOptions, Task
+from playerfl.weights import Weights, digest
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a run is."""
+
+    algorithm: str
+    round: int
+    rounds: int
+    train_loss: float
+    validation_loss: float
+    seconds: float
+    done: bool
+
+
+Listener = Callable[[Progress], None]
+
+
+@dataclass(frozen=True)
+class Ground:
+    """What runs that differ only in the algorithm share: sites, scratch model, initial weights."""
+
+    sites: Mapping[ClientId, SiteData]
+    learner: Learner
+    initial: Weights
+    build_model: Callable[[], nn.Module]
+
+
+def prepare_ground(experiment: Experiment, task: Task) -> Ground:
+    """Loads and checks the data, builds the seeded model and its layers."""
+    options = experiment.data_options(task)
+    sites = task.load_sites(options)
+    check_sites(
+        sites,
+        batch_size=experiment.training.batch_size,
+        classification=task.classification,
+        accept_small_sites=options.accept_small_sites,
+    )
+    model = _seeded_model(experiment.seed, task, options)
+    inputs, _ = next(iter(sites[min(sites)].train.batches(2)))
+    _check_outputs(model, inputs, task, sites)
+    layers = LayerMap.of(
+        model, inputs, tie_policy=experiment.tie_policy, statistics=experiment.bn_stats
+    )
+    initial = {name: entry.detach().clone() for name, entry in state_entries(model).items()}
+    learner = Learner(model, layers, task.loss, task.metrics, experiment.device)
+    placed = {name: learner.place(site) for name, site in sites.items()}
+    return Ground(placed, learner, initial, lambda: _seeded_model(experiment.seed, task, options))
+
+
+def _seeded_model(seed: int, task: Task, options: DataOptions) -> nn.Module:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed_for(seed, "init"))
+        return task.build_model(options)
+
+
+def _check_outputs(model: nn.Module, inputs: Any, task: Task, sites: Mapping[ClientId, SiteData]) -> None:
+    model.eval()
+    try:
+        with torch.no_grad():
+            output = call_model(model, inputs)
+    except (RuntimeError, TypeError, ValueError) as problem:
+        reason = str(problem).strip().splitlines()[0]
+        raise DataError(f"the model cannot read the sites' inputs: {reason}") from problem
+    if task.classification:
+        logits = logits_of(output)
+        if logits.dim() != 2:
+            raise DataError(
+                f"the model's output has the shape {tuple(logits.shape)}; (rows, classes) is needed for class targets"
+            )
+        check_targets(sites, logits.shape[1])
+
+
+class Run:
+    """One experiment under way: builds it, takes it up where its directory left it, records what happens."""
+
+    def __init__(
+        self, experiment: Experiment, ground: Ground, directory: RunDirectory | None, listener: Listener | None
+    ) -> None:
+        self.experiment = experiment
+        self.ground = ground
+        self.directory = directory
+        self.listener = listener
+        self.algorithm: Algorithm = experiment.build_algorithm()
+        self.protocol = worker.Protocol(experiment.eval_point, experiment.selection)
+        self.server = Server(ground.initial, ground.learner.layers, ground.sites, experiment.seed)
+        plan = experiment.training.plan()
+        self.clients = {
+            name: Client(name, data, ground.learner, plan, ground.initial)
+            for name, data in sorted(ground.sites.items())
+        }
+        self._done = False
+        self._score_rows: list[Row] = []
+        self._traffic_rows: list[Row] = []
+        self._seconds = 0.0
+        self._clock = time.perf_counter()
+        if directory:
+            self._take_up(directory)
+
+    def _take_up(self, directory: RunDirectory) -> None:
+        saved = directory.load_checkpoint()
+        directory.start_tables(saved and saved["tables"])
+        if saved is None:
+            return
+        if sorted(saved["clients"]) != sorted(self.clients):
+            raise RunDirectoryError(
+                f"{directory.path} has the sites {', '.join(sorted(saved['clients']))}, the task now has "
+                f"{', '.join(sorted(self.clients))}; resume with the data it was started with"
+            )
+        self.server.restore(saved["server"])
+        for name, client in self.clients.items():
+            client.restore(saved["clients"][name])
+        self._done = saved["done"]
+        self._seconds = saved["seconds"]
+
+    async def rounds(self) -> RunResult:
+        """All rounds that are left, and the result."""
+        if not self._done:
+            transport = InProcess(self.algorithm, self.clients, self.experiment.seed, self.protocol)
+            await run_rounds(
+                self.algorithm,
+                self.server,
+                transport,
+                self.experiment.rounds,
+                self,
+                self.protocol,
+                self.experiment.participation,
+            )
+        return self._result()
+
+    def exchanged(
+        self, scores: Mapping[ClientId, tuple[Score, ...]], traffic: list[Traffic], *, done: bool
+    ) -> None:
+        """Records an exchange: rows first, then the checkpoint that counts them."""
+        rows: list[Row] = [
+            (s.stage, s.round, client, s.split, s.metric, s.value)
+            for client in sorted(scores)
+            for s in scores[client]
+        ]
+        now = time.perf_counter()
+        self._seconds += now - self._clock
+        self._clock = now
+        self._done = done
+        if self.directory:
+            tables = self.directory.append(rows, traffic)
+            self.directory.save_checkpoint(
+                {
+                    "server": self.server.state(),
+                    "clients": {name: client.state() for name, client in self.clients.items()},
+                    "tables": tables,
+                    "done": done,
+                    "seconds": self._seconds,
+                }
+            )
+        else:
+            self._score_rows += rows
+            self._traffic_rows += traffic
+        if self.listener:
+            self.listener(
+                Progress(
+                    self.experiment.algorithm["name"],
+                    self.server.round,
+                    self.experiment.rounds,
+                    self._mean_loss(scores, "train"),
+                    self._mean_loss(scores, "validation"),
+                    self._seconds,
+                    done,
+                )
+            )
+
+    def _mean_loss(self, scores: Mapping[ClientId, tuple[Score, ...]], split: str) -> float:
+        found = [
+            (s.value, self.clients[client].num_examples)
+            for client, own in scores.items()
+            for s in own
+            if (s.split, s.metric) == (split, "loss")
+        ]
+        return sum(v * n for v, n in found) / sum(n for _, n in found) if found else float("nan")
+
+    def _result(self) -> RunResult:
+        layers = self.ground.learner.layers
+        found = {
+            "layers": [
+                {"name": name, "entries": list(layers.entries[name]), "parameters": layers.num_parameters[name]}
+                for name in layers.names
+            ],
+            "num_examples": {name: client.num_examples for name, client in self.clients.items()},
+            "decision": self.server.memory.get("decision"),
+            "profiles": {
+                name: client.memory["profile"]
+                for name, client in self.clients.items()
+                if "profile" in client.memory
+            },
+        }
+        weights = {name: client.kept.weights for name, client in self.clients.items() if client.kept}
+        timing = {"wall_seconds": self._seconds}
+        if self.directory:
+            whole = digest({f"{site}/{name}": w for site, own in weights.items() for name, w in own.items()})
+            self.directory.finish(weights, found, timing, whole)
+            return read_result(self.directory, self.ground.build_model)
+        return RunResult(
+            experiment=self.experiment.model_dump(mode="json"),
+            environment=environment(self.experiment.device, self.experiment.threads),
+            score_rows=self._score_rows,
+            traffic_rows=self._traffic_rows,
+            layers=found,
+            weights=weights,
+            build_model=self.ground.build_model,
+            timing=timing,
+        )
+
+
+def read_result(directory: RunDirectory, build_model: Callable[[], nn.Module] | None = None) -> RunResult:
+    """A finished run, read from its directory."""
+    if not directory.is_finished:
+        raise RunDirectoryError(f"{directory.path} is not finished; continue it with --resume {directory.path}")
+    experiment = read_toml(directory.path / "experiment.toml")
+
+    def rebuild() -> nn.Module:
+        resolved = Experiment.resolve(experiment)
+        task = find_task(resolved.task)
+        return _seeded_model(resolved.seed, task, resolved.data_options(task))
+
+    return RunResult(
+        experiment=experiment,
+        environment=directory.read_json("environment.json"),
+        score_rows=directory.read_table("scores.csv", SCORE_COLUMNS),
+        traffic_rows=directory.read_table("traffic.csv", TRAFFIC_COLUMNS),
+        layers=directory.read_json("layers.json"),
+        weights=directory.read_weights(),
+        build_model=build_model or rebuild,
+        timing=directory.read_json("timing.json"),
+        path=directory.path,
+    )
+
+
+def load_result(path: Path | str) -> RunResult:
+    """A finished run, read from the directory it was written to."""
+    return read_result(RunDirectory.open(Path(path)))
+
+
+def run_experiments(
+    experiments: Sequence[Experiment],
+    directories: Sequence[RunDirectory | None],
+    task: Task | None = None,
+    listener: Listener | None = None,
+) -> list[RunResult]:
+    """Runs experiments side by side in one process; those already finished are read instead."""
+    grounds: dict[str, Ground] = {}
+    works = []
+    with _threads(max(experiment.threads for experiment in experiments)):
+        for experiment, directory in zip(experiments, directories, strict=True):
+            if directory and directory.is_finished:
+                works.append(_already(read_result(directory)))
+                continue
+            shared = experiment.model_dump_json(exclude={"algorithm", "rounds", "participation", "selection"})
+            if shared not in grounds:
+                grounds[shared] = prepare_ground(experiment, task or find_task(experiment.task))
+            works.append(Run(experiment, grounds[shared], directory, listener).rounds())
+        try:
+            return drive(gather(works))
+        finally:
+            for directory in directories:
+                if directory:
+                    directory.unlock()
+
+
+async def _already(result: RunResult) -> RunResult:
+    return result
+
+
+@contextmanager
+def _threads(count: int) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def start_directory(path: Path, experiment: Experiment, *, overwrite: bool = False) -> RunDirectory:
+    """A new run directory for an experiment."""
+    return RunDirectory.create(
+        path, experiment.to_toml(), environment(experiment.device, experiment.threads), overwrite=overwrite
+    )
+
+
+def reopen_directory(path: Path, task: Task | None = None) -> tuple[Experiment, RunDirectory]:
+    """A run directory and its experiment, locked, with a note in it if the software has changed since."""
+    directory = RunDirectory.open(path)
+    experiment = Experiment.resolve(read_toml(path / "experiment.toml"), task)
+    directory.lock()
+    recorded = directory.read_json("environment.json")
+    now = environment(experiment.device, experiment.threads)
+    known = [recorded, *recorded.get("resumed_with", [])]
+    if not directory.is_finished and all(any(past.get(k) != v for k, v in now.items()) for past in known):
+        directory.write_json(
+            "environment.json", {**recorded, "resumed_with": [*recorded.get("resumed_with", []), now]}
+        )
+    return experiment, directory
+
+
+def run(
+    task: str | Task = "digits",
+    algorithm: str | Algorithm = "player_fl",
+    *,
+    rounds: int | None = None,
+    seed: int = 0,
+    learning_rate: float | None = None,
+    settings: Mapping[str, Any] | Sequence[str] = (),
+    out: Path | str | None = None,
+    overwrite: bool = False,
+    device: str = "auto",
+    listener: Listener | None = None,
+) -> RunResult:
+    """Runs one experiment and gives its result.
+
+    `task` is a name or your own `Task` (see `own_task`), `algorithm` a name or an instance. `settings` takes
+    everything else an experiment file can say, as {"training.batch_size": 16} or ["training.batch_size=16"].
+    With `out`, the run is kept in that directory and can be resumed; without, nothing is written.
+    """
+    own = task if isinstance(task, Task) else None
+    given: dict[str, Any] = {"task": own.name if own else task, "seed": seed, "device": device}
+    if rounds is not None:
+        given["rounds"] = rounds
+    if learning_rate is not None:
+        given["training"] = {"learning_rate": learning_rate}
+    given["algorithm"] = _algorithm_table(algorithm)
+    pairs = settings.items() if isinstance(settings, Mapping) else map(parse_setting, settings)
+    for key, value in pairs:
+        given = with_setting(given, key, value)
+    experiment = Experiment.resolve(given, own)
+    directory = start_directory(Path(out), experiment, overwrite=overwrite) if out is not None else None
+    return run_experiments([experiment], [directory], own, listener)[0]
+
+
+def resume(path: Path | str, *, task: Task | None = None, listener: Listener | None = None) -> RunResult:
+    """Continues an interrupted run; give the `task` again if it was your own."""
+    experiment, directory = reopen_directory(Path(path), task)
+    return run_experiments([experiment], [directory], task, listener)[0]
+
+
+def _algorithm_table(algorithm: str | Algorithm) -> dict[str, Any]:
+    if isinstance(algorithm, str):
+        return {"name": algorithm}
+    for name, kind in ALGORITHMS.items():
+        if type(algorithm) is kind:
+            return {"name": name, **algorithm.__dict__}
+    raise ConfigError(
+        f"{type(algorithm).__name__} is not in playerfl.algorithms.ALGORITHMS; add it there under a name first"
+    )

@@ -1,0 +1,57 @@
+"""Made-up sites that share a feature map but may disagree on what a label means: for tests and benchmarks."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from pydantic import Field
+from torch import nn
+
+from playerfl.data.examples import SiteData, TensorExamples
+from playerfl.models.mlp import MLP
+from playerfl.seeding import generator_for
+from playerfl.tasks.task import DataOptions, Task, split_site
+
+
+class SyntheticOptions(DataOptions):
+    """The size of the made-up problem."""
+
+    sites: int = Field(4, ge=1)
+    rows: int = Field(200, ge=3)
+    features: int = Field(13, ge=1)
+    classes: int = Field(5, ge=2)
+    labels: Literal["shared", "own"] = "own"
+    """Whether all sites name the classes alike, or each site has its own permutation of them."""
+    data_seed: int = Field(42, ge=0)
+
+
+def load_sites(options: SyntheticOptions) -> dict[str, SiteData]:
+    """Labels are the largest of `classes` outputs of a fixed random network; a site may permute them."""
+    teacher_rng = generator_for(options.data_seed, "teacher")
+    hidden = torch.randn(options.features, 32, generator=teacher_rng) / options.features**0.5
+    outputs = torch.randn(32, options.classes, generator=teacher_rng)
+    sites = {}
+    for i in range(options.sites):
+        rng = generator_for(options.data_seed, "site", i)
+        inputs = torch.randn(options.rows, options.features, generator=rng)
+        scores = (inputs @ hidden).tanh() @ outputs
+        targets = (scores - scores.mean(0)).argmax(1)
+        if options.labels == "own":
+            targets = torch.randperm(options.classes, generator=rng)[targets]
+        sites[f"site-{i}"] = split_site(TensorExamples(inputs, targets), options.split_seed, f"site-{i}")
+    return sites
+
+
+def build_model(options: SyntheticOptions) -> nn.Module:
+    return MLP((options.features, 64, 64, 64, options.classes))
+
+
+TASK = Task(
+    name="synthetic",
+    about="made-up sites with a common feature map and labels of their own, 4 linear layers",
+    load_sites=load_sites,
+    build_model=build_model,
+    options=SyntheticOptions,
+    defaults={"rounds": 20, "training": {"learning_rate": 5e-3, "batch_size": 32}},
+)

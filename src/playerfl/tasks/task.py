@@ -1,0 +1,115 @@
+"""Task: a dataset in sites, a model for it, and how it is trained and scored."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from pydantic import BaseModel, ConfigDict, Field
+from torch import Tensor, nn
+
+from playerfl.data.examples import SiteData, TensorExamples, as_examples
+from playerfl.data.splits import three_way_split
+from playerfl.errors import DataError
+from playerfl.learning.losses import cross_entropy
+from playerfl.learning.metrics import accuracy, macro_f1
+from playerfl.learning.training import Metric
+
+METRICS: dict[str, Metric] = {"f1": macro_f1, "accuracy": accuracy}
+
+
+class DataOptions(BaseModel):
+    """What every task's `[data]` table may hold."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    split_seed: int = Field(42, ge=0)
+    """Decides training, validation and test parts; apart from the run's seed, so that runs share them."""
+    accept_small_sites: bool = False
+    """Whether sites with one class, or fewer rows than a batch, may take part."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """Everything an experiment needs to know of a dataset."""
+
+    name: str
+    about: str
+    load_sites: Callable[[Any], Mapping[str, SiteData]]
+    build_model: Callable[[Any], nn.Module]
+    options: type[DataOptions] = DataOptions
+    loss: Callable[[Any, Tensor], Tensor] = cross_entropy
+    metrics: Mapping[str, Metric] = field(default_factory=lambda: METRICS)
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    """Values for the experiment where the user gives none: {"rounds": 20, "training": {…}}."""
+
+    @property
+    def classification(self) -> bool:
+        return bool(self.metrics)
+
+
+def own_task(
+    model: Callable[[], nn.Module],
+    sites: Mapping[str, object] | Sequence[object],
+    *,
+    name: str = "own",
+    loss: Callable[[Any, Tensor], Tensor] = cross_entropy,
+    metrics: Mapping[str, Metric] | None = None,
+    defaults: Mapping[str, Any] | None = None,
+) -> Task:
+    """Your own model and data as a task.
+
+    A site is (inputs, targets) tensors or a torch Dataset, split 64/16/20 here, or three of these (or three
+    DataLoaders) under "train", "validation" and "test". Sites in a list are called site-0, site-1, …
+    `loss` may give one value an example or their mean; pass `metrics={}` where targets are not classes.
+
+    >>> x, y = torch.randn(60, 4), torch.arange(60) % 3
+    >>> task = own_task(lambda: nn.Linear(4, 3), {"north": (x, y), "south": (x, y)})
+    >>> sorted(task.load_sites(DataOptions()))
+    ['north', 'south']
+    """
+    named = dict(sites) if isinstance(sites, Mapping) else {f"site-{i}": s for i, s in enumerate(sites)}
+
+    def load_sites(options: DataOptions) -> dict[str, SiteData]:
+        return {site: _site_data(site, source, options.split_seed) for site, source in named.items()}
+
+    return Task(
+        name=name,
+        about="your own model and data",
+        load_sites=load_sites,
+        build_model=lambda _: model(),
+        loss=loss,
+        metrics=METRICS if metrics is None else dict(metrics),
+        defaults=defaults or {},
+    )
+
+
+def _site_data(site: str, source: object, split_seed: int) -> SiteData:
+    if isinstance(source, SiteData):
+        return source
+    parts = ("train", "validation", "test")
+    if isinstance(source, Mapping) and set(source) == set(parts):
+        return SiteData(*(as_examples(source[part], f"{site}, {part}") for part in parts))
+    examples = as_examples(source, site)
+    if not isinstance(examples, TensorExamples):
+        raise DataError(
+            f"{site}: a DataLoader cannot be split here; give three, under 'train', 'validation' and 'test'"
+        )
+    return split_site(examples, split_seed, site)
+
+
+def split_site(examples: TensorExamples, split_seed: int, site: str) -> SiteData:
+    """A site's examples in three parts, stratified by class where targets are classes."""
+    if len(examples) == 0:
+        raise DataError(f"{site} is empty; every site needs examples, or leave it out")
+    targets = examples.targets
+    is_class = not targets.is_floating_point() and targets.dim() == 1
+    labels = targets.numpy() if is_class else np.zeros(len(examples), dtype=np.int64)
+    try:
+        parts = three_way_split(labels, seed=split_seed)
+    except DataError as problem:
+        raise DataError(f"{site}: {problem}") from problem
+    return SiteData(*(examples.rows(torch.from_numpy(part)) for part in parts))
