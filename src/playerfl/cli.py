@@ -1,4 +1,4 @@
-"""The command line. Results go to stdout, everything else to stderr; bad input ends with one sentence and exit code 2."""
+"""The command line: results on stdout, everything else on stderr, one sentence and exit code 2 for bad input."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     name="playerfl",
-    help="Personalised, layer-wise, cross-silo federated learning: which layers to share, and what it brings each site.",
+    help="Personalised, layer-wise, cross-silo federated learning: which layers to share, what it brings each site.",
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode="rich",
@@ -65,7 +65,8 @@ def _print_version(wanted: bool) -> None:
 @app.callback()
 def _options(
     version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+        bool,
+        typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit."),
     ] = False,
 ) -> None:
     pass
@@ -100,7 +101,8 @@ def run(
     alpha: Annotated[float | None, typer.Option(help="Dirichlet label skew: small for unequal sites.")] = None,
     out: Annotated[Path | None, typer.Option(help="Run directory; the next free one under runs/ if not given.")] = None,
     settings: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Any setting of an experiment file.")
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Any setting of an experiment file."),
     ] = None,
     config: Annotated[Path | None, typer.Option(help="Experiment file (TOML); options win over it.")] = None,
     resume: Annotated[Path | None, typer.Option(help="Continue an interrupted run, or a folder of runs.")] = None,
@@ -148,9 +150,7 @@ def _experiments(
     if not algorithms:
         return [Experiment.resolve(table)]
     if len(algorithms) > 1 and isinstance(table.get("algorithm"), dict) and table["algorithm"].keys() - {"name"}:
-        raise ConfigError(
-            "algorithm settings cannot be given for several algorithms at once; run them one by one"
-        )
+        raise ConfigError("algorithm settings cannot be given for several algorithms at once; run them one by one")
     return [Experiment.resolve(with_setting(table, "algorithm", _named(table, name))) for name in algorithms]
 
 
@@ -168,9 +168,7 @@ def _next_free(folder: Path, experiments: list[Experiment]) -> Path:
     return folder / f"{stem}-{number}"
 
 
-def _started(
-    experiments: list[Experiment], home: Path, overwrite: bool
-) -> list[tuple[Experiment, RunDirectory]]:
+def _started(experiments: list[Experiment], home: Path, overwrite: bool) -> list[tuple[Experiment, RunDirectory]]:
     from playerfl.running import start_directory
 
     if len(experiments) == 1:
@@ -190,9 +188,7 @@ def _reopened(path: Path) -> list[tuple[Experiment, RunDirectory]]:
     return [reopen_directory(run) for run in runs]
 
 
-def _run_all(
-    started: list[tuple[Experiment, RunDirectory]], home: Path, *, quiet: bool
-) -> list[RunResult]:
+def _run_all(started: list[tuple[Experiment, RunDirectory]], home: Path, *, quiet: bool) -> list[RunResult]:
     from playerfl.progress import shown_progress
     from playerfl.running import run_experiments
 
@@ -230,7 +226,10 @@ def _show(results: list[RunResult], home: Path, *, as_json: bool) -> None:
 _LISTS = ("algorithms", "tasks")
 
 
-@app.command(name="list", epilog="[bold]Examples[/bold]\n\n  playerfl list algorithms\n\n  playerfl list tasks --json\n")
+@app.command(
+    name="list",
+    epilog="[bold]Examples[/bold]\n\n  playerfl list algorithms\n\n  playerfl list tasks --json\n",
+)
 def list_(
     what: Annotated[str, typer.Argument(help="algorithms or tasks")],
     as_json: Annotated[bool, typer.Option("--json", help="As JSON on stdout.")] = False,

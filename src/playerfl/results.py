@@ -163,10 +163,7 @@ def choose_rounds(rows: Sequence[Row], num_examples: Mapping[str, int], selectio
         elif selection == "client_best":
             chosen[client] = lowest(lambda r, c=client: losses[r][c], rounds)  # type: ignore[misc]
         else:
-            total = sum(num_examples.values())
-            chosen[client] = lowest(
-                lambda r: sum(losses[r][c] * n for c, n in num_examples.items()) / total, rounds
-            )
+            chosen[client] = lowest(lambda r: sum(losses[r][c] * n for c, n in num_examples.items()), rounds)
     return chosen
 
 
@@ -282,7 +279,12 @@ class RunDirectory:
         return lengths
 
     def read_table(self, name: str, columns: Sequence[str]) -> list[Row]:
-        kinds: dict[str, Callable[[str], str | int | float]] = {"round": int, "value": float, "down": int, "up": int}
+        kinds: dict[str, Callable[[str], str | int | float]] = {
+            "round": int,
+            "value": float,
+            "down": int,
+            "up": int,
+        }
         try:
             with (self.path / name).open(newline="", encoding="utf-8") as table:
                 lines = csv.reader(table)
@@ -301,7 +303,11 @@ class RunDirectory:
         return checkpoint.read(file) if file.exists() else None
 
     def finish(
-        self, weights: Mapping[str, Weights], layers: Mapping[str, Any], timing: Mapping[str, Any], digest: str
+        self,
+        weights: Mapping[str, Weights],
+        layers: Mapping[str, Any],
+        timing: Mapping[str, Any],
+        digest: str,
     ) -> None:
         """Writes the results, marks the run as finished, and drops the checkpoint."""
         folder = self.path / "weights"

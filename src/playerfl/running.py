@@ -74,9 +74,7 @@ def prepare_ground(experiment: Experiment, task: Task) -> Ground:
     model = _seeded_model(experiment.seed, task, options)
     inputs, _ = next(iter(sites[min(sites)].train.batches(2)))
     _check_outputs(model, inputs, task, sites)
-    layers = LayerMap.of(
-        model, inputs, tie_policy=experiment.tie_policy, statistics=experiment.bn_stats
-    )
+    layers = LayerMap.of(model, inputs, tie_policy=experiment.tie_policy, statistics=experiment.bn_stats)
     initial = {name: entry.detach().clone() for name, entry in state_entries(model).items()}
     learner = Learner(model, layers, task.loss, task.metrics, experiment.device)
     placed = {name: learner.place(site) for name, site in sites.items()}
@@ -110,7 +108,11 @@ class Run:
     """One experiment under way: builds it, takes it up where its directory left it, records what happens."""
 
     def __init__(
-        self, experiment: Experiment, ground: Ground, directory: RunDirectory | None, listener: Listener | None
+        self,
+        experiment: Experiment,
+        ground: Ground,
+        directory: RunDirectory | None,
+        listener: Listener | None,
     ) -> None:
         self.experiment = experiment
         self.ground = ground
@@ -163,14 +165,10 @@ class Run:
             )
         return self._result()
 
-    def exchanged(
-        self, scores: Mapping[ClientId, tuple[Score, ...]], traffic: list[Traffic], *, done: bool
-    ) -> None:
+    def exchanged(self, scores: Mapping[ClientId, tuple[Score, ...]], traffic: list[Traffic], *, done: bool) -> None:
         """Records an exchange: rows first, then the checkpoint that counts them."""
         rows: list[Row] = [
-            (s.stage, s.round, client, s.split, s.metric, s.value)
-            for client in sorted(scores)
-            for s in scores[client]
+            (s.stage, s.round, client, s.split, s.metric, s.value) for client in sorted(scores) for s in scores[client]
         ]
         now = time.perf_counter()
         self._seconds += now - self._clock
@@ -216,15 +214,17 @@ class Run:
         layers = self.ground.learner.layers
         found = {
             "layers": [
-                {"name": name, "entries": list(layers.entries[name]), "parameters": layers.num_parameters[name]}
+                {
+                    "name": name,
+                    "entries": list(layers.entries[name]),
+                    "parameters": layers.num_parameters[name],
+                }
                 for name in layers.names
             ],
             "num_examples": {name: client.num_examples for name, client in self.clients.items()},
             "decision": self.server.memory.get("decision"),
             "profiles": {
-                name: client.memory["profile"]
-                for name, client in self.clients.items()
-                if "profile" in client.memory
+                name: client.memory["profile"] for name, client in self.clients.items() if "profile" in client.memory
             },
         }
         weights = {name: client.kept.weights for name, client in self.clients.items() if client.kept}
@@ -330,9 +330,7 @@ def reopen_directory(path: Path, task: Task | None = None) -> tuple[Experiment, 
     now = environment(experiment.device, experiment.threads)
     known = [recorded, *recorded.get("resumed_with", [])]
     if not directory.is_finished and all(any(past.get(k) != v for k, v in now.items()) for past in known):
-        directory.write_json(
-            "environment.json", {**recorded, "resumed_with": [*recorded.get("resumed_with", []), now]}
-        )
+        directory.write_json("environment.json", {**recorded, "resumed_with": [*recorded.get("resumed_with", []), now]})
     return experiment, directory
 
 

@@ -49,9 +49,7 @@ class TensorExamples:
     def __len__(self) -> int:
         return len(self.targets)
 
-    def batches(
-        self, size: int, order: torch.Generator | None = None, *, join_single: bool = False
-    ) -> Iterator[Batch]:
+    def batches(self, size: int, order: torch.Generator | None = None, *, join_single: bool = False) -> Iterator[Batch]:
         rows = len(self)
         whole = join_single and rows > size and rows % size == 1
         stops = [*range(size, rows - 1 if whole else rows, size), rows]
@@ -59,10 +57,10 @@ class TensorExamples:
         start = 0
         for stop in stops if rows else ():
             if shuffled is None:
-                yield map_tensors(self.inputs, lambda x, a=start, b=stop: x[a:b]), self.targets[start:stop]
+                yield map_tensors(self.inputs, _slice(start, stop)), self.targets[start:stop]
             else:
                 chosen = shuffled[start:stop]
-                yield map_tensors(self.inputs, lambda x, i=chosen: x[i]), self.targets[chosen]
+                yield map_tensors(self.inputs, _take(chosen)), self.targets[chosen]
             start = stop
 
     def mapped(self, change: Callable[[Tensor], Tensor]) -> TensorExamples:
@@ -82,9 +80,7 @@ class LoaderExamples:
     def __len__(self) -> int:
         return len(self.loader.dataset)  # type: ignore[arg-type]
 
-    def batches(
-        self, size: int, order: torch.Generator | None = None, *, join_single: bool = False
-    ) -> Iterator[Batch]:
+    def batches(self, size: int, order: torch.Generator | None = None, *, join_single: bool = False) -> Iterator[Batch]:
         del size, join_single
         if order is not None and self.loader.generator is not None:
             # A loader's own generator would remember earlier epochs, which a resumed run has not seen.
@@ -167,3 +163,11 @@ def map_tensors(inputs: Any, change: Callable[[Any], Tensor]) -> Any:
     if isinstance(inputs, tuple):
         return tuple(change(tensor) for tensor in inputs)
     return change(inputs)
+
+
+def _slice(start: int, stop: int) -> Callable[[Tensor], Tensor]:
+    return lambda tensor: tensor[start:stop]
+
+
+def _take(rows: Tensor) -> Callable[[Tensor], Tensor]:
+    return lambda tensor: tensor[rows]

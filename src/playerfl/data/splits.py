@@ -25,10 +25,8 @@ def three_way_split(labels: Indices, *, seed: int = 42) -> tuple[Indices, Indice
         raise DataError(f"a site needs at least 3 examples to be split in three parts, not {len(labels)}")
     rng = np.random.default_rng(seed_for(seed, "split"))
     classes, counts = np.unique(labels, return_counts=True)
-    if counts.min() >= 3:
-        groups = [np.flatnonzero(labels == label) for label in classes]
-    else:
-        groups = [np.arange(len(labels))]
+    strata = [np.flatnonzero(labels == label) for label in classes]
+    groups = strata if counts.min() >= 3 else [np.arange(len(labels))]
     parts = [_cut_in_three(rng.permutation(group)) for group in groups]
     train, validation, test = (np.sort(np.concatenate(part)) for part in zip(*parts, strict=True))
     return train, validation, test

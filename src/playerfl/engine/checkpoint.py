@@ -103,6 +103,4 @@ def storage_error(path: Path, problem: OSError) -> RunDirectoryError:
         errno.EPERM: "choose a directory you may write to",
         errno.EROFS: "choose a directory that is not read-only",
     }.get(problem.errno or 0, "mend that")
-    return RunDirectoryError(
-        f"cannot write {path}: {problem.strerror or problem}; {remedy} and continue with --resume"
-    )
+    return RunDirectoryError(f"cannot write {path}: {problem.strerror or problem}; {remedy} and continue with --resume")

@@ -19,9 +19,7 @@ from playerfl.seeding import generator_for
 class Observer(Protocol):
     """Is told what happened, at moments at which the run could be taken up again."""
 
-    def exchanged(
-        self, scores: Mapping[ClientId, tuple[Score, ...]], traffic: list[Traffic], *, done: bool
-    ) -> None:
+    def exchanged(self, scores: Mapping[ClientId, tuple[Score, ...]], traffic: list[Traffic], *, done: bool) -> None:
         """After each exchange, when all sites and the server are in step."""
         ...
 
@@ -91,9 +89,7 @@ def _participants(server: Server, participation: float) -> list[ClientId]:
     if participation >= 1.0 or server.round == 0:
         return list(server.clients)
     count = max(1, math.ceil(participation * len(server.clients)))
-    drawn = torch.randperm(
-        len(server.clients), generator=generator_for(server.seed, "participation", server.round)
-    )
+    drawn = torch.randperm(len(server.clients), generator=generator_for(server.seed, "participation", server.round))
     return sorted(server.clients[i] for i in drawn[:count].tolist())
 
 
@@ -113,5 +109,3 @@ def _note_best_round(server: Server, replies: Mapping[ClientId, Reply]) -> None:
 def _merge_into(pending: dict[ClientId, list[Score]], replies: Mapping[ClientId, Reply]) -> None:
     for client, reply in replies.items():
         pending[client].extend(reply.scores)
-
-

@@ -24,9 +24,7 @@ class Protocol:
     """The round with the site's lowest validation loss, the one best for all, or the last."""
 
 
-async def handle(
-    algorithm: Algorithm, client: Client, request: Request, seed: int, protocol: Protocol
-) -> Reply:
+async def handle(algorithm: Algorithm, client: Client, request: Request, seed: int, protocol: Protocol) -> Reply:
     """Does what a request asks of a site. Its result depends on the site's memory and the request alone."""
     download = request.download
     client.begin(seed, download.round)

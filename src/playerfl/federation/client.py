@@ -13,7 +13,7 @@ from playerfl.data.examples import SiteData
 from playerfl.errors import LayerError
 from playerfl.federation.messages import ClientId, Scalar, Upload
 from playerfl.layers.layer_map import LayerMap, LayerName
-from playerfl.learning.job import EvalJob, Measure, Pull, Scores, TrainJob, Trained
+from playerfl.learning.job import EvalJob, Measure, Pull, Scores, Trained, TrainJob
 from playerfl.learning.optimizers import Optimizer, OptimizerState
 from playerfl.learning.training import Learner
 from playerfl.seeding import generator_for
@@ -49,8 +49,10 @@ class Client:
     validation loss, unless the experiment says otherwise).
     """
 
-    def __init__(self, id: ClientId, data: SiteData, learner: Learner, plan: TrainingPlan, initial: Weights) -> None:  # noqa: A002
-        self.id = id
+    def __init__(
+        self, client_id: ClientId, data: SiteData, learner: Learner, plan: TrainingPlan, initial: Weights
+    ) -> None:
+        self.id = client_id
         self.data = data
         self.plan = plan
         self.memory: Memory = {}
@@ -73,11 +75,11 @@ class Client:
     def num_examples(self) -> int:
         return len(self.data.train)
 
-    def begin(self, seed: int, round: int) -> None:  # noqa: A002
+    def begin(self, seed: int, round_: int) -> None:
         """Starts a message's work: an empty bench, and random streams named by seed, site and round."""
         self._bench = {}
         self._streams = {}
-        self._stream_parts = (seed, round)
+        self._stream_parts = (seed, round_)
         self.train_loss = None
 
     def stream(self, purpose: str) -> torch.Generator:
@@ -95,9 +97,7 @@ class Client:
         bench = dict(self._at_home)
         for part in parts:
             bench.update(part)
-        missing = [
-            layer for layer, entries in self.layers.entries.items() if any(e not in bench for e in entries)
-        ]
+        missing = [layer for layer, entries in self.layers.entries.items() if any(e not in bench for e in entries)]
         if missing:
             raise LayerError(f"{self.id} was given no weights for {', '.join(missing)}")
         self._bench = bench

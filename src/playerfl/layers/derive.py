@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
-from torch.nn.parameter import UninitializedTensorMixin
+from torch.nn.parameter import is_lazy
 
 from playerfl.errors import LayerError
 
@@ -84,7 +84,7 @@ def _in_order_of_flow(model: nn.Module, example: object) -> list[tuple[str, nn.M
     predecessor in registration order (its weights may be used directly)."""
     registered = [(path, module) for path, module in model.named_modules() if _owns_parameters(module)]
     for path, module in registered:
-        if any(isinstance(p, UninitializedTensorMixin) for p in module.parameters(recurse=False)):
+        if any(is_lazy(p) for p in module.parameters(recurse=False)):
             raise LayerError(f"module {path!r} is lazy and has no shape yet; run one forward pass first")
     if example is None:
         return registered

@@ -80,8 +80,7 @@ class LayerMap:
         tensors = state_entries(model)
         first_name = {id(tensor): name for name, tensor in tensors.items()}
         aliases = {
-            name: first_name[id(parameter)]
-            for name, parameter in model.named_parameters(remove_duplicate=False)
+            name: first_name[id(parameter)] for name, parameter in model.named_parameters(remove_duplicate=False)
         }
         parameters = dict(model.named_parameters())
 
@@ -98,9 +97,7 @@ class LayerMap:
             raise LayerError(f"layer names must differ; the model declares {', '.join(names)}")
         _buffers_follow_their_module(users, tensors, parameters)
         if missing := [name for name in tensors if name not in users]:
-            raise LayerError(
-                f"the model's layer_groups() leaves out {', '.join(missing)}; every entry needs a layer"
-            )
+            raise LayerError(f"the model's layer_groups() leaves out {', '.join(missing)}; every entry needs a layer")
         tied = {entry: tuple(layers) for entry, layers in users.items() if len(layers) > 1}
         if tied and tie_policy == "error":
             entry, layers_of = next(iter(tied.items()))

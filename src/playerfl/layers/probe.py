@@ -131,7 +131,8 @@ class SensitivityProbe:
             for i, gradient in enumerate(gradients):
                 if gradient is not None:
                     part = gradient.to(torch.float64 if gradient.device.type != "mps" else None) * size
-                    summed[i] = part if summed[i] is None else summed[i] + part
+                    before = summed[i]
+                    summed[i] = part if before is None else before + part
         if self.mode == "post_epoch" and self._num_examples:
             means = {
                 name: None if total is None else total / self._num_examples

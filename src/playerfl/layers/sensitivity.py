@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from statistics import median
 from typing import Literal
 
@@ -150,13 +150,11 @@ def combine_sites(
     if reduce == "median":
         sums = [list(accumulate(row)) for row in rows.values()]
         middle = [median(column) for column in zip(*sums, strict=True)]
-        combined = [middle[0], *(b - a for a, b in zip(middle, middle[1:], strict=False))]
+        combined = [middle[0], *(b - a for a, b in pairwise(middle))]
     else:
         share = {site: num_examples[site] if num_examples and client_weight == "samples" else 1 for site in rows}
         total = sum(share.values())
-        combined = [
-            math.fsum(rows[site][i] * share[site] for site in rows) / total for i in range(len(layers))
-        ]
+        combined = [math.fsum(rows[site][i] * share[site] for site in rows) / total for i in range(len(layers))]
     return Combined(dict(zip(layers, combined, strict=True)), warnings + _dominating_site(rows))
 
 
@@ -261,9 +259,7 @@ class ScoreRecorder:
                     for names in self._members.values()
                 )
             )
-        return Profile(
-            self._layers.names, tuple(rows), tuple(self._batch_sizes), num_examples, self._weight_batches
-        )
+        return Profile(self._layers.names, tuple(rows), tuple(self._batch_sizes), num_examples, self._weight_batches)
 
 
 def _dense(gradient: Tensor | None) -> Tensor:

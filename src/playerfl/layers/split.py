@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Literal
 
 from playerfl.errors import LayerError, one_of
@@ -119,7 +120,7 @@ def cut_ratios(importance: Importance, rule: SplitRule) -> tuple[float | None, .
     values = list(federation_sensitivity(importance).values() if cumulative else importance.values())
     ratios: list[float | None] = []
     reference = 0.0
-    for here, after in zip(values, values[1:], strict=False):
+    for here, after in pairwise(values):
         # Leading frozen or dead layers score 0; the next comparison is with the last layer that did not.
         reference = here if here > 0 else reference
         ratios.append(after / reference if reference > 0 else None)
@@ -128,9 +129,7 @@ def cut_ratios(importance: Importance, rule: SplitRule) -> tuple[float | None, .
 
 def _checked(rule: str, threshold: float | None, on_no_transition: str) -> float | None:
     if rule not in ("layer_ratio", "cumulative_ratio", "max_jump", "fixed"):
-        raise LayerError(
-            one_of(rule, ("layer_ratio", "cumulative_ratio", "max_jump", "fixed"), "split rule")
-        )
+        raise LayerError(one_of(rule, ("layer_ratio", "cumulative_ratio", "max_jump", "fixed"), "split rule"))
     if on_no_transition not in ("all", "all_but_last", "error"):
         raise LayerError(one_of(on_no_transition, ("all", "all_but_last", "error"), "on_no_transition"))
     if rule not in DEFAULT_THRESHOLDS:
@@ -185,7 +184,10 @@ def _no_transition(
 
 
 def _close_calls(
-    layers: tuple[LayerName, ...], ratios: tuple[float | None, ...], threshold: float | None, found: int | None
+    layers: tuple[LayerName, ...],
+    ratios: tuple[float | None, ...],
+    threshold: float | None,
+    found: int | None,
 ) -> list[str]:
     """Boundaries, up to the one that decided, whose ratio is so near the threshold that chance may decide."""
     if threshold is None:
@@ -224,9 +226,7 @@ def choose_cut(
             normalise=normalise,
             reduce=reduce,
         )
-        cut = transition_point(
-            combined.importance, rule, threshold, on_no_transition=on_no_transition, fixed=fixed
-        )
+        cut = transition_point(combined.importance, rule, threshold, on_no_transition=on_no_transition, fixed=fixed)
         return Cut(**{**cut.__dict__, "warnings": (*combined.warnings, *cut.warnings)})
 
     cut = cut_with(normalise)

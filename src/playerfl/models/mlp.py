@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 from torch import Tensor, nn
 
@@ -13,7 +14,7 @@ class MLP(nn.Module):
     def __init__(self, widths: Sequence[int]) -> None:
         """`widths`: inputs, hidden layers, outputs."""
         super().__init__()
-        pairs = list(zip(widths, widths[1:], strict=False))
+        pairs = list(pairwise(widths))
         self.names = [f"fc{i}" for i in range(1, len(pairs) + 1)]
         for name, (inputs, outputs) in zip(self.names, pairs, strict=True):
             self.add_module(name, nn.Linear(inputs, outputs))

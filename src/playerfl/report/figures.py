@@ -43,9 +43,7 @@ def draw_profile(axes: Axes, cut: Cut, profiles: dict[str, Any]) -> None:
             label="one site" if number == 0 else None,
         )
     together = np.array(list(federation_sensitivity(cut.importance).values()))
-    axes.plot(
-        positions, 100 * together / together[together > 0][0], color=COLOURS[0], marker="o", label="all sites"
-    )
+    axes.plot(positions, 100 * together / together[together > 0][0], color=COLOURS[0], marker="o", label="all sites")
     axes.axvline(cut.index + 0.5, color=COLOURS[5], linestyle="--", label="cut")
     axes.axvspan(0.5, cut.index + 0.5, color=COLOURS[2], alpha=0.08)
     axes.set_yscale("log")
@@ -73,10 +71,9 @@ def draw_sites(axes: Axes, summaries: Sequence[AlgorithmSummary]) -> None:
     axes.set_xticks(np.arange(len(sites)), sites, rotation=30 if len(sites) > 8 else 0)
     axes.set_ylabel({"f1": "macro-F1 on test data", "loss": "loss on test data"}[metric])
     if metric == "f1":
-        axes.set_ylim(0, 1.28)
-        axes.set_yticks(np.linspace(0, 1, 6))
+        axes.set_ylim(0, 1)
     axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(frameon=False, loc="upper center", ncols=min(3, len(summaries)), fontsize=8)
+    axes.legend(frameon=False, loc="lower center", bbox_to_anchor=(0.5, 1), ncols=min(3, len(summaries)), fontsize=9)
 
 
 def save_comparison(results: Sequence[RunResult], summaries: Sequence[AlgorithmSummary], path: Path) -> Path:
