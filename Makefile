@@ -1,0 +1,49 @@
+# Two commands do everything on a fresh machine: `make demo` and `make test`.
+# Both create the project's own environment in .venv; a broken or half-made one is repaired.
+
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+VENV   := .venv
+BIN    := $(VENV)/bin
+# One says that an installation has finished, the other that one was interrupted and must start afresh.
+STAMP  := $(VENV)/.installed
+HALF   := $(VENV)/.installing
+
+.PHONY: help demo test quick lint bench clean
+.DEFAULT_GOAL := help
+
+help:
+	@echo "make demo    train Local, FedAvg and PLayer-FL on handwritten digits and compare them (a minute)"
+	@echo "make test    the whole test suite"
+	@echo "make quick   the tests that take seconds"
+	@echo "make lint    formatting, lint and types"
+	@echo "make bench   cost against a bare PyTorch loop"
+
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed, %s is %s" % (sys.executable, sys.version.split()[0])) if sys.version_info < (3, 11) else None'
+	@test ! -e $(HALF) && $(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV)
+	@touch $(HALF)
+	@echo "Installing into $(VENV) (a few minutes the first time)"
+	@# torch on its own first: later packages then find it and pull no other build.
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@rm $(HALF) && touch $(STAMP)
+
+demo: $(STAMP)
+	$(BIN)/playerfl run digits --algorithm local --algorithm fedavg --algorithm player_fl --out runs/demo --overwrite
+
+test: $(STAMP) lint
+	$(BIN)/python -m pytest
+
+quick: $(STAMP)
+	$(BIN)/python -m pytest -m "not slow"
+
+lint: $(STAMP)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+bench: $(STAMP)
+	$(BIN)/python benchmarks/overhead.py
+
+clean:
+	rm -rf $(VENV) build dist src/*.egg-info

@@ -1,0 +1,138 @@
+"""What every algorithm must do, whatever it is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+import playerfl
+from contract.wire import WireTransport
+from federations import MODELS, assert_same, build, federate, task
+from playerfl.algorithms import ALGORITHMS, PartialAlgorithm
+from playerfl.engine import checkpoint
+from playerfl.engine.loop import run_rounds
+from playerfl.engine.scheduler import drive
+from playerfl.engine.worker import handle
+from playerfl.federation.messages import Request
+from playerfl.running import Progress, Run
+
+every_algorithm = pytest.mark.parametrize("name", ALGORITHMS)
+
+
+def run_over(run: Run, transport: WireTransport) -> playerfl.RunResult:
+    drive(run_rounds(run.algorithm, run.server, transport, run.experiment.rounds, run, run.protocol))
+    return run._result()
+
+
+@every_algorithm
+@pytest.mark.parametrize("model", MODELS)
+def test_two_rounds_give_finite_models_and_scores(name: str, model: str) -> None:
+    result = federate(name, task(model), rounds=2)
+    assert all(torch.isfinite(w).all() for own in result.weights.values() for w in own.values())
+    assert {"loss", "f1", "accuracy"} == set(result.site_scores["site-0"])
+    assert result.scores["value"].notna().all()
+
+
+@every_algorithm
+@pytest.mark.parametrize("model", ["mlp", "batch norm", "convolutional"])
+def test_a_serialising_reordering_transport_gives_the_same_bits(name: str, model: str) -> None:
+    run = build(name, task(model))
+    assert_same(run_over(run, WireTransport(run)), federate(name, task(model)))
+
+
+@every_algorithm
+@pytest.mark.parametrize("selection", ["client_best", "round_best", "last"])
+def test_the_kept_model_is_the_one_the_scores_choose(name: str, selection: str) -> None:
+    result = federate(name, rounds=4, selection=selection)
+    for site in result.clients:
+        model = result.model(site)
+        data = build(name, rounds=4).clients[site].data
+        (inputs, targets), *_ = data.test.batches(10_000)
+        found = float((model(inputs).argmax(1) == targets).float().mean())
+        assert found == pytest.approx(result.site_scores[site]["accuracy"], abs=1e-6)
+
+
+@every_algorithm
+def test_sending_and_evaluating_change_nothing(name: str) -> None:
+    run = build(name, rounds=2)
+    transport = WireTransport(run)
+    run_over(run, transport)
+    before = checkpoint.encode([run.server.state(), {c: client.memory for c, client in run.clients.items()}])
+    for client in run.server.clients:
+        download = run.algorithm.server_send(run.server, client)
+        drive(handle(run.algorithm, run.clients[client], Request(("evaluate",), download), 0, run.protocol))
+    after = checkpoint.encode([run.server.state(), {c: client.memory for c, client in run.clients.items()}])
+    assert after == before
+
+
+@every_algorithm
+def test_personal_layers_are_never_uploaded(name: str) -> None:
+    run = build(name)
+    transport = WireTransport(run)
+    run_over(run, transport)
+    if not isinstance(run.algorithm, PartialAlgorithm):
+        return
+    private = {e for layer in run.algorithm.personal(run.server) for e in run.server.layers.entries[layer]}
+    assert private
+    federated = {e for layer in run.algorithm.federated(run.server) for e in run.server.layers.entries[layer]}
+    for verbs, _, upload in transport.uploads:
+        assert not private & upload.weights.keys()
+        assert upload.weights.keys() == (federated if "fit" in verbs else set())
+
+
+class KilledError(Exception):
+    pass
+
+
+@every_algorithm
+@pytest.mark.parametrize("model", ["batch norm", "convolutional"])
+def test_a_run_stopped_after_any_exchange_resumes_to_the_same_files(name: str, model: str, tmp_path: Path) -> None:
+    own = task(model)
+    settings = {"training.batch_size": 8, "selection": "round_best"}
+    playerfl.run(own, name, rounds=3, settings=settings, out=tmp_path / "whole")
+    exchanges = 0
+
+    def count(_: Progress) -> None:
+        nonlocal exchanges
+        exchanges += 1
+
+    playerfl.run(own, name, rounds=3, settings=settings, listener=count)
+    for stop_after in range(1, exchanges + 1):
+        seen = 0
+
+        def stop(_: Progress, stop_after: int = stop_after) -> None:
+            nonlocal seen
+            seen += 1
+            if seen == stop_after:
+                raise KilledError
+
+        broken = tmp_path / f"broken-{stop_after}"
+        with pytest.raises(KilledError):
+            playerfl.run(own, name, rounds=3, settings=settings, out=broken, listener=stop)
+        playerfl.resume(broken, task=own)
+        assert_same_files(tmp_path / "whole", broken)
+
+
+def assert_same_files(left: Path, right: Path) -> None:
+    """Byte for byte, but for the wall time."""
+    files = {path.relative_to(left) for path in left.rglob("*") if path.is_file()}
+    assert files == {path.relative_to(right) for path in right.rglob("*") if path.is_file()}
+    for file in files - {Path("timing.json")}:
+        assert (left / file).read_bytes() == (right / file).read_bytes(), file
+
+
+@every_algorithm
+def test_scoring_after_local_training_is_a_switch(name: str) -> None:
+    result = federate(name, eval_point="post_local")
+    assert set(result.scores[result.scores["split"] == "test"]["round"]) == {1, 2, 3}
+    assert_same(federate(name, eval_point="post_local"), result)
+
+
+@every_algorithm
+def test_fewer_sites_in_a_round_still_give_everyone_a_model(name: str) -> None:
+    result = federate(name, rounds=4, participation=0.5)
+    assert set(result.weights) == {"site-0", "site-1", "site-2"}
+    rows = result.traffic
+    assert set(rows[rows["round"] == 2]["verbs"]) == {"evaluate+fit", "evaluate"}

@@ -1,0 +1,47 @@
+"""A transport as unkind as a real one: everything is serialised, sites are rebuilt each time and run in reverse."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from playerfl.engine import checkpoint
+from playerfl.engine.scheduler import drive
+from playerfl.engine.worker import handle
+from playerfl.federation.client import Client
+from playerfl.federation.messages import ClientId, Download, Reply, Request, Score, Upload
+from playerfl.running import Run
+
+
+def over_the_wire(tree: object) -> dict:  # type: ignore[type-arg]
+    return checkpoint.decode_bytes(checkpoint.encode(tree))  # type: ignore[no-any-return]
+
+
+class WireTransport:
+    """Keeps only bytes between calls."""
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+        self.stored = {name: checkpoint.encode(client.state()) for name, client in run.clients.items()}
+        self.uploads: list[tuple[tuple[str, ...], ClientId, Upload]] = []
+
+    async def call(self, requests: Mapping[ClientId, Request]) -> dict[ClientId, Reply]:
+        return {name: self._answer(name, requests[name]) for name in reversed(requests)}
+
+    def _answer(self, name: ClientId, request: Request) -> Reply:
+        sent = over_the_wire({"weights": request.download.weights, "info": dict(request.download.info)})
+        arrived = Request(request.verbs, Download(request.download.round, **sent), request.best_round)
+        run = self.run
+        client = Client(name, run.clients[name].data, run.ground.learner, run.clients[name].plan, run.ground.initial)
+        client.restore(checkpoint.decode_bytes(self.stored[name]))
+        reply = drive(handle(run.algorithm, client, arrived, run.experiment.seed, run.protocol))
+        self.stored[name] = checkpoint.encode(client.state())
+        run.clients[name].restore(checkpoint.decode_bytes(self.stored[name]))
+        answer = over_the_wire(
+            {
+                "upload": {**reply.upload.__dict__, "info": dict(reply.upload.info)},
+                "scores": [list(score) for score in reply.scores],
+            }
+        )
+        upload = Upload(**answer["upload"])
+        self.uploads.append((request.verbs, name, upload))
+        return Reply(upload, tuple(Score(*score) for score in answer["scores"]))

@@ -1,0 +1,113 @@
+"""Small federations for tests: tasks of a few rows, and ways to run and compare them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import playerfl
+from playerfl.algorithms import Algorithm
+from playerfl.experiment import Experiment, with_setting
+from playerfl.results import RunResult
+from playerfl.running import Run, prepare_ground
+from playerfl.tasks.task import Task, own_task
+
+FEATURES, CLASSES = 6, 3
+QUICK = {"training.batch_size": 8, "training.learning_rate": 0.01, "selection": "last"}
+
+
+def mlp() -> nn.Module:
+    return nn.Sequential(
+        nn.Linear(FEATURES, 8), nn.ReLU(), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, CLASSES)
+    )
+
+
+def with_batch_norm() -> nn.Module:
+    return nn.Sequential(
+        nn.Linear(FEATURES, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 8), nn.BatchNorm1d(8), nn.ReLU(),
+        nn.Linear(8, CLASSES),
+    )  # fmt: skip
+
+
+def with_dropout() -> nn.Module:
+    return nn.Sequential(
+        nn.Linear(FEATURES, 8), nn.ReLU(), nn.Dropout(0.3), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, CLASSES)
+    )
+
+
+def convolutional() -> nn.Module:
+    return nn.Sequential(
+        nn.Unflatten(1, (1, 2, 3)), nn.Conv2d(1, 4, 2, padding=1), nn.ReLU(), nn.Conv2d(4, 4, 2), nn.ReLU(),
+        nn.Flatten(), nn.Linear(4 * 2 * 3, CLASSES),
+    )  # fmt: skip
+
+
+def frozen_first() -> nn.Module:
+    model = mlp()
+    model[0].requires_grad_(False)  # type: ignore[operator]
+    return model
+
+
+MODELS: dict[str, Callable[[], nn.Module]] = {
+    "mlp": mlp,
+    "batch norm": with_batch_norm,
+    "dropout": with_dropout,
+    "convolutional": convolutional,
+    "frozen first layer": frozen_first,
+}
+
+
+def sites(count: int = 3, rows: tuple[int, ...] = (40, 57, 33, 25)) -> dict[str, tuple[Tensor, Tensor]]:
+    """Sites of different sizes that share features and name their classes differently."""
+    generator = torch.Generator().manual_seed(7)
+    direction = torch.randn(FEATURES, CLASSES, generator=generator)
+    found = {}
+    for i in range(count):
+        inputs = torch.randn(rows[i], FEATURES, generator=generator)
+        found[f"site-{i}"] = (inputs, ((inputs @ direction).argmax(1) + i) % CLASSES)
+    return found
+
+
+def task(model: str = "mlp", count: int = 3, **changes: Any) -> Task:
+    return own_task(MODELS[model], changes.pop("sites", None) or sites(count), **changes)
+
+
+def settings_of(algorithm: str | Algorithm, settings: Mapping[str, Any]) -> dict[str, Any]:
+    from playerfl.running import _algorithm_table
+
+    table: dict[str, Any] = {"algorithm": _algorithm_table(algorithm)}
+    for key, value in {**QUICK, **settings}.items():
+        table = with_setting(table, key, value)
+    return table
+
+
+def federate(algorithm: str | Algorithm, a_task: Task | None = None, rounds: int = 3, **settings: Any) -> RunResult:
+    return playerfl.run(a_task or task(), algorithm, rounds=rounds, settings={**QUICK, **settings})
+
+
+def build(algorithm: str | Algorithm, a_task: Task | None = None, rounds: int = 3, **settings: Any) -> Run:
+    """A run that has not started, with its server and clients in reach."""
+    own = a_task or task()
+    experiment = Experiment.resolve(settings_of(algorithm, {"rounds": rounds, **settings}), own)
+    return Run(experiment, prepare_ground(experiment, own), None, None)
+
+
+def largest_difference(left: RunResult, right: RunResult) -> float:
+    """Over all sites' final models; 0.0 means bit for bit equal (nan differs from itself)."""
+    assert left.clients == right.clients
+    return max(
+        float((left.weights[site][name].double() - right.weights[site][name].double()).abs().max())
+        for site in left.clients
+        for name in left.weights[site]
+    )
+
+
+def assert_same(left: RunResult, right: RunResult) -> None:
+    """The same models and the same scores, bit for bit."""
+    for site in left.clients:
+        for name, tensor in left.weights[site].items():
+            assert torch.equal(tensor, right.weights[site][name]), f"{site} differs in {name}"
+    assert sorted(left.score_rows) == sorted(right.score_rows)

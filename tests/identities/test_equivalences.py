@@ -1,0 +1,133 @@
+"""Limit cases in which one method must give another's result, bit for bit."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from federations import MODELS, assert_same, federate, largest_difference, sites, task
+from playerfl.algorithms import ALGORITHMS, Algorithm, FedAvg, FedPer, Local, PLayerFL
+
+LAYERS = {"mlp": 4, "batch norm": 3, "dropout": 3, "convolutional": 3, "frozen first layer": 4}
+
+
+def fixed(cut: int, **options: object) -> PLayerFL:
+    return PLayerFL(rule="fixed", fixed_cut=cut, **options)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_everything_federated_is_fedavg(model: str) -> None:
+    expected = federate(FedAvg(), task(model))
+    assert_same(federate(FedPer(personal_layers=0), task(model)), expected)
+    assert_same(federate(fixed(LAYERS[model]), task(model)), expected)
+    assert_same(federate(PLayerFL(threshold=1e30), task(model)), expected)
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_nothing_federated_is_local(model: str) -> None:
+    expected = federate(Local(), task(model))
+    assert_same(federate(FedPer(personal_layers=LAYERS[model]), task(model)), expected)
+    assert_same(federate(fixed(0), task(model)), expected)
+
+
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("cut", [1, 2])
+@pytest.mark.parametrize("first_epoch", ["continue", "restart"])
+def test_player_fl_with_a_given_cut_is_fedper(model: str, cut: int, first_epoch: str) -> None:
+    expected = federate(FedPer(personal_layers=LAYERS[model] - cut), task(model))
+    assert_same(federate(fixed(cut, first_epoch=first_epoch), task(model)), expected)
+
+
+@pytest.mark.parametrize("mode", ["running", "post_epoch", "post_batches", "one_batch"])
+def test_measuring_never_changes_the_run(mode: str) -> None:
+    measured = federate(PLayerFL(sensitivity_mode=mode), task("dropout"), rounds=2)  # type: ignore[arg-type]
+    assert measured.cut is not None
+    expected = federate(FedPer(personal_layers=3 - measured.cut.index), task("dropout"), rounds=2)
+    assert_same(measured, expected)
+
+
+@pytest.mark.parametrize("algorithm", [FedAvg(), FedPer(), PLayerFL(), fixed(2)])
+@pytest.mark.parametrize("model", ["mlp", "batch norm"])
+def test_one_site_alone_is_local(algorithm: Algorithm, model: str) -> None:
+    assert_same(federate(algorithm, task(model, count=1)), federate(Local(), task(model, count=1)))
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_the_same_seed_gives_the_same_run(name: str) -> None:
+    first, second = (federate(name, task("dropout"), seed=5) for _ in range(2))
+    assert_same(first, second)
+    assert largest_difference(first, federate(name, task("dropout"), seed=6)) > 0
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_the_order_in_which_sites_are_given_does_not_matter(name: str) -> None:
+    backwards = dict(reversed(sites().items()))
+    assert_same(federate(name, task(sites=backwards)), federate(name))
+
+
+def test_local_does_not_depend_on_other_sites() -> None:
+    alone = federate(Local(), task(count=1))
+    together = federate(Local(), task(count=3))
+    assert all(torch.equal(alone.weights["site-0"][name], w) for name, w in together.weights["site-0"].items())
+
+
+def test_a_full_batch_round_of_fedavg_is_one_centralised_step() -> None:
+    own = sites()
+    whole = {site: {"train": data, "validation": data, "test": data} for site, data in own.items()}
+    options = {"training.optimizer": "sgd", "training.learning_rate": 0.1, "training.batch_size": 1000}
+    options |= {"data.accept_small_sites": True}
+    federated = federate(FedAvg(), task(sites=whole), rounds=1, **options)
+
+    inputs, targets = (torch.cat(parts) for parts in zip(*own.values(), strict=True))
+    pooled = {"all": {"train": (inputs, targets), "validation": (inputs, targets), "test": (inputs, targets)}}
+    central = federate(Local(), task(sites=pooled), rounds=1, **options)
+    for name, weight in central.weights["all"].items():
+        torch.testing.assert_close(federated.weights["site-0"][name], weight, atol=1e-6, rtol=0)
+
+
+def test_equal_sites_average_to_what_each_of_them_has() -> None:
+    data = sites(1)["site-0"]
+    options = {"training.batch_size": 1000, "data.accept_small_sites": True}
+    twins = federate(FedAvg(), task(sites={"a": data, "b": data}), rounds=1, **options)
+    alone = federate(Local(), task(sites={"a": data}), rounds=1, **options)
+    for name, weight in alone.weights["a"].items():
+        torch.testing.assert_close(twins.weights["a"][name], weight, atol=1e-6, rtol=0)
+
+
+def test_bodies_agree_and_heads_differ_after_a_round_of_fedper() -> None:
+    result = federate(FedPer(), rounds=1)
+    first, second = result.weights["site-0"], result.weights["site-1"]
+    assert all(torch.equal(first[name], second[name]) for name in first if not name.startswith("6."))
+    assert not torch.equal(first["6.weight"], second["6.weight"])
+
+
+def test_fresh_optimisers_change_the_result_but_not_the_identities() -> None:
+    reset = {"training.optimizer_state": "reset"}
+    assert largest_difference(federate(FedAvg(), **reset), federate(FedAvg())) > 0
+    assert_same(federate(fixed(4), **reset), federate(FedAvg(), **reset))
+    assert_same(federate(fixed(0), **reset), federate(Local(), **reset))
+    assert_same(federate(fixed(2), **reset), federate(FedPer(personal_layers=2), **reset))
+
+
+def test_statistics_kept_local_differ_between_sites_and_never_travel() -> None:
+    follow = federate(FedAvg(), task("batch norm"))
+    local = federate(FedAvg(), task("batch norm"), bn_stats="local")
+    mean = "1.running_mean"
+    assert torch.equal(follow.weights["site-0"][mean], follow.weights["site-1"][mean])
+    assert not torch.equal(local.weights["site-0"][mean], local.weights["site-1"][mean])
+    buffers = sum(b.numel() * b.element_size() for b in MODELS["batch norm"]().buffers())
+    messages = 4  # three rounds and the last evaluation
+    assert follow.traffic["down"].sum() - local.traffic["down"].sum() == messages * 3 * buffers
+    assert_same(federate(fixed(3), task("batch norm"), bn_stats="local"), local)
+
+
+def test_several_local_epochs_keep_the_identities() -> None:
+    more = {"training.local_epochs": 2}
+    assert_same(federate(fixed(2), **more), federate(FedPer(personal_layers=2), **more))
+
+
+def test_adamw_and_sgd_with_momentum_both_federate() -> None:
+    sgd = {"training.optimizer": "sgd", "training.momentum": 0.9}
+    assert_same(federate(fixed(4), **sgd), federate(FedAvg(), **sgd))
+    assert isinstance(federate(FedAvg(), **sgd).model("site-0"), nn.Module)
