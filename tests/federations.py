@@ -92,7 +92,7 @@ def build(algorithm: str | Algorithm, a_task: Task | None = None, rounds: int = 
     """A run that has not started, with its server and clients in reach."""
     own = a_task or task()
     experiment = Experiment.resolve(settings_of(algorithm, {"rounds": rounds, **settings}), own)
-    return Run(experiment, prepare_ground(experiment, own), None, None)
+    return Run(experiment, prepare_ground(experiment, own))
 
 
 def largest_difference(left: RunResult, right: RunResult) -> float:

@@ -124,13 +124,13 @@ def run(
     if resume is not None:
         if config or out or overwrite or algorithm or settings or any(v is not None for v in given.values()):
             raise ConfigError("--resume continues a run as it was started; give no other setting with it")
-        started = _reopened(resume)
         home = resume
+        experiments, places = _reopened(resume)
     else:
         experiments = _experiments(given, algorithm or [], settings or [], config)
         home = out or _next_free(Path("runs"), experiments)
-        started = _started(experiments, home, overwrite)
-    results = _run_all(started, home, quiet=quiet)
+        places = [*_places(experiments, home)]
+    results = _run_all(experiments, places, home, overwrite=overwrite, quiet=quiet)
     _show(results, home, as_json=as_json)
 
 
@@ -168,34 +168,31 @@ def _next_free(folder: Path, experiments: list[Experiment]) -> Path:
     return folder / f"{stem}-{number}"
 
 
-def _started(experiments: list[Experiment], home: Path, overwrite: bool) -> list[tuple[Experiment, RunDirectory]]:
-    from playerfl.running import start_directory
-
+def _places(experiments: list[Experiment], home: Path) -> list[Path]:
     if len(experiments) == 1:
-        return [(experiments[0], start_directory(home, experiments[0], overwrite=overwrite))]
-    return [
-        (experiment, start_directory(home / experiment.algorithm["name"], experiment, overwrite=overwrite))
-        for experiment in experiments
-    ]
+        return [home]
+    return [home / experiment.algorithm["name"] for experiment in experiments]
 
 
-def _reopened(path: Path) -> list[tuple[Experiment, RunDirectory]]:
+def _reopened(path: Path) -> tuple[list[Experiment], list[RunDirectory | Path]]:
     from playerfl.running import reopen_directory
 
     runs = sorted(file.parent for file in path.glob("*/experiment.toml")) if path.is_dir() else []
     if (path / "experiment.toml").exists() or not runs:
         runs = [path]
-    return [reopen_directory(run) for run in runs]
+    experiments, directories = zip(*map(reopen_directory, runs), strict=True)
+    return list(experiments), list(directories)
 
 
-def _run_all(started: list[tuple[Experiment, RunDirectory]], home: Path, *, quiet: bool) -> list[RunResult]:
+def _run_all(
+    experiments: list[Experiment], places: list[RunDirectory | Path], home: Path, *, overwrite: bool, quiet: bool
+) -> list[RunResult]:
     from playerfl.progress import shown_progress
     from playerfl.running import run_experiments
 
-    experiments = [experiment for experiment, _ in started]
     try:
         with shown_progress({e.algorithm["name"]: e.rounds for e in experiments}, quiet=quiet) as listener:
-            return run_experiments(experiments, [directory for _, directory in started], None, listener)
+            return run_experiments(experiments, places, None, listener, overwrite=overwrite)
     except KeyboardInterrupt:
         _say(f"interrupted; nothing is lost: continue with  playerfl run --resume {home}")
         sys.exit(130)

@@ -14,10 +14,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote
 
+from safetensors import SafetensorError
+from safetensors.torch import load, save
 from torch import nn
 
 from playerfl.engine import checkpoint
-from playerfl.engine.checkpoint import storage_error, sync_directory, write_atomically
+from playerfl.engine.checkpoint import storage_error, write_atomically
 from playerfl.errors import RunDirectoryError
 from playerfl.layers.split import Cut
 from playerfl.weights import Weights
@@ -38,6 +40,7 @@ _FILES = {
     "checkpoint.safetensors",
     "finished.json",
     "weights",
+    "comparison.png",
 }
 Row = Sequence[str | int | float]
 
@@ -178,20 +181,8 @@ class RunDirectory:
     def create(
         cls, path: Path, experiment_toml: str, environment: Mapping[str, Any], *, overwrite: bool = False
     ) -> RunDirectory:
+        present = cls.check_free(path, overwrite=overwrite)
         directory = cls(path)
-        if path.exists() and not path.is_dir():
-            raise RunDirectoryError(f"{path} is a file; give a directory for --out")
-        present = {entry.name for entry in path.iterdir()} if path.is_dir() else set()
-        strangers = {name for name in present if name not in _FILES and not name.startswith(".")}
-        if strangers:
-            raise RunDirectoryError(
-                f"{path} holds files that are not a run's ({sorted(strangers)[0]}); choose another directory for --out"
-            )
-        if "experiment.toml" in present and not overwrite:
-            raise RunDirectoryError(
-                f"{path} holds a run already; continue it with --resume {path}, replace it with --overwrite, "
-                "or choose another directory for --out"
-            )
         try:
             path.mkdir(parents=True, exist_ok=True)
             directory.lock()
@@ -204,6 +195,24 @@ class RunDirectory:
         # Last, because a directory with this file is a run.
         write_atomically(path / "experiment.toml", experiment_toml.encode())
         return directory
+
+    @staticmethod
+    def check_free(path: Path, *, overwrite: bool = False) -> set[str]:
+        """Refuses a place that is taken; gives the names of what is there and may go."""
+        if path.exists() and not path.is_dir():
+            raise RunDirectoryError(f"{path} is a file; give a directory for --out")
+        present = {entry.name for entry in path.iterdir()} if path.is_dir() else set()
+        strangers = {name for name in present if name not in _FILES and not name.startswith(".")}
+        if strangers:
+            raise RunDirectoryError(
+                f"{path} holds files that are not a run's ({min(strangers)}); choose another directory for --out"
+            )
+        if "experiment.toml" in present and not overwrite:
+            raise RunDirectoryError(
+                f"{path} holds a run already; continue it with --resume {path}, replace it with --overwrite, "
+                "or choose another directory for --out"
+            )
+        return present
 
     @classmethod
     def open(cls, path: Path) -> RunDirectory:
@@ -316,16 +325,22 @@ class RunDirectory:
         except OSError as problem:
             raise storage_error(folder, problem) from problem
         for client, entries in weights.items():
-            write_atomically(folder / f"{quote(client, safe=' ')}.safetensors", checkpoint.encode(entries))
+            contiguous = {name: entry.contiguous() for name, entry in entries.items()}
+            write_atomically(folder / f"{quote(client, safe=' ')}.safetensors", save(contiguous))
         self.write_json("layers.json", layers)
         self.write_json("timing.json", timing)
         self.write_json("finished.json", {"weights_digest": digest})
         (self.path / "checkpoint.safetensors").unlink(missing_ok=True)
-        sync_directory(self.path)
 
     def read_weights(self) -> dict[str, Weights]:
-        files = sorted((self.path / "weights").glob("*.safetensors"))
-        return {unquote(file.stem): checkpoint.read(file) for file in files}
+        """Every site's model by site name."""
+        found = {}
+        for file in sorted((self.path / "weights").glob("*.safetensors")):
+            try:
+                found[unquote(file.stem)] = load(file.read_bytes())
+            except (OSError, SafetensorError) as problem:
+                raise RunDirectoryError(f"{file} cannot be read: {problem}") from problem
+        return found
 
 
 def _csv_bytes(rows: Iterable[Row]) -> bytes:

@@ -30,7 +30,7 @@ from playerfl.layers.layer_map import LayerMap, state_entries
 from playerfl.learning.losses import logits_of
 from playerfl.learning.training import Learner
 from playerfl.results import SCORE_COLUMNS, TRAFFIC_COLUMNS, Row, RunDirectory, RunResult
-from playerfl.seeding import seed_for
+from playerfl.seeding import own_randomness, seed_for
 from playerfl.tasks.task import DataOptions, Task
 from playerfl.weights import Weights, digest
 
@@ -82,8 +82,7 @@ def prepare_ground(experiment: Experiment, task: Task) -> Ground:
 
 
 def _seeded_model(seed: int, task: Task, options: DataOptions) -> nn.Module:
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed_for(seed, "init"))
+    with own_randomness(seed_for(seed, "init")):
         return task.build_model(options)
 
 
@@ -111,9 +110,12 @@ class Run:
         self,
         experiment: Experiment,
         ground: Ground,
-        directory: RunDirectory | None,
-        listener: Listener | None,
+        directory: RunDirectory | None = None,
+        listener: Listener | None = None,
+        *,
+        beside: int = 1,
     ) -> None:
+        """`beside`: how many runs share this process, since the wall time is theirs together."""
         self.experiment = experiment
         self.ground = ground
         self.directory = directory
@@ -126,6 +128,7 @@ class Run:
             name: Client(name, data, ground.learner, plan, ground.initial)
             for name, data in sorted(ground.sites.items())
         }
+        self._beside = beside
         self._done = False
         self._score_rows: list[Row] = []
         self._traffic_rows: list[Row] = []
@@ -228,7 +231,7 @@ class Run:
             },
         }
         weights = {name: client.kept.weights for name, client in self.clients.items() if client.kept}
-        timing = {"wall_seconds": self._seconds}
+        timing = {"wall_seconds": self._seconds, "runs_side_by_side": self._beside}
         if self.directory:
             whole = digest({f"{site}/{name}": w for site, own in weights.items() for name, w in own.items()})
             self.directory.finish(weights, found, timing, whole)
@@ -276,28 +279,52 @@ def load_result(path: Path | str) -> RunResult:
 
 def run_experiments(
     experiments: Sequence[Experiment],
-    directories: Sequence[RunDirectory | None],
+    places: Sequence[RunDirectory | Path | None],
     task: Task | None = None,
     listener: Listener | None = None,
+    *,
+    overwrite: bool = False,
 ) -> list[RunResult]:
-    """Runs experiments side by side in one process; those already finished are read instead."""
+    """Runs experiments side by side in one process; those already finished are read instead.
+
+    A place is a directory to go on in, a path where one is made once the data have been found usable, or
+    None for a run that leaves no files.
+    """
+    for place in places:
+        if isinstance(place, Path):
+            RunDirectory.check_free(place, overwrite=overwrite)
     grounds: dict[str, Ground] = {}
+    directories: list[RunDirectory] = []
     works = []
-    with _threads(max(experiment.threads for experiment in experiments)):
-        for experiment, directory in zip(experiments, directories, strict=True):
-            if directory and directory.is_finished:
-                works.append(_already(read_result(directory)))
-                continue
-            shared = experiment.model_dump_json(exclude={"algorithm", "rounds", "participation", "selection"})
-            if shared not in grounds:
-                grounds[shared] = prepare_ground(experiment, task or find_task(experiment.task))
-            works.append(Run(experiment, grounds[shared], directory, listener).rounds())
-        try:
+    try:
+        with _threads(max(experiment.threads for experiment in experiments)):
+            unfinished = [
+                None if isinstance(place, RunDirectory) and place.is_finished else _ground(experiment, task, grounds)
+                for experiment, place in zip(experiments, places, strict=True)
+            ]
+            for experiment, place, ground in zip(experiments, places, unfinished, strict=True):
+                directory = _start_directory(place, experiment, overwrite) if isinstance(place, Path) else place
+                directories += [directory] if directory else []
+                if ground:
+                    works.append(Run(experiment, ground, directory, listener, beside=len(places)).rounds())
+                elif directory:
+                    works.append(_already(read_result(directory)))
             return drive(gather(works))
-        finally:
-            for directory in directories:
-                if directory:
-                    directory.unlock()
+    finally:
+        for directory in directories:
+            directory.unlock()
+
+
+def _ground(experiment: Experiment, task: Task | None, known: dict[str, Ground]) -> Ground:
+    shared = experiment.model_dump_json(exclude={"algorithm", "rounds", "participation", "selection", "eval_point"})
+    if shared not in known:
+        known[shared] = prepare_ground(experiment, task or find_task(experiment.task))
+    return known[shared]
+
+
+def _start_directory(path: Path, experiment: Experiment, overwrite: bool) -> RunDirectory:
+    made_with = environment(experiment.device, experiment.threads)
+    return RunDirectory.create(path, experiment.to_toml(), made_with, overwrite=overwrite)
 
 
 async def _already(result: RunResult) -> RunResult:
@@ -312,13 +339,6 @@ def _threads(count: int) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
-
-
-def start_directory(path: Path, experiment: Experiment, *, overwrite: bool = False) -> RunDirectory:
-    """A new run directory for an experiment."""
-    return RunDirectory.create(
-        path, experiment.to_toml(), environment(experiment.device, experiment.threads), overwrite=overwrite
-    )
 
 
 def reopen_directory(path: Path, task: Task | None = None) -> tuple[Experiment, RunDirectory]:
@@ -364,8 +384,8 @@ def run(
     for key, value in pairs:
         given = with_setting(given, key, value)
     experiment = Experiment.resolve(given, own)
-    directory = start_directory(Path(out), experiment, overwrite=overwrite) if out is not None else None
-    return run_experiments([experiment], [directory], own, listener)[0]
+    place = None if out is None else Path(out)
+    return run_experiments([experiment], [place], own, listener, overwrite=overwrite)[0]
 
 
 def resume(path: Path | str, *, task: Task | None = None, listener: Listener | None = None) -> RunResult:

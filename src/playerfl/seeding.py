@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 
@@ -22,3 +24,25 @@ def seed_for(*parts: int | str) -> int:
 def generator_for(*parts: int | str) -> torch.Generator:
     """A CPU generator seeded for one purpose."""
     return torch.Generator().manual_seed(seed_for(*parts))
+
+
+@contextmanager
+def own_randomness(seed: int, device: torch.device | str = "cpu") -> Iterator[None]:
+    """Whatever draws from the global generators in here (dropout, initial weights) draws from `seed`.
+
+    Afterwards they stand where they stood. `torch.manual_seed` is not used: without a GPU it formats a
+    stack trace at each call, which takes longer than a step of a small model.
+    """
+    kind = torch.device(device).type
+    module = None if kind == "cpu" else torch.get_device_module(kind)
+    before = torch.get_rng_state()
+    before_there = module.get_rng_state() if module else None
+    torch.default_generator.manual_seed(seed)
+    if module:
+        module.manual_seed(seed)
+    try:
+        yield
+    finally:
+        torch.set_rng_state(before)
+        if module:
+            module.set_rng_state(before_there)

@@ -13,7 +13,7 @@ from playerfl.running import Run
 
 
 def over_the_wire(tree: object) -> dict:  # type: ignore[type-arg]
-    return checkpoint.decode_bytes(checkpoint.encode(tree))  # type: ignore[no-any-return]
+    return checkpoint.decode(checkpoint.encode(tree))  # type: ignore[no-any-return]
 
 
 class WireTransport:
@@ -32,10 +32,10 @@ class WireTransport:
         arrived = Request(request.verbs, Download(request.download.round, **sent), request.best_round)
         run = self.run
         client = Client(name, run.clients[name].data, run.ground.learner, run.clients[name].plan, run.ground.initial)
-        client.restore(checkpoint.decode_bytes(self.stored[name]))
+        client.restore(checkpoint.decode(self.stored[name]))
         reply = drive(handle(run.algorithm, client, arrived, run.experiment.seed, run.protocol))
         self.stored[name] = checkpoint.encode(client.state())
-        run.clients[name].restore(checkpoint.decode_bytes(self.stored[name]))
+        run.clients[name].restore(checkpoint.decode(self.stored[name]))
         answer = over_the_wire(
             {
                 "upload": {**reply.upload.__dict__, "info": dict(reply.upload.info)},

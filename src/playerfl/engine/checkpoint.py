@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import errno
 import json
+import math
 import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
@@ -22,52 +23,60 @@ _TENSOR = "__tensor__"
 def encode(tree: Any) -> bytes:
     """A tree of dicts, lists, tensors and JSON values as bytes.
 
-    >>> decode_bytes(encode({"step": 3, "w": {"a": torch.ones(2)}}))
+    All tensors of one kind are laid end to end: hundreds of small ones would take longer to name than to write.
+
+    >>> decode(encode({"step": 3, "w": {"a": torch.ones(2)}}))
     {'step': 3, 'w': {'a': tensor([1., 1.])}}
     """
-    tensors: dict[str, Tensor] = {}
-    skeleton = _without_tensors(tree, "", tensors)
-    return save(tensors, metadata={"tree": json.dumps(skeleton)})
+    packed: dict[str, list[Tensor]] = {}
+    skeleton = _without_tensors(tree, packed, {})
+    flat = {kind: torch.cat(tensors) for kind, tensors in packed.items()}
+    return save(flat, metadata={"tree": json.dumps(skeleton)})
 
 
-def _without_tensors(tree: Any, path: str, tensors: dict[str, Tensor]) -> Any:
+def _without_tensors(tree: Any, packed: dict[str, list[Tensor]], ends: dict[str, int]) -> Any:
     if isinstance(tree, Tensor):
-        name = path if path not in tensors else f"{path}#{len(tensors)}"
-        # A copy of its own for every mention: safetensors refuses tensors that share memory.
-        tensors[name] = tree.detach().cpu().clone(memory_format=torch.contiguous_format)
-        return {_TENSOR: name}
+        kind = str(tree.dtype).removeprefix("torch.")
+        start = ends.get(kind, 0)
+        ends[kind] = start + tree.numel()
+        packed.setdefault(kind, []).append(tree.detach().cpu().reshape(-1))
+        return {_TENSOR: [kind, start, list(tree.shape)]}
     if isinstance(tree, Mapping):
-        return {key: _without_tensors(value, f"{path}/{key}", tensors) for key, value in tree.items()}
+        return {key: _without_tensors(value, packed, ends) for key, value in tree.items()}
     if isinstance(tree, list | tuple):
-        return [_without_tensors(value, f"{path}/{i}", tensors) for i, value in enumerate(tree)]
+        return [_without_tensors(value, packed, ends) for value in tree]
     return tree
 
 
-def decode_bytes(data: bytes) -> Any:
-    """What `encode` was given."""
-    header_size = int.from_bytes(data[:8], "little")
-    header = json.loads(data[8 : 8 + header_size])
-    return _with_tensors(json.loads(header["__metadata__"]["tree"]), load(data))
+def decode(data: bytes) -> Any:
+    """What `encode` was given; ValueError if these are not its bytes."""
+    try:
+        header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
+        return _with_tensors(json.loads(header["__metadata__"]["tree"]), load(data))
+    except (SafetensorError, KeyError, TypeError, IndexError, RuntimeError, RecursionError, UnicodeError) as problem:
+        raise ValueError(f"not a tree of tensors and values ({type(problem).__name__}: {problem})") from problem
+
+
+def _with_tensors(tree: Any, packed: Mapping[str, Tensor]) -> Any:
+    if isinstance(tree, dict):
+        if tree.keys() == {_TENSOR}:
+            kind, start, shape = tree[_TENSOR]
+            size = math.prod(shape)
+            if start < 0 or start + size > len(packed[kind]):
+                raise IndexError(f"a tensor reaches beyond the {len(packed[kind])} numbers there are")
+            return packed[kind][start : start + size].reshape(shape).clone()
+        return {key: _with_tensors(value, packed) for key, value in tree.items()}
+    if isinstance(tree, list):
+        return [_with_tensors(value, packed) for value in tree]
+    return tree
 
 
 def read(path: Path) -> Any:
     """Reads a file that `write_atomically(path, encode(tree))` wrote."""
     try:
-        with safe_open(path, framework="pt") as file:
-            tree = json.loads((file.metadata() or {})["tree"])
-            return _with_tensors(tree, {name: file.get_tensor(name) for name in file.keys()})  # noqa: SIM118
-    except (OSError, SafetensorError, KeyError, ValueError) as problem:
+        return decode(path.read_bytes())
+    except (OSError, ValueError) as problem:
         raise RunDirectoryError(f"{path} cannot be read as a checkpoint: {problem}") from problem
-
-
-def _with_tensors(tree: Any, tensors: Mapping[str, Tensor]) -> Any:
-    if isinstance(tree, dict):
-        if tree.keys() == {_TENSOR}:
-            return tensors[tree[_TENSOR]]
-        return {key: _with_tensors(value, tensors) for key, value in tree.items()}
-    if isinstance(tree, list):
-        return [_with_tensors(value, tensors) for value in tree]
-    return tree
 
 
 def write_atomically(path: Path, data: bytes) -> None:
@@ -78,19 +87,11 @@ def write_atomically(path: Path, data: bytes) -> None:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
+        # The directory is not synced: after a power cut the old file may be back, which is as good to resume from.
         temporary.replace(path)
-        sync_directory(path.parent)
     except OSError as problem:
         temporary.unlink(missing_ok=True)
         raise storage_error(path, problem) from problem
-
-
-def sync_directory(directory: Path) -> None:
-    handle = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def storage_error(path: Path, problem: OSError) -> RunDirectoryError:

@@ -19,6 +19,7 @@ from playerfl.layers.sensitivity import Profile
 from playerfl.learning.job import EvalJob, Measure, Scores, Trained, TrainJob
 from playerfl.learning.losses import logits_of
 from playerfl.learning.optimizers import Optimizer, OptimizerState
+from playerfl.seeding import own_randomness
 from playerfl.weights import Weights
 
 Metric = Callable[[Tensor, Tensor], float]
@@ -85,7 +86,7 @@ class Learner:
         loss_sum = torch.zeros((), device=self.device)
         seen = 0
         noise = int(torch.randint(2**62, (), generator=job.order))
-        with self._training(chosen), _forked_random_state(noise, self.device):
+        with self._training(chosen), own_randomness(noise, self.device):
             for epoch in range(job.epochs):
                 measuring = probe if epoch == 0 and probe and probe.mode == "running" else None
                 batches = job.examples.batches(job.batch_size, job.order, join_single=bool(self._batch_norms))
@@ -209,12 +210,3 @@ def _probe(model: nn.Module, layers: LayerMap, measure: Measure | None) -> Sensi
         embedding_rows=measure.embedding_rows,
         max_batches=measure.max_batches,
     )
-
-
-@contextmanager
-def _forked_random_state(seed: int, device: torch.device) -> Iterator[None]:
-    """Dropout draws from its own stream and leaves the caller's random state alone."""
-    devices = [] if device.type in ("cpu", "mps") else [device]
-    with torch.random.fork_rng(devices=devices, device_type=device.type if devices else "cuda"):
-        torch.manual_seed(seed)
-        yield

@@ -35,7 +35,7 @@ class ConvNet(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         for number, name in enumerate(self.convolutions, start=1):
-            x = self.get_submodule(name)(x)
+            x = getattr(self, name)(x)
             if number in self.pool_after:
                 # Pooling before ReLU gives the same values as after it, on a quarter of the pixels.
                 x = F.max_pool2d(x, 2)

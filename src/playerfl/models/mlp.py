@@ -21,8 +21,8 @@ class MLP(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         for name in self.names[:-1]:
-            x = self.get_submodule(name)(x).relu()
-        out: Tensor = self.get_submodule(self.names[-1])(x)
+            x = getattr(self, name)(x).relu()
+        out: Tensor = getattr(self, self.names[-1])(x)
         return out
 
     def layer_groups(self) -> list[tuple[str, list[str]]]:

@@ -70,7 +70,7 @@ def _overview(summaries: Sequence[AlgorithmSummary]) -> Table:
     metrics = _metrics_of(summaries[0])
     for metric in metrics:
         table.add_column(metric, justify="right")
-    for heading in ("fairness", "better off", "sent to sites", "sent by sites", "seconds"):
+    for heading in ("fairness", "better off", "sent to sites", "sent by sites"):
         table.add_column(heading, justify="right")
     for summary in summaries:
         better = summary.incentive and summary.incentive[metrics[0]]
@@ -81,7 +81,6 @@ def _overview(summaries: Sequence[AlgorithmSummary]) -> Table:
             "" if better is None else f"{better:.0f} % of sites",
             _size(summary.bytes_down),
             _size(summary.bytes_up),
-            f"{summary.seconds:.1f}",
         )
     return table
 

@@ -1,0 +1,92 @@
+"""Losses by example: against torch, against a pencil, and where probabilities are extreme."""
+
+from __future__ import annotations
+
+import math
+from types import SimpleNamespace
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+from torch.nn import functional as F
+
+from playerfl.errors import ConfigError
+from playerfl.learning.losses import FocalLoss, cross_entropy, logits_of
+
+LOGITS = torch.randn(20, 4, generator=torch.Generator().manual_seed(0))
+TARGETS = torch.randint(4, (20,), generator=torch.Generator().manual_seed(1))
+
+
+@pytest.mark.parametrize(
+    "output",
+    [LOGITS, {"logits": LOGITS, "loss": None}, SimpleNamespace(logits=LOGITS), (LOGITS, "hidden"), [LOGITS]],
+    ids=["tensor", "mapping", "attribute", "tuple", "list"],
+)
+def test_logits_are_found_in_what_models_return(output: object) -> None:
+    assert logits_of(output) is LOGITS
+
+
+@pytest.mark.parametrize("output", [{"scores": LOGITS}, "text", ("text",)])
+def test_an_output_without_logits_is_refused(output: object) -> None:
+    with pytest.raises(ConfigError, match=f"not {type(output).__name__}"):
+        logits_of(output)
+
+
+def test_cross_entropy_gives_one_loss_an_example() -> None:
+    assert cross_entropy(LOGITS, TARGETS).shape == (20,)
+    assert torch.equal(cross_entropy(LOGITS, TARGETS).mean(), F.cross_entropy(LOGITS, TARGETS))
+
+
+def test_focal_loss_of_a_coin_toss_with_a_pencil() -> None:
+    loss = FocalLoss(gamma=3.0, alpha=(0.2, 0.8))(torch.zeros(2, 2), torch.tensor([0, 1]))
+    assert loss.tolist() == pytest.approx([0.2 * math.log(2) / 8, 0.8 * math.log(2) / 8])
+
+
+@given(st.floats(0, 5), st.lists(st.floats(0.05, 1), min_size=4, max_size=4))
+def test_focal_loss_is_its_formula(gamma: float, alpha: list[float]) -> None:
+    logits = LOGITS.double()
+    p = logits.softmax(-1)[torch.arange(20), TARGETS]
+    expected = -torch.tensor(alpha, dtype=torch.float64)[TARGETS] * (1 - p) ** gamma * p.log()
+    assert torch.allclose(FocalLoss(gamma, alpha)(logits, TARGETS), expected, rtol=1e-9)
+
+
+@pytest.mark.parametrize("alpha", [None, (1.0, 1.0, 1.0, 1.0)])
+def test_focal_loss_without_focus_is_cross_entropy(alpha: tuple[float, ...] | None) -> None:
+    focal = FocalLoss(gamma=0.0, alpha=alpha)(LOGITS, TARGETS)
+    assert torch.allclose(focal, cross_entropy(LOGITS, TARGETS), rtol=1e-6)
+
+
+def focal_at(logit: float, gamma: float) -> tuple[Tensor, Tensor]:
+    """Loss and gradient where the right class has `logit` and the wrong one its negative."""
+    logits = torch.tensor([[logit, -logit]], requires_grad=True)
+    loss = FocalLoss(gamma)(logits, torch.tensor([0]))
+    loss.sum().backward()
+    assert logits.grad is not None
+    return loss.detach(), logits.grad
+
+
+@pytest.mark.parametrize("gamma", [0.0, 0.5, 1.0, 2.0, 3.0])
+@pytest.mark.parametrize("logit", [50.0, -50.0])
+def test_focal_loss_has_finite_gradients_at_extreme_logits(gamma: float, logit: float) -> None:
+    loss, gradient = focal_at(logit, gamma)
+    assert torch.isfinite(loss).all()
+    assert torch.isfinite(gradient).all()
+
+
+@pytest.mark.parametrize("gamma", [1.0, 3.0])
+def test_confident_right_answers_cost_nothing_and_confident_wrong_ones_their_margin(gamma: float) -> None:
+    assert focal_at(50.0, gamma)[0].item() == pytest.approx(0.0, abs=1e-12)
+    assert focal_at(-50.0, gamma)[0].item() == pytest.approx(100.0)
+
+
+def test_confident_right_answers_keep_a_gradient() -> None:
+    # 1 - p is 1.1e-10 here: lost to rounding in float32 unless computed as -expm1(log p).
+    _, gradient = focal_at(11.5, gamma=1.0)
+    assert gradient[0, 0].item() != 0.0
+
+
+def test_negative_focus_is_refused() -> None:
+    with pytest.raises(ConfigError, match="gamma must not be negative, not -1"):
+        FocalLoss(gamma=-1.0)

@@ -1,0 +1,91 @@
+"""Our optimisers against torch's own, step by step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from playerfl.learning.optimizers import SGD, AdamW, Optimizer
+from playerfl.weights import digest
+
+SHAPES = [(3, 4), (4,), (2, 3, 2, 2)]
+STEPS = 7
+
+
+def tensors(seed: int) -> list[Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    return [torch.randn(shape, generator=generator) for shape in SHAPES]
+
+
+GRADIENTS = [tensors(step) for step in range(1, STEPS + 1)]
+
+
+def ours(optimizer: Optimizer) -> dict[str, Tensor]:
+    parameters = tensors(0)
+    state = {slot: [optimizer.fresh(slot, p) for p in parameters] for slot in optimizer.slots}
+    step = optimizer.stepper(parameters, state)
+    for gradients in GRADIENTS:
+        step([gradient.clone() for gradient in gradients])
+    return {str(i): p for i, p in enumerate(parameters)}
+
+
+def theirs(build: Callable[[Iterable[Tensor]], torch.optim.Optimizer]) -> dict[str, Tensor]:
+    parameters = [p.requires_grad_() for p in tensors(0)]
+    optimizer = build(parameters)
+    for gradients in GRADIENTS:
+        for parameter, gradient in zip(parameters, gradients, strict=True):
+            parameter.grad = gradient.clone()
+        optimizer.step()
+    return {str(i): p.detach() for i, p in enumerate(parameters)}
+
+
+ADAMW: list[dict[str, Any]] = [{}, {"weight_decay": 0.3}, {"betas": (0.5, 0.9), "eps": 1e-3}]
+
+
+@pytest.mark.parametrize("options", ADAMW)
+def test_adamw_is_torch_fused_adamw_bit_for_bit(options: dict[str, Any]) -> None:
+    expected = theirs(lambda p: torch.optim.AdamW(p, lr=0.05, fused=True, **options))
+    assert digest(ours(AdamW(0.05, **options))) == digest(expected)
+
+
+@pytest.mark.parametrize("options", ADAMW)
+def test_adamw_is_torch_plain_adamw_to_rounding(options: dict[str, Any]) -> None:
+    expected = theirs(lambda p: torch.optim.AdamW(p, lr=0.05, fused=False, foreach=False, **options))
+    found = ours(AdamW(0.05, **options))
+    assert all(torch.allclose(found[i], expected[i], rtol=1e-6, atol=1e-6) for i in expected)
+
+
+def test_adamw_has_the_defaults_of_torch() -> None:
+    assert digest(ours(AdamW())) == digest(theirs(lambda p: torch.optim.AdamW(p, fused=True)))
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+@pytest.mark.parametrize("weight_decay", [0.0, 0.1])
+def test_sgd_is_torch_sgd_bit_for_bit(momentum: float, weight_decay: float) -> None:
+    expected = theirs(lambda p: torch.optim.SGD(p, lr=0.05, momentum=momentum, weight_decay=weight_decay, foreach=True))
+    assert digest(ours(SGD(0.05, momentum, weight_decay))) == digest(expected)
+
+
+@pytest.mark.parametrize("optimizer", [AdamW(), SGD(momentum=0.9)])
+def test_state_is_moved_in_place_and_laid_out_as_its_parameter(optimizer: Optimizer) -> None:
+    parameter = torch.randn(2, 3, 4, 4).contiguous(memory_format=torch.channels_last)
+    state = {slot: [optimizer.fresh(slot, parameter)] for slot in optimizer.slots}
+    assert all(held.stride() == parameter.stride() for (held,) in state.values() if held.dim())
+    optimizer.stepper([parameter], state)([torch.ones_like(parameter)])
+    assert all(held.any() for (held,) in state.values())
+
+
+def test_sgd_without_momentum_remembers_nothing() -> None:
+    assert SGD().slots == ()
+
+
+@pytest.mark.parametrize("optimizer", [AdamW(), SGD(momentum=0.9)])
+def test_a_step_does_not_change_the_gradients(optimizer: Optimizer) -> None:
+    parameter, gradient = torch.ones(3), torch.full((3,), 2.0)
+    state = {slot: [optimizer.fresh(slot, parameter)] for slot in optimizer.slots}
+    optimizer.stepper([parameter], state)([gradient])
+    assert gradient.tolist() == [2.0, 2.0, 2.0]
