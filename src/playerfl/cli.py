@@ -19,6 +19,14 @@ if TYPE_CHECKING:
 app = typer.Typer(
     name="playerfl",
     help="Personalised, layer-wise, cross-silo federated learning: which layers to share, what it brings each site.",
+    epilog="""[bold]Examples[/bold]
+
+  playerfl run digits -a local -a fedavg -a player_fl
+
+  playerfl run --resume runs/digits-player_fl-seed0-1
+
+  playerfl list algorithms
+""",
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode="rich",
@@ -89,7 +97,10 @@ _RUN_EXAMPLES = """
 
 @app.command(epilog=_RUN_EXAMPLES)
 def run(
-    task: Annotated[str | None, typer.Argument(help="What to train on; see `playerfl list tasks`.")] = None,
+    task: Annotated[
+        str | None,
+        typer.Argument(help="What to train on; `playerfl list tasks` shows what there is.", show_default=False),
+    ] = None,
     algorithm: Annotated[
         list[str] | None,
         typer.Option("--algorithm", "-a", help="Repeat to run several side by side and compare them."),

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar, get_type_hints
 
 import tomli_w
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model, model_validator
 
 from playerfl.algorithms import ALGORITHMS, Algorithm
 from playerfl.engine.worker import EvalPoint, Selection
@@ -34,21 +34,27 @@ class TrainingOptions(BaseModel):
     batch_size: int = Field(32, ge=1)
     local_epochs: int = Field(1, ge=1)
     optimizer: Literal["adamw", "sgd"] = "adamw"
-    weight_decay: float | None = Field(None, ge=0, allow_inf_nan=False)
-    """None for the optimiser's own default: 0.01 for adamw, 0 for sgd."""
+    weight_decay: float = Field(0.01, ge=0, allow_inf_nan=False)
+    """Where it is not given: 0.01 for adamw, 0 for sgd."""
     betas: tuple[float, float] = (0.9, 0.999)
     eps: float = Field(1e-8, gt=0)
     momentum: float = Field(0.0, ge=0, lt=1)
     optimizer_state: Literal["persistent", "reset"] = "persistent"
     """Whether a site's optimiser goes on between rounds or starts afresh in each."""
 
-    def plan(self) -> TrainingPlan:
-        if self.optimizer == "adamw":
-            decay = 0.01 if self.weight_decay is None else self.weight_decay
-            return self._plan_with(AdamW(self.learning_rate, self.betas, self.eps, decay))
-        return self._plan_with(SGD(self.learning_rate, self.momentum, self.weight_decay or 0.0))
+    @model_validator(mode="before")
+    @classmethod
+    def _decay_of_the_optimizer(cls, values: Any) -> Any:
+        if isinstance(values, Mapping) and values.get("optimizer") == "sgd":
+            return {"weight_decay": 0.0, **values}
+        return values
 
-    def _plan_with(self, optimizer: AdamW | SGD) -> TrainingPlan:
+    def plan(self) -> TrainingPlan:
+        optimizer = (
+            AdamW(self.learning_rate, self.betas, self.eps, self.weight_decay)
+            if self.optimizer == "adamw"
+            else SGD(self.learning_rate, self.momentum, self.weight_decay)
+        )
         return TrainingPlan(optimizer, self.batch_size, self.local_epochs, self.optimizer_state)
 
 
@@ -177,9 +183,7 @@ def _resolved_algorithm(given: Any) -> dict[str, Any]:
         raise ConfigError(one_of(name, ALGORITHMS, "algorithm"))
     schema = _algorithm_schema(name)
     options = _validated(schema, {k: v for k, v in table.items() if k != "name"}, f"algorithm {name}")
-    values = options.model_dump()
-    ALGORITHMS[name](**values)
-    return {"name": name, **values}
+    return {"name": name, **ALGORITHMS[name](**options.model_dump()).__dict__}
 
 
 @cache

@@ -259,6 +259,15 @@ def test_a_site_that_supplies_more_than_four_fifths_is_named(large: float, warne
     assert [warning.split()[0] for warning in found.warnings] == (["big"] if warned else [])
 
 
+@pytest.mark.parametrize(
+    "options",
+    [{"client_weight": "samples", "num_examples": {"loud": 1, "quiet": 99, "still": 99}}, {"reduce": "median"}],
+)
+def test_a_loud_site_that_does_not_decide_is_not_blamed(options: dict[str, object]) -> None:
+    sites = {"loud": {"x": 9.0}, "quiet": {"x": 1.0}, "still": {"x": 1.0}}
+    assert combine_sites(sites, **options).warnings == []  # type: ignore[arg-type]
+
+
 def test_a_site_alone_dominates_nobody() -> None:
     assert combine_sites({"a": {"x": 1.0}}).warnings == []
 

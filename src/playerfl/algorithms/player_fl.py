@@ -13,7 +13,7 @@ from playerfl.federation.messages import ClientId, Download, Upload
 from playerfl.federation.server import Server
 from playerfl.layers.probe import MODES, Mode
 from playerfl.layers.sensitivity import ClientWeight, Normalise, Reduce
-from playerfl.layers.split import OnNoTransition, SplitRule, choose_cut
+from playerfl.layers.split import DEFAULT_THRESHOLDS, OnNoTransition, SplitRule, choose_cut
 from playerfl.learning.job import Measure
 
 
@@ -30,7 +30,7 @@ class PLayerFL(PartialAlgorithm):
 
     rule: SplitRule = "layer_ratio"
     threshold: float | None = None
-    """The jump that counts; None for the rule's own default (layer_ratio 3.5, cumulative_ratio 1.6)."""
+    """The jump that counts; where it is not given, the rule's own: layer_ratio 3.5, cumulative_ratio 1.6."""
     fixed_cut: int | None = None
     """With rule="fixed": the number of federated layers."""
     first_epoch: Literal["continue", "restart"] = "continue"
@@ -54,6 +54,8 @@ class PLayerFL(PartialAlgorithm):
             raise ConfigError(one_of(self.sensitivity_mode, MODES, "sensitivity_mode"))
         if (self.rule == "fixed") != (self.fixed_cut is not None):
             raise ConfigError('rule="fixed" and fixed_cut go together: give both or neither')
+        if self.threshold is None:
+            object.__setattr__(self, "threshold", DEFAULT_THRESHOLDS.get(self.rule))
 
     def cut(self, side: Client | Server) -> int:
         return int(side.memory["cut"])
@@ -97,7 +99,7 @@ class PLayerFL(PartialAlgorithm):
             reduce=self.reduce,
         )
         server.memory["cut"] = cut.index
-        server.memory["decision"] = cut.to_json()
+        server.memory["decision"] = {**cut.to_json(), "warnings": [*cut.warnings, *_ties(server, cut.index)]}
 
     def server_send(self, server: Server, client_id: ClientId) -> Download:
         if not server.prepared:
@@ -117,3 +119,11 @@ class PLayerFL(PartialAlgorithm):
         client.load(first_epoch["weights"])
         client.train_loss = first_epoch["loss"]
         return self.client_keep(client)
+
+
+def _ties(server: Server, cut: int) -> list[str]:
+    """A tensor used on both sides of the cut is federated or private as a whole, whichever layer owns it."""
+    return [
+        f"{entry} is used by {' and '.join(users)}, on both sides of the cut"
+        for entry, users in server.layers.straddling(cut).items()
+    ]

@@ -1,0 +1,64 @@
+"""Training, validation and test parts of one site."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from playerfl.data.splits import three_way_split
+from playerfl.errors import DataError
+
+labels_of_a_site = st.lists(st.integers(0, 4), min_size=3, max_size=120)
+
+
+@given(labels_of_a_site, st.integers(0, 99))
+def test_every_example_is_in_exactly_one_part(labels: list[int], seed: int) -> None:
+    parts = three_way_split(np.array(labels), seed=seed)
+    assert sorted(np.concatenate(parts).tolist()) == list(range(len(labels)))
+
+
+@given(labels_of_a_site)
+def test_no_part_is_empty(labels: list[int]) -> None:
+    assert all(len(part) > 0 for part in three_way_split(np.array(labels)))
+
+
+@pytest.mark.parametrize(("rows", "sizes"), [(100, (64, 16, 20)), (1000, (640, 160, 200)), (3, (1, 1, 1))])
+def test_a_fifth_is_test_and_a_fifth_of_the_rest_validation(rows: int, sizes: tuple[int, int, int]) -> None:
+    assert tuple(map(len, three_way_split(np.zeros(rows, dtype=np.int64)))) == sizes
+
+
+def test_classes_keep_their_shares_in_every_part() -> None:
+    labels = np.repeat([0, 1, 2], [700, 200, 100])
+    counts = [np.bincount(labels[part]).tolist() for part in three_way_split(labels)]
+    assert counts == [[448, 128, 64], [112, 32, 16], [140, 40, 20]]
+
+
+def test_a_class_of_three_is_in_every_part() -> None:
+    labels = np.repeat([0, 1], [50, 3])
+    assert all(1 in labels[part] for part in three_way_split(labels))
+
+
+def test_a_class_of_two_makes_the_split_plain() -> None:
+    labels = np.repeat([0, 1], [48, 2])
+    assert tuple(map(len, three_way_split(labels))) == (32, 8, 10)
+
+
+def test_many_small_classes_do_not_shift_the_shares() -> None:
+    train, validation, test = map(len, three_way_split(np.repeat(np.arange(20), 3)))
+    assert (train / 60, validation / 60, test / 60) == pytest.approx((0.64, 0.16, 0.20), abs=0.05)
+
+
+def test_the_seed_decides_the_split() -> None:
+    def split(seed: int) -> list[list[int]]:
+        return [part.tolist() for part in three_way_split(np.arange(60) % 3, seed=seed)]
+
+    assert split(1) == split(1)
+    assert split(1) != split(2)
+
+
+@pytest.mark.parametrize("rows", [0, 1, 2])
+def test_a_site_too_small_for_three_parts_is_refused(rows: int) -> None:
+    with pytest.raises(DataError, match=f"at least 3 examples .* not {rows}"):
+        three_way_split(np.zeros(rows, dtype=np.int64))

@@ -1,0 +1,184 @@
+"""Fairness, incentive and gain in numbers that can be checked with a pencil; runs that differ are refused."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from playerfl.errors import ConfigError
+from playerfl.report.comparison import AlgorithmSummary, as_json, compare, fairness, gain, incentive
+from playerfl.results import Row, RunResult
+
+scores = st.floats(0, 1)
+SIZES = {"a": 30, "b": 10}
+
+
+def run(algorithm: str, sizes: dict[str, int] = SIZES, /, losses: Any = (), f1: Any = (), **changes: Any) -> RunResult:
+    """A run of one round in which each site got the given test scores."""
+    tests = {"loss": losses or [0.5] * len(sizes), "f1": f1 or [0.5] * len(sizes)}
+    rows: list[Row] = [("round", 1, site, "validation", "loss", 1.0) for site in sizes]
+    rows += [
+        ("round", 1, site, "test", metric, value)
+        for metric, values in tests.items()
+        for site, value in zip(sizes, values, strict=True)
+    ]
+    settings = {"task": "digits", "seed": 0, "rounds": 1, "data": {}, "eval_point": "post_agg", "selection": "last"}
+    return RunResult(
+        experiment={**settings, "algorithm": {"name": algorithm}, **changes},
+        environment={},
+        score_rows=rows,
+        traffic_rows=[(1, site, "fit", 100, 7) for site in sizes],
+        layers={"num_examples": sizes},
+        weights={site: {} for site in sizes},
+        build_model=nn.Identity,
+        timing={"wall_seconds": 2.5},
+    )
+
+
+def compared(*runs: RunResult, **options: Any) -> dict[str, AlgorithmSummary]:
+    return {summary.algorithm: summary for summary in compare(runs, **options)}
+
+
+LOCAL = run("local", losses=[0.4, 0.6], f1=[0.6, 0.4])
+FEDAVG = run("fedavg", losses=[0.5, 0.3], f1=[0.5, 0.7])
+OURS = run("player_fl", losses=[0.3, 0.4], f1=[0.8, 0.7])
+
+
+# The statistics.
+
+
+@pytest.mark.parametrize(("values", "variance"), [([0.0, 1.0], 0.25), ([0.7] * 5, 0.0), ([0.1, 0.2, 0.6], 0.14 / 3)])
+def test_fairness_is_the_population_variance(values: list[float], variance: float) -> None:
+    assert fairness(values) == pytest.approx(variance, abs=1e-15)
+
+
+@given(st.lists(scores, min_size=1, max_size=8), st.floats(-5, 5))
+def test_fairness_ignores_a_common_shift(values: list[float], shift: float) -> None:
+    assert fairness([v + shift for v in values]) == pytest.approx(fairness(values), abs=1e-9)
+
+
+@pytest.mark.parametrize(("metric", "expected"), [("f1", 0.25), ("accuracy", 0.25), ("loss", -0.25)])
+def test_gain_is_positive_where_the_score_is_better(metric: str, expected: float) -> None:
+    assert gain(metric, 0.75, 0.5) == expected
+
+
+@pytest.mark.parametrize(
+    ("metric", "site_b", "rate"),
+    [("f1", 0.8, 100.0), ("f1", 0.7, 50.0), ("f1", 0.6, 50.0), ("loss", 0.1, 50.0), ("loss", 0.3, 0.0)],
+    ids=["both", "equal to one baseline", "between the baselines", "lower loss", "loss between"],
+)
+def test_incentive_counts_sites_strictly_better_than_both_baselines(metric: str, site_b: float, rate: float) -> None:
+    local, federated = {"a": 0.5, "b": 0.2}, {"a": 0.4, "b": 0.7}
+    assert incentive(metric, {"a": 0.9, "b": site_b}, local, federated) == rate
+
+
+@given(st.lists(st.tuples(scores, scores, scores), min_size=1, max_size=6))
+def test_incentive_ignores_monotone_transforms_of_the_metric(rows: list[tuple[float, float, float]]) -> None:
+    def rate(transform: Any) -> float:
+        own, local, federated = ({str(i): transform(row[k]) for i, row in enumerate(rows)} for k in range(3))
+        return incentive("f1", own, local, federated)
+
+    # Ranks are a monotone transform that rounding cannot spoil.
+    ranks = {value: rank for rank, value in enumerate(sorted({v for row in rows for v in row}))}
+    assert rate(lambda v: v) == rate(lambda v: math.exp(ranks[v]))
+
+
+@given(st.dictionaries(st.text("abc", min_size=1), scores, min_size=1), scores)
+def test_a_baseline_gives_no_incentive_over_itself(values: dict[str, float], other: float) -> None:
+    assert incentive("f1", values, dict.fromkeys(values, other), values) == 0.0
+    assert incentive("f1", values, values, dict.fromkeys(values, other)) == 0.0
+
+
+# The comparison.
+
+
+@pytest.mark.parametrize(("client_average", "expected"), [("samples", (0.8 * 30 + 0.7 * 10) / 40), ("uniform", 0.75)])
+def test_sites_are_averaged_by_their_examples_or_alike(client_average: str, expected: float) -> None:
+    summary = compared(OURS, client_average=client_average)["player_fl"]
+    assert summary.average["f1"] == pytest.approx(expected)
+
+
+def test_an_unknown_average_is_refused() -> None:
+    with pytest.raises(ConfigError, match="client_average"):
+        compared(OURS, client_average="sample")
+
+
+def test_a_row_holds_fairness_incentive_gains_and_costs() -> None:
+    summary = compared(LOCAL, FEDAVG, OURS)["player_fl"]
+    assert summary.fairness == pytest.approx({"loss": 0.0025, "f1": 0.0025})
+    assert summary.incentive == {"loss": 50.0, "f1": 50.0}
+    assert summary.gains["local"]["f1"] == pytest.approx({"a": 0.2, "b": 0.3})
+    assert summary.gains["fedavg"]["loss"] == pytest.approx({"a": 0.2, "b": -0.1})
+    assert (summary.bytes_down, summary.bytes_up, summary.seconds) == (200, 14, 2.5)
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0)])
+def test_rows_come_in_the_order_of_the_runs_and_do_not_depend_on_it(order: tuple[int, ...]) -> None:
+    runs = [LOCAL, FEDAVG, OURS]
+    found = compare([runs[i] for i in order])
+    assert [summary.algorithm for summary in found] == [runs[i].algorithm for i in order]
+    assert {s.algorithm: s for s in found} == compared(*runs)
+
+
+def test_incentive_is_not_defined_for_the_baselines() -> None:
+    summaries = compared(LOCAL, FEDAVG, OURS)
+    assert summaries["local"].incentive is None
+    assert summaries["fedavg"].incentive is None
+    assert set(summaries["local"].gains) == {"fedavg"}
+
+
+@pytest.mark.parametrize("baseline", [LOCAL, FEDAVG])
+def test_incentive_needs_both_baselines(baseline: RunResult) -> None:
+    summary = compared(baseline, OURS)["player_fl"]
+    assert summary.incentive is None
+    assert set(summary.gains) == {baseline.algorithm}
+
+
+def test_other_baselines_may_be_named() -> None:
+    summaries = compared(LOCAL, FEDAVG, OURS, baseline_local="player_fl", baseline_global="local")
+    assert summaries["fedavg"].incentive == {"loss": 50.0, "f1": 0.0}
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("task", "heart"),
+        ("seed", 1),
+        ("data", {"alpha": 0.1}),
+        ("eval_point", "post_local"),
+        ("selection", "round_best"),
+    ],
+)
+def test_runs_that_differ_in_what_must_be_shared_are_refused(key: str, value: Any) -> None:
+    with pytest.raises(ConfigError, match=f"differ in '{key}'"):
+        compare([LOCAL, run("fedavg", **{key: value})])
+
+
+@pytest.mark.parametrize("sizes", [{"a": 30, "c": 10}, {"a": 30}, {"a": 30, "b": 10, "c": 5}])
+def test_runs_with_other_sites_are_refused(sizes: dict[str, int]) -> None:
+    with pytest.raises(ConfigError, match="site"):
+        compare([run("local", sizes), OURS])
+
+
+def test_an_algorithm_may_occur_once() -> None:
+    with pytest.raises(ConfigError, match="each algorithm may occur once in a comparison, not local, local"):
+        compare([LOCAL, LOCAL])
+
+
+def test_no_runs_are_refused() -> None:
+    with pytest.raises(ConfigError, match="no runs"):
+        compare([])
+
+
+def test_a_row_for_machines_says_what_was_asked_and_what_came_out() -> None:
+    (summary,) = compare([OURS])
+    written = as_json(OURS, summary)
+    assert (written["algorithm"], written["task"], written["seed"]) == ("player_fl", "digits", 0)
+    assert written["chosen_rounds"] == {"a": 1, "b": 1}
+    assert written["sites"] == {"a": {"loss": 0.3, "f1": 0.8}, "b": {"loss": 0.4, "f1": 0.7}}
+    assert (written["incentive"], written["directory"], written["cut"]) == (None, None, None)
