@@ -97,10 +97,7 @@ _RUN_EXAMPLES = """
 
 @app.command(epilog=_RUN_EXAMPLES)
 def run(
-    task: Annotated[
-        str | None,
-        typer.Argument(help="What to train on; `playerfl list tasks` shows what there is.", show_default=False),
-    ] = None,
+    task: Annotated[str | None, typer.Argument()] = None,
     algorithm: Annotated[
         list[str] | None,
         typer.Option("--algorithm", "-a", help="Repeat to run several side by side and compare them."),
@@ -122,7 +119,10 @@ def run(
     as_json: Annotated[bool, typer.Option("--json", help="Results as JSON on stdout.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
 ) -> None:
-    """Train one or several algorithms on a task and show what each site gets out of it."""
+    """Train one or several algorithms on a task and show what each site gets out of it.
+
+    TASK is what to train on: `playerfl list tasks` shows what there is.
+    """
     given = {
         "task": task,
         "rounds": rounds,

@@ -69,7 +69,7 @@ def test_every_input_is_looked_at(form: Any) -> None:
 def test_targets_are_looked_at() -> None:
     targets = torch.zeros(8)
     targets[5] = float("nan")
-    with pytest.raises(DataError, match="north has NaN .* first in row 5"):
+    with pytest.raises(DataError, match=r"north has NaN .* first in row 5"):
         check(site(train=TensorExamples(torch.zeros(8, 3), targets)), classification=False)
 
 
@@ -107,13 +107,13 @@ def test_what_is_asked_for_passes(train: Any, options: dict[str, bool]) -> None:
     [
         (
             torch.arange(8) % 4,
-            "targets from 0 to 3, but the model has 3 outputs, for classes 0 to 2; use a model with 4",
+            "targets from 0 to 3, but the model has 3 outputs, .* use a model with 4",
         ),
         (torch.arange(8) % 3 - 1, "targets from -1 to 1, .* or renumber the classes"),
         (torch.zeros(8), r"targets of kind torch\.float32 and shape \(8,\); class numbers"),
         (
             torch.zeros(8, 2, dtype=torch.long),
-            r"targets .* shape \(8, 2\); class numbers \(integers, one a row\) are needed",
+            r"targets .* shape \(8, 2\); class numbers \(integers, one a row\)",
         ),
     ],
     ids=["too high", "negative", "floats", "one-hot"],
