@@ -36,3 +36,9 @@ def one_of(value: object, allowed: Iterable[str], what: str) -> str:
     close = get_close_matches(str(value), names, n=1, cutoff=0.6)
     hint = f"; did you mean {close[0]!r}?" if close else ";"
     return f"unknown {what} {value!r}{hint} allowed: {', '.join(names) or 'none'}"
+
+
+def at_least_zero(name: str, value: float) -> None:
+    """Refuses a hyper-parameter that is negative or not a number."""
+    if not value >= 0:
+        raise ConfigError(f"{name} must be at least 0, not {value}")

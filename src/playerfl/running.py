@@ -113,14 +113,16 @@ class Run:
         directory: RunDirectory | None = None,
         listener: Listener | None = None,
         *,
+        algorithm: Algorithm | None = None,
         beside: int = 1,
     ) -> None:
-        """`beside`: how many runs share this process, since the wall time is theirs together."""
+        """`algorithm`: one that is in no table, in place of the experiment's. `beside`: how many runs share this
+        process, since the wall time is theirs together."""
         self.experiment = experiment
         self.ground = ground
         self.directory = directory
         self.listener = listener
-        self.algorithm: Algorithm = experiment.build_algorithm()
+        self.algorithm = algorithm or experiment.build_algorithm()
         self.protocol = worker.Protocol(experiment.eval_point, experiment.selection)
         self.server = Server(ground.initial, ground.learner.layers, ground.sites, experiment.seed)
         plan = experiment.training.plan()

@@ -37,6 +37,19 @@ def _mean_of(tensors: Sequence[tuple[Tensor, float]]) -> Tensor:
     return mean.to(first.dtype)
 
 
+def squared_distance(left: Mapping[str, Tensor], right: Mapping[str, Tensor]) -> float:
+    """‖left - right‖² over the floating-point entries both have, in float64.
+
+    >>> squared_distance({"w": torch.tensor([1.0, 2.0])}, {"w": torch.tensor([4.0, 2.0]), "b": torch.ones(1)})
+    9.0
+    """
+    return sum(
+        float((tensor.double() - right[name].double()).square().sum())
+        for name, tensor in left.items()
+        if name in right and tensor.is_floating_point()
+    )
+
+
 def num_bytes(weights: Mapping[str, Tensor]) -> int:
     """Bytes of the tensors themselves, without names or framing.
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
 
 from playerfl.federation.client import Client
 from playerfl.federation.messages import ClientId, Download, Upload
@@ -20,10 +19,15 @@ class Algorithm:
     what lasts is in `client.memory` and `server.memory`.
     """
 
-    prepares: ClassVar[bool] = False
-    """Whether sites do something once before the first round."""
-    finishes: ClassVar[bool] = False
-    """Whether sites do something once after the last round; only its result is then reported."""
+    @property
+    def prepares(self) -> bool:
+        """Whether sites do something once before the first round."""
+        return False
+
+    @property
+    def finishes(self) -> bool:
+        """Whether sites do something once after the last round; only its result is then reported."""
+        return False
 
     def server_start(self, server: Server) -> None:
         """Once, before anything is sent."""
@@ -47,7 +51,7 @@ class Algorithm:
         """Makes the sites' uploads one: w ← Σ_c (n_c / Σ n) · θ_c, entry by entry over those who sent it."""
         server.weights |= weighted_mean([(upload.weights, upload.num_examples) for upload in uploads.values()])
 
-    async def client_finish(self, client: Client) -> None:
+    async def client_finish(self, client: Client, download: Download) -> None:
         """Once, after the last round, where `finishes` is set: leaves the finished model on the bench."""
 
     def client_model(self, client: Client, download: Download) -> None:

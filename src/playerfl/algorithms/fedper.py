@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from playerfl.algorithms.partial import PartialAlgorithm
-from playerfl.errors import ConfigError
+from playerfl.algorithms.partial import PartialAlgorithm, all_but_last
 from playerfl.federation.client import Client
 from playerfl.federation.server import Server
 
@@ -21,9 +20,4 @@ class FedPer(PartialAlgorithm):
     personal_layers: int = 1
 
     def cut(self, side: Client | Server) -> int:
-        layers = len(side.layers.names)
-        if not 0 <= self.personal_layers <= layers:
-            raise ConfigError(
-                f"personal_layers must be between 0 and {layers}, the layers of the model, not {self.personal_layers}"
-            )
-        return layers - self.personal_layers
+        return all_but_last(side.layers, self.personal_layers)

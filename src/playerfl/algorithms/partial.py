@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from dataclasses import dataclass
 
 from playerfl.algorithms.algorithm import Algorithm
+from playerfl.errors import ConfigError
 from playerfl.federation.client import Client
 from playerfl.federation.messages import ClientId, Download, Upload
 from playerfl.federation.server import Server
-from playerfl.layers.layer_map import LayerName
+from playerfl.layers.layer_map import LayerMap, LayerName
+from playerfl.weights import Weights
 
 
 @dataclass(frozen=True)
 class PartialAlgorithm(Algorithm):
     """Federates the first p layers and keeps the others. Subclasses say what p is, and may train differently."""
 
-    @abstractmethod
     def cut(self, side: Client | Server) -> int:
-        """The number of federated layers, which both sides know."""
+        """The number of federated layers, which both sides know: all of them, unless a subclass knows better."""
+        return len(side.layers.names)
 
     def federated(self, side: Client | Server) -> tuple[LayerName, ...]:
         return side.layers.names[: self.cut(side)]
@@ -31,11 +32,19 @@ class PartialAlgorithm(Algorithm):
         return server.download(self.federated(server) if client_id in server.greeted else None)
 
     async def client_fit(self, client: Client, download: Download) -> Upload:
-        self.client_model(client, download)
-        await self.client_train(client)
+        self.client_assemble(client, download)
+        await self.client_train(client, self.received(client, download))
         return self.client_keep(client)
 
-    async def client_train(self, client: Client) -> None:
+    def client_assemble(self, client: Client, download: Download) -> None:
+        """The model to train: this site's personal layers under what the server sent, which wins."""
+        client.load(client.memory.get("personal", {}), download.weights)
+
+    def received(self, client: Client, download: Download) -> Weights:
+        """The common layers a site was sent."""
+        return client.layers.select(download.weights, self.federated(client))
+
+    async def client_train(self, client: Client, received: Weights) -> None:
         """One round's training of the model on the bench."""
         await client.train()
 
@@ -45,4 +54,14 @@ class PartialAlgorithm(Algorithm):
         return client.upload(self.federated(client))
 
     def client_model(self, client: Client, download: Download) -> None:
-        client.load(client.memory.get("personal", {}), download.weights)
+        self.client_assemble(client, download)
+
+
+def all_but_last(layers: LayerMap, personal_layers: int) -> int:
+    """The cut that leaves the last layers personal, counted from the front so that 0 and all work."""
+    count = len(layers.names)
+    if not 0 <= personal_layers <= count:
+        raise ConfigError(
+            f"personal_layers must be between 0 and {count}, the layers of the model, not {personal_layers}"
+        )
+    return count - personal_layers

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 from playerfl.algorithms.partial import PartialAlgorithm
 from playerfl.errors import ConfigError, one_of
@@ -13,7 +13,7 @@ from playerfl.federation.messages import ClientId, Download, Upload
 from playerfl.federation.server import Server
 from playerfl.layers.probe import MODES, Mode
 from playerfl.layers.sensitivity import ClientWeight, Normalise, Reduce
-from playerfl.layers.split import DEFAULT_THRESHOLDS, OnNoTransition, SplitRule, choose_cut
+from playerfl.layers.split import DEFAULT_THRESHOLDS, Cut, OnNoTransition, SplitRule, choose_cut
 from playerfl.learning.job import Measure
 
 
@@ -45,8 +45,6 @@ class PLayerFL(PartialAlgorithm):
     normalise: Normalise = "none"
     reduce: Reduce = "mean"
 
-    prepares: ClassVar[bool] = True
-
     def __post_init__(self) -> None:
         if self.first_epoch not in ("continue", "restart"):
             raise ConfigError(one_of(self.first_epoch, ("continue", "restart"), "first_epoch"))
@@ -57,8 +55,16 @@ class PLayerFL(PartialAlgorithm):
         if self.threshold is None:
             object.__setattr__(self, "threshold", DEFAULT_THRESHOLDS.get(self.rule))
 
+    @property
+    def prepares(self) -> bool:
+        return True
+
     def cut(self, side: Client | Server) -> int:
         return int(side.memory["cut"])
+
+    def final_cut(self, server: Server, measured: Cut) -> tuple[int, list[str]]:
+        """The cut to use, given the measured one, and what should be noted about it."""
+        return measured.index, []
 
     async def client_prepare(self, client: Client, download: Download) -> Upload:
         """The first epoch, from the common initial model; only one number a layer leaves the site."""
@@ -98,8 +104,10 @@ class PLayerFL(PartialAlgorithm):
             normalise=self.normalise,
             reduce=self.reduce,
         )
-        server.memory["cut"] = cut.index
-        server.memory["decision"] = {**cut.to_json(), "warnings": [*cut.warnings, *_ties(server, cut.index)]}
+        index, notes = self.final_cut(server, cut)
+        used = replace(cut, index=index, warnings=(*cut.warnings, *notes, *_ties(server, index)))
+        server.memory["cut"] = index
+        server.memory["decision"] = used.to_json()
 
     def server_send(self, server: Server, client_id: ClientId) -> Download:
         if not server.prepared:

@@ -37,51 +37,67 @@ async def run_rounds(
 
     Starts wherever `server` stands, so a resumed run goes through the same exchanges as an undisturbed one.
     """
-    scored_apart: tuple[Verb, ...] = ("evaluate",) if protocol.eval_point == "post_agg" else ()
-
-    async def exchange(verbs: Mapping[ClientId, tuple[Verb, ...]], *, weights: bool = True) -> dict[ClientId, Upload]:
-        requests = {
-            client: Request(
-                verbs[client],
-                algorithm.server_send(server, client) if weights else Download(server.round),
-                server.best_round,
-            )
-            for client in sorted(verbs)
-        }
-        replies = dict(sorted((await transport.call(requests)).items()))
-        server.greeted.update(replies)
-        _note_best_round(server, replies)
-        _merge_into(pending_scores, replies)
-        pending_traffic.extend(traffic_of(client, requests[client], reply) for client, reply in replies.items())
-        return {client: reply.upload for client, reply in replies.items()}
-
-    pending_scores: dict[ClientId, list[Score]] = {client: [] for client in server.clients}
-    pending_traffic: list[Traffic] = []
-
-    def in_step(*, done: bool = False) -> None:
-        observer.exchanged({c: tuple(s) for c, s in pending_scores.items()}, list(pending_traffic), done=done)
-        pending_traffic.clear()
-        for scores in pending_scores.values():
-            scores.clear()
+    everyone = server.clients
+    evaluate: tuple[Verb, ...] = ("evaluate",) if protocol.eval_point == "post_agg" else ()
+    post = _Post(algorithm, server, transport, observer)
 
     if not server.prepared:
         algorithm.server_start(server)
         if algorithm.prepares:
-            algorithm.server_prepare(server, await exchange(dict.fromkeys(server.clients, ("prepare",))))
+            algorithm.server_prepare(server, await post.exchange(dict.fromkeys(everyone, ("prepare",))))
         server.prepared = True
-        in_step()
+        post.in_step()
     while server.round < rounds:
         fitting = _participants(server, participation)
-        before: tuple[Verb, ...] = scored_apart if server.round else ()
-        verbs = {c: (*before, *(("fit",) if c in fitting else ())) for c in server.clients}
-        uploads = await exchange({client: asked for client, asked in verbs.items() if asked})
+        before = evaluate if server.round else ()
+        verbs: dict[ClientId, tuple[Verb, ...]] = {c: (*before, *(("fit",) if c in fitting else ())) for c in everyone}
+        uploads = await post.exchange({client: asked for client, asked in verbs.items() if asked})
         algorithm.server_merge(server, {client: uploads[client] for client in fitting})
         server.round += 1
-        in_step()
-    if scored_apart:
-        await exchange(dict.fromkeys(server.clients, scored_apart))
-    await exchange(dict.fromkeys(server.clients, ("finish",)), weights=False)
-    in_step(done=True)
+        post.in_step()
+    if evaluate and protocol.selection == "round_best":
+        # Which round was best for all is known only when the last one has been scored.
+        await post.exchange(dict.fromkeys(everyone, evaluate))
+        evaluate = ()
+    await post.exchange(dict.fromkeys(everyone, (*evaluate, "finish")))
+    post.in_step(done=True)
+
+
+class _Post:
+    """Sends requests, and holds what came back until server and sites are in step."""
+
+    def __init__(self, algorithm: Algorithm, server: Server, transport: Transport, observer: Observer) -> None:
+        self.algorithm = algorithm
+        self.server = server
+        self.transport = transport
+        self.observer = observer
+        self.scores: dict[ClientId, list[Score]] = {client: [] for client in server.clients}
+        self.traffic: list[Traffic] = []
+
+    async def exchange(self, verbs: Mapping[ClientId, tuple[Verb, ...]]) -> dict[ClientId, Upload]:
+        """One message to each of these sites and its answer, in the order of their names."""
+        requests = {
+            client: Request(verbs[client], self._download(client, verbs[client]), self.server.best_round)
+            for client in sorted(verbs)
+        }
+        replies = dict(sorted((await self.transport.call(requests)).items()))
+        self.server.greeted.update(replies)
+        _note_best_round(self.server, replies)
+        for client, reply in replies.items():
+            self.scores[client].extend(reply.scores)
+            self.traffic.append(traffic_of(client, requests[client], reply))
+        return {client: reply.upload for client, reply in replies.items()}
+
+    def _download(self, client: ClientId, verbs: tuple[Verb, ...]) -> Download:
+        if verbs == ("finish",) and not self.algorithm.finishes:
+            return Download(self.server.round)
+        return self.algorithm.server_send(self.server, client)
+
+    def in_step(self, *, done: bool = False) -> None:
+        self.observer.exchanged({c: tuple(own) for c, own in self.scores.items()}, self.traffic, done=done)
+        self.traffic = []
+        for own in self.scores.values():
+            own.clear()
 
 
 def _participants(server: Server, participation: float) -> list[ClientId]:
@@ -104,8 +120,3 @@ def _note_best_round(server: Server, replies: Mapping[ClientId, Reply]) -> None:
         mean = sum(loss * size for loss, size in found) / sum(size for _, size in found)
         if len(found) == len(server.clients) and mean < server.best_loss:
             server.best_loss, server.best_round = mean, round_
-
-
-def _merge_into(pending: dict[ClientId, list[Score]], replies: Mapping[ClientId, Reply]) -> None:
-    for client, reply in replies.items():
-        pending[client].extend(reply.scores)

@@ -47,7 +47,7 @@ async def handle(algorithm: Algorithm, client: Client, request: Request, seed: i
             if protocol.eval_point == "post_local":
                 scores += await _score(client, "round", download.round + 1, protocol)
         elif algorithm.finishes:
-            await algorithm.client_finish(client)
+            await algorithm.client_finish(client, download)
             client.kept = None
             scores += await _score(client, "finish", download.round, protocol)
     return Reply(upload, tuple(scores))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Literal
 
@@ -227,7 +227,7 @@ def choose_cut(
             reduce=reduce,
         )
         cut = transition_point(combined.importance, rule, threshold, on_no_transition=on_no_transition, fixed=fixed)
-        return Cut(**{**cut.__dict__, "warnings": (*combined.warnings, *cut.warnings)})
+        return replace(cut, warnings=(*combined.warnings, *cut.warnings))
 
     cut = cut_with(normalise)
     other: Normalise = "first_layer" if normalise == "none" else "none"
@@ -235,4 +235,4 @@ def choose_cut(
     if elsewhere == cut.index:
         return cut
     note = f"with normalise={other!r} the cut would be after {elsewhere} layers instead of {cut.index}"
-    return Cut(**{**cut.__dict__, "warnings": (*cut.warnings, note)})
+    return replace(cut, warnings=(*cut.warnings, note))

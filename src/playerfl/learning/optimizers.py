@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import torch
 from torch import Tensor
@@ -18,6 +18,14 @@ Step = Callable[[Sequence[Tensor]], None]
 
 class Optimizer(Protocol):
     """How weights follow gradients."""
+
+    @property
+    def learning_rate(self) -> float: ...
+
+    @property
+    def inner_steps(self) -> int:
+        """Gradient steps on each batch."""
+        ...
 
     @property
     def slots(self) -> tuple[str, ...]:
@@ -45,6 +53,8 @@ class AdamW:
     betas: tuple[float, float] = (0.9, 0.999)
     eps: float = 1e-8
     weight_decay: float = 0.01
+
+    inner_steps: ClassVar[int] = 1
 
     @property
     def slots(self) -> tuple[str, ...]:
@@ -88,6 +98,8 @@ class SGD:
     momentum: float = 0.0
     weight_decay: float = 0.0
 
+    inner_steps: ClassVar[int] = 1
+
     @property
     def slots(self) -> tuple[str, ...]:
         return ("momentum",) if self.momentum else ()
@@ -114,5 +126,43 @@ class SGD:
                     nesterov=False,
                     maximize=False,
                 )
+
+        return step
+
+
+@dataclass(frozen=True)
+class Moreau:
+    """pFedMe's two coupled steps: K on the weights, pulled towards a slow copy; then one of the copy.
+
+    θ ← θ - η·(g + λ(θ - w) + decay·θ), K times a batch;  w ← w - η_w·λ·(w - θ).  The slot "local" is w.
+    """
+
+    learning_rate: float
+    local_learning_rate: float
+    lam: float
+    inner_steps: int
+    weight_decay: float = 0.0
+
+    @property
+    def slots(self) -> tuple[str, ...]:
+        return ("local",)
+
+    def fresh(self, slot: str, parameter: Tensor) -> Tensor:
+        return parameter.detach().clone()
+
+    def stepper(self, parameters: Sequence[Tensor], state: dict[str, list[Tensor]]) -> Step:
+        weights, local = [parameter.detach() for parameter in parameters], state["local"]
+        done = 0
+
+        def step(gradients: Sequence[Tensor]) -> None:
+            nonlocal done
+            direction = torch._foreach_add(list(gradients), torch._foreach_sub(weights, local), alpha=self.lam)
+            if self.weight_decay:
+                torch._foreach_add_(direction, weights, alpha=self.weight_decay)
+            torch._foreach_add_(weights, direction, alpha=-self.learning_rate)
+            done += 1
+            if done % self.inner_steps == 0:
+                away = torch._foreach_sub(local, weights)
+                torch._foreach_add_(local, away, alpha=-self.local_learning_rate * self.lam)
 
         return step

@@ -91,16 +91,17 @@ class Learner:
                 measuring = probe if epoch == 0 and probe and probe.mode == "running" else None
                 batches = job.examples.batches(job.batch_size, job.order, join_single=bool(self._batch_norms))
                 for inputs, targets in batches:
-                    loss = self.loss(call_model(self.model, inputs), targets).mean()
-                    loss.backward()  # type: ignore[no-untyped-call]
-                    if measuring:
-                        measuring.record(len(targets))
-                    gradients = [p.grad if p.grad is not None else torch.zeros_like(p) for p in parameters]
-                    if pull:
-                        pull(gradients)
-                    step(gradients)
-                    for parameter in parameters:
-                        parameter.grad = None
+                    for inner in range(job.optimizer.inner_steps):
+                        loss = self.loss(call_model(self.model, inputs), targets).mean()
+                        loss.backward()  # type: ignore[no-untyped-call]
+                        if measuring and inner == 0:
+                            measuring.record(len(targets))
+                        gradients = [p.grad if p.grad is not None else torch.zeros_like(p) for p in parameters]
+                        if pull:
+                            pull(gradients)
+                        step(gradients)
+                        for parameter in parameters:
+                            parameter.grad = None
                     loss_sum += loss.detach() * len(targets)
                     seen += len(targets)
                 if probe and epoch == 0:

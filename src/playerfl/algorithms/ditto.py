@@ -1,0 +1,72 @@
+"""Ditto: a personal model beside the common one, pulled towards it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from playerfl.algorithms.partial import PartialAlgorithm
+from playerfl.errors import ConfigError, at_least_zero, one_of
+from playerfl.federation.client import Client
+from playerfl.federation.messages import Download, Upload
+from playerfl.learning.job import Pull
+
+
+@dataclass(frozen=True)
+class Ditto(PartialAlgorithm):
+    """FedAvg, and at each site a model of its own:  v_c ← step of f_c(v) + λ/2 · ‖v - w‖².  v_c is reported.
+
+    Paper: Li et al. 2021, Algorithm 1, https://arxiv.org/abs/2012.04221. lam = 0 gives v = Local.
+    Differs: both models train for whole epochs in turn (the paper's code interleaves batches), averages weigh
+    sites by examples. `anchor="post_agg"` pulls towards the merged model of the same round instead of the
+    received one; its last personal step then comes after the last round.
+    """
+
+    lam: float = 0.1
+    personal_epochs: int = 1
+    anchor: Literal["round_start", "post_agg"] = "round_start"
+    personal_learning_rate: float | None = None
+    """Of the personal model; the common one where it is not given."""
+
+    def __post_init__(self) -> None:
+        at_least_zero("lam", self.lam)
+        at_least_zero("personal_epochs", self.personal_epochs)
+        if self.anchor not in ("round_start", "post_agg"):
+            raise ConfigError(one_of(self.anchor, ("round_start", "post_agg"), "anchor"))
+
+    @property
+    def finishes(self) -> bool:
+        return self.anchor == "post_agg"
+
+    async def client_fit(self, client: Client, download: Download) -> Upload:
+        first = "own" not in client.memory
+        if first:
+            self.client_assemble(client, download)
+            client.memory["own"] = client.weights()
+        # With post_agg, what arrives now is the anchor of the round before, so there is none in the first.
+        if self.anchor == "round_start" or not first:
+            await self.client_train_own(client, download)
+        self.client_assemble(client, download)
+        await client.train(stream="aux")
+        upload = self.client_keep(client)
+        client.load(client.memory["own"])
+        return upload
+
+    async def client_train_own(self, client: Client, download: Download) -> None:
+        """The personal model's turn; its statistics and optimiser are its own."""
+        client.load(client.memory["own"])
+        optimizer = client.plan.optimizer
+        if self.personal_learning_rate is not None:
+            optimizer = replace(optimizer, learning_rate=self.personal_learning_rate)  # type: ignore[type-var]
+        pull = Pull(self.received(client, download), self.lam)
+        await client.train(self.personal_epochs, pull=pull, optimizer=optimizer)
+        client.memory["own"] = client.weights()
+
+    async def client_finish(self, client: Client, download: Download) -> None:
+        await self.client_train_own(client, download)
+
+    def client_model(self, client: Client, download: Download) -> None:
+        if "own" in client.memory:
+            client.load(client.memory["own"])
+        else:
+            self.client_assemble(client, download)

@@ -1,0 +1,50 @@
+"""FedBABU: only the body learns, on a head that stays random; the head is tuned at the end."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from playerfl.algorithms.partial import PartialAlgorithm, all_but_last
+from playerfl.algorithms.tuning import tune
+from playerfl.errors import ConfigError, at_least_zero, one_of
+from playerfl.federation.client import Client
+from playerfl.federation.messages import Download
+from playerfl.federation.server import Server
+from playerfl.weights import Weights
+
+
+@dataclass(frozen=True)
+class FedBABU(PartialAlgorithm):
+    """The body is trained and averaged on the common initial head h_0; then each site tunes `finetune`.
+
+    Paper: Oh et al. 2022, Algorithm 1, https://arxiv.org/abs/2106.06042
+    Differs: one epoch of tuning, of the head (the paper: 5, of everything; `finetune="full"`,
+    `finetune_epochs=5`); averages weigh sites by examples.
+    """
+
+    personal_layers: int = 1
+    finetune: Literal["head", "full", "body"] = "head"
+    finetune_epochs: int = 1
+    finetune_learning_rate: float | None = None
+
+    def __post_init__(self) -> None:
+        at_least_zero("finetune_epochs", self.finetune_epochs)
+        if self.finetune not in ("head", "full", "body"):
+            raise ConfigError(one_of(self.finetune, ("head", "full", "body"), "finetune"))
+
+    @property
+    def finishes(self) -> bool:
+        return True
+
+    def cut(self, side: Client | Server) -> int:
+        return all_but_last(side.layers, self.personal_layers)
+
+    async def client_train(self, client: Client, received: Weights) -> None:
+        await client.train(only=self.federated(client))
+
+    async def client_finish(self, client: Client, download: Download) -> None:
+        # From the last model: how well a body does under a random head says nothing about which is best.
+        self.client_assemble(client, download)
+        only = {"head": self.personal(client), "body": self.federated(client), "full": None}[self.finetune]
+        await tune(client, self.finetune_epochs, self.finetune_learning_rate, only)

@@ -1,0 +1,41 @@
+"""LocalAdaptation: FedAvg, then every site tunes the common model on its own data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from playerfl.algorithms.algorithm import Algorithm
+from playerfl.algorithms.tuning import tune
+from playerfl.errors import at_least_zero
+from playerfl.federation.client import Client
+from playerfl.federation.messages import Download, Upload
+
+
+@dataclass(frozen=True)
+class LocalAdaptation(Algorithm):
+    """FedAvg for all rounds; then θ_c ← w and some epochs at each site alone. The tuned model is reported.
+
+    Paper: Yu et al. 2020, section 3.2 (fine-tuning), https://arxiv.org/abs/2002.04758
+    Differs: one epoch (the paper: 100 to 200) from the model the site would select, with a fresh optimiser; no
+    freezing, elastic weight consolidation or distillation.
+    """
+
+    adapt_epochs: int = 1
+    adapt_learning_rate: float | None = None
+    """The training's learning rate where it is not given."""
+
+    def __post_init__(self) -> None:
+        at_least_zero("adapt_epochs", self.adapt_epochs)
+
+    @property
+    def finishes(self) -> bool:
+        return True
+
+    async def client_fit(self, client: Client, download: Download) -> Upload:
+        client.load(download.weights)
+        await client.train()
+        return client.upload()
+
+    async def client_finish(self, client: Client, download: Download) -> None:
+        client.load(download.weights if client.kept is None else client.kept.weights)
+        await tune(client, self.adapt_epochs, self.adapt_learning_rate)
