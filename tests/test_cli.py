@@ -83,6 +83,24 @@ def test_options_win_over_the_file_and_set_wins_over_options(tmp_path: Path) -> 
     assert "batch_size = 16\n" in written
 
 
+def test_selftest_prints_a_table_and_fails_if_an_identity_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from playerfl import selftest
+    from playerfl.algorithms import FedAvg, Local
+
+    equal = selftest.Identity(selftest.Side("FedAvg", FedAvg()), selftest.Side("FedAvg", FedAvg()))
+    wrong = selftest.Identity(selftest.Side("Local", Local()), selftest.Side("FedAvg", FedAvg()))
+    monkeypatch.setattr(selftest, "identities", lambda: iter([equal]))
+    said = playerfl("selftest", cwd=tmp_path)
+    assert said.returncode == 0
+    assert "1 of 1 identities hold" in said.stdout
+    monkeypatch.setattr(selftest, "identities", lambda: iter([equal, wrong]))
+    said = playerfl("selftest", cwd=tmp_path)
+    assert said.returncode == 1
+    assert "differs by" in said.stdout
+    found = json.loads(playerfl("selftest", "--json", cwd=tmp_path).stdout)["identities"]
+    assert [row["holds"] for row in found] == [True, False]
+
+
 def test_lists_say_what_there_is(tmp_path: Path) -> None:
     assert "personal_layers" in playerfl("list", "algorithms", cwd=tmp_path).stdout
     tasks = json.loads(playerfl("list", "tasks", "--json", cwd=tmp_path).stdout)

@@ -256,5 +256,44 @@ def list_(
     print_catalogue(what, entries)
 
 
+@app.command(epilog="[bold]Examples[/bold]\n\n  playerfl selftest\n\n  playerfl selftest --json\n")
+def selftest(
+    as_json: Annotated[bool, typer.Option("--json", help="As JSON on stdout.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
+) -> None:
+    """Check on small made-up sites that every algorithm is what it says: identities that must hold exactly.
+
+    Ends with exit code 1 if one of them does not.
+    """
+    from playerfl.progress import counted
+    from playerfl.selftest import check, identities
+
+    with counted("identities", len(list(identities())), quiet=quiet) as tick:
+        findings = check(lambda _: tick())
+    if as_json:
+        found = [
+            {
+                "left": finding.identity.left.name,
+                "right": finding.identity.right.name,
+                "tolerance": finding.identity.tolerance,
+                "difference": finding.difference,
+                "holds": finding.holds,
+            }
+            for finding in findings
+        ]
+        print(json.dumps({"identities": found}, indent=1))
+    else:
+        from playerfl.report.terminal import print_identities
+
+        print_identities(
+            [
+                (f.identity.left.name, f.identity.right.name, f.identity.tolerance, f.difference, f.holds)
+                for f in findings
+            ]
+        )
+    if not all(finding.holds for finding in findings):
+        raise typer.Exit(1)
+
+
 if __name__ == "__main__":
     main()

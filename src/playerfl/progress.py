@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 from rich.console import Console
@@ -27,6 +27,18 @@ def shown_progress(rounds: Mapping[str, int], *, quiet: bool = False) -> Iterato
             yield _live(bars, rounds)
     else:
         yield _lines()
+
+
+@contextmanager
+def counted(what: str, total: int, *, quiet: bool = False) -> Iterator[Callable[[], None]]:
+    """A function to call after each of `total` things, shown as a bar on a terminal."""
+    if quiet or not sys.stderr.isatty():
+        yield lambda: None
+        return
+    columns = (TextColumn("[bold]{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Bars(*columns, console=Console(stderr=True)) as bars:
+        task = bars.add_task(what, total=total)
+        yield lambda: bars.advance(task)
 
 
 def _bars() -> Bars:

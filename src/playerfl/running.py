@@ -299,7 +299,7 @@ def run_experiments(
     directories: list[RunDirectory] = []
     works = []
     try:
-        with _threads(max(experiment.threads for experiment in experiments)):
+        with limited_threads(max(experiment.threads for experiment in experiments)):
             unfinished = [
                 None if isinstance(place, RunDirectory) and place.is_finished else _ground(experiment, task, grounds)
                 for experiment, place in zip(experiments, places, strict=True)
@@ -334,7 +334,7 @@ async def _already(result: RunResult) -> RunResult:
 
 
 @contextmanager
-def _threads(count: int) -> Iterator[None]:
+def limited_threads(count: int) -> Iterator[None]:
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:

@@ -174,6 +174,17 @@ def test_attention_by_class_name_is_one_layer_with_its_projections() -> None:
     assert modules_of(net) == {"attention": parts, "head": ["head"]}
 
 
+def test_a_wrapper_around_one_attention_is_one_layer() -> None:
+    class WrappedAttention(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner, self.output = Attention(), nn.Linear(4, 4)
+
+    found = modules_of(nn.ModuleDict({"wrapper": WrappedAttention(), "head": nn.Linear(4, 2)}))
+    assert list(found) == ["wrapper", "head"]
+    assert found["wrapper"][-1] == "wrapper.output"
+
+
 def test_a_network_of_several_attentions_is_not_one_layer() -> None:
     class AttentionNet(nn.Module):
         def __init__(self) -> None:
@@ -234,12 +245,12 @@ def test_a_module_called_twice_counts_where_it_is_called_first() -> None:
 
 def test_looking_at_the_flow_leaves_the_model_and_the_random_state_alone() -> None:
     model = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3), nn.Dropout(0.5), nn.Linear(3, 2))
-    model[1].eval()
+    model[2].eval()
     state, random = {k: v.clone() for k, v in model.state_dict().items()}, torch.get_rng_state()
     names(model, torch.randn(4, 3, generator=torch.Generator().manual_seed(0)))
     assert all(torch.equal(state[name], value) for name, value in model.state_dict().items())
     assert torch.equal(random, torch.get_rng_state())
-    assert [module.training for module in model] == [True, False, True, True]
+    assert [module.training for module in model] == [True, True, False, True]
     assert not any(module._forward_pre_hooks for module in model.modules())
 
 

@@ -102,7 +102,7 @@ def test_a_layer_whose_name_begins_another_is_not_taken_for_it(model: nn.Module)
 
 def test_statistics_of_a_norm_whose_name_begins_another_stay_apart() -> None:
     model = nn.ModuleDict()
-    for i in (1, 10):
+    for i in (10, 1):
         model[f"fc{i}"], model[f"bn{i}"] = nn.Linear(2, 2), nn.BatchNorm1d(2)
     entries = LayerMap.of(model).entries
     assert [name for name in entries["fc1"] if "running" in name] == ["bn1.running_mean", "bn1.running_var"]

@@ -217,10 +217,11 @@ def test_the_first_layer_norm_uses_the_first_layer_that_scores() -> None:
     assert found.importance == {"x": 0.0, "y": 1.0, "z": 3.0}
 
 
-@given(st.permutations(sorted(SITES)), st.sampled_from(["none", "first_layer", "last"]))
+@given(st.permutations("abcde"), st.sampled_from(["none", "first_layer", "last"]))
 def test_the_order_of_sites_does_not_matter_by_a_bit(order: list[str], normalise: str) -> None:
-    found = combine_sites({site: SITES[site] for site in order}, normalise=normalise)  # type: ignore[arg-type]
-    assert found == combine_sites(SITES, normalise=normalise)  # type: ignore[arg-type]
+    sites = {**SITES, "d": {"x": math.nan, "y": 1.0}, "e": {"x": 0.0, "y": 0.0}}
+    found = combine_sites({site: sites[site] for site in order}, normalise=normalise)  # type: ignore[arg-type]
+    assert found == combine_sites(sites, normalise=normalise)  # type: ignore[arg-type]
 
 
 @given(st.dictionaries(st.text("abc", min_size=1, max_size=2), positive, min_size=1), positive)

@@ -120,6 +120,21 @@ def _size(count: int) -> str:
     raise AssertionError
 
 
+def print_identities(rows: Sequence[tuple[str, str, float, float, bool]]) -> None:
+    """What must equal what, how closely, and whether it does."""
+    table = Table(title="Identities", title_justify="left")
+    for heading in ("this", "must equal", "how closely", "verdict"):
+        table.add_column(heading)
+    for left, right, tolerance, difference, holds in rows:
+        closely = "bit for bit" if tolerance == 0 else f"to {tolerance:g}"
+        verdict = "[green]holds[/green]" if holds else f"[red]differs by {difference:.3g}[/red]"
+        table.add_row(escape(left), escape(right), closely, verdict)
+    console = _console()
+    console.print(table)
+    held = sum(row[-1] for row in rows)
+    console.print(f"{held} of {len(rows)} identities hold.")
+
+
 def print_catalogue(what: str, entries: Sequence[dict[str, Any]]) -> None:
     """Names, what they are, and their options with defaults."""
     table = Table(show_lines=True)
