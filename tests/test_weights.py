@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from playerfl.weights import digest, num_bytes, weighted_mean
+from playerfl.weights import digest, num_bytes, squared_distance, weighted_mean
 
 FLOATS = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
 finite = st.floats(-1e6, 1e6, width=32)
@@ -92,6 +92,13 @@ def test_the_mean_shares_no_memory_with_the_uploads() -> None:
     weights = torch.ones(2)
     mean_of([weights], [1]).add_(1)
     assert weights.tolist() == [1.0, 1.0]
+
+
+def test_distance_is_measured_over_common_floating_entries_in_float64() -> None:
+    left = {"w": torch.tensor([1.0, 0.5]), "steps": torch.tensor(3), "left": torch.ones(1)}
+    right = {"w": torch.tensor([4097.0, 0.0]), "steps": torch.tensor(9), "right": torch.ones(1)}
+    # float32 would lose the quarter beside 2²⁴.
+    assert squared_distance(left, right) == 4096.0**2 + 0.25
 
 
 def test_bytes_count_every_scalar_at_its_own_size() -> None:

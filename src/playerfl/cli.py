@@ -38,21 +38,20 @@ app = typer.Typer(
 def main() -> None:
     """Runs a command; what the user can mend is said in one sentence, without a traceback."""
     try:
-        app(standalone_mode=False)
+        code = app(standalone_mode=False)
     except PlayerflError as problem:
         _fail(str(problem))
     except (KeyboardInterrupt, typer.Abort):
         _say("interrupted")
         sys.exit(130)
-    except typer.Exit as end:
-        sys.exit(end.exit_code)
     except BrokenPipeError:
         sys.exit(141)
     except Exception as problem:
         if not hasattr(problem, "format_message"):
             raise
         _fail(problem.format_message())
-    sys.exit(0)
+    else:
+        sys.exit(code or 0)
 
 
 def _fail(sentence: str) -> None:

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from playerfl.learning.optimizers import SGD, AdamW, Optimizer
+from playerfl.learning.optimizers import SGD, AdamW, Moreau, Optimizer
 from playerfl.weights import digest
 
 SHAPES = [(3, 4), (4,), (2, 3, 2, 2)]
@@ -83,7 +83,36 @@ def test_sgd_without_momentum_remembers_nothing() -> None:
     assert SGD().slots == ()
 
 
-@pytest.mark.parametrize("optimizer", [AdamW(), SGD(momentum=0.9)])
+def moreau_steps(optimizer: Moreau, steps: int) -> tuple[float, float]:
+    """The weight and its slow copy after some steps from 1 with the gradient 2."""
+    weight = torch.ones(1, dtype=torch.float64)
+    state = {"local": [optimizer.fresh("local", weight)]}
+    step = optimizer.stepper([weight], state)
+    for _ in range(steps):
+        step([torch.full_like(weight, 2.0)])
+    return weight.item(), state["local"][0].item()
+
+
+def test_moreau_with_a_pencil() -> None:
+    # θ: 1 → 1 - 0.1·2 = 0.8 → 0.8 - 0.1·(2 - 0.5·0.2) = 0.61;  then w: 1 - 0.2·0.5·(1 - 0.61) = 0.961.
+    optimizer = Moreau(0.1, 0.2, lam=0.5, inner_steps=2)
+    assert moreau_steps(optimizer, 1) == pytest.approx((0.8, 1.0))
+    assert moreau_steps(optimizer, 2) == pytest.approx((0.61, 0.961))
+
+
+def test_moreau_without_a_pull_is_gradient_descent_beside_a_copy_that_stays() -> None:
+    assert moreau_steps(Moreau(0.1, 0.2, lam=0.0, inner_steps=1), 3) == pytest.approx((1 - 3 * 0.1 * 2, 1.0))
+
+
+def test_moreau_whose_copy_catches_up_at_once_is_gradient_descent() -> None:
+    assert moreau_steps(Moreau(0.1, 1 / 15, lam=15.0, inner_steps=1), 3) == pytest.approx((0.4, 0.4))
+
+
+def test_moreau_decays_weights_towards_zero() -> None:
+    assert moreau_steps(Moreau(0.1, 0.2, lam=0.0, inner_steps=1, weight_decay=3.0), 1)[0] == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize("optimizer", [AdamW(), SGD(momentum=0.9), Moreau(0.1, 0.1, 1.0, 1)])
 def test_a_step_does_not_change_the_gradients(optimizer: Optimizer) -> None:
     parameter, gradient = torch.ones(3), torch.full((3,), 2.0)
     state = {slot: [optimizer.fresh(slot, parameter)] for slot in optimizer.slots}

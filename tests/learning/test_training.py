@@ -19,7 +19,7 @@ from playerfl.learning import training
 from playerfl.learning.job import EvalJob, Measure, Pull, Trained, TrainJob
 from playerfl.learning.losses import cross_entropy
 from playerfl.learning.metrics import accuracy, macro_f1
-from playerfl.learning.optimizers import SGD, AdamW
+from playerfl.learning.optimizers import SGD, AdamW, Moreau
 from playerfl.learning.training import Learner
 from playerfl.weights import Weights, digest
 
@@ -163,6 +163,16 @@ def test_models_of_several_inputs_train_and_score(inputs: Any) -> None:
     (scores,) = EvalJob(learner, after, {"test": examples}).run().values()
     expected = F.cross_entropy(F.linear(2 * X, after["linear.weight"], after["linear.bias"]), Y).item()
     assert scores["loss"] == pytest.approx(expected, rel=1e-6)
+
+
+def test_an_optimiser_may_take_several_steps_on_each_batch() -> None:
+    options: dict[str, Any] = {"examples": InOrder(X, Y), "batch_size": ROWS}
+    three_steps = Moreau(0.1, 0.0, lam=0.0, inner_steps=3)
+    found = train(learner_of(plain()), optimizer=three_steps, measure=Measure(), **options)
+    expected = train(learner_of(plain()), optimizer=SGD(0.1), epochs=3, **options).weights
+    assert all(torch.allclose(found.weights[name], expected[name], atol=1e-6) for name in expected)
+    assert found.profile is not None
+    assert len(found.profile.batches) == 1
 
 
 # Randomness.
@@ -337,6 +347,15 @@ def test_a_convolution_goes_on_bit_for_bit_from_a_state_restored_contiguous(opti
     resumed = train(learner, restored(weights), state=copies, **options).weights
     assert digest(resumed) == digest(went_on)
     assert {slot: digest(held) for slot, held in copies.items()} == {s: digest(held) for s, held in state.items()}
+
+
+def test_images_are_placed_as_convolutions_want_them() -> None:
+    images = TensorExamples(torch.randn(6, 2, 4, 4), Y[:6])
+    placed = learner_of(convolutional()).place(SiteData(images, images, images))
+    for part in (placed.train, placed.validation, placed.test):
+        ((inputs, _),) = part.batches(6)
+        assert inputs.is_contiguous(memory_format=torch.channels_last)
+        assert torch.equal(inputs, images.inputs)  # type: ignore[arg-type]
 
 
 # Batch norm and short batches.

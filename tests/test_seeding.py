@@ -1,0 +1,35 @@
+"""Named random streams: the same everywhere, and apart from the global one."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from playerfl.seeding import own_randomness, seed_for
+
+
+def test_seeds_are_the_same_on_every_machine() -> None:
+    assert seed_for(0, "main", "site-1", 3) == 48_174_587_247_993_947
+
+
+def test_numbers_and_texts_name_different_streams() -> None:
+    parts: list[tuple[int | str, ...]] = [(1,), ("1",), (1, 1), (11,), ("1", 1), (1, "1")]
+    assert len({seed_for(*p) for p in parts}) == len(parts)
+
+
+def test_own_randomness_repeats_itself_and_gives_the_global_state_back() -> None:
+    def draw(seed: int) -> float:
+        with own_randomness(seed):
+            return torch.rand(()).item()
+
+    before = torch.get_rng_state()
+    assert draw(1) == draw(1) != draw(2)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_own_randomness_gives_the_global_state_back_after_an_error() -> None:
+    before = torch.get_rng_state()
+    with pytest.raises(ZeroDivisionError), own_randomness(1):
+        torch.rand(())
+        raise ZeroDivisionError
+    assert torch.equal(torch.get_rng_state(), before)
