@@ -14,12 +14,13 @@ SOURCE = Path(__file__).parents[1] / "src" / "playerfl"
 MAY_IMPORT = {
     "layers": {"layers", "weights", "errors"},
     "data": {"data", "errors", "seeding"},
+    "paper": {"paper"},
     "models": {"models"},
     "learning": {"learning", "layers", "data", "weights", "seeding", "errors"},
     "federation": {"federation", "learning", "layers", "data", "weights", "seeding", "errors"},
     "algorithms": {"algorithms", "federation", "learning", "layers", "data", "weights", "seeding", "errors"},
     "engine": {"engine", "algorithms", "federation", "learning", "layers", "data", "weights", "seeding", "errors"},
-    "tasks": {"tasks", "models", "data", "learning", "layers", "weights", "seeding", "errors"},
+    "tasks": {"tasks", "paper", "models", "data", "learning", "layers", "weights", "seeding", "errors"},
     "report": {"report", "results", "layers", "errors"},
 }
 

@@ -60,7 +60,7 @@ def test_a_comparison_prints_tables_and_leaves_runs_and_a_figure(tmp_path: Path)
     assert "player_fl: round 1/2" in said.stderr
     assert (tmp_path / "here" / "comparison.png").stat().st_size > 10_000
     assert {path.name for path in (tmp_path / "here" / "player_fl").iterdir()} == {
-        "experiment.toml", "environment.json", "scores.csv", "traffic.csv", "layers.json", "timing.json",
+        "experiment.toml", "environment.json", "scores.csv", "traffic.csv", "layers.json", "data.json", "timing.json",
         "finished.json", "weights",
     }  # fmt: skip
 

@@ -87,10 +87,11 @@ class Experiment(BaseModel):
         if name is None:
             raise ConfigError(f"no task given; choose one of {', '.join(sorted(TASKS))}")
         task = task or find_task(name)
-        merged = _merged(task.defaults, settings)
+        algorithm = _resolved_algorithm(settings.get("algorithm", {"name": "player_fl"}))
+        merged = _merged(task.defaults_for(algorithm["name"]), settings)
         merged["task"] = task.name
         merged["data"] = _resolved_data(task, merged.get("data", {}))
-        merged["algorithm"] = _resolved_algorithm(merged.get("algorithm", {"name": "player_fl"}))
+        merged["algorithm"] = algorithm
         merged["device"] = resolve_device(merged.get("device", "auto"))
         return _validated(cls, merged, "")
 

@@ -36,6 +36,7 @@ _FILES = {
     "scores.csv",
     "traffic.csv",
     "layers.json",
+    "data.json",
     "timing.json",
     "checkpoint.safetensors",
     "finished.json",
@@ -54,6 +55,8 @@ class RunResult:
     score_rows: Sequence[Row]
     traffic_rows: Sequence[Row]
     layers: Mapping[str, Any]
+    data: Mapping[str, Any]
+    """Sizes, class counts, fingerprint and notes of the sites' data."""
     weights: Mapping[str, Weights]
     """The model each site keeps, chosen on its validation part."""
     build_model: Callable[[], nn.Module]
@@ -90,7 +93,7 @@ class RunResult:
     @cached_property
     def num_examples(self) -> dict[str, int]:
         """Training examples of each site: the weights of averages."""
-        return {client: int(n) for client, n in self.layers["num_examples"].items()}
+        return {client: int(parts["train"]["examples"]) for client, parts in self.data["sites"].items()}
 
     @cached_property
     def site_scores(self) -> dict[str, dict[str, float]]:
@@ -315,6 +318,7 @@ class RunDirectory:
         self,
         weights: Mapping[str, Weights],
         layers: Mapping[str, Any],
+        data: Mapping[str, Any],
         timing: Mapping[str, Any],
         digest: str,
     ) -> None:
@@ -328,6 +332,7 @@ class RunDirectory:
             contiguous = {name: entry.contiguous() for name, entry in entries.items()}
             write_atomically(folder / f"{quote(client, safe=' ')}.safetensors", save(contiguous))
         self.write_json("layers.json", layers)
+        self.write_json("data.json", data)
         self.write_json("timing.json", timing)
         self.write_json("finished.json", {"weights_digest": digest})
         (self.path / "checkpoint.safetensors").unlink(missing_ok=True)

@@ -14,7 +14,9 @@ from torch import nn
 
 from playerfl.algorithms import ALGORITHMS, Algorithm
 from playerfl.data.checks import check_sites, check_targets
+from playerfl.data.directory import use_data_directory
 from playerfl.data.examples import SiteData
+from playerfl.data.sites import describe
 from playerfl.engine import worker
 from playerfl.engine.loop import run_rounds
 from playerfl.engine.scheduler import drive, gather
@@ -59,6 +61,8 @@ class Ground:
     learner: Learner
     initial: Weights
     build_model: Callable[[], nn.Module]
+    description: Mapping[str, Any]
+    """Sizes, class counts, fingerprint and notes of the data."""
 
 
 def prepare_ground(experiment: Experiment, task: Task) -> Ground:
@@ -78,7 +82,13 @@ def prepare_ground(experiment: Experiment, task: Task) -> Ground:
     initial = {name: entry.detach().clone() for name, entry in state_entries(model).items()}
     learner = Learner(model, layers, task.loss, task.metrics, experiment.device)
     placed = {name: learner.place(site) for name, site in sites.items()}
-    return Ground(placed, learner, initial, lambda: _seeded_model(experiment.seed, task, options))
+    return Ground(
+        placed,
+        learner,
+        initial,
+        lambda: _seeded_model(experiment.seed, task, options),
+        describe(sites, classification=task.classification),
+    )
 
 
 def _seeded_model(seed: int, task: Task, options: DataOptions) -> nn.Module:
@@ -226,7 +236,6 @@ class Run:
                 }
                 for name in layers.names
             ],
-            "num_examples": {name: client.num_examples for name, client in self.clients.items()},
             "decision": self.server.memory.get("decision"),
             "profiles": {
                 name: client.memory["profile"] for name, client in self.clients.items() if "profile" in client.memory
@@ -236,7 +245,7 @@ class Run:
         timing = {"wall_seconds": self._seconds, "runs_side_by_side": self._beside}
         if self.directory:
             whole = digest({f"{site}/{name}": w for site, own in weights.items() for name, w in own.items()})
-            self.directory.finish(weights, found, timing, whole)
+            self.directory.finish(weights, found, self.ground.description, timing, whole)
             return read_result(self.directory, self.ground.build_model)
         return RunResult(
             experiment=self.experiment.model_dump(mode="json"),
@@ -244,6 +253,7 @@ class Run:
             score_rows=self._score_rows,
             traffic_rows=self._traffic_rows,
             layers=found,
+            data=self.ground.description,
             weights=weights,
             build_model=self.ground.build_model,
             timing=timing,
@@ -267,6 +277,7 @@ def read_result(directory: RunDirectory, build_model: Callable[[], nn.Module] | 
         score_rows=directory.read_table("scores.csv", SCORE_COLUMNS),
         traffic_rows=directory.read_table("traffic.csv", TRAFFIC_COLUMNS),
         layers=directory.read_json("layers.json"),
+        data=directory.read_json("data.json"),
         weights=directory.read_weights(),
         build_model=build_model or rebuild,
         timing=directory.read_json("timing.json"),
@@ -367,13 +378,15 @@ def run(
     out: Path | str | None = None,
     overwrite: bool = False,
     device: str = "auto",
+    data_dir: Path | str | None = None,
     listener: Listener | None = None,
 ) -> RunResult:
     """Runs one experiment and gives its result.
 
     `task` is a name or your own `Task` (see `own_task`), `algorithm` a name or an instance. `settings` takes
     everything else an experiment file can say, as {"training.batch_size": 16} or ["training.batch_size=16"].
-    With `out`, the run is kept in that directory and can be resumed; without, nothing is written.
+    With `out`, the run is kept in that directory and can be resumed; without, nothing is written. `data_dir` is where
+    dataset files are ($PLAYERFL_DATA, else the user's cache, where it is not given).
     """
     own = task if isinstance(task, Task) else None
     given: dict[str, Any] = {"task": own.name if own else task, "seed": seed, "device": device}
@@ -387,7 +400,8 @@ def run(
         given = with_setting(given, key, value)
     experiment = Experiment.resolve(given, own)
     place = None if out is None else Path(out)
-    return run_experiments([experiment], [place], own, listener, overwrite=overwrite)[0]
+    with use_data_directory(None if data_dir is None else Path(data_dir)):
+        return run_experiments([experiment], [place], own, listener, overwrite=overwrite)[0]
 
 
 def resume(path: Path | str, *, task: Task | None = None, listener: Listener | None = None) -> RunResult:

@@ -196,6 +196,13 @@ def test_dropout_does_not_touch_the_global_random_state() -> None:
     assert torch.equal(torch.get_rng_state(), before)
 
 
+def test_dropout_differs_where_only_the_stream_does() -> None:
+    first, second = (
+        trained_digest(noisy, examples=InOrder(X, Y), order=torch.Generator().manual_seed(seed)) for seed in (1, 2)
+    )
+    assert first != second
+
+
 def test_dropout_is_on_in_training() -> None:
     def without_dropout() -> nn.Module:
         model = noisy()

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor, nn
 
+from playerfl import paper
 from playerfl.data.examples import SiteData, TensorExamples, as_examples
 from playerfl.data.splits import three_way_split
 from playerfl.errors import DataError
 from playerfl.learning.losses import cross_entropy
 from playerfl.learning.metrics import accuracy, macro_f1
 from playerfl.learning.training import Metric
+from playerfl.models.initial import kaiming
 
 METRICS: dict[str, Metric] = {"f1": macro_f1, "accuracy": accuracy}
 
@@ -32,6 +34,24 @@ class DataOptions(BaseModel):
     """Whether sites with one class, or fewer rows than a batch, may take part."""
 
 
+class PaperOptions(DataOptions):
+    """What the paper's tasks add: how large the network is, and how it starts."""
+
+    size: Literal["paper", "small", "tiny"] = "paper"
+    """The paper's widths, a quarter of them (for studies on a CPU), or an eighth (for tests)."""
+    init: Literal["default", "kaiming"] = "default"
+    """torch's own initial weights, or kaiming-normal with zero biases."""
+
+    def width(self, paper: int) -> int:
+        """A layer's width at the chosen size."""
+        return max(1, paper // {"paper": 1, "small": 4, "tiny": 8}[self.size])
+
+    def initialised(self, model: nn.Module) -> nn.Module:
+        if self.init == "kaiming":
+            kaiming(model)
+        return model
+
+
 @dataclass(frozen=True)
 class Task:
     """Everything an experiment needs to know of a dataset."""
@@ -45,10 +65,22 @@ class Task:
     metrics: Mapping[str, Metric] = field(default_factory=lambda: METRICS)
     defaults: Mapping[str, Any] = field(default_factory=dict)
     """Values for the experiment where the user gives none: {"rounds": 20, "training": {…}}."""
+    paper: str | None = None
+    """Its name in the paper's tables, if it is there."""
 
     @property
     def classification(self) -> bool:
         return bool(self.metrics)
+
+    def defaults_for(self, algorithm: str) -> dict[str, Any]:
+        """`defaults`, with the paper's rounds and its learning rate for this algorithm where it prints them."""
+        found = dict(self.defaults)
+        if self.paper is not None:
+            found.setdefault("rounds", paper.protocol(self.paper)["rounds"])
+            rate = paper.learning_rates(self.paper).get(algorithm)
+            if rate is not None:
+                found["training"] = {"learning_rate": rate, **found.get("training", {})}
+        return found
 
 
 def own_task(

@@ -1,0 +1,122 @@
+"""FedRep: first the head on a fixed body, then the body on a fixed head."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+
+from algorithms.watching import LAYERS, build_own, entries_of, part_of, same_bits, watch
+from federations import assert_same, build, federate, largest_difference, task
+from playerfl.algorithms import FedAvg, FedPer, FedRep, Local
+from playerfl.federation.client import Client
+from playerfl.weights import Weights
+
+BODIES = {
+    "mlp": ("0", "2", "4"),
+    "batch norm": ("0", "1", "3", "4"),
+    "dropout": ("0", "3"),
+    "convolutional": ("1", "3"),
+}
+HEADS = {"mlp": "6", "batch norm": "6", "dropout": "5", "convolutional": "6"}
+optimisers = pytest.mark.parametrize(
+    "optimizer",
+    [
+        {"training.optimizer": "adamw", "training.weight_decay": 0.5},
+        {"training.optimizer": "sgd", "training.momentum": 0.9, "training.weight_decay": 0.5},
+    ],
+    ids=["adamw", "sgd"],
+)
+
+
+@optimisers
+@pytest.mark.parametrize("model", BODIES)
+def test_the_head_phase_leaves_the_bits_of_the_body(model: str, optimizer: dict[str, object]) -> None:
+    """Statistics of its batch norms included; decay and momentum would move what is only given no gradient."""
+    watched = watch(build(FedRep(head_epochs=2, body_epochs=0), task(model), **optimizer))
+    initial = watched.run.ground.initial
+    for site, own in watched.result.weights.items():
+        assert same_bits(part_of(own, *BODIES[model]), part_of(initial, *BODIES[model])), site
+        assert not same_bits(part_of(own, HEADS[model]), part_of(initial, HEADS[model]))
+
+
+@optimisers
+@pytest.mark.parametrize("model", BODIES)
+def test_the_body_phase_leaves_the_bits_of_the_head(model: str, optimizer: dict[str, object]) -> None:
+    watched = watch(build(FedRep(head_epochs=0, body_epochs=2), task(model), **optimizer))
+    initial = watched.run.ground.initial
+    for site, own in watched.result.weights.items():
+        assert same_bits(part_of(own, HEADS[model]), part_of(initial, HEADS[model])), site
+        assert not same_bits(part_of(own, BODIES[model][0]), part_of(initial, BODIES[model][0]))
+
+
+@dataclass(frozen=True)
+class WithNotes(FedRep):
+    """Remembers what both parts are between the phases."""
+
+    async def client_train(self, client: Client, received: Weights) -> None:
+        await client.train(self.head_epochs, only=self.personal(client))
+        client.memory["head after its phase"] = client.weights(self.personal(client))
+        client.memory["body before its phase"] = client.weights(self.federated(client))
+        await client.train(self.body_epochs, only=self.federated(client))
+
+
+@optimisers
+def test_within_a_round_each_phase_moves_its_own_part_only(optimizer: dict[str, object]) -> None:
+    """After earlier rounds, when momentum of both parts is there to be misused."""
+    watched = watch(build_own(WithNotes(), **optimizer))
+    for site, client in watched.run.clients.items():
+        last = watched.fits(site)[-1]
+        assert same_bits(client.memory["head after its phase"], part_of(watched.result.weights[site], "6"))
+        assert same_bits(client.memory["body before its phase"], last.down)
+        assert not same_bits(last.up, last.down)
+
+
+@dataclass(frozen=True)
+class BodyFirst(FedRep):
+    async def client_train(self, client: Client, received: Weights) -> None:
+        await client.train(self.body_epochs, only=self.federated(client))
+        await client.train(self.head_epochs, only=self.personal(client))
+
+
+def test_the_order_of_the_phases_matters() -> None:
+    backwards = watch(build_own(BodyFirst())).result
+    assert largest_difference(backwards, federate(FedRep())) > 1e-4
+
+
+def test_the_head_learns_first() -> None:
+    """After one round the head is that of a body that has not moved yet, not of the body that is uploaded."""
+    both, head_only = (federate(FedRep(body_epochs=epochs), rounds=1) for epochs in (1, 0))
+    for site in both.clients:
+        assert same_bits(part_of(both.weights[site], "6"), part_of(head_only.weights[site], "6"))
+
+
+@pytest.mark.parametrize("personal", [1, 2, 3])
+def test_only_the_body_travels_and_it_is_common(personal: int) -> None:
+    watched = watch(build(FedRep(personal_layers=personal)))
+    body = LAYERS[: 4 - personal]
+    for site in watched.result.clients:
+        first, *later = watched.to(site)
+        assert same_bits(first.down, watched.run.ground.initial)
+        assert all(m.down.keys() == entries_of(watched.run, body) for m in later)
+        assert all(m.up.keys() == entries_of(watched.run, body) for m in watched.fits(site))
+        assert same_bits(part_of(watched.result.weights[site], *body), part_of(watched.run.server.weights, *body))
+    heads = [part_of(watched.result.weights[site], "6") for site in ("site-0", "site-1")]
+    assert not same_bits(*heads)
+
+
+@pytest.mark.parametrize("model", BODIES)
+def test_without_a_head_it_is_fedavg_and_without_a_body_local(model: str) -> None:
+    layers = {"mlp": 4}.get(model, 3)
+    assert_same(federate(FedRep(personal_layers=0), task(model)), federate(FedAvg(), task(model)))
+    alone = federate(FedRep(personal_layers=layers), task(model))
+    assert largest_difference(alone, federate(Local(), task(model))) == 0
+
+
+def test_it_is_not_fedper() -> None:
+    assert largest_difference(federate(FedRep()), federate(FedPer())) > 1e-4
+
+
+@pytest.mark.parametrize(("head", "body"), [(1, 1), (3, 1), (0, 2)])
+def test_epochs_are_those_of_both_phases(head: int, body: int) -> None:
+    assert watch(build(FedRep(head_epochs=head, body_epochs=body))).epochs == 3 * 3 * (head + body)
