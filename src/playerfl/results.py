@@ -169,7 +169,8 @@ def choose_rounds(rows: Sequence[Row], num_examples: Mapping[str, int], selectio
         elif selection == "client_best":
             chosen[client] = lowest(lambda r, c=client: losses[r][c], rounds)  # type: ignore[misc]
         else:
-            chosen[client] = lowest(lambda r: sum(losses[r][c] * n for c, n in num_examples.items()), rounds)
+            common = [round_ for round_ in rounds if losses[round_].keys() >= num_examples.keys()]
+            chosen[client] = lowest(lambda r: sum(losses[r][c] * n for c, n in num_examples.items()), common)
     return chosen
 
 

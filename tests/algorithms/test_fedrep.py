@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from algorithms.watching import LAYERS, build_own, entries_of, part_of, same_bits, watch
-from federations import assert_same, build, federate, largest_difference, task
+from algorithms.watching import LAYERS, assert_same_models, build_own, entries_of, part_of, same_bits, watch
+from federations import build, federate, largest_difference, task
 from playerfl.algorithms import FedAvg, FedPer, FedRep, Local
 from playerfl.federation.client import Client
 from playerfl.weights import Weights
@@ -108,9 +108,8 @@ def test_only_the_body_travels_and_it_is_common(personal: int) -> None:
 @pytest.mark.parametrize("model", BODIES)
 def test_without_a_head_it_is_fedavg_and_without_a_body_local(model: str) -> None:
     layers = {"mlp": 4}.get(model, 3)
-    assert_same(federate(FedRep(personal_layers=0), task(model)), federate(FedAvg(), task(model)))
-    alone = federate(FedRep(personal_layers=layers), task(model))
-    assert largest_difference(alone, federate(Local(), task(model))) == 0
+    assert_same_models(federate(FedRep(personal_layers=0), task(model)), federate(FedAvg(), task(model)))
+    assert_same_models(federate(FedRep(personal_layers=layers), task(model)), federate(Local(), task(model)))
 
 
 def test_it_is_not_fedper() -> None:
@@ -120,3 +119,9 @@ def test_it_is_not_fedper() -> None:
 @pytest.mark.parametrize(("head", "body"), [(1, 1), (3, 1), (0, 2)])
 def test_epochs_are_those_of_both_phases(head: int, body: int) -> None:
     assert watch(build(FedRep(head_epochs=head, body_epochs=body))).epochs == 3 * 3 * (head + body)
+
+
+@pytest.mark.parametrize("fedrep", [FedRep(body_epochs=0), FedRep(head_epochs=0), FedRep(personal_layers=4)])
+def test_the_training_loss_is_a_number_where_one_phase_is_empty(fedrep: FedRep) -> None:
+    scores = federate(fedrep).scores
+    assert scores[scores["split"] == "train"]["value"].notna().all()

@@ -78,7 +78,10 @@ class LoaderExamples:
     change: Callable[[Tensor], Tensor] = lambda tensor: tensor
 
     def __len__(self) -> int:
-        return len(self.loader.dataset)  # type: ignore[arg-type]
+        if self.loader.batch_sampler is None:
+            return len(self.loader.dataset)  # type: ignore[arg-type]
+        rows = len(self.loader.sampler)  # type: ignore[arg-type]
+        return rows - rows % self.loader.batch_size if self.loader.drop_last else rows  # type: ignore[operator]
 
     def batches(self, size: int, order: torch.Generator | None = None, *, join_single: bool = False) -> Iterator[Batch]:
         del size, join_single
@@ -109,6 +112,15 @@ def as_examples(source: object, what: str = "data") -> Examples:
     >>> len(as_examples((torch.zeros(4, 2), torch.zeros(4, dtype=torch.long))))
     4
     """
+    try:
+        return _read(source, what)
+    except (DataError, TypeError, ValueError) as problem:
+        if isinstance(problem, DataError) and str(problem).startswith(what):
+            raise
+        raise DataError(f"{what}: {problem}") from problem
+
+
+def _read(source: object, what: str) -> Examples:
     if isinstance(source, TensorExamples | LoaderExamples):
         return source
     if isinstance(source, DataLoader):

@@ -24,7 +24,7 @@ def dirichlet_partition(
     >>> sum(len(part) for part in parts)
     200
     """
-    if not alpha > 0:
+    if not 0 < alpha < float("inf"):
         raise DataError(f"alpha must be greater than 0, not {alpha}; 0.5 is usual")
     if sites < 1:
         raise DataError(f"the number of sites must be at least 1, not {sites}")

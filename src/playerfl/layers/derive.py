@@ -10,6 +10,7 @@ import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.parameter import is_lazy
+from torch.nn.utils.parametrize import is_parametrized
 
 from playerfl.errors import LayerError
 
@@ -68,24 +69,30 @@ def derive_groups(model: nn.Module, example: object = None) -> list[tuple[str, l
 
 def _own_entries(path: str, module: nn.Module) -> list[str]:
     prefix = f"{path}." if path else ""
-    return [prefix + name for name, _ in module.named_parameters(recurse=False)]
+    entries = [prefix + name for name, _ in module.named_parameters(recurse=False)]
+    if not entries:
+        entries = [prefix + name for name, _ in module.named_buffers(recurse=False)]
+    return entries
 
 
 def _is_norm(module: nn.Module) -> bool:
     return isinstance(module, _NORMS) or type(module).__name__.endswith("Norm")
 
 
-def _owns_parameters(module: nn.Module) -> bool:
-    return next(module.parameters(recurse=False), None) is not None
+def _owns_state(module: nn.Module) -> bool:
+    """Parameters, or a norm's statistics."""
+    if next(module.parameters(recurse=False), None) is not None:
+        return True
+    return _is_norm(module) and next(module.buffers(recurse=False), None) is not None
 
 
 def _in_order_of_flow(model: nn.Module, example: object) -> list[tuple[str, nn.Module]]:
     """Modules that own parameters, by first use in a forward pass; a module never called stays behind its
     predecessor in registration order (its weights may be used directly)."""
-    registered = [(path, module) for path, module in model.named_modules() if _owns_parameters(module)]
-    for path, module in registered:
-        if any(is_lazy(p) for p in module.parameters(recurse=False)):
-            raise LayerError(f"module {path!r} is lazy and has no shape yet; run one forward pass first")
+    # A module under two names is listed twice: its tensors are then tied.
+    every = model.named_modules(remove_duplicate=False)
+    registered = [(path, module) for path, module in every if _owns_state(module)]
+    refuse_lazy(model)
     if example is None:
         return registered
     called = _order_of_calls(model, example)
@@ -95,6 +102,12 @@ def _in_order_of_flow(model: nn.Module, example: object) -> list[tuple[str, nn.M
         rank = called.get(id(module), rank)
         keys[path] = (rank, position)
     return sorted(registered, key=lambda item: keys[item[0]])
+
+
+def refuse_lazy(model: nn.Module) -> None:
+    for path, module in model.named_modules():
+        if any(is_lazy(p) for p in module.parameters(recurse=False)):
+            raise LayerError(f"module {path!r} is lazy and has no shape yet; run one forward pass first")
 
 
 def _order_of_calls(model: nn.Module, example: object) -> dict[int, int]:
@@ -132,6 +145,8 @@ def _unit_of(model: nn.Module, path: str) -> tuple[str, str | None]:
             return here, block
         inside_block = block is not None and block == ".".join(steps[:depth])
         if inside_block and _FEED_FORWARD.search(type(module).__name__):
+            return here, block
+        if is_parametrized(module):
             return here, block
     return path or "parameters", block
 

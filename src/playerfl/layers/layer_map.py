@@ -9,7 +9,7 @@ from typing import Literal
 from torch import Tensor, nn
 
 from playerfl.errors import LayerError, one_of
-from playerfl.layers.derive import derive_groups
+from playerfl.layers.derive import derive_groups, refuse_lazy
 from playerfl.weights import Weights
 
 LayerName = str
@@ -65,6 +65,9 @@ class LayerMap:
         """
         if tie_policy not in ("first", "local", "error"):
             raise LayerError(one_of(tie_policy, ("first", "local", "error"), "tie_policy"))
+        if statistics not in ("follow", "local"):
+            raise LayerError(one_of(statistics, ("follow", "local"), "statistics"))
+        refuse_lazy(model)
         declared = getattr(model, "layer_groups", None)
         groups = list(declared()) if callable(declared) else derive_groups(model, example)
         return cls._from_groups(model, groups, tie_policy, statistics)
@@ -133,7 +136,8 @@ class LayerMap:
         chosen = self.names if layers is None else tuple(layers)
         if unknown := [layer for layer in chosen if layer not in self.entries]:
             raise LayerError(f"layer {unknown[0]!r} is unknown; the model has {', '.join(self.names)}")
-        return {name: weights[name] for layer in chosen for name in self.entries[layer] if name in weights}
+        members = (name for layer in self.names if layer in chosen for name in self.entries[layer])
+        return {name: weights[name] for name in members if name in weights}
 
     def travelling(self, weights: Mapping[str, Tensor], layers: Iterable[LayerName] | None = None) -> Weights:
         """As `select`, without what never leaves a site."""
@@ -142,6 +146,8 @@ class LayerMap:
 
     def straddling(self, cut: int) -> dict[str, tuple[LayerName, ...]]:
         """Tied entries with users on both sides of a cut after `cut` layers."""
+        if cut >= len(self.names):
+            return {}
         federated = set(self.names[:cut])
         return {
             entry: layers

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, Literal, Self
 
 import torch
@@ -61,13 +62,15 @@ class SensitivityProbe:
         self.max_batches = max_batches
         self._num_examples = 0
         self._recorded = 0
-        self._recorder = ScoreRecorder(
+        self._new_recorder = partial(
+            ScoreRecorder,
             dict(model.named_parameters()),
             self.layers,
             include_bias=include_bias,
             weight_batches=weight_batches,
             touched_rows=embedding_tables(model) if embedding_rows == "touched" else frozenset(),
         )
+        self._recorder = self._new_recorder()
         self._handle: Any = None
 
     def attach(self, optimizer: torch.optim.Optimizer) -> Self:
@@ -108,6 +111,7 @@ class SensitivityProbe:
         """
         if self.mode == "running":
             raise LayerError("mode 'running' measures during training: use attach(optimizer)")
+        self._recorder, self._num_examples = self._new_recorder(), 0
         with _left_as_it_was(self.model):
             self.model.train(self.mode == "one_batch")
             self._pass_over(batches, loss)

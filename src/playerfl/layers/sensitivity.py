@@ -22,6 +22,7 @@ Normalise = Literal["none", "first_layer", "last"]
 Reduce = Literal["mean", "median"]
 
 
+@torch.no_grad()
 def layer_importance(
     weights: Mapping[str, Tensor],
     gradients: Mapping[str, Tensor | None],
@@ -59,7 +60,7 @@ def scored_entries(
     left_out = layers.frozen | layers.buffers
 
     def counts(name: str) -> bool:
-        return name not in left_out and (include_bias or name.rpartition(".")[2] != "bias")
+        return name not in left_out and (include_bias or "bias" not in name.rpartition(".")[2])
 
     return {layer: [name for name in names if counts(name)] for layer, names in layers.entries.items()}
 
@@ -140,22 +141,24 @@ def combine_sites(
         raise LayerError("client_weight='samples' needs num_examples and reduce='mean'")
 
     usable, warnings = _usable_sites(scores)
+    layers = list(next(iter(usable.values())))
     rows: dict[str, list[float]] = {}
     for site, importance in usable.items():
-        values = list(importance.values())
+        if importance.keys() != usable[next(iter(usable))].keys():
+            raise LayerError(f"{site} scores other layers than {next(iter(usable))}; all sites need the same model")
+        values = [importance[layer] for layer in layers]
         scale = {"none": 1.0, "first_layer": _first_positive(values), "last": math.fsum(values)}[normalise]
         rows[site] = [value / scale for value in values]
-    layers = list(next(iter(usable.values())))
 
     if reduce == "median":
         sums = [list(accumulate(row)) for row in rows.values()]
         middle = [median(column) for column in zip(*sums, strict=True)]
         combined = [middle[0], *(b - a for a, b in pairwise(middle))]
-    else:
-        share = {site: num_examples[site] if num_examples and client_weight == "samples" else 1 for site in rows}
-        total = sum(share.values())
-        combined = [math.fsum(rows[site][i] * share[site] for site in rows) / total for i in range(len(layers))]
-    return Combined(dict(zip(layers, combined, strict=True)), warnings + _dominating_site(rows))
+        return Combined(dict(zip(layers, combined, strict=True)), warnings)
+    share = {site: num_examples[site] if num_examples and client_weight == "samples" else 1 for site in rows}
+    shared = {site: [value * share[site] for value in row] for site, row in rows.items()}
+    combined = [math.fsum(column) / sum(share.values()) for column in zip(*shared.values(), strict=True)]
+    return Combined(dict(zip(layers, combined, strict=True)), warnings + _dominating_site(shared))
 
 
 def _usable_sites(scores: Mapping[str, Importance]) -> tuple[dict[str, Importance], list[str]]:
@@ -224,21 +227,25 @@ class ScoreRecorder:
         norms = torch.zeros(len(self._names), dtype=_wide(self._parameters))
         if present:
             dense = [_dense(found[i]) for i in present]
-            products = torch._foreach_mul([self._parameters[i].detach() for i in present], dense)
+            held = [self._parameters[i].detach() for i in present]
+            if held[0].dtype in (torch.float16, torch.bfloat16):
+                held = [p.float() for p in held]
+            products = torch._foreach_mul(held, [g.to(p.dtype) for p, g in zip(held, dense, strict=True)])
             # The sum of squares underflows in float32 for small late-training gradients.
             values = torch.stack(torch._foreach_norm(products, 2, dtype=_wide(products)))
             norms = values if len(present) == len(self._names) else norms.to(values.device)
             if norms is not values:
                 norms[present] = values
             self._touched_counts.append(
-                {
+                dict.fromkeys(self._touched, torch.tensor(0))
+                | {
                     self._names[i]: (gradient != 0).any(dim=1).sum()
                     for i, gradient in zip(present, dense, strict=True)
                     if self._names[i] in self._touched
                 }
             )
         else:
-            self._touched_counts.append({})
+            self._touched_counts.append(dict.fromkeys(self._touched, torch.tensor(0)))
         self._norms.append(norms)
         self._batch_sizes.append(batch_size)
 

@@ -157,7 +157,7 @@ def _first_jump(
         if not known:
             return None, ""
         p, ratio = max(known, key=lambda item: (item[1], -item[0]))
-        return p, f"{layers[p]} scores {ratio:.3g} times {layers[p - 1]}, the largest jump"
+        return p, f"the score rises {ratio:.3g} times at {layers[p]}, the largest jump"
     assert threshold is not None
     for p, ratio in known:
         if ratio > threshold:
@@ -190,7 +190,7 @@ def _close_calls(
     found: int | None,
 ) -> list[str]:
     """Boundaries, up to the one that decided, whose ratio is so near the threshold that chance may decide."""
-    if threshold is None:
+    if threshold is None or math.isinf(threshold):
         return []
     decisive = ratios[:found]
     return [
@@ -218,7 +218,7 @@ def choose_cut(
     ('x',)
     """
 
-    def cut_with(normalise: Normalise) -> Cut:
+    def cut_with(normalise: Normalise, on_no_transition: OnNoTransition) -> Cut:
         combined = combine_sites(
             scores,
             num_examples=num_examples,
@@ -229,9 +229,9 @@ def choose_cut(
         cut = transition_point(combined.importance, rule, threshold, on_no_transition=on_no_transition, fixed=fixed)
         return replace(cut, warnings=(*combined.warnings, *cut.warnings))
 
-    cut = cut_with(normalise)
+    cut = cut_with(normalise, on_no_transition)
     other: Normalise = "first_layer" if normalise == "none" else "none"
-    elsewhere = cut_with(other).index
+    elsewhere = cut_with(other, "all" if on_no_transition == "error" else on_no_transition).index
     if elsewhere == cut.index:
         return cut
     note = f"with normalise={other!r} the cut would be after {elsewhere} layers instead of {cut.index}"

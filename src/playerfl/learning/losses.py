@@ -52,7 +52,9 @@ class FocalLoss:
     def __call__(self, output: Any, targets: Tensor) -> Tensor:
         log_p = F.log_softmax(logits_of(output), dim=-1).gather(-1, targets.unsqueeze(-1)).squeeze(-1)
         # 1 - p through expm1: for confident predictions 1 - exp(log p) would cancel to 0 and lose its gradient.
-        loss = -((-torch.expm1(log_p)) ** self.gamma) * log_p if self.gamma else -log_p
+        # The floor keeps the slope of (1 - p)^γ finite where p is 1 and γ below 1.
+        wrong = (-torch.expm1(log_p)).clamp_min(torch.finfo(log_p.dtype).tiny)
+        loss = -(wrong**self.gamma) * log_p if self.gamma else -log_p
         if self.alpha is not None:
             loss = loss * torch.as_tensor(self.alpha, dtype=loss.dtype, device=loss.device)[targets]
         return loss

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 
 from playerfl.data.examples import Examples, SiteData
 from playerfl.errors import DataError
@@ -48,7 +48,9 @@ class Learner:
         self.metrics = dict(metrics)
         self._entries = state_entries(self.model)
         self._parameters = dict(self.model.named_parameters())
-        self._batch_norms = [(path, m) for path, m in self.model.named_modules() if isinstance(m, _BatchNorm)]
+        self._norms = [(path, m) for path, m in self.model.named_modules() if isinstance(m, _NormBase)]
+        self._batch_norms = [m for _, m in self._norms if isinstance(m, _BatchNorm)]
+        self._owner = {entry: layer for layer, entries in layers.entries.items() for entry in entries}
 
     def weights(self) -> Weights:
         """Copies of the scratch model's entries, on the CPU, where they are exchanged and averaged."""
@@ -78,8 +80,7 @@ class Learner:
         if not chosen or job.epochs == 0:
             return Trained(self.weights(), float("nan"))
         parameters = [self._parameters[name] for name in chosen]
-        step = job.optimizer.stepper(parameters, self._state(job.optimizer, job.state, chosen))
-        pull = _pull_on(parameters, chosen, job)
+        steps: dict[tuple[str, ...], Callable[[], None]] = {}
         probe = _probe(self.model, self.layers, job.measure)
         profile: Profile | None = None
 
@@ -96,10 +97,11 @@ class Learner:
                         loss.backward()  # type: ignore[no-untyped-call]
                         if measuring and inner == 0:
                             measuring.record(len(targets))
-                        gradients = [p.grad if p.grad is not None else torch.zeros_like(p) for p in parameters]
-                        if pull:
-                            pull(gradients)
-                        step(gradients)
+                        # As torch's own optimisers do, parameters the batch did not use are left alone.
+                        used = tuple(name for name, p in zip(chosen, parameters, strict=True) if p.grad is not None)
+                        if used not in steps:
+                            steps[used] = self._step(used, job)
+                        steps[used]()
                         for parameter in parameters:
                             parameter.grad = None
                     loss_sum += loss.detach() * len(targets)
@@ -109,6 +111,19 @@ class Learner:
         if not seen:
             raise DataError("a site has no training examples; every site needs some")
         return Trained(self.weights(), float(loss_sum) / seen, profile)
+
+    def _step(self, names: tuple[str, ...], job: TrainJob) -> Callable[[], None]:
+        parameters = [self._parameters[name] for name in names]
+        step = job.optimizer.stepper(parameters, self._state(job.optimizer, job.state, list(names)))
+        pull = _pull_on(parameters, list(names), job)
+
+        def move() -> None:
+            gradients = [p.grad for p in parameters if p.grad is not None]
+            if pull:
+                pull(gradients)
+            step(gradients)
+
+        return move
 
     def _profile(self, probe: SensitivityProbe, job: TrainJob) -> Profile:
         if probe.mode == "running":
@@ -169,9 +184,11 @@ class Learner:
         """Train mode for the chosen parameters; frozen layers' batch-norm statistics stay as they are."""
         train = set(chosen)
         self.model.train()
-        for path, module in self._batch_norms:
+        moving = {self._owner[name] for name in chosen}
+        for path, module in self._norms:
             own = [f"{path}.{name}" if path else name for name, _ in module.named_parameters(recurse=False)]
-            if own and not train.intersection(own):
+            statistics = f"{path}.running_mean" if path else "running_mean"
+            if not train.intersection(own) if own else self._owner.get(statistics, None) not in moving:
                 module.eval()
         for name, parameter in self._parameters.items():
             parameter.requires_grad_(name in train)

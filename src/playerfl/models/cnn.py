@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -21,10 +21,12 @@ class ConvNet(nn.Module):
         kernel: int = 3,
         padding: int = 1,
         pool_after: Collection[int] = (),
+        dropout: Mapping[int, float] | None = None,
     ) -> None:
-        """`pool_after`: numbers of the convolutions (from 1) that are followed by 2x2 max pooling."""
+        """`pool_after`, `dropout`: numbers of the convolutions (from 1) followed by 2x2 max pooling, by dropout."""
         super().__init__()
         self.pool_after = frozenset(pool_after)
+        self.dropout = dict(dropout or {})
         self.convolutions = [f"conv{i}" for i in range(1, len(widths) + 1)]
         for name, (inputs, outputs) in zip(
             self.convolutions, zip([channels, *widths], widths, strict=False), strict=True
@@ -40,6 +42,8 @@ class ConvNet(nn.Module):
                 # Pooling before ReLU gives the same values as after it, on a quarter of the pixels.
                 x = F.max_pool2d(x, 2)
             x = x.relu()
+            if number in self.dropout:
+                x = F.dropout(x, self.dropout[number], self.training)
         out: Tensor = self.fc2(self.fc1(x.mean((2, 3))).relu())
         return out
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any, Literal
 
-from playerfl.errors import ConfigError
+from playerfl.errors import ConfigError, one_of
 from playerfl.results import RunResult
 
 ClientAverage = Literal["samples", "uniform"]
@@ -84,6 +84,8 @@ def compare(
     """
     if not results:
         raise ConfigError("there are no runs to compare")
+    if client_average not in ("samples", "uniform"):
+        raise ConfigError(one_of(client_average, ("samples", "uniform"), "client_average"))
     names = [result.algorithm for result in results]
     if len(set(names)) != len(names):
         raise ConfigError(f"each algorithm may occur once in a comparison, not {', '.join(names)}")
@@ -99,6 +101,8 @@ def _must_share(results: Sequence[RunResult]) -> None:
         values = [result.experiment.get(key) for result in results]
         if any(value != values[0] for value in values):
             raise ConfigError(f"these runs differ in {key!r}, so they cannot be compared: {values}")
+    if any(result.num_examples != results[0].num_examples for result in results):
+        raise ConfigError("these runs differ in their sites or the sites' sizes, so they cannot be compared")
 
 
 def _summary(result: RunResult, baselines: Sequence[RunResult], client_average: str) -> AlgorithmSummary:
