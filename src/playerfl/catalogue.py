@@ -7,6 +7,7 @@ from typing import Any
 from playerfl.algorithms import ALGORITHMS
 from playerfl.experiment import algorithm_options
 from playerfl.tasks import TASKS
+from playerfl.tasks.folder import folder_task
 
 
 def algorithms() -> list[dict[str, Any]]:
@@ -22,12 +23,12 @@ def algorithms() -> list[dict[str, Any]]:
 
 
 def tasks() -> list[dict[str, Any]]:
-    """Name, contents and data options with their defaults."""
+    """Name, contents and data options with their defaults; last, what a folder of your own is read with."""
     return [
         {
             "name": name,
             "about": task.about,
             "options": {option: field.default for option, field in task.options.model_fields.items()},
         }
-        for name, task in TASKS.items()
+        for name, task in (*TASKS.items(), ("FOLDER", folder_task(".")))
     ]

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from playerfl.data_cli import data_app
 from playerfl.errors import ConfigError, PlayerflError, one_of
 from playerfl.version import __version__
 
@@ -33,6 +35,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+app.add_typer(data_app)
 
 
 def main() -> None:
@@ -88,6 +91,8 @@ _RUN_EXAMPLES = """
 
   playerfl run digits -a fedper --set algorithm.personal_layers=2 --set training.batch_size=32
 
+  playerfl run ./hospitals -a local -a fedavg --set data.target=outcome
+
   playerfl run --config experiment.toml --json > result.json
 
   playerfl run --resume runs/first
@@ -97,6 +102,9 @@ _RUN_EXAMPLES = """
 @app.command(epilog=_RUN_EXAMPLES)
 def run(
     task: Annotated[str | None, typer.Argument()] = None,
+    task_option: Annotated[
+        str | None, typer.Option("--task", metavar="TASK", help="The same as TASK, for those who prefer an option.")
+    ] = None,
     algorithm: Annotated[
         list[str] | None,
         typer.Option("--algorithm", "-a", help="Repeat to run several side by side and compare them."),
@@ -120,10 +128,13 @@ def run(
 ) -> None:
     """Train one or several algorithms on a task and show what each site gets out of it.
 
-    TASK is what to train on: `playerfl list tasks` shows what there is.
+    TASK is what to train on: a name (`playerfl list tasks` shows what there is), a folder with one file per site, or
+    FILE.py:NAME for a task of your own.
     """
+    if task is not None and task_option is not None:
+        raise ConfigError(f"give the task once, not as {task!r} and as --task {task_option!r}")
     given = {
-        "task": task,
+        "task": task if task is not None else task_option,
         "rounds": rounds,
         "seed": seed,
         "training.learning_rate": learning_rate,
@@ -171,7 +182,9 @@ def _named(table: dict[str, Any], name: str) -> dict[str, Any]:
 
 def _next_free(folder: Path, experiments: list[Experiment]) -> Path:
     names = "-".join(experiment.algorithm["name"] for experiment in experiments)
-    stem = f"{experiments[0].task}-{names}-seed{experiments[0].seed}"
+    # A task may be a path; only its last part, and only letters and the like, belong into the name of a directory.
+    task = re.sub(r"[^\w.-]+", "-", Path(experiments[0].task).name).strip("-.") or "task"
+    stem = f"{task}-{names}-seed{experiments[0].seed}"
     number = 1
     while (folder / f"{stem}-{number}").exists():
         number += 1
@@ -221,6 +234,8 @@ def _show(results: list[RunResult], home: Path, *, as_json: bool) -> None:
         for result in results:
             print_cut(result)
         print_comparison(summaries)
+    for note in results[0].data["notes"]:
+        _say(f"note: {note}")
     try:
         from playerfl.report.figures import save_comparison
     except ImportError:

@@ -19,6 +19,7 @@ from playerfl.federation.client import TrainingPlan
 from playerfl.layers.layer_map import BatchNormStatistics, TiePolicy
 from playerfl.learning.optimizers import SGD, AdamW
 from playerfl.tasks import TASKS
+from playerfl.tasks.load import load_task
 from playerfl.tasks.task import DataOptions, Task
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -85,7 +86,7 @@ class Experiment(BaseModel):
         """Fills in the task's defaults and every other default, and refuses what is unknown or not allowed."""
         name = settings.get("task", task.name if task else None)
         if name is None:
-            raise ConfigError(f"no task given; choose one of {', '.join(sorted(TASKS))}")
+            raise ConfigError(f"no task given; choose one of {', '.join(sorted(TASKS))}, a folder, or FILE.py:NAME")
         task = task or find_task(name)
         algorithm = _resolved_algorithm(settings.get("algorithm", {"name": "player_fl"}))
         merged = _merged(task.defaults_for(algorithm["name"]), settings)
@@ -112,9 +113,8 @@ class Experiment(BaseModel):
 
 
 def find_task(name: str) -> Task:
-    if name not in TASKS:
-        raise ConfigError(one_of(name, TASKS, "task"))
-    return TASKS[name]
+    """A bundled task, a folder of data, or a task in a Python file; see `load_task`."""
+    return load_task(name)
 
 
 def read_toml(path: Path) -> dict[str, Any]:

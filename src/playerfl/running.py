@@ -68,6 +68,7 @@ class Ground:
 def prepare_ground(experiment: Experiment, task: Task) -> Ground:
     """Loads and checks the data, builds the seeded model and its layers."""
     options = experiment.data_options(task)
+    task = task.for_options(options)
     sites = task.load_sites(options)
     check_sites(
         sites,
@@ -383,8 +384,9 @@ def run(
 ) -> RunResult:
     """Runs one experiment and gives its result.
 
-    `task` is a name or your own `Task` (see `own_task`), `algorithm` a name or an instance. `settings` takes
-    everything else an experiment file can say, as {"training.batch_size": 16} or ["training.batch_size=16"].
+    `task` is a name, a folder with one file per site, FILE.py:NAME, or your own `Task` (see `own_task`); `algorithm`
+    a name or an instance. `settings` takes everything else an experiment file can say, as
+    {"training.batch_size": 16} or ["training.batch_size=16"].
     With `out`, the run is kept in that directory and can be resumed; without, nothing is written. `data_dir` is where
     dataset files are ($PLAYERFL_DATA, else the user's cache, where it is not given).
     """

@@ -35,11 +35,16 @@ def test_without_a_pull_personal_models_are_those_of_local(model: str) -> None:
     assert_same(ditto, local)
 
 
+def test_without_a_pull_it_does_not_matter_when_personal_models_train() -> None:
+    """Their batches are those of the round they belong to, also where that round's merge comes first."""
+    assert_same_models(federate(Ditto(lam=0.0, anchor="post_agg")), federate(Local()))
+
+
 def test_the_pull_changes_personal_models() -> None:
     assert largest_difference(federate(Ditto(lam=1.0)), federate(Local())) > 1e-4
 
 
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("model", ["dropout", "batch norm"])
 @pytest.mark.parametrize(
     "ditto",
     [
@@ -111,19 +116,17 @@ def test_the_first_round_has_no_pull_yet() -> None:
 @pytest.mark.parametrize("state", ["persistent", "reset"])
 def test_the_last_personal_epoch_after_the_merge_follows_the_optimiser_policy(state: str) -> None:
     """With anchor="post_agg" it comes after the last round; "reset" means a fresh optimiser there as in every round."""
-    run = build(Ditto(lam=0.5, anchor="post_agg"), rounds=2, **{"training.optimizer_state": state})
-    watched = watch(build(Ditto(lam=0.5, anchor="post_agg"), rounds=2, **{"training.optimizer_state": state}))
-    client = run.clients["site-0"]
-    for fit in watched.fits("site-0"):
-        drive(handle(run.algorithm, client, Request(("fit",), fit.request.download), 0, run.protocol))
-
-    last = watched.to("site-0")[-1].request.download
-    if state == "reset":
-        client.optimizers.clear()
-    client.begin(0, last.round)
-    client.load(client.memory["own"])
-    drive(client.train(pull=Pull(last.weights, 0.5)))
-    assert same_bits(client.weights(), watched.result.weights["site-0"])
+    options = {**FULL_BATCH, "training.momentum": 0.9, "training.optimizer_state": state}
+    run = build(Ditto(lam=0.5, anchor="post_agg"), linear_task(), **options)
+    watched = watch(build(Ditto(lam=0.5, anchor="post_agg"), linear_task(), **options))
+    for site, client in run.clients.items():
+        for fit in watched.fits(site):
+            drive(handle(run.algorithm, client, Request(("fit",), fit.request.download), 0, run.protocol))
+        if state == "reset":
+            client.optimizers.clear()
+        client.load(client.memory["own"])
+        drive(client.train(pull=Pull(watched.to(site)[-1].down, 0.5)))
+        assert distance(client.weights(), watched.result.weights[site]) < 1e-12
 
 
 @pytest.mark.parametrize("wrong", [{"lam": -1.0}, {"personal_epochs": -1}, {"anchor": "never"}])

@@ -29,6 +29,15 @@ def test_shares_sum_to_one(sizes: tuple[int, ...]) -> None:
     assert abs(server.weights["weight"].item() - 1) < 1e-12
 
 
+@pytest.mark.parametrize("sizes", [(1, 1, 1), (40, 57, 33), (1, 10**6, 3)])
+def test_equal_uploads_give_the_same_bits_back(sizes: tuple[int, ...]) -> None:
+    model = torch.nn.Linear(50, 20)
+    weights = {name: w.detach().clone() for name, w in model.named_parameters()}
+    server = Server({name: torch.zeros_like(w) for name, w in weights.items()}, LayerMap.of(model), "abc")
+    FedAvg().server_merge(server, {c: Upload(n, weights) for c, n in zip("abc", sizes, strict=True)})
+    assert same_bits(server.weights, weights)
+
+
 def test_a_site_counts_as_much_as_it_has_examples() -> None:
     server = one_number_server()
     FedAvg().server_merge(server, {"a": upload(1, 10.0), "b": upload(3, 20.0), "c": upload(6, 50.0)})

@@ -19,6 +19,9 @@ class Algorithm:
     what lasts is in `client.memory` and `server.memory`.
     """
 
+    def __post_init__(self) -> None:
+        """Refuses hyper-parameters that make no sense."""
+
     @property
     def prepares(self) -> bool:
         """Whether sites do something once before the first round."""

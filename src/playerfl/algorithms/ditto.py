@@ -59,7 +59,9 @@ class Ditto(PartialAlgorithm):
         if self.personal_learning_rate is not None:
             optimizer = replace(optimizer, learning_rate=self.personal_learning_rate)  # type: ignore[type-var]
         pull = Pull(self.received(client, download), self.lam)
-        await client.train(self.personal_epochs, pull=pull, optimizer=optimizer)
+        # With post_agg this is the last round's personal step, which had to wait for the merge.
+        round_ = download.round - 1 if self.anchor == "post_agg" else None
+        await client.train(self.personal_epochs, pull=pull, optimizer=optimizer, round_=round_)
         client.memory["own"] = client.weights()
 
     async def client_finish(self, client: Client, download: Download) -> None:

@@ -48,9 +48,10 @@ class FedLAMA(Algorithm):
     def server_send(self, server: Server, client_id: ClientId) -> Download:
         if client_id not in server.greeted:
             return server.download()
-        # What was just averaged: by the intervals that held then, which an adjustment has replaced since.
-        averaged = server.memory.get("averaged", [])
-        if server.memory.get("adjusted_after") == server.round:
+        # What was averaged since this site last trained, by the intervals that held then.
+        news = server.memory["news"][client_id]
+        averaged = [layer for layer in server.layers.names if layer in news["averaged"]]
+        if news["adjusted"]:
             return server.download(averaged, intervals=server.memory["intervals"])
         return server.download(averaged)
 
@@ -66,12 +67,17 @@ class FedLAMA(Algorithm):
         round_ = server.round + 1
         due = self.due(server, round_)
         super().server_merge(server, uploads)
-        server.memory["averaged"] = due
+        news = server.memory.setdefault("news", {})
+        for client in server.clients:
+            if client in uploads or client not in news:
+                news[client] = {"averaged": [], "adjusted": False}
+            news[client]["averaged"] = [*news[client]["averaged"], *due]
         for layer in due:
             server.memory.setdefault("discrepancy", {})[layer] = self._discrepancy(server, uploads, layer)
         if self.phi > 1 and round_ % (self.phi * self.tau) == 0 and round_ > self.warmup_rounds:
             server.memory["intervals"] = self._adjusted(server)
-            server.memory["adjusted_after"] = round_
+            for own in news.values():
+                own["adjusted"] = True
 
     def _discrepancy(self, server: Server, uploads: Mapping[ClientId, Upload], layer: LayerName) -> float:
         averaged = server.layers.select(server.weights, [layer])

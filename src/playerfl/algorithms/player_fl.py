@@ -46,6 +46,7 @@ class PLayerFL(PartialAlgorithm):
     reduce: Reduce = "mean"
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.first_epoch not in ("continue", "restart"):
             raise ConfigError(one_of(self.first_epoch, ("continue", "restart"), "first_epoch"))
         if self.sensitivity_mode not in MODES:

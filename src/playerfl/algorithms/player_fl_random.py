@@ -30,7 +30,10 @@ class PLayerFLRandom(PLayerFL):
 
     def server_start(self, server: Server) -> None:
         if not self.prepares:
-            server.memory["cut"] = self.draw(server, self.reference_cut)[0]
+            index, notes = self.draw(server, self.reference_cut)
+            drawn = Cut(index, server.layers.names, "random", None, (), f"the cut was drawn: {index}", tuple(notes))
+            server.memory["cut"] = index
+            server.memory["decision"] = drawn.to_json()
 
     def final_cut(self, server: Server, measured: Cut) -> tuple[int, list[str]]:
         return self.draw(server, measured.index)

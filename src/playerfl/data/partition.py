@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -24,17 +26,29 @@ def dirichlet_partition(
     >>> sum(len(part) for part in parts)
     200
     """
+    return _until_large_enough(lambda rng: _draw(labels, sites, alpha, rng), len(labels), sites, alpha, seed, min_size)
+
+
+def _until_large_enough(
+    draw: Callable[[np.random.Generator], list[Indices]],
+    examples: int,
+    sites: int,
+    alpha: float,
+    seed: int,
+    min_size: int,
+) -> list[Indices]:
+    """Repeats a draw until every site has enough examples: a bounded number of times."""
     if not 0 < alpha < float("inf"):
-        raise DataError(f"alpha must be greater than 0, not {alpha}; 0.5 is usual")
+        raise DataError(f"alpha must be greater than 0 and finite, not {alpha}; 0.5 is usual")
     if sites < 1:
         raise DataError(f"the number of sites must be at least 1, not {sites}")
-    if sites * min_size > len(labels):
+    if sites * min_size > examples:
         raise DataError(
-            f"{sites} sites of at least {min_size} examples need {sites * min_size}, but there are {len(labels)}; "
+            f"{sites} sites of at least {min_size} examples need {sites * min_size}, but there are {examples}; "
             "use fewer sites or a smaller min_size"
         )
     for attempt in range(_TRIES):
-        parts = _draw(labels, sites, alpha, np.random.default_rng(seed_for(seed, "partition", attempt)))
+        parts = draw(np.random.default_rng(seed_for(seed, "partition", attempt)))
         if min(map(len, parts)) >= min_size:
             return parts
     raise DataError(
@@ -47,8 +61,76 @@ def _draw(labels: Indices, sites: int, alpha: float, rng: np.random.Generator) -
     dealt: list[list[Indices]] = [[] for _ in range(sites)]
     for label in np.unique(labels):
         members = rng.permutation(np.flatnonzero(labels == label))
-        shares = rng.dirichlet(np.full(sites, alpha))
-        stops = np.floor(np.cumsum(shares)[:-1] * len(members)).astype(np.int64)
-        for site, part in enumerate(np.split(members, stops)):
+        for site, part in enumerate(_slices(members, rng.dirichlet(np.full(sites, alpha)))):
             dealt[site].append(part)
     return [np.sort(np.concatenate(parts)).astype(np.int64) for parts in dealt]
+
+
+def _slices(members: Indices, shares: NDArray[np.float64]) -> list[Indices]:
+    """Consecutive slices of these shares, rounded down; the last one takes what is left."""
+    stops = np.floor(np.cumsum(shares)[:-1] * len(members)).astype(np.int64)
+    return [np.sort(part).astype(np.int64) for part in np.split(members, stops)]
+
+
+def quantity_partition(
+    labels: Indices, sites: int, alpha: float, *, seed: int = 42, min_size: int = 50
+) -> list[Indices]:
+    """Quantity skew: the same mix of classes everywhere, sizes drawn from Dirichlet(alpha).
+
+    >>> sizes = [len(part) for part in quantity_partition(np.zeros(200, dtype=int), 3, 0.5, min_size=10)]
+    >>> sum(sizes), min(sizes) >= 10
+    (200, True)
+    """
+    return _until_large_enough(
+        lambda rng: _slices(rng.permutation(len(labels)), rng.dirichlet(np.full(sites, alpha))),
+        len(labels),
+        sites,
+        alpha,
+        seed,
+        min_size,
+    )
+
+
+def shard_partition(labels: Indices, sites: int, shards_per_site: int = 2, *, seed: int = 42) -> list[Indices]:
+    """Pathological skew: examples sorted by class, cut into equal shards, a few shards for each site.
+
+    >>> parts = shard_partition(np.repeat(np.arange(4), 10), sites=2, shards_per_site=2)
+    >>> [len(part) for part in parts]
+    [20, 20]
+    """
+    shards = sites * shards_per_site
+    if shards_per_site < 1 or not 1 <= shards <= len(labels):
+        raise DataError(
+            f"{sites} sites with {shards_per_site} shards each need 1 to {len(labels)} shards in all, not {shards}; "
+            "use fewer"
+        )
+    rng = np.random.default_rng(seed_for(seed, "partition"))
+    mixed = rng.permutation(len(labels))
+    by_class = mixed[np.argsort(labels[mixed], kind="stable")]
+    cut = np.array_split(by_class, shards)
+    dealt = rng.permutation(shards).reshape(sites, shards_per_site)
+    return [np.sort(np.concatenate([cut[shard] for shard in own])).astype(np.int64) for own in dealt]
+
+
+def equal_partition(labels: Indices, sites: int, *, seed: int = 42) -> list[Indices]:
+    """No skew: a random share of the same size for each site.
+
+    >>> [len(part) for part in equal_partition(np.zeros(10, dtype=int), sites=3)]
+    [4, 3, 3]
+    """
+    if not 1 <= sites <= len(labels):
+        raise DataError(f"the number of sites must be between 1 and {len(labels)}, the examples there are, not {sites}")
+    mixed = np.random.default_rng(seed_for(seed, "partition")).permutation(len(labels))
+    return [np.sort(part).astype(np.int64) for part in np.array_split(mixed, sites)]
+
+
+def partition_by_id(ids: Sequence[str]) -> dict[str, Indices]:
+    """Natural sites: examples with the same id belong together; sites in the order of their names.
+
+    >>> partition_by_id(["b", "a", "b"])
+    {'a': array([1]), 'b': array([0, 2])}
+    """
+    members: dict[str, list[int]] = {}
+    for position, name in enumerate(ids):
+        members.setdefault(name, []).append(position)
+    return {name: np.array(members[name], dtype=np.int64) for name in sorted(members)}

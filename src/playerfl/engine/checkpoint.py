@@ -28,24 +28,37 @@ def encode(tree: Any) -> bytes:
     >>> decode(encode({"step": 3, "w": {"a": torch.ones(2)}}))
     {'step': 3, 'w': {'a': tensor([1., 1.])}}
     """
-    packed: dict[str, list[Tensor]] = {}
-    skeleton = _without_tensors(tree, packed, {})
-    flat = {kind: torch.cat(tensors) for kind, tensors in packed.items()}
+    packing = _Packing()
+    skeleton = packing.without_tensors(tree)
+    flat = {kind: torch.cat(tensors) for kind, tensors in packing.tensors.items()}
     return save(flat, metadata={"tree": json.dumps(skeleton)})
 
 
-def _without_tensors(tree: Any, packed: dict[str, list[Tensor]], ends: dict[str, int]) -> Any:
-    if isinstance(tree, Tensor):
-        kind = str(tree.dtype).removeprefix("torch.")
-        start = ends.get(kind, 0)
-        ends[kind] = start + tree.numel()
-        packed.setdefault(kind, []).append(tree.detach().cpu().reshape(-1))
-        return {_TENSOR: [kind, start, list(tree.shape)]}
-    if isinstance(tree, Mapping):
-        return {key: _without_tensors(value, packed, ends) for key, value in tree.items()}
-    if isinstance(tree, list | tuple):
-        return [_without_tensors(value, packed, ends) for value in tree]
-    return tree
+class _Packing:
+    """Takes the tensors out of a tree. One that is mentioned often (a model many sites keep) is stored once."""
+
+    def __init__(self) -> None:
+        self.tensors: dict[str, list[Tensor]] = {}
+        self._ends: dict[str, int] = {}
+        self._places: dict[int, dict[str, Any]] = {}
+
+    def without_tensors(self, tree: Any) -> Any:
+        if isinstance(tree, Tensor):
+            if id(tree) not in self._places:
+                self._places[id(tree)] = self._packed(tree)
+            return self._places[id(tree)]
+        if isinstance(tree, Mapping):
+            return {key: self.without_tensors(value) for key, value in tree.items()}
+        if isinstance(tree, list | tuple):
+            return [self.without_tensors(value) for value in tree]
+        return tree
+
+    def _packed(self, tensor: Tensor) -> dict[str, Any]:
+        kind = str(tensor.dtype).removeprefix("torch.")
+        start = self._ends.get(kind, 0)
+        self._ends[kind] = start + tensor.numel()
+        self.tensors.setdefault(kind, []).append(tensor.detach().cpu().reshape(-1))
+        return {_TENSOR: [kind, start, list(tensor.shape)]}
 
 
 def decode(data: bytes) -> Any:

@@ -47,6 +47,8 @@ async def handle(algorithm: Algorithm, client: Client, request: Request, seed: i
             if protocol.eval_point == "post_local":
                 scores += await _score(client, "round", download.round + 1, protocol)
         elif algorithm.finishes:
+            if client.plan.optimizer_state == "reset":
+                client.optimizers.clear()
             await algorithm.client_finish(client, download)
             client.kept = None
             scores += await _score(client, "finish", download.round, protocol)

@@ -63,7 +63,7 @@ class Client:
         # What never travels is the same everywhere at first: frozen layers, and statistics kept local.
         self._at_home: Weights = {name: initial[name] for name in learner.layers.stays}
         self._bench: Weights = {}
-        self._streams: dict[str, torch.Generator] = {}
+        self._streams: dict[tuple[str, int], torch.Generator] = {}
         self._stream_parts: tuple[int, int] = (0, 0)
         self.train_loss: float | None = None
 
@@ -82,12 +82,13 @@ class Client:
         self._stream_parts = (seed, round_)
         self.train_loss = None
 
-    def stream(self, purpose: str) -> torch.Generator:
-        """This round's generator for one purpose: "main", "aux", "mask" …"""
-        seed, round_ = self._stream_parts
-        if purpose not in self._streams:
-            self._streams[purpose] = generator_for(seed, purpose, self.id, round_)
-        return self._streams[purpose]
+    def stream(self, purpose: str, round_: int | None = None) -> torch.Generator:
+        """This round's generator for one purpose ("main", "aux", "mask" …), or that of another round."""
+        seed, now = self._stream_parts
+        key = (purpose, now if round_ is None else round_)
+        if key not in self._streams:
+            self._streams[key] = generator_for(seed, key[0], self.id, key[1])
+        return self._streams[key]
 
     def load(self, *parts: Mapping[str, Tensor]) -> None:
         """Puts a model on the bench: later parts win, and together they must cover the whole model.
@@ -115,11 +116,13 @@ class Client:
         measure: Measure | None = None,
         optimizer: Optimizer | None = None,
         stream: str = "main",
+        round_: int | None = None,
     ) -> Trained:
         """Trains the model on the bench on this site's training part.
 
         `only` freezes the other layers, batch-norm statistics included. `stream` names the random stream and
-        the optimiser state; a second model of the same site (Ditto's) uses its own.
+        the optimiser state; a second model of the same site (Ditto's) uses its own. `round_` is the round this
+        training counts as, if it comes with a later message.
         """
         entries = None if only is None else frozenset(self.layers.select(self._bench, only))
         trained = await TrainJob(
@@ -130,13 +133,13 @@ class Client:
             batch_size=self.plan.batch_size,
             optimizer=optimizer or self.plan.optimizer,
             state=self.optimizers.setdefault(stream, {}),
-            order=self.stream(stream),
+            order=self.stream(stream, round_),
             only=entries,
             pull=pull,
             measure=measure,
         )
         self._bench = trained.weights
-        if stream == "main":
+        if stream == "main" and trained.loss is not None:
             self.train_loss = trained.loss
         return trained
 

@@ -46,7 +46,7 @@ class Trained:
     """What training leaves behind."""
 
     weights: Weights
-    loss: float
+    loss: float | None
     profile: Profile | None = None
 
 

@@ -34,6 +34,15 @@ def cross_entropy(output: Any, targets: Tensor) -> Tensor:
     return F.cross_entropy(logits_of(output), targets, reduction="none")
 
 
+def squared_error(output: Any, targets: Tensor) -> Tensor:
+    """(prediction - target)² of each example, for targets that are numbers.
+
+    >>> squared_error(torch.tensor([[1.0], [2.0]]), torch.tensor([1.0, 5.0]))
+    tensor([0., 9.])
+    """
+    return (logits_of(output).squeeze(1) - targets).square()
+
+
 @dataclass(frozen=True)
 class FocalLoss:
     """-α_y · (1 - p_y)^γ · log p_y of each example (Lin et al. 2017, equation 5).

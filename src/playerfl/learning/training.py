@@ -78,7 +78,7 @@ class Learner:
             if name not in self.layers.frozen and (job.only is None or name in job.only)
         ]
         if not chosen or job.epochs == 0:
-            return Trained(self.weights(), float("nan"))
+            return Trained(self.weights(), None)
         parameters = [self._parameters[name] for name in chosen]
         steps: dict[tuple[str, ...], Callable[[], None]] = {}
         probe = _probe(self.model, self.layers, job.measure)
@@ -206,6 +206,8 @@ def _pull_on(parameters: list[nn.Parameter], names: list[str], job: TrainJob) ->
         return None
     strength = job.pull.strength
     positions = [i for i, name in enumerate(names) if name in job.pull.towards]
+    if not positions:  # torch's foreach functions refuse empty lists
+        return None
     anchors = [job.pull.towards[names[i]].to(parameters[i].device) for i in positions]
 
     def add(gradients: list[Tensor]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +10,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from playerfl.errors import ConfigError, RunDirectoryError, one_of
 from playerfl.layers.sensitivity import federation_sensitivity
 from playerfl.layers.split import Cut
 from playerfl.report.comparison import AlgorithmSummary
@@ -76,8 +77,54 @@ def draw_sites(axes: Axes, summaries: Sequence[AlgorithmSummary]) -> None:
     axes.legend(frameon=False, loc="lower center", bbox_to_anchor=(0.5, 1), ncols=min(3, len(summaries)), fontsize=9)
 
 
+def partition_figure(description: Mapping[str, Any], title: str = "") -> tuple[Figure, Axes]:
+    """Who has how many examples of which class: a bubble for each, its area the number. Takes `RunResult.data`."""
+    sites = list(description["sites"])
+    totals = {site: _class_totals(parts) for site, parts in description["sites"].items()}
+    classes = sorted({label for own in totals.values() for label in own}, key=float)
+    largest = max((count for own in totals.values() for count in own.values()), default=1)
+    figure = Figure(
+        figsize=(max(5.0, 0.42 * len(classes) + 2.5), max(2.5, 0.5 * len(sites) + 1.5)), layout="constrained"
+    )
+    axes = figure.subplots()
+    for row, site in enumerate(sites):
+        columns = [classes.index(label) for label in totals[site]]
+        sizes = [600 * count / largest for count in totals[site].values()]
+        axes.scatter(columns, [row] * len(columns), s=sizes, color=COLOURS[0], alpha=0.8, linewidths=0)
+    labels = [f"{site} ({sum(totals[site].values()):,})" for site in sites]
+    axes.set_yticks(range(len(sites)), labels)
+    axes.set_ylim(len(sites) - 0.4, -0.6)
+    shown = range(0, len(classes), max(1, len(classes) // 31))
+    axes.set_xticks(list(shown), [classes[i] for i in shown])
+    axes.set_xlim(-0.8, len(classes) - 0.2)
+    axes.set_xlabel(f"class (largest bubble: {largest:,} examples)")
+    axes.set_title(title, fontsize=11)
+    axes.spines[["top", "right"]].set_visible(False)
+    return figure, axes
+
+
+def _class_totals(parts: Mapping[str, Any]) -> dict[str, int]:
+    """Examples of each class in a site's three parts together."""
+    totals: dict[str, int] = {}
+    for part in parts.values():
+        for label, count in part.get("classes", {}).items():
+            totals[label] = totals.get(label, 0) + count
+    return totals
+
+
 def save_comparison(results: Sequence[RunResult], summaries: Sequence[AlgorithmSummary], path: Path) -> Path:
     """Draws the comparison into a file."""
     figure, _ = comparison_figure(results, summaries)
-    figure.savefig(path, dpi=150)
+    return save(figure, path)
+
+
+def save(figure: Figure, path: Path) -> Path:
+    """Writes a figure in the format its file name ends with."""
+    formats = sorted(figure.canvas.get_supported_filetypes())
+    if path.suffix[1:].lower() not in formats:
+        raise ConfigError(one_of(path.suffix[1:], formats, f"picture format in {path.name}:"))
+    try:
+        figure.savefig(path, dpi=150)
+    except OSError as problem:
+        raise RunDirectoryError(f"cannot write {path}: {problem.strerror or problem}") from problem
     return path

@@ -2,9 +2,21 @@
 
 from __future__ import annotations
 
-from playerfl.tasks import digits, synthetic
+from playerfl.tasks import (
+    cifar10,
+    digits,
+    emnist,
+    fashion_mnist,
+    heart,
+    isic2019,
+    mimic3,
+    sent140,
+    synthetic,
+    tweets,
+)
 from playerfl.tasks.task import Task, own_task
 
-TASKS: dict[str, Task] = {task.name: task for task in (digits.TASK, synthetic.TASK)}
+_MODULES = (digits, synthetic, fashion_mnist, emnist, cifar10, isic2019, heart, sent140, mimic3, tweets)
+TASKS: dict[str, Task] = {module.TASK.name: module.TASK for module in _MODULES}
 
 __all__ = ["TASKS", "Task", "own_task"]

@@ -8,24 +8,14 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from pydantic import Field
 from torch import nn
 
-from playerfl.data.examples import SiteData, TensorExamples
-from playerfl.data.partition import dirichlet_partition
+from playerfl.data.examples import TensorExamples
+from playerfl.data.sites import Sites
 from playerfl.errors import DataError
 from playerfl.models.cnn import ConvNet
-from playerfl.tasks.task import DataOptions, Task, split_site
-
-
-class DigitsOptions(DataOptions):
-    """The digits dealt to sites with label skew."""
-
-    sites: int = Field(5, ge=1)
-    alpha: float = Field(0.5, gt=0)
-    """Dirichlet concentration: small for sites with few classes, large for equal sites."""
-    min_size: int = Field(50, ge=1)
-    partition_seed: int = Field(42, ge=0)
+from playerfl.tasks.pool import PoolOptions, deal_pool
+from playerfl.tasks.task import Task
 
 
 def read_digits() -> TensorExamples:
@@ -43,23 +33,11 @@ def read_digits() -> TensorExamples:
     return TensorExamples(images, torch.from_numpy(table[:, -1].astype(np.int64)))
 
 
-def load_sites(options: DigitsOptions) -> dict[str, SiteData]:
-    digits = read_digits()
-    parts = dirichlet_partition(
-        digits.targets.numpy(),
-        options.sites,
-        options.alpha,
-        seed=options.partition_seed,
-        min_size=options.min_size,
-    )
-    width = len(str(options.sites - 1))
-    return {
-        f"site-{i:0{width}}": split_site(digits.rows(torch.from_numpy(part)), options.split_seed, f"site-{i:0{width}}")
-        for i, part in enumerate(parts)
-    }
+def load_sites(options: PoolOptions) -> Sites:
+    return deal_pool(read_digits(), options)
 
 
-def build_model(options: DigitsOptions) -> nn.Module:
+def build_model(options: PoolOptions) -> nn.Module:
     return ConvNet(1, widths=(16, 32, 64), hidden=32, classes=10, pool_after=(1, 2))
 
 
@@ -68,6 +46,6 @@ TASK = Task(
     about="1,797 handwritten digits (8x8), Dirichlet label skew, 3 convolutions + 2 linear layers",
     load_sites=load_sites,
     build_model=build_model,
-    options=DigitsOptions,
+    options=PoolOptions,
     defaults={"rounds": 30, "training": {"learning_rate": 2e-3, "batch_size": 16}},
 )

@@ -67,6 +67,12 @@ class Task:
     """Values for the experiment where the user gives none: {"rounds": 20, "training": {…}}."""
     paper: str | None = None
     """Its name in the paper's tables, if it is there."""
+    adapt: Callable[[Any], Task] | None = None
+    """Reads what only the data can tell, where loss and metrics depend on them; see `for_options`."""
+
+    def for_options(self, options: DataOptions) -> Task:
+        """The task as it is with these options: itself, unless its data decide on loss and metrics."""
+        return self if self.adapt is None else self.adapt(options)
 
     @property
     def classification(self) -> bool:

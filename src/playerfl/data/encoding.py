@@ -1,0 +1,177 @@
+"""Several sites' tables as inputs and targets a network can train on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from playerfl.data.columns import Cells, Column, Numbers, cells_of, kind_of
+from playerfl.data.examples import SiteData, TensorExamples
+from playerfl.data.site_tables import Table
+from playerfl.errors import DataError
+
+MOST_CLASSES = 1000
+_FEW_NUMBERS = 20
+_TIMES_EACH = 5
+TargetKind = Literal["auto", "classes", "number"]
+MissingPolicy = Literal["refuse", "drop", "mean"]
+Rows = NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Target:
+    """What is to be predicted: one of `classes`, or a number where there are none."""
+
+    name: str
+    cells: Mapping[str, Cells]
+    classes: tuple[str, ...] = ()
+
+    def kept(self, rows: Mapping[str, Rows]) -> Target:
+        return Target(self.name, {site: own.kept(rows[site]) for site, own in self.cells.items()}, self.classes)
+
+    def values(self, site: str) -> Tensor:
+        """Class numbers, or the numbers themselves."""
+        own = self.cells[site]
+        if not self.classes:
+            return torch.from_numpy(own.numbers)
+        position = {name: i for i, name in enumerate(self.classes)}
+        return torch.tensor([position[text] for text in own.spelled() if text is not None])
+
+
+def target_of(tables: Mapping[str, Table], name: str, kind: TargetKind) -> Target:
+    """The target column at all sites, as classes or as a number."""
+    cells = {site: cells_of(table, name) for site, table in tables.items()}
+    if kind == "number":
+        _refuse_text(cells)
+        found = "number"
+    elif kind == "classes":
+        found = "classes"
+    else:
+        found = "classes" if kind_of(cells) != "number" or _few_numbers(cells) else "number"
+    target = Target(name, cells, _classes(name, cells) if found == "classes" else ())
+    values = {value for own in cells.values() for value in own.numbers[~own.is_missing].tolist()}
+    if (len(target.classes) if target.classes else len(values)) < 2:
+        raise DataError(f"the target {name!r} has the same value in every row, so there is nothing to learn")
+    return target
+
+
+def _refuse_text(cells: Mapping[str, Cells]) -> None:
+    for own in cells.values():
+        if own.texts is not None and own.is_text.any():
+            first = int(own.is_text.argmax())
+            raise DataError(
+                f"{own.at(first)}: {own.texts[first][:40]!r} is text where numbers belong; correct it, or set "
+                'data.kind="classes"'
+            )
+
+
+def _few_numbers(cells: Mapping[str, Cells]) -> bool:
+    numbers = np.concatenate([own.numbers[~own.is_missing] for own in cells.values()])
+    distinct = len(np.unique(numbers))
+    return distinct <= _FEW_NUMBERS and distinct * _TIMES_EACH <= len(numbers)
+
+
+def _classes(name: str, cells: Mapping[str, Cells]) -> tuple[str, ...]:
+    by_number = {
+        text: number
+        for own in cells.values()
+        for text, number in zip(own.spelled(), own.numbers.tolist(), strict=True)
+        if text is not None
+    }
+    if len(by_number) > MOST_CLASSES:
+        raise DataError(
+            f"the target {name!r} has {len(by_number):,} different values; at most {MOST_CLASSES:,} are taken as "
+            'classes, so set data.kind="number" if it is one, or name another column in data.target'
+        )
+    all_numbers = all(number == number for number in by_number.values())
+    return tuple(sorted(by_number, key=by_number.__getitem__) if all_numbers else sorted(by_number))
+
+
+def usable_rows(columns: Sequence[Column], target: Target, policy: MissingPolicy) -> dict[str, Rows]:
+    """Which rows of each site are used, by what is to be done where a value is missing."""
+    found = {}
+    for site, wanted in target.cells.items():
+        missing = {column.name: column.cells[site] for column in columns} | {target.name: wanted}
+        if policy == "refuse":
+            for cells in missing.values():
+                _refuse_missing(cells)
+        considered = missing.values() if policy == "drop" else [wanted]
+        rows = np.ones(len(wanted.numbers), dtype=bool)
+        for cells in considered:
+            rows &= ~cells.is_missing
+        if not rows.any():
+            raise DataError(
+                f"{wanted.file} has no row without missing values; fill them in, leave columns out with "
+                'data.drop_columns, or set data.missing="mean"'
+            )
+        found[site] = rows
+    return found
+
+
+def _refuse_missing(cells: Cells) -> None:
+    if cells.is_missing.any():
+        first = int(cells.is_missing.argmax())
+        raise DataError(
+            f"{cells.at(first)}: the value is missing, as in {int(cells.is_missing.sum())} of {len(cells.numbers)} "
+            'rows; fill it in, or set data.missing="drop" (rows) or "mean"'
+        )
+
+
+def standardised(site: SiteData, is_number: Rows) -> SiteData:
+    """Numbers to mean 0 and variance 1 on the site's training rows; a column that is constant there becomes 0.
+
+    Other inputs (0 or 1) stay. A missing value becomes the mean of its input over the training rows.
+    """
+    train = _inputs(site.train)
+    seen = ~np.isnan(train)
+    filled = np.where(seen, train, 0.0)
+    count = seen.sum(0).clip(1)
+    mean = filled.sum(0) / count
+    spread = np.sqrt((np.where(seen, train - mean, 0.0) ** 2).sum(0) / count)
+    lowest, highest = np.where(seen, train, np.inf).min(0), np.where(seen, train, -np.inf).max(0)
+    # By comparison: the spread of equal numbers may differ from 0 in its last digits.
+    varies = (lowest < highest) & (spread > 0)
+    scale = np.where(varies & is_number, spread, 1.0)
+
+    def part(examples: object) -> TensorExamples:
+        assert isinstance(examples, TensorExamples)
+        raw = _inputs(examples)
+        raw = np.where(np.isnan(raw), mean, raw)
+        numbers = np.where(varies, (raw - mean) / scale, 0.0)
+        inputs = np.where(is_number, numbers, raw).astype(np.float32)
+        return TensorExamples(torch.from_numpy(inputs), examples.targets)
+
+    return SiteData(part(site.train), part(site.validation), part(site.test))
+
+
+def _inputs(examples: object) -> Numbers:
+    assert isinstance(examples, TensorExamples)
+    assert isinstance(examples.inputs, Tensor)
+    return examples.inputs.numpy()
+
+
+def with_scaled_targets(sites: Mapping[str, SiteData]) -> tuple[dict[str, SiteData], float, float]:
+    """Targets to mean 0 and variance 1 over all sites' training rows, and that mean and spread.
+
+    One scale for all, so that losses of sites compare; and near 1, so that a usual learning rate is of use.
+    """
+    train = torch.cat([_targets(site.train) for site in sites.values()])
+    mean, spread = float(train.mean()), float(train.std(correction=0)) or 1.0
+
+    def part(examples: object) -> TensorExamples:
+        assert isinstance(examples, TensorExamples)
+        return TensorExamples(examples.inputs, ((examples.targets - mean) / spread).float())
+
+    scaled = {name: SiteData(part(own.train), part(own.validation), part(own.test)) for name, own in sites.items()}
+    return scaled, mean, spread
+
+
+def _targets(examples: object) -> Tensor:
+    assert isinstance(examples, TensorExamples)
+    return examples.targets

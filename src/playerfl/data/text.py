@@ -1,0 +1,151 @@
+"""Texts as rows of token ids: words by a hash, or word pieces of a vocabulary the user has."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from hashlib import blake2b
+from itertools import islice
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from playerfl.errors import ConfigError, DataError
+
+PADDING = 0
+SUMMARY = 1
+"""The id of the first token, where a model sums a text up."""
+RESERVED = 2
+
+_WORD = re.compile(r"[@#]?\w+(?:['’]\w+)*|[^\w\s]")
+_LARGEST_FILE = 2**26
+_MOST_PIECES = 1_000_000
+
+
+class Tokens(Protocol):
+    """Anything that turns texts into ids below `size`."""
+
+    size: int
+    about: str
+    """What a reader of the results should know of it."""
+
+    def encode(self, texts: Sequence[str], length: int) -> Tensor:
+        """Ids (rows, length): the summary token, the text's first tokens, padding."""
+        ...
+
+
+class HashedVocabulary:
+    """Lower-case words, @handles, #hashtags and punctuation marks, each with an id that only its spelling decides.
+
+    Nothing is learnt from anybody's texts, so that sites agree without exchanging a word. Words may share an id.
+
+    >>> HashedVocabulary(10_000).encode(["Great flight, @united!"], 8)
+    tensor([[   1,  656, 3459,  176, 2089, 8501,    0,    0]])
+    """
+
+    def __init__(self, size: int) -> None:
+        if size <= RESERVED:
+            raise ConfigError(f"a vocabulary needs more than {RESERVED} ids, not {size}; 10,000 is usual")
+        self.size = size
+        self.about = f"hashed word vocabulary of {size:,} ids instead of BERT word pieces"
+        self._known: dict[str, int] = {}
+
+    def encode(self, texts: Sequence[str], length: int) -> Tensor:
+        return _padded((self._ids(text) for text in texts), len(texts), length)
+
+    def _ids(self, text: str) -> Iterator[int]:
+        for match in _WORD.finditer(text):
+            word = match.group().lower()
+            if word not in self._known:
+                self._known[word] = self._id(word)
+            yield self._known[word]
+
+    def _id(self, word: str) -> int:
+        digest = blake2b(word.encode("utf-8", "surrogatepass"), digest_size=8).digest()
+        return RESERVED + int.from_bytes(digest, "little") % (self.size - RESERVED)
+
+
+class WordPieces:
+    """Word pieces of a tokenizer.json or a BERT vocab.txt, through the optional library `tokenizers`.
+
+    Its ids are moved up by two, to make room for padding and the summary token, whatever its own are.
+    """
+
+    def __init__(self, file: Path) -> None:
+        self._tokenizer = _read_tokenizer(file)
+        # The largest id counts, not the number of pieces: a file may leave ids out.
+        pieces = 1 + max(self._tokenizer.get_vocab().values(), default=0)
+        if pieces > _MOST_PIECES:
+            raise DataError(f"{file} has ids up to {pieces - 1:,}; at most {_MOST_PIECES:,} pieces are allowed")
+        self.size = pieces + RESERVED
+        self.about = f"{pieces:,} word pieces of {file.name}, their table starting at random instead of from BERT"
+
+    def encode(self, texts: Sequence[str], length: int) -> Tensor:
+        return _padded(self._ids(texts), len(texts), length)
+
+    def _ids(self, texts: Sequence[str]) -> Iterator[Iterator[int]]:
+        # The library keeps some hundred bytes a token until a batch is done with.
+        for start in range(0, len(texts), 256):
+            for encoding in self._tokenizer.encode_batch(texts[start : start + 256], add_special_tokens=False):
+                yield (i + RESERVED for i in encoding.ids)
+
+
+def _padded(rows: Iterable[Iterator[int]], count: int, length: int) -> Tensor:
+    ids = np.full((count, length), PADDING, dtype=np.int64)
+    ids[:, 0] = SUMMARY
+    for place, row in zip(ids, rows, strict=True):
+        found = list(islice(row, length - 1))
+        place[1 : 1 + len(found)] = found
+    return torch.from_numpy(ids)
+
+
+def _read_tokenizer(file: Path) -> Any:
+    try:
+        import tokenizers
+    except ImportError as problem:
+        raise ConfigError(
+            "word pieces are read with the library 'tokenizers', which is not installed; pip install 'playerfl[text]', "
+            "or leave out data.tokenizer for a hashed word vocabulary"
+        ) from problem
+    text = _read_text(file)
+    # The library raises plain Exception for anything it cannot read.
+    try:
+        tokenizer = tokenizers.Tokenizer.from_str(text) if file.suffix == ".json" else _bert_tokenizer(text)
+    except Exception as problem:
+        reason = str(problem).partition("\n")[0]
+        raise DataError(f"{file} is neither a tokenizer.json nor a BERT vocab.txt: {reason}") from problem
+    # A file may ask for padding or truncation of its own; both happen here.
+    tokenizer.no_padding()
+    tokenizer.no_truncation()
+    return tokenizer
+
+
+def _read_text(file: Path) -> str:
+    try:
+        size = file.stat().st_size
+        if size > _LARGEST_FILE:
+            raise DataError(f"{file} has {size:,} bytes; a tokenizer file has at most {_LARGEST_FILE:,}")
+        return file.read_text(encoding="utf-8")
+    except UnicodeDecodeError as problem:
+        raise DataError(f"{file} is not text; a tokenizer.json or a BERT vocab.txt is needed") from problem
+    except OSError as problem:
+        raise DataError(
+            f"cannot read the tokenizer {file}: {problem.strerror}; give the path of a tokenizer.json or a vocab.txt"
+        ) from problem
+
+
+def _bert_tokenizer(text: str) -> Any:
+    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
+
+    pieces = {piece: number for number, piece in enumerate(text.rstrip("\n").split("\n"))}
+    if "[UNK]" not in pieces:
+        raise ValueError("it has no line [UNK]")
+    # A vocabulary that knows no capital letter was made from lower-case text.
+    lowercase = not any("A" <= piece[:1] <= "Z" for piece in pieces)
+    tokenizer = Tokenizer(models.WordPiece(pieces, unk_token="[UNK]"))
+    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=lowercase)
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    return tokenizer

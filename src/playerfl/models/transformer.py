@@ -1,0 +1,57 @@
+"""The transformer for short texts: one attention block, read out at its first token."""
+
+from __future__ import annotations
+
+import math
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+PADDING = 0
+
+
+class TextTransformer(nn.Module):
+    """Embeddings, one single-head attention and one feed-forward block with residuals, then a linear head.
+
+    Takes token ids (rows, at most `length`): a summary token first, 0 where there is no token. Without layer norm,
+    as in the paper's table.
+    """
+
+    def __init__(self, vocabulary: int, length: int, width: int, hidden: int, classes: int) -> None:
+        super().__init__()
+        self.tokens = nn.Embedding(vocabulary, width, padding_idx=PADDING)
+        self.positions = nn.Embedding(length, width)
+        self.query = nn.Linear(width, width, bias=False)
+        self.key = nn.Linear(width, width, bias=False)
+        self.value = nn.Linear(width, width, bias=False)
+        self.projection = nn.Linear(width, width)
+        self.fc1 = nn.Linear(width, hidden)
+        self.fc2 = nn.Linear(hidden, width)
+        self.head = nn.Linear(width, classes)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        x = self.tokens(ids) + self.positions.weight[: ids.shape[1]]
+        # Only the first token is read out, so only it needs a query, a residual and the feed-forward block. With a
+        # single query, q·(K x) = (Kᵀq)·x and Σ p·(V x) = V (Σ p·x): keys and values need not be computed by token.
+        first = x[:, 0]
+        asked = self.query(first) @ self.key.weight
+        first = first + self.projection(self.value(_attend(asked, x, ids)))
+        first = first + self.fc2(self.fc1(first).relu())
+        logits: Tensor = self.head(first)
+        return logits
+
+    def layer_groups(self) -> list[tuple[str, list[str]]]:
+        return [
+            ("embeddings", ["tokens.weight", "positions.weight"]),
+            ("attention", ["query.weight", "key.weight", "value.weight", "projection.weight", "projection.bias"]),
+            ("feed_forward", ["fc1.weight", "fc1.bias", "fc2.weight", "fc2.bias"]),
+            ("head", ["head.weight", "head.bias"]),
+        ]
+
+
+def _attend(asked: Tensor, x: Tensor, ids: Tensor) -> Tensor:
+    """The mean of each row's tokens, weighted by how well they answer: (rows, width), padding left out."""
+    mask = x.new_zeros(ids.shape).masked_fill(ids == PADDING, -math.inf)
+    # (rows, heads, tokens, width): with the head axis torch takes its fused kernel.
+    found = F.scaled_dot_product_attention(asked[:, None, None], x[:, None], x[:, None], mask[:, None, None])
+    return found[:, 0, 0]

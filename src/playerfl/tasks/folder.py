@@ -1,0 +1,294 @@
+"""A folder with one table, or one folder of pictures, per site: your own data without writing Python."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import torch
+from pydantic import BeforeValidator, Field
+from torch import nn
+
+from playerfl.data import site_tables
+from playerfl.data.columns import Column, column_of
+from playerfl.data.encoding import (
+    MissingPolicy,
+    Rows,
+    Target,
+    TargetKind,
+    standardised,
+    target_of,
+    usable_rows,
+    with_scaled_targets,
+)
+from playerfl.data.examples import SiteData, TensorExamples
+from playerfl.data.file_limits import check_array
+from playerfl.data.image_folders import listed, pictures_by_class, read_pictures
+from playerfl.data.site_tables import NPZ_TARGET, Table, read_table
+from playerfl.data.sites import Sites
+from playerfl.errors import ConfigError, DataError, one_of
+from playerfl.learning.losses import cross_entropy, squared_error
+from playerfl.models.cnn import ConvNet
+from playerfl.models.mlp import MLP
+from playerfl.tasks.task import METRICS, DataOptions, Task, split_site
+
+TARGET_NAMES = ("target", "label", "class", "outcome", "y")
+_DOCUMENTS = (".md", ".txt", ".pdf", ".html", ".docx", ".toml")
+_SHOWN_CLASSES = 10
+
+Names = Annotated[tuple[str, ...], BeforeValidator(lambda given: (given,) if isinstance(given, str) else given)]
+"""Column names; one name need not be in a list."""
+
+
+class FolderOptions(DataOptions):
+    """How a folder's tables or pictures are read."""
+
+    target: str | None = None
+    """The column to predict. Where it is not given: the one called target, label, class, outcome or y, or the last."""
+    kind: TargetKind = "auto"
+    """Whether the target is one of some classes or a number."""
+    missing: MissingPolicy = "refuse"
+    """Where a value is missing: refuse the file, drop the row, or take the mean of the site's training rows."""
+    drop_columns: Names = ()
+    category_columns: Names = ()
+    """Columns whose numbers are codes, to be read as categories."""
+    image_size: int = Field(32, ge=8, le=512)
+    """Pictures are scaled to this many pixels a side."""
+
+
+_SHARED: dict[str, Any] = {
+    "name": "folder",
+    "about": "your own data: one .csv, .parquet or .npz file per site, or one folder of pictures per site",
+    "options": FolderOptions,
+    "defaults": {"rounds": 20, "training": {"learning_rate": 1e-3, "batch_size": 32}},
+}
+
+
+def folder_task(path: Path | str) -> Task:
+    """The task of a folder: `north.csv`, `south.csv` (or .csv.gz, .parquet, .npz), or `north/CLASS/*.png`."""
+    folder = Path(path)
+    return Task(
+        **_SHARED,
+        load_sites=lambda options: _read(folder, options).load_sites(options),
+        build_model=lambda options: _read(folder, options).build_model(options),
+        adapt=partial(_read, folder),
+    )
+
+
+def _read(folder: Path, options: FolderOptions) -> Task:
+    """The task with everything known that only the data can tell: sites, sizes, classes or a number."""
+    files, folders = _sites_in(folder)
+    return _table_task(files, options) if files else _picture_task(folder, folders, options)
+
+
+def _sites_in(folder: Path) -> tuple[dict[str, Path], dict[str, Path]]:
+    """Table files and picture folders by site; there is only one kind of them."""
+    files: dict[str, Path] = {}
+    folders: dict[str, Path] = {}
+    kinds = set()
+    for path in listed(folder):
+        name = path.name.lower()
+        ending = next((ending for ending in site_tables.ENDINGS if name.endswith(ending)), None)
+        if path.is_dir():
+            kinds.add("folders")
+            folders[path.name] = path
+        elif ending is not None:
+            kinds.add(ending.removesuffix(".gz"))
+            site = path.name[: -len(ending)]
+            if site in files:
+                raise DataError(f"{folder} has two files of the site {site!r}, {files[site].name} and {path.name}")
+            files[site] = path
+        elif not name.endswith(_DOCUMENTS):
+            raise DataError(
+                f"{folder} holds {path.name}, which cannot be read as a site; save it as "
+                f"{', '.join(site_tables.ENDINGS)}, or move it elsewhere"
+            )
+    if len(kinds) > 1:
+        raise DataError(
+            f"{folder} mixes {' and '.join(sorted(kinds))}; give all sites as one kind, and keep other things elsewhere"
+        )
+    if not kinds:
+        raise DataError(
+            f"{folder} has no sites; put one file ({', '.join(site_tables.ENDINGS)}) or one folder of pictures per "
+            "site there"
+        )
+    for site in (*files, *folders):
+        if not site.strip() or not site.isprintable():
+            raise DataError(f"{folder} has a site called {site!r}; give it a name that can be printed")
+    return files, folders
+
+
+def _table_task(files: Mapping[str, Path], options: FolderOptions) -> Task:
+    tables = {site: read_table(path, options.drop_columns, options.category_columns) for site, path in files.items()}
+    names = _common_columns(tables, options)
+    is_npz = next(iter(files.values())).name.lower().endswith(".npz")
+    target_name, why = _target_name(names, options.target, is_npz=is_npz)
+    inputs = [name for name in names if name != target_name]
+    if not inputs:
+        raise DataError(f"{next(iter(tables.values())).file} has no column but the target {target_name!r}")
+    target = target_of(tables, target_name, options.kind)
+    columns = [column_of(tables, name, as_text=name in options.category_columns) for name in inputs]
+    rows = usable_rows(columns, target, options.missing)
+    target = target.kept(rows)
+    columns = [column.kept(rows) for column in columns]
+    split = {site: _split_table(table.file, site, columns, target, options) for site, table in tables.items()}
+    is_number = np.concatenate([np.full(column.width, column.kind == "number") for column in columns])
+    sites = {site: standardised(data, is_number) for site, data in split.items()}
+    notes = [
+        f"target: column {target_name!r} ({why})",
+        *_input_notes(columns),
+        *_row_notes(rows, options.missing),
+        *_filled_notes(columns, tables),
+    ]
+    if target.classes:
+        notes.insert(1, f"kind: {_listed_classes(target.classes)}")
+    else:
+        sites, mean, spread = with_scaled_targets(sites)
+        notes.insert(
+            1,
+            f"kind: a number, predicted as (value - {mean:.6g}) / {spread:.6g}, by mean and spread of all training "
+            "rows; a loss of 1 is that of always predicting the mean",
+        )
+    width = len(is_number)
+    return _task(sites, notes, partial(_mlp, width, len(target.classes) or 1), is_number=not target.classes)
+
+
+def _mlp(inputs: int, outputs: int) -> nn.Module:
+    return MLP((inputs, 64, 32, outputs))
+
+
+def _task(
+    sites: Mapping[str, SiteData], notes: Sequence[str], model: Callable[[], nn.Module], *, is_number: bool = False
+) -> Task:
+    alone = ["there is one site only, so nothing is federated"] if len(sites) == 1 else []
+    return Task(
+        **_SHARED,
+        load_sites=lambda _: Sites(sites, [*notes, *alone]),
+        build_model=lambda _: model(),
+        loss=squared_error if is_number else cross_entropy,
+        metrics={} if is_number else METRICS,
+    )
+
+
+def _common_columns(tables: Mapping[str, Table], options: FolderOptions) -> list[str]:
+    """The columns, in the order of the first site; every site must have the same."""
+    first = next(iter(tables.values()))
+    for table in tables.values():
+        for missing in first.frame.columns.difference(table.frame.columns, sort=False):
+            raise DataError(
+                f"{table.file} has no column {missing!r}, which {first.file} has; add it, or leave it out everywhere "
+                "with data.drop_columns"
+            )
+        for extra in table.frame.columns.difference(first.frame.columns, sort=False):
+            raise DataError(
+                f"{table.file} has a column {extra!r}, which {first.file} has not; add it there, or leave it out "
+                "everywhere with data.drop_columns"
+            )
+    names = [str(name) for name in first.frame.columns]
+    dropped = set().union(*(table.dropped for table in tables.values()))
+    for name in options.drop_columns:
+        if name not in dropped:
+            raise _unknown_column(name, names, "data.drop_columns")
+    for name in options.category_columns:
+        if name not in names and name not in dropped:
+            raise _unknown_column(name, names, "data.category_columns")
+    return names
+
+
+def _unknown_column(name: str, names: Sequence[str], where: str) -> ConfigError:
+    sentence = one_of(name, names, "column")
+    return ConfigError(f"{where}: {sentence if len(sentence) < 1000 else sentence.partition(' allowed:')[0]}")
+
+
+def _target_name(names: Sequence[str], given: str | None, *, is_npz: bool) -> tuple[str, str]:
+    """The target column, and how it was found."""
+    if given is not None:
+        if given not in names:
+            raise _unknown_column(given, names, "data.target")
+        return given, "as given"
+    if is_npz and NPZ_TARGET in names:
+        return NPZ_TARGET, "the array y"
+    for wanted in TARGET_NAMES:
+        for name in names:
+            if name.lower() == wanted:
+                return name, "inferred from its name; another can be given with data.target"
+    return names[-1], "inferred: the last column; another can be given with data.target"
+
+
+def _split_table(file: str, site: str, columns: Sequence[Column], target: Target, options: FolderOptions) -> SiteData:
+    rows = len(target.cells[site].numbers)
+    check_array(rows, sum(column.width for column in columns), 8, file, "leave columns out or split the site")
+    inputs = np.concatenate([column.inputs(site) for column in columns], axis=1)
+    return split_site(TensorExamples(torch.from_numpy(inputs), target.values(site)), options.split_seed, site)
+
+
+def _listed_classes(classes: Sequence[str]) -> str:
+    shown = ", ".join(f"{number} = {name}" for number, name in enumerate(classes[:_SHOWN_CLASSES]))
+    return f"{len(classes)} classes ({shown}{', …' if len(classes) > _SHOWN_CLASSES else ''})"
+
+
+def _input_notes(columns: Sequence[Column]) -> list[str]:
+    parts = []
+    for kind, text in (
+        ("number", "numeric, standardised with each site's own training rows"),
+        ("boolean", "true/false as 1 and 0"),
+        ("category", "categories, one input each"),
+    ):
+        own = [column for column in columns if column.kind == kind]
+        if own:
+            parts.append(f"{sum(column.width for column in own)} {text}")
+    return [
+        f"inputs: {sum(column.width for column in columns)} ({'; '.join(parts)})",
+        *(
+            f"column {column.name!r} has another whole number in every row; if it identifies patients or the like, "
+            "leave it out with data.drop_columns"
+            for column in columns
+            if column.looks_like_identifier
+        ),
+    ]
+
+
+def _row_notes(rows: Mapping[str, Rows], missing: MissingPolicy) -> list[str]:
+    why = "values are missing" if missing == "drop" else "the target is missing"
+    return [
+        f"{site}: {int((~used).sum())} of {len(used)} rows left out, where {why}"
+        for site, used in rows.items()
+        if not used.all()
+    ]
+
+
+def _filled_notes(columns: Sequence[Column], sites: Iterable[str]) -> list[str]:
+    gaps = {site: sum(int(column.cells[site].is_missing.sum()) for column in columns) for site in sites}
+    return [
+        f"{site}: {count} missing values became the means of its training rows" for site, count in gaps.items() if count
+    ]
+
+
+def _picture_task(folder: Path, folders: Mapping[str, Path], options: FolderOptions) -> Task:
+    for name in ("target", "kind", "missing", "drop_columns", "category_columns"):
+        if getattr(options, name) != FolderOptions.model_fields[name].default:
+            raise ConfigError(f"data.{name} is for tables, but {folder} has pictures; leave it out")
+    files = {site: pictures_by_class(path) for site, path in folders.items()}
+    classes = sorted({name for own in files.values() for name, held in own.items() if held})
+    if len(classes) < 2:
+        raise DataError(f"{folder} has pictures of {classes[0]!r} only; two classes are needed, one folder each")
+    side = options.image_size
+    sites = {}
+    for site, own in files.items():
+        check_array(sum(map(len, own.values())), 3 * side * side, 4, site, "use a smaller data.image_size")
+        pixels, labels = read_pictures(own, classes, side)
+        inputs = torch.from_numpy(pixels).float().div_(127.5).sub_(1)
+        sites[site] = split_site(TensorExamples(inputs, torch.from_numpy(labels)), options.split_seed, site)
+    notes = [
+        "target: the folder a picture is in",
+        f"kind: {_listed_classes(classes)}",
+        f"inputs: 3 x {side} x {side} (colours from -1 to 1, scaled to {side} pixels a side)",
+    ]
+    return _task(sites, notes, partial(_convnet, len(classes)))
+
+
+def _convnet(classes: int) -> nn.Module:
+    return ConvNet(3, widths=(16, 32, 64), hidden=32, classes=classes, pool_after=(1, 2))

@@ -1,0 +1,52 @@
+"""What the image tasks share: pixels as numbers, and a pool made of a file's first pictures."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from pydantic import Field
+from torch import Tensor
+
+from playerfl.data.examples import TensorExamples
+from playerfl.data.sites import Sites
+from playerfl.tasks.pool import PoolOptions, deal_pool
+from playerfl.tasks.task import PaperOptions
+
+
+class ImagePoolOptions(PoolOptions, PaperOptions):
+    """Pictures of one file, dealt to sites."""
+
+    rows_per_site: int = Field(2000, ge=3)
+    """The pool is the first sites x rows_per_site pictures of the file."""
+
+    @property
+    def wanted(self) -> int:
+        """How many pictures the pool shall have."""
+        return self.sites * self.rows_per_site
+
+
+def normalised(pixels: NDArray[np.uint8], mean: Sequence[float], std: Sequence[float]) -> Tensor:
+    """Bytes (rows, channels, height, width) as (x/255 - mean) / std, channel by channel."""
+    centre, scale = (torch.tensor(values).reshape(-1, 1, 1) for values in (mean, std))
+    return torch.from_numpy(pixels.copy()).float().div_(255).sub_(centre).div_(scale)
+
+
+def deal_images(
+    pixels: NDArray[np.uint8],
+    labels: NDArray[np.uint8],
+    options: ImagePoolOptions,
+    *,
+    mean: Sequence[float],
+    std: Sequence[float],
+    notes: Sequence[str] = (),
+) -> Sites:
+    """Sites from the first pictures of a file."""
+    wanted = options.wanted
+    found = list(notes)
+    if len(labels) < wanted:
+        found.append(f"the pool has {len(labels):,} pictures instead of {wanted:,}: that is all there are")
+    targets = torch.from_numpy(labels[:wanted].astype(np.int64))
+    return deal_pool(TensorExamples(normalised(pixels[:wanted], mean, std), targets), options, found)

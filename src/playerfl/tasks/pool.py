@@ -1,0 +1,52 @@
+"""One pool of examples dealt to sites: what tasks without natural sites share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import torch
+from pydantic import Field
+
+from playerfl.data.examples import TensorExamples
+from playerfl.data.partition import (
+    Indices,
+    dirichlet_partition,
+    equal_partition,
+    quantity_partition,
+    shard_partition,
+)
+from playerfl.data.sites import Sites
+from playerfl.tasks.task import DataOptions, split_site
+
+
+class PoolOptions(DataOptions):
+    """How a pool is dealt to sites."""
+
+    sites: int = Field(5, ge=1)
+    partition: Literal["dirichlet", "quantity", "shards", "equal"] = "dirichlet"
+    """Label skew, size skew, a few classes each, or no skew."""
+    alpha: float = Field(0.5, gt=0, allow_inf_nan=False)
+    """Of dirichlet and quantity: small for unequal sites, large for equal ones."""
+    shards_per_site: int = Field(2, ge=1)
+    min_size: int = Field(50, ge=1)
+    partition_seed: int = Field(42, ge=0)
+
+    def parts(self, labels: Indices) -> list[Indices]:
+        """The rows of each site."""
+        if self.partition == "shards":
+            return shard_partition(labels, self.sites, self.shards_per_site, seed=self.partition_seed)
+        if self.partition == "equal":
+            return equal_partition(labels, self.sites, seed=self.partition_seed)
+        deal = dirichlet_partition if self.partition == "dirichlet" else quantity_partition
+        return deal(labels, self.sites, self.alpha, seed=self.partition_seed, min_size=self.min_size)
+
+
+def deal_pool(pool: TensorExamples, options: PoolOptions, notes: Sequence[str] = ()) -> Sites:
+    """Sites called site-0, site-1, …, each split in three parts."""
+    width = len(str(options.sites - 1))
+    named = {f"site-{i:0{width}}": part for i, part in enumerate(options.parts(pool.targets.numpy()))}
+    return Sites(
+        {name: split_site(pool.rows(torch.from_numpy(rows)), options.split_seed, name) for name, rows in named.items()},
+        notes,
+    )

@@ -1,0 +1,116 @@
+"""PLayer-FL: that it is FedAvg, Local or FedPer for a given cut is said in tests/identities."""
+
+from __future__ import annotations
+
+import pytest
+
+from algorithms.watching import LAYERS, Watched, entries_of, part_of, same_bits, watch
+from federations import MODELS, assert_same, build, federate, task
+from playerfl.algorithms import FedAvg, PLayerFL
+from playerfl.errors import ConfigError
+from playerfl.layers.split import choose_cut
+
+CUTS = [0, 1, 2, 3, 4]
+both_starts = pytest.mark.parametrize("first_epoch", ["continue", "restart"])
+
+
+def fixed(cut: int, first_epoch: str = "continue") -> PLayerFL:
+    return PLayerFL(rule="fixed", fixed_cut=cut, first_epoch=first_epoch)  # type: ignore[arg-type]
+
+
+def scores_sent(watched: Watched) -> dict[str, dict[str, float]]:
+    """What every site uploaded before the first round, by layer."""
+    return {
+        m.client: dict(zip(LAYERS, m.reply.upload.info["importance"], strict=True))  # type: ignore[arg-type]
+        for m in watched.messages
+        if m.request.verbs == ("prepare",)
+    }
+
+
+@both_starts
+@pytest.mark.parametrize("cut", CUTS)
+def test_payloads_hold_exactly_the_layers_before_the_cut(cut: int, first_epoch: str) -> None:
+    watched = watch(build(fixed(cut, first_epoch)))
+    federated = entries_of(watched.run, LAYERS[:cut])
+    for site in watched.result.clients:
+        prepare, first, *later = watched.to(site)
+        assert same_bits(prepare.down, watched.run.ground.initial)
+        assert not prepare.up
+        assert first.down.keys() == (federated if first_epoch == "restart" else set())
+        assert all(m.down.keys() == federated for m in later)
+        assert all(m.up.keys() == federated for m in watched.fits(site))
+
+
+@both_starts
+@pytest.mark.parametrize("cut", [1, 2, 3])
+def test_federated_layers_are_common_and_the_others_are_not(cut: int, first_epoch: str) -> None:
+    watched = watch(build(fixed(cut, first_epoch)))
+    models = watched.result.weights
+    for site in models:
+        federated = part_of(watched.run.server.weights, *LAYERS[:cut])
+        assert same_bits(part_of(models[site], *LAYERS[:cut]), federated)
+    for layer in LAYERS[cut:]:
+        assert not same_bits(part_of(models["site-0"], layer), part_of(models["site-1"], layer))
+
+
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("rule", ["layer_ratio", "cumulative_ratio"])
+def test_a_huge_threshold_is_fedavg(model: str, rule: str) -> None:
+    huge = PLayerFL(rule=rule, threshold=1e30)  # type: ignore[arg-type]
+    assert_same(federate(huge, task(model)), federate(FedAvg(), task(model)))
+
+
+@both_starts
+def test_the_cut_is_chosen_once_from_one_number_a_layer_and_announced_once(first_epoch: str) -> None:
+    watched = watch(build(PLayerFL(first_epoch=first_epoch), rounds=4))  # type: ignore[arg-type]
+    cut = watched.result.cut
+    assert cut is not None
+    assert cut.index == choose_cut(scores_sent(watched)).index
+    for site in watched.result.clients:
+        prepare, first, *later = watched.to(site)
+        assert len(prepare.reply.upload.info["importance"]) == len(LAYERS)  # type: ignore[arg-type]
+        assert dict(first.request.download.info) == {"cut": cut.index}
+        assert all(not m.request.download.info for m in later)
+        assert all(not m.reply.upload.info for m in (first, *later))
+
+
+def test_sites_are_measured_before_anything_is_averaged() -> None:
+    """So what a site sends does not depend on the others, nor on how often they will meet."""
+    together = scores_sent(watch(build(PLayerFL(), task(count=3))))
+    assert scores_sent(watch(build(PLayerFL(), task(count=1)))) == {"site-0": together["site-0"]}
+    assert scores_sent(watch(build(PLayerFL(), task(count=3), rounds=1))) == together
+    assert together["site-0"] != together["site-1"]
+
+
+@pytest.mark.parametrize("epochs", [1, 2])
+@pytest.mark.parametrize(("first_epoch", "rounds"), [("continue", 3), ("restart", 4)])
+def test_the_measured_epoch_is_round_one_or_comes_on_top(first_epoch: str, rounds: int, epochs: int) -> None:
+    watched = watch(build(fixed(2, first_epoch), rounds=3, **{"training.local_epochs": epochs}))
+    assert watched.epochs == 3 * rounds * epochs
+
+
+def test_starting_again_forgets_the_measured_epoch() -> None:
+    watched = watch(build(fixed(2, "restart"), rounds=1, **{"training.learning_rate": 0.0}))
+    assert all(same_bits(own, watched.run.ground.initial) for own in watched.result.weights.values())
+    moved = watch(build(fixed(2, "restart"), rounds=1))
+    first = moved.fits("site-0")[0]
+    assert same_bits(first.down, part_of(moved.run.ground.initial, "0", "2"))
+
+
+@pytest.mark.parametrize("cut", [0, 2, 4])
+def test_starting_again_with_fresh_optimisers_gives_what_going_on_gives(cut: int) -> None:
+    """Both draw the same batches from the same start, so forgetting must forget the optimiser too."""
+    assert_same(federate(fixed(cut, "restart")), federate(fixed(cut, "continue")))
+
+
+@both_starts
+def test_its_own_cut_gives_the_run_of_that_cut(first_epoch: str) -> None:
+    measured = federate(PLayerFL(first_epoch=first_epoch), task("dropout"))  # type: ignore[arg-type]
+    assert measured.cut is not None
+    assert_same(measured, federate(fixed(measured.cut.index, first_epoch), task("dropout")))
+
+
+@pytest.mark.parametrize("wrong", [{"rule": "fixed"}, {"fixed_cut": 2}, {"first_epoch": "never"}])
+def test_what_makes_no_sense_is_refused(wrong: dict[str, object]) -> None:
+    with pytest.raises(ConfigError, match=next(iter(wrong))):
+        PLayerFL(**wrong)  # type: ignore[arg-type]

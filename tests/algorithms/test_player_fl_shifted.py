@@ -1,0 +1,72 @@
+"""PLayer-FL-1 and PLayer-FL+1: the measured cut, moved by one layer."""
+
+from __future__ import annotations
+
+import pytest
+
+from algorithms.watching import LAYERS, entries_of, watch
+from federations import assert_same, build, federate, task
+from playerfl.algorithms import FedAvg, PLayerFL, PLayerFLMinusOne, PLayerFLPlusOne
+
+BY = {PLayerFLMinusOne: -1, PLayerFLPlusOne: 1}
+shifts = pytest.mark.parametrize("shifted", BY)
+
+
+def fixed(cut: int) -> PLayerFL:
+    return PLayerFL(rule="fixed", fixed_cut=cut)
+
+
+@shifts
+@pytest.mark.parametrize("measured", [1, 2, 3, 4])
+def test_the_cut_is_moved_by_one_and_clipped(shifted: type[PLayerFL], measured: int) -> None:
+    result = federate(shifted(rule="fixed", fixed_cut=measured), rounds=1)
+    assert result.cut is not None
+    assert result.cut.index == min(max(measured + BY[shifted], 1), 4)
+    assert result.cut.federated == LAYERS[: result.cut.index]
+
+
+@shifts
+@pytest.mark.parametrize("measured", [1, 2, 3, 4])
+@pytest.mark.parametrize("first_epoch", ["continue", "restart"])
+def test_it_is_the_run_of_the_moved_cut(shifted: type[PLayerFL], measured: int, first_epoch: str) -> None:
+    moved = min(max(measured + BY[shifted], 1), 4)
+    found = federate(shifted(rule="fixed", fixed_cut=measured, first_epoch=first_epoch))  # type: ignore[arg-type]
+    assert_same(found, federate(fixed(moved)))
+
+
+@shifts
+@pytest.mark.parametrize("model", ["mlp", "batch norm", "dropout", "convolutional"])
+def test_a_measured_cut_is_moved_too(shifted: type[PLayerFL], model: str) -> None:
+    measured = federate(PLayerFL(), task(model)).cut
+    found = federate(shifted(), task(model))
+    assert measured is not None
+    assert found.cut is not None
+    assert found.cut.index == min(max(measured.index + BY[shifted], 1), len(measured.layers))
+    assert_same(found, federate(fixed(found.cut.index), task(model)))
+
+
+def test_one_more_than_all_but_one_is_fedavg() -> None:
+    assert_same(federate(PLayerFLPlusOne(rule="fixed", fixed_cut=3)), federate(FedAvg()))
+
+
+@pytest.mark.parametrize(("shifted", "measured"), [(PLayerFLMinusOne, 1), (PLayerFLPlusOne, 4)])
+def test_where_there_is_no_room_the_cut_stays_and_that_is_noted(shifted: type[PLayerFL], measured: int) -> None:
+    cut = federate(shifted(rule="fixed", fixed_cut=measured), rounds=1).cut
+    assert cut is not None
+    assert cut.index == measured
+    assert any("no room" in warning for warning in cut.warnings)
+
+
+@pytest.mark.parametrize(("shifted", "measured"), [(PLayerFLMinusOne, 2), (PLayerFLPlusOne, 3)])
+def test_where_there_is_room_nothing_is_said_of_having_none(shifted: type[PLayerFL], measured: int) -> None:
+    cut = federate(shifted(rule="fixed", fixed_cut=measured), rounds=1).cut
+    assert cut is not None
+    assert not any("no room" in warning for warning in cut.warnings)
+
+
+@shifts
+def test_payloads_hold_exactly_the_layers_before_the_moved_cut(shifted: type[PLayerFL]) -> None:
+    watched = watch(build(shifted(rule="fixed", fixed_cut=2)))
+    federated = entries_of(watched.run, LAYERS[: 2 + BY[shifted]])
+    for site in watched.result.clients:
+        assert all(fit.up.keys() == federated for fit in watched.fits(site))

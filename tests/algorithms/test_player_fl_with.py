@@ -1,0 +1,201 @@
+"""PLayer-FL's cut under FedProx, Ditto and FedRep."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from algorithms.linear import FULL_BATCH, data, linear_task
+from algorithms.watching import LAYERS, assert_same_models, distance, entries_of, part_of, same_bits, watch
+from federations import build, federate, largest_difference, task
+from playerfl.algorithms import (
+    Algorithm,
+    Ditto,
+    FedAvg,
+    FedPer,
+    FedProx,
+    FedRep,
+    Local,
+    PLayerFL,
+    PLayerFLDitto,
+    PLayerFLFedProx,
+    PLayerFLFedRep,
+)
+from playerfl.errors import ConfigError
+
+COUNTS = {"mlp": 4, "batch norm": 3, "dropout": 3}
+COMBINED = [PLayerFLFedProx, PLayerFLDitto, PLayerFLFedRep]
+combinations = pytest.mark.parametrize("combined", COMBINED)
+models = pytest.mark.parametrize("model", COUNTS)
+
+
+def at(combined: type[PLayerFL], cut: int, **options: Any) -> PLayerFL:
+    return combined(rule="fixed", fixed_cut=cut, **options)
+
+
+# With everything federated, the base method
+
+
+@models
+@pytest.mark.parametrize(
+    ("combined", "options", "base"),
+    [
+        (PLayerFLFedProx, {"mu": 1.0}, FedProx(mu=1.0)),
+        (PLayerFLDitto, {"lam": 1.0}, Ditto(lam=1.0)),
+        (
+            PLayerFLDitto,
+            {"lam": 0.5, "anchor": "post_agg", "personal_epochs": 2, "personal_learning_rate": 0.02},
+            Ditto(lam=0.5, anchor="post_agg", personal_epochs=2, personal_learning_rate=0.02),
+        ),
+        (PLayerFLFedRep, {"head_epochs": 2}, FedRep(personal_layers=0, head_epochs=2)),
+    ],
+)
+def test_a_cut_after_all_layers_is_the_base_method(
+    model: str, combined: type[PLayerFL], options: dict[str, Any], base: Algorithm
+) -> None:
+    found = federate(at(combined, COUNTS[model], **options), task(model))
+    assert_same_models(found, federate(base, task(model)))
+
+
+@models
+@pytest.mark.parametrize("personal", [1, 2])
+def test_with_fedrep_the_cut_says_where_the_head_begins(model: str, personal: int) -> None:
+    found = federate(at(PLayerFLFedRep, COUNTS[model] - personal, head_epochs=2), task(model))
+    assert_same_models(found, federate(FedRep(personal_layers=personal, head_epochs=2), task(model)))
+
+
+# With nothing federated, or nothing pulled
+
+
+@models
+@pytest.mark.parametrize(
+    ("combined", "options"), [(PLayerFLFedProx, {"mu": 100.0}), (PLayerFLDitto, {"lam": 100.0}), (PLayerFLFedRep, {})]
+)
+def test_a_cut_before_all_layers_is_local_since_private_layers_are_not_pulled(
+    model: str, combined: type[PLayerFL], options: dict[str, Any]
+) -> None:
+    assert_same_models(federate(at(combined, 0, **options), task(model)), federate(Local(), task(model)))
+
+
+@pytest.mark.parametrize(("combined", "options"), [(PLayerFLFedProx, {"mu": 100.0}), (PLayerFLDitto, {"lam": 100.0})])
+def test_where_all_federated_layers_are_frozen_it_is_local(combined: type[PLayerFL], options: dict[str, Any]) -> None:
+    own = task("frozen first layer")
+    assert_same_models(federate(at(combined, 1, **options), own), federate(Local(), own))
+
+
+@models
+def test_fedprox_without_a_pull_is_fedper(model: str) -> None:
+    found = federate(at(PLayerFLFedProx, COUNTS[model] - 1, mu=0.0), task(model))
+    assert_same_models(found, federate(FedPer(), task(model)))
+
+
+@pytest.mark.parametrize("cut", [0, 2, 4])
+def test_ditto_without_a_pull_is_local(cut: int) -> None:
+    assert_same_models(federate(at(PLayerFLDitto, cut, lam=0.0)), federate(Local()))
+
+
+# With a cut in the middle
+
+
+@combinations
+@pytest.mark.parametrize("cut", [1, 2, 3])
+def test_private_layers_stay_private(combined: type[PLayerFL], cut: int) -> None:
+    watched = watch(build(at(combined, cut)))
+    federated = entries_of(watched.run, LAYERS[:cut])
+    for site in watched.result.clients:
+        prepare, *later = watched.to(site)
+        assert same_bits(prepare.down, watched.run.ground.initial)
+        assert not prepare.up
+        assert all(m.down.keys() == federated for m in later)
+        assert all(m.up.keys() == federated for m in watched.fits(site))
+    own = watched.result.weights
+    for layer in LAYERS[cut:]:
+        assert not same_bits(part_of(own["site-0"], layer), part_of(own["site-1"], layer))
+
+
+@pytest.mark.parametrize("combined", [PLayerFLFedProx, PLayerFLFedRep])
+@pytest.mark.parametrize("cut", [1, 2, 3])
+def test_federated_layers_are_common(combined: type[PLayerFL], cut: int) -> None:
+    watched = watch(build(at(combined, cut)))
+    for own in watched.result.weights.values():
+        assert same_bits(part_of(own, *LAYERS[:cut]), part_of(watched.run.server.weights, *LAYERS[:cut]))
+
+
+@pytest.mark.parametrize("lam", [0.0, 1.0, 50.0])
+def test_under_ditto_the_personal_model_never_reaches_what_is_averaged(lam: float) -> None:
+    found, expected = (watch(build(at(PLayerFLDitto, 2, lam=value))) for value in (lam, 0.1))
+    for site in found.result.clients:
+        pairs = zip(found.fits(site), expected.fits(site), strict=True)
+        assert all(same_bits(a.up, b.up) and same_bits(a.down, b.down) for a, b in pairs)
+
+
+def test_a_strong_fedprox_holds_federated_layers_and_lets_private_ones_go() -> None:
+    rate = 1e-4
+    options = {**FULL_BATCH, "training.learning_rate": rate, "training.local_epochs": 50}
+    held = watch(build(at(PLayerFLFedProx, 1, mu=1 / rate), linear_task(), rounds=1, **options))
+    free = watch(build(at(PLayerFLFedProx, 1, mu=0.0), linear_task(), rounds=1, **options))
+    initial = held.run.ground.initial
+    for site in data():
+        assert distance(held.fits(site)[0].up, initial) < 0.05 * distance(free.fits(site)[0].up, initial)
+        head, free_head = (part_of(w.result.weights[site], "1") for w in (held, free))
+        assert distance(head, initial) > 0.9 * distance(free_head, initial)
+
+
+def test_a_strong_ditto_brings_the_federated_part_of_personal_models_to_the_common_one() -> None:
+    strong = at(PLayerFLDitto, 1, lam=1e6, personal_learning_rate=1e-6, personal_epochs=20)
+    watched = watch(build(strong, linear_task(), **FULL_BATCH))
+    for site in data():
+        received = watched.fits(site)[-1].down
+        assert received.keys() == {"0.weight"}
+        assert distance(part_of(watched.result.weights[site], "0"), received) < 1e-5
+        assert distance(watched.run.ground.initial, received | part_of(watched.run.ground.initial, "1")) > 1e-3
+
+
+# The measured epoch comes first
+
+
+@combinations
+def test_the_measured_epoch_comes_on_top_and_leaves_no_trace(combined: type[PLayerFL]) -> None:
+    base_epochs = {PLayerFLFedProx: 1, PLayerFLDitto: 2, PLayerFLFedRep: 2}[combined]
+    watched = watch(build(at(combined, 2), rounds=3))
+    assert watched.epochs == 3 * (1 + 3 * base_epochs)
+    resting = watch(build(at(combined, 2), rounds=1, **{"training.learning_rate": 0.0}))
+    assert all(same_bits(own, resting.run.ground.initial) for own in resting.result.weights.values())
+
+
+@combinations
+def test_its_own_cut_is_that_of_player_fl(combined: type[PLayerFL]) -> None:
+    found, expected = (federate(algorithm).cut for algorithm in (combined(), PLayerFL()))
+    assert found is not None
+    assert expected is not None
+    assert (found.index, found.importance) == (expected.index, expected.importance)
+
+
+@pytest.mark.parametrize(
+    ("combined", "other"), [(PLayerFLFedProx, FedAvg()), (PLayerFLDitto, Local()), (PLayerFLFedRep, FedPer())]
+)
+def test_a_cut_in_the_middle_is_something_else(combined: type[PLayerFL], other: Algorithm) -> None:
+    assert largest_difference(federate(at(combined, 3)), federate(other)) > 1e-5
+
+
+@combinations
+def test_the_measured_epoch_cannot_stand_for_the_first_round(combined: type[PLayerFL]) -> None:
+    with pytest.raises(ConfigError, match="first_epoch"):
+        combined(first_epoch="continue")
+
+
+@pytest.mark.parametrize(
+    ("combined", "wrong"),
+    [
+        (PLayerFLFedProx, {"mu": -1.0}),
+        (PLayerFLDitto, {"lam": -1.0}),
+        (PLayerFLDitto, {"anchor": "never"}),
+        (PLayerFLDitto, {"personal_epochs": -1}),
+        (PLayerFLFedRep, {"head_epochs": -1}),
+        (PLayerFLFedRep, {"body_epochs": -1}),
+    ],
+)
+def test_what_the_base_method_refuses_is_refused(combined: type[PLayerFL], wrong: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=next(iter(wrong))):
+        combined(**wrong)

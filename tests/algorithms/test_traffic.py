@@ -1,0 +1,198 @@
+"""Bytes counted by the transport against the formula of each method, to the byte.
+
+P is the whole model, P_l a layer, L the number of layers, R the number of rounds; a weight is 4 bytes, a number in
+`info` 8. The initial model travels down once to every site. Then every round sends up and down what the method says;
+what goes down after the last round is there to be scored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from algorithms.watching import LAYERS, Watched, part_of, watch
+from federations import build
+from playerfl.algorithms import (
+    ALGORITHMS,
+    Algorithm,
+    Ditto,
+    FedAvg,
+    FedBABU,
+    FedLAMA,
+    FedLP,
+    FedPer,
+    FedProx,
+    FedRep,
+    Local,
+    LocalAdaptation,
+    PFedLA,
+    PFedMe,
+    PLayerFL,
+    PLayerFLDitto,
+    PLayerFLFedProx,
+    PLayerFLFedRep,
+    PLayerFLMinusOne,
+    PLayerFLPlusOne,
+    PLayerFLRandom,
+)
+from playerfl.federation.messages import Info
+from playerfl.weights import Weights
+
+WEIGHT, NUMBER = 4, 8
+SIZES = dict(zip(LAYERS, (6 * 8 + 8, 8 * 8 + 8, 8 * 8 + 8, 8 * 3 + 3), strict=True))
+"""Weights and biases of 6 → 8 → 8 → 8 → 3."""
+P = sum(SIZES.values())
+L = len(LAYERS)
+R = 5
+
+
+def size(layers: Sequence[str]) -> int:
+    return sum(SIZES[layer] for layer in layers)
+
+
+def bytes_of(watched: Watched, site: str) -> tuple[int, int]:
+    """Down and up, as the run's own table has them."""
+    rows = watched.result.traffic
+    own = rows[rows["client"] == site]
+    return int(own["down"].sum()), int(own["up"].sum())
+
+
+def assert_every_site(watched: Watched, down: int, up: int) -> None:
+    assert {site: bytes_of(watched, site) for site in watched.result.clients} == dict.fromkeys(
+        ("site-0", "site-1", "site-2"), (down, up)
+    )
+
+
+def run(algorithm: Algorithm, **settings: Any) -> Watched:
+    return watch(build(algorithm, rounds=R, **settings))
+
+
+def test_local_sends_the_initial_model_and_nothing_else() -> None:
+    assert_every_site(run(Local()), down=WEIGHT * P, up=0)
+
+
+@pytest.mark.parametrize(
+    "algorithm",
+    [
+        FedAvg(),
+        FedProx(),
+        PFedMe(),
+        PFedMe(beta=0.5),
+        Ditto(),
+        Ditto(anchor="post_agg"),
+        LocalAdaptation(),
+        LocalAdaptation(adapt_epochs=3),
+        PFedLA(),
+    ],
+)
+def test_methods_of_the_whole_model_send_it_down_and_up_every_round(algorithm: Algorithm) -> None:
+    assert_every_site(run(algorithm), down=WEIGHT * (P + R * P), up=WEIGHT * R * P)
+
+
+@pytest.mark.parametrize("method", [FedPer, FedRep, FedBABU])
+@pytest.mark.parametrize("personal", [0, 1, 2, 4])
+def test_methods_with_a_head_send_the_body_only(method: Any, personal: int) -> None:
+    body = size(LAYERS[: L - personal])
+    assert_every_site(run(method(personal_layers=personal)), down=WEIGHT * (P + R * body), up=WEIGHT * R * body)
+
+
+@pytest.mark.parametrize("keep", [0.0, 0.3, 0.7, 1.0])
+def test_fedlp_sends_everything_down_and_the_kept_layers_up(keep: float) -> None:
+    watched = run(FedLP(keep=keep))
+    for site in watched.result.clients:
+        kept = sum(size([layer for layer in LAYERS if part_of(fit.up, layer)]) for fit in watched.fits(site))
+        assert bytes_of(watched, site) == (WEIGHT * (P + R * P), WEIGHT * kept)
+
+
+def test_the_expected_upload_of_fedlp_is_its_rate_of_fedavgs() -> None:
+    """Over rounds and sites within three sigma: q·P a round."""
+    watched = watch(build(FedLP(keep=0.5), rounds=30))
+    draws = 3 * 30
+    mean = sum(bytes_of(watched, site)[1] for site in watched.result.clients) / WEIGHT / draws
+    sigma = (0.25 * sum(parameters**2 for parameters in SIZES.values()) / draws) ** 0.5
+    assert abs(mean - 0.5 * P) < 3 * sigma
+
+
+@pytest.mark.parametrize(("tau", "phi"), [(1, 1), (1, 2), (2, 2), (6, 2)])
+def test_fedlama_sends_what_is_due_and_the_intervals_at_each_adjustment(tau: int, phi: int) -> None:
+    watched = run(FedLAMA(tau=tau, phi=phi))
+    adjustments = R // (phi * tau) if phi > 1 else 0
+    for site in watched.result.clients:
+        intervals, due = [tau] * L, 0
+        for round_, fit in enumerate(watched.fits(site), start=1):
+            intervals = fit.request.download.info.get("intervals", intervals)  # type: ignore[assignment]
+            due += size([layer for layer, every in zip(LAYERS, intervals, strict=True) if round_ % every == 0])
+        assert bytes_of(watched, site) == (WEIGHT * (P + due) + NUMBER * L * adjustments, WEIGHT * due)
+
+
+@pytest.mark.parametrize("cut", range(L + 1))
+def test_player_fl_sends_the_federated_layers_the_scores_and_the_cut(cut: int) -> None:
+    """The measured epoch is round 1, so the first download after the cut is the first average."""
+    federated = size(LAYERS[:cut])
+    watched = run(PLayerFL(rule="fixed", fixed_cut=cut))
+    down, up = WEIGHT * (P + R * federated) + NUMBER, NUMBER * L + WEIGHT * R * federated
+    assert_every_site(watched, down=down, up=up)
+
+
+RESTARTED = [
+    lambda **options: PLayerFL(first_epoch="restart", **options),
+    PLayerFLFedProx,
+    PLayerFLDitto,
+    PLayerFLFedRep,
+]
+
+
+@pytest.mark.parametrize("method", RESTARTED, ids=["player_fl", "fedprox", "ditto", "fedrep"])
+@pytest.mark.parametrize("cut", [0, 2, 4])
+def test_starting_again_sends_the_federated_layers_of_the_initial_model_once_more(method: Any, cut: int) -> None:
+    federated = size(LAYERS[:cut])
+    watched = run(method(rule="fixed", fixed_cut=cut))
+    down = WEIGHT * (P + (1 + R) * federated) + NUMBER
+    assert_every_site(watched, down=down, up=NUMBER * L + WEIGHT * R * federated)
+
+
+@pytest.mark.parametrize(("method", "cut"), [(PLayerFLMinusOne, 1), (PLayerFLPlusOne, 3)])
+def test_a_moved_cut_counts_where_it_was_moved_to(method: Any, cut: int) -> None:
+    federated = size(LAYERS[:cut])
+    watched = run(method(rule="fixed", fixed_cut=2))
+    down, up = WEIGHT * (P + R * federated) + NUMBER, NUMBER * L + WEIGHT * R * federated
+    assert_every_site(watched, down=down, up=up)
+
+
+def test_a_random_cut_with_a_given_reference_sends_no_scores() -> None:
+    watched = run(PLayerFLRandom(reference_cut=2))
+    federated = size(LAYERS[: watched.run.server.memory["cut"]])
+    assert_every_site(watched, down=WEIGHT * (P + R * federated) + NUMBER, up=WEIGHT * R * federated)
+
+
+def test_a_random_cut_that_must_measure_its_reference_sends_scores() -> None:
+    watched = run(PLayerFLRandom())
+    federated = size(LAYERS[: watched.run.server.memory["cut"]])
+    down, up = WEIGHT * (P + R * federated) + NUMBER, NUMBER * L + WEIGHT * R * federated
+    assert_every_site(watched, down=down, up=up)
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_the_table_counts_what_was_in_the_messages(name: str) -> None:
+    watched = watch(build(name, rounds=2))
+    for site in watched.result.clients:
+        messages = watched.to(site)
+        down = sum(weighed(m.down, m.request.download.info) for m in messages)
+        up = sum(weighed(m.up, m.reply.upload.info) for m in messages)
+        assert bytes_of(watched, site) == (down, up)
+
+
+def weighed(weights: Weights, info: Info) -> int:
+    numbers = sum(len(value) if isinstance(value, list) else 1 for value in info.values())
+    return WEIGHT * sum(w.numel() for w in weights.values()) + NUMBER * numbers
+
+
+@pytest.mark.parametrize("method", [Local, FedAvg, FedPer, PLayerFL])
+def test_scoring_after_local_training_needs_no_model_after_the_last_round(method: Any) -> None:
+    after_merge, after_training = (run(method(), eval_point=point) for point in ("post_agg", "post_local"))
+    for site in after_merge.result.clients:
+        last = sum(w.numel() for w in after_merge.to(site)[-1].down.values())
+        down, up = bytes_of(after_merge, site)
+        assert bytes_of(after_training, site) == (down - WEIGHT * last, up)

@@ -1,0 +1,118 @@
+"""Folders of pictures: what is read, and what is refused before it is decoded."""
+
+from __future__ import annotations
+
+import struct
+import sys
+import zlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import playerfl
+from own_data import load, sentence_of, whole
+from playerfl.data import file_limits
+from playerfl.data.image_folders import read_pictures
+
+
+@pytest.fixture
+def pictures(tmp_path: Path) -> Path:
+    """Dark cats and light dogs at two sites, in several sizes and modes."""
+    rng = np.random.default_rng(0)
+    for site in ("north", "south"):
+        for kind, low in (("cat", 0), ("dog", 128)):
+            place = tmp_path / site / kind
+            place.mkdir(parents=True)
+            for i in range(30):
+                pixels = rng.integers(low, low + 120, (9 + i, 12, 3), dtype=np.uint8)
+                Image.fromarray(pixels).save(place / f"{i}.{'png' if i % 2 else 'jpg'}")
+    return tmp_path
+
+
+def test_pictures_become_squares_of_colours(pictures: Path) -> None:
+    (pictures / "north" / "cat" / ".hidden").write_text("x")
+    (pictures / "north" / "cat" / "Thumbs.db").write_text("x")
+    sites = load(pictures, image_size=16)
+    inputs = whole(sites["north"])
+    assert inputs.shape == (60, 3, 16, 16)
+    assert -1 <= inputs.min() < 0 < inputs.max() <= 1
+    dark = inputs.mean((1, 2, 3)) < 0
+    assert torch.equal(dark, whole(sites["north"], "targets") == 0)
+    assert sites.notes == (
+        "target: the folder a picture is in",
+        "kind: 2 classes (0 = cat, 1 = dog)",
+        "inputs: 3 x 16 x 16 (colours from -1 to 1, scaled to 16 pixels a side)",
+    )
+
+
+def test_pictures_train(pictures: Path) -> None:
+    result = playerfl.run(str(pictures), "fedavg", rounds=2, settings={"data.image_size": 8})
+    assert result.clients == ["north", "south"]
+
+
+@pytest.mark.parametrize("mode", ["L", "RGBA", "P", "1", "I;16", "LA"])
+def test_pictures_of_other_modes_are_read(pictures: Path, mode: str) -> None:
+    file = pictures / "north" / "cat" / "1.png"
+    if mode == "I;16":
+        Image.fromarray(np.full((9, 9), 65535 // 2, dtype=np.uint16)).save(file)
+    else:
+        grey = Image.fromarray(np.full((9, 9, 3), 128, dtype=np.uint8)).convert(mode)
+        if mode == "P":
+            grey.info["transparency"] = b"\0\1"
+        grey.save(file)
+    pixels, labels = read_pictures({"cat": [file]}, ["cat"], 8)
+    assert labels.tolist() == [0]
+    assert mode == "1" or abs(int(pixels.mean()) - 128) <= 2
+
+
+def png_claiming(width: int, height: int) -> bytes:
+    """A PNG of a few bytes whose header claims this size."""
+
+    def chunk(kind: bytes, body: bytes) -> bytes:
+        return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
+
+    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(b"")) + chunk(b"IEND", b"")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "sentence"),
+    [
+        ("a.png", png_claiming(60_000, 60_000), "north/cat/a.png claims far more than the 50,000,000 pixels"),
+        ("a.png", png_claiming(8_000, 8_000), "north/cat/a.png claims 8000 x 8000 pixels; 50,000,000 are allowed"),
+        ("a.png", png_claiming(12_000, 12_000), "north/cat/a.png claims 12000 x 12000 pixels"),
+        ("a.png", png_claiming(20, 20), "north/cat/a.png is not a picture that can be read (PNG or JPEG): image file"),
+        ("a.png", b"text", "north/cat/a.png is not a picture that can be read (PNG or JPEG): cannot identify"),
+        ("a.jpg", b"", "north/cat/a.jpg is empty"),
+        ("a.jpg", b"GIF89a\x01\0\x01\0\0\0\0;", "north/cat/a.jpg is not a picture that can be read (PNG or JPEG)"),
+        ("a.txt", b"text", "north/cat/a.txt is not a .png or .jpg picture; move it out of the folder"),
+    ],
+)
+def test_what_is_no_picture_or_a_bomb_is_refused_by_name(
+    pictures: Path, name: str, content: bytes, sentence: str
+) -> None:
+    (pictures / "north" / "cat" / name).write_bytes(content)
+    assert sentence in sentence_of(pictures)
+
+
+def test_picture_folders_that_are_laid_out_otherwise(pictures: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (pictures / "east").mkdir()
+    assert "east has no pictures; put them into one folder a class, such as east/CLASS" in sentence_of(pictures)
+    (pictures / "east" / "cat.png").write_bytes(b"x")
+    assert "east/cat.png lies beside the class folders" in sentence_of(pictures)
+    (pictures / "east" / "cat.png").unlink()
+    (pictures / "east").rmdir()
+    assert "data.target is for tables, but" in sentence_of(pictures, target="cat")
+    with monkeypatch.context() as patched:
+        patched.setattr(file_limits, "LARGEST_ARRAY", 1000)
+        assert "north would become 60 rows of 3,072 inputs" in sentence_of(pictures)
+    with monkeypatch.context() as patched:
+        patched.setitem(sys.modules, "PIL", None)
+        assert "Pillow, which is not installed; pip install 'playerfl[image]'" in sentence_of(pictures)
+    for site in ("north", "south"):
+        for file in (pictures / site / "dog").iterdir():
+            file.unlink()
+    assert "has pictures of 'cat' only; two classes are needed" in sentence_of(pictures)
