@@ -32,10 +32,10 @@ demo: $(STAMP)
 	$(BIN)/playerfl run digits --algorithm local --algorithm fedavg --algorithm player_fl --out runs/demo --overwrite
 
 test: $(STAMP) lint
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n auto
 
 quick: $(STAMP)
-	$(BIN)/python -m pytest -m "not slow"
+	$(BIN)/python -m pytest -n auto -m "not slow"
 
 lint: $(STAMP)
 	$(BIN)/ruff format --check .

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from playerfl.data.directory import use_data_directory
 from playerfl.data_cli import data_app
 from playerfl.errors import ConfigError, PlayerflError, one_of
 from playerfl.version import __version__
@@ -123,6 +124,9 @@ def run(
     resume: Annotated[Path | None, typer.Option(help="Continue an interrupted run, or a folder of runs.")] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the runs in --out.")] = False,
     device: Annotated[str | None, typer.Option(help="auto, cpu, cuda or mps.")] = None,
+    data_dir: Annotated[
+        Path | None, typer.Option(help="Where dataset files are; $PLAYERFL_DATA or your cache if not given.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Results as JSON on stdout.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
 ) -> None:
@@ -151,7 +155,8 @@ def run(
         experiments = _experiments(given, algorithm or [], settings or [], config)
         home = out or _next_free(Path("runs"), experiments)
         places = [*_places(experiments, home)]
-    results = _run_all(experiments, places, home, overwrite=overwrite, quiet=quiet)
+    with use_data_directory(data_dir):
+        results = _run_all(experiments, places, home, overwrite=overwrite, quiet=quiet)
     _show(results, home, as_json=as_json)
 
 

@@ -88,7 +88,7 @@ def prepare_ground(experiment: Experiment, task: Task) -> Ground:
         learner,
         initial,
         lambda: _seeded_model(experiment.seed, task, options),
-        describe(sites, classification=task.classification),
+        {**describe(sites, classification=task.classification), "paper": task.paper},
     )
 
 

@@ -86,7 +86,7 @@ class KilledError(Exception):
 
 
 @every_algorithm
-@pytest.mark.parametrize("model", ["batch norm", "convolutional"])
+@pytest.mark.parametrize("model", ["batch norm", pytest.param("convolutional", marks=pytest.mark.slow)])
 def test_a_run_stopped_after_any_exchange_resumes_to_the_same_files(name: str, model: str, tmp_path: Path) -> None:
     own = task(model)
     settings = {"training.batch_size": 8, "selection": "round_best"}

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from playerfl import paper
 from playerfl.layers.sensitivity import federation_sensitivity
 from playerfl.report.comparison import AlgorithmSummary
 from playerfl.results import RunResult
@@ -47,6 +48,8 @@ def print_cut(result: RunResult) -> None:
     console = _console()
     console.print(table)
     console.print(f"Cut after {cut.index} of {len(cut.layers)} layers: {escape(cut.reason)}.")
+    if printed := result.data.get("paper"):
+        console.print(f"The paper prints a cut after {paper.protocol(printed)['cut']} layers for {printed}.")
     for warning in cut.warnings:
         console.print(f"[yellow]Note:[/yellow] {escape(warning)}.")
     console.print()

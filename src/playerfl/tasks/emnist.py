@@ -8,8 +8,7 @@ from torch import nn
 from playerfl.data.idx import read_labelled
 from playerfl.data.sites import Sites
 from playerfl.data.sources import folder_of
-from playerfl.models.cnn import ConvNet
-from playerfl.tasks.images import ImagePoolOptions, deal_images
+from playerfl.tasks.images import ImagePoolOptions, deal_images, grey_network
 from playerfl.tasks.task import Task
 
 _FILES = "emnist-byclass-{part}-images-idx3-ubyte", "emnist-byclass-{part}-labels-idx1-ubyte"
@@ -33,9 +32,7 @@ def load_sites(options: EmnistOptions) -> Sites:
 
 
 def build_model(options: EmnistOptions) -> nn.Module:
-    widths = [options.width(width) for width in (64, 128, 256)]
-    model = ConvNet(1, widths, options.width(100), 62, kernel=5, padding=2, pool_after=(1, 2, 3))
-    return options.initialised(model)
+    return grey_network(options, 62)
 
 
 TASK = Task(

@@ -9,8 +9,7 @@ from playerfl.data.hub_tables import hub_pictures, hub_table
 from playerfl.data.idx import read_labelled
 from playerfl.data.sites import Sites
 from playerfl.data.sources import folder_of
-from playerfl.models.cnn import ConvNet
-from playerfl.tasks.images import ImagePoolOptions, deal_images
+from playerfl.tasks.images import ImagePoolOptions, deal_images, grey_network
 from playerfl.tasks.task import Task
 
 
@@ -30,9 +29,7 @@ def load_sites(options: FashionMnistOptions) -> Sites:
 
 
 def build_model(options: FashionMnistOptions) -> nn.Module:
-    widths = [options.width(width) for width in (64, 128, 256)]
-    model = ConvNet(1, widths, options.width(100), 10, kernel=5, padding=2, pool_after=(1, 2, 3))
-    return options.initialised(model)
+    return grey_network(options, 10)
 
 
 TASK = Task(

@@ -8,10 +8,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from pydantic import Field
-from torch import Tensor
+from torch import Tensor, nn
 
 from playerfl.data.examples import TensorExamples
 from playerfl.data.sites import Sites
+from playerfl.models.cnn import ConvNet
 from playerfl.tasks.pool import PoolOptions, deal_pool
 from playerfl.tasks.task import PaperOptions
 
@@ -50,3 +51,10 @@ def deal_images(
         found.append(f"the pool has {len(labels):,} pictures instead of {wanted:,}: that is all there are")
     targets = torch.from_numpy(labels[:wanted].astype(np.int64))
     return deal_pool(TensorExamples(normalised(pixels[:wanted], mean, std), targets), options, found)
+
+
+def grey_network(options: ImagePoolOptions, classes: int) -> nn.Module:
+    """The paper's network for 28x28 grey pictures: three 5x5 convolutions with pooling, two linear layers."""
+    widths = [options.width(width) for width in (64, 128, 256)]
+    model = ConvNet(1, widths, options.width(100), classes, kernel=5, padding=2, pool_after=(1, 2, 3))
+    return options.initialised(model)
