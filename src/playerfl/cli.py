@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 import sys
@@ -41,6 +42,9 @@ app.add_typer(data_app)
 
 def main() -> None:
     """Runs a command; what the user can mend is said in one sentence, without a traceback."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # A terminal that cannot show μ or a table's lines gets something else, not an error.
+        sys.stdout.reconfigure(errors="replace")
     try:
         code = app(standalone_mode=False)
     except PlayerflError as problem:
@@ -53,6 +57,8 @@ def main() -> None:
     except Exception as problem:
         if not hasattr(problem, "format_message"):
             raise
+        if not problem.format_message():
+            sys.exit(2)  # the help was shown instead
         _fail(problem.format_message())
     else:
         sys.exit(code or 0)
@@ -203,13 +209,17 @@ def _places(experiments: list[Experiment], home: Path) -> list[Path]:
 
 
 def _reopened(path: Path) -> tuple[list[Experiment], list[RunDirectory | Path]]:
-    from playerfl.running import reopen_directory
+    """One run, or all runs of a comparison; those that had no directory yet get one."""
+    from playerfl.running import read_comparison, reopen_directory
 
-    runs = sorted(file.parent for file in path.glob("*/experiment.toml")) if path.is_dir() else []
-    if (path / "experiment.toml").exists() or not runs:
-        runs = [path]
-    experiments, directories = zip(*map(reopen_directory, runs), strict=True)
-    return list(experiments), list(directories)
+    compared = None if (path / "experiment.toml").exists() else read_comparison(path)
+    if compared is None:
+        experiment, directory = reopen_directory(path)
+        return [experiment], [directory]
+    places: list[RunDirectory | Path] = []
+    for place in _places(compared, path):
+        places.append(reopen_directory(place)[1] if (place / "experiment.toml").exists() else place)
+    return compared, places
 
 
 def _run_all(
@@ -220,7 +230,8 @@ def _run_all(
 
     try:
         with shown_progress({e.algorithm["name"]: e.rounds for e in experiments}, quiet=quiet) as listener:
-            return run_experiments(experiments, places, None, listener, overwrite=overwrite)
+            compared = home if len(experiments) > 1 else None
+            return run_experiments(experiments, places, None, listener, overwrite=overwrite, home=compared)
     except KeyboardInterrupt:
         _say(f"interrupted; nothing is lost: continue with  playerfl run --resume {home}")
         sys.exit(130)
@@ -228,19 +239,23 @@ def _run_all(
 
 def _show(results: list[RunResult], home: Path, *, as_json: bool) -> None:
     from playerfl.report import comparison
+    from playerfl.report.comparison import without_nan
 
     summaries = comparison.compare(results)
     if as_json:
         found = [comparison.as_json(r, s) for r, s in zip(results, summaries, strict=True)]
-        print(json.dumps({"runs": found}, indent=1))
+        print(json.dumps(without_nan({"runs": found}), indent=1))
     else:
         from playerfl.report.terminal import print_comparison, print_cut
 
         for result in results:
             print_cut(result)
-        print_comparison(summaries)
+        print_comparison(summaries, results[0].experiment["selection"])
     for note in results[0].data["notes"]:
         _say(f"note: {note}")
+    for result in results:
+        if result.diverged:
+            _say(f"note: {result.algorithm} diverged (its loss became NaN); try a smaller learning rate")
     try:
         from playerfl.report.figures import save_comparison
     except ImportError:
@@ -250,7 +265,7 @@ def _show(results: list[RunResult], home: Path, *, as_json: bool) -> None:
     _say(f"results: {home}")
 
 
-_LISTS = ("algorithms", "tasks")
+_LISTS = ("algorithms", "tasks", "settings")
 
 
 @app.command(
@@ -258,15 +273,15 @@ _LISTS = ("algorithms", "tasks")
     epilog="[bold]Examples[/bold]\n\n  playerfl list algorithms\n\n  playerfl list tasks --json\n",
 )
 def list_(
-    what: Annotated[str, typer.Argument(help="algorithms or tasks")],
+    what: Annotated[str, typer.Argument()],
     as_json: Annotated[bool, typer.Option("--json", help="As JSON on stdout.")] = False,
 ) -> None:
-    """List the algorithms with their hyper-parameters, or the tasks with their options."""
+    """List what can be chosen, with defaults. WHAT is algorithms, tasks or settings (of runs and training)."""
     if what not in _LISTS:
         raise ConfigError(one_of(what, _LISTS, "list"))
     from playerfl import catalogue
 
-    entries = catalogue.algorithms() if what == "algorithms" else catalogue.tasks()
+    entries = {"algorithms": catalogue.algorithms, "tasks": catalogue.tasks, "settings": catalogue.settings}[what]()
     if as_json:
         print(json.dumps(entries, indent=1))
         return

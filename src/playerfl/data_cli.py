@@ -205,11 +205,11 @@ def plot(
     for assignment in settings or []:
         table = with_setting(table, *parse_setting(assignment))
     chosen = find_task(task)
-    if not chosen.classification:
-        raise ConfigError(f"the targets of {task} are numbers, not classes; there is nothing to count")
-    experiment = Experiment.resolve(table, chosen)
+    options = Experiment.resolve(table, chosen).data_options(chosen)
     with use_data_directory(data_dir):
-        sites = describe(chosen.load_sites(experiment.data_options(chosen)), classification=True)
+        if not chosen.for_options(options).classification:
+            raise ConfigError(f"the targets of {task} are numbers, not classes; there is nothing to count")
+        sites = describe(chosen.load_sites(options), classification=True)
     figure, _ = partition_figure(sites, task)
     target = out or Path(f"{Path(task).name.partition(':')[0]}-sites.png")
     typer.echo(save(figure, target))

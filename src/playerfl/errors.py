@@ -39,6 +39,6 @@ def one_of(value: object, allowed: Iterable[str], what: str) -> str:
 
 
 def at_least_zero(name: str, value: float) -> None:
-    """Refuses a hyper-parameter that is negative or not a number."""
-    if not value >= 0:
-        raise ConfigError(f"{name} must be at least 0, not {value}")
+    """Refuses a hyper-parameter that is negative, infinite or not a number."""
+    if not 0 <= value < float("inf"):
+        raise ConfigError(f"{name} must be at least 0 and finite, not {value}")

@@ -7,7 +7,7 @@ import tomllib
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal, TypeVar, get_type_hints
+from typing import Annotated, Any, Literal, TypeVar, get_type_hints
 
 import tomli_w
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model, model_validator
@@ -26,6 +26,9 @@ Model = TypeVar("Model", bound=BaseModel)
 _STRICT = ConfigDict(extra="forbid", frozen=True)
 
 
+_Beta = Annotated[float, Field(ge=0, lt=1)]
+
+
 class TrainingOptions(BaseModel):
     """The `[training]` table: how every site trains."""
 
@@ -37,7 +40,7 @@ class TrainingOptions(BaseModel):
     optimizer: Literal["adamw", "sgd"] = "adamw"
     weight_decay: float = Field(0.01, ge=0, allow_inf_nan=False)
     """Where it is not given: 0.01 for adamw, 0 for sgd."""
-    betas: tuple[float, float] = (0.9, 0.999)
+    betas: tuple[_Beta, _Beta] = (0.9, 0.999)
     eps: float = Field(1e-8, gt=0)
     momentum: float = Field(0.0, ge=0, lt=1)
     optimizer_state: Literal["persistent", "reset"] = "persistent"
@@ -49,6 +52,12 @@ class TrainingOptions(BaseModel):
         if isinstance(values, Mapping) and values.get("optimizer") == "sgd":
             return {"weight_decay": 0.0, **values}
         return values
+
+    @model_validator(mode="after")
+    def _momentum_is_of_sgd(self) -> TrainingOptions:
+        if self.momentum and self.optimizer != "sgd":
+            raise ValueError(f"momentum = {self.momentum} is of sgd; {self.optimizer} has betas")
+        return self
 
     def plan(self) -> TrainingPlan:
         optimizer = (
@@ -80,6 +89,12 @@ class Experiment(BaseModel):
     algorithm: dict[str, Any]
     training: TrainingOptions = TrainingOptions()
     data: dict[str, Any] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _scored_together(self) -> Experiment:
+        if self.selection == "round_best" and self.eval_point == "post_local" and self.participation < 1:
+            raise ValueError("selection 'round_best' needs rounds in which all sites are scored: participation 1")
+        return self
 
     @classmethod
     def resolve(cls, settings: Mapping[str, Any], task: Task | None = None) -> Experiment:
@@ -219,6 +234,8 @@ def _explained(problem: ValidationError, schema: type[BaseModel], where: str) ->
     if error["type"] == "missing":
         return f"{'.'.join(path)} is missing{place}"
     said = error["msg"][0].lower() + error["msg"][1:]
+    if error["type"] == "value_error" and not path:
+        return said.removeprefix("value error, ") + place
     return f"{'.'.join(path)} = {error['input']!r}{place} is not allowed: {said.replace('input', 'it')}"
 
 

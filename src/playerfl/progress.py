@@ -46,19 +46,20 @@ def _bars() -> Bars:
         TextColumn("[bold]{task.description:<12}"),
         BarColumn(bar_width=28),
         MofNCompleteColumn(),
-        TextColumn("rounds  loss {task.fields[loss]}  left"),
-        TimeRemainingColumn(compact=True, elapsed_when_finished=True),
+        TextColumn("rounds  {task.fields[loss]}"),
+        TimeRemainingColumn(compact=True),
+        TextColumn("left"),
         console=Console(stderr=True),
     )
 
 
 def _live(bars: Bars, rounds: Mapping[str, int]) -> Listener:
-    shown = {name: bars.add_task(name, total=total, loss="…") for name, total in rounds.items()}
+    shown = {name: bars.add_task(name, total=total, loss="") for name, total in rounds.items()}
 
     def show(progress: Progress) -> None:
-        changes = {"completed": progress.round}
         loss = _loss(progress)
-        bars.update(shown[progress.algorithm], **changes, **({"loss": loss} if loss else {}))  # type: ignore[arg-type]
+        fields = {"loss": loss} if loss else {}
+        bars.update(shown[progress.algorithm], completed=progress.round, **fields)  # type: ignore[arg-type]
 
     return show
 
@@ -67,33 +68,30 @@ def _lines() -> Listener:
     """A line for the first round, then one every few seconds, then one for the last."""
     start = time.monotonic()
     last: dict[str, float] = {}
-    first_round: dict[str, tuple[int, float]] = {}
+    first: dict[str, tuple[int, float]] = {}
 
     def show(progress: Progress) -> None:
         now = time.monotonic()
         name = progress.algorithm
-        begun, since = first_round.setdefault(name, (progress.round, now))
         due = name not in last or now - last[name] >= _SECONDS_BETWEEN_LINES or progress.done
-        if not due or progress.round == 0:
+        if progress.round == 0 or not due:
             return
         last[name] = now
+        begun, since = first.setdefault(name, (progress.round, now))
         if progress.done:
             left = f"done in {now - start:.0f} s"
         elif progress.round > begun:
             left = f"{(now - since) / (progress.round - begun) * (progress.rounds - progress.round):.0f} s left"
         else:
-            left = "started"
-        loss = _loss(progress)
-        print(
-            f"{name}: round {progress.round}/{progress.rounds}" + (f", loss {loss}" if loss else "") + f", {left}",
-            file=sys.stderr,
-            flush=True,
-        )
+            left = "time left not known yet"
+        parts = (f"{name}: round {progress.round}/{progress.rounds}", _loss(progress), left)
+        print(", ".join(part for part in parts if part), file=sys.stderr, flush=True)
 
     return show
 
 
 def _loss(progress: Progress) -> str | None:
-    """The training loss, or the validation loss of the last merge where nothing was trained."""
-    value = progress.validation_loss if math.isnan(progress.train_loss) else progress.train_loss
-    return None if math.isnan(value) else f"{value:.4f}"
+    """The training loss of this round; where nothing was trained, the validation loss of the last merge."""
+    if not math.isnan(progress.train_loss):
+        return f"training loss {progress.train_loss:.4f}"
+    return None if math.isnan(progress.validation_loss) else f"validation loss {progress.validation_loss:.4f}"

@@ -46,7 +46,7 @@ _FILES = {
 Row = Sequence[str | int | float]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class RunResult:
     """One run: who scored what in which round, what travelled, where the cut is, and every site's model."""
 
@@ -62,6 +62,11 @@ class RunResult:
     build_model: Callable[[], nn.Module]
     timing: Mapping[str, Any]
     path: Path | None = None
+
+    def __repr__(self) -> str:
+        place = f", in {self.path}" if self.path else ""
+        task, rounds = self.experiment["task"], self.experiment["rounds"]
+        return f"<RunResult: {self.algorithm} on {task}, {rounds} rounds, {len(self.clients)} sites{place}>"
 
     @cached_property
     def scores(self) -> pd.DataFrame:
@@ -104,6 +109,11 @@ class RunResult:
             if row_stage == stage and split == "test" and round_ == self.chosen_rounds[str(client)]:
                 found[str(client)][str(metric)] = float(value)
         return found
+
+    @property
+    def diverged(self) -> bool:
+        """Whether a loss became NaN on the way."""
+        return any(row[4] == "loss" and row[5] != row[5] for row in self.score_rows)
 
     @property
     def cut(self) -> Cut | None:
@@ -254,6 +264,9 @@ class RunDirectory:
     def is_finished(self) -> bool:
         return (self.path / "finished.json").is_file()
 
+    def has(self, name: str) -> bool:
+        return (self.path / name).is_file()
+
     def read_json(self, name: str) -> dict[str, Any]:
         try:
             content = json.loads((self.path / name).read_text(encoding="utf-8"))
@@ -319,7 +332,6 @@ class RunDirectory:
         self,
         weights: Mapping[str, Weights],
         layers: Mapping[str, Any],
-        data: Mapping[str, Any],
         timing: Mapping[str, Any],
         digest: str,
     ) -> None:
@@ -333,7 +345,6 @@ class RunDirectory:
             contiguous = {name: entry.contiguous() for name, entry in entries.items()}
             write_atomically(folder / f"{quote(client, safe=' ')}.safetensors", save(contiguous))
         self.write_json("layers.json", layers)
-        self.write_json("data.json", data)
         self.write_json("timing.json", timing)
         self.write_json("finished.json", {"weights_digest": digest})
         (self.path / "checkpoint.safetensors").unlink(missing_ok=True)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import time
+import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from playerfl.algorithms import ALGORITHMS, Algorithm
 from playerfl.data.checks import check_sites, check_targets
@@ -18,6 +21,7 @@ from playerfl.data.directory import use_data_directory
 from playerfl.data.examples import SiteData
 from playerfl.data.sites import describe
 from playerfl.engine import worker
+from playerfl.engine.checkpoint import storage_error, write_atomically
 from playerfl.engine.loop import run_rounds
 from playerfl.engine.scheduler import drive, gather
 from playerfl.engine.transport import InProcess, Traffic
@@ -51,6 +55,7 @@ class Progress:
 
 
 Listener = Callable[[Progress], None]
+COMPARISON = "comparison.json"
 
 
 @dataclass(frozen=True)
@@ -79,6 +84,8 @@ def prepare_ground(experiment: Experiment, task: Task) -> Ground:
     model = _seeded_model(experiment.seed, task, options)
     inputs, _ = next(iter(sites[min(sites)].train.batches(2)))
     _check_outputs(model, inputs, task, sites)
+    if experiment.training.batch_size == 1 and any(isinstance(m, _BatchNorm) for m in model.modules()):
+        raise ConfigError("training.batch_size = 1 does not go with batch norm; use at least 2")
     layers = LayerMap.of(model, inputs, tie_policy=experiment.tie_policy, statistics=experiment.bn_stats)
     initial = {name: entry.detach().clone() for name, entry in state_entries(model).items()}
     learner = Learner(model, layers, task.loss, task.metrics, experiment.device)
@@ -88,13 +95,22 @@ def prepare_ground(experiment: Experiment, task: Task) -> Ground:
         learner,
         initial,
         lambda: _seeded_model(experiment.seed, task, options),
-        {**describe(sites, classification=task.classification), "paper": task.paper},
+        {
+            **describe(sites, classification=task.classification),
+            "paper": task.paper,
+            "model": {name: list(entry.shape) for name, entry in initial.items()},
+        },
     )
 
 
 def _seeded_model(seed: int, task: Task, options: DataOptions) -> nn.Module:
     with own_randomness(seed_for(seed, "init")):
-        return task.build_model(options)
+        model = task.build_model(options)
+    if not isinstance(model, nn.Module):
+        raise ConfigError(f"the model of task {task.name!r} must be an nn.Module, not {type(model).__name__}")
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        raise ConfigError(f"{type(model).__name__} has no parameters to train; unfreeze some of its layers")
+    return model
 
 
 def _check_outputs(model: nn.Module, inputs: Any, task: Task, sites: Mapping[ClientId, SiteData]) -> None:
@@ -151,20 +167,28 @@ class Run:
             self._take_up(directory)
 
     def _take_up(self, directory: RunDirectory) -> None:
+        self._same_ground(directory)
         saved = directory.load_checkpoint()
         directory.start_tables(saved and saved["tables"])
         if saved is None:
             return
-        if sorted(saved["clients"]) != sorted(self.clients):
-            raise RunDirectoryError(
-                f"{directory.path} has the sites {', '.join(sorted(saved['clients']))}, the task now has "
-                f"{', '.join(sorted(self.clients))}; resume with the data it was started with"
-            )
         self.server.restore(saved["server"])
         for name, client in self.clients.items():
             client.restore(saved["clients"][name])
         self._done = saved["done"]
         self._seconds = saved["seconds"]
+
+    def _same_ground(self, directory: RunDirectory) -> None:
+        """A run goes on with the data and the model it was started with, or not at all."""
+        if not directory.has("data.json"):
+            directory.write_json("data.json", self.ground.description)
+            return
+        begun = directory.read_json("data.json")
+        for key, what in (("partition_hash", "data"), ("model", "model")):
+            if begun.get(key) != self.ground.description[key]:
+                raise RunDirectoryError(
+                    f"{directory.path} was started with other {what}; resume it with those, or start a new run"
+                )
 
     async def rounds(self) -> RunResult:
         """All rounds that are left, and the result."""
@@ -245,9 +269,8 @@ class Run:
         weights = {name: client.kept.weights for name, client in self.clients.items() if client.kept}
         timing = {"wall_seconds": self._seconds, "runs_side_by_side": self._beside}
         if self.directory:
-            whole = digest({f"{site}/{name}": w for site, own in weights.items() for name, w in own.items()})
-            self.directory.finish(weights, found, self.ground.description, timing, whole)
-            return read_result(self.directory, self.ground.build_model)
+            self.directory.finish(weights, found, timing, _digest_of(weights))
+            return replace(read_result(self.directory), build_model=self.ground.build_model)
         return RunResult(
             experiment=self.experiment.model_dump(mode="json"),
             environment=environment(self.experiment.device, self.experiment.threads),
@@ -261,16 +284,22 @@ class Run:
         )
 
 
-def read_result(directory: RunDirectory, build_model: Callable[[], nn.Module] | None = None) -> RunResult:
-    """A finished run, read from its directory."""
+def read_result(directory: RunDirectory, task: Task | None = None) -> RunResult:
+    """A finished run, read from its directory; `task` is needed for the models of a task of your own."""
     if not directory.is_finished:
         raise RunDirectoryError(f"{directory.path} is not finished; continue it with --resume {directory.path}")
     experiment = read_toml(directory.path / "experiment.toml")
+    weights = directory.read_weights()
+    if _digest_of(weights) != directory.read_json("finished.json").get("weights_digest"):
+        raise RunDirectoryError(f"{directory.path / 'weights'} was changed since the run ended; run it again")
+    data = directory.read_json("data.json")
+    if sorted(data.get("sites", {})) != sorted(weights):
+        raise RunDirectoryError(f"{directory.path / 'data.json'} does not describe the sites of this run")
 
     def rebuild() -> nn.Module:
-        resolved = Experiment.resolve(experiment)
-        task = find_task(resolved.task)
-        return _seeded_model(resolved.seed, task, resolved.data_options(task))
+        resolved = Experiment.resolve(experiment, task)
+        known = task or find_task(resolved.task)
+        return _seeded_model(resolved.seed, known, resolved.data_options(known))
 
     return RunResult(
         experiment=experiment,
@@ -278,17 +307,21 @@ def read_result(directory: RunDirectory, build_model: Callable[[], nn.Module] | 
         score_rows=directory.read_table("scores.csv", SCORE_COLUMNS),
         traffic_rows=directory.read_table("traffic.csv", TRAFFIC_COLUMNS),
         layers=directory.read_json("layers.json"),
-        data=directory.read_json("data.json"),
-        weights=directory.read_weights(),
-        build_model=build_model or rebuild,
+        data=data,
+        weights=weights,
+        build_model=rebuild,
         timing=directory.read_json("timing.json"),
         path=directory.path,
     )
 
 
-def load_result(path: Path | str) -> RunResult:
-    """A finished run, read from the directory it was written to."""
-    return read_result(RunDirectory.open(Path(path)))
+def _digest_of(weights: Mapping[str, Weights]) -> str:
+    return digest({f"{site}/{name}": w for site, own in weights.items() for name, w in own.items()})
+
+
+def load_result(path: Path | str, *, task: Task | None = None) -> RunResult:
+    """A finished run, read from the directory it was written to; give the `task` again if it was your own."""
+    return read_result(RunDirectory.open(Path(path)), task)
 
 
 def run_experiments(
@@ -298,11 +331,12 @@ def run_experiments(
     listener: Listener | None = None,
     *,
     overwrite: bool = False,
+    home: Path | None = None,
 ) -> list[RunResult]:
     """Runs experiments side by side in one process; those already finished are read instead.
 
     A place is a directory to go on in, a path where one is made once the data have been found usable, or
-    None for a run that leaves no files.
+    None for a run that leaves no files. With `home`, what belongs to the comparison is noted there first.
     """
     for place in places:
         if isinstance(place, Path):
@@ -316,13 +350,18 @@ def run_experiments(
                 None if isinstance(place, RunDirectory) and place.is_finished else _ground(experiment, task, grounds)
                 for experiment, place in zip(experiments, places, strict=True)
             ]
+            for experiment, ground in zip(experiments, unfinished, strict=True):
+                if ground:
+                    experiment.build_algorithm().check_layers(ground.learner.layers)
+            if home is not None:
+                write_comparison(home, experiments)
             for experiment, place, ground in zip(experiments, places, unfinished, strict=True):
                 directory = _start_directory(place, experiment, overwrite) if isinstance(place, Path) else place
                 directories += [directory] if directory else []
                 if ground:
                     works.append(Run(experiment, ground, directory, listener, beside=len(places)).rounds())
                 elif directory:
-                    works.append(_already(read_result(directory)))
+                    works.append(_already(read_result(directory, task)))
             return drive(gather(works))
     finally:
         for directory in directories:
@@ -366,6 +405,30 @@ def reopen_directory(path: Path, task: Task | None = None) -> tuple[Experiment, 
     if not directory.is_finished and all(any(past.get(k) != v for k, v in now.items()) for past in known):
         directory.write_json("environment.json", {**recorded, "resumed_with": [*recorded.get("resumed_with", []), now]})
     return experiment, directory
+
+
+def write_comparison(home: Path, experiments: Sequence[Experiment]) -> None:
+    """Notes which runs belong together, and in which order, before the first of them has a directory."""
+    if (home / "experiment.toml").exists():
+        raise RunDirectoryError(f"{home} holds a single run; choose another directory for --out")
+    try:
+        home.mkdir(parents=True, exist_ok=True)
+    except OSError as problem:
+        raise storage_error(home, problem) from problem
+    tables = [experiment.to_toml() for experiment in experiments]
+    write_atomically(home / COMPARISON, (json.dumps({"experiments": tables}, indent=1) + "\n").encode())
+
+
+def read_comparison(home: Path) -> list[Experiment] | None:
+    """The experiments of a comparison in their order; None where there is none."""
+    file = home / COMPARISON
+    if not file.is_file():
+        return None
+    try:
+        tables = json.loads(file.read_text(encoding="utf-8"))["experiments"]
+        return [Experiment.resolve(tomllib.loads(table)) for table in tables]
+    except (OSError, ValueError, KeyError, TypeError) as problem:
+        raise RunDirectoryError(f"{file} cannot be read: {problem}") from problem
 
 
 def run(

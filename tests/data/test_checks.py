@@ -54,7 +54,9 @@ def test_an_empty_part_is_refused_even_at_small_sites(part: str, small: bool) ->
 @pytest.mark.parametrize("part", PARTS)
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), float("-inf")])
 def test_numbers_that_are_none_are_refused_with_their_place(part: str, bad: float) -> None:
-    message = f"north has NaN or infinite values in 1 of its 8 {part} examples, first in row 5; drop or impute"
+    message = (
+        f"north has NaN or infinite values in 1 of its 8 {part} examples, first in row 5 of that part; drop or impute"
+    )
     with pytest.raises(DataError, match=message):
         check(site(**{part: examples(bad=bad)}), accept_small_sites=True)
 
@@ -83,7 +85,7 @@ def test_a_site_smaller_than_a_batch_is_refused_with_three_remedies() -> None:
 
 
 def test_a_site_of_one_class_is_refused_with_a_remedy() -> None:
-    message = r"north has only class 0 in its training part, .* larger alpha or fewer sites, merge it"
+    message = r"north has only class 0 in its training part, .* larger alpha or fewer of them, merge it"
     with pytest.raises(DataError, match=message):
         check(site(train=examples(classes=1)))
 

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from playerfl.data.partition import Indices, dirichlet_partition
+from playerfl.data.partition import (
+    Indices,
+    dirichlet_partition,
+    equal_partition,
+    partition_by_id,
+    quantity_partition,
+    shard_partition,
+)
 from playerfl.errors import DataError
 
 LABELS = np.repeat(np.arange(10), 200)
@@ -87,3 +96,39 @@ def test_an_alpha_that_is_no_positive_number_is_refused(alpha: float) -> None:
 def test_no_sites_are_refused() -> None:
     with pytest.raises(DataError, match="at least 1, not 0"):
         dirichlet_partition(LABELS, 0, 1.0)
+
+
+@pytest.mark.parametrize(
+    "deal",
+    [
+        lambda labels, seed: quantity_partition(labels, 4, 0.5, seed=seed, min_size=5),
+        lambda labels, seed: shard_partition(labels, 4, 2, seed=seed),
+        lambda labels, seed: equal_partition(labels, 4, seed=seed),
+    ],
+    ids=["quantity", "shards", "equal"],
+)
+def test_other_partitions_are_disjoint_complete_and_repeatable(deal: Any) -> None:
+    labels = np.arange(203) % 7
+    parts = deal(labels, 1)
+    assert sorted(np.concatenate(parts).tolist()) == list(range(203))
+    assert all(np.array_equal(a, b) for a, b in zip(parts, deal(labels, 1), strict=True))
+    assert any(not np.array_equal(a, b) for a, b in zip(parts, deal(labels, 2), strict=True))
+
+
+def test_quantity_skew_changes_sizes_and_not_the_mix() -> None:
+    labels = np.repeat([0, 1], 5000)
+    parts = quantity_partition(labels, 5, 0.5, min_size=300)
+    assert max(map(len, parts)) > 2 * min(map(len, parts))
+    assert all(abs(labels[part].mean() - 0.5) < 0.1 for part in parts)
+
+
+def test_shards_give_sites_few_classes() -> None:
+    labels = np.repeat(np.arange(10), 100)
+    assert all(len(np.unique(labels[part])) <= 2 for part in shard_partition(labels, 5, 2))
+    with pytest.raises(DataError, match="5 sites with 300 shards each"):
+        shard_partition(labels, 5, 300)
+
+
+def test_sites_by_id_keep_their_rows_in_order() -> None:
+    parts = partition_by_id(["b", "a", "b", "c"])
+    assert {name: rows.tolist() for name, rows in parts.items()} == {"a": [1], "b": [0, 2], "c": [3]}

@@ -335,3 +335,29 @@ def test_each_mode_says_how_it_is_used() -> None:
 def test_no_batches_are_refused(mode: str) -> None:
     with pytest.raises(LayerError, match="nothing was measured"):
         SensitivityProbe(plain(), mode=mode).measure([], F.cross_entropy)  # type: ignore[arg-type]
+
+
+class Backwards(nn.Module):
+    """Registered in another order than data flow."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.last = nn.Linear(4, 2)
+        self.first = nn.Linear(3, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.last(self.first(x).relu())
+        return out
+
+
+def test_an_example_gives_the_order_of_the_layers() -> None:
+    assert SensitivityProbe(Backwards()).layers.names == ("last", "first")
+    assert SensitivityProbe(Backwards(), example=torch.zeros(1, 3)).layers.names == ("first", "last")
+
+
+def test_another_models_optimizer_is_refused() -> None:
+    with pytest.raises(LayerError, match="steps none of the model's parameters"):
+        SensitivityProbe(Backwards()).attach(torch.optim.SGD(Backwards().parameters(), lr=0.1))
+    model = Backwards()
+    with pytest.raises(LayerError, match="does not know batch sizes"):
+        SensitivityProbe(model, weight_batches=True).attach(torch.optim.SGD(model.parameters(), lr=0.1))

@@ -124,7 +124,7 @@ def test_isic_on_the_real_lesions() -> None:
 
 @pytest.mark.slow
 @needs("isic2019")
-def test_pictures_of_one_lesion_stay_in_one_part(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pictures_of_one_lesion_stay_in_one_part() -> None:
     from playerfl.data.sources import folder_of
     from playerfl.data.splits import three_way_split
     from playerfl.tasks import isic2019

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from playerfl.federation.client import Client
 from playerfl.federation.messages import ClientId, Download, Upload
 from playerfl.federation.server import Server
+from playerfl.layers.layer_map import LayerMap
 from playerfl.weights import weighted_mean
 
 
@@ -21,6 +22,9 @@ class Algorithm:
 
     def __post_init__(self) -> None:
         """Refuses hyper-parameters that make no sense."""
+
+    def check_layers(self, layers: LayerMap) -> None:
+        """Refuses hyper-parameters that do not fit the model, before anything is written or trained."""
 
     @property
     def prepares(self) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 from playerfl.algorithms.partial import PartialAlgorithm
@@ -10,6 +10,7 @@ from playerfl.errors import ConfigError, at_least_zero, one_of
 from playerfl.federation.client import Client
 from playerfl.federation.messages import Download, Upload
 from playerfl.learning.job import Pull
+from playerfl.learning.optimizers import with_rate
 
 
 @dataclass(frozen=True)
@@ -55,9 +56,7 @@ class Ditto(PartialAlgorithm):
     async def client_train_own(self, client: Client, download: Download) -> None:
         """The personal model's turn; its statistics and optimiser are its own."""
         client.load(client.memory["own"])
-        optimizer = client.plan.optimizer
-        if self.personal_learning_rate is not None:
-            optimizer = replace(optimizer, learning_rate=self.personal_learning_rate)  # type: ignore[type-var]
+        optimizer = with_rate(client.plan.optimizer, self.personal_learning_rate)
         pull = Pull(self.received(client, download), self.lam)
         # With post_agg this is the last round's personal step, which had to wait for the merge.
         round_ = download.round - 1 if self.anchor == "post_agg" else None

@@ -11,6 +11,7 @@ from playerfl.errors import ConfigError, at_least_zero, one_of
 from playerfl.federation.client import Client
 from playerfl.federation.messages import Download
 from playerfl.federation.server import Server
+from playerfl.layers.layer_map import LayerMap
 from playerfl.weights import Weights
 
 
@@ -36,6 +37,9 @@ class FedBABU(PartialAlgorithm):
     @property
     def finishes(self) -> bool:
         return True
+
+    def check_layers(self, layers: LayerMap) -> None:
+        all_but_last(layers, self.personal_layers)
 
     def cut(self, side: Client | Server) -> int:
         return all_but_last(side.layers, self.personal_layers)

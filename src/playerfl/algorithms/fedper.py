@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from playerfl.algorithms.partial import PartialAlgorithm, all_but_last
 from playerfl.federation.client import Client
 from playerfl.federation.server import Server
+from playerfl.layers.layer_map import LayerMap
 
 
 @dataclass(frozen=True)
@@ -18,6 +19,9 @@ class FedPer(PartialAlgorithm):
     """
 
     personal_layers: int = 1
+
+    def check_layers(self, layers: LayerMap) -> None:
+        all_but_last(layers, self.personal_layers)
 
     def cut(self, side: Client | Server) -> int:
         return all_but_last(side.layers, self.personal_layers)

@@ -8,6 +8,7 @@ from playerfl.algorithms.partial import PartialAlgorithm, all_but_last
 from playerfl.errors import at_least_zero
 from playerfl.federation.client import Client
 from playerfl.federation.server import Server
+from playerfl.layers.layer_map import LayerMap
 from playerfl.weights import Weights
 
 
@@ -27,6 +28,9 @@ class FedRep(PartialAlgorithm):
     def __post_init__(self) -> None:
         at_least_zero("head_epochs", self.head_epochs)
         at_least_zero("body_epochs", self.body_epochs)
+
+    def check_layers(self, layers: LayerMap) -> None:
+        all_but_last(layers, self.personal_layers)
 
     def cut(self, side: Client | Server) -> int:
         return all_but_last(side.layers, self.personal_layers)

@@ -75,7 +75,7 @@ class PFedLA(Algorithm):
             parts = [
                 (server.layers.select(models[site], [layer]), share)
                 for site, share in zip(server.clients, row, strict=True)
-                if share > 0
+                if share != 0
             ]
             received |= weighted_mean(parts)
         return received

@@ -11,9 +11,10 @@ from playerfl.errors import ConfigError, one_of
 from playerfl.federation.client import Client
 from playerfl.federation.messages import ClientId, Download, Upload
 from playerfl.federation.server import Server
+from playerfl.layers.layer_map import LayerMap
 from playerfl.layers.probe import MODES, Mode
 from playerfl.layers.sensitivity import ClientWeight, Normalise, Reduce
-from playerfl.layers.split import DEFAULT_THRESHOLDS, Cut, OnNoTransition, SplitRule, choose_cut
+from playerfl.layers.split import DEFAULT_THRESHOLDS, Cut, OnNoTransition, SplitRule, check_rule, choose_cut
 from playerfl.learning.job import Measure
 
 
@@ -53,12 +54,20 @@ class PLayerFL(PartialAlgorithm):
             raise ConfigError(one_of(self.sensitivity_mode, MODES, "sensitivity_mode"))
         if (self.rule == "fixed") != (self.fixed_cut is not None):
             raise ConfigError('rule="fixed" and fixed_cut go together: give both or neither')
+        if self.max_batches is not None and self.max_batches < 1:
+            raise ConfigError(f"max_batches must be at least 1, not {self.max_batches}")
+        check_rule(self.rule, self.threshold, self.on_no_transition)
         if self.threshold is None:
             object.__setattr__(self, "threshold", DEFAULT_THRESHOLDS.get(self.rule))
 
     @property
     def prepares(self) -> bool:
         return True
+
+    def check_layers(self, layers: LayerMap) -> None:
+        super().check_layers(layers)
+        if self.fixed_cut is not None and not 0 <= self.fixed_cut <= len(layers.names):
+            raise ConfigError(f"fixed_cut must be between 0 and {len(layers.names)}, not {self.fixed_cut}")
 
     def cut(self, side: Client | Server) -> int:
         return int(side.memory["cut"])
@@ -106,7 +115,10 @@ class PLayerFL(PartialAlgorithm):
             reduce=self.reduce,
         )
         index, notes = self.final_cut(server, cut)
-        used = replace(cut, index=index, warnings=(*cut.warnings, *notes, *_ties(server, index)))
+        # The measured cut's reason is no reason for another one.
+        reason = cut.reason if index == cut.index else "; ".join(notes)
+        told = notes if index == cut.index else []
+        used = replace(cut, index=index, reason=reason, warnings=(*cut.warnings, *told, *_ties(server, index)))
         server.memory["cut"] = index
         server.memory["decision"] = used.to_json()
 

@@ -7,8 +7,10 @@ from dataclasses import dataclass
 import torch
 
 from playerfl.algorithms.player_fl import PLayerFL
+from playerfl.errors import ConfigError
 from playerfl.federation.messages import ClientId, Download
 from playerfl.federation.server import Server
+from playerfl.layers.layer_map import LayerMap
 from playerfl.layers.split import Cut
 from playerfl.seeding import generator_for
 
@@ -23,6 +25,11 @@ class PLayerFLRandom(PLayerFL):
 
     reference_cut: int | None = None
     exclude_reference: bool = True
+
+    def check_layers(self, layers: LayerMap) -> None:
+        super().check_layers(layers)
+        if self.reference_cut is not None and not 1 <= self.reference_cut <= len(layers.names):
+            raise ConfigError(f"reference_cut must be between 1 and {len(layers.names)}, not {self.reference_cut}")
 
     @property
     def prepares(self) -> bool:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 
 from playerfl.federation.client import Client
 from playerfl.layers.layer_map import LayerName
+from playerfl.learning.optimizers import with_rate
 
 
 async def tune(
@@ -14,7 +14,4 @@ async def tune(
 ) -> None:
     """Some epochs of the model on the bench with an optimiser that remembers nothing of the rounds."""
     client.optimizers.clear()
-    optimizer = client.plan.optimizer
-    if learning_rate is not None:
-        optimizer = replace(optimizer, learning_rate=learning_rate)  # type: ignore[type-var]
-    await client.train(epochs, only=only, optimizer=optimizer)
+    await client.train(epochs, only=only, optimizer=with_rate(client.plan.optimizer, learning_rate))

@@ -42,7 +42,7 @@ def check_sites(
             if len(classes) < 2:
                 raise DataError(
                     f"{name} has only class {classes[0].item()} in its training part, which any model gets "
-                    f"right; use a larger alpha or fewer sites, {hint}"
+                    f"right; where sites are dealt use a larger alpha or fewer of them, {hint}"
                 )
 
 
@@ -52,7 +52,7 @@ def _check_numbers(name: str, part: str, examples: TensorExamples) -> None:
             rows = (~torch.isfinite(tensor)).reshape(len(tensor), -1).any(1).nonzero()
             raise DataError(
                 f"{name} has NaN or infinite values in {len(rows)} of its {len(tensor)} {part} examples, first in "
-                f"row {int(rows[0])}; drop or impute them before training"
+                f"row {int(rows[0])} of that part; drop or impute them before training"
             )
 
 

@@ -17,11 +17,8 @@ _LARGEST = 60_000 * _RECORD
 
 def read_cifar10(files: list[Path]) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
     """Images (rows, 3, 32, 32) and labels 0 to 9 of some binary files, in their order."""
-    parts = [_records(file) for file in files]
-    table = np.concatenate(parts)
+    table = np.concatenate([_records(file) for file in files])
     labels = table[:, 0]
-    if labels.size and labels.max() > 9:
-        raise DataError(f"{files[0].name} has the label {labels.max()}; CIFAR-10 has 0 to 9")
     return table[:, 1:].reshape(-1, 3, 32, 32), labels
 
 
@@ -36,4 +33,7 @@ def _records(path: Path) -> NDArray[np.uint8]:
             f"{path.name} holds {len(content):,} bytes, which is not a number of CIFAR-10 records ({_RECORD} bytes "
             f"each, at most 60,000); get it again"
         )
-    return np.frombuffer(content, dtype=np.uint8).reshape(-1, _RECORD)
+    table = np.frombuffer(content, dtype=np.uint8).reshape(-1, _RECORD)
+    if table[:, 0].max() > 9:
+        raise DataError(f"{path.name} has the label {table[:, 0].max()}; CIFAR-10 has 0 to 9")
+    return table

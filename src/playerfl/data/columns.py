@@ -23,7 +23,11 @@ Numbers = NDArray[np.float64]
 # Beyond this, float32 knows only infinity.
 _LARGEST_NUMBER = 3e38
 _ENOUGH_ROWS = 20
-_DATE = re.compile(r"\d{4}[-/.]\d{1,2}[-/.]\d{1,2}([ T].*)?|\d{1,2}[-/.]\d{1,2}[-/.]\d{2,4}([ T].*)?")
+_DECIMAL_COMMA = re.compile(r"-?\d+,\d+")
+_DATE = re.compile(
+    r"\d{4}[-/.]\d{1,2}[-/.]\d{1,2}([ T].*)?|\d{1,2}[-/.]\d{1,2}[-/.]\d{2,4}([ T].*)?"
+    r"|\d{1,2}\.? [A-Za-zä]{3,9}\.? \d{4}"
+)
 
 
 @dataclass(frozen=True)
@@ -106,7 +110,13 @@ def cells_of(table: Table, column: str, *, as_text: bool = False) -> Cells:
     texts = _objects(cell if isinstance(cell, str) else None for cell in cells)
     numbers = np.array([np.nan if cell is None or isinstance(cell, str) else cell for cell in cells], dtype=float)
     booleans = np.array([isinstance(cell, bool) for cell in cells])
-    return _finite(Cells(table.file, column, rows, numbers, texts, booleans))
+    found = _finite(Cells(table.file, column, rows, numbers, texts, booleans))
+    commas = [i for i, text in enumerate(texts) if text is not None and _DECIMAL_COMMA.fullmatch(text)]
+    if 2 * len(commas) > int(found.is_text.sum()):
+        raise DataError(
+            f"{found.at(commas[0])}: {texts[commas[0]]!r} is a number with a comma; write decimals with a point (1.5)"
+        )
+    return found
 
 
 def _floats(series: pd.Series[Any]) -> Numbers:

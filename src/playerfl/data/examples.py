@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sized
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate
+from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset, default_collate
 
 from playerfl.errors import DataError
 
@@ -75,26 +76,49 @@ class LoaderExamples:
     """Examples read through the user's own DataLoader: its batch size and shuffling are what counts."""
 
     loader: DataLoader[Any]
+    what: str = "data"
+    """Whose examples these are, for messages."""
     change: Callable[[Tensor], Tensor] = lambda tensor: tensor
 
     def __len__(self) -> int:
-        if self.loader.batch_sampler is None:
-            return len(self.loader.dataset)  # type: ignore[arg-type]
-        rows = len(self.loader.sampler)  # type: ignore[arg-type]
-        return rows - rows % self.loader.batch_size if self.loader.drop_last else rows  # type: ignore[operator]
+        return _rows_of(self.loader)
 
     def batches(self, size: int, order: torch.Generator | None = None, *, join_single: bool = False) -> Iterator[Batch]:
-        del size, join_single
         if order is not None and self.loader.generator is not None:
             # A loader's own generator would remember earlier epochs, which a resumed run has not seen.
             self.loader.generator.manual_seed(int(torch.randint(2**62, (), generator=order)))
-        for batch in self.loader:
+        for number, batch in enumerate(self.loader):
             inputs, targets = split_batch(batch)
-            yield map_tensors(inputs, self.change), self.change(targets)
+            # A batch already given out cannot be joined to: where one row cannot train, it is left out.
+            if join_single and len(targets) == 1 and number:
+                continue
+            for tensor in (*tensors_in(inputs), targets):
+                if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
+                    raise DataError(
+                        f"{self.what} has NaN or infinite values in batch {number}; drop or impute them before training"
+                    )
+            yield map_tensors(inputs, self.change), self.change(whole_numbers(targets))
 
     def mapped(self, change: Callable[[Tensor], Tensor]) -> LoaderExamples:
         before = self.change
-        return LoaderExamples(self.loader, lambda tensor: change(before(tensor)))
+        return LoaderExamples(self.loader, self.what, lambda tensor: change(before(tensor)))
+
+
+@cache
+def _rows_of(loader: DataLoader[Any]) -> int:
+    """How many rows a loader gives in an epoch: its sampler decides, not its dataset."""
+    if loader.batch_sampler is None:
+        return len(loader.dataset)  # type: ignore[arg-type]
+    if type(loader.batch_sampler) is not BatchSampler:
+        return sum(len(rows) for rows in loader.batch_sampler)
+    rows = len(loader.sampler)  # type: ignore[arg-type]
+    return rows - rows % loader.batch_size if loader.drop_last else rows  # type: ignore[operator]
+
+
+def whole_numbers(targets: Tensor) -> Tensor:
+    """Class numbers in the kind losses ask for; other targets as they are."""
+    is_class = not targets.is_floating_point() and targets.dtype != torch.bool
+    return targets.long() if is_class else targets
 
 
 @dataclass(frozen=True)
@@ -126,14 +150,14 @@ def _read(source: object, what: str) -> Examples:
     if isinstance(source, DataLoader):
         if not isinstance(source.dataset, Sized):
             raise DataError(f"{what}: the DataLoader's dataset has no length; give one that has")
-        return LoaderExamples(source)
+        return LoaderExamples(source, what)
     if isinstance(source, IterableDataset):
         raise DataError(f"{what}: an IterableDataset has no length; wrap a sized Dataset in a DataLoader")
     if isinstance(source, Dataset):
         return _in_memory(source, what)
     if isinstance(source, tuple | list) and len(source) == 2:
         inputs = map_tensors(source[0], torch.as_tensor)
-        return TensorExamples(inputs, torch.as_tensor(source[1]))
+        return TensorExamples(inputs, whole_numbers(torch.as_tensor(source[1])))
     raise DataError(
         f"{what}: cannot read {type(source).__name__}; give (inputs, targets), a torch Dataset or a DataLoader"
     )
@@ -144,7 +168,7 @@ def _in_memory(dataset: Dataset[Any], what: str) -> TensorExamples:
     if rows == 0:
         raise DataError(f"{what} is empty; every site needs examples")
     inputs, targets = split_batch(default_collate([dataset[i] for i in range(rows)]))
-    return TensorExamples(inputs, targets)
+    return TensorExamples(inputs, whole_numbers(targets))
 
 
 def split_batch(batch: Any) -> Batch:

@@ -92,3 +92,13 @@ def pictures_in_zip(path: Path) -> Iterator[tuple[str, bytes]]:
                 yield Path(entry.filename).stem, content
     except (OSError, zipfile.BadZipFile, EOFError, ValueError, NotImplementedError, RuntimeError) as problem:
         raise DataError(f"{path.name} cannot be read as a zip archive: {problem}; get it again") from problem
+
+
+def read_picture_file(path: Path) -> bytes:
+    """The bytes of a picture file, if it is as small as pictures are."""
+    try:
+        if path.stat().st_size > _LARGEST_FILE:
+            raise DataError(f"{path.name} has {path.stat().st_size:,} bytes; that is no picture")
+        return path.read_bytes()
+    except OSError as problem:
+        raise DataError(f"{path.name} cannot be read: {problem.strerror or problem}") from problem

@@ -211,9 +211,11 @@ _ALL = (
         folder="ham10000",
         layouts=(
             ("fed_ham10000_labels.csv", "ham10000_64x64_jpg.zip"),
+            ("fed_ham10000_labels.csv|HAM10000_metadata.csv", "*/*.jpg"),
             ("train_test_split.csv", "ISIC_2019_Training_Input_preprocessed/*.jpg"),
         ),
-        by_hand="make Fed-ISIC 2019 with FLamby (https://github.com/owkin/FLamby) and put its folder "
+        by_hand="put HAM10000_metadata.csv and folders of HAM10000's pictures into {folder}; or make Fed-ISIC 2019 "
+        "with FLamby (https://github.com/owkin/FLamby) and put its folder "
         "ISIC_2019_Training_Input_preprocessed and its table train_test_split, named train_test_split.csv, into "
         "{folder}",
         hub="flwrlabs/fed-isic2019",

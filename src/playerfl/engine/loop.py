@@ -118,5 +118,7 @@ def _note_best_round(server: Server, replies: Mapping[ClientId, Reply]) -> None:
                 losses.setdefault(score.round, []).append((score.value, reply.upload.num_examples))
     for round_, found in losses.items():
         mean = sum(loss * size for loss, size in found) / sum(size for _, size in found)
-        if len(found) == len(server.clients) and mean < server.best_loss:
+        if len(found) == len(server.clients) and (
+            server.best_round is None or math.isnan(server.best_loss) or mean < server.best_loss
+        ):
             server.best_loss, server.best_round = mean, round_

@@ -49,6 +49,9 @@ async def handle(algorithm: Algorithm, client: Client, request: Request, seed: i
         elif algorithm.finishes:
             if client.plan.optimizer_state == "reset":
                 client.optimizers.clear()
+            if protocol.eval_point == "post_local":
+                # What was kept is a site's own model, not a common one to go on from.
+                client.kept = None
             await algorithm.client_finish(client, download)
             client.kept = None
             scores += await _score(client, "finish", download.round, protocol)

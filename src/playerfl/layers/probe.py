@@ -47,19 +47,23 @@ class SensitivityProbe:
         *,
         mode: Mode = "running",
         layers: LayerMap | None = None,
+        example: object = None,
         include_bias: bool = True,
         weight_batches: bool = False,
         embedding_rows: Literal["all", "touched"] = "all",
         max_batches: int | None = None,
     ) -> None:
+        """`example`: a batch of inputs, from which the order of the layers is taken; modules may be registered in
+        another order than data flow through them."""
         if mode not in MODES:
             raise LayerError(one_of(mode, MODES, "sensitivity mode"))
         if embedding_rows not in ("all", "touched"):
             raise LayerError(one_of(embedding_rows, ("all", "touched"), "embedding_rows"))
         self.model = model
         self.mode = mode
-        self.layers = layers or LayerMap.of(model)
+        self.layers = layers or LayerMap.of(model, example)
         self.max_batches = max_batches
+        self._weight_batches = weight_batches
         self._num_examples = 0
         self._recorded = 0
         self._new_recorder = partial(
@@ -78,6 +82,13 @@ class SensitivityProbe:
         if self.mode != "running":
             raise LayerError(
                 f"mode {self.mode!r} measures after the epoch: call measure(batches, loss), or use mode 'running'"
+            )
+        stepped = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+        if not any(id(parameter) in stepped for parameter in self.model.parameters()):
+            raise LayerError("this optimizer steps none of the model's parameters; attach the one that trains it")
+        if self._weight_batches:
+            raise LayerError(
+                "an optimizer does not know batch sizes: call record(batch_size) yourself to weigh batches"
             )
         self.detach()
         self._handle = optimizer.register_step_pre_hook(lambda *_: self.record())

@@ -86,7 +86,7 @@ def transition_point(
     >>> transition_point(s, "layer_ratio", 1e9).index    # no jump: everything is federated, as in FedAvg
     5
     """
-    threshold = _checked(rule, threshold, on_no_transition)
+    threshold = check_rule(rule, threshold, on_no_transition)
     layers = tuple(importance)
     if not layers:
         raise LayerError("there are no layers to cut")
@@ -127,7 +127,8 @@ def cut_ratios(importance: Importance, rule: SplitRule) -> tuple[float | None, .
     return tuple(ratios)
 
 
-def _checked(rule: str, threshold: float | None, on_no_transition: str) -> float | None:
+def check_rule(rule: str, threshold: float | None, on_no_transition: str) -> float | None:
+    """The threshold a rule works with, if it has one; refuses what makes no sense."""
     if rule not in ("layer_ratio", "cumulative_ratio", "max_jump", "fixed"):
         raise LayerError(one_of(rule, ("layer_ratio", "cumulative_ratio", "max_jump", "fixed"), "split rule"))
     if on_no_transition not in ("all", "all_but_last", "error"):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Protocol
 
 import torch
@@ -39,6 +39,11 @@ class Optimizer(Protocol):
     def stepper(self, parameters: Sequence[Tensor], state: dict[str, list[Tensor]]) -> Step:
         """A function that takes the gradients and moves `parameters` and `state` in place."""
         ...
+
+
+def with_rate(optimizer: Optimizer, learning_rate: float | None) -> Optimizer:
+    """The same optimiser with another learning rate, if one is given."""
+    return optimizer if learning_rate is None else replace(optimizer, learning_rate=learning_rate)  # type: ignore[type-var]
 
 
 # torch's optimiser classes import torch._dynamo at their first step, which takes seconds; the functions they

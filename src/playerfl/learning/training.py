@@ -93,7 +93,7 @@ class Learner:
                 batches = job.examples.batches(job.batch_size, job.order, join_single=bool(self._batch_norms))
                 for inputs, targets in batches:
                     for inner in range(job.optimizer.inner_steps):
-                        loss = self.loss(call_model(self.model, inputs), targets).mean()
+                        loss = self._loss_of(call_model(self.model, inputs), targets).mean()
                         loss.backward()  # type: ignore[no-untyped-call]
                         if measuring and inner == 0:
                             measuring.record(len(targets))
@@ -141,22 +141,29 @@ class Learner:
             return {split: self._score(examples) for split, examples in job.splits.items()}
 
     def _score(self, examples: Examples) -> dict[str, float]:
-        loss_sum = 0.0
+        loss_sum, seen = 0.0, 0
         predicted, expected = [], []
         for inputs, targets in examples.batches(EVALUATION_BATCH):
             output = call_model(self.model, inputs)
-            losses = self.loss(output, targets)
+            losses = self._loss_of(output, targets)
             loss_sum += float(losses.double().sum() if losses.dim() else losses.double() * len(targets))
+            seen += len(targets)
             if self.metrics:
                 predicted.append(logits_of(output).argmax(-1))
                 expected.append(targets)
-        if not len(examples):
+        if not seen:
             return {name: float("nan") for name in ("loss", *self.metrics)}
-        scores = {"loss": loss_sum / len(examples)}
+        scores = {"loss": loss_sum / seen}
         if self.metrics:
             all_predicted, all_expected = torch.cat(predicted).cpu(), torch.cat(expected).cpu()
             scores |= {name: metric(all_predicted, all_expected) for name, metric in self.metrics.items()}
         return scores
+
+    def _loss_of(self, output: Any, targets: Tensor) -> Tensor:
+        try:
+            return self.loss(output, targets)
+        except IndexError as problem:
+            raise DataError(f"a site's targets do not fit the model's outputs: {problem}") from problem
 
     def _load(self, weights: Weights) -> None:
         with torch.no_grad():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
@@ -97,7 +98,7 @@ def compare(
 
 def _must_share(results: Sequence[RunResult]) -> None:
     """A comparison means something only on the same data, seed and evaluation."""
-    for key in ("task", "seed", "data", "eval_point", "selection"):
+    for key in ("task", "seed", "data", "rounds", "participation", "eval_point", "selection"):
         values = [result.experiment.get(key) for result in results]
         if any(value != values[0] for value in values):
             raise ConfigError(f"these runs differ in {key!r}, so they cannot be compared: {values}")
@@ -167,4 +168,19 @@ def as_json(result: RunResult, summary: AlgorithmSummary) -> dict[str, Any]:
         "bytes_up": summary.bytes_up,
         "wall_seconds": summary.seconds,
         "cut": result.layers.get("decision"),
+        "partition_hash": result.data.get("partition_hash"),
+        "notes": result.data.get("notes", []),
     }
+
+
+def without_nan(tree: Any) -> Any:
+    """The same for JSON, which knows no NaN: null in its place.
+
+    >>> without_nan({"loss": float("nan"), "f1": [0.5]})
+    {'loss': None, 'f1': [0.5]}
+    """
+    if isinstance(tree, Mapping):
+        return {key: without_nan(value) for key, value in tree.items()}
+    if isinstance(tree, list | tuple):
+        return [without_nan(value) for value in tree]
+    return None if isinstance(tree, float) and not math.isfinite(tree) else tree

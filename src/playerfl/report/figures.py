@@ -68,6 +68,7 @@ def draw_sites(axes: Axes, summaries: Sequence[AlgorithmSummary]) -> None:
             width,
             label=f"{summary.algorithm} (mean {summary.average[metric]:.3f})",
             color=COLOURS[number % len(COLOURS)],
+            hatch=("", "//", "..")[number // len(COLOURS) % 3],
         )
     axes.set_xticks(np.arange(len(sites)), sites, rotation=30 if len(sites) > 8 else 0)
     axes.set_ylabel({"f1": "macro-F1 on test data", "loss": "loss on test data"}[metric])

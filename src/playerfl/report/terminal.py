@@ -55,12 +55,22 @@ def print_cut(result: RunResult) -> None:
     console.print()
 
 
-def print_comparison(summaries: Sequence[AlgorithmSummary]) -> None:
+_REPORTED = {
+    "client_best": "Each site reports the round with its lowest validation loss",
+    "round_best": "All sites report the round with the lowest validation loss over all of them",
+    "last": "All sites report the last round",
+}
+
+
+def print_comparison(summaries: Sequence[AlgorithmSummary], selection: str) -> None:
     """Averages, fairness and cost by algorithm; then gains and losses by site."""
     console = _console()
     console.print(_overview(summaries))
-    console.print("F1 is macro-averaged over the classes present at a site; averages weigh sites by examples;")
-    console.print("each site reports the round with its lowest validation loss; fairness is the variance of F1.\n")
+    first = _metrics_of(summaries[0])[0]
+    if first == "f1":
+        console.print("F1 is macro-averaged over the classes present at a site.")
+    console.print(f"Averages weigh sites by examples; fairness is the variance of {first} over sites.")
+    console.print(f"{_REPORTED[selection]}; a method that tunes after the last round, its tuned model.\n")
     for summary in summaries:
         if summary.gains:
             console.print(_gains(summary))
@@ -69,10 +79,10 @@ def print_comparison(summaries: Sequence[AlgorithmSummary]) -> None:
 
 def _overview(summaries: Sequence[AlgorithmSummary]) -> Table:
     table = Table(title="Comparison on the sites' test data", title_justify="left")
-    table.add_column("algorithm")
+    table.add_column("algorithm", no_wrap=True)
     metrics = _metrics_of(summaries[0])
     for metric in metrics:
-        table.add_column(metric, justify="right")
+        table.add_column(metric, justify="right", no_wrap=True)
     for heading in ("fairness", "better off", "sent to sites", "sent by sites"):
         table.add_column(heading, justify="right")
     for summary in summaries:
@@ -81,7 +91,7 @@ def _overview(summaries: Sequence[AlgorithmSummary]) -> Table:
             summary.algorithm,
             *(f"{summary.average[metric]:.4f}" for metric in metrics),
             f"{summary.fairness[metrics[0]]:.2g}",
-            "" if better is None else f"{better:.0f} % of sites",
+            "" if better is None else f"{better:.0f} %",
             _size(summary.bytes_down),
             _size(summary.bytes_up),
         )
@@ -143,7 +153,8 @@ def print_catalogue(what: str, entries: Sequence[dict[str, Any]]) -> None:
     table = Table(show_lines=True)
     table.add_column(what)
     table.add_column("what it is")
-    table.add_column("options" + (" (--set algorithm.…)" if what == "algorithms" else " (--set data.…)"))
+    prefix = {"algorithms": "algorithm.", "tasks": "data.", "settings": ""}[what]
+    table.add_column(f"options (--set {prefix}…)")
     for entry in entries:
         options = "\n".join(f"{name} = {json.dumps(value)}" for name, value in entry["options"].items())
         table.add_row(entry["name"], escape(entry["about"]), escape(options))

@@ -27,19 +27,27 @@ class Cifar10Options(ImagePoolOptions):
 
 def load_sites(options: Cifar10Options) -> Sites:
     folder = folder_of("cifar10")
-    if table := hub_table(folder):
+    files, table = _training_files(folder), hub_table(folder)
+    if files:
+        pixels, labels = read_cifar10(files)
+    elif table:
         pixels, labels = hub_pictures(table, "img", "label", 10, 32, options.wanted)
     else:
-        pixels, labels = read_cifar10(_training_files(folder))
+        raise DataError(f"{folder.name} has no data_batch*.bin; CIFAR-10's binary version is needed")
     return deal_images(pixels, labels, options, mean=_MEAN, std=_STD)
 
 
 def _training_files(folder: Path) -> list[Path]:
     for place in (folder, folder / "cifar-10-batches-bin"):
-        files = sorted(file for file in place.glob("data_batch*") if file.name.endswith((".bin", ".bin.gz")))
+        # One file a batch, should it be there both packed and unpacked.
+        files = {
+            file.name.removesuffix(".gz"): file
+            for file in sorted(place.glob("data_batch*"), reverse=True)
+            if file.name.endswith((".bin", ".bin.gz"))
+        }
         if files:
-            return files
-    raise DataError(f"{folder.name} has no data_batch*.bin; CIFAR-10's binary version is needed")
+            return [files[name] for name in sorted(files)]
+    return []
 
 
 def build_model(options: Cifar10Options) -> nn.Module:

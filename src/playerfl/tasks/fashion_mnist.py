@@ -21,7 +21,8 @@ class FashionMnistOptions(ImagePoolOptions):
 
 def load_sites(options: FashionMnistOptions) -> Sites:
     folder = folder_of("fashion_mnist")
-    if table := hub_table(folder):
+    table = hub_table(folder)
+    if table and not any(folder.glob("train-images-idx3-ubyte*")):
         colours, labels = hub_pictures(table, "image", "label", 10, 28, options.wanted)
         return deal_images(colours[:, :1], labels, options, mean=[0.5], std=[0.5])
     pixels, labels = read_labelled(folder, "train-images-idx3-ubyte", "train-labels-idx1-ubyte")

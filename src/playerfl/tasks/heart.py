@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Literal
 
@@ -33,7 +34,7 @@ _STANDARDISED = [0, 2, 3, 4, 6, 7, 9]
 
 
 class HeartOptions(PaperOptions):
-    """Four hospitals; Switzerland has 29 training rows, fewer than a batch."""
+    """Four hospitals; Switzerland has 30 training rows, fewer than a batch."""
 
     accept_small_sites: bool = True
     scaling: Literal["client", "pooled_train"] = "client"
@@ -56,12 +57,15 @@ def read_hospital(path: Path) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
         if "?" in cells[:_FEATURES] or cells[-1] == "?":
             continue
         try:
-            rows.append([float(cell) for cell in cells[:_FEATURES]])
-            degrees.append(int(float(cells[-1])))
+            values = [float(cell) for cell in (*cells[:_FEATURES], cells[-1])]
         except ValueError as problem:
             raise DataError(f"{path.name} has text where a number belongs, in row {number}: {problem}") from problem
-        if not 0 <= degrees[-1] <= 4:
+        if not all(map(math.isfinite, values)):
+            raise DataError(f"{path.name} has a number that is not finite in row {number}")
+        if values[-1] not in range(5):
             raise DataError(f"{path.name} has the degree of disease {cells[-1]} in row {number}; 0 to 4 are known")
+        rows.append(values[:-1])
+        degrees.append(int(values[-1]))
     if not rows:
         raise DataError(f"{path.name} has no complete row")
     return np.array(rows, dtype=np.float32), np.array(degrees, dtype=np.int64)
@@ -105,15 +109,13 @@ def build_model(options: HeartOptions) -> nn.Module:
     return options.initialised(MLP((_FEATURES, options.width(50), options.width(20), options.width(20), 5)))
 
 
-_FOCAL = paper.facts()["not_printed_but_observed_in_public_repository_history"]["focal"]["Heart"]
-
 TASK = Task(
     name="heart",
     about="740 patients of 4 hospitals (10 measurements, 5 degrees of heart disease), 4 linear layers",
     load_sites=load_sites,
     build_model=build_model,
     options=HeartOptions,
-    loss=FocalLoss(_FOCAL["gamma"], tuple(_FOCAL["alpha"])),
+    loss=FocalLoss(*paper.focal("Heart")),
     defaults={"training": {"batch_size": 128}},
     paper="Heart",
 )

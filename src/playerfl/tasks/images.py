@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 from torch import Tensor, nn
 
-from playerfl.data.examples import TensorExamples
+from playerfl.data.examples import Examples, SiteData, TensorExamples
 from playerfl.data.sites import Sites
 from playerfl.models.cnn import ConvNet
 from playerfl.tasks.pool import PoolOptions, deal_pool
@@ -29,10 +29,10 @@ class ImagePoolOptions(PoolOptions, PaperOptions):
         return self.sites * self.rows_per_site
 
 
-def normalised(pixels: NDArray[np.uint8], mean: Sequence[float], std: Sequence[float]) -> Tensor:
+def normalised(pixels: Tensor, mean: Sequence[float], std: Sequence[float]) -> Tensor:
     """Bytes (rows, channels, height, width) as (x/255 - mean) / std, channel by channel."""
     centre, scale = (torch.tensor(values).reshape(-1, 1, 1) for values in (mean, std))
-    return torch.from_numpy(pixels.copy()).float().div_(255).sub_(centre).div_(scale)
+    return pixels.float().div_(255).sub_(centre).div_(scale)
 
 
 def deal_images(
@@ -50,7 +50,21 @@ def deal_images(
     if len(labels) < wanted:
         found.append(f"the pool has {len(labels):,} pictures instead of {wanted:,}: that is all there are")
     targets = torch.from_numpy(labels[:wanted].astype(np.int64))
-    return deal_pool(TensorExamples(normalised(pixels[:wanted], mean, std), targets), options, found)
+    # Dealt as bytes: as numbers the pool would be four times as large, and there twice while it is dealt.
+    dealt = deal_pool(TensorExamples(torch.from_numpy(pixels[:wanted].copy()), targets), options)
+
+    def numbers(examples: Examples) -> TensorExamples:
+        assert isinstance(examples, TensorExamples)
+        assert isinstance(examples.inputs, Tensor)
+        return TensorExamples(normalised(examples.inputs, mean, std), examples.targets)
+
+    return Sites(
+        {
+            name: SiteData(numbers(site.train), numbers(site.validation), numbers(site.test))
+            for name, site in dealt.items()
+        },
+        found,
+    )
 
 
 def grey_network(options: ImagePoolOptions, classes: int) -> nn.Module:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,9 +13,10 @@ from pydantic import Field
 from torch import nn
 
 from playerfl import paper
+from playerfl.data.csv_tables import read_table
 from playerfl.data.examples import SiteData, TensorExamples
 from playerfl.data.hub_tables import hub_rows, hub_table
-from playerfl.data.pictures import pictures_in_zip, read_picture
+from playerfl.data.pictures import pictures_in_zip, read_picture, read_picture_file
 from playerfl.data.sites import Sites
 from playerfl.data.sources import folder_of
 from playerfl.data.splits import three_way_split
@@ -53,17 +53,9 @@ class Lesion:
 
 def read_labels(path: Path) -> list[Lesion]:
     """Pictures of the four kinds from a table of HAM10000, or of FLamby's Fed-ISIC 2019."""
-    try:
-        with path.open(newline="", encoding="utf-8") as file:
-            table = csv.DictReader(file)
-            columns = set(table.fieldnames or ())
-            flamby = {"image", "target", "center"} <= columns
-            needed = set() if flamby else {"image_id", "lesion_id", "dx", "dataset"}
-            if missing := sorted(needed - columns):
-                raise DataError(f"{path.name} lacks the columns {', '.join(missing)}")
-            rows = [_flamby(row) if flamby else _ham(row) for row in table]
-    except (OSError, UnicodeDecodeError, csv.Error) as problem:
-        raise DataError(f"{path.name} cannot be read: {problem}") from problem
+    flamby = path.name.startswith("train_test_split")
+    columns = ("image", "target", "center") if flamby else ("image_id", "lesion_id", "dx", "dataset")
+    rows = (_flamby(row) if flamby else _ham(row) for row in read_table(path, columns))
     return [row for row in rows if row.kind in CLASSES]
 
 
@@ -73,22 +65,28 @@ def _ham(row: Mapping[str, str]) -> Lesion:
 
 def _flamby(row: Mapping[str, str]) -> Lesion:
     kind = _FLAMBY_TARGETS.get(row["target"].removesuffix(".0"), "another")
-    return Lesion(row["image"], row.get("lesion_id") or row["image"], kind, f"centre-{row['center']}")
+    return Lesion(row["image"], row["image"], kind, f"centre-{row['center']}")
 
 
 def load_sites(options: IsicOptions) -> Sites:
     folder = folder_of("isic2019")
-    if table := hub_table(folder):
+    table = hub_table(folder)
+    if table and not any(folder.glob("*.csv")):
         lesions, pictures = _from_hub(table, options.side)
     else:
         lesions = read_labels(_labels_in(folder))
         pictures = _pictures(folder, {lesion.picture for lesion in lesions}, options.side)
     if not lesions:
         raise DataError(f"{folder.name} has no picture of {', '.join(CLASSES)}")
-    hospitals = sorted({lesion.hospital for lesion in lesions})[:4]
+    there = sorted({lesion.hospital for lesion in lesions})
+    hospitals = there[:4]
     notes = [f"pictures scaled to {options.side} x {options.side}; the paper crops 200 of 224"]
     if "vidir_molemax" in hospitals:
         notes.append("HAM10000: 4 of the 6 centres of Fed-ISIC 2019")
+    elif len(there) > len(hospitals):
+        notes.append(f"the first {len(hospitals)} of {len(there)} centres, as in the authors' code")
+    if all(lesion.lesion == lesion.picture for lesion in lesions):
+        notes.append("the table does not say which pictures show the same lesion, so they may be in different parts")
     return Sites(
         {
             hospital: _site(hospital, [own for own in lesions if own.hospital == hospital], pictures, options)
@@ -128,7 +126,7 @@ def _pictures(folder: Path, wanted: set[str], side: int) -> dict[str, Pixels]:
     if not archives:
         for file in sorted(folder.rglob("*.jp*g")):
             if file.stem in wanted:
-                found[file.stem] = read_picture(file.read_bytes(), file.name, side)
+                found[file.stem] = read_picture(read_picture_file(file), file.name, side)
     if missing := wanted - found.keys():
         raise DataError(f"{folder.name} lacks {len(missing)} of {len(wanted)} pictures, {min(missing)} among them")
     return found
@@ -142,7 +140,7 @@ def _site(
 ) -> SiteData:
     own = lesions[: options.most_per_site]
     targets = np.array([CLASSES.index(lesion.kind) for lesion in own], dtype=np.int64)
-    images = normalised(np.stack([pictures[lesion.picture] for lesion in own]), _MEAN, _STD)
+    images = normalised(torch.from_numpy(np.stack([pictures[lesion.picture] for lesion in own])), _MEAN, _STD)
     examples = TensorExamples(images, torch.from_numpy(targets))
     groups = np.unique([lesion.lesion for lesion in own], return_inverse=True)[1]
     try:
@@ -158,15 +156,13 @@ def build_model(options: IsicOptions) -> nn.Module:
     return options.initialised(model)
 
 
-_FOCAL = paper.facts()["not_printed_but_observed_in_public_repository_history"]["focal"]["ISIC"]
-
 TASK = Task(
     name="isic2019",
     about="dermoscopic pictures of 4 hospitals, 4 kinds of lesion, 5 convolutions + 2 linear layers",
     load_sites=load_sites,
     build_model=build_model,
     options=IsicOptions,
-    loss=FocalLoss(_FOCAL["gamma"], tuple(_FOCAL["alpha"])),
+    loss=FocalLoss(*paper.focal("ISIC")),
     defaults={"training": {"batch_size": 32}},
     paper="ISIC",
 )

@@ -19,10 +19,10 @@ from playerfl.tasks.texts import TextOptions, encode_sites
 
 # Words of the admission's DIAGNOSIS that put it into a group; the first group with one of its words in it counts.
 GROUP_WORDS = {
-    "gastrointestinal": ("GI BLEED", "GASTROINTESTINAL BLEED", "ABDOMINAL PAIN"),
+    "gastrointestinal": ("GI BLEED", "GI HEMORRHAGE", "GASTROINTESTINAL", "ABDOMINAL PAIN"),
     "infection": ("PNEUMONIA", "SEPSIS", "SEPTIC", "URINARY", "RESPIRATORY FAILURE"),
-    "cardiac": ("CORONARY", "INFARCTION", "ANGINA", "CHEST PAIN"),
-    "brain": ("HEMORRHAGE", "SUBDURAL", "STROKE", "CARDIAC ARREST"),
+    "cardiac": ("CORONARY", "MYOCARDIAL INFARCT", "ANGINA", "CHEST PAIN"),
+    "brain": ("INTRACRANIAL", "SUBARACHNOID", "CEREBRAL", "SUBDURAL", "STROKE", "CARDIAC ARREST"),
 }
 GROUPS = tuple(sorted(GROUP_WORDS))
 CATEGORIES = frozenset({"Nursing", "Nursing/other", "Physician"})
@@ -125,15 +125,13 @@ def build_model(options: Mimic3Options) -> nn.Module:
     return options.transformer(classes=2)
 
 
-_FOCAL = paper.facts()["not_printed_but_observed_in_public_repository_history"]["focal"]["MIMIC"]
-
 TASK = Task(
     name="mimic3",
     about="deaths in hospital from notes of the first 24 hours (MIMIC-III), 4 groups of diagnoses, a transformer block",
     load_sites=load_sites,
     build_model=build_model,
     options=Mimic3Options,
-    loss=FocalLoss(_FOCAL["gamma"], tuple(_FOCAL["alpha"])),
+    loss=FocalLoss(*paper.focal("MIMIC")),
     defaults={"training": {"batch_size": 128}},
     paper="MIMIC",
 )

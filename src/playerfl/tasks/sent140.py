@@ -72,7 +72,8 @@ def busiest_users(file: Path, first_rank: int, last_rank: int) -> dict[str, int]
 
 def load_sites(options: Sent140Options) -> Sites:
     folder = folder_of("sent140")
-    file = hub_table(folder) or find_table(folder, _TRAINING, _TEST)
+    table = hub_table(folder)
+    file = table if table and not any(folder.glob("*.csv*")) else find_table(folder, _TRAINING, _TEST)
     # The file is read twice: the tweets of 660,000 users would take more memory than those of 15.
     users = busiest_users(file, options.first_rank, options.last_rank)
     fewest = min(users.values())

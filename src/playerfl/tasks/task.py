@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from playerfl import paper
 from playerfl.data.examples import SiteData, TensorExamples, as_examples
 from playerfl.data.splits import three_way_split
-from playerfl.errors import DataError
+from playerfl.errors import ConfigError, DataError
 from playerfl.learning.losses import cross_entropy
 from playerfl.learning.metrics import accuracy, macro_f1
 from playerfl.learning.training import Metric
@@ -81,6 +81,10 @@ class Task:
     def defaults_for(self, algorithm: str) -> dict[str, Any]:
         """`defaults`, with the paper's rounds and its learning rate for this algorithm where it prints them."""
         found = dict(self.defaults)
+        given = found.get("training", {}).get("learning_rate")
+        if algorithm == "pfedme" and given is not None:
+            # Its plain gradient steps need larger rates than AdamW's.
+            found["training"] = {**found["training"], "learning_rate": 10 * given}
         if self.paper is not None:
             found.setdefault("rounds", paper.protocol(self.paper)["rounds"])
             rate = paper.learning_rates(self.paper).get(algorithm)
@@ -109,6 +113,8 @@ def own_task(
     >>> sorted(task.load_sites(DataOptions()))
     ['north', 'south']
     """
+    if isinstance(model, nn.Module) or not callable(model):
+        raise ConfigError("give a function that builds the model, not a model: every run starts from a new one")
     named = dict(sites) if isinstance(sites, Mapping) else {f"site-{i}": s for i, s in enumerate(sites)}
 
     def load_sites(options: DataOptions) -> dict[str, SiteData]:
