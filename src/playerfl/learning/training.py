@@ -104,7 +104,7 @@ class Learner:
                         steps[used]()
                         for parameter in parameters:
                             parameter.grad = None
-                    loss_sum += loss.detach() * len(targets)
+                    loss_sum.add_(loss.detach(), alpha=len(targets))
                     seen += len(targets)
                 if probe and epoch == 0:
                     profile = self._profile(probe, job)
