@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import zlib
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,13 +30,23 @@ def read_idx(path: Path) -> NDArray[np.uint8]:
             count = int(np.prod([int(n) for n in shape], dtype=object))
             if count > _LARGEST:
                 raise DataError(f"{path.name} claims {count:,} bytes (shape {shape}); at most {_LARGEST:,} are read")
-            content = file.read(count + 1)
+            content = bytearray(count)
+            found = _fill(file, content) + len(file.read(1))
     except (OSError, EOFError, zlib.error) as problem:
         raise DataError(f"{path.name} cannot be read: {problem}; get it again") from problem
-    if len(content) != count:
-        found = f"more than {count:,}" if len(content) > count else f"{len(content):,}"
-        raise DataError(f"{path.name} promises {count:,} bytes and holds {found}; get it again")
+    if found != count:
+        held = f"more than {count:,}" if found > count else f"{found:,}"
+        raise DataError(f"{path.name} promises {count:,} bytes and holds {held}; get it again")
     return np.frombuffer(content, dtype=np.uint8).reshape(shape)
+
+
+def _fill(file: BinaryIO | gzip.GzipFile, content: bytearray) -> int:
+    """Reads into what is there already, so that an array of it can be written to without another copy."""
+    filled = 0
+    with memoryview(content) as view:
+        while filled < len(content) and (more := file.readinto(view[filled:])):  # type: ignore[union-attr]
+            filled += more
+    return filled
 
 
 def read_labelled(folder: Path, images: str, labels: str) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:

@@ -51,20 +51,19 @@ def deal_images(
         found.append(f"the pool has {len(labels):,} pictures instead of {wanted:,}: that is all there are")
     targets = torch.from_numpy(labels[:wanted].astype(np.int64))
     # Dealt as bytes: as numbers the pool would be four times as large, and there twice while it is dealt.
-    dealt = deal_pool(TensorExamples(torch.from_numpy(pixels[:wanted].copy()), targets), options)
+    own = np.require(pixels[:wanted], requirements=["C", "W"])
+    dealt = deal_pool(TensorExamples(torch.from_numpy(own), targets), options)
 
     def numbers(examples: Examples) -> TensorExamples:
         assert isinstance(examples, TensorExamples)
         assert isinstance(examples.inputs, Tensor)
         return TensorExamples(normalised(examples.inputs, mean, std), examples.targets)
 
-    return Sites(
-        {
-            name: SiteData(numbers(site.train), numbers(site.validation), numbers(site.test))
-            for name, site in dealt.items()
-        },
-        found,
-    )
+    sites = {}
+    for name in list(dealt):
+        site = dealt.pop(name)
+        sites[name] = SiteData(numbers(site.train), numbers(site.validation), numbers(site.test))
+    return Sites(sites, found)
 
 
 def grey_network(options: ImagePoolOptions, classes: int) -> nn.Module:
