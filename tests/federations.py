@@ -11,8 +11,9 @@ from torch import Tensor, nn
 import playerfl
 from playerfl.algorithms import Algorithm
 from playerfl.experiment import Experiment, with_setting
+from playerfl.ground import prepare_ground
 from playerfl.results import RunResult
-from playerfl.running import Run, prepare_ground
+from playerfl.single_run import Run
 from playerfl.tasks.task import Task, own_task
 
 FEATURES, CLASSES = 6, 3

@@ -168,7 +168,8 @@ def test_damaged_run_directories_are_named(file: str, tmp_path: Path) -> None:
 
 def unfinished(out: Path) -> None:
     """A run that stopped after its first round."""
-    from playerfl.running import Progress, run
+    from playerfl.running import run
+    from playerfl.single_run import Progress
 
     def stop(progress: Progress) -> None:
         if progress.round == 1:

@@ -16,7 +16,7 @@ import playerfl
 from federations import FEATURES, federate, mlp, sites, task
 from playerfl.algorithms import FedPer, LocalAdaptation, PLayerFL, PLayerFLMinusOne
 from playerfl.errors import PlayerflError
-from playerfl.running import Progress
+from playerfl.single_run import Progress
 from playerfl.tasks.task import own_task
 from test_cli import playerfl as command
 from test_cli import refused

@@ -18,7 +18,8 @@ from playerfl.version import __version__
 
 if TYPE_CHECKING:
     from playerfl.experiment import Experiment
-    from playerfl.results import RunDirectory, RunResult
+    from playerfl.results import RunResult
+    from playerfl.run_directory import RunDirectory
 
 app = typer.Typer(
     name="playerfl",

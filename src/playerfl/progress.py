@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bars
 
-from playerfl.running import Listener, Progress
+from playerfl.single_run import Listener, Progress
 
 _SECONDS_BETWEEN_LINES = 5.0
 

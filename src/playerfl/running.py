@@ -3,325 +3,43 @@
 from __future__ import annotations
 
 import json
-import time
 import tomllib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from playerfl.algorithms import ALGORITHMS, Algorithm
-from playerfl.data.checks import check_sites, check_targets
 from playerfl.data.directory import use_data_directory
-from playerfl.data.examples import SiteData
-from playerfl.data.sites import describe
-from playerfl.engine import worker
 from playerfl.engine.checkpoint import storage_error, write_atomically
-from playerfl.engine.loop import run_rounds
 from playerfl.engine.scheduler import drive, gather
-from playerfl.engine.transport import InProcess, Traffic
 from playerfl.environment import environment
-from playerfl.errors import ConfigError, DataError, RunDirectoryError
+from playerfl.errors import ConfigError, RunDirectoryError
 from playerfl.experiment import Experiment, find_task, parse_setting, read_toml, with_setting
-from playerfl.federation.client import Client
-from playerfl.federation.messages import ClientId, Score
-from playerfl.federation.server import Server
-from playerfl.layers.derive import call_model
-from playerfl.layers.layer_map import LayerMap, state_entries
-from playerfl.learning.losses import logits_of
-from playerfl.learning.training import Learner
-from playerfl.results import SCORE_COLUMNS, TRAFFIC_COLUMNS, Row, RunDirectory, RunResult
-from playerfl.seeding import own_randomness, seed_for
-from playerfl.tasks.task import DataOptions, Task
-from playerfl.weights import Weights, digest
+from playerfl.ground import Ground, prepare_ground, seeded_model
+from playerfl.results import RunResult, read_result
+from playerfl.run_directory import RunDirectory
+from playerfl.single_run import Listener, Run
+from playerfl.tasks.task import Task
 
-
-@dataclass(frozen=True)
-class Progress:
-    """How far a run is."""
-
-    algorithm: str
-    round: int
-    rounds: int
-    train_loss: float
-    validation_loss: float
-    seconds: float
-    done: bool
-
-
-Listener = Callable[[Progress], None]
 COMPARISON = "comparison.json"
-
-
-@dataclass(frozen=True)
-class Ground:
-    """What runs that differ only in the algorithm share: sites, scratch model, initial weights."""
-
-    sites: Mapping[ClientId, SiteData]
-    learner: Learner
-    initial: Weights
-    build_model: Callable[[], nn.Module]
-    description: Mapping[str, Any]
-    """Sizes, class counts, fingerprint and notes of the data."""
-
-
-def prepare_ground(experiment: Experiment, task: Task) -> Ground:
-    """Loads and checks the data, builds the seeded model and its layers."""
-    options = experiment.data_options(task)
-    task = task.for_options(options)
-    sites = task.load_sites(options)
-    check_sites(
-        sites,
-        batch_size=experiment.training.batch_size,
-        classification=task.classification,
-        accept_small_sites=options.accept_small_sites,
-    )
-    model = _seeded_model(experiment.seed, task, options)
-    inputs, _ = next(iter(sites[min(sites)].train.batches(2)))
-    _check_outputs(model, inputs, task, sites)
-    if experiment.training.batch_size == 1 and any(isinstance(m, _BatchNorm) for m in model.modules()):
-        raise ConfigError("training.batch_size = 1 does not go with batch norm; use at least 2")
-    layers = LayerMap.of(model, inputs, tie_policy=experiment.tie_policy, statistics=experiment.bn_stats)
-    initial = {name: entry.detach().clone() for name, entry in state_entries(model).items()}
-    learner = Learner(model, layers, task.loss, task.metrics, experiment.device)
-    placed = {name: learner.place(site) for name, site in sites.items()}
-    return Ground(
-        placed,
-        learner,
-        initial,
-        lambda: _seeded_model(experiment.seed, task, options),
-        {
-            **describe(sites, classification=task.classification),
-            "paper": task.paper,
-            "model": {name: list(entry.shape) for name, entry in initial.items()},
-        },
-    )
-
-
-def _seeded_model(seed: int, task: Task, options: DataOptions) -> nn.Module:
-    with own_randomness(seed_for(seed, "init")):
-        model = task.build_model(options)
-    if not isinstance(model, nn.Module):
-        raise ConfigError(f"the model of task {task.name!r} must be an nn.Module, not {type(model).__name__}")
-    if not any(parameter.requires_grad for parameter in model.parameters()):
-        raise ConfigError(f"{type(model).__name__} has no parameters to train; unfreeze some of its layers")
-    return model
-
-
-def _check_outputs(model: nn.Module, inputs: Any, task: Task, sites: Mapping[ClientId, SiteData]) -> None:
-    model.eval()
-    try:
-        with torch.no_grad():
-            output = call_model(model, inputs)
-    except (RuntimeError, TypeError, ValueError) as problem:
-        reason = str(problem).strip().splitlines()[0]
-        raise DataError(f"the model cannot read the sites' inputs: {reason}") from problem
-    if task.classification:
-        logits = logits_of(output)
-        if logits.dim() != 2:
-            raise DataError(
-                f"the model's output has the shape {tuple(logits.shape)}; (rows, classes) is needed for class targets"
-            )
-        check_targets(sites, logits.shape[1])
-
-
-class Run:
-    """One experiment under way: builds it, takes it up where its directory left it, records what happens."""
-
-    def __init__(
-        self,
-        experiment: Experiment,
-        ground: Ground,
-        directory: RunDirectory | None = None,
-        listener: Listener | None = None,
-        *,
-        algorithm: Algorithm | None = None,
-        beside: int = 1,
-    ) -> None:
-        """`algorithm`: one that is in no table, in place of the experiment's. `beside`: how many runs share this
-        process, since the wall time is theirs together."""
-        self.experiment = experiment
-        self.ground = ground
-        self.directory = directory
-        self.listener = listener
-        self.algorithm = algorithm or experiment.build_algorithm()
-        self.protocol = worker.Protocol(experiment.eval_point, experiment.selection)
-        self.server = Server(ground.initial, ground.learner.layers, ground.sites, experiment.seed)
-        plan = experiment.training.plan()
-        self.clients = {
-            name: Client(name, data, ground.learner, plan, ground.initial)
-            for name, data in sorted(ground.sites.items())
-        }
-        self._beside = beside
-        self._done = False
-        self._score_rows: list[Row] = []
-        self._traffic_rows: list[Row] = []
-        self._seconds = 0.0
-        self._clock = time.perf_counter()
-        if directory:
-            self._take_up(directory)
-
-    def _take_up(self, directory: RunDirectory) -> None:
-        self._same_ground(directory)
-        saved = directory.load_checkpoint()
-        directory.start_tables(saved and saved["tables"])
-        if saved is None:
-            return
-        self.server.restore(saved["server"])
-        for name, client in self.clients.items():
-            client.restore(saved["clients"][name])
-        self._done = saved["done"]
-        self._seconds = saved["seconds"]
-
-    def _same_ground(self, directory: RunDirectory) -> None:
-        """A run goes on with the data and the model it was started with, or not at all."""
-        if not directory.has("data.json"):
-            directory.write_json("data.json", self.ground.description)
-            return
-        begun = directory.read_json("data.json")
-        for key, what in (("partition_hash", "data"), ("model", "model")):
-            if begun.get(key) != self.ground.description[key]:
-                raise RunDirectoryError(
-                    f"{directory.path} was started with other {what}; resume it with those, or start a new run"
-                )
-
-    async def rounds(self) -> RunResult:
-        """All rounds that are left, and the result."""
-        if not self._done:
-            transport = InProcess(self.algorithm, self.clients, self.experiment.seed, self.protocol)
-            await run_rounds(
-                self.algorithm,
-                self.server,
-                transport,
-                self.experiment.rounds,
-                self,
-                self.protocol,
-                self.experiment.participation,
-            )
-        return self._result()
-
-    def exchanged(self, scores: Mapping[ClientId, tuple[Score, ...]], traffic: list[Traffic], *, done: bool) -> None:
-        """Records an exchange: rows first, then the checkpoint that counts them."""
-        rows: list[Row] = [
-            (s.stage, s.round, client, s.split, s.metric, s.value) for client in sorted(scores) for s in scores[client]
-        ]
-        now = time.perf_counter()
-        self._seconds += now - self._clock
-        self._clock = now
-        self._done = done
-        if self.directory:
-            tables = self.directory.append(rows, traffic)
-            self.directory.save_checkpoint(
-                {
-                    "server": self.server.state(),
-                    "clients": {name: client.state() for name, client in self.clients.items()},
-                    "tables": tables,
-                    "done": done,
-                    "seconds": self._seconds,
-                }
-            )
-        else:
-            self._score_rows += rows
-            self._traffic_rows += traffic
-        if self.listener:
-            self.listener(
-                Progress(
-                    self.experiment.algorithm["name"],
-                    self.server.round,
-                    self.experiment.rounds,
-                    self._mean_loss(scores, "train"),
-                    self._mean_loss(scores, "validation"),
-                    self._seconds,
-                    done,
-                )
-            )
-
-    def _mean_loss(self, scores: Mapping[ClientId, tuple[Score, ...]], split: str) -> float:
-        found = [
-            (s.value, self.clients[client].num_examples)
-            for client, own in scores.items()
-            for s in own
-            if (s.split, s.metric) == (split, "loss")
-        ]
-        return sum(v * n for v, n in found) / sum(n for _, n in found) if found else float("nan")
-
-    def _result(self) -> RunResult:
-        layers = self.ground.learner.layers
-        found = {
-            "layers": [
-                {
-                    "name": name,
-                    "entries": list(layers.entries[name]),
-                    "parameters": layers.num_parameters[name],
-                }
-                for name in layers.names
-            ],
-            "decision": self.server.memory.get("decision"),
-            "profiles": {
-                name: client.memory["profile"] for name, client in self.clients.items() if "profile" in client.memory
-            },
-        }
-        weights = {name: client.kept.weights for name, client in self.clients.items() if client.kept}
-        timing = {"wall_seconds": self._seconds, "runs_side_by_side": self._beside}
-        if self.directory:
-            self.directory.finish(weights, found, timing, _digest_of(weights))
-            return replace(read_result(self.directory), build_model=self.ground.build_model)
-        return RunResult(
-            experiment=self.experiment.model_dump(mode="json"),
-            environment=environment(self.experiment.device, self.experiment.threads),
-            score_rows=self._score_rows,
-            traffic_rows=self._traffic_rows,
-            layers=found,
-            data=self.ground.description,
-            weights=weights,
-            build_model=self.ground.build_model,
-            timing=timing,
-        )
-
-
-def read_result(directory: RunDirectory, task: Task | None = None) -> RunResult:
-    """A finished run, read from its directory; `task` is needed for the models of a task of your own."""
-    if not directory.is_finished:
-        raise RunDirectoryError(f"{directory.path} is not finished; continue it with --resume {directory.path}")
-    experiment = read_toml(directory.path / "experiment.toml")
-    weights = directory.read_weights()
-    if _digest_of(weights) != directory.read_json("finished.json").get("weights_digest"):
-        raise RunDirectoryError(f"{directory.path / 'weights'} was changed since the run ended; run it again")
-    data = directory.read_json("data.json")
-    if sorted(data.get("sites", {})) != sorted(weights):
-        raise RunDirectoryError(f"{directory.path / 'data.json'} does not describe the sites of this run")
-
-    def rebuild() -> nn.Module:
-        resolved = Experiment.resolve(experiment, task)
-        known = task or find_task(resolved.task)
-        return _seeded_model(resolved.seed, known, resolved.data_options(known))
-
-    return RunResult(
-        experiment=experiment,
-        environment=directory.read_json("environment.json"),
-        score_rows=directory.read_table("scores.csv", SCORE_COLUMNS),
-        traffic_rows=directory.read_table("traffic.csv", TRAFFIC_COLUMNS),
-        layers=directory.read_json("layers.json"),
-        data=data,
-        weights=weights,
-        build_model=rebuild,
-        timing=directory.read_json("timing.json"),
-        path=directory.path,
-    )
-
-
-def _digest_of(weights: Mapping[str, Weights]) -> str:
-    return digest({f"{site}/{name}": w for site, own in weights.items() for name, w in own.items()})
 
 
 def load_result(path: Path | str, *, task: Task | None = None) -> RunResult:
     """A finished run, read from the directory it was written to; give the `task` again if it was your own."""
-    return read_result(RunDirectory.open(Path(path)), task)
+    return _finished(RunDirectory.open(Path(path)), task)
+
+
+def _finished(directory: RunDirectory, task: Task | None) -> RunResult:
+    def rebuild() -> nn.Module:
+        experiment = Experiment.resolve(read_toml(directory.path / "experiment.toml"), task)
+        known = task or find_task(experiment.task)
+        return seeded_model(experiment.seed, known, experiment.data_options(known))
+
+    return read_result(directory, rebuild)
 
 
 def run_experiments(
@@ -361,7 +79,7 @@ def run_experiments(
                 if ground:
                     works.append(Run(experiment, ground, directory, listener, beside=len(places)).rounds())
                 elif directory:
-                    works.append(_already(read_result(directory, task)))
+                    works.append(_already(_finished(directory, task)))
             return drive(gather(works))
     finally:
         for directory in directories:

@@ -15,9 +15,10 @@ from playerfl.engine.scheduler import drive, run_jobs
 from playerfl.engine.transport import InProcess
 from playerfl.experiment import Experiment
 from playerfl.federation.messages import ClientId, Reply, Request
+from playerfl.ground import prepare_ground
 from playerfl.learning.job import Job, TrainJob
 from playerfl.results import RunResult
-from playerfl.running import Run, prepare_ground
+from playerfl.single_run import Run
 from playerfl.tasks.task import Task
 from playerfl.weights import Weights
 

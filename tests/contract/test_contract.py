@@ -16,7 +16,7 @@ from playerfl.engine.loop import run_rounds
 from playerfl.engine.scheduler import drive
 from playerfl.engine.worker import handle
 from playerfl.federation.messages import Request
-from playerfl.running import Progress, Run
+from playerfl.single_run import Progress, Run
 
 every_algorithm = pytest.mark.parametrize("name", ALGORITHMS)
 

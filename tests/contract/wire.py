@@ -9,7 +9,7 @@ from playerfl.engine.scheduler import drive
 from playerfl.engine.worker import handle
 from playerfl.federation.client import Client
 from playerfl.federation.messages import ClientId, Download, Reply, Request, Score, Upload
-from playerfl.running import Run
+from playerfl.single_run import Run
 
 
 def over_the_wire(tree: object) -> dict:  # type: ignore[type-arg]

@@ -12,7 +12,8 @@ from torch import nn
 
 from playerfl.errors import ConfigError
 from playerfl.report.comparison import AlgorithmSummary, as_json, compare, fairness, gain, incentive
-from playerfl.results import Row, RunResult
+from playerfl.results import RunResult
+from playerfl.run_directory import Row
 
 scores = st.floats(0, 1)
 SIZES = {"a": 30, "b": 10}

@@ -1,0 +1,97 @@
+"""Ground: what runs that differ only in the algorithm share, made and checked before anything trains."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from playerfl.data.checks import check_sites, check_targets
+from playerfl.data.examples import SiteData
+from playerfl.data.sites import describe
+from playerfl.errors import ConfigError, DataError
+from playerfl.experiment import Experiment
+from playerfl.federation.messages import ClientId
+from playerfl.layers.derive import call_model
+from playerfl.layers.layer_map import LayerMap, state_entries
+from playerfl.learning.losses import logits_of
+from playerfl.learning.training import Learner
+from playerfl.seeding import own_randomness, seed_for
+from playerfl.tasks.task import DataOptions, Task
+from playerfl.weights import Weights
+
+
+@dataclass(frozen=True)
+class Ground:
+    """What runs that differ only in the algorithm share: sites, scratch model, initial weights."""
+
+    sites: Mapping[ClientId, SiteData]
+    learner: Learner
+    initial: Weights
+    build_model: Callable[[], nn.Module]
+    description: Mapping[str, Any]
+    """Sizes, class counts, fingerprint and notes of the data."""
+
+
+def prepare_ground(experiment: Experiment, task: Task) -> Ground:
+    """Loads and checks the data, builds the seeded model and its layers."""
+    options = experiment.data_options(task)
+    task = task.for_options(options)
+    sites = task.load_sites(options)
+    check_sites(
+        sites,
+        batch_size=experiment.training.batch_size,
+        classification=task.classification,
+        accept_small_sites=options.accept_small_sites,
+    )
+    model = seeded_model(experiment.seed, task, options)
+    inputs, _ = next(iter(sites[min(sites)].train.batches(2)))
+    _check_outputs(model, inputs, task, sites)
+    if experiment.training.batch_size == 1 and any(isinstance(m, _BatchNorm) for m in model.modules()):
+        raise ConfigError("training.batch_size = 1 does not go with batch norm; use at least 2")
+    layers = LayerMap.of(model, inputs, tie_policy=experiment.tie_policy, statistics=experiment.bn_stats)
+    initial = {name: entry.detach().clone() for name, entry in state_entries(model).items()}
+    learner = Learner(model, layers, task.loss, task.metrics, experiment.device)
+    placed = {name: learner.place(site) for name, site in sites.items()}
+    return Ground(
+        placed,
+        learner,
+        initial,
+        lambda: seeded_model(experiment.seed, task, options),
+        {
+            **describe(sites, classification=task.classification),
+            "paper": task.paper,
+            "model": {name: list(entry.shape) for name, entry in initial.items()},
+        },
+    )
+
+
+def seeded_model(seed: int, task: Task, options: DataOptions) -> nn.Module:
+    with own_randomness(seed_for(seed, "init")):
+        model = task.build_model(options)
+    if not isinstance(model, nn.Module):
+        raise ConfigError(f"the model of task {task.name!r} must be an nn.Module, not {type(model).__name__}")
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        raise ConfigError(f"{type(model).__name__} has no parameters to train; unfreeze some of its layers")
+    return model
+
+
+def _check_outputs(model: nn.Module, inputs: Any, task: Task, sites: Mapping[ClientId, SiteData]) -> None:
+    model.eval()
+    try:
+        with torch.no_grad():
+            output = call_model(model, inputs)
+    except (RuntimeError, TypeError, ValueError) as problem:
+        reason = str(problem).strip().splitlines()[0]
+        raise DataError(f"the model cannot read the sites' inputs: {reason}") from problem
+    if task.classification:
+        logits = logits_of(output)
+        if logits.dim() != 2:
+            raise DataError(
+                f"the model's output has the shape {tuple(logits.shape)}; (rows, classes) is needed for class targets"
+            )
+        check_targets(sites, logits.shape[1])

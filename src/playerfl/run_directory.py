@@ -1,0 +1,231 @@
+"""RunDirectory: the files of one run, written and read here only."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import shutil
+import tomllib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, unquote
+
+from safetensors import SafetensorError
+from safetensors.torch import load, save
+
+from playerfl.engine import checkpoint
+from playerfl.engine.checkpoint import storage_error, write_atomically
+from playerfl.errors import RunDirectoryError
+from playerfl.weights import Weights
+
+FORMAT = "playerfl run 1"
+SCORE_COLUMNS = ("stage", "round", "client", "split", "metric", "value")
+TRAFFIC_COLUMNS = ("round", "client", "verbs", "down", "up")
+_FILES = {
+    "experiment.toml",
+    "environment.json",
+    "scores.csv",
+    "traffic.csv",
+    "layers.json",
+    "data.json",
+    "timing.json",
+    "checkpoint.safetensors",
+    "finished.json",
+    "weights",
+    "comparison.png",
+}
+Row = Sequence[str | int | float]
+
+
+class RunDirectory:
+    """The files of one run. Every write is atomic, or is cut back to the last checkpoint on resume."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._lock: int | None = None
+
+    @classmethod
+    def create(
+        cls, path: Path, experiment_toml: str, environment: Mapping[str, Any], *, overwrite: bool = False
+    ) -> RunDirectory:
+        present = cls.check_free(path, overwrite=overwrite)
+        directory = cls(path)
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            directory.lock()
+            for name in sorted(present & _FILES):
+                target = path / name
+                shutil.rmtree(target) if target.is_dir() else target.unlink()
+        except OSError as problem:
+            raise storage_error(path, problem) from problem
+        directory.write_json("environment.json", {"format": FORMAT, **environment})
+        # Last, because a directory with this file is a run.
+        write_atomically(path / "experiment.toml", experiment_toml.encode())
+        return directory
+
+    @staticmethod
+    def check_free(path: Path, *, overwrite: bool = False) -> set[str]:
+        """Refuses a place that is taken; gives the names of what is there and may go."""
+        if path.exists() and not path.is_dir():
+            raise RunDirectoryError(f"{path} is a file; give a directory for --out")
+        present = {entry.name for entry in path.iterdir()} if path.is_dir() else set()
+        strangers = {name for name in present if name not in _FILES and not name.startswith(".")}
+        if strangers:
+            raise RunDirectoryError(
+                f"{path} holds files that are not a run's ({min(strangers)}); choose another directory for --out"
+            )
+        if "experiment.toml" in present and not overwrite:
+            raise RunDirectoryError(
+                f"{path} holds a run already; continue it with --resume {path}, replace it with --overwrite, "
+                "or choose another directory for --out"
+            )
+        return present
+
+    @classmethod
+    def open(cls, path: Path) -> RunDirectory:
+        directory = cls(path)
+        if not path.is_dir():
+            raise RunDirectoryError(f"there is no run in {path}; start one with --out {path}")
+        if not (path / "experiment.toml").is_file():
+            raise RunDirectoryError(f"{path} is not a run directory: it has no experiment.toml")
+        made_by = directory.read_json("environment.json").get("format")
+        if made_by != FORMAT:
+            raise RunDirectoryError(
+                f"{path} was not written by this version of playerfl (it says {made_by!r}, not {FORMAT!r})"
+            )
+        return directory
+
+    def lock(self) -> None:
+        """Keeps a second process out until this one ends."""
+        try:
+            import fcntl
+        except ImportError:  # Windows
+            return
+        self._lock = os.open(self.path, os.O_RDONLY)
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as problem:
+            os.close(self._lock)
+            raise RunDirectoryError(f"{self.path} is in use by another process; wait for it to end") from problem
+
+    def unlock(self) -> None:
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    @property
+    def is_finished(self) -> bool:
+        return (self.path / "finished.json").is_file()
+
+    def has(self, name: str) -> bool:
+        return (self.path / name).is_file()
+
+    def read_json(self, name: str) -> dict[str, Any]:
+        try:
+            content = json.loads((self.path / name).read_text(encoding="utf-8"))
+        except (OSError, ValueError) as problem:
+            raise RunDirectoryError(f"{self.path / name} cannot be read: {problem}") from problem
+        if not isinstance(content, dict):
+            raise RunDirectoryError(f"{self.path / name} does not hold what a run writes there")
+        return content
+
+    def read_toml(self, name: str) -> dict[str, Any]:
+        try:
+            return tomllib.loads((self.path / name).read_text(encoding="utf-8"))
+        except (OSError, ValueError) as problem:
+            raise RunDirectoryError(f"{self.path / name} cannot be read: {problem}") from problem
+
+    def write_json(self, name: str, content: Mapping[str, Any]) -> None:
+        write_atomically(self.path / name, (json.dumps(content, indent=1) + "\n").encode())
+
+    def start_tables(self, lengths: Mapping[str, int] | None) -> None:
+        """Empty tables with their headings, or the tables as they were at a checkpoint."""
+        for name, columns in (("scores.csv", SCORE_COLUMNS), ("traffic.csv", TRAFFIC_COLUMNS)):
+            if lengths is None:
+                write_atomically(self.path / name, _csv_bytes([columns]))
+                continue
+            table = self.path / name
+            if not table.is_file() or table.stat().st_size < lengths[name]:
+                raise RunDirectoryError(f"{table} is shorter than its checkpoint says; it was changed by hand")
+            os.truncate(table, lengths[name])
+
+    def append(self, scores: Iterable[Row], traffic: Iterable[Row]) -> dict[str, int]:
+        """Adds rows and says how long the tables are now."""
+        lengths = {}
+        for name, rows in (("scores.csv", scores), ("traffic.csv", traffic)):
+            try:
+                with (self.path / name).open("ab") as table:
+                    table.write(_csv_bytes(rows))
+                    table.flush()
+                    os.fsync(table.fileno())
+                    lengths[name] = table.tell()
+            except OSError as problem:
+                raise storage_error(self.path / name, problem) from problem
+        return lengths
+
+    def read_table(self, name: str, columns: Sequence[str]) -> list[Row]:
+        kinds: dict[str, Callable[[str], str | int | float]] = {
+            "round": int,
+            "value": float,
+            "down": int,
+            "up": int,
+        }
+        try:
+            with (self.path / name).open(newline="", encoding="utf-8") as table:
+                lines = csv.reader(table)
+                if tuple(next(lines, ())) != tuple(columns):
+                    raise ValueError(f"its columns are not {', '.join(columns)}")
+                convert = [kinds.get(column, str) for column in columns]
+                return [tuple(f(v) for f, v in zip(convert, line, strict=True)) for line in lines]
+        except (OSError, ValueError) as problem:
+            raise RunDirectoryError(f"{self.path / name} cannot be read: {problem}") from problem
+
+    def save_checkpoint(self, tree: Any) -> None:
+        write_atomically(self.path / "checkpoint.safetensors", checkpoint.encode(tree))
+
+    def load_checkpoint(self) -> Any | None:
+        file = self.path / "checkpoint.safetensors"
+        return checkpoint.read(file) if file.exists() else None
+
+    def finish(
+        self,
+        weights: Mapping[str, Weights],
+        layers: Mapping[str, Any],
+        timing: Mapping[str, Any],
+        digest: str,
+    ) -> None:
+        """Writes the results, marks the run as finished, and drops the checkpoint."""
+        folder = self.path / "weights"
+        try:
+            folder.mkdir(exist_ok=True)
+        except OSError as problem:
+            raise storage_error(folder, problem) from problem
+        for client, entries in weights.items():
+            contiguous = {name: entry.contiguous() for name, entry in entries.items()}
+            write_atomically(folder / f"{quote(client, safe=' ')}.safetensors", save(contiguous))
+        self.write_json("layers.json", layers)
+        self.write_json("timing.json", timing)
+        self.write_json("finished.json", {"weights_digest": digest})
+        (self.path / "checkpoint.safetensors").unlink(missing_ok=True)
+
+    def read_weights(self) -> dict[str, Weights]:
+        """Every site's model by site name."""
+        found = {}
+        for file in sorted((self.path / "weights").glob("*.safetensors")):
+            try:
+                found[unquote(file.stem)] = load(file.read_bytes())
+            except (OSError, SafetensorError) as problem:
+                raise RunDirectoryError(f"{file} cannot be read: {problem}") from problem
+        return found
+
+
+def _csv_bytes(rows: Iterable[Row]) -> bytes:
+    text = io.StringIO()
+    # repr gives floats back bit for bit.
+    csv.writer(text, lineterminator="\n").writerows(
+        [repr(value) if isinstance(value, float) else value for value in row] for row in rows
+    )
+    return text.getvalue().encode()
