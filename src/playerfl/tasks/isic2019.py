@@ -16,6 +16,7 @@ from playerfl import paper
 from playerfl.data.csv_tables import read_table
 from playerfl.data.examples import SiteData, TensorExamples
 from playerfl.data.hub_tables import hub_rows, hub_table
+from playerfl.data.partition import partition_by_id
 from playerfl.data.pictures import pictures_in_zip, read_picture, read_picture_file
 from playerfl.data.sites import Sites
 from playerfl.data.sources import folder_of
@@ -78,8 +79,8 @@ def load_sites(options: IsicOptions) -> Sites:
         pictures = _pictures(folder, {lesion.picture for lesion in lesions}, options.side)
     if not lesions:
         raise DataError(f"{folder.name} has no picture of {', '.join(CLASSES)}")
-    there = sorted({lesion.hospital for lesion in lesions})
-    hospitals = there[:4]
+    there = partition_by_id([lesion.hospital for lesion in lesions])
+    hospitals = list(there)[:4]
     notes = [f"pictures scaled to {options.side} x {options.side}; the paper crops 200 of 224"]
     if "vidir_molemax" in hospitals:
         notes.append("HAM10000: 4 of the 6 centres of Fed-ISIC 2019")
@@ -88,10 +89,7 @@ def load_sites(options: IsicOptions) -> Sites:
     if all(lesion.lesion == lesion.picture for lesion in lesions):
         notes.append("the table does not say which pictures show the same lesion, so they may be in different parts")
     return Sites(
-        {
-            hospital: _site(hospital, [own for own in lesions if own.hospital == hospital], pictures, options)
-            for hospital in hospitals
-        },
+        {hospital: _site(hospital, [lesions[i] for i in there[hospital]], pictures, options) for hospital in hospitals},
         notes,
     )
 
