@@ -61,7 +61,7 @@ def study(
     with use_data_directory(data_dir):
         prepared = prepare(plan)
         if dry_run:
-            _estimate(prepared, path, workers, as_json=as_json, quiet=quiet)
+            _estimate(prepared, path, workers, retry_failed=retry_failed, as_json=as_json)
             return
         try:
             with shown_study(quiet=quiet) as watch:
@@ -92,7 +92,7 @@ def _show(plan: Study, result: StudyResult, strangers: int, *, as_json: bool) ->
     from playerfl.report.comparison import without_nan
     from playerfl.studies.display import medians, print_medians
 
-    rows = medians(plan, result)
+    rows = medians(result)
     if as_json:
         found = {
             "study": plan.name,
@@ -114,10 +114,10 @@ def _show(plan: Study, result: StudyResult, strangers: int, *, as_json: bool) ->
     _say(f"results: {result.path}")
 
 
-def _estimate(prepared: Prepared, path: Path, workers: int | None, *, as_json: bool, quiet: bool) -> None:
+def _estimate(prepared: Prepared, path: Path, workers: int | None, *, retry_failed: bool, as_json: bool) -> None:
     from playerfl.studies.estimate import estimate, print_estimate
 
-    found = estimate(prepared, path, workers)
+    found = estimate(prepared, path, workers, retry_failed=retry_failed)
     if as_json:
         typer.echo(json.dumps(found.as_json(), indent=1))
     else:

@@ -36,11 +36,16 @@ class StudyResult:
     """What a study found out."""
 
     path: Path
-    results: list[RunResult]
-    """The reported runs, in the order of the study file."""
+    runs: dict[tuple[str, str], list[RunResult]]
+    """The reported runs by task and algorithm, in the order of the study file."""
     chosen_rates: dict[tuple[str, str], float | None]
     """By task and algorithm; None where none could be chosen."""
     failures: list[Failure]
+
+    @property
+    def results(self) -> list[RunResult]:
+        """All reported runs."""
+        return [run for runs in self.runs.values() for run in runs]
 
     def __repr__(self) -> str:
         failed = f", {len(self.failures)} failures" if self.failures else ""
@@ -176,7 +181,13 @@ def read_study(
 
 
 def result_of(directory: StudyDirectory) -> StudyResult:
-    return StudyResult(directory.path, directory.results(), directory.chosen_rates, directory.failures())
+    """What is in a study's directory, read once."""
+    rates = directory.chosen_rates
+    runs = {
+        (line.task, line.algorithm): directory.line_results(line, rates[line.task, line.algorithm])
+        for line in directory.study.lines
+    }
+    return StudyResult(directory.path, runs, rates, directory.failures(rates))
 
 
 def conduct(
@@ -199,7 +210,7 @@ def conduct(
     directory = StudyDirectory(path, prepared.study, software(), prepared.data)
     directory.begin()
     try:
-        campaign = _Campaign(directory, prepared, retry_failed=retry_failed)
+        campaign = Campaign(directory, prepared, retry_failed=retry_failed)
         if campaign.left:
             orders = Orders(
                 prepared.study.keep_weights,
@@ -234,7 +245,7 @@ def _started(
         backend.close()
 
 
-class _Campaign:
+class Campaign:
     """What is still to do, in which order, and how long it takes."""
 
     def __init__(self, directory: StudyDirectory, prepared: Prepared, *, retry_failed: bool) -> None:

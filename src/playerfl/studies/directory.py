@@ -202,8 +202,16 @@ class StudyDirectory:
 
     def results(self, stage: Stage = "evaluation") -> list[RunResult]:
         """The finished runs: those that are reported, or those that chose the learning rates."""
+        if stage == "evaluation":
+            return [run for line in self.study.lines for run in self.line_results(line, self.chosen_rate(line))]
         finished = self.finished
         return [self.result(e) for e in self._experiments(stage) if self.cell(e).key in finished]
+
+    def line_results(self, line: Line, rate: float | None) -> list[RunResult]:
+        """The finished runs of one line with a rate."""
+        finished = self.finished
+        experiments = [] if rate is None else line.evaluation(rate)
+        return [self.result(experiment) for experiment in experiments if self.cell(experiment).key in finished]
 
     def _experiments(self, stage: Stage) -> Iterable[Experiment]:
         for line in self.study.lines:
@@ -216,19 +224,19 @@ class StudyDirectory:
         stages: tuple[Stage, ...] = ("tuning", "evaluation")
         return [e for stage in stages for e in self._experiments(stage) if self.cell(e).key not in known]
 
-    def failures(self) -> list[Failure]:
-        """What could not be run, and why."""
+    def failures(self, rates: Mapping[tuple[str, str], float | None] | None = None) -> list[Failure]:
+        """What could not be run, and why; give `chosen_rates` if they are at hand."""
+        rates = self.chosen_rates if rates is None else rates
         finished, failed = self.finished, self.failed
         found = []
         for line in self.study.lines:
-            rate = self.chosen_rate(line)
+            rate = rates[line.task, line.algorithm]
             for experiment in (*line.tuning, *(line.evaluation(rate) if rate is not None else ())):
                 key = self.cell(experiment).key
                 if key in failed:
                     reason = _read_json(self.path / "failed" / f"{key}.json")["reason"]
-                    found.append(
-                        Failure(line.task, line.algorithm, experiment.training.learning_rate, experiment.seed, reason, key)
-                    )
+                    at = experiment.training.learning_rate
+                    found.append(Failure(line.task, line.algorithm, at, experiment.seed, reason, key))
             if rate is None and all(self.cell(e).key in finished | failed for e in line.tuning):
                 reason = "no learning rate gave a finite validation loss; try smaller ones"
                 found.append(Failure(line.task, line.algorithm, None, None, reason))

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from statistics import median
+from typing import Any
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -16,7 +17,7 @@ from rich.text import Text
 
 from playerfl.report.comparison import compare
 from playerfl.studies.conduct import LineStatus, Status, StudyResult, Watcher
-from playerfl.studies.plan import Study
+from playerfl.studies.directory import Stage
 
 _SECONDS_BETWEEN_LINES = 10.0
 _LINES_AROUND_THE_TABLE = 7
@@ -63,9 +64,8 @@ def _table(status: Status, rows: int) -> Table:
     return table
 
 
-def _done(line: LineStatus, stage: str) -> str:
-    total = line.totals[stage]  # type: ignore[index]
-    done = line.done[stage]  # type: ignore[index]
+def _done(line: LineStatus, stage: Stage) -> str:
+    total, done = line.totals[stage], line.done[stage]
     if not total:
         return ""
     colour = "green" if done == total else "default"
@@ -130,20 +130,16 @@ def _gigabytes(count: int) -> str:
     return f"{count / 1e9:.2f} GB"
 
 
-def medians(study: Study, result: StudyResult) -> list[dict[str, object]]:
+def medians(result: StudyResult) -> list[dict[str, Any]]:
     """For each task and algorithm: the median over runs of each metric's average over sites."""
     found = []
-    remaining = list(result.results)
-    for line in study.lines:
-        rate = result.chosen_rates[line.task, line.algorithm]
-        wanted = [] if rate is None else [e.model_dump(mode="json") for e in line.evaluation(rate)]
-        runs = [run for run in remaining if run.experiment in wanted]
+    for (task, algorithm), runs in result.runs.items():
         averages = [compare([run])[0].average for run in runs]
         found.append(
             {
-                "task": line.task,
-                "algorithm": line.algorithm,
-                "learning_rate": rate,
+                "task": task,
+                "algorithm": algorithm,
+                "learning_rate": result.chosen_rates[task, algorithm],
                 "runs": len(runs),
                 "median": {metric: median(a[metric] for a in averages) for metric in averages[0]} if averages else {},
             }
@@ -151,7 +147,7 @@ def medians(study: Study, result: StudyResult) -> list[dict[str, object]]:
     return found
 
 
-def print_medians(rows: Sequence[dict[str, object]]) -> None:
+def print_medians(rows: Sequence[dict[str, Any]]) -> None:
     """The results on stdout."""
     console = Console(highlight=False)
     if not console.is_terminal:
@@ -159,7 +155,7 @@ def print_medians(rows: Sequence[dict[str, object]]) -> None:
     tasks = dict.fromkeys(str(row["task"]) for row in rows)
     for task in tasks:
         own = [row for row in rows if row["task"] == task]
-        metrics = next((list(row["median"]) for row in own if row["median"]), [])  # type: ignore[call-overload]
+        metrics = next((list(row["median"]) for row in own if row["median"]), [])
         shown = sorted(metrics, key=lambda metric: (metric == "loss", metric != "f1", metric))
         table = Table(title=f"{escape(task)}: median over runs, test data", title_justify="left")
         table.add_column("algorithm", no_wrap=True)
@@ -171,6 +167,6 @@ def print_medians(rows: Sequence[dict[str, object]]) -> None:
                 escape(str(row["algorithm"])),
                 str(row["runs"]),
                 "" if rate is None else f"{rate:g}",
-                *(f"{values[metric]:.4f}" if values else "" for metric in shown),  # type: ignore[index]
+                *(f"{values[metric]:.4f}" if values else "" for metric in shown),
             )
         console.print(table)
