@@ -19,7 +19,7 @@ SMALL: dict[str, Any] = {
 }
 
 # Seed 3 misbehaves while the file "bad" is there: it raises, or takes the whole process with it.
-OWN_TASK = '''
+OWN_TASK = """
 import os, signal, torch
 from pathlib import Path
 from torch import nn
@@ -45,7 +45,7 @@ def sites():
         yield x, x[:, :3].argmax(1)
 
 task = playerfl.own_task(model, list(sites()))
-'''
+"""
 
 
 def run(out: Path, **changes: Any) -> StudyResult:

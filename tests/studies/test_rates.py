@@ -47,7 +47,9 @@ def test_of_a_method_that_finishes_only_the_finished_model_counts(algorithm: str
     result = federate(algorithm, rounds=3)
     losses = validation_losses(result)
     assert list(losses) == [3]
-    last = {row[2]: float(row[5]) for row in result.score_rows if (row[0], *row[3:5]) == ("finish", "validation", "loss")}
+    last = {
+        row[2]: float(row[5]) for row in result.score_rows if (row[0], *row[3:5]) == ("finish", "validation", "loss")
+    }
     assert losses[3] == pytest.approx(
         sum(last[site] * n for site, n in result.num_examples.items()) / sum(result.num_examples.values())
     )

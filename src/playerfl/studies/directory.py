@@ -61,7 +61,9 @@ class StudyDirectory:
         """A study that was begun, as it was last run."""
         path = Path(path)
         if not (path / "study.toml").is_file():
-            raise RunDirectoryError(f"there is no study in {path}; start one with  playerfl study FILE.toml --out {path}")
+            raise RunDirectoryError(
+                f"there is no study in {path}; start one with  playerfl study FILE.toml --out {path}"
+            )
         study = Study.from_toml(path / "study.toml")
         names = {data_name(line.experiment) for line in study.lines}
         data = {name: _read_json(path / "data" / f"{name}.json") for name in names}

@@ -142,9 +142,7 @@ def _side_by_side(
             for cell, ground, record in zip(cells, standing, records, strict=True)
         ]
         drive(gather([run.rounds() for run in runs]))
-    return [
-        Outcome(cell.key, record.file, record.wall_seconds) for cell, record in zip(cells, records, strict=True)
-    ]
+    return [Outcome(cell.key, record.file, record.wall_seconds) for cell, record in zip(cells, records, strict=True)]
 
 
 def _failed(cell: Cell, problem: Exception) -> Outcome:

@@ -60,7 +60,7 @@ class Study(BaseModel):
         table = dict(given)
         for key in ("name", "tasks", "algorithms"):
             if key not in table:
-                raise ConfigError(f'{key} is missing in the study; for example {key} = {_EXAMPLES[key]}')
+                raise ConfigError(f"{key} is missing in the study; for example {key} = {_EXAMPLES[key]}")
         if not isinstance(table["name"], str) or not re.fullmatch(r"\w[\w.-]*", table["name"]):
             raise ConfigError(f"name = {table['name']!r} must be letters, digits, '.', '-' and '_', like \"heart\"")
         table["tasks"] = _named_tables("tasks", table["tasks"])
@@ -94,7 +94,9 @@ class Study(BaseModel):
             for key in _OF_THE_STUDY:
                 if key in table:
                     raise ConfigError(f"{key} does not belong into [{where}]: the study itself says it")
-            rate = table.get("training", {}).get("learning_rate") if isinstance(table.get("training"), Mapping) else None
+            rate = (
+                table.get("training", {}).get("learning_rate") if isinstance(table.get("training"), Mapping) else None
+            )
             if rate is not None and self.learning_rates is not None:
                 raise ConfigError(f"give learning_rates or training.learning_rate = {rate} in [{where}], not both")
 
@@ -198,7 +200,7 @@ def _grid(tried: Any, experiment: Experiment) -> list[float]:
     if printed is None:
         known = ", ".join(sorted(paper.facts()["datasets"]))
         raise ConfigError(
-            f"the paper prints no learning rates for {experiment.task!r} (only for {known}); give learning_rates as a list"
+            f"the paper prints no learning rates for {experiment.task!r} (only for {known}); give a list of them"
         )
     return paper_grid(printed, experiment.algorithm["name"])
 

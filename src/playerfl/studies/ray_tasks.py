@@ -29,7 +29,7 @@ class RayTasks:
             import ray
         except ImportError as problem:
             raise ConfigError("--backend ray needs Ray; pip install 'playerfl[ray]'") from problem
-        self._ray = ray
+        self._ray: Any = ray
         self._workers = workers
         self._threads = threads
         # Other machines cannot write into this one's directory; short runs are simply run again.
@@ -48,7 +48,9 @@ class RayTasks:
             self._ray.init(address=address, **quiet)
         except (ConnectionError, ValueError, RuntimeError) as problem:
             said = " ".join(str(problem).split())
-            raise ConfigError(f"there is no Ray cluster at {address!r}: {said}; start one with  ray start --head") from problem
+            raise ConfigError(
+                f"there is no Ray cluster at {address!r}: {said}; start one with  ray start --head"
+            ) from problem
 
     @property
     def slots(self) -> int:
