@@ -91,7 +91,7 @@ class Run:
             directory.write_json("data.json", self.ground.description)
             return
         begun = directory.read_json("data.json")
-        for key, what in (("partition_hash", "data"), ("model", "model")):
+        for key, what in (("partition_hash", "data"), ("model", "model"), ("trainer", "trainer")):
             if begun.get(key) != self.ground.description[key]:
                 raise RunDirectoryError(
                     f"{directory.path} was started with other {what}; resume it with those, or start a new run"
