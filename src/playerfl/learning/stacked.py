@@ -21,7 +21,7 @@ from playerfl.data.examples import Examples, TensorExamples, map_tensors
 from playerfl.errors import DataError
 from playerfl.layers.sensitivity import Profile
 from playerfl.learning.job import EvalJob, Job, Scores, Trained, TrainJob
-from playerfl.learning.layout import Layout
+from playerfl.learning.layout import Held, Layout, side_by_side
 from playerfl.learning.losses import logits_of
 from playerfl.learning.metrics import of_many
 from playerfl.learning.optimizers import Step
@@ -59,9 +59,10 @@ def group_of(job: Job) -> Hashable | None:
 
 def _in_step(job: TrainJob) -> bool:
     """Whether all parameters have taken the same number of steps: a stack counts once a model."""
-    for known in job.state.values():
+    for slot in job.optimizer.counts:
+        known = job.state.get(slot, {})
         held = [known[name] for name in job.learner.trainable(job.only) if name in known]
-        if held and held[0].dim() == 0 and any(t is not held[0] and float(t) != float(held[0]) for t in held):
+        if any(count is not held[0] and count != held[0] for count in held):
             return False
     return True
 
@@ -82,7 +83,7 @@ def train(jobs: Sequence[TrainJob]) -> list[Trained]:
         return [Trained(dict(job.weights), None) for job in jobs]
     if not all(len(job.examples) for job in jobs):
         raise DataError("a site has no training examples; every site needs some")
-    layout = Layout({name: learner.entries[name] for name in chosen})
+    layout = learner.layout(chosen)
     # The longest first: the models still training are then always the first rows.
     seen: dict[tuple[float, ...], int] = {}
     places = [(-_batches(job), seen.setdefault(_twins(job), len(seen))) for job in jobs]
@@ -101,8 +102,9 @@ def _batches(job: TrainJob) -> int:
 
 def _twins(job: TrainJob) -> tuple[float, ...]:
     """Equal for models that may share a cohort: the same examples, the same counts of steps."""
-    counts = [next(iter(known.values())) for known in job.state.values() if known]
-    return (id(job.examples), *(float(count) for count in counts if count.dim() == 0))
+    name = job.learner.trainable(job.only)[0]
+    held = [job.state.get(slot, {}).get(name) for slot in job.optimizer.counts]
+    return (id(job.examples), *(0.0 if count is None else float(count) for count in held))
 
 
 @dataclass(frozen=True)
@@ -183,8 +185,8 @@ class _Stack:
         self.layout = layout
         self.rows = layout.stacked([job.weights for job in jobs])
         self.gradients = torch.zeros_like(self.rows)
-        others = {name: entry for name, entry in self.learner.entries.items() if name not in layout.shapes}
-        fixed = Layout(others)
+        others = [name for name in self.learner.entries if name not in layout.shapes]
+        fixed = self.learner.layout(others)
         self.fixed = fixed.views(fixed.stacked([job.weights for job in jobs])) if others else {}
         self.cohorts: list[_Cohort] = []
         for _, twins in groupby(jobs, key=_twins):
@@ -194,16 +196,21 @@ class _Stack:
 
     def _slot(self, slot: str) -> list[Tensor]:
         """What the optimiser remembers, by cohort: rows of numbers, or one count for all models of the cohort."""
-        found = [job.state.get(slot, {}) for job in self.jobs]
-        fresh = self.job.optimizer.fresh(slot, self.rows)
-        if fresh.dim() == 0:
-            first = next(iter(self.layout.shapes))
-            return [found[c.start].get(first, fresh).clone() for c in self.cohorts]
-        if any(known.keys() & self.layout.shapes.keys() for known in found):
-            rows = self.layout.models(fresh)
+        return [
+            self._held(slot, c, [job.state.get(slot, {}) for job in self.jobs[c.start : c.stop]]) for c in self.cohorts
+        ]
+
+    def _held(self, slot: str, cohort: _Cohort, held: list[Mapping[str, Tensor]]) -> Tensor:
+        resident = side_by_side(held, self.layout)
+        if resident is not None:
+            return resident
+        fresh = self.job.optimizer.fresh(slot, self.rows[cohort.start : cohort.stop])
+        if slot in self.job.optimizer.counts:
+            return held[0].get(next(iter(self.layout.shapes)), fresh).clone()
+        if any(own.keys() & self.layout.shapes.keys() for own in held):
             for name, view in self.layout.views(fresh).items():
-                view.copy_(torch.stack([known.get(name, own[name]) for known, own in zip(found, rows, strict=True)]))
-        return [fresh[c.start : c.stop] for c in self.cohorts]
+                view.copy_(torch.stack([own.get(name, view[i]) for i, own in enumerate(held)]))
+        return fresh
 
     def _anchors(self) -> dict[str, Tensor]:
         pull = self.job.pull
@@ -275,15 +282,14 @@ class _Stack:
         torch._foreach_add_([active.gradients[n] for n in active.anchors], away, alpha=self.job.pull.strength)
 
     def _keep_state(self) -> None:
-        for slot, held in self.state.items():
-            for cohort, rows in zip(self.cohorts, held, strict=True):
-                own = self.jobs[cohort.start : cohort.stop]
-                if rows.dim():
-                    for job, entries in zip(own, self.layout.models(rows), strict=True):
-                        job.state.setdefault(slot, {}).update(entries)
-                else:
-                    for job in own:
-                        job.state.setdefault(slot, {}).update(dict.fromkeys(self.layout.shapes, rows.clone()))
+        for slot, by_cohort in self.state.items():
+            for cohort, rows in zip(self.cohorts, by_cohort, strict=True):
+                for i, job in enumerate(self.jobs[cohort.start : cohort.stop]):
+                    before = job.state.get(slot, {})
+                    if slot in self.job.optimizer.counts:
+                        job.state[slot] = {**before, **dict.fromkeys(self.layout.shapes, rows.clone())}
+                    else:
+                        job.state[slot] = Held(self.layout, rows, i, before)
 
 
 class _Profiles:
@@ -359,38 +365,54 @@ def call_arguments(inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
 def evaluate(jobs: Sequence[EvalJob]) -> list[Scores]:
     """What `Learner.evaluate` does, for jobs of one group: models that are scored on the same examples."""
     learner = jobs[0].learner
-    layout = Layout(learner.entries)
+    layout = learner.layout(learner.entries)
     size = max(1, STACK_NUMBERS // layout.width)
     learner.model.eval()
     scores: list[Scores] = []
     with torch.inference_mode():
         for start in range(0, len(jobs), size):
-            part = jobs[start : start + size]
-            entries = layout.views(layout.stacked([job.weights for job in part]))
-            by_split = {split: _scored(learner, entries, examples) for split, examples in jobs[0].splits.items()}
-            scores += [{split: found[i] for split, found in by_split.items()} for i in range(len(part))]
+            models = [job.weights for job in jobs[start : start + size]]
+            scores += _scored(learner, layout.views(layout.stacked(models)), len(models), jobs[0].splits)
     return scores
 
 
-def _scored(learner: Learner, entries: Mapping[str, Tensor], examples: Examples) -> list[dict[str, float]]:
-    models = len(next(iter(entries.values())))
-    if not len(examples):
-        return [dict.fromkeys(("loss", *learner.metrics), float("nan"))] * models
-    loss_sums = torch.zeros(models, dtype=torch.float64)
-    predicted, expected = [], []
-    for inputs, targets in examples.batches(EVALUATION_BATCH):
-        rows = len(targets)
-        # Padded to a fixed multiple of rows: see Layout on lanes.
-        padding = torch.arange(-(-rows // LANES) * LANES).clamp_max(rows - 1)
-        wide = map_tensors(inputs, lambda x, p=padding: x[p].expand(models, *[-1] * x.dim()))  # type: ignore[misc]
-        output = outputs_of(learner, entries, wide)
-        losses = learner.loss(output, targets[padding].repeat(models)).view(models, -1)
-        loss_sums += losses[:, :rows].double().sum(1)
-        if learner.metrics:
-            predicted.append(logits_of(output).argmax(-1).view(models, -1)[:, :rows])
-            expected.append(targets)
-    columns = {"loss": (loss_sums / len(examples)).tolist()}
-    if learner.metrics:
-        found, right = torch.cat(predicted, dim=1), torch.cat(expected)
-        columns |= {name: of_many(metric, found, right) for name, metric in learner.metrics.items()}
-    return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+def _scored(
+    learner: Learner, entries: Mapping[str, Tensor], models: int, splits: Mapping[str, Examples]
+) -> list[Scores]:
+    parts, stops = [], [0]
+    for examples in splits.values():
+        for inputs, targets in examples.batches(max(1, len(examples))):
+            # Padded to a fixed multiple of rows: see Layout on lanes.
+            rows = torch.arange(-(-len(targets) // LANES) * LANES).clamp_max(len(targets) - 1)
+            parts.append((map_tensors(inputs, lambda x, rows=rows: x[rows]), targets[rows]))  # type: ignore[misc]
+        stops.append(sum(len(targets) for _, targets in parts))
+    losses, predicted = [torch.empty(models, 0)], [torch.empty(models, 0, dtype=torch.long)]
+    if parts:
+        inputs = tree_map(lambda *own: torch.cat(own), *(own for own, _ in parts))
+        together = TensorExamples(inputs, torch.cat([targets for _, targets in parts]))
+        for inputs, targets in together.batches(EVALUATION_BATCH):
+            output = outputs_of(learner, entries, map_tensors(inputs, lambda x: x.expand(models, *[-1] * x.dim())))
+            losses.append(learner.loss(output, targets.repeat(models)).view(models, -1))
+            if learner.metrics:
+                predicted.append(logits_of(output).argmax(-1).view(models, -1))
+    loss, found = torch.cat(losses, dim=1).double(), torch.cat(predicted, dim=1)
+    by_split = {
+        split: _columns(learner, loss[:, start:], found[:, start:], examples)
+        for (split, examples), start in zip(splits.items(), stops, strict=False)
+    }
+    return [
+        {split: {name: column[i] for name, column in columns.items()} for split, columns in by_split.items()}
+        for i in range(models)
+    ]
+
+
+def _columns(learner: Learner, losses: Tensor, predicted: Tensor, examples: Examples) -> dict[str, list[float]]:
+    """The scores of one split by name, a number a model."""
+    rows = len(examples)
+    if not rows:
+        return {name: [float("nan")] * len(losses) for name in ("loss", *learner.metrics)}
+    assert isinstance(examples, TensorExamples)
+    columns = {"loss": (losses[:, :rows].sum(1) / rows).tolist()}
+    for name, metric in learner.metrics.items():
+        columns[name] = of_many(metric, predicted[:, :rows], examples.targets)
+    return columns

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Literal
 
@@ -17,6 +17,7 @@ from playerfl.layers.layer_map import LayerMap, state_entries
 from playerfl.layers.probe import SensitivityProbe
 from playerfl.layers.sensitivity import Profile
 from playerfl.learning.job import EvalJob, Measure, Scores, Trained, TrainJob
+from playerfl.learning.layout import Layout
 from playerfl.learning.losses import logits_of
 from playerfl.learning.metrics import Metric
 from playerfl.learning.optimizers import Optimizer, OptimizerState
@@ -54,6 +55,8 @@ class Learner:
         self.parameters = dict(self.model.named_parameters())
         self._norms = [(path, m) for path, m in self.model.named_modules() if isinstance(m, _NormBase)]
         self._batch_norms = [m for _, m in self._norms if isinstance(m, _BatchNorm)]
+        self._trainable: dict[frozenset[str] | None, list[str]] = {}
+        self._layouts: dict[tuple[str, ...], Layout] = {}
         self._owner = {entry: layer for layer, entries in layers.entries.items() for entry in entries}
 
     def weights(self) -> Weights:
@@ -114,7 +117,17 @@ class Learner:
 
     def trainable(self, only: frozenset[str] | None) -> list[str]:
         """The parameters that train, all or some of them."""
-        return [name for name in self.parameters if name not in self.layers.frozen and (only is None or name in only)]
+        if only not in self._trainable:
+            unfrozen = [name for name in self.parameters if name not in self.layers.frozen]
+            self._trainable[only] = [name for name in unfrozen if only is None or name in only]
+        return self._trainable[only]
+
+    def layout(self, names: Iterable[str]) -> Layout:
+        """How some entries lie in a row: one object for the same entries, so that rows can be recognised."""
+        key = tuple(names)
+        if key not in self._layouts:
+            self._layouts[key] = Layout({name: self.entries[name] for name in key})
+        return self._layouts[key]
 
     def _step(self, names: tuple[str, ...], job: TrainJob) -> Callable[[], None]:
         parameters = [self.parameters[name] for name in names]
@@ -200,7 +213,8 @@ class Learner:
         lists: dict[str, list[Tensor]] = {}
         used: set[int] = set()
         for slot in optimizer.slots:
-            known = state.setdefault(slot, {})
+            known = dict(state.get(slot, {}))
+            state[slot] = known
             for name in names:
                 parameter, held = self.parameters[name], known.get(name)
                 if held is None:
