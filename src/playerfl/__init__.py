@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from playerfl.report.comparison import compare
     from playerfl.results import RunResult
     from playerfl.running import load_result, resume, run
+    from playerfl.studies.conduct import StudyResult, study
+    from playerfl.studies.directory import StudyDirectory
     from playerfl.tasks.task import Task, own_task
 
 # Looked up on first use, so that `import playerfl` (and the command line's --help) need not import torch.
@@ -32,6 +34,8 @@ _HOMES = {
     "PlayerflError": "playerfl.errors",
     "RunResult": "playerfl.results",
     "SensitivityProbe": "playerfl.layers.probe",
+    "StudyDirectory": "playerfl.studies.directory",
+    "StudyResult": "playerfl.studies.conduct",
     "Task": "playerfl.tasks.task",
     "choose_cut": "playerfl.layers.split",
     "compare": "playerfl.report.comparison",
@@ -41,6 +45,7 @@ _HOMES = {
     "own_task": "playerfl.tasks.task",
     "resume": "playerfl.running",
     "run": "playerfl.running",
+    "study": "playerfl.studies.conduct",
     "transition_point": "playerfl.layers.split",
 }
 
@@ -50,6 +55,8 @@ __all__ = [
     "PlayerflError",
     "RunResult",
     "SensitivityProbe",
+    "StudyDirectory",
+    "StudyResult",
     "Task",
     "__version__",
     "choose_cut",
@@ -60,6 +67,7 @@ __all__ = [
     "own_task",
     "resume",
     "run",
+    "study",
     "transition_point",
 ]
 

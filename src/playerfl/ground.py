@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -27,6 +26,14 @@ from playerfl.seeding import own_randomness, seed_for
 from playerfl.tasks.task import DataOptions, Task
 from playerfl.weights import Weights
 
+_OF_THE_GROUND: Any = {
+    "device": True,
+    "tie_policy": True,
+    "bn_stats": True,
+    "trainer": True,
+    "training": {"batch_size"},
+}
+
 
 @dataclass(frozen=True)
 class Ground:
@@ -41,17 +48,23 @@ class Ground:
 
 
 class Grounds:
-    """Grounds of many runs. Data, layers and scratch model are made once and serve all seeds."""
+    """Grounds of many runs. Data, layers and scratch model are made once and serve all seeds.
+
+    Those of one task at a time: the data of all tasks of a study need not fit into memory together.
+    """
 
     def __init__(self, task: Task | None = None) -> None:
         """`task`: one that has no name to be found by, for all of the runs."""
         self._task = task
+        self._of_task = ""
         self._known: dict[str, Ground] = {}
 
     def of(self, experiment: Experiment) -> Ground:
         task = self._task or find_task(experiment.task)
-        shared = experiment.model_dump(include={"task", "data", "device", "tie_policy", "bn_stats", "trainer"})
-        key = json.dumps([shared, experiment.training.batch_size], sort_keys=True, default=str)
+        of_task = experiment.model_dump_json(include={"task", "data"})
+        if of_task != self._of_task:
+            self._of_task, self._known = of_task, {}
+        key = experiment.model_dump_json(include=_OF_THE_GROUND)
         if key not in self._known:
             self._known[key] = prepare_ground(experiment, task)
             return self._known[key]

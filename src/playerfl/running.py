@@ -20,7 +20,7 @@ from playerfl.environment import environment
 from playerfl.errors import ConfigError, RunDirectoryError
 from playerfl.experiment import Experiment, find_task, parse_setting, read_toml, with_setting
 from playerfl.ground import Grounds, seeded_model
-from playerfl.results import RunResult, read_result
+from playerfl.results import RunResult
 from playerfl.run_directory import RunDirectory
 from playerfl.single_run import Listener, Run
 from playerfl.tasks.task import Task
@@ -39,7 +39,7 @@ def _finished(directory: RunDirectory, task: Task | None) -> RunResult:
         known = task or find_task(experiment.task)
         return seeded_model(experiment.seed, known, experiment.data_options(known))
 
-    return read_result(directory, rebuild)
+    return directory.result(rebuild)
 
 
 def run_experiments(
