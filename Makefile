@@ -43,7 +43,7 @@ lint: $(STAMP)
 	$(BIN)/mypy
 
 bench: $(STAMP)
-	$(BIN)/python benchmarks/overhead.py
+	$(BIN)/python benchmarks/bench.py
 
 clean:
 	rm -rf $(VENV) build dist src/*.egg-info

@@ -86,6 +86,9 @@ class Experiment(BaseModel):
     device: str = "cpu"
     threads: int = Field(1, ge=1)
     """Threads of a tensor operation. Part of the result: another number may give other last bits."""
+    trainer: Literal["auto", "loop", "stacked"] = "auto"
+    """Sites one by one, or many in each tensor operation where the model allows it. The last bits differ; "auto"
+    stacks small fully connected models."""
     algorithm: dict[str, Any]
     training: TrainingOptions = TrainingOptions()
     data: dict[str, Any] = Field(default_factory=dict)

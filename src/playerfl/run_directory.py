@@ -143,7 +143,7 @@ class RunDirectory:
             self.write_json("data.json", description)
             return
         begun = self.read_json("data.json")
-        for key, what in (("partition_hash", "data"), ("model", "model")):
+        for key, what in (("partition_hash", "data"), ("model", "model"), ("trainer", "trainer")):
             if begun.get(key) != description[key]:
                 raise RunDirectoryError(
                     f"{self.path} was started with other {what}; resume it with those, or start a new run"

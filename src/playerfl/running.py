@@ -19,7 +19,7 @@ from playerfl.engine.scheduler import drive, gather
 from playerfl.environment import environment
 from playerfl.errors import ConfigError, RunDirectoryError
 from playerfl.experiment import Experiment, find_task, parse_setting, read_toml, with_setting
-from playerfl.ground import Ground, prepare_ground, seeded_model
+from playerfl.ground import Grounds, seeded_model
 from playerfl.results import RunResult
 from playerfl.run_directory import RunDirectory
 from playerfl.single_run import Listener, Run
@@ -59,13 +59,13 @@ def run_experiments(
     for place in places:
         if isinstance(place, Path):
             RunDirectory.check_free(place, overwrite=overwrite)
-    grounds: dict[str, Ground] = {}
+    grounds = Grounds(task)
     directories: list[RunDirectory] = []
     works = []
     try:
         with limited_threads(max(experiment.threads for experiment in experiments)):
             unfinished = [
-                None if isinstance(place, RunDirectory) and place.is_finished else _ground(experiment, task, grounds)
+                None if isinstance(place, RunDirectory) and place.is_finished else grounds.of(experiment)
                 for experiment, place in zip(experiments, places, strict=True)
             ]
             for experiment, ground in zip(experiments, unfinished, strict=True):
@@ -84,13 +84,6 @@ def run_experiments(
     finally:
         for directory in directories:
             directory.unlock()
-
-
-def _ground(experiment: Experiment, task: Task | None, known: dict[str, Ground]) -> Ground:
-    shared = experiment.model_dump_json(exclude={"algorithm", "rounds", "participation", "selection", "eval_point"})
-    if shared not in known:
-        known[shared] = prepare_ground(experiment, task or find_task(experiment.task))
-    return known[shared]
 
 
 def _start_directory(path: Path, experiment: Experiment, overwrite: bool) -> RunDirectory:

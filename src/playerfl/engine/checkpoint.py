@@ -40,13 +40,14 @@ class _Packing:
     def __init__(self) -> None:
         self.tensors: dict[str, list[Tensor]] = {}
         self._ends: dict[str, int] = {}
-        self._places: dict[int, dict[str, Any]] = {}
+        # The tensor is kept beside its place: one made on the way and dropped could leave its id to another.
+        self._places: dict[int, tuple[Tensor, dict[str, Any]]] = {}
 
     def without_tensors(self, tree: Any) -> Any:
         if isinstance(tree, Tensor):
             if id(tree) not in self._places:
-                self._places[id(tree)] = self._packed(tree)
-            return self._places[id(tree)]
+                self._places[id(tree)] = (tree, self._packed(tree))
+            return self._places[id(tree)][1]
         if isinstance(tree, Mapping):
             return {key: self.without_tensors(value) for key, value in tree.items()}
         if isinstance(tree, list | tuple):

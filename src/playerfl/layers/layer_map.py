@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Literal
 
 from torch import Tensor, nn
@@ -126,6 +127,11 @@ class LayerMap:
     def names(self) -> tuple[LayerName, ...]:
         return tuple(self.entries)
 
+    @cached_property
+    def all_entries(self) -> tuple[str, ...]:
+        """Every entry, layer by layer."""
+        return tuple(name for names in self.entries.values() for name in names)
+
     @property
     def stays(self) -> frozenset[str]:
         """Entries that never leave a site, whatever the algorithm."""
@@ -133,7 +139,9 @@ class LayerMap:
 
     def select(self, weights: Mapping[str, Tensor], layers: Iterable[LayerName] | None = None) -> Weights:
         """The entries of some layers, in the order of the model."""
-        chosen = self.names if layers is None else tuple(layers)
+        if layers is None:
+            return {name: weights[name] for name in self.all_entries if name in weights}
+        chosen = tuple(layers)
         if unknown := [layer for layer in chosen if layer not in self.entries]:
             raise LayerError(f"layer {unknown[0]!r} is unknown; the model has {', '.join(self.names)}")
         members = (name for layer in self.names if layer in chosen for name in self.entries[layer])
@@ -141,8 +149,8 @@ class LayerMap:
 
     def travelling(self, weights: Mapping[str, Tensor], layers: Iterable[LayerName] | None = None) -> Weights:
         """As `select`, without what never leaves a site."""
-        stays = self.stays
-        return {name: w for name, w in self.select(weights, layers).items() if name not in stays}
+        selected, stays = self.select(weights, layers), self.stays
+        return {name: w for name, w in selected.items() if name not in stays} if stays else selected
 
     def straddling(self, cut: int) -> dict[str, tuple[LayerName, ...]]:
         """Tied entries with users on both sides of a cut after `cut` layers."""

@@ -96,11 +96,25 @@ class SensitivityProbe:
 
     def record(self, batch_size: int = 1) -> None:
         """Takes the scores of one batch now, from the parameters' `.grad`: between backward and step."""
+        if self._counts(batch_size):
+            self._recorder.record(batch_size=batch_size)
+
+    def take(self, norms: Tensor, batch_size: int = 1) -> None:
+        """One batch's scores as they were computed elsewhere: ‖θ·g‖ of every entry in `scored`."""
+        if self._counts(batch_size):
+            self._recorder.take(norms, batch_size)
+
+    @property
+    def scored(self) -> list[str]:
+        """The entries that are scored."""
+        return self._recorder.names
+
+    def _counts(self, batch_size: int) -> bool:
         if self.max_batches is not None and self._recorded >= self.max_batches:
-            return
-        self._recorder.record(batch_size=batch_size)
+            return False
         self._recorded += 1
         self._num_examples += batch_size
+        return True
 
     def detach(self) -> None:
         if self._handle is not None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
+from playerfl.ground import Grounds
 from playerfl.studies.cell import Cell
-from playerfl.studies.group import Grounds, Orders, Outcome, run_group
+from playerfl.studies.group import Orders, Outcome, run_group
 
 
 @dataclass(eq=False)

@@ -44,6 +44,7 @@ def cell_of(experiment: Experiment, data: Mapping[str, Any], made_with: Mapping[
         "experiment": experiment.model_dump(mode="json"),
         "partition": data["partition_hash"],
         "model": data["model"],
+        "trainer": data["trainer"],
         "software": dict(made_with),
     }
     text = json.dumps(decides, sort_keys=True)

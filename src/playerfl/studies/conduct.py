@@ -13,11 +13,12 @@ from typing import Any
 from playerfl.data.directory import use_data_directory
 from playerfl.errors import ConfigError, one_of
 from playerfl.experiment import read_toml
+from playerfl.ground import Grounds
 from playerfl.results import RunResult
 from playerfl.studies.backend import Backend, Done, Group, Heard, Lost, Serial
 from playerfl.studies.cell import Cell, software
 from playerfl.studies.directory import Failure, Stage, StudyDirectory, data_name
-from playerfl.studies.group import Grounds, Orders, Outcome, runs_together
+from playerfl.studies.group import Orders, Outcome, runs_together
 from playerfl.studies.memory import resident
 from playerfl.studies.plan import Line, Study
 from playerfl.studies.processes import Processes, available_cores
@@ -118,12 +119,12 @@ def prepare(study: Study) -> Prepared:
     data, together, parameters = {}, {}, {}
     grounds = Grounds()
     for line in sorted(study.lines, key=lambda line: data_name(line.experiment)):
-        (ground,) = grounds.of([line.experiment])
+        ground = grounds.of(line.experiment)
         line.experiment.build_algorithm().check_layers(ground.learner.layers)
         name = data_name(line.experiment)
         data[name] = ground.description
         setting = study.seeds_per_group
-        together[name] = runs_together(ground.learner.model) if setting == "auto" else setting
+        together[name] = runs_together(ground) if setting == "auto" else setting
         parameters[name] = num_bytes(ground.initial)
     return Prepared(study, data, together, parameters)
 

@@ -16,7 +16,7 @@ from rich.table import Table
 
 from playerfl.data.examples import Examples, TensorExamples
 from playerfl.engine.scheduler import drive, gather
-from playerfl.ground import Ground
+from playerfl.ground import Ground, Grounds
 from playerfl.layers.sensitivity import Profile
 from playerfl.learning.job import EvalJob, Job, Scores, Trained, TrainJob
 from playerfl.running import limited_threads
@@ -25,7 +25,6 @@ from playerfl.studies.cell import software
 from playerfl.studies.conduct import Campaign, LineStatus, Prepared
 from playerfl.studies.directory import StudyDirectory, data_name
 from playerfl.studies.display import duration
-from playerfl.studies.group import Grounds
 from playerfl.studies.memory import peak, resident
 from playerfl.studies.plan import Line
 from playerfl.studies.processes import available_cores
@@ -100,7 +99,7 @@ def estimate(prepared: Prepared, path: Path, workers: int | None = None, *, retr
     with limited_threads(threads):
         timers: dict[str, _Timer] = {}
         for number, status in sorted(enumerate(lines), key=lambda pair: data_name(pair[1].line.experiment)):
-            (ground,) = grounds.of([status.line.experiment])
+            ground = grounds.of(status.line.experiment)
             together = min(status.together, max(status.totals.values()))
             timer = timers.setdefault(data_name(status.line.experiment), _Timer(together))
             seconds[number] = _seconds_of_a_run(status.line, ground, timer)

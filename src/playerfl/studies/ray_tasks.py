@@ -7,9 +7,10 @@ from dataclasses import replace
 from typing import Any
 
 from playerfl.errors import ConfigError
+from playerfl.ground import Grounds
 from playerfl.studies.backend import Done, Event, Group, Lost
 from playerfl.studies.cell import Cell
-from playerfl.studies.group import Grounds, Orders, Outcome, run_group
+from playerfl.studies.group import Orders, Outcome, run_group
 
 _grounds = Grounds()
 """Of this process: Ray gives a worker many tasks, and they share their data."""

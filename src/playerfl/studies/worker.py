@@ -27,8 +27,9 @@ def main() -> None:
     inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
     threading.Thread(target=_read, args=(sys.stdin.buffer, inbox), daemon=True).start()
 
+    from playerfl.ground import Grounds
     from playerfl.locking import DirectoryLock
-    from playerfl.studies.group import Grounds, run_group
+    from playerfl.studies.group import run_group
     from playerfl.studies.memory import resident
 
     orders = inbox.get()
