@@ -22,7 +22,11 @@ MAY_IMPORT = {
     "engine": {"engine", "algorithms", "federation", "learning", "layers", "data", "weights", "seeding", "errors"},
     "tasks": {"tasks", "paper", "models", "data", "learning", "layers", "weights", "seeding", "errors"},
     "report": {"report", "results", "paper", "layers", "errors"},
-}
+    "studies": {
+        "studies", "report", "results", "paper", "running", "single_run", "ground", "experiment", "environment", "locking",
+        "tasks", "algorithms", "engine", "learning", "layers", "data", "weights", "errors",
+    },
+}  # fmt: skip
 
 
 def imported_rooms(file: Path) -> set[str]:
@@ -57,6 +61,7 @@ def test_algorithms_do_not_import_each_other() -> None:
     [
         ("import playerfl", ["torch", "numpy", "pandas", "matplotlib", "sklearn"]),
         ("import playerfl.cli", ["torch", "numpy", "pandas", "matplotlib", "sklearn"]),
+        ("import playerfl.studies.conduct", ["pandas", "matplotlib", "sklearn", "ray", "flwr", "torch._dynamo"]),
         ("import playerfl.running", ["pandas", "matplotlib", "sklearn", "ray", "flwr", "torch._dynamo"]),
         ("import playerfl; playerfl.run('synthetic', 'player_fl', rounds=1)", ["pandas", "sklearn", "torch._dynamo"]),
     ],

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import tomli_w
+
 import playerfl
 from playerfl.studies.conduct import StudyResult
 
@@ -57,6 +59,13 @@ def run(out: Path, **changes: Any) -> StudyResult:
 def own_task(folder: Path) -> str:
     (folder / "own.py").write_text(OWN_TASK.format(folder=str(folder)))
     return f"{folder / 'own.py'}:task"
+
+
+def written(folder: Path, study: dict[str, Any]) -> Path:
+    """A study as a file."""
+    file = folder / "study.toml"
+    file.write_text(tomli_w.dumps(study))
+    return file
 
 
 def cells(out: Path) -> dict[str, bytes]:

@@ -13,9 +13,8 @@ import time
 from pathlib import Path
 
 import pytest
-import tomli_w
 
-from studies.small_studies import SMALL, cells, own_task, run, stamps
+from studies.small_studies import SMALL, cells, own_task, run, stamps, written
 from test_cli import playerfl as command
 from test_kill import start
 
@@ -30,12 +29,6 @@ KILLED = {
     "settings": {"rounds": 20, "data": {"rows": 120, "sites": 2}, "training": {"batch_size": 8}},
 }
 KILLS = 10
-
-
-def written(folder: Path, study: dict[str, object]) -> Path:
-    file = folder / "study.toml"
-    file.write_text(tomli_w.dumps(study))
-    return file
 
 
 def test_killed_at_ten_random_moments_a_study_ends_bit_for_bit_the_same(tmp_path: Path) -> None:

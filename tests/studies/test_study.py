@@ -68,6 +68,13 @@ def test_what_is_grouped_with_what_changes_nothing(tmp_path: Path) -> None:
     assert cells(tmp_path / "one") == cells(tmp_path / "many")
 
 
+def test_runs_of_both_trainers_are_kept_apart(tmp_path: Path) -> None:
+    tasks = [{"name": "synthetic", "trainer": "loop"}, {"name": "synthetic", "trainer": "stacked"}]
+    found = run(tmp_path / "o", tasks=tasks, algorithms=["fedavg"], learning_rates=[0.01], seeds=2)
+    assert [result.data["trainer"] for result in found.results] == ["loop", "loop", "stacked", "stacked"]
+    assert len(cells(tmp_path / "o")) == 4
+
+
 def test_another_setting_gives_other_runs_and_keeps_the_old_ones(tmp_path: Path) -> None:
     first = run(tmp_path / "o", learning_rates=[0.01])
     before = cells(tmp_path / "o")

@@ -253,8 +253,8 @@ class StudyDirectory:
 
 
 def data_name(experiment: Experiment) -> str:
-    """A file name for the description of an experiment's sites."""
-    given = json.dumps({"task": experiment.task, "data": experiment.data}, sort_keys=True, default=str)
+    """A file name for the description of what an experiment stands on: its sites, its model, its trainer."""
+    given = experiment.model_dump_json(include={"task", "data", "trainer", "device", "bn_stats", "tie_policy"})
     task = re.sub(r"[^\w.-]+", "-", Path(experiment.task).name).strip("-.") or "task"
     return f"{task}-{hashlib.blake2b(given.encode(), digest_size=4).hexdigest()}"
 

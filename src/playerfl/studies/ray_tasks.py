@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import socket
+from contextlib import ExitStack, redirect_stdout
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from playerfl.errors import ConfigError
@@ -12,6 +15,7 @@ from playerfl.studies.backend import Done, Event, Group, Lost
 from playerfl.studies.cell import Cell
 from playerfl.studies.group import Orders, Outcome, run_group
 
+_SECONDS_TO_CONNECT = 10.0
 _grounds = Grounds()
 """Of this process: Ray gives a worker many tasks, and they share their data."""
 
@@ -24,8 +28,9 @@ class RayTasks:
     """One task a group, as many at a time as the cluster has cores: machines may come and go."""
 
     def __init__(self, workers: int | None, threads: int, orders: Orders, address: str | None) -> None:
-        # Asked before the import, which reads it.
+        # Read when Ray starts: it tells nobody, and leaves a task the devices its machine has.
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
         try:
             import ray
         except ImportError as problem:
@@ -39,19 +44,23 @@ class RayTasks:
         self._connected = not ray.is_initialized()
         if self._connected:
             self._connect(address)
-        self._task = ray.remote(num_cpus=threads, max_retries=1)(_run)
+        # Lost groups are given out again by the study, as with other backends.
+        self._task = ray.remote(num_cpus=threads, max_retries=0)(_run)
+        # Ray prints paragraphs about lost workers between the results, wherever its logs go.
+        self._quiet = ExitStack()
+        nowhere = self._quiet.enter_context(Path(os.devnull).open("w"))
+        self._quiet.enter_context(redirect_stdout(nowhere))
 
     def _connect(self, address: str | None) -> None:
         quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "error"}
         if address is None:
             quiet |= {"include_dashboard": False, "num_cpus": self._workers and self._workers * self._threads}
+        _check_reachable(address)
         try:
-            self._ray.init(address=address, **quiet)
+            # "local": without an address Ray would join whatever cluster was last started here.
+            self._ray.init(address=address or "local", **quiet)
         except (ConnectionError, ValueError, RuntimeError) as problem:
-            said = " ".join(str(problem).split())
-            raise ConfigError(
-                f"there is no Ray cluster at {address!r}: {said}; start one with  ray start --head"
-            ) from problem
+            raise _no_cluster(address, problem) from problem
 
     @property
     def slots(self) -> int:
@@ -82,3 +91,20 @@ class RayTasks:
             self._ray.cancel(reference, force=True)
         if self._connected:
             self._ray.shutdown()
+        self._quiet.close()
+
+
+def _check_reachable(address: str | None) -> None:
+    """Ray itself would try for minutes."""
+    host, _, port = (address or "").removeprefix("ray://").rpartition(":")
+    if not port.isdigit():
+        return
+    try:
+        socket.create_connection((host, int(port)), timeout=_SECONDS_TO_CONNECT).close()
+    except OSError as problem:
+        raise _no_cluster(address, problem) from problem
+
+
+def _no_cluster(address: str | None, problem: Exception) -> ConfigError:
+    said = " ".join(str(problem).split())
+    return ConfigError(f"there is no Ray cluster at {address!r}: {said}; start one with  ray start --head")
