@@ -23,8 +23,8 @@ MAY_IMPORT = {
     "tasks": {"tasks", "paper", "models", "data", "learning", "layers", "weights", "seeding", "errors"},
     "report": {"report", "results", "paper", "layers", "errors"},
     "studies": {
-        "studies", "report", "results", "paper", "running", "single_run", "ground", "experiment", "environment", "locking",
-        "tasks", "algorithms", "engine", "learning", "layers", "data", "weights", "errors",
+        "studies", "report", "results", "paper", "running", "single_run", "ground", "experiment", "environment",
+        "locking", "tasks", "algorithms", "engine", "learning", "layers", "data", "weights", "errors",
     },
 }  # fmt: skip
 

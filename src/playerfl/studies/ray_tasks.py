@@ -48,7 +48,7 @@ class RayTasks:
         self._task = ray.remote(num_cpus=threads, max_retries=0)(_run)
         # Ray prints paragraphs about lost workers between the results, wherever its logs go.
         self._quiet = ExitStack()
-        nowhere = self._quiet.enter_context(Path(os.devnull).open("w"))
+        nowhere = self._quiet.enter_context(Path(os.devnull).open("w"))  # noqa: SIM115 the stack closes it
         self._quiet.enter_context(redirect_stdout(nowhere))
 
     def _connect(self, address: str | None) -> None:
