@@ -26,6 +26,7 @@ from torch.nn import functional as F
 
 from playerfl.experiment import Experiment
 from playerfl.running import run_experiments
+from playerfl.studies.memory import keep_freed_memory
 from playerfl.tasks.task import own_task
 from works import Work, bare_loop, cnn28, cnn32, mlp, text
 
@@ -36,6 +37,7 @@ def main() -> None:
     parser.add_argument("--only", default=",".join(PARTS), help=f"some of {', '.join(PARTS)}")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
+    keep_freed_memory()  # as the workers of a study do; good for the bare loops too
     print(f"{cpu_name()}, {os.cpu_count()} cores, torch {torch.__version__}, 1 thread, {arguments.repeats} repeats\n")
     held = [PARTS[part](arguments.repeats) for part in arguments.only.split(",")]
     sys.exit(0 if all(held) else 1)
