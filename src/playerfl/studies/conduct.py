@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from playerfl.data.directory import use_data_directory
 from playerfl.errors import ConfigError, one_of
@@ -24,7 +24,6 @@ from playerfl.studies.plan import Line, Study
 from playerfl.studies.processes import Processes, available_cores
 from playerfl.weights import num_bytes
 
-BackendName = Literal["processes", "serial", "ray"]
 BACKENDS = ("processes", "serial", "ray")
 _MOST_LOSSES = 3
 # Below this many runs side by side a stack loses much of what it gains; see docs/studies.md.
@@ -135,7 +134,7 @@ def study(
     *,
     out: Path | str | None = None,
     workers: int | None = None,
-    backend: BackendName = "processes",
+    backend: str = "processes",
     ray_address: str | None = None,
     retry_failed: bool = False,
     data_dir: Path | str | None = None,
@@ -197,7 +196,7 @@ def conduct(
     watch: Watcher = lambda status: None,
     *,
     workers: int | None = None,
-    backend: BackendName = "processes",
+    backend: str = "processes",
     ray_address: str | None = None,
     retry_failed: bool = False,
     data_dir: Path | None = None,
@@ -229,7 +228,7 @@ def conduct(
 
 @contextmanager
 def _started(
-    name: BackendName, workers: int | None, threads: int, orders: Orders, ray_address: str | None
+    name: str, workers: int | None, threads: int, orders: Orders, ray_address: str | None
 ) -> Iterator[Backend]:
     backend: Backend
     if name == "serial":

@@ -1,4 +1,4 @@
-"""How far a study is, for people: a live table on a terminal, plain lines elsewhere, always on stderr; then its results."""
+"""How far a study is: a live table on a terminal, plain lines elsewhere, always on stderr; then its results."""
 
 from __future__ import annotations
 

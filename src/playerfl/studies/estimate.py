@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from rich.console import Console
@@ -29,8 +29,9 @@ from playerfl.studies.memory import peak, resident
 from playerfl.studies.plan import Line
 from playerfl.studies.processes import available_cores
 
+AnyJob = TypeVar("AnyJob", TrainJob, EvalJob)
 _COUNTED_ROUNDS = (2, 4)
-_TIMED_BATCHES = 4
+_TIMED_BATCHES = 3
 _TIMED_ROWS = 512
 _MOST_SECONDS = 0.3
 # Rounds are alike but for the first and the last; what a job does beside training differs by these.
@@ -150,7 +151,7 @@ class _Count:
         return Trained(job.weights, 1.0, profile)
 
     def evaluate(self, job: EvalJob) -> Scores:
-        self.rows += sum(map(len, job.splits.values()))
+        self.rows += _rows(job)
         if len(self.scored) < 16:
             self.scored.append(job)
         return {split: dict.fromkeys(("loss", *job.learner.metrics), 1.0) for split in job.splits}
@@ -161,6 +162,10 @@ class _Count:
 
 def _steps(job: TrainJob) -> int:
     return job.epochs * math.ceil(len(job.examples) / job.batch_size)
+
+
+def _rows(job: EvalJob) -> int:
+    return sum(map(len, job.splits.values()))
 
 
 def _count(line: Line, ground: Ground, rounds: int) -> _Count:
@@ -183,27 +188,28 @@ class _Timer:
     def seconds(self, count: _Count) -> float:
         for kind, jobs in count.examples.items():
             if kind not in self._step:
-                tried = [_short(job) for job in self._some(jobs)]
-                self._step[kind] = self._timed(tried) / sum(map(_steps, tried))
+                self._step[kind] = self._timed([_short(job) for job in self._some(jobs)], _steps)
         if self._row is None and count.scored:
-            scored = [_fewer_rows(job) for job in self._some(count.scored)]
-            self._row = self._timed(scored) / sum(len(part) for job in scored for part in job.splits.values())
+            self._row = self._timed([_fewer_rows(job) for job in self._some(count.scored)], _rows)
         return sum(steps * self._step[kind] for kind, steps in count.steps.items()) + count.rows * (self._row or 0.0)
 
-    def _some(self, jobs: Sequence[Any]) -> Sequence[Any]:
-        """Those of all sites where they are trained together, else a few."""
-        return jobs if self._together > 1 else jobs[:2]
+    def _some(self, jobs: Sequence[AnyJob]) -> Sequence[AnyJob]:
+        """Those of all sites where they are trained together, else one."""
+        return jobs if self._together > 1 else jobs[:1]
 
-    def _timed(self, jobs: Sequence[Job]) -> float:
-        """Seconds these jobs take when as many copies as the study would hand over at a time are done together."""
-        once = _done([_fresh(job) for job in jobs])
+    def _timed(self, jobs: Sequence[AnyJob], parts: Callable[[AnyJob], int]) -> float:
+        """Seconds a part (a step, a row) of these jobs takes when as many are done together as the study would."""
+        once = _done(jobs)
+        if once > _MOST_SECONDS:
+            return once / sum(map(parts, jobs))
         copies = max(1, min(self._together, int(_MOST_SECONDS / once)))
-        return _done([_fresh(job) for job in jobs for _ in range(copies)]) / copies
+        return _done([job for job in jobs for _ in range(copies)]) / copies / sum(map(parts, jobs))
 
 
 def _done(jobs: Sequence[Job]) -> float:
+    fresh = [_fresh(job) for job in jobs]
     since = time.perf_counter()
-    drive(gather([_awaited(job) for job in jobs]))
+    drive(gather([_awaited(job) for job in fresh]))
     return time.perf_counter() - since
 
 

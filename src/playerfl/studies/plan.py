@@ -200,7 +200,7 @@ def _grid(tried: Any, experiment: Experiment) -> list[float]:
     if printed is None:
         known = ", ".join(sorted(paper.facts()["datasets"]))
         raise ConfigError(
-            f"the paper prints no learning rates for {experiment.task!r} (only for {known}); give learning_rates as a list"
+            f"the paper prints no learning rates for {experiment.task!r} (only for {known}); give a list of them"
         )
     return paper_grid(printed, experiment.algorithm["name"])
 

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+from contextlib import suppress
 from typing import IO, Any
 
 from playerfl.studies.backend import Done, Event, Group, Heard, Lost
@@ -91,7 +92,7 @@ class _Worker:
         self.group: Group | None = None
         self.tasks: set[str] = set()
         self.memory = 0
-        self._errors = tempfile.TemporaryFile()
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 closed in `end`
         self.process = subprocess.Popen(
             [sys.executable, "-c", _START, json.dumps(sys.path)],
             stdin=subprocess.PIPE,
@@ -109,12 +110,10 @@ class _Worker:
 
     def _send(self, message: Any) -> None:
         assert self.process.stdin
-        try:
+        # If it has died, the listener says so.
+        with suppress(OSError):
             pickle.dump(message, self.process.stdin)
             self.process.stdin.flush()
-        except OSError:
-            # It has died; the listener says so.
-            pass
 
     def _listen(self, incoming: IO[bytes], news: queue.SimpleQueue[tuple[_Worker, Any]]) -> None:
         while True:
@@ -144,8 +143,7 @@ class _Worker:
         self.process.wait()
         self._listener.join()
         for stream in (self.process.stdin, self.process.stdout, self._errors):
-            if stream and not stream.closed:
-                try:
+            # Closing writes what the dead process did not read any more.
+            with suppress(OSError):
+                if stream:
                     stream.close()
-                except OSError:
-                    pass

@@ -53,7 +53,7 @@ def validation_losses(result: RunResult) -> dict[int, float]:
 def tuned_loss(runs: Sequence[Mapping[int, float] | None]) -> float:
     """What a learning rate is judged by: per round the mean over its tuning runs, the smallest over rounds.
 
-    A round is infinitely bad if the loss of one run is not a finite number there; all rounds are if a run failed (None).
+    A round is infinitely bad if the loss of one run is not finite there; all rounds are if a run failed (None).
 
     >>> tuned_loss([{1: 0.9, 2: 0.5}, {1: 0.7, 2: 0.9}])
     0.7

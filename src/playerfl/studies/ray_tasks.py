@@ -30,7 +30,7 @@ class RayTasks:
             import ray
         except ImportError as problem:
             raise ConfigError("--backend ray needs Ray; pip install 'playerfl[ray]'") from problem
-        self._ray = ray
+        self._ray: Any = ray
         self._workers = workers
         self._threads = threads
         # Other machines cannot write into this one's directory; short runs are simply run again.
