@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import os
 import platform
+import resource
 import statistics
 import subprocess
 import sys
@@ -24,8 +25,10 @@ from pathlib import Path
 import torch
 from torch.nn import functional as F
 
+import playerfl
 from playerfl.experiment import Experiment
 from playerfl.running import run_experiments
+from playerfl.studies.memory import keep_freed_memory
 from playerfl.tasks.task import own_task
 from works import Work, bare_loop, cnn28, cnn32, mlp, text
 
@@ -36,6 +39,7 @@ def main() -> None:
     parser.add_argument("--only", default=",".join(PARTS), help=f"some of {', '.join(PARTS)}")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
+    keep_freed_memory()  # as the workers of a study do; good for the bare loops too
     print(f"{cpu_name()}, {os.cpu_count()} cores, torch {torch.__version__}, 1 thread, {arguments.repeats} repeats\n")
     held = [PARTS[part](arguments.repeats) for part in arguments.only.split(",")]
     sys.exit(0 if all(held) else 1)
@@ -182,11 +186,40 @@ def start_rows(repeats: int) -> bool:
     return row(title, f"{run - torch_alone:6.2f}", run - torch_alone, 1.0, most=True) and first
 
 
+def study_rows(repeats: int) -> bool:
+    """Runs a minute by the clock, workers' start included, and the memory of parent and workers together."""
+    settings = {
+        "name": "throughput",
+        "tasks": ["synthetic"],
+        "algorithms": ["local", "fedavg", "ditto", "player_fl"],
+        "seeds": 100,
+        "settings": {"rounds": 30},
+    }
+    found: dict[int, list[float]] = {1: [], 2: []}
+    for _ in range(repeats):
+        for workers, rates in found.items():
+            with tempfile.TemporaryDirectory() as folder:
+                start = time.perf_counter()
+                result = playerfl.study(settings, out=Path(folder) / "study", workers=workers, quiet=True)
+                rates.append(60 * len(result.results) / (time.perf_counter() - start))
+    ratios = [two / one for one, two in zip(found[1], found[2], strict=True)]
+    print("\na study of 400 runs (synthetic, 4 algorithms, 30 rounds)")
+    for workers, rates in found.items():
+        shown = f"{statistics.median(rates):6.0f}  ({min(rates):.0f} to {max(rates):.0f})"
+        row(f"{workers} worker{'s' if workers > 1 else ''}: runs a minute", shown, 0, None)
+    own, worker = (resource.getrusage(who).ru_maxrss / 1024 for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    row("peak memory in MB: this process, its largest worker", f"{own:6.0f}  {worker:.0f}", 0, None)
+    middle = statistics.median(ratios)
+    shown = f"{middle:6.2f}  ({min(ratios):.2f} to {max(ratios):.2f})"
+    return row("2 workers against 1", shown, middle, 1.8)
+
+
 PARTS: dict[str, Callable[[int], bool]] = {
     "rounds": rounds_rows,
     "stacked": stacked_rows,
     "probe": probe_row,
     "start": start_rows,
+    "study": study_rows,
 }
 
 

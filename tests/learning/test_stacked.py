@@ -288,3 +288,17 @@ def test_optimiser_state_passes_between_trainers() -> None:
     for trainers in (["stacked", "loop", "stacked", "loop"], ["loop", "stacked", "stacked", "loop"]):
         found = train(trainers)
         assert max(float((found[n] - reference[n]).abs().max()) for n in reference) < 1e-12
+
+
+def test_learning_rates_share_a_stack() -> None:
+    task = federations.task()
+
+    def experiment(rate: float, seed: int) -> Experiment:
+        training = {"learning_rate": rate, "batch_size": 20}
+        return Experiment.resolve({"seed": seed, "rounds": 3, "algorithm": "ditto", "training": training}, task)
+
+    experiments = [experiment(rate, seed) for rate in (1e-2, 1e-3, 1e-4) for seed in (0, 1)]
+    together = run_experiments(experiments, [None] * len(experiments), task)
+    for one, beside in zip(experiments, together, strict=True):
+        (alone,) = run_experiments([one], [None], task)
+        assert alone.score_rows == beside.score_rows

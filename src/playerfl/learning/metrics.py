@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from functools import partial
 from typing import Literal
@@ -56,14 +55,14 @@ def _macro_f1s(predicted: Tensor, targets: Tensor, labels: Literal["present"] | 
     # One count for all: model i's classes are numbered from i · classes.
     numbered = predicted + torch.arange(models, device=predicted.device).unsqueeze(1) * classes
     counted = partial(torch.bincount, minlength=models * classes)
-    hits = counted(numbered[predicted == targets]).view(models, classes).tolist()
-    seen = (counted(numbered.flatten()).view(models, classes) + torch.bincount(targets, minlength=classes)).tolist()
-    scores = []
-    for own_hits, own_seen in zip(hits, seen, strict=True):
-        # 2PR/(P+R) = 2·hits / (predicted + true), so no division is 0/0 for a class that is present.
-        parts = [2 * hit / both for hit, both in zip(own_hits, own_seen, strict=True) if both]
-        scores.append(math.fsum(parts) / (len(parts) if labels == "present" else labels))
-    return scores
+    hits = counted(numbered[predicted == targets]).view(models, classes).double()
+    seen = counted(numbered.flatten()).view(models, classes) + torch.bincount(targets, minlength=classes)
+    # 2PR/(P+R) = 2·hits / (predicted + true), so no division is 0/0 for a class that is present; an absent one has
+    # no hits and adds 0.
+    sums = (2 * hits / seen.clamp_min(1)).sum(1)
+    counts = (seen > 0).sum(1) if labels == "present" else torch.tensor(labels)
+    found: list[float] = (sums / counts).tolist()
+    return found
 
 
 _TOGETHER: dict[Metric, Callable[[Tensor, Tensor], list[float]]] = {accuracy: _accuracies, macro_f1: _macro_f1s}

@@ -7,7 +7,7 @@ models. The bits are not those of the plain loop, whose matrix products have oth
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
@@ -24,7 +24,7 @@ from playerfl.learning.job import EvalJob, Job, Scores, Trained, TrainJob
 from playerfl.learning.layout import Held, Layout, side_by_side
 from playerfl.learning.losses import logits_of
 from playerfl.learning.metrics import of_many
-from playerfl.learning.optimizers import Step
+from playerfl.learning.optimizers import Optimizer
 from playerfl.learning.training import EVALUATION_BATCH, Learner
 
 # Weights of a stack; with gradients and optimiser state four times as much, which should stay in the cache.
@@ -47,7 +47,7 @@ def group_of(job: Job) -> Hashable | None:
     pulled = None if job.pull is None else (job.pull.strength, frozenset(job.pull.towards))
     return (
         id(learner),
-        job.optimizer,
+        (type(job.optimizer), job.optimizer.slots, job.optimizer.inner_steps),
         job.epochs,
         job.batch_size,
         _width(job),
@@ -85,7 +85,7 @@ def train(jobs: Sequence[TrainJob]) -> list[Trained]:
         raise DataError("a site has no training examples; every site needs some")
     layout = learner.layout(chosen)
     # The longest first: the models still training are then always the first rows.
-    seen: dict[tuple[float, ...], int] = {}
+    seen: dict[Hashable, int] = {}
     places = [(-_batches(job), seen.setdefault(_twins(job), len(seen))) for job in jobs]
     order = sorted(range(len(jobs)), key=places.__getitem__)
     size = max(1, STACK_NUMBERS // layout.width)
@@ -100,19 +100,20 @@ def _batches(job: TrainJob) -> int:
     return -(-len(job.examples) // job.batch_size)
 
 
-def _twins(job: TrainJob) -> tuple[float, ...]:
-    """Equal for models that may share a cohort: the same examples, the same counts of steps."""
+def _twins(job: TrainJob) -> Hashable:
+    """Equal for models that may share a cohort: the same examples, optimiser and counts of steps."""
     name = job.learner.trainable(job.only)[0]
     held = [job.state.get(slot, {}).get(name) for slot in job.optimizer.counts]
-    return (id(job.examples), *(0.0 if count is None else float(count) for count in held))
+    return id(job.examples), job.optimizer, *(0.0 if count is None else float(count) for count in held)
 
 
 @dataclass(frozen=True)
 class _Cohort:
-    """Models in neighbouring rows that see the same examples and have taken the same number of steps."""
+    """Models in neighbouring rows that see the same examples and have taken the same steps of one optimiser."""
 
     start: int
     stop: int
+    optimizer: Optimizer
     examples: TensorExamples
     rows: Tensor
     """Row numbers by model, batch (of all epochs) and place in the batch; padding repeats a row of its batch."""
@@ -135,6 +136,7 @@ class _Cohort:
         return cls(
             start,
             start + len(jobs),
+            job.optimizer,
             job.examples,
             torch.stack([_order(job)[:, found].flatten(0, 1) for job in jobs]),
             shares.to(next(iter(job.weights.values())).dtype),
@@ -168,7 +170,7 @@ class _Active:
     fixed: dict[str, Tensor]
     gradients: dict[str, Tensor]
     anchors: dict[str, Tensor]
-    step: Step
+    step: Callable[[], None]
 
     @property
     def count(self) -> int:
@@ -204,7 +206,7 @@ class _Stack:
         resident = side_by_side(held, self.layout)
         if resident is not None:
             return resident
-        fresh = self.job.optimizer.fresh(slot, self.rows[cohort.start : cohort.stop])
+        fresh = cohort.optimizer.fresh(slot, self.rows[cohort.start : cohort.stop])
         if slot in self.job.optimizer.counts:
             return held[0].get(next(iter(self.layout.shapes)), fresh).clone()
         if any(own.keys() & self.layout.shapes.keys() for own in held):
@@ -230,16 +232,17 @@ class _Stack:
                 inputs, targets, shares = _joined([cohort.batch(step) for cohort in active.cohorts], active.count)
                 for inner in range(self.job.optimizer.inner_steps):
                     outputs = outputs_of(self.learner, {**active.entries, **active.fixed}, inputs)
-                    found = self.learner.loss(outputs, targets)
-                    gradients = torch.autograd.grad(found, list(active.entries.values()), shares)
+                    weighed = self.learner.loss(outputs, targets) * shares
+                    # The sum is only a root for autograd: given `grad_outputs`, torch would first import sympy.
+                    gradients = torch.autograd.grad(weighed.sum(), list(active.entries.values()))
                     with torch.no_grad():
                         # Also puts them in order: the fused optimisers ignore the strides of gradients.
                         torch._foreach_copy_(list(active.gradients.values()), list(gradients))
                         if inner == 0:
                             profiles.record(active, step)
                         self._pull(active)
-                        active.step([self.gradients[c.start : c.stop] for c in active.cohorts])
-                means = (found.detach() * shares).view(active.count, -1).sum(1)
+                        active.step()
+                means = weighed.detach().view(active.count, -1).sum(1)
                 for c in active.cohorts:
                     losses[c.start : c.stop].add_(means[c.start : c.stop], alpha=c.sizes[step % len(c.sizes)])
                 profiles.after(active, step)
@@ -269,11 +272,33 @@ class _Stack:
             {name: view[rows] for name, view in self.fixed.items()},
             self.layout.views(self.gradients[rows]),
             {name: anchor[rows] for name, anchor in self.anchors.items()},
-            self.job.optimizer.stepper(
-                [self.rows[c.start : c.stop] for c in cohorts],
-                {slot: held[: len(cohorts)] for slot, held in self.state.items()},
-            ),
+            self._step(cohorts),
         )
+
+    def _step(self, cohorts: list[_Cohort]) -> Callable[[], None]:
+        """Moves all of these models, with one call for each optimiser."""
+        numbers: dict[Optimizer, list[int]] = {}
+        for number, cohort in enumerate(cohorts):
+            numbers.setdefault(cohort.optimizer, []).append(number)
+
+        def part(rows: Tensor, own: list[int]) -> list[Tensor]:
+            return [rows[cohorts[i].start : cohorts[i].stop] for i in own]
+
+        steps = [
+            (
+                optimizer.stepper(
+                    part(self.rows, own), {slot: [held[i] for i in own] for slot, held in self.state.items()}
+                ),
+                part(self.gradients, own),
+            )
+            for optimizer, own in numbers.items()
+        ]
+
+        def move() -> None:
+            for step, gradients in steps:
+                step(gradients)
+
+        return move
 
     def _pull(self, active: _Active) -> None:
         if not active.anchors or not self.job.pull:

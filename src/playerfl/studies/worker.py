@@ -30,8 +30,9 @@ def main() -> None:
     from playerfl.ground import Grounds
     from playerfl.locking import DirectoryLock
     from playerfl.studies.group import run_group
-    from playerfl.studies.memory import resident
+    from playerfl.studies.memory import keep_freed_memory, resident
 
+    keep_freed_memory()
     orders = inbox.get()
     if orders.unfinished:
         DirectoryLock(Path(orders.unfinished)).take(shared=True)
