@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from playerfl.studies.conduct import Prepared, StudyResult
+    from playerfl.studies.campaign import Prepared
+    from playerfl.studies.conduct import StudyResult
     from playerfl.studies.plan import Study
 
 STUDY_EXAMPLES = """
@@ -54,7 +55,8 @@ def study(
     goes on. Ends with exit code 1 if some runs failed.
     """
     from playerfl.data.directory import use_data_directory
-    from playerfl.studies.conduct import conduct, prepare, read_study, result_of
+    from playerfl.studies.campaign import prepare
+    from playerfl.studies.conduct import conduct, read_study, result_of
     from playerfl.studies.display import shown_study
 
     plan, path = read_study(file, out)

@@ -10,7 +10,7 @@ import pytest
 import playerfl
 from playerfl.errors import PlayerflError
 from playerfl.locking import DirectoryLock
-from playerfl.studies.conduct import prepare
+from playerfl.studies.campaign import prepare
 from playerfl.studies.estimate import estimate
 from playerfl.studies.plan import Study
 from studies.small_studies import SMALL, cells, own_task, run, stamps

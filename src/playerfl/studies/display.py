@@ -16,7 +16,8 @@ from rich.table import Table
 from rich.text import Text
 
 from playerfl.report.comparison import compare
-from playerfl.studies.conduct import LineStatus, Status, StudyResult, Watcher
+from playerfl.studies.campaign import LineStatus, Status, Watcher
+from playerfl.studies.conduct import StudyResult
 from playerfl.studies.directory import Stage
 
 _SECONDS_BETWEEN_LINES = 10.0

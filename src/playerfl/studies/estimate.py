@@ -21,8 +21,8 @@ from playerfl.layers.sensitivity import Profile
 from playerfl.learning.job import EvalJob, Job, Scores, Trained, TrainJob
 from playerfl.running import limited_threads
 from playerfl.single_run import Run
+from playerfl.studies.campaign import Campaign, LineStatus, Prepared
 from playerfl.studies.cell import software
-from playerfl.studies.conduct import Campaign, LineStatus, Prepared
 from playerfl.studies.directory import StudyDirectory, data_name
 from playerfl.studies.display import duration
 from playerfl.studies.memory import peak, resident
