@@ -52,7 +52,7 @@ task = playerfl.own_task(model, list(sites()))
 
 def run(out: Path, **changes: Any) -> StudyResult:
     """A small study in this process."""
-    options = {key: changes.pop(key) for key in ("retry_failed", "backend", "workers") if key in changes}
+    options = {key: changes.pop(key) for key in ("retry_failed", "backend", "workers", "ray_address") if key in changes}
     return playerfl.study({**SMALL, **changes}, out=out, quiet=True, **{"backend": "serial", **options})
 
 

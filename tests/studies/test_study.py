@@ -156,6 +156,7 @@ def test_what_cannot_run_is_refused_before_anything_is_written(tmp_path: Path) -
         ({"settings": {"data": {"rows": 3}}}, "."),
         ({"backend": "threads"}, "unknown backend 'threads'"),
         ({"workers": 0}, "workers must be at least 1"),
+        ({"ray_address": "auto"}, "goes with the backend ray, not serial"),
     ):
         with pytest.raises(PlayerflError, match=sentence):
             run(tmp_path / "o", **changes)

@@ -119,6 +119,8 @@ def conduct(
     """Runs what is missing of a study in its directory; every finished run is kept at once."""
     if backend not in BACKENDS:
         raise ConfigError(one_of(backend, BACKENDS, "backend"))
+    if ray_address is not None and backend != "ray":
+        raise ConfigError(f"a Ray address ({ray_address}) goes with the backend ray, not {backend}")
     if workers is not None and workers < 1:
         raise ConfigError(f"workers must be at least 1, not {workers}")
     StudyDirectory.check_free(path)
