@@ -54,6 +54,7 @@ def killed(arguments: list[str], out: Path, rng: random.Random) -> int:
         ended, status = os.waitpid(child, os.WNOHANG)
         if ended:
             return status
+        time.sleep(0.002)
     time.sleep(rng.uniform(0, 1 if wanted == 0 else 0.02))
     os.kill(child, signal.SIGKILL)
     return os.waitpid(child, 0)[1]
