@@ -57,7 +57,7 @@ def test_an_epoch_takes_every_step_and_learns() -> None:
 
 
 def row(title: str, cpu: float, rival: str | None = None, flags: tuple[str, ...] = (), **found: object) -> object:
-    run = rivals.Measured(1.0, cpu, 1.0, 1.0, "1", **{"validation_loss": 0.5, "steps": 7, **found})
+    run = rivals.Measured(1.0, cpu, 1.0, 1.0, "1", **{"losses": (1.5, 0.5), "steps": 7, **found})
     contender = rivals.Contender(title, "run.py", Path(), flags, rival)
     return rivals.Row(contender, [run], [cpu], [cpu])
 
@@ -92,8 +92,13 @@ def test_a_rival_that_could_not_be_measured_is_not_beaten() -> None:
 
 @pytest.mark.parametrize(
     ("found", "said"),
-    [({}, ""), ({"steps": 6}, "took 6 steps"), ({"validation_loss": 0.52}, "validation loss 0.5200")],
-    ids=["same", "steps", "loss"],
+    [
+        ({"losses": (1.501, 0.51)}, ""),
+        ({"steps": 6}, "took 6 steps"),
+        ({"losses": (1.51, 0.5)}, "validation loss 1.5100 after the first round"),
+        ({"losses": (1.5, 0.53)}, "validation loss 0.5300 after the last round"),
+    ],
+    ids=["same", "steps", "first-loss", "last-loss"],
 )
 def test_a_rival_must_learn_what_the_bare_loop_learns(found: dict[str, object], said: str) -> None:
     assert rivals.not_the_same(row("slow", 2.0, "slow", **found), row("bare loop", 1.0)).startswith(said)

@@ -12,7 +12,7 @@ def main() -> None:
     model = work.build_model(tuned=given.tuned)
     common = {name: entry.clone() for name, entry in model.state_dict().items()}
     watch = Stopwatch(work.rounds)
-    loss, steps = float("nan"), 0
+    losses, steps = [], 0
     for round_ in range(work.rounds):
         collected = []
         for number, site in enumerate(sites):
@@ -22,9 +22,9 @@ def main() -> None:
             collected.append({name: entry.clone() for name, entry in model.state_dict().items()})
         common = {name: torch.stack([entries[name] for entries in collected]).mean(0) for name in common}
         model.load_state_dict(common)
-        loss = evaluate(model, sites)
+        losses.append(evaluate(model, sites))
         watch.mark()
-    watch.report(torch.__version__, loss, steps)
+    watch.report(torch.__version__, losses, steps)
 
 
 if __name__ == "__main__":

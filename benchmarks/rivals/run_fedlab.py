@@ -64,7 +64,7 @@ def main() -> None:
     handler = SyncServerHandler(work.build_model(), work.rounds, 1.0)
     logging.getLogger().setLevel(logging.WARNING)
     Pipeline(handler, trainer).main()
-    watch.report(version("fedlab"), losses[-1], trainer.steps)
+    watch.report(version("fedlab"), losses, trainer.steps)
 
 
 if __name__ == "__main__":

@@ -76,7 +76,7 @@ def main() -> None:
         initial = ArrayRecord(model.state_dict())
         result = strategy.start(grid, initial, num_rounds=work.rounds, evaluate_fn=evaluate_merged)
         steps = sum(round(float(metrics["steps"]) * work.sites) for metrics in result.train_metrics_clientapp.values())
-        watch.report(version("flwr"), losses[-1], steps)
+        watch.report(version("flwr"), losses, steps)
 
     resources = {"init_args": {"num_cpus": 1}, "client_resources": {"num_cpus": 1.0, "num_gpus": 0.0}}
     run_simulation(server_app, client_app, num_supernodes=work.sites, backend_config=resources)

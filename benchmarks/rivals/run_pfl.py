@@ -78,7 +78,7 @@ def main() -> None:
         model_eval_params=NNEvalHyperParams(local_batch_size=None),
         callbacks=[Evaluation()],
     )
-    watch.report(version("pfl"), losses[-1], steps)
+    watch.report(version("pfl"), losses, steps)
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ def main() -> None:
     }
     experiments = [Experiment.resolve({**table, "seed": seed}, task) for seed in range(given.runs)]
     watch = Stopwatch(work.rounds)
-    losses: list[float] = []
+    losses: list[list[float]] = [[] for _ in range(work.rounds)]
     reached = 0
 
     def listen(progress: Progress) -> None:
@@ -38,15 +38,17 @@ def main() -> None:
         """
         nonlocal reached
         if progress.done:
-            losses.append(progress.validation_loss)
+            losses[-1].append(progress.validation_loss)
         elif progress.round:
             reached += 1
+            if progress.round > 1:
+                losses[progress.round - 2].append(progress.validation_loss)
             if reached == 1 or (reached > given.runs and reached % given.runs == 0):
                 watch.mark()
 
     run_experiments(experiments, [None] * given.runs, task, listen)
     # The steps are inside the library, so that only the loss can show here that they were all taken.
-    watch.report(__version__, sum(losses) / len(losses), None, given.runs)
+    watch.report(__version__, [sum(found) / len(found) for found in losses], None, given.runs)
 
 
 if __name__ == "__main__":

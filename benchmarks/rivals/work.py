@@ -158,10 +158,10 @@ class Stopwatch:
         if len(self.marks) in (1, self.rounds):
             self.cpu.append(self.cpu_seconds())
 
-    def report(self, version: str, validation_loss: float, steps: int | None, runs: int = 1) -> None:
-        """The one line that the comparison reads; `runs` is how many were made side by side."""
+    def report(self, version: str, losses: list[float], steps: int | None, runs: int = 1) -> None:
+        """The one line that the comparison reads: `losses` by round; `runs` is how many were made side by side."""
         timed = {"marks": self.marks, "cpu": self.cpu[-1] - self.cpu[0], "runs": runs}
-        learned = {"version": version, "validation_loss": validation_loss, "steps": steps}
+        learned = {"version": version, "losses": losses, "steps": steps}
         print("RESULT " + json.dumps({**timed, **learned}), flush=True)
 
 
