@@ -8,7 +8,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 HALF   := $(VENV)/.installing
 
-.PHONY: help demo test quick lint bench clean
+.PHONY: help demo test quick lint bench bench-rivals clean
 .DEFAULT_GOAL := help
 
 help:
@@ -17,6 +17,7 @@ help:
 	@echo "make quick   the tests that take seconds"
 	@echo "make lint    formatting, lint and types"
 	@echo "make bench   cost against a bare PyTorch loop"
+	@echo "make bench-rivals   the same work in Flower, pfl and FedLab, side by side (half an hour)"
 
 $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed, %s is %s" % (sys.executable, sys.version.split()[0])) if sys.version_info < (3, 11) else None'
@@ -45,5 +46,8 @@ lint: $(STAMP)
 bench: $(STAMP)
 	$(BIN)/python benchmarks/bench.py
 
+bench-rivals: $(STAMP)
+	$(BIN)/python benchmarks/rivals.py
+
 clean:
-	rm -rf $(VENV) build dist src/*.egg-info
+	rm -rf $(VENV) .venv-rivals build dist src/*.egg-info
