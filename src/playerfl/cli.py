@@ -14,6 +14,7 @@ import typer
 from playerfl.data.directory import use_data_directory
 from playerfl.data_cli import data_app
 from playerfl.errors import ConfigError, PlayerflError, one_of
+from playerfl.report_cli import REPORT_EXAMPLES, report
 from playerfl.version import __version__
 
 if TYPE_CHECKING:
@@ -30,6 +31,8 @@ app = typer.Typer(
 
   playerfl run --resume runs/digits-player_fl-seed0-1
 
+  playerfl report runs
+
   playerfl list algorithms
 """,
     no_args_is_help=True,
@@ -39,6 +42,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.add_typer(data_app)
+app.command(epilog=REPORT_EXAMPLES)(report)
 
 
 def main() -> None:

@@ -62,7 +62,7 @@ class RunResult:
 
     @property
     def clients(self) -> list[str]:
-        return sorted(self.weights)
+        return sorted(self.data["sites"])
 
     @cached_property
     def chosen_rounds(self) -> dict[str, int]:
@@ -155,16 +155,19 @@ def choose_rounds(rows: Sequence[Row], num_examples: Mapping[str, int], selectio
     return chosen
 
 
-def read_result(directory: RunDirectory, build_model: Callable[[], nn.Module]) -> RunResult:
+def read_result(
+    directory: RunDirectory, build_model: Callable[[], nn.Module], *, with_weights: bool = True
+) -> RunResult:
     """A finished run, read from its directory and checked; `build_model` makes what its weights fit."""
     if not directory.is_finished:
         raise RunDirectoryError(f"{directory.path} is not finished; continue it with --resume {directory.path}")
-    weights = directory.read_weights()
-    if digest_of(weights) != directory.read_json("finished.json").get("weights_digest"):
-        raise RunDirectoryError(f"{directory.path / 'weights'} was changed since the run ended; run it again")
     data = directory.read_json("data.json")
-    if sorted(data.get("sites", {})) != sorted(weights):
-        raise RunDirectoryError(f"{directory.path / 'data.json'} does not describe the sites of this run")
+    weights = directory.read_weights() if with_weights else {}
+    if with_weights:
+        if digest_of(weights) != directory.read_json("finished.json").get("weights_digest"):
+            raise RunDirectoryError(f"{directory.path / 'weights'} was changed since the run ended; run it again")
+        if sorted(data.get("sites", {})) != sorted(weights):
+            raise RunDirectoryError(f"{directory.path / 'data.json'} does not describe the sites of this run")
     return RunResult(
         experiment=directory.read_toml("experiment.toml"),
         environment=directory.read_json("environment.json"),

@@ -36,6 +36,7 @@ _FILES = {
     "finished.json",
     "weights",
     "comparison.png",
+    "report",
 }
 Row = Sequence[str | int | float]
 
