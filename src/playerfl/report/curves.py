@@ -11,6 +11,7 @@ from playerfl.report.grid import Grid
 from playerfl.report.statistics import Array
 from playerfl.results import RunResult
 
+_Key = Sequence[str | int | float]
 SPLITS = ("test", "validation", "train")
 
 
@@ -51,13 +52,14 @@ def _curves(grid: Grid, task: str, algorithm: str, results: Sequence[RunResult])
     rounds = max(int(result.experiment["rounds"]) for result in results)
     # runs × what × sites × (rounds 0 … R, then the finishing phase)
     values = np.full((len(results), len(columns), len(sites), rounds + 2), np.nan)
-    place_of = {pair: i for i, pair in enumerate(columns)}
-    row_of = {site: i for i, site in enumerate(sites)}
+    keys: list[_Key] = []
     for run, result in enumerate(results):
-        for stage, round_, client, split, metric, value in result.score_rows:
-            place, row = place_of.get((str(split), str(metric))), row_of.get(str(client))
-            if place is not None and row is not None:
-                values[run, place, row, rounds + 1 if stage == "finish" else int(round_)] = value
+        # Runs of a cell write the same rows in the same order, so their places need finding once.
+        own = [row[:5] for row in result.score_rows]
+        if own != keys:
+            keys, places = own, _places(own, columns, sites, rounds)
+        found_values = np.fromiter((float(row[5]) for row in result.score_rows), float, len(own))
+        values[run].reshape(-1)[places[0]] = found_values[places[1]]
     shares = grid.examples(task, algorithm).T[:, None, :, None]
     averages = np.sum(values * shares, axis=2) / np.sum(shares, axis=2)
     found = []
@@ -80,6 +82,22 @@ def _curves(grid: Grid, task: str, algorithm: str, results: Sequence[RunResult])
             )
         )
     return found
+
+
+def _places(
+    keys: Sequence[_Key], columns: Sequence[tuple[str, str]], sites: Sequence[str], rounds: int
+) -> tuple[list[int], list[int]]:
+    """Where each row's value goes in (what × sites × rounds), flattened; and which rows those are."""
+    column_of = {pair: i for i, pair in enumerate(columns)}
+    site_of = {site: i for i, site in enumerate(sites)}
+    places, rows = [], []
+    for row, (stage, round_, client, split, metric) in enumerate(keys):
+        column, site = column_of.get((str(split), str(metric))), site_of.get(str(client))
+        if column is not None and site is not None:
+            last = rounds + 1 if stage == "finish" else int(round_)
+            places.append((column * len(sites) + site) * (rounds + 2) + last)
+            rows.append(row)
+    return places, rows
 
 
 def _quartiles(averages: Array) -> tuple[Array, Array, Array]:

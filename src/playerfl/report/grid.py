@@ -14,7 +14,7 @@ import numpy as np
 
 from playerfl import paper
 from playerfl.report.comparison import LOWER_IS_BETTER
-from playerfl.report.statistics import Array, worst_for_nan
+from playerfl.report.statistics import Array, median, resampled, worst_for_nan
 from playerfl.results import RunResult
 
 # What algorithms on the same task share. The rest (learning rate, hyper-parameters) belongs to the algorithm.
@@ -97,6 +97,17 @@ class Grid:
             [[results[seed].site_scores[site].get(metric, math.nan) for seed in wanted] for site in self.sites(task)]
         ).reshape(len(self.sites(task)), len(wanted))
         return worst_for_nan(found, lower_is_better=metric in LOWER_IS_BETTER)
+
+    def resampled_medians(self, task: str, algorithm: str, metric: str, seeds: Sequence[int]) -> Array:
+        """Each site's median over runs, in every bootstrap resample of the runs: sites × resamples."""
+        key = (task, algorithm, metric, tuple(seeds))
+        if key not in self._resampled:
+            self._resampled[key] = resampled(median, self.scores(task, algorithm, metric, seeds))
+        return self._resampled[key]
+
+    @cached_property
+    def _resampled(self) -> dict[tuple[str, str, str, tuple[int, ...]], Array]:
+        return {}
 
     def examples(self, task: str, algorithm: str) -> Array:
         """Training examples: sites × runs."""

@@ -36,24 +36,36 @@ def bootstrap_interval(
 ) -> tuple[Array, Array]:
     """The percentile bootstrap interval of a statistic over runs, which are the last axis of `runs`.
 
-    `statistic` reduces the last axis. Runs are drawn with replacement, the same ones for everything before the last
-    axis, so what is paired stays paired. The draws are the same every time. With one run there is no interval (NaN).
+    With one run there is no interval (NaN).
 
-    >>> low, high = bootstrap_interval(lambda a: np.median(a, axis=-1), np.array([1.0, 2.0, 3.0]))
+    >>> low, high = bootstrap_interval(median, np.array([1.0, 2.0, 3.0]))
     >>> float(low), float(high)
     (1.0, 3.0)
     """
-    count = runs.shape[-1]
-    if count < 2:
+    if runs.shape[-1] < 2:
         none = np.full_like(statistic(runs), np.nan)
         return none, none
+    return percentile_interval(resampled(statistic, runs, resamples=resamples), level=level)
+
+
+def resampled(statistic: Callable[[Array], Array], runs: Array, *, resamples: int = RESAMPLES) -> Array:
+    """A statistic of runs drawn with replacement: the last axis of `runs` becomes one value a resample.
+
+    `statistic` reduces the last axis. The same runs are drawn for everything before it, so what is paired stays
+    paired, and the same ones every time.
+    """
+    count = runs.shape[-1]
     draws = np.random.default_rng(_SEED).integers(count, size=(resamples, count))
     step = max(1, _AT_ONCE // max(1, runs.size))
-    found = np.concatenate(
+    return np.concatenate(
         [statistic(runs[..., draws[begin : begin + step]]) for begin in range(0, resamples, step)], axis=-1
     )
+
+
+def percentile_interval(values: Array, *, level: float = 0.95) -> tuple[Array, Array]:
+    """What the middle 95 % of the resamples (the last axis) lie between."""
     tail = 50 * (1 - level)
-    low, high = _percentiles(found, (tail, 100 - tail))
+    low, high = _percentiles(values, (tail, 100 - tail))
     return low, high
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -11,7 +11,7 @@ import numpy as np
 from playerfl import paper
 from playerfl.report.comparison import LOWER_IS_BETTER, incentive_rate, variance
 from playerfl.report.grid import Grid
-from playerfl.report.statistics import Array, bootstrap_interval, median, worst_for_nan
+from playerfl.report.statistics import Array, bootstrap_interval, median, percentile_interval, worst_for_nan
 
 Kind = Literal["score", "fairness", "incentive"]
 KINDS: tuple[Kind, ...] = ("score", "fairness", "incentive")
@@ -111,40 +111,39 @@ def _cell(grid: Grid, kind: Kind, metric: str, task: str, algorithm: str, choice
     if not seeds or metric not in _metrics_of(grid, task, algorithm):
         return None
     scores = grid.scores(task, algorithm, metric, seeds)
-    lower = kind == "fairness" or (kind == "score" and metric in LOWER_IS_BETTER)
-
     if kind == "score":
         shares = grid.examples(task, algorithm) if choices.client_average == "samples" else np.ones_like(scores)
-        runs = np.sum(scores * shares, axis=0) / np.sum(shares, axis=0)
-        return _of_runs(runs, runs, median, seeds)
-    if kind == "fairness":
-        runs = worst_for_nan(variance(scores), lower_is_better=lower)
-        if choices.per_run:
-            return _of_runs(runs, runs, median, seeds)
-        return _of_runs(runs, scores, lambda drawn: worst_for_nan(variance(median(drawn)), lower_is_better=True), seeds)
-    assert choices.baseline_local is not None and choices.baseline_global is not None
-    three = np.stack([scores, *(grid.scores(task, name, metric, seeds) for name in choices.baselines)])
-    runs = incentive_rate(metric, *three)
+        per_run = np.sum(scores * shares, axis=0) / np.sum(shares, axis=0)
+        return _median_of(per_run, seeds)
+
+    def measure(own: Array, *baselines: Array) -> Array:
+        if kind == "incentive":
+            return incentive_rate(metric, own, *baselines)
+        return worst_for_nan(variance(own), lower_is_better=True)
+
+    names = (algorithm, *(choices.baselines if kind == "incentive" else ()))
+    tables_of = [grid.scores(task, name, metric, seeds) for name in names]
+    per_run = measure(*tables_of)
     if choices.per_run:
-        return _of_runs(runs, runs, median, seeds)
-    return _of_runs(runs, three, lambda drawn: incentive_rate(metric, *median(drawn)), seeds)
+        return _median_of(per_run, seeds)
+    low, high = np.array(np.nan), np.array(np.nan)
+    if len(seeds) > 1:
+        drawn = measure(*(grid.resampled_medians(task, name, metric, seeds) for name in names))
+        low, high = percentile_interval(drawn)
+    return _made(measure(*map(median, tables_of)), low, high, per_run, seeds)
+
+
+def _median_of(per_run: Array, seeds: Sequence[int]) -> Cell:
+    return _made(median(per_run), *bootstrap_interval(median, per_run), per_run, seeds)
+
+
+def _made(value: Array, low: Array, high: Array, per_run: Array, seeds: Sequence[int]) -> Cell:
+    return Cell(float(value), float(low), float(high), len(seeds), tuple(map(float, per_run)), tuple(seeds))
 
 
 def _metrics_of(grid: Grid, task: str, algorithm: str) -> set[str]:
     result = next(iter(grid.results(task, algorithm).values()))
     return {metric for own in result.site_scores.values() for metric in own}
-
-
-def _of_runs(per_run: Array, runs: Array, statistic: Callable[[Array], Array], seeds: Sequence[int]) -> Cell:
-    low, high = bootstrap_interval(statistic, runs)
-    return Cell(
-        value=float(statistic(runs)),
-        low=float(low),
-        high=float(high),
-        runs=len(seeds),
-        per_run=tuple(float(value) for value in per_run),
-        seeds=tuple(seeds),
-    )
 
 
 def _marked(table: Table, task: str) -> dict[tuple[str, str], Cell]:

@@ -25,7 +25,7 @@ def table_rule(report: Report) -> str:
     return (
         f"A cell is the median over runs of the average over sites ({average}), with its 95 % bootstrap interval and "
         f"the number of runs. Bold: the best value of a column. ≈: the value lies inside the interval of the best. "
-        f"{fair} Where the task is one of the paper’s, the printed value stands below, whatever the settings of these runs."
+        f"{fair} Where the task is one of the paper’s, the printed value stands below, whatever these runs’ settings."
     )
 
 
