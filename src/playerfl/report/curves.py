@@ -52,6 +52,8 @@ def _curves(grid: Grid, task: str, algorithm: str, results: Sequence[RunResult])
     rounds = max(int(result.experiment["rounds"]) for result in results)
     # runs × what × sites × (rounds 0 … R, then the finishing phase)
     values = np.full((len(results), len(columns), len(sites), rounds + 2), np.nan)
+    # A score that is NaN was told all the same: a gap in the curve, not a round that never was.
+    told = np.zeros(values.shape[1:], dtype=bool)
     keys: list[_Key] = []
     for run, result in enumerate(results):
         # Runs of a cell write the same rows in the same order, so their places need finding once.
@@ -60,11 +62,12 @@ def _curves(grid: Grid, task: str, algorithm: str, results: Sequence[RunResult])
             keys, places = own, _places(own, columns, sites, rounds)
         found_values = np.fromiter((float(row[5]) for row in result.score_rows), float, len(own))
         values[run].reshape(-1)[places[0]] = found_values[places[1]]
+        told.reshape(-1)[places[0]] = True
     shares = grid.examples(task, algorithm).T[:, None, :, None]
     averages = np.sum(values * shares, axis=2) / np.sum(shares, axis=2)
     found = []
     for place, (split, metric) in enumerate(columns):
-        known = np.flatnonzero(~np.isnan(values[:, place, :, : rounds + 1]).all(axis=(0, 1)))
+        known = np.flatnonzero(told[place, :, : rounds + 1].any(axis=0))
         if not len(known):
             continue
         average = averages[:, place]

@@ -11,6 +11,7 @@ from playerfl.report.report import Report
 from playerfl.report.sites import ENOUGH_RUNS, SiteRow
 from playerfl.report.statistics import Friedman
 from playerfl.report.tables import Table
+from playerfl.report.wording import table_ranking
 
 _NAMED_SITES = 5
 
@@ -38,12 +39,29 @@ def _best(report: Report) -> list[str]:
     table = next((t for t in report.tables if (t.kind, t.metric) == ("score", report.metric)), None)
     if table is None:
         return []
-    return [sentence for task in table.tasks if (sentence := _best_on(table, task))]
+    return [*_best_over_tasks(report, table), *(said for task in table.tasks if (said := _best_on(table, task)))]
+
+
+def _best_over_tasks(report: Report, table: Table) -> list[str]:
+    ranking = table_ranking(report, table)
+    if ranking is None or ranking.over != "tasks":
+        return []
+    mean = dict(zip(ranking.algorithms, ranking.mean_ranks, strict=True))
+    best = min(mean, key=mean.__getitem__)
+    name = _short_name(table.metric)
+    said = f"Over {len(ranking.blocks)} tasks, {best} has the best mean rank by {name}: {mean[best]:.1f}"
+    if report.subject in mean and report.subject != best:
+        said += f"; {report.subject} has {mean[report.subject]:.1f}"
+    return [said + f" of {len(mean)}."]
+
+
+def _short_name(metric: str) -> str:
+    return metric_name(metric).lower().replace("f1", "F1")
 
 
 def _best_on(table: Table, task: str) -> str:
     cells = {name: table.cells[name, task] for name in table.ranked if (name, task) in table.cells}
-    name = metric_name(table.metric).lower().replace("f1", "F1")
+    name = _short_name(table.metric)
     if len(cells) == 1:
         ((only, cell),) = cells.items()
         return f"On {task} there is {only} alone: {name} {with_unit(cell.value, table.metric)}."
@@ -66,14 +84,22 @@ def _who(report: Report) -> list[str]:
     if choices.baseline_local is None or subject == choices.baseline_local:
         return []
     found = []
-    for task in report.grid.tasks:
-        table = report.site_table(task, subject, report.metric)
+    tables = [report.site_table(task, subject, report.metric) for task in report.grid.tasks]
+    everyone = [row for table in tables if table for row in table.rows if row.to_local]
+    if len(tables) > 1 and everyone:
+        better = sum(row.to_local is not None and row.to_local.value > 0 for row in everyone)
+        worse = sum(row.harmed for row in everyone)
+        found.append(
+            f"Of {counted(len(everyone), 'site')} on {len(tables)} tasks, {subject} leaves {better} better off than "
+            f"training alone and {worse} worse off."
+        )
+    for task, table in zip(report.grid.tasks, tables, strict=True):
         if table is None or not table.rows or table.rows[0].to_local is None:
             continue
         gains = [row for row in table.rows if row.to_local and row.to_local.value > 0]
         harmed = [row for row in table.rows if row.harmed]
         surely = [row for row in harmed if row.to_local and row.to_local.verdict == "loses"]
-        name = metric_name(report.metric).lower().replace("f1", "F1")
+        name = _short_name(report.metric)
         said = f"On {task}, {subject} gives {len(gains)} of {counted(len(table.rows), 'site')} a better {name} than "
         said += "training alone"
         if harmed:

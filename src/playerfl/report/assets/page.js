@@ -236,13 +236,13 @@
     const row = 19;
     const bars = r.cliques.length * 9;
     const wide = boxOf($("cd-chart")).width;
-    const side = wide > 700 ? 230 : 120;
+    const side = wide > 700 ? 230 : 138;
     const [left, right, top] = [side, wide - side, r.cd === null ? 30 : 52];
     const height = top + 22 + bars + half * row + 12;
     const px = (rank) => left + ((rank - 1) / Math.max(1, k - 1)) * (right - left);
     const alt = `Mean ranks, best first: ${order.map((i) => `${r.algorithms[i]} ${r.mean[i].toFixed(2)}`).join(", ")}.` +
       (r.cd === null ? "" : ` Critical difference ${r.cd.toFixed(2)}.`);
-    const svg = el("svg", { viewBox: `0 0 ${wide} ${height}`, role: "img", "aria-label": alt });
+    const svg = el("svg", { viewBox: `0 0 ${wide} ${height}`, role: "img", "aria-label": alt, style: wide > 700 ? null : "font-size: 10px" });
     svg.append(el("line", { x1: left, x2: right, y1: top, y2: top, stroke: "#1a1f26" }));
     for (let t = 1; t <= k; t++) {
       svg.append(el("line", { x1: px(t), x2: px(t), y1: top - 5, y2: top, stroke: "#1a1f26" }), el("text", { x: px(t), y: top - 9, "text-anchor": "middle" }, String(t)));
