@@ -36,14 +36,24 @@ def collect(path: Path | str) -> Collected:
             directory = RunDirectory.open(place)
             table = directory.read_toml("experiment.toml")
             if directory.is_finished:
-                results.append(read_result(directory, _no_model, with_weights=False))
+                results.append(_readable(read_result(directory, _no_model, with_weights=False)))
             else:
                 missing.append(_gap(table, _how_far(directory, table)))
-        except (RunDirectoryError, KeyError, TypeError, ValueError) as problem:
-            failed.append(_gap(planned or {"task": str(place)}, str(problem) or type(problem).__name__))
+        except RunDirectoryError as problem:
+            failed.append(_gap(planned or {"task": str(place)}, str(problem)))
     if not (results or missing or failed):
         raise RunDirectoryError(f"there is no run in {home} or below it; `playerfl run … --out {home}` makes one")
     return Collected(results, missing, failed)
+
+
+def _readable(result: RunResult) -> RunResult:
+    """The same, once its scores have been found to make sense."""
+    try:
+        if all(result.site_scores.values()):
+            return result
+    except (AttributeError, LookupError, TypeError, ValueError) as problem:
+        raise RunDirectoryError(f"{result.path} holds what no run writes: {problem!r}") from problem
+    raise RunDirectoryError(f"{result.path} lacks the test scores of a site")
 
 
 def _places(home: Path, failed: list[Gap]) -> dict[Path, Mapping[str, Any]]:
@@ -71,7 +81,7 @@ def _folders(home: Path) -> Iterator[Path]:
 def _announced(file: Path) -> list[dict[str, Any]]:
     # As tables, not experiments: reading a report must not need the task, let alone run its code.
     try:
-        tables = [tomllib.loads(text) for text in json.loads(file.read_text(encoding="utf-8"))["experiments"]]
+        tables = [tomllib.loads(str(text)) for text in json.loads(file.read_text(encoding="utf-8"))["experiments"]]
         return [table for table in tables if table["algorithm"]["name"]]
     except (OSError, ValueError, KeyError, TypeError) as problem:
         raise RunDirectoryError(f"{file} cannot be read: {problem}") from problem

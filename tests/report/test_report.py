@@ -313,7 +313,7 @@ def test_a_baseline_that_never_ran_is_noted() -> None:
 
 
 def test_nothing_finished_is_nothing_to_report() -> None:
-    with pytest.raises(ConfigError, match="no run has finished yet.*not started"):
+    with pytest.raises(ConfigError, match=r"no run has finished yet.*not started"):
         build_report(Collected((), [Gap("heart", "fedavg", 0, "not started")]))
 
 

@@ -88,7 +88,7 @@
   }
 
   // Drawn as wide as there is room, so that text keeps its size on a phone.
-  const boxOf = (home) => ({ width: Math.max(340, Math.min(900, home.clientWidth || 900)), height: 380, left: 62, right: 16, top: 14, bottom: 46 });
+  const boxOf = (home) => ({ width: Math.max(260, Math.min(900, home.clientWidth || 900)), height: 380, left: 62, right: 16, top: 14, bottom: 46 });
   function ticks(low, high, count = 6) {
     const span = high - low || Math.abs(high) || 1;
     const raw = span / count;
