@@ -12,7 +12,7 @@ HALF   := $(VENV)/.installing
 .DEFAULT_GOAL := help
 
 help:
-	@echo "make demo    train Local, FedAvg and PLayer-FL on handwritten digits and compare them (a minute)"
+	@echo "make demo    train Local, FedAvg and PLayer-FL on handwritten digits, compare them, make a page (a minute)"
 	@echo "make test    the whole test suite"
 	@echo "make quick   the tests that take seconds"
 	@echo "make lint    formatting, lint and types"
@@ -31,6 +31,8 @@ $(STAMP): pyproject.toml constraints.txt
 
 demo: $(STAMP)
 	$(BIN)/playerfl run digits --algorithm local --algorithm fedavg --algorithm player_fl --out runs/demo --overwrite
+	@$(BIN)/playerfl report runs/demo >/dev/null
+	@echo "The report, one page to open in a browser: $(CURDIR)/runs/demo/report/report.html"
 
 test: $(STAMP) lint
 	$(BIN)/python -m pytest -n auto

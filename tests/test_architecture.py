@@ -21,7 +21,7 @@ MAY_IMPORT = {
     "algorithms": {"algorithms", "federation", "learning", "layers", "data", "weights", "seeding", "errors"},
     "engine": {"engine", "algorithms", "federation", "learning", "layers", "data", "weights", "seeding", "errors"},
     "tasks": {"tasks", "paper", "models", "data", "learning", "layers", "weights", "seeding", "errors"},
-    "report": {"report", "results", "paper", "layers", "errors"},
+    "report": {"report", "results", "paper", "layers", "errors", "version"},
     "studies": {
         "studies", "report", "results", "paper", "running", "single_run", "ground", "experiment", "environment",
         "locking", "tasks", "algorithms", "engine", "learning", "layers", "data", "weights", "errors",

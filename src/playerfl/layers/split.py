@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import Literal
+from typing import Any, Literal
 
 from playerfl.errors import LayerError, one_of
 from playerfl.layers.layer_map import LayerName
@@ -61,6 +61,20 @@ class Cut:
             "importance": dict(self.importance),
             "federation_sensitivity": federation_sensitivity(self.importance) if self.importance else {},
         }
+
+    @classmethod
+    def from_json(cls, decision: Mapping[str, Any]) -> Cut:
+        """The cut that `to_json` wrote."""
+        return cls(
+            index=decision["index"],
+            layers=(*decision["federated"], *decision["personal"]),
+            rule=decision["rule"],
+            threshold=decision["threshold"],
+            ratios=tuple(decision["ratios"]),
+            reason=decision["reason"],
+            warnings=tuple(decision["warnings"]),
+            importance=decision["importance"],
+        )
 
 
 def transition_point(
