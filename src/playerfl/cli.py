@@ -14,6 +14,7 @@ import typer
 from playerfl.data.directory import use_data_directory
 from playerfl.data_cli import data_app
 from playerfl.errors import ConfigError, PlayerflError, one_of
+from playerfl.probe_cli import add_probe_commands
 from playerfl.version import __version__
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.add_typer(data_app)
+add_probe_commands(app)
 
 
 def main() -> None:
