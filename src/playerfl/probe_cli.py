@@ -208,16 +208,17 @@ def probe(
                 shown=not as_json,
             )
         found = measured.recommend(**changes)
+    # Files first: whoever pipes the table into `head` ends this process.
+    if out is not None:
+        _keep(out, found, measured, target)
+    if figure is not None:
+        typer.echo(f"figure: {_save_figure(found, figure)}", err=True)
     if as_json:
         typer.echo(json.dumps(found.to_json(), indent=1))
     else:
         from playerfl.report.evidence import print_recommendation
 
         print_recommendation(found)
-    if out is not None:
-        _keep(out, found, measured, target)
-    if figure is not None:
-        typer.echo(f"figure: {_save_figure(found, figure)}", err=True)
 
 
 def _measured(

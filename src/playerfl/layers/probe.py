@@ -23,8 +23,9 @@ LossFunction = Callable[[Any, Any], Tensor]
 class SensitivityProbe:
     """Scores every layer of a model while somebody else trains it; the training is not changed by a bit.
 
-    Gradients are read just before each optimiser step, so they must be the task's own: unscaled under mixed
-    precision, before clipping if possible, and complete if they are accumulated over several batches.
+    Gradients are read just before each optimiser step: complete where they are accumulated over several batches,
+    and unscaled where mixed precision scales them. Where they are clipped on the way, attach with
+    `before_clipping=True`, or call `record()` yourself before you clip.
 
     >>> model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
     >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -75,10 +76,34 @@ class SensitivityProbe:
             touched_rows=embedding_tables(model) if embedding_rows == "touched" else frozenset(),
         )
         self._recorder = self._new_recorder()
-        self._handle: Any = None
+        self._handles: list[Any] = []
+        self._keeps_arrivals = False
+        self._arrivals: dict[int, Tensor] = {}
+        _refuse_sharded(model)
 
-    def attach(self, optimizer: torch.optim.Optimizer) -> Self:
-        """Measures before every step of this optimiser until `detach`, or the end of the `with` block."""
+    def attach(
+        self,
+        optimizer: torch.optim.Optimizer,
+        *,
+        before_clipping: bool = False,
+        scaler: torch.amp.GradScaler | None = None,
+    ) -> Self:
+        """Measures before every step of this optimiser until `detach`, or the end of the `with` block.
+
+        `before_clipping` keeps a copy of the gradients as backward leaves them, and so measures what they were before
+        anybody clipped them; under mixed precision it needs the `scaler`, since they are still scaled then.
+        """
+        self._check_attachable(optimizer)
+        self.detach()
+        if before_clipping:
+            self._handles += [p.register_post_accumulate_grad_hook(self._arrived) for p in self._trained()]
+        self._handles.append(
+            optimizer.register_step_pre_hook(lambda _, args, kwargs: self._before_step(optimizer, args, kwargs, scaler))
+        )
+        self._keeps_arrivals = before_clipping
+        return self
+
+    def _check_attachable(self, optimizer: torch.optim.Optimizer) -> None:
         if self.mode != "running":
             raise LayerError(
                 f"mode {self.mode!r} measures after the epoch: call measure(batches, loss), or use mode 'running'"
@@ -90,22 +115,64 @@ class SensitivityProbe:
             raise LayerError(
                 "an optimizer does not know batch sizes: call record(batch_size) yourself to weigh batches"
             )
-        self.detach()
-        self._handle = optimizer.register_step_pre_hook(lambda *_: self.record())
-        return self
 
-    def record(self, batch_size: int = 1) -> None:
-        """Takes the scores of one batch now, from the parameters' `.grad`: between backward and step."""
-        if self.max_batches is not None and self._recorded >= self.max_batches:
+    def _trained(self) -> list[nn.Parameter]:
+        return [parameter for parameter in self.model.parameters() if parameter.requires_grad]
+
+    def _arrived(self, parameter: Tensor) -> None:
+        """Called after each backward; the last of several accumulated ones has the whole gradient."""
+        if parameter.grad is not None and not self._is_full:
+            self._arrivals[id(parameter)] = parameter.grad.detach().clone()
+
+    def _before_step(
+        self,
+        optimizer: torch.optim.Optimizer,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        scaler: torch.amp.GradScaler | None,
+    ) -> None:
+        # A bound step's arguments come with the optimiser itself.
+        if kwargs.get("closure") is not None or any(callable(a) and a is not optimizer for a in args):
+            raise LayerError(
+                "this optimizer computes its gradients inside step(closure), where the probe cannot see them; call "
+                "probe.record() at the end of the closure instead of attaching"
+            )
+        if self._keeps_arrivals:
+            arrived, self._arrivals = self._arrivals, {}
+            names = {id(parameter): name for name, parameter in self.model.named_parameters()}
+            scale = scaler.get_scale() if scaler is not None and scaler.is_enabled() else None
+            self.record(gradients={names[key]: gradient for key, gradient in arrived.items()}, scale=scale)
             return
-        self._recorder.record(batch_size=batch_size)
+        # A fused optimiser is handed the scale, and unscales inside its step.
+        found_inf = getattr(optimizer, "found_inf", None)
+        if found_inf is None or not bool(found_inf):
+            self.record(scale=getattr(optimizer, "grad_scale", None))
+
+    def record(
+        self,
+        batch_size: int = 1,
+        *,
+        gradients: Mapping[str, Tensor | None] | None = None,
+        scale: float | Tensor | None = None,
+    ) -> None:
+        """Takes the scores of one batch now, from the parameters' `.grad`: between backward and step.
+
+        `gradients` by parameter name, if they are elsewhere; `scale`, if mixed precision has multiplied them by it.
+        """
+        if self._is_full:
+            return
+        self._recorder.record(gradients, batch_size, scale)
         self._recorded += 1
         self._num_examples += batch_size
 
+    @property
+    def _is_full(self) -> bool:
+        return self.max_batches is not None and self._recorded >= self.max_batches
+
     def detach(self) -> None:
-        if self._handle is not None:
-            self._handle.remove()
-            self._handle = None
+        for handle in self._handles:
+            handle.remove()
+        self._handles, self._arrivals = [], {}
 
     def __enter__(self) -> Self:
         return self
@@ -158,6 +225,15 @@ class SensitivityProbe:
     def profile(self) -> Profile:
         """What was measured: scores by batch and layer, and their mean."""
         return self._recorder.profile(self._num_examples)
+
+
+def _refuse_sharded(model: nn.Module) -> None:
+    for name, parameter in model.named_parameters():
+        if type(parameter.data).__name__ == "DTensor" or parameter.is_meta:
+            raise LayerError(
+                f"{name} is sharded over processes or has no values here (FSDP, DeepSpeed, meta device), so its layer "
+                "cannot be scored; measure one epoch on a single device"
+            )
 
 
 def embedding_tables(model: nn.Module) -> frozenset[str]:

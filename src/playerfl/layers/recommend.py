@@ -151,7 +151,7 @@ class Recommendation:
         if self.meaning:
             lines.append(
                 f"{self.meaning.bytes_per_round:,} bytes a site and round each way instead of "
-                f"{self.meaning.bytes_of_whole_model:,}; {self.meaning.private_share:.0%} of the parameters stay private"
+                f"{self.meaning.bytes_of_whole_model:,}; {self.meaning.private_share:.0%} of parameters stay private"
             )
             lines += [f"note: {warning}" for warning in self.meaning.warnings]
         return "\n".join(lines)

@@ -245,8 +245,16 @@ class ScoreRecorder:
         self._batch_sizes: list[int] = []
 
     @torch.no_grad()
-    def record(self, gradients: Mapping[str, Tensor | None] | None = None, batch_size: int = 1) -> None:
-        """Takes one batch's scores from the given gradients, or from the parameters' `.grad`."""
+    def record(
+        self,
+        gradients: Mapping[str, Tensor | None] | None = None,
+        batch_size: int = 1,
+        scale: float | Tensor | None = None,
+    ) -> None:
+        """Takes one batch's scores from the given gradients, or from the parameters' `.grad`.
+
+        `scale`: what mixed precision has multiplied these gradients by.
+        """
         if gradients is None:
             found = [parameter.grad for parameter in self._parameters]
         else:
@@ -264,6 +272,8 @@ class ScoreRecorder:
             norms = values if len(present) == len(self._names) else norms.to(values.device)
             if norms is not values:
                 norms[present] = values
+            if scale is not None:
+                norms = norms / scale
             self._touched_counts.append(
                 dict.fromkeys(self._touched, torch.tensor(0))
                 | {

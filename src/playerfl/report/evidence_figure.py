@@ -13,7 +13,7 @@ from playerfl.report.figures import COLOURS, draw_profile
 
 
 def recommendation_figure(found: Recommendation) -> tuple[Figure, list[Axes]]:
-    """Left: sensitivity by layer. Middle: which cut batches, sites, rules … ask for. Right: thresholds and their cuts."""
+    """Left: sensitivity by layer. Middle: who asks for which cut. Right: thresholds and their cuts."""
     figure = Figure(figsize=(14 if found.thresholds else 10, 4.4), layout="constrained")
     axes: list[Axes] = list(figure.subplots(1, 3 if found.thresholds else 2))
     profiles = {
