@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from torch import nn
-
 from playerfl.errors import ConfigError
 from playerfl.integrations.measuring import Measuring
 from playerfl.layers.probe import SensitivityProbe
@@ -18,7 +16,7 @@ except ImportError as problem:
     ) from problem
 
 
-class SensitivityCallback(Measuring, TrainerCallback):  # type: ignore[misc]
+class SensitivityCallback(Measuring, TrainerCallback):
     """Measures federation sensitivity while a Trainer trains, by default in its first epoch.
 
         callback = SensitivityCallback()
@@ -30,16 +28,15 @@ class SensitivityCallback(Measuring, TrainerCallback):  # type: ignore[misc]
     processes.
     """
 
-    def on_train_begin(
-        self, args: Any, state: Any, control: Any, *, model: nn.Module, optimizer: Any = None, **_: Any
-    ) -> None:
+    def on_train_begin(self, args: Any, state: Any, control: Any, **at_hand: Any) -> None:
         for spread in ("deepspeed", "fsdp"):
             if getattr(args, spread, None):
                 raise ConfigError(
                     f"the Trainer uses {spread}, which spreads parameters over processes; measure one epoch without it"
                 )
-        self.probe = SensitivityProbe(model, **self.probe_options)
+        self.probe = SensitivityProbe(at_hand["model"], **self.probe_options)
         # accelerate wraps the optimiser and holds the scaler of mixed precision.
+        optimizer = at_hand["optimizer"]
         inner = getattr(optimizer, "optimizer", optimizer)
         self.probe.attach(inner, before_clipping=True, scaler=getattr(optimizer, "scaler", None))
 

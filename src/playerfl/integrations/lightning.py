@@ -18,7 +18,7 @@ except ImportError as problem:
 _SPREADING = ("FSDP", "DeepSpeed", "ModelParallel")
 
 
-class SensitivityCallback(Measuring, Callback):  # type: ignore[misc]
+class SensitivityCallback(Measuring, Callback):
     """Measures federation sensitivity while a Lightning Trainer trains, by default in its first epoch.
 
         callback = SensitivityCallback()

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any, Literal, Self
 
@@ -11,13 +10,12 @@ import torch
 from torch import Tensor, nn
 
 from playerfl.errors import LayerError, one_of
-from playerfl.layers.derive import call_model
+from playerfl.layers.gradients import LossFunction, batch_gradients, left_as_it_was, mean_gradient
 from playerfl.layers.layer_map import LayerMap
 from playerfl.layers.sensitivity import Profile, ScoreRecorder
 
 Mode = Literal["running", "post_epoch", "post_batches", "one_batch"]
 MODES = ("running", "post_epoch", "post_batches", "one_batch")
-LossFunction = Callable[[Any, Any], Tensor]
 
 
 class SensitivityProbe:
@@ -96,7 +94,11 @@ class SensitivityProbe:
         self._check_attachable(optimizer)
         self.detach()
         if before_clipping:
-            self._handles += [p.register_post_accumulate_grad_hook(self._arrived) for p in self._trained()]
+            self._handles += [
+                parameter.register_post_accumulate_grad_hook(self._arrived)  # type: ignore[no-untyped-call]
+                for parameter in self.model.parameters()
+                if parameter.requires_grad
+            ]
         self._handles.append(
             optimizer.register_step_pre_hook(lambda _, args, kwargs: self._before_step(optimizer, args, kwargs, scaler))
         )
@@ -115,9 +117,6 @@ class SensitivityProbe:
             raise LayerError(
                 "an optimizer does not know batch sizes: call record(batch_size) yourself to weigh batches"
             )
-
-    def _trained(self) -> list[nn.Parameter]:
-        return [parameter for parameter in self.model.parameters() if parameter.requires_grad]
 
     def _arrived(self, parameter: Tensor) -> None:
         """Called after each backward; the last of several accumulated ones has the whole gradient."""
@@ -190,37 +189,21 @@ class SensitivityProbe:
         if self.mode == "running":
             raise LayerError("mode 'running' measures during training: use attach(optimizer)")
         self._recorder, self._num_examples = self._new_recorder(), 0
-        with _left_as_it_was(self.model):
+        with left_as_it_was(self.model):
             self.model.train(self.mode == "one_batch")
             self._pass_over(batches, loss)
         return self.profile()
 
     def _pass_over(self, batches: Iterable[tuple[Any, Any]], loss: LossFunction) -> None:
-        parameters = [p for p in self.model.parameters() if p.requires_grad]
-        names = [name for name, p in self.model.named_parameters() if p.requires_grad]
-        summed: list[Tensor | None] = [None] * len(parameters)
+        if self.mode == "post_epoch":
+            means, self._num_examples = mean_gradient(self.model, batches, loss, self.max_batches)
+            if self._num_examples:
+                self._recorder.record(means, self._num_examples)
+            return
         limit = 1 if self.mode == "one_batch" else self.max_batches
-        for number, (inputs, targets) in enumerate(batches):
-            if limit is not None and number >= limit:
-                break
-            size = len(targets)
-            value = loss(call_model(self.model, inputs), targets).mean()
-            gradients = torch.autograd.grad(value, parameters, allow_unused=True)
+        for gradients, size in batch_gradients(self.model, batches, loss, limit):
+            self._recorder.record(gradients, size)
             self._num_examples += size
-            if self.mode != "post_epoch":
-                self._recorder.record(dict(zip(names, gradients, strict=True)), size)
-                continue
-            for i, gradient in enumerate(gradients):
-                if gradient is not None:
-                    part = gradient.to(torch.float64 if gradient.device.type != "mps" else None) * size
-                    before = summed[i]
-                    summed[i] = part if before is None else before + part
-        if self.mode == "post_epoch" and self._num_examples:
-            means = {
-                name: None if total is None else total / self._num_examples
-                for name, total in zip(names, summed, strict=True)
-            }
-            self._recorder.record(means, self._num_examples)
 
     def profile(self) -> Profile:
         """What was measured: scores by batch and layer, and their mean."""
@@ -239,18 +222,3 @@ def _refuse_sharded(model: nn.Module) -> None:
 def embedding_tables(model: nn.Module) -> frozenset[str]:
     """Names of the weights of embedding modules."""
     return frozenset(f"{path}.weight" for path, m in model.named_modules() if isinstance(m, nn.Embedding))
-
-
-@contextmanager
-def _left_as_it_was(model: nn.Module) -> Any:
-    modes = [(module, module.training) for module in model.modules()]
-    buffers: Mapping[str, Tensor] = {name: b.detach().clone() for name, b in model.named_buffers()}
-    try:
-        with torch.random.fork_rng():
-            yield
-    finally:
-        for module, training in modes:
-            module.training = training
-        with torch.no_grad():
-            for name, buffer in model.named_buffers():
-                buffer.copy_(buffers[name])
