@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from playerfl.analyze_cli import ANALYZE_EXAMPLES, analyze
 from playerfl.errors import ConfigError, PlayerflError, RunDirectoryError
 
 if TYPE_CHECKING:
@@ -46,6 +47,7 @@ PROFILES = "profiles.json"
 def add_probe_commands(app: typer.Typer) -> None:
     app.command(epilog=_LAYERS_EXAMPLES)(layers)
     app.command(epilog=_PROBE_EXAMPLES)(probe)
+    app.command(epilog=ANALYZE_EXAMPLES)(analyze)
 
 
 _LAYERS_EXAMPLES = """

@@ -47,6 +47,7 @@ def module(optimizer: Callable[[Any], Any] | None = None) -> Any:
 
 def fitted(model: Any, size: int = 24, callbacks: list[Any] | None = None, **options: Any) -> Any:
     import lightning
+
     from playerfl.integrations.lightning import SensitivityCallback
 
     callback = SensitivityCallback()

@@ -9,8 +9,11 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from playerfl.analysis.drift import Drift
 from playerfl.analysis.layer_analysis import QUANTITIES, LayerAnalysis
 from playerfl.analysis.moments import MOMENTS
+from playerfl.analysis.sweep import RANDOM, Sweep, spread
+from playerfl.layers.sensitivity import federation_sensitivity
 from playerfl.report.figures import COLOURS
 
 FIGURES = ("gradient_variance", "hessian", "cka", "sensitivity")
@@ -36,7 +39,7 @@ def overview_figure(analysis: LayerAnalysis) -> tuple[Figure, list[list[Axes]]]:
     for quantity, row in zip(FIGURES, rows, strict=True):
         for moment, one in zip(MOMENTS, row, strict=True):
             _draw(one, analysis, quantity, moment)
-        _finish(row, analysis, quantity)
+        _finish(row, analysis, quantity, legend=row is rows[0])
     for moment, one in zip(MOMENTS, rows[0], strict=True):
         one.set_title(moment, fontsize=11)
     figure.suptitle(analysis.task, fontsize=13)
@@ -79,7 +82,7 @@ def _mean(curves: Sequence[Sequence[float]]) -> list[float]:
     return [sum(column) / len(column) for column in zip(*curves, strict=True)]
 
 
-def _finish(row: Sequence[Axes], analysis: LayerAnalysis, quantity: str) -> None:
+def _finish(row: Sequence[Axes], analysis: LayerAnalysis, quantity: str, *, legend: bool = True) -> None:
     long = sum(map(len, analysis.layers)) > 40
     for axes in row:
         if quantity == "cka":
@@ -96,8 +99,9 @@ def _finish(row: Sequence[Axes], analysis: LayerAnalysis, quantity: str) -> None
         axes.spines[["top", "right"]].set_visible(False)
         axes.grid(axis="y", color="0.92")
         axes.set_axisbelow(True)
-    row[0].set_ylabel(QUANTITIES[quantity])
-    row[-1].legend(frameon=False, fontsize=8, loc="best")
+    row[0].set_ylabel(QUANTITIES[quantity].replace(", ", ",\n").replace(" / ", "\n/ "))
+    if legend:
+        row[-1].legend(frameon=False, fontsize=8, loc="best")
 
 
 def correlation_figure(analysis: LayerAnalysis) -> tuple[Figure, list[Axes]]:
@@ -120,9 +124,86 @@ def correlation_figure(analysis: LayerAnalysis) -> tuple[Figure, list[Axes]]:
                 )  # fmt: skip
         one.axhline(0, color="0.7", linewidth=1)
         one.set_xticks(range(len(_SHORT)), list(_SHORT.values()))
+        one.set_xlim(-0.5, len(_SHORT) - 0.5)
         one.set_ylim(-1.1, 1.1)
         one.set_title(moment, fontsize=11)
         one.spines[["top", "right"]].set_visible(False)
     axes[0].set_ylabel("Spearman's ρ over layers")
     axes[0].legend(frameon=False, fontsize=8, loc="lower left")
+    return figure, axes
+
+
+def sweep_figure(sweep: Sweep) -> tuple[Figure, list[Axes]]:
+    """Left: the score of every cut, over seeds. Right: what each way of choosing loses against the best cut."""
+    figure = Figure(figsize=(12, 4.4), layout="constrained")
+    axes: list[Axes] = list(figure.subplots(1, 2))
+    cuts = sorted({score.cut for score in sweep.scores})
+    for split, colour, marker in (("validation", COLOURS[0], "o"), ("test", COLOURS[1], "s")):
+        by_cut = [[getattr(sweep.of(seed)[cut], split) for seed in sweep.seeds] for cut in cuts]
+        means, spreads = [float(np.mean(v)) for v in by_cut], [spread(v) for v in by_cut]
+        axes[0].errorbar(cuts, means, spreads, fmt=f"-{marker}", color=colour, capsize=3, label=split)
+    marks = [cut for way, by_seed in sweep.chosen.items() if way.startswith("recommended") for cut in by_seed.values()]
+    for cut in sorted(set(marks)):
+        axes[0].axvline(cut, color=COLOURS[2], linewidth=8 * marks.count(cut) / len(marks), alpha=0.25,
+                        label="recommended cut" if cut == min(marks) else None)  # fmt: skip
+    names = ["none", *sweep.layers]
+    axes[0].set_xticks(cuts, [f"{cut}\n{names[cut]}" for cut in cuts], fontsize=9)
+    axes[0].set_xlabel("federated layers, up to and with")
+    axes[0].set_ylabel("macro-F1, mean over sites" if sweep.metric == "f1" else "minus loss, mean over sites")
+    axes[0].set_title(f"{sweep.task}: every cut, {sweep.rounds} rounds, {len(sweep.seeds)} seeds", fontsize=11)
+    axes[0].legend(frameon=False, fontsize=9)
+    found = sweep.regrets()
+    for number, regret in enumerate(found):
+        for offset, values, colour in ((-0.18, regret.validation, COLOURS[0]), (0.18, regret.test, COLOURS[1])):
+            axes[1].barh(number + offset, float(np.mean(values)), 0.34, xerr=spread(values) or None, color=colour,
+                         error_kw={"capsize": 3, "linewidth": 1})  # fmt: skip
+    labels = [f"{r.way}{'' if r.way == RANDOM else f' ({_cuts(r.cuts)})'}" for r in found]
+    axes[1].set_yticks(range(len(found)), labels, fontsize=9)
+    axes[1].invert_yaxis()
+    axes[1].axvline(0, color="0.5", linewidth=1)
+    axes[1].set_xlabel("regret: best cut on validation minus this one")
+    axes[1].set_title("what each way of choosing loses", fontsize=11)
+    for one in axes:
+        one.spines[["top", "right"]].set_visible(False)
+    return figure, axes
+
+
+def _cuts(cuts: Sequence[int]) -> str:
+    return ", ".join(map(str, sorted(set(cuts))))
+
+
+def drift_figure(drift: Drift) -> tuple[Figure, list[Axes]]:
+    """Left: sensitivity by layer, one line a measured round. Right: the cut each of them would choose."""
+    figure = Figure(figsize=(11, 4.2), layout="constrained")
+    axes: list[Axes] = list(figure.subplots(1, 2))
+    positions = np.arange(1, len(drift.layers) + 1)
+    rounds = list(drift.rounds)
+    for place, (round_, found) in enumerate(drift.rounds.items()):
+        curve = np.array(list(federation_sensitivity(found.cut.importance).values()))
+        shade = 0.75 - 0.75 * place / max(len(rounds) - 1, 1)
+        ends = place in (0, len(rounds) - 1)
+        axes[0].plot(
+            positions,
+            100 * curve / curve[curve > 0][0],
+            color=str(shade) if place else COLOURS[0],
+            linewidth=2 if ends else 1,
+            marker="o",
+            markersize=3,
+            label=f"round {round_}" if ends else None,
+        )
+    axes[0].axvline(drift.cuts[rounds[0]] + 0.5, color=COLOURS[5], linestyle="--", label="first cut")
+    axes[0].set_yscale("log")
+    axes[0].set_xticks(positions, drift.layers)
+    axes[0].set_ylabel("federation sensitivity,\n% of the first layer")
+    axes[0].legend(frameon=False, fontsize=9)
+    agreement = [found.agreement or 0.0 for found in drift.rounds.values()]
+    axes[1].plot(rounds, list(drift.cuts.values()), color=COLOURS[0], drawstyle="steps-mid")
+    axes[1].scatter(rounds, list(drift.cuts.values()), s=[12 + 50 * share for share in agreement], color=COLOURS[0])
+    axes[1].set_yticks(range(1, len(drift.layers) + 1))
+    axes[1].set_ylim(0.5, len(drift.layers) + 0.5)
+    axes[1].set_xlabel("round (the larger the dot, the more resampled batches agree)")
+    axes[1].set_ylabel("layers to federate")
+    axes[1].set_title(f"{drift.task}: {drift.share_that_stays:.0%} of later measurements keep the cut", fontsize=11)
+    for one in axes:
+        one.spines[["top", "right"]].set_visible(False)
     return figure, axes

@@ -142,14 +142,15 @@ def analyze_layers(
     *,
     seeds: Sequence[int] = (0,),
     rounds: int | None = None,
-    federated: str = "fedavg",
+    federated: str | Mapping[str, Weights] = "fedavg",
     settings: Mapping[str, Any] | Sequence[str] = (),
     options: AnalysisOptions | None = None,
     watch: Watch = _unwatched,
 ) -> LayerAnalysis:
     """Trains sites alone and together, and measures every layer at three moments of it.
 
-    `federated`: the algorithm of the third moment. `rounds`, `settings`: as in `playerfl.run`.
+    `federated`: the algorithm of the third moment, or the models it has left at each site. `rounds`, `settings`: as in
+    `playerfl.run`.
     """
     chosen = task if isinstance(task, Task) else find_task(task)
     given = analysis_table(chosen, rounds, settings)
@@ -195,7 +196,7 @@ def measure_moments(
     model = ground.build_model()
     findings: list[Finding] = []
     notes: list[str] = []
-    probe_inputs = _common_inputs({site: data.train for site, data in ground.sites.items()}, options.inputs)
+    probe_inputs = common_inputs({site: data.train for site, data in ground.sites.items()}, options.inputs)
     several = len(ground.sites) > 1
     if not several:
         notes.append("there is one site only, so there is no similarity between sites")
@@ -273,7 +274,7 @@ def _contiguous(batches: Iterable[tuple[Any, Any]]) -> Iterable[tuple[Any, Any]]
     return ((map_tensors(inputs, lambda t: t.cpu().contiguous()), targets.cpu()) for inputs, targets in batches)
 
 
-def _common_inputs(parts: Mapping[str, Examples], wanted: int) -> Any:
+def common_inputs(parts: Mapping[str, Examples], wanted: int) -> Any:
     """The same inputs for all models: an equal share of every site, as many as the smallest can give."""
     share = min(wanted // len(parts), *(len(part) for part in parts.values()))
     if share < 1:

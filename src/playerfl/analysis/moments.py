@@ -24,20 +24,22 @@ def weights_at_moments(
     task: Task,
     ground: Ground,
     *,
-    federated: str = "fedavg",
+    federated: str | Mapping[str, Weights] = "fedavg",
     watch: Callable[[str, int], Listener | None] = lambda name, rounds: None,
 ) -> dict[str, dict[str, Weights]]:
     """Moment, then site: models after one epoch alone, after all of them alone, and after the last federated round.
 
     The federated models are the sites' own, after the local training of the last round: once averaged they would all
-    be one, and as alike as can be. `watch` gives a listener for each of the three runs.
+    be one, and as alike as can be. Where `federated` holds models already, they are taken. `watch` gives a listener
+    for each of the runs.
     """
     runs: dict[str, dict[str, Any]] = {
         FIRST_EPOCH: {"algorithm": {"name": "local"}, "rounds": 1},
         INDEPENDENT: {"algorithm": {"name": "local"}},
-        FEDERATED: {"algorithm": {"name": federated}, "eval_point": "post_local"},
     }
-    found = {}
+    if isinstance(federated, str):
+        runs[FEDERATED] = {"algorithm": {"name": federated}, "eval_point": "post_local"}
+    found: dict[str, dict[str, Weights]] = {}
     for moment, changes in runs.items():
         own = {key: value for key, value in table.items() if key not in changes}
         experiment = Experiment.resolve({**own, **changes, "selection": "last"}, task)
@@ -45,4 +47,6 @@ def weights_at_moments(
             raise ConfigError("a round must be one epoch here; leave training.local_epochs at 1")
         result = drive(Run(experiment, ground, listener=watch(moment, experiment.rounds)).rounds())
         found[moment] = {site: result.weights[site] for site in result.clients}
+    if not isinstance(federated, str):
+        found[FEDERATED] = {site: federated[site] for site in sorted(federated)}
     return found
