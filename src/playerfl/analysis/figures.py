@@ -101,7 +101,7 @@ def _finish(row: Sequence[Axes], analysis: LayerAnalysis, quantity: str, *, lege
         axes.set_axisbelow(True)
     row[0].set_ylabel(QUANTITIES[quantity].replace(", ", ",\n").replace(" / ", "\n/ "))
     if legend:
-        row[-1].legend(frameon=False, fontsize=8, loc="best")
+        row[-1].legend(frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(1.01, 1))
 
 
 def correlation_figure(analysis: LayerAnalysis) -> tuple[Figure, list[Axes]]:

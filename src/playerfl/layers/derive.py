@@ -170,7 +170,7 @@ def _is_residual(module: nn.Module) -> bool:
     """A block of convolutions around which data may take a shortcut: by class name, or by a child that is the
     shortcut. A cut inside of it would leave the two ways on different sides."""
     children = dict(module.named_children())
-    if len(children) < 2 or next(module.parameters(), None) is None:
+    if not children or next(module.parameters(), None) is None:
         return False
     by_name = _RESIDUAL.search(type(module).__name__) or any(name in children for name in _SHORTCUTS)
     inner = (m for m in module.modules() if m is not module)

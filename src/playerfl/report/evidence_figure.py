@@ -69,8 +69,7 @@ def _draw_thresholds(axes: Axes, found: Recommendation) -> None:
             colour = COLOURS[2] if step.cut == found.cut.index and step.transition else "0.6"
             axes.plot([low, high], [step.cut, step.cut], color=colour, linewidth=4, solid_capstyle="butt")
             if not step.transition:
-                axes.annotate("no transition", (math.sqrt(low * high), step.cut), (0, -12), fontsize=8, ha="center",
-                              textcoords="offset points")  # fmt: skip
+                axes.text(high, step.cut - 0.12, "no transition ", fontsize=8, ha="right", va="top")
     if used:
         axes.axvline(used, color=COLOURS[5], linestyle="--", label=f"threshold used: {used:g}")
         axes.legend(frameon=False, loc="upper left", fontsize=9)
