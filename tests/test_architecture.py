@@ -22,6 +22,7 @@ MAY_IMPORT = {
     "engine": {"engine", "algorithms", "federation", "learning", "layers", "data", "weights", "seeding", "errors"},
     "tasks": {"tasks", "paper", "models", "data", "learning", "layers", "weights", "seeding", "errors"},
     "report": {"report", "results", "paper", "layers", "errors"},
+    "integrations": {"integrations", "layers", "errors"},
 }
 
 
@@ -57,6 +58,7 @@ def test_algorithms_do_not_import_each_other() -> None:
     [
         ("import playerfl", ["torch", "numpy", "pandas", "matplotlib", "sklearn"]),
         ("import playerfl.cli", ["torch", "numpy", "pandas", "matplotlib", "sklearn"]),
+        ("import playerfl.probing", ["pandas", "matplotlib", "sklearn", "scipy", "transformers", "lightning"]),
         ("import playerfl.running", ["pandas", "matplotlib", "sklearn", "ray", "flwr", "torch._dynamo"]),
         ("import playerfl; playerfl.run('synthetic', 'player_fl', rounds=1)", ["pandas", "sklearn", "torch._dynamo"]),
     ],

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from playerfl.analyze_cli import ANALYZE_EXAMPLES, analyze
-from playerfl.errors import ConfigError, PlayerflError, RunDirectoryError
+from playerfl.errors import ConfigError, DataError, PlayerflError, RunDirectoryError
 
 if TYPE_CHECKING:
     from torch import nn
@@ -254,7 +254,12 @@ def _measured(
                 print_layers(layers, console, title=f"Layers of {type(model).__name__}, input to output")
             return bars.enter_context(counted("sites measured", sites * len(seeds), quiet=quiet, lines=True))
 
-        return probe_sites(task, seeds=seeds, settings=settings, before=show)
+        try:
+            return probe_sites(task, seeds=seeds, settings=settings, before=show)
+        except DataError as problem:
+            if isinstance(found, Task) or loss or "class numbers" not in str(problem):
+                raise
+            raise DataError(f"{problem}; for targets that are numbers say --loss mymodule:my_loss") from problem
 
 
 def _named(target: str) -> Any:

@@ -196,7 +196,10 @@ def test_a_site_without_usable_scores_is_left_out_of_the_evidence() -> None:
         ([], "there are no layer scores"),
         ({"x": {"batches": [[1.0]]}}, "x: these are not a site's layer scores"),
         ({"x": 3}, "x: a Profile is needed"),
-        ({"x": {"layers": ["a"], "batches": [[1.0, 2.0]], "batch_sizes": [1], "num_examples": 1}}, "one number a layer"),
+        (
+            {"x": {"layers": ["a"], "batches": [[1.0, 2.0]], "batch_sizes": [1], "num_examples": 1}},
+            "one number a layer",
+        ),
         ({"x": site((1.0, 2.0)), "y": site((1.0, 2.0, 3.0))}, "y scores other layers than x"),
         ([{"x": site((1.0, 2.0))}, {"y": site((1.0, 2.0))}], "every seed needs the same sites"),
     ],

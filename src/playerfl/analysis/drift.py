@@ -24,6 +24,8 @@ from playerfl.single_run import Listener, Run
 from playerfl.tasks.task import Task
 from playerfl.weights import Weights
 
+_RESAMPLES = 200
+
 
 @dataclass(frozen=True)
 class Monitored(PLayerFL):
@@ -117,5 +119,6 @@ def monitor_drift(
     options = decision_options(algorithm)
     found: dict[int, Recommendation] = {}
     for round_, profiles in sorted(measured.items()):
-        found[round_] = recommend({site: Profile.from_json(p) for site, p in profiles.items()}, **options)
+        own = {site: Profile.from_json(profile) for site, profile in profiles.items()}
+        found[round_] = recommend(own, resamples=_RESAMPLES, **options)
     return Drift(chosen.name, ground.learner.layers.names, found)

@@ -100,7 +100,7 @@ def _finish(row: Sequence[Axes], analysis: LayerAnalysis, quantity: str, *, lege
         axes.grid(axis="y", color="0.92")
         axes.set_axisbelow(True)
     row[0].set_ylabel(QUANTITIES[quantity].replace(", ", ",\n").replace(" / ", "\n/ "))
-    if legend:
+    if legend and row[-1].get_legend_handles_labels()[0]:
         row[-1].legend(frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(1.01, 1))
 
 
