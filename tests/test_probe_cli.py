@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
 from test_cli import playerfl, refused
 
 OWN = """
@@ -182,7 +183,7 @@ def test_runs_are_probed_without_training(folder: Path) -> None:
         (("probe", "mymodule:make_model", "--data", "mymodule:broken"), "calling mymodule:broken failed in line 53"),
         (("probe", "mymodule:make_model", "--data", "mymodule:no_sites"), "gives no site"),
         (("probe", "mymodule:make_model", "--data", "mymodule:constant"), "a mapping from site names"),
-        (("probe", "mymodule:one_number", "--data", "mymodule:numbers", "--loss", "mymodule:constant"), "is int; a function"),
+        (("probe", "mymodule:make_model", "--data", "mymodule:numbers", "--loss", "mymodule:constant"), "is int"),
         (("probe", "synthetic", "--data", "mymodule:make_sites"), "is a task and brings its data"),
         (("probe", "synthetic", "--rule", "biggest"), "unknown split rule 'biggest'"),
         (("probe", "synthetic", "--threshold", "-1"), "threshold -1.0 is not allowed"),

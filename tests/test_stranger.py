@@ -16,11 +16,14 @@ ROOT = Path(__file__).parents[1]
 def test_an_installed_package_and_a_short_script_give_a_recommendation_and_a_figure(tmp_path: Path) -> None:
     installed, folder = tmp_path / "installed", tmp_path / "folder"
     folder.mkdir()
+    options = ("--quiet", "--no-deps", "--no-build-isolation", "--disable-pip-version-check", "--target", installed)
     subprocess.run(
-        [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation", "--disable-pip-version-check",
-         "--target", installed, ROOT],
-        check=True, capture_output=True, text=True, timeout=600,
-    )  # fmt: skip
+        [sys.executable, "-m", "pip", "install", *options, ROOT],
+        check=True,
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
     script = (ROOT / "examples" / "own_loop.py").read_text()
     (folder / "own_loop.py").write_text(script)
     said = subprocess.run(

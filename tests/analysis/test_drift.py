@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 
 import pytest
-from federations import QUICK, assert_same, build, federate, task
 
+from federations import QUICK, assert_same, build, federate, task
 from playerfl.algorithms import PLayerFL
 from playerfl.analysis.drift import Drift, Monitored, monitor_drift
 from playerfl.analysis.figures import drift_figure

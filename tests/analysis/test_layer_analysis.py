@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 import torch
-from federations import QUICK, assert_same, federate, sites, task
 
 import playerfl
+from federations import QUICK, assert_same, federate, sites, task
 from playerfl.analysis.figures import FIGURES, correlation_figure, overview_figure, quantity_figure
 from playerfl.analysis.layer_analysis import AnalysisOptions, Finding, LayerAnalysis, analyze_layers
 from playerfl.analysis.moments import FEDERATED, FIRST_EPOCH, INDEPENDENT, MOMENTS
@@ -72,12 +72,13 @@ def test_json_has_no_nan_and_says_the_correlations(analysis: LayerAnalysis) -> N
 
 
 def test_sensitivity_correlates_as_depth_does() -> None:
+    known = {"score": (3.0, 1.0, 2.0), "sensitivity": (3.0, 4.0, 6.0), "hessian": (1.0, 5.0, 9.0)}
     findings = [
         Finding(0, moment, "a", layer, quantity, value)
         for moment in MOMENTS
-        for quantity, values in {"score": (3.0, 1.0, 2.0), "sensitivity": (3.0, 4.0, 6.0), "hessian": (1.0, 5.0, 9.0)}.items()
+        for quantity, values in known.items()
         for layer, value in zip("xyz", values, strict=True)
-    ]  # fmt: skip
+    ]
     found = LayerAnalysis("t", ("x", "y", "z"), findings).correlations()[FIRST_EPOCH]
     assert found["sensitivity"]["hessian"] is not None
     assert found["sensitivity"]["hessian"].value == 1.0

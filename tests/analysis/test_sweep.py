@@ -6,8 +6,8 @@ import json
 
 import pytest
 import torch
-from federations import QUICK, federate, task
 
+from federations import QUICK, federate, task
 from playerfl.algorithms import PLayerFL
 from playerfl.analysis.figures import sweep_figure
 from playerfl.analysis.sweep import RANDOM, RECOMMENDED, CutScore, Sweep, divergence_cut, sweep_cuts

@@ -29,18 +29,17 @@ def linear_cka(x: Tensor, y: Tensor, formula: Formula = "centred") -> float:
     >>> round(linear_cka(x, -3 * x + 5), 6)
     1.0
     """
-    return cka_of(gram(x), gram(y), formula)
+    centre = formula != "printed"
+    return cka_of(gram(x, centre=centre), gram(y, centre=centre), formula)
 
 
-def gram(x: Tensor) -> Tensor:
-    """K = XX' in float64: all that CKA needs of a representation, however wide it is.
-
-    For the centred formulas K is centred later, which is the same as centring columns of X.
-    """
+def gram(x: Tensor, *, centre: bool = True) -> Tensor:
+    """K = XX': all that CKA needs of a representation, however wide it is. `centre`: of columns less their mean."""
     if x.dim() != 2:
         raise LayerError(f"a representation has rows and columns, not the shape {tuple(x.shape)}")
-    wide = x.double()
-    return wide @ wide.T
+    # Centred before it is multiplied: in float32 the common part would take most of the digits.
+    held = x - x.mean(0) if centre else x
+    return (held @ held.T).double()
 
 
 def cka_of(left: Tensor, right: Tensor, formula: Formula = "centred") -> float:

@@ -238,7 +238,8 @@ def measure_moments(
                 # The last layer's outputs are the logits, which the paper leaves out.
                 kept = layers.names[:-1]
                 found = representations(model, probe_inputs, layers, maps=options.maps)
-                grams[site] = {layer: gram(found[layer]) for layer in kept if layer in found}
+                centre = options.formula != "printed"
+                grams[site] = {layer: gram(found[layer], centre=centre) for layer in kept if layer in found}
         if several:
             for site, values in similarity_between_sites(grams, options.formula).items():
                 findings.extend(Finding(seed, moment, site, layer, "cka", value) for layer, value in values.items())
