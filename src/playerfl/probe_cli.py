@@ -362,7 +362,9 @@ def _of_runs(runs: list[Path], changes: dict[str, Any]) -> Recommendation:
     from playerfl.probing import measured_in
     from playerfl.running import load_result
 
-    return measured_in(*(load_result(run) for run in runs)).recommend(**changes)
+    # Variants of one comparison measure the same first epoch; only another seed is another measurement.
+    by_seed = {result.experiment["seed"]: result for result in map(load_result, reversed(runs))}
+    return measured_in(*(by_seed[seed] for seed in sorted(by_seed))).recommend(**changes)
 
 
 def _of_profiles(file: Path, changes: dict[str, Any]) -> Recommendation:

@@ -188,14 +188,19 @@ class LayerMap:
         kept = list(dict.fromkeys(home[entry] for entry in statistics if home[entry] not in federated))
         if self.statistics == "follow" and shared and kept:
             warnings.append(
-                f"batch-norm statistics lie on both sides of the cut: averaged over sites in {_some(shared)}, each "
-                f"site's own in {_some(kept)}; bn_stats='local' keeps all of them at the site"
+                f"batch-norm statistics lie on both sides of the cut: averaged over sites in {some(shared)}, each "
+                f"site's own in {some(kept)}; bn_stats='local' keeps all of them at the site"
             )
         return warnings
 
 
-def _some(names: Sequence[str]) -> str:
-    return ", ".join(names) if len(names) <= 3 else f"{names[0]} … {names[-1]} ({len(names)} layers)"
+def some(names: Sequence[LayerName], most: int = 3) -> str:
+    """Layers in words: all of a few, the first and last of many.
+
+    >>> some(["a", "b"]), some(["a", "b", "c", "d"])
+    ('a, b', 'a … d (4 layers)')
+    """
+    return ", ".join(names) if len(names) <= most else f"{names[0]} … {names[-1]} ({len(names)} layers)"
 
 
 def _buffers_follow_their_module(

@@ -13,7 +13,7 @@ from torch import nn
 
 from playerfl.errors import LayerError
 from playerfl.layers.export import export_cut
-from playerfl.layers.layer_map import LayerMap, LayerName
+from playerfl.layers.layer_map import LayerMap, LayerName, some
 from playerfl.layers.meaning import Meaning, cut_meaning
 from playerfl.layers.sensitivity import (
     DOMINATES,
@@ -140,8 +140,8 @@ class Recommendation:
     def __str__(self) -> str:
         total = len(self.cut.layers)
         lines = [
-            f"federate {self.cut.index} of {total} layers: {', '.join(self.cut.federated) or 'none'}",
-            f"keep private: {', '.join(self.cut.personal) or 'none'}",
+            f"federate {self.cut.index} of {total} layers: {some(self.cut.federated, 8) or 'none'}",
+            f"keep private: {some(self.cut.personal, 8) or 'none'}",
             f"verdict: {self.verdict}; {self.cut.reason}",
             *(f"doubt: {doubt}" for doubt in self.doubts),
             *(f"note: {caveat}" for caveat in self.caveats),

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
-import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from playerfl.layers.recommend import Recommendation
 from playerfl.report.figures import COLOURS, draw_profile
+
+_ROOM = 60
+"""Letters of layer names that fit below an axis."""
 
 
 def recommendation_figure(found: Recommendation) -> tuple[Figure, list[Axes]]:
@@ -21,13 +25,23 @@ def recommendation_figure(found: Recommendation) -> tuple[Figure, list[Axes]]:
         for site, scores in found.importance.items()
         if all(map(math.isfinite, scores.values())) and any(scores.values())
     }
-    draw_profile(axes[0], found.cut, profiles)
+    _draw_sensitivity(axes[0], found, profiles)
     axes[0].spines[["top", "right"]].set_visible(False)
     _draw_votes(axes[1], found)
     if found.thresholds:
         _draw_thresholds(axes[2], found)
     figure.suptitle(f"verdict: {found.verdict}", fontsize=12)
     return figure, axes
+
+
+def _draw_sensitivity(axes: Axes, found: Recommendation, profiles: dict[str, Any]) -> None:
+    draw_profile(axes, found.cut, profiles)
+    layers = found.cut.layers
+    if sum(map(len, layers)) > _ROOM:
+        # Long names would run into each other; the numbers are those of `playerfl layers`.
+        steps = range(0, len(layers), max(1, len(layers) // 12))
+        axes.set_xticks([i + 1 for i in steps], [str(i + 1) for i in steps], rotation=0)
+        axes.set_xlabel(f"layer, by number: 1 is {layers[0]}, {len(layers)} is {layers[-1]}", fontsize=8, wrap=True)
 
 
 def _draw_votes(axes: Axes, found: Recommendation) -> None:
@@ -51,8 +65,9 @@ def _draw_votes(axes: Axes, found: Recommendation) -> None:
     axes.axvline(found.cut.index, color="0.8", zorder=0)
     axes.set_yticks(range(len(answers)), [name for name, _ in answers])
     axes.set_ylim(len(answers) - 0.4, -0.6)
-    axes.set_xticks(np.arange(1, layers + 1))
-    axes.set_xlim(0.5, layers + 0.5)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    margin = max(0.5, 0.06 * layers)
+    axes.set_xlim(1 - margin, layers + margin)
     axes.set_xlabel("layers to federate")
     axes.set_title("who asks for which cut", fontsize=11)
     axes.spines[["top", "right"]].set_visible(False)
@@ -75,7 +90,7 @@ def _draw_thresholds(axes: Axes, found: Recommendation) -> None:
         axes.legend(frameon=False, loc="upper left", fontsize=9)
     axes.set_xscale("log")
     axes.set_xlim(left, right)
-    axes.set_yticks(np.arange(1, len(found.cut.layers) + 1))
+    axes.yaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_ylim(0.5, len(found.cut.layers) + 0.9)
     axes.set_xlabel(f"threshold of {found.cut.rule}")
     axes.set_ylabel("layers to federate")
