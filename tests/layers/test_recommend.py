@@ -39,7 +39,7 @@ def test_a_jump_that_everybody_sees_is_clear() -> None:
 
 
 @given(
-    st.lists(st.floats(0.0, 100.0), min_size=2, max_size=6).filter(any),
+    st.lists(st.just(0.0) | st.floats(1e-6, 100.0), min_size=2, max_size=6).filter(any),
     st.sampled_from(["layer_ratio", "cumulative_ratio"]),
     st.floats(1.0, 50.0),
     st.floats(1.0, 50.0),
