@@ -125,6 +125,24 @@ def test_negative_traces_are_drawn_open(analysis: LayerAnalysis) -> None:
     assert hollow
 
 
+def test_an_interval_of_no_width_can_be_drawn() -> None:
+    """Six equal ρ have a mean that differs from them by a rounding error."""
+    curves = {"score": (1.0, 2.0, 3.0, 4.0), "sensitivity": (1.0, 2.0, 3.0, 4.0), "cka": (1.0, 3.0, 2.0, 4.0)}
+    curves |= {"hessian": (2.0, 1.0, 4.0, 3.0), "gradient_variance": (4.0, 1.0, 3.0, 2.0)}
+    findings = [
+        Finding(0, moment, f"site-{i}", layer, quantity, value)
+        for moment in MOMENTS
+        for i in range(6)
+        for quantity, values in curves.items()
+        for layer, value in zip("wxyz", values, strict=True)
+    ]
+    found = LayerAnalysis("t", tuple("wxyz"), findings)
+    rho = found.correlations()[FIRST_EPOCH]["score"]["gradient_variance"]
+    assert rho is not None
+    assert rho.low == pytest.approx(rho.value) == pytest.approx(-0.4)
+    correlation_figure(found)
+
+
 @pytest.mark.slow
 def test_overview_and_correlations_are_drawn(analysis: LayerAnalysis, tmp_path: Any) -> None:
     figure, rows = overview_figure(analysis)

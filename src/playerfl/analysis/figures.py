@@ -116,10 +116,11 @@ def correlation_figure(analysis: LayerAnalysis) -> tuple[Figure, list[Axes]]:
             for place, (_, rho) in enumerate(found[moment][measure].items()):
                 if rho is None or math.isnan(rho.value):
                     continue
-                spread = [[rho.value - rho.low], [rho.high - rho.value]]
+                # Equal curves have an interval of no width, up to a rounding error of either sign.
+                ends = [[max(rho.value - rho.low, 0.0)], [max(rho.high - rho.value, 0.0)]]
                 label = {"score": "layer score s", "sensitivity": "federation sensitivity F"}[measure]
                 one.errorbar(
-                    place + offset, rho.value, spread, fmt=marker, color=colour, capsize=4,
+                    place + offset, rho.value, ends, fmt=marker, color=colour, capsize=4,
                     label=label if place == 0 else None,
                 )  # fmt: skip
         one.axhline(0, color="0.7", linewidth=1)
