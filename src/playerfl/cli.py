@@ -14,6 +14,7 @@ import typer
 from playerfl.data.directory import use_data_directory
 from playerfl.data_cli import data_app
 from playerfl.errors import ConfigError, PlayerflError, one_of
+from playerfl.probe_cli import add_probe_commands
 from playerfl.report_cli import REPORT_EXAMPLES, report
 from playerfl.study_cli import STUDY_EXAMPLES, study
 from playerfl.version import __version__
@@ -46,6 +47,7 @@ app = typer.Typer(
 app.add_typer(data_app)
 app.command(epilog=STUDY_EXAMPLES)(study)
 app.command(epilog=REPORT_EXAMPLES)(report)
+add_probe_commands(app)
 
 
 def main() -> None:

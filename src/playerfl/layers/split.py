@@ -23,7 +23,8 @@ SplitRule = Literal["layer_ratio", "cumulative_ratio", "max_jump", "fixed"]
 OnNoTransition = Literal["all", "all_but_last", "error"]
 
 DEFAULT_THRESHOLDS = {"layer_ratio": 3.5, "cumulative_ratio": 1.6}
-_NEAR = 0.10
+NEAR = 0.10
+"""A ratio this near the threshold is a close call."""
 
 
 @dataclass(frozen=True)
@@ -211,7 +212,7 @@ def _close_calls(
     return [
         f"close call at {layers[p]}: its ratio {ratio:.3g} is within 10 % of the threshold {threshold:g}"
         for p, ratio in enumerate(decisive, start=1)
-        if ratio is not None and abs(ratio - threshold) <= _NEAR * threshold
+        if ratio is not None and abs(ratio - threshold) <= NEAR * threshold
     ]
 
 
