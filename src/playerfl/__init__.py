@@ -18,9 +18,12 @@ if TYPE_CHECKING:
     from playerfl.experiment import Experiment
     from playerfl.layers.layer_map import LayerMap
     from playerfl.layers.probe import SensitivityProbe
+    from playerfl.layers.recommend import Recommendation, recommend
     from playerfl.layers.sensitivity import federation_sensitivity, layer_importance
     from playerfl.layers.split import choose_cut, transition_point
+    from playerfl.probing import probe_sites
     from playerfl.report.comparison import compare
+    from playerfl.report.evidence_figure import recommendation_figure
     from playerfl.results import RunResult
     from playerfl.running import load_result, resume, run
     from playerfl.studies.conduct import StudyResult, study
@@ -32,6 +35,7 @@ _HOMES = {
     "Experiment": "playerfl.experiment",
     "LayerMap": "playerfl.layers.layer_map",
     "PlayerflError": "playerfl.errors",
+    "Recommendation": "playerfl.layers.recommend",
     "RunResult": "playerfl.results",
     "SensitivityProbe": "playerfl.layers.probe",
     "StudyDirectory": "playerfl.studies.directory",
@@ -43,6 +47,9 @@ _HOMES = {
     "layer_importance": "playerfl.layers.sensitivity",
     "load_result": "playerfl.running",
     "own_task": "playerfl.tasks.task",
+    "probe_sites": "playerfl.probing",
+    "recommend": "playerfl.layers.recommend",
+    "recommendation_figure": "playerfl.report.evidence_figure",
     "resume": "playerfl.running",
     "run": "playerfl.running",
     "study": "playerfl.studies.conduct",
@@ -53,6 +60,7 @@ __all__ = [
     "Experiment",
     "LayerMap",
     "PlayerflError",
+    "Recommendation",
     "RunResult",
     "SensitivityProbe",
     "StudyDirectory",
@@ -65,6 +73,9 @@ __all__ = [
     "layer_importance",
     "load_result",
     "own_task",
+    "probe_sites",
+    "recommend",
+    "recommendation_figure",
     "resume",
     "run",
     "study",

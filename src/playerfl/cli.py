@@ -14,6 +14,8 @@ import typer
 from playerfl.data.directory import use_data_directory
 from playerfl.data_cli import data_app
 from playerfl.errors import ConfigError, PlayerflError, one_of
+from playerfl.probe_cli import add_probe_commands
+from playerfl.report_cli import REPORT_EXAMPLES, report
 from playerfl.study_cli import STUDY_EXAMPLES, study
 from playerfl.version import __version__
 
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     from playerfl.experiment import Experiment
     from playerfl.results import RunResult
     from playerfl.run_directory import RunDirectory
+    from playerfl.single_run import Listener
 
 app = typer.Typer(
     name="playerfl",
@@ -30,6 +33,8 @@ app = typer.Typer(
   playerfl run digits -a local -a fedavg -a player_fl
 
   playerfl run --resume runs/digits-player_fl-seed0-1
+
+  playerfl report runs
 
   playerfl list algorithms
 """,
@@ -41,6 +46,8 @@ app = typer.Typer(
 )
 app.add_typer(data_app)
 app.command(epilog=STUDY_EXAMPLES)(study)
+app.command(epilog=REPORT_EXAMPLES)(report)
+add_probe_commands(app)
 
 
 def main() -> None:
@@ -103,6 +110,8 @@ _RUN_EXAMPLES = """
 
   playerfl run ./hospitals -a local -a fedavg --set data.target=outcome
 
+  playerfl run digits -a fedavg --tensorboard logs
+
   playerfl run --config experiment.toml --json > result.json
 
   playerfl run --resume runs/first
@@ -136,6 +145,12 @@ def run(
     data_dir: Annotated[
         Path | None, typer.Option(help="Where dataset files are; $PLAYERFL_DATA or your cache if not given.")
     ] = None,
+    tensorboard: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Also write scores and layer profile for TensorBoard.")
+    ] = None,
+    mlflow: Annotated[
+        str | None, typer.Option(metavar="DIR|URL", help="Also write them for MLflow: a directory, or a server.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Results as JSON on stdout.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
 ) -> None:
@@ -165,7 +180,8 @@ def run(
         home = out or _next_free(Path("runs"), experiments)
         places = [*_places(experiments, home)]
     with use_data_directory(data_dir):
-        results = _run_all(experiments, places, home, overwrite=overwrite, quiet=quiet)
+        observers = _observers(tensorboard, mlflow)
+        results = _run_all(experiments, places, home, observers, overwrite=overwrite, quiet=quiet)
     _show(results, home, as_json=as_json)
 
 
@@ -225,16 +241,37 @@ def _reopened(path: Path) -> tuple[list[Experiment], list[RunDirectory | Path]]:
     return compared, places
 
 
+def _observers(tensorboard: Path | None, mlflow: str | None) -> list[Listener]:
+    found: list[Listener] = []
+    if tensorboard is not None:
+        from playerfl.observers.tensorboard import TensorBoardObserver
+
+        found.append(TensorBoardObserver(tensorboard))
+    if mlflow is not None:
+        from playerfl.observers.mlflow import MLflowObserver
+
+        found.append(MLflowObserver(mlflow))
+    return found
+
+
 def _run_all(
-    experiments: list[Experiment], places: list[RunDirectory | Path], home: Path, *, overwrite: bool, quiet: bool
+    experiments: list[Experiment],
+    places: list[RunDirectory | Path],
+    home: Path,
+    observers: list[Listener],
+    *,
+    overwrite: bool,
+    quiet: bool,
 ) -> list[RunResult]:
+    from playerfl.observers import together
     from playerfl.progress import shown_progress
     from playerfl.running import run_experiments
 
     try:
         with shown_progress({e.algorithm["name"]: e.rounds for e in experiments}, quiet=quiet) as listener:
             compared = home if len(experiments) > 1 else None
-            return run_experiments(experiments, places, None, listener, overwrite=overwrite, home=compared)
+            told = together(listener, *observers)
+            return run_experiments(experiments, places, None, told, overwrite=overwrite, home=compared)
     except KeyboardInterrupt:
         _say(f"interrupted; nothing is lost: continue with  playerfl run --resume {home}")
         sys.exit(130)

@@ -96,18 +96,7 @@ class RunResult:
     def cut(self) -> Cut | None:
         """Where the layers were cut and why, if the algorithm decided that."""
         decision = self.layers.get("decision")
-        if decision is None:
-            return None
-        return Cut(
-            index=decision["index"],
-            layers=(*decision["federated"], *decision["personal"]),
-            rule=decision["rule"],
-            threshold=decision["threshold"],
-            ratios=tuple(decision["ratios"]),
-            reason=decision["reason"],
-            warnings=tuple(decision["warnings"]),
-            importance=decision["importance"],
-        )
+        return None if decision is None else Cut.from_json(decision)
 
     def model(self, client: str) -> nn.Module:
         """The model a site keeps, ready to use, in eval mode."""

@@ -37,6 +37,7 @@ _FILES = {
     "finished.json",
     "weights",
     "comparison.png",
+    "report",
 }
 
 
@@ -180,7 +181,7 @@ class RunDirectory:
                 raise storage_error(self.path / name, problem) from problem
         return lengths
 
-    def _read_table(self, name: str, columns: Sequence[str]) -> list[Row]:
+    def read_table(self, name: str, columns: Sequence[str]) -> list[Row]:
         kinds: dict[str, Callable[[str], str | int | float]] = {
             "round": int,
             "value": float,
@@ -223,21 +224,21 @@ class RunDirectory:
         (self.path / "checkpoint.safetensors").unlink(missing_ok=True)
         return self.result(build_model)
 
-    def result(self, build_model: Callable[[], nn.Module]) -> RunResult:
+    def result(self, build_model: Callable[[], nn.Module], *, with_weights: bool = True) -> RunResult:
         """The finished run, read and checked; `build_model` makes what its weights fit."""
         if not self.is_finished:
             raise RunDirectoryError(f"{self.path} is not finished; continue it with --resume {self.path}")
-        weights = self._read_weights()
-        if digest_of(weights) != self.read_json("finished.json").get("weights_digest"):
-            raise RunDirectoryError(f"{self.path / 'weights'} was changed since the run ended; run it again")
+        weights = self._read_weights() if with_weights else {}
         data = self.read_json("data.json")
-        if sorted(data.get("sites", {})) != sorted(weights):
+        if with_weights and digest_of(weights) != self.read_json("finished.json").get("weights_digest"):
+            raise RunDirectoryError(f"{self.path / 'weights'} was changed since the run ended; run it again")
+        if with_weights and sorted(data.get("sites", {})) != sorted(weights):
             raise RunDirectoryError(f"{self.path / 'data.json'} does not describe the sites of this run")
         return RunResult(
             experiment=self.read_toml("experiment.toml"),
             environment=self.read_json("environment.json"),
-            score_rows=self._read_table("scores.csv", SCORE_COLUMNS),
-            traffic_rows=self._read_table("traffic.csv", TRAFFIC_COLUMNS),
+            score_rows=self.read_table("scores.csv", SCORE_COLUMNS),
+            traffic_rows=self.read_table("traffic.csv", TRAFFIC_COLUMNS),
             layers=self.read_json("layers.json"),
             data=data,
             weights=weights,

@@ -34,6 +34,12 @@ class Progress:
     validation_loss: float
     seconds: float
     done: bool
+    experiment: Experiment
+    scores: Mapping[ClientId, tuple[Score, ...]]
+    """What the sites told in this exchange."""
+    num_examples: Mapping[ClientId, int]
+    layers: Mapping[str, Any]
+    """As in `RunResult.layers`: sizes, the cut once it is decided, and every site's profile."""
 
 
 Listener = Callable[[Progress], None]
@@ -184,6 +190,10 @@ class Run:
                     self._mean_loss(scores, "validation"),
                     self._seconds,
                     done,
+                    self.experiment,
+                    scores,
+                    {name: client.num_examples for name, client in self.clients.items()},
+                    self._found_layers(),
                 )
             )
 
@@ -196,9 +206,9 @@ class Run:
         ]
         return sum(v * n for v, n in found) / sum(n for _, n in found) if found else float("nan")
 
-    def _result(self) -> RunResult:
+    def _found_layers(self) -> dict[str, Any]:
         layers = self.ground.learner.layers
-        found = {
+        return {
             "layers": [
                 {
                     "name": name,
@@ -212,6 +222,9 @@ class Run:
                 name: client.memory["profile"] for name, client in self.clients.items() if "profile" in client.memory
             },
         }
+
+    def _result(self) -> RunResult:
+        found = self._found_layers()
         weights = {name: client.kept.weights for name, client in self.clients.items() if client.kept}
         timing = {"wall_seconds": self._seconds, "runs_side_by_side": self._beside}
         return self.record.finish(weights, found, timing, self.ground.build_model)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal
 
@@ -71,16 +71,17 @@ class LayerMap:
         refuse_lazy(model)
         declared = getattr(model, "layer_groups", None)
         groups = list(declared()) if callable(declared) else derive_groups(model, example)
-        return cls._from_groups(model, groups, tie_policy, statistics)
+        return cls.from_groups(model, groups, tie_policy, statistics)
 
     @classmethod
-    def _from_groups(
+    def from_groups(
         cls,
         model: nn.Module,
-        groups: Sequence[tuple[str, Sequence[str]]],
-        tie_policy: TiePolicy,
-        statistics: BatchNormStatistics,
+        groups: Sequence[tuple[LayerName, Sequence[str]]],
+        tie_policy: TiePolicy = "first",
+        statistics: BatchNormStatistics = "follow",
     ) -> LayerMap:
+        """Layers as listed, by name and entries, input to output."""
         tensors = state_entries(model)
         first_name = {id(tensor): name for name, tensor in tensors.items()}
         aliases = {
@@ -162,6 +163,52 @@ class LayerMap:
             for entry, layers in self.tied.items()
             if any(layer in federated for layer in layers) and not all(layer in federated for layer in layers)
         }
+
+    def in_order(self, names: Sequence[LayerName]) -> LayerMap:
+        """The same layers in another order, for a map made without an example and scores made with one."""
+        if sorted(names) != sorted(self.names):
+            raise LayerError(
+                f"these are the layers {', '.join(names)}, but the model has {', '.join(self.names)}; give the model "
+                "that was measured"
+            )
+        entries = {name: self.entries[name] for name in names}
+        return replace(self, entries=entries, num_parameters={name: self.num_parameters[name] for name in names})
+
+    def cut_warnings(self, cut: int) -> list[str]:
+        """What should be known about a cut after `cut` layers: tied weights or batch-norm statistics on both sides."""
+        ties = [
+            f"{entry} is used by {' and '.join(users)}, on both sides of the cut"
+            for entry, users in self.straddling(cut).items()
+        ]
+        return [*ties, *self._norms_astride(cut)]
+
+    def _norms_astride(self, cut: int) -> list[str]:
+        home = {entry: layer for layer, own in self.entries.items() for entry in own}
+        federated = set(self.names[:cut])
+        statistics = [entry for entry in home if entry in self.buffers and entry.endswith("running_mean")]
+        warnings = []
+        for entry in statistics:
+            norm = entry.removesuffix("running_mean")
+            sides = {home[other] in federated for other in home if other.startswith(norm)}
+            if len(sides) > 1:
+                warnings.append(f"the batch norm {norm.rstrip('.')} has its weights and its statistics on both sides")
+        shared = list(dict.fromkeys(home[entry] for entry in statistics if home[entry] in federated))
+        kept = list(dict.fromkeys(home[entry] for entry in statistics if home[entry] not in federated))
+        if self.statistics == "follow" and shared and kept:
+            warnings.append(
+                f"batch-norm statistics lie on both sides of the cut: averaged over sites in {some(shared)}, each "
+                f"site's own in {some(kept)}; bn_stats='local' keeps all of them at the site"
+            )
+        return warnings
+
+
+def some(names: Sequence[LayerName], most: int = 3) -> str:
+    """Layers in words: all of a few, the first and last of many.
+
+    >>> some(["a", "b"]), some(["a", "b", "c", "d"])
+    ('a, b', 'a … d (4 layers)')
+    """
+    return ", ".join(names) if len(names) <= most else f"{names[0]} … {names[-1]} ({len(names)} layers)"
 
 
 def _buffers_follow_their_module(

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
 from statistics import median
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -103,6 +103,30 @@ class Profile:
             "weight_batches": self.weight_batches,
         }
 
+    @classmethod
+    def from_json(cls, content: Mapping[str, Any]) -> Profile:
+        """Reads what `to_json` wrote.
+
+        >>> Profile.from_json(Profile(("a", "b"), ((1.0, 2.0),), (8,), 8).to_json()).importance
+        {'a': 1.0, 'b': 2.0}
+        """
+        try:
+            rows = tuple(tuple(float(value) for value in row) for row in content["batches"])
+            found = cls(
+                tuple(content["layers"]),
+                rows,
+                tuple(int(size) for size in content["batch_sizes"]),
+                int(content["num_examples"]),
+                bool(content.get("weight_batches", False)),
+            )
+        except (KeyError, TypeError, ValueError) as problem:
+            raise LayerError(
+                f"these are not a site's layer scores as Profile.to_json writes them: {problem}"
+            ) from problem
+        if not rows or any(len(row) != len(found.layers) for row in rows) or len(found.batch_sizes) != len(rows):
+            raise LayerError("a site's layer scores need one row a batch and one number a layer")
+        return found
+
 
 @dataclass(frozen=True)
 class Combined:
@@ -181,7 +205,11 @@ def _first_positive(values: Sequence[float]) -> float:
     return next(value for value in values if value > 0)
 
 
-def _dominating_site(rows: Mapping[str, Sequence[float]], share: float = 0.8) -> list[str]:
+DOMINATES = 0.8
+"""A site that supplies more of the summed sensitivity than this decides alone."""
+
+
+def _dominating_site(rows: Mapping[str, Sequence[float]], share: float = DOMINATES) -> list[str]:
     totals = {site: math.fsum(row) for site, row in rows.items()}
     site = max(totals, key=totals.__getitem__)
     if len(totals) > 1 and totals[site] > share * math.fsum(totals.values()):
@@ -217,8 +245,16 @@ class ScoreRecorder:
         self._batch_sizes: list[int] = []
 
     @torch.no_grad()
-    def record(self, gradients: Mapping[str, Tensor | None] | None = None, batch_size: int = 1) -> None:
-        """Takes one batch's scores from the given gradients, or from the parameters' `.grad`."""
+    def record(
+        self,
+        gradients: Mapping[str, Tensor | None] | None = None,
+        batch_size: int = 1,
+        scale: float | Tensor | None = None,
+    ) -> None:
+        """Takes one batch's scores from the given gradients, or from the parameters' `.grad`.
+
+        `scale`: what mixed precision has multiplied these gradients by.
+        """
         if gradients is None:
             found = [parameter.grad for parameter in self._parameters]
         else:
@@ -237,6 +273,8 @@ class ScoreRecorder:
             norms = values if len(present) == len(self.names) else norms.to(values.device)
             if norms is not values:
                 norms[present] = values
+            if scale is not None:
+                norms = norms / scale
             touched |= {
                 self.names[i]: (gradient != 0).any(dim=1).sum()
                 for i, gradient in zip(present, dense, strict=True)

@@ -61,8 +61,8 @@ def _in_step(job: TrainJob) -> bool:
     """Whether all parameters have taken the same number of steps: a stack counts once a model."""
     for slot in job.optimizer.counts:
         known = job.state.get(slot, {})
-        held = [known[name] for name in job.learner.trainable(job.only) if name in known]
-        if any(count is not held[0] and count != held[0] for count in held):
+        held = [known.get(name) for name in job.learner.trainable(job.only)]
+        if any(count is not held[0] and (count is None or held[0] is None or count != held[0]) for count in held):
             return False
     return True
 
