@@ -30,7 +30,6 @@ import math
 import os
 import platform
 import shutil
-import signal
 import statistics
 import subprocess
 import sys
@@ -183,10 +182,11 @@ def measure(contender: Contender, work: str, core: int) -> Measured:
         said = log.read().splitlines()
     found = [line.removeprefix("RESULT ") for line in said if line.startswith("RESULT ")]
     if process.returncode or not found:
-        why = (
-            f"stopped after {TIME_LIMIT:.0f} s" if process.returncode == -signal.SIGKILL else (said or ["nothing"])[-1]
-        )
-        raise BrokenError(f"run failed: {why[:200]}")
+        if time.monotonic() - started > TIME_LIMIT:
+            raise BrokenError(f"run failed: not done after {TIME_LIMIT:.0f} s")
+        if process.returncode < 0:
+            raise BrokenError(f"run failed: ended from outside by signal {-process.returncode}")
+        raise BrokenError(f"run failed: {(said or ['it said nothing'])[-1][:200]}")
     told = json.loads(found[-1])
     marks, runs = told["marks"], told["runs"]
     rounds = [after - before for before, after in itertools.pairwise(marks)]

@@ -72,10 +72,18 @@ def main() -> None:
 
     @server_app.main()
     def serve(grid: Grid, context: Context) -> None:
-        strategy = FedAvg(fraction_evaluate=0.0, min_available_nodes=work.sites)
+        # All sites by number: a share is one of the nodes registered so far, which need not be all in the first round.
+        strategy = FedAvg(
+            fraction_evaluate=0.0,
+            min_train_nodes=work.sites,
+            min_available_nodes=work.sites,
+            train_metrics_aggr_fn=lambda replies, _: MetricRecord(
+                {"steps": sum(r["metrics"]["steps"] for r in replies)}
+            ),
+        )
         initial = ArrayRecord(model.state_dict())
         result = strategy.start(grid, initial, num_rounds=work.rounds, evaluate_fn=evaluate_merged)
-        steps = sum(round(float(metrics["steps"]) * work.sites) for metrics in result.train_metrics_clientapp.values())
+        steps = sum(int(metrics["steps"]) for metrics in result.train_metrics_clientapp.values())
         watch.report(version("flwr"), losses, steps)
 
     resources = {"init_args": {"num_cpus": 1}, "client_resources": {"num_cpus": 1.0, "num_gpus": 0.0}}
