@@ -39,7 +39,12 @@ window.addEventListener("resize", () => {
   drawCurves();
   drawWhatIf();
 });
-window.addEventListener("beforeprint", () => { for (const box of document.querySelectorAll("details")) box.open = true; });
+let opened = [];
+window.addEventListener("beforeprint", () => {
+  opened = [...document.querySelectorAll("details:not([open])")];
+  for (const box of opened) box.open = true;
+});
+window.addEventListener("afterprint", () => { for (const box of opened) box.open = false; });
 
 $("pick-metric").value = data.metric;
 document.querySelectorAll("table.sortable").forEach((table) => table.tHead && makeSortable(table));
