@@ -40,7 +40,18 @@ from playerfl.report.wording import (
 )
 from playerfl.version import __version__
 
-_SCRIPTS = ("cut.js", "page.js")
+# One after the other they are one script; the last one starts it.
+_SCRIPTS = (
+    "cut.js",
+    "basics.js",
+    "sorting.js",
+    "chart.js",
+    "ranks.js",
+    "sites.js",
+    "curves.js",
+    "what_if.js",
+    "page.js",
+)
 
 
 def page(report: Report, title: str) -> str:

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
 from playerfl.report.comparison import LOWER_IS_BETTER
 from playerfl.report.figures import COLOURS, draw_profile
@@ -89,6 +90,13 @@ def table_figure(table: Table) -> Drawn:
         panel.set_axisbelow(True)
         panel.spines[["top", "right"]].set_visible(False)
     figure.supxlabel(table_title(table.kind, table.metric), fontsize=10)
+    if table.printed:
+        marks = [
+            Line2D([], [], marker=marker, color=colour, markerfacecolor=face, linestyle="")
+            for marker, colour, face in (("o", COLOURS[0], COLOURS[0]), ("D", COLOURS[5], "none"))
+        ]
+        words = ["these runs, 95 % interval", "printed in the paper"]
+        figure.legend(marks, words, loc="outside upper center", ncols=2, frameon=False, fontsize=9)
     return figure, axes
 
 
