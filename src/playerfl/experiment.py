@@ -19,7 +19,7 @@ from playerfl.federation.client import TrainingPlan
 from playerfl.layers.layer_map import BatchNormStatistics, TiePolicy
 from playerfl.learning.optimizers import SGD, AdamW
 from playerfl.tasks import TASKS
-from playerfl.tasks.load import load_task
+from playerfl.tasks.load import load_object, load_task, names_object
 from playerfl.tasks.task import DataOptions, Task
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -124,7 +124,7 @@ class Experiment(BaseModel):
 
     def build_algorithm(self) -> Algorithm:
         arguments = {key: value for key, value in self.algorithm.items() if key != "name"}
-        return ALGORITHMS[self.algorithm["name"]](**arguments)
+        return find_algorithm(self.algorithm["name"])(**arguments)
 
     def data_options(self, task: Task) -> DataOptions:
         return validated(task.options, self.data, "data")
@@ -133,6 +133,18 @@ class Experiment(BaseModel):
 def find_task(name: str) -> Task:
     """A bundled task, a folder of data, or a task in a Python file; see `load_task`."""
     return load_task(name)
+
+
+def find_algorithm(name: str) -> type[Algorithm]:
+    """A bundled algorithm, or one's own as FILE.py:NAME or module:NAME."""
+    if name in ALGORITHMS:
+        return ALGORITHMS[name]
+    if not isinstance(name, str) or not names_object(name):
+        raise ConfigError(f"{one_of(name, ALGORITHMS, 'algorithm')}, or FILE.py:NAME")
+    found = load_object(name)
+    if not (isinstance(found, type) and issubclass(found, Algorithm) and dataclasses.is_dataclass(found)):
+        raise ConfigError(f"{name} is not an algorithm: a frozen dataclass derived from playerfl.algorithms.Algorithm")
+    return found
 
 
 def read_toml(path: Path) -> dict[str, Any]:
@@ -198,17 +210,15 @@ def _resolved_algorithm(given: Any) -> dict[str, Any]:
     if not isinstance(table, Mapping):
         raise ConfigError(f"algorithm must be a table with a name, not {given!r}")
     name = table.get("name", "player_fl")
-    if name not in ALGORITHMS:
-        raise ConfigError(one_of(name, ALGORITHMS, "algorithm"))
-    schema = _algorithm_schema(name)
-    options = validated(schema, {k: v for k, v in table.items() if k != "name"}, f"algorithm {name}")
-    return {"name": name, **ALGORITHMS[name](**options.model_dump()).__dict__}
+    kind: Any = find_algorithm(name)
+    options = validated(_algorithm_schema(kind), {k: v for k, v in table.items() if k != "name"}, f"algorithm {name}")
+    return {"name": name, **kind(**options.model_dump()).__dict__}
 
 
 @cache
-def _algorithm_schema(name: str) -> type[BaseModel]:
-    fields: dict[str, Any] = algorithm_options(ALGORITHMS[name])
-    return create_model(name, __config__=_STRICT, **fields)
+def _algorithm_schema(kind: Any) -> type[BaseModel]:
+    fields: dict[str, Any] = algorithm_options(kind)
+    return create_model(kind.__name__, __config__=_STRICT, **fields)
 
 
 def _resolved_data(task: Task, given: Any) -> dict[str, Any]:

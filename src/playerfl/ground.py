@@ -14,7 +14,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from playerfl.data.checks import check_sites, check_targets
 from playerfl.data.examples import SiteData
 from playerfl.data.sites import describe
-from playerfl.errors import ConfigError, DataError
+from playerfl.errors import ConfigError, DataError, PlayerflError
 from playerfl.experiment import Experiment, find_task
 from playerfl.federation.messages import ClientId
 from playerfl.layers.derive import call_model
@@ -120,8 +120,16 @@ def _entries(model: nn.Module) -> Weights:
 
 
 def seeded_model(seed: int, task: Task, options: DataOptions) -> nn.Module:
-    with own_randomness(seed_for(seed, "init")):
-        model = task.build_model(options)
+    try:
+        with own_randomness(seed_for(seed, "init")):
+            model = task.build_model(options)
+    except PlayerflError:
+        raise
+    except Exception as problem:  # whatever a stranger's model does not stand
+        said = " ".join(str(problem).split())
+        raise ConfigError(
+            f"the model of task {task.name!r} cannot be built: {type(problem).__name__}: {said}"
+        ) from problem
     if not isinstance(model, nn.Module):
         raise ConfigError(f"the model of task {task.name!r} must be an nn.Module, not {type(model).__name__}")
     if not any(parameter.requires_grad for parameter in model.parameters()):

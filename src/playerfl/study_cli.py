@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -56,16 +57,17 @@ def study(
     """
     from playerfl.data.directory import use_data_directory
     from playerfl.studies.campaign import prepare
-    from playerfl.studies.conduct import conduct, read_study, result_of
+    from playerfl.studies.conduct import check_backend, conduct, read_study, result_of
     from playerfl.studies.display import shown_study
 
     plan, path = read_study(file, out)
+    check_backend(plan, backend, ray_address)
     with use_data_directory(data_dir):
-        prepared = prepare(plan)
-        if dry_run:
-            _estimate(prepared, path, workers, retry_failed=retry_failed, as_json=as_json)
-            return
         try:
+            prepared = prepare(plan)
+            if dry_run:
+                _estimate(prepared, path, workers, retry_failed=retry_failed, as_json=as_json)
+                return
             with shown_study(quiet=quiet) as watch:
                 directory = conduct(
                     prepared,
@@ -78,7 +80,8 @@ def study(
                     data_dir=data_dir,
                 )
         except KeyboardInterrupt:
-            _say(f"interrupted; what is finished is kept: continue with  playerfl study {path}")
+            begun = path if (path / "study.toml").is_file() else file
+            _say(f"interrupted; what is finished is kept: continue with  playerfl study {begun}")
             sys.exit(130)
     result = result_of(directory)
     _show(plan, result, directory.num_strangers, as_json=as_json)
@@ -119,7 +122,8 @@ def _show(plan: Study, result: StudyResult, strangers: int, *, as_json: bool) ->
 def _estimate(prepared: Prepared, path: Path, workers: int | None, *, retry_failed: bool, as_json: bool) -> None:
     from playerfl.studies.estimate import estimate, print_estimate
 
-    found = estimate(prepared, path, workers, retry_failed=retry_failed)
+    # A worker begins as this process did: it starts, and reads the data.
+    found = estimate(prepared, path, workers, retry_failed=retry_failed, start=time.process_time())
     if as_json:
         typer.echo(json.dumps(found.as_json(), indent=1))
     else:

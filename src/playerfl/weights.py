@@ -30,7 +30,7 @@ def _mean_of(tensors: Sequence[tuple[Tensor, float]]) -> Tensor:
     first = tensors[0][0]
     if not first.is_floating_point():
         return torch.stack([tensor for tensor, _ in tensors]).amax(0)
-    if all(torch.equal(tensor, first) for tensor, _ in tensors):
+    if all(torch.equal(tensor, first) for tensor, _ in tensors[1:]):
         # No sum: in float64 three thirds need not be one, and 0.0 + -0.0 loses its sign.
         return first.clone()
     total = sum(share for _, share in tensors)

@@ -238,7 +238,8 @@ def test_what_cannot_be_stacked_falls_back_and_says_so(case: str) -> None:
     assert reason in note
     left_to_auto = run(task, "fedavg", "auto", rounds=1)
     assert left_to_auto.data["trainer"] == "loop"
-    assert not [note for note in left_to_auto.data["notes"] if "stacked" in note]
+    said = any("stacked" in note for note in left_to_auto.data["notes"])
+    assert said == stackable.pays(build()), "told where it would have paid"
     assert asked.score_rows == left_to_auto.score_rows
 
 

@@ -34,8 +34,11 @@ def test_another_choice_data_or_software_is_another_cell() -> None:
         cell_of(EXPERIMENT, {**data, "partition_hash": "0"}, made_with),
         cell_of(EXPERIMENT, {**data, "model": {}}, made_with),
         cell_of(EXPERIMENT, data, {**made_with, "torch": "1.0"}),
+        cell_of(EXPERIMENT, data, {**made_with, "results": 0}),
+        cell_of(EXPERIMENT, data, {**made_with, "code": {"player_fl": "0"}}),
+        cell_of(EXPERIMENT, data, made_with, keep_weights=True),
     ]
-    assert len({CELL.key, *(other.key for other in others)}) == 7
+    assert len({CELL.key, *(other.key for other in others)}) == 10
     assert cell_of(Experiment.resolve(TABLE), data, software()) == CELL
 
 

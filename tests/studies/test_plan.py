@@ -47,19 +47,18 @@ def test_a_task_and_an_algorithm_may_have_settings_of_their_own() -> None:
         {
             **SMALL,
             "tasks": ["synthetic", {"name": "synthetic", "rounds": 5, "training": {"local_epochs": 2}}],
-            "algorithms": ["fedper", {"name": "fedper", "personal_layers": 2, "learning_rates": [0.5]}],
+            "algorithms": ["fedper", {"name": "fedper", "personal_layers": 2, "learning_rates": [0.5, 0.1]}],
         }
     )
     assert [(line.task, line.algorithm) for line in study.lines][-1] == (
         "synthetic rounds=5 training={'local_epochs': 2}",
-        "fedper personal_layers=2 learning_rates=[0.5]",
+        "fedper personal_layers=2 learning_rates=[0.5, 0.1]",
     )
     last = study.lines[-1]
     assert (last.experiment.rounds, last.experiment.training.local_epochs) == (5, 2)
     assert last.experiment.training.batch_size == 16
     assert last.experiment.algorithm["personal_layers"] == 2
-    assert last.rates == (0.5,)
-    assert last.tuning == []
+    assert last.rates == (0.5, 0.1)
 
 
 def test_without_rates_the_tasks_own_are_taken_and_nothing_is_tuned() -> None:
@@ -82,7 +81,7 @@ def test_without_rates_the_tasks_own_are_taken_and_nothing_is_tuned() -> None:
         ({"tasks": [{"name": "synthetic", "data": {"color": 1}}]}, "unknown key 'color'"),
         ({"tasks": ["synthetic", "synthetic"]}, "task 'synthetic' is in the study twice"),
         ({"algorithms": ["fedavgg"]}, "unknown algorithm 'fedavgg'; did you mean 'fedavg'"),
-        ({"algorithms": "papers"}, "unknown algorithms 'papers'; did you mean 'paper'"),
+        ({"algorithms": "papers"}, "unknown algorithm 'papers'; did you mean 'paper'"),
         ({"algorithms": [{"name": "fedavg", "mu": 1}]}, "unknown key 'mu'"),
         ({"algorithms": ["local", "local"]}, "algorithm 'local' is in the study twice"),
         ({"learning_rates": "papper"}, "learning_rates = 'papper' must be \"paper\" or a list"),
@@ -91,6 +90,11 @@ def test_without_rates_the_tasks_own_are_taken_and_nothing_is_tuned() -> None:
         ({"learning_rates": [0.1, float("nan")]}, "must be .* a list of numbers above 0"),
         ({"learning_rates": []}, "must be .* a list of numbers above 0"),
         ({"learning_rates": [0.1, 0.1]}, "has a rate twice"),
+        (
+            {"algorithms": ["local", {"name": "fedavg", "learning_rates": [0.1]}]},
+            "fedavg tries 1 learning rate and local 2 learning rates on synthetic; give every algorithm as many",
+        ),
+        ({"algorithms": ["paper", "local"]}, "algorithm 'local' is in the study twice"),
         ({"seeds": 0}, "seeds is empty"),
         ({"seeds": "many"}, "seeds = 'many' must be a number of seeds, or a list"),
         ({"seeds": [1, 1]}, "seeds has a seed twice"),

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 import playerfl
+from playerfl.algorithms import ALGORITHMS, FedAvg
 from playerfl.errors import PlayerflError
 from playerfl.locking import DirectoryLock
 from playerfl.studies.campaign import prepare
@@ -94,7 +96,9 @@ def test_a_failed_run_spoils_no_other_and_is_tried_again_on_demand(tmp_path: Pat
     changes = {"tasks": [task], "settings": {"rounds": 2, "training": {"batch_size": 16}}, "algorithms": ["local"]}
     bad.touch()
     found = run(tmp_path / "o", **changes)
-    assert [(f.seed, f.reason) for f in found.failures] == [(3, "RuntimeError: this seed is unlucky")]
+    (failure,) = found.failures
+    assert failure.seed == 3
+    assert failure.reason.endswith("cannot be built: RuntimeError: this seed is unlucky")
     assert [r.experiment["seed"] for r in found.results] == [1, 2]
     kept = json.loads(next((tmp_path / "o" / "failed").iterdir()).read_text())
     assert kept["experiment"]["seed"] == 3
@@ -127,6 +131,51 @@ def test_models_are_kept_on_demand(tmp_path: Path) -> None:
     single = playerfl.run("synthetic", "local", seed=1, learning_rate=0.01, settings=SMALL["settings"])
     weight = single.weights["site-0"]
     assert all(weight[name].equal(tensor) for name, tensor in found.results[0].weights["site-0"].items())
+
+    before = stamps(tmp_path / "o")
+    run(tmp_path / "o", algorithms=["local"], learning_rates=[0.01], seeds=1)
+    assert len({**stamps(tmp_path / "o"), **before}) == 2, "a run without models is another"
+
+
+OWN_ALGORITHM = """
+from dataclasses import dataclass
+from playerfl.algorithms import FedAvg
+
+@dataclass(frozen=True)
+class Mine(FedAvg):
+    strength: float = 1.0
+"""
+
+
+def test_ones_own_algorithm_in_a_file_is_known_to_workers_and_its_text_is_part_of_the_runs_name(tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text(OWN_ALGORITHM)
+    name = f"{file}:Mine"
+    changes = {"algorithms": ["fedavg", {"name": name, "strength": 2.0}], "learning_rates": [0.01], "seeds": 1}
+    found = run(tmp_path / "o", **changes, backend="processes", workers=1)
+    theirs, mine = found.results
+    assert mine.score_rows == theirs.score_rows
+    assert mine.experiment["algorithm"] == {"name": name, "strength": 2.0}
+    before = stamps(tmp_path / "o")
+    file.write_text(f"{OWN_ALGORITHM}    weakness: float = 0.0\n")
+    run(tmp_path / "o", **changes)
+    after = stamps(tmp_path / "o")
+    assert len(after) == 3, "fedavg is the same, the changed file gives another run"
+    assert {**after, **before} == after
+
+
+def test_an_algorithm_that_only_this_process_knows_needs_the_serial_backend(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @dataclass(frozen=True)
+    class Mine(FedAvg):
+        pass
+
+    monkeypatch.setitem(ALGORITHMS, "mine", Mine)
+    changes = {"algorithms": ["mine"], "learning_rates": [0.01], "seeds": 1}
+    with pytest.raises(PlayerflError, match=r"call it FILE.py:NAME, or take the backend serial"):
+        run(tmp_path / "o", **changes, backend="processes")
+    assert len(run(tmp_path / "o", **changes).results) == 1
 
 
 def test_a_second_process_is_refused(tmp_path: Path) -> None:
@@ -175,12 +224,12 @@ def test_a_study_under_way_says_what_is_missing(tmp_path: Path) -> None:
 
 def test_an_estimate_counts_runs_and_writes_nothing(tmp_path: Path) -> None:
     prepared = prepare(Study.resolve({**SMALL, "algorithms": "all"}))
-    found = estimate(prepared, tmp_path / "o", workers=2)
+    found = estimate(prepared, tmp_path / "o", workers=2, start=3.0)
     assert not (tmp_path / "o").exists()
     told = found.as_json()
     assert told["runs_left"] == 19 * (2 * 2 + 3)
     assert all(line["seconds_per_run"] > 0 for line in told["lines"])
-    assert told["seconds"] == pytest.approx(sum(7 * line["seconds_per_run"] for line in told["lines"]) / 2)
+    assert told["seconds"] == pytest.approx(sum(7 * line["seconds_per_run"] for line in told["lines"]) / 2 + 3.0)
     run(tmp_path / "o")
     found = estimate(prepare(Study.resolve({**SMALL, "seeds": 5})), tmp_path / "o")
     assert [line["evaluation"] for line in found.as_json()["lines"]] == [

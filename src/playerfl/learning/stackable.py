@@ -22,13 +22,13 @@ SMALL = 50_000
 def choose_trainer(
     wanted: Literal["auto", "loop", "stacked"], learner: Learner, inputs: Any, targets: Tensor
 ) -> tuple[Trainer, str | None]:
-    """The trainer for a model, and a sentence where "stacked" was asked for and cannot be had."""
+    """The trainer for a model, and a sentence where stacking was asked for, or would pay, and cannot be had."""
     if wanted == "loop" or (wanted == "auto" and not pays(learner.model)):
         return "loop", None
     reason = reason_against(learner, inputs, targets)
     if reason is None:
         return "stacked", None
-    return "loop", f"sites train one by one, not stacked: {reason}" if wanted == "stacked" else None
+    return "loop", f"sites train one by one, not stacked: {reason}"
 
 
 def pays(model: nn.Module) -> bool:

@@ -33,6 +33,8 @@ class Lost:
 
     group: Group
     reason: str
+    blame: bool = True
+    """Whether the group may be the reason: not where a whole machine went away."""
 
 
 @dataclass(frozen=True)

@@ -31,18 +31,18 @@ class Prepared:
     data: Mapping[str, Any]
     """Descriptions of the sites, by `data_name`."""
     together: Mapping[str, int]
-    parameters: Mapping[str, int]
+    model_bytes: Mapping[str, int]
 
     def units(self, line: Line) -> float:
         """The work of one run as far as sizes tell it."""
         name = data_name(line.experiment)
         rows = sum(parts["train"]["examples"] for parts in self.data[name]["sites"].values())
-        return float(line.experiment.rounds * line.experiment.training.local_epochs * rows * self.parameters[name])
+        return float(line.experiment.rounds * line.experiment.training.local_epochs * rows * self.model_bytes[name])
 
 
 def prepare(study: Study) -> Prepared:
     """Reads every task's data once and refuses, before anything is written, what cannot be run."""
-    data, together, parameters = {}, {}, {}
+    data, together, model_bytes = {}, {}, {}
     grounds = Grounds()
     for line in sorted(study.lines, key=lambda line: data_name(line.experiment)):
         ground = grounds.of(line.experiment)
@@ -51,8 +51,8 @@ def prepare(study: Study) -> Prepared:
         data[name] = ground.description
         setting = study.seeds_per_group
         together[name] = runs_together(ground) if setting == "auto" else setting
-        parameters[name] = num_bytes(ground.initial)
-    return Prepared(study, data, together, parameters)
+        model_bytes[name] = num_bytes(ground.initial)
+    return Prepared(study, data, together, model_bytes)
 
 
 @dataclass
@@ -140,7 +140,8 @@ class Campaign:
         cells = [self.directory.cell(experiment) for experiment in experiments]
         status.done[stage] = sum(cell.key in self._finished for cell in cells)
         status.failed[stage] = sum(cell.key in self._failed for cell in cells)
-        status.pending = [cell for cell in cells if cell.key not in self._finished | self._failed]
+        known = self._finished | self._failed
+        status.pending = [cell for cell in cells if cell.key not in known]
         if stage == "tuning" and not status.pending:
             self._enter(status, "evaluation")
 
@@ -183,7 +184,7 @@ class Campaign:
     def _after_loss(self, status: LineStatus, lost: Lost) -> list[Group]:
         """The same once more, then run by run; a cell over which workers keep dying has failed."""
         group = lost.group
-        group.losses += 1
+        group.losses += lost.blame
         if group.losses >= _MOST_LOSSES:
             reason = f"{lost.reason}, {group.losses} times"
             self._keep(status, Done(group, [Outcome(cell.key, reason=reason) for cell in group.cells]))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,9 +20,12 @@ from playerfl.experiment import Experiment, find_task
 from playerfl.ground import seeded_model
 from playerfl.results import Row, RunResult, digest_of
 from playerfl.single_run import InMemory
+from playerfl.tasks.load import code_hash, names_object
 from playerfl.weights import Weights
 
 FORMAT = "playerfl cell 1"
+RESULTS = 1
+"""To be raised with every change of this package that changes the bits of a result."""
 
 
 @dataclass(frozen=True)
@@ -33,20 +36,29 @@ class Cell:
     experiment: Experiment
 
 
-def software() -> dict[str, str]:
-    """What besides the experiment and the data decides the bits of a result."""
-    return {"format": FORMAT, "torch": torch.__version__}
+def software(names: Iterable[str] = ()) -> dict[str, Any]:
+    """What besides the experiment and the data decides the bits of a result.
+
+    `names`: of tasks and algorithms; the files of those that are one's own belong to it.
+    """
+    code = {name: code_hash(name) for name in sorted(set(names)) if names_object(name)}
+    return {"format": FORMAT, "results": RESULTS, "torch": torch.__version__, "code": code}
 
 
-def cell_of(experiment: Experiment, data: Mapping[str, Any], made_with: Mapping[str, str]) -> Cell:
+def cell_of(
+    experiment: Experiment, data: Mapping[str, Any], made_with: Mapping[str, Any], *, keep_weights: bool = False
+) -> Cell:
     """The cell of an experiment on data with this description (see `Ground`)."""
-    decides = {
+    own = (experiment.task, experiment.algorithm["name"])
+    decides: dict[str, Any] = {
         "experiment": experiment.model_dump(mode="json"),
         "partition": data["partition_hash"],
         "model": data["model"],
         "trainer": data["trainer"],
-        "software": dict(made_with),
+        "software": {**made_with, "code": {name: made_with["code"][name] for name in own if name in made_with["code"]}},
     }
+    if keep_weights:
+        decides["keep_weights"] = True
     text = json.dumps(decides, sort_keys=True)
     return Cell(hashlib.blake2b(text.encode(), digest_size=16).hexdigest(), experiment)
 

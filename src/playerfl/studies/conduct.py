@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from playerfl.algorithms import ALGORITHMS
 from playerfl.data.directory import use_data_directory
 from playerfl.errors import ConfigError, one_of
 from playerfl.experiment import read_toml
 from playerfl.results import RunResult
 from playerfl.studies.backend import Backend, Serial
 from playerfl.studies.campaign import Campaign, Prepared, Watcher, prepare
-from playerfl.studies.cell import software
 from playerfl.studies.directory import Failure, StudyDirectory
 from playerfl.studies.group import Orders
 from playerfl.studies.plan import Study
@@ -117,14 +117,10 @@ def conduct(
     data_dir: Path | None = None,
 ) -> StudyDirectory:
     """Runs what is missing of a study in its directory; every finished run is kept at once."""
-    if backend not in BACKENDS:
-        raise ConfigError(one_of(backend, BACKENDS, "backend"))
-    if ray_address is not None and backend != "ray":
-        raise ConfigError(f"a Ray address ({ray_address}) goes with the backend ray, not {backend}")
+    check_backend(prepared.study, backend, ray_address)
     if workers is not None and workers < 1:
         raise ConfigError(f"workers must be at least 1, not {workers}")
-    StudyDirectory.check_free(path)
-    directory = StudyDirectory(path, prepared.study, software(), prepared.data)
+    directory = StudyDirectory.of(path, prepared.study, prepared.data)
     directory.begin()
     try:
         campaign = Campaign(directory, prepared, retry_failed=retry_failed)
@@ -141,6 +137,21 @@ def conduct(
     finally:
         directory.end()
     return directory
+
+
+def check_backend(study: Study, backend: str, ray_address: str | None = None) -> None:
+    """Refuses what cannot run this study."""
+    if backend not in BACKENDS:
+        raise ConfigError(one_of(backend, BACKENDS, "backend"))
+    if ray_address is not None and backend != "ray":
+        raise ConfigError(f"a Ray address ({ray_address}) goes with the backend ray, not {backend}")
+    for line in study.lines:
+        name = line.experiment.algorithm["name"]
+        if backend != "serial" and name in ALGORITHMS and ALGORITHMS[name].__module__.split(".")[0] != "playerfl":
+            raise ConfigError(
+                f"algorithm {name!r} was added to ALGORITHMS in this process, workers do not know it; "
+                "keep it in a file and call it FILE.py:NAME, or take the backend serial"
+            )
 
 
 @contextmanager

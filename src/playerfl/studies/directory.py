@@ -18,7 +18,7 @@ from playerfl.errors import RunDirectoryError
 from playerfl.experiment import Experiment
 from playerfl.locking import DirectoryLock
 from playerfl.results import RunResult
-from playerfl.studies.cell import Cell, cell_of, read_cell
+from playerfl.studies.cell import Cell, cell_of, read_cell, software
 from playerfl.studies.group import Outcome
 from playerfl.studies.plan import Line, Study
 from playerfl.studies.rates import choose_rate, tuned_loss, validation_losses
@@ -48,13 +48,20 @@ class Failure:
 class StudyDirectory:
     """A study and what is done of it. One file a finished run, named by everything that decides its result."""
 
-    def __init__(self, path: Path, study: Study, software: Mapping[str, str], data: Mapping[str, Any]) -> None:
+    def __init__(self, path: Path, study: Study, software: Mapping[str, Any], data: Mapping[str, Any]) -> None:
         """`data`: what is known of the sites of each task, by `data_name`."""
         self.path = path
         self.study = study
         self.software = dict(software)
         self.data = dict(data)
         self._lock = DirectoryLock(path)
+
+    @classmethod
+    def of(cls, path: Path, study: Study, data: Mapping[str, Any]) -> StudyDirectory:
+        """Where a study is, or is going to be; refuses a place that holds something else."""
+        cls._check_free(path)
+        names = (n for line in study.lines for n in (line.experiment.task, line.experiment.algorithm["name"]))
+        return cls(path, study, software(names), data)
 
     @classmethod
     def open(cls, path: Path | str) -> StudyDirectory:
@@ -70,8 +77,7 @@ class StudyDirectory:
         return cls(path, study, _read_json(path / "software.json"), data)
 
     @staticmethod
-    def check_free(path: Path) -> None:
-        """Refuses a place that holds something other than a study."""
+    def _check_free(path: Path) -> None:
         if path.exists() and not path.is_dir():
             raise RunDirectoryError(f"{path} is a file; give a directory for --out")
         strangers = [entry.name for entry in path.iterdir()] if path.is_dir() else []
@@ -118,7 +124,8 @@ class StudyDirectory:
         self._lock.release()
 
     def cell(self, experiment: Experiment) -> Cell:
-        return cell_of(experiment, self.data[data_name(experiment)], self.software)
+        data = self.data[data_name(experiment)]
+        return cell_of(experiment, data, self.software, keep_weights=self.study.keep_weights)
 
     @property
     def finished(self) -> set[str]:
@@ -229,7 +236,8 @@ class StudyDirectory:
     def failures(self, rates: Mapping[tuple[str, str], float | None] | None = None) -> list[Failure]:
         """What could not be run, and why; give `chosen_rates` if they are at hand."""
         rates = self.chosen_rates if rates is None else rates
-        finished, failed = self.finished, self.failed
+        failed = self.failed
+        known = self.finished | failed
         found = []
         for line in self.study.lines:
             rate = rates[line.task, line.algorithm]
@@ -239,7 +247,7 @@ class StudyDirectory:
                     reason = _read_json(self.path / "failed" / f"{key}.json")["reason"]
                     at = experiment.training.learning_rate
                     found.append(Failure(line.task, line.algorithm, at, experiment.seed, reason, key))
-            if rate is None and all(self.cell(e).key in finished | failed for e in line.tuning):
+            if rate is None and all(self.cell(e).key in known for e in line.tuning):
                 reason = "no learning rate gave a finite validation loss; try smaller ones"
                 found.append(Failure(line.task, line.algorithm, None, None, reason))
         return found

@@ -22,7 +22,6 @@ from playerfl.learning.job import EvalJob, Job, Scores, Trained, TrainJob
 from playerfl.running import limited_threads
 from playerfl.single_run import Run
 from playerfl.studies.campaign import Campaign, LineStatus, Prepared
-from playerfl.studies.cell import software
 from playerfl.studies.directory import StudyDirectory, data_name
 from playerfl.studies.display import duration
 from playerfl.studies.memory import peak, resident
@@ -48,13 +47,15 @@ class Estimate:
     """Of each line, on one core."""
     workers: int
     memory: int
+    start: float
+    """Seconds until a worker trains."""
     calibration: float
     """How long finding this out took."""
 
     @property
     def seconds(self) -> float:
         work = sum(s.left * seconds for s, seconds in zip(self.lines, self.seconds_per_run, strict=True))
-        return work / self.workers
+        return work / self.workers + (self.start if work else 0.0)
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -82,16 +83,17 @@ def _counts(status: LineStatus, stage: Any) -> dict[str, int]:
     return {"runs": total, "done": done, "failed": failed, "missing": total - done - failed}
 
 
-def estimate(prepared: Prepared, path: Path, workers: int | None = None, *, retry_failed: bool = False) -> Estimate:
+def estimate(
+    prepared: Prepared, path: Path, workers: int | None = None, *, retry_failed: bool = False, start: float = 0.0
+) -> Estimate:
     """Counts the runs of a study, and estimates the time of those that are missing.
 
     One run of each line is driven through a few rounds by a trainer that only counts, which gives the number of
     training steps and of scored rows, and the time of everything else. Then a few real steps of every kind are timed,
-    as many models at a time as the study would train together.
+    as many models at a time as the study would train together. `start`: seconds a worker takes to begin.
     """
     since = time.perf_counter()
-    StudyDirectory.check_free(path)
-    directory = StudyDirectory(path, prepared.study, software(), prepared.data)
+    directory = StudyDirectory.of(path, prepared.study, prepared.data)
     lines = Campaign(directory, prepared, retry_failed=retry_failed).lines
     seconds: dict[int, float] = {}
     grounds = Grounds()
@@ -110,6 +112,7 @@ def estimate(prepared: Prepared, path: Path, workers: int | None = None, *, retr
         [seconds[number] for number in range(len(lines))],
         count,
         resident() + count * peak(),
+        start,
         time.perf_counter() - since,
     )
 

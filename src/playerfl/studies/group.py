@@ -57,7 +57,9 @@ def _made_with(device: str, threads: int) -> Mapping[str, Any]:
 def run_group(
     cells: Sequence[Cell], grounds: Grounds, orders: Orders, heard: Callable[[float], None] = lambda share: None
 ) -> list[Outcome]:
-    """Runs cells side by side. If one of them raises, they are run one by one, so that only that one fails.
+    """Runs cells side by side; one that raises fails alone.
+
+    Where it is a tensor operation they share that raises, they are run one by one.
 
     `heard` is told which share of the group's rounds is done.
     """
@@ -99,8 +101,19 @@ def _side_by_side(
             Run(cell.experiment, grounds.of(cell.experiment), record, beside=len(cells))
             for cell, record in zip(cells, records, strict=True)
         ]
-        drive(gather([run.rounds() for run in runs]))
-    return [Outcome(cell.key, record.file, record.wall_seconds) for cell, record in zip(cells, records, strict=True)]
+        problems = drive(gather([_guarded(run) for run in runs]))
+    return [
+        _failed(cell, problem) if problem else Outcome(cell.key, record.file, record.wall_seconds)
+        for cell, record, problem in zip(cells, records, problems, strict=True)
+    ]
+
+
+async def _guarded(run: Run) -> Exception | None:
+    try:
+        await run.rounds()
+    except Exception as problem:
+        return problem
+    return None
 
 
 def _failed(cell: Cell, problem: Exception) -> Outcome:

@@ -18,6 +18,7 @@ from playerfl.algorithms import ALGORITHMS
 from playerfl.errors import ConfigError, one_of
 from playerfl.experiment import Experiment, find_task, merged, read_toml, validated
 from playerfl.studies.rates import paper_grid
+from playerfl.tasks.load import names_object
 
 PAPER_ALGORITHMS = (
     "local", "fedavg", "fedprox", "pfedme", "ditto", "local_adaptation", "fedper", "fedrep", "fedbabu", "fedlp",
@@ -78,7 +79,7 @@ class Study(BaseModel):
             raise ConfigError(
                 f"seed {both[0]} is in seeds and in tuning_seeds; rates must be chosen on other seeds than are reported"
             )
-        _ = study.lines
+        study._check_budgets()
         return study
 
     @classmethod
@@ -99,6 +100,17 @@ class Study(BaseModel):
             )
             if rate is not None and self.learning_rates is not None:
                 raise ConfigError(f"give learning_rates or training.learning_rate = {rate} in [{where}], not both")
+
+    def _check_budgets(self) -> None:
+        """A method that may try more rates than another wins by that alone."""
+        for task in dict.fromkeys(line.task for line in self.lines):
+            own = [line for line in self.lines if line.task == task]
+            odd = next((line for line in own if len(line.rates) != len(own[0].rates)), None)
+            if odd is not None:
+                raise ConfigError(
+                    f"{odd.algorithm} tries {_rate_count(odd)} and {own[0].algorithm} {_rate_count(own[0])} on {task}; "
+                    "give every algorithm as many, or a study of its own"
+                )
 
     @cached_property
     def lines(self) -> tuple[Line, ...]:
@@ -168,15 +180,23 @@ def _named_tables(key: str, given: Any) -> list[dict[str, Any]]:
 
 
 def _algorithm_tables(given: Any) -> list[dict[str, Any]]:
-    if isinstance(given, str):
-        if given not in (*_GROUPS, *ALGORITHMS):
-            raise ConfigError(one_of(given, (*_GROUPS, *ALGORITHMS), "algorithms"))
-        given = _GROUPS.get(given, [given])
+    entries = [given] if isinstance(given, str | Mapping) else given
+    if isinstance(entries, list | tuple):
+        given = [named for entry in entries for named in _members(entry)]
     tables = _named_tables("algorithms", given)
     for table in tables:
         if "learning_rates" in table:
             table["learning_rates"] = _rates(table["learning_rates"], f"learning_rates of {table['name']}")
     return tables
+
+
+def _members(entry: Any) -> Sequence[Any]:
+    """What a name in the list of algorithms stands for: itself, or all of a group."""
+    if not isinstance(entry, str) or entry in ALGORITHMS or names_object(entry):
+        return [entry]
+    if entry not in _GROUPS:
+        raise ConfigError(f"{one_of(entry, (*_GROUPS, *ALGORITHMS), 'algorithm')}, or FILE.py:NAME")
+    return _GROUPS[entry]
 
 
 def _rates(given: Any, where: str) -> list[float] | str:
@@ -203,6 +223,10 @@ def _grid(tried: Any, experiment: Experiment) -> list[float]:
             f"the paper prints no learning rates for {experiment.task!r} (only for {known}); give a list of them"
         )
     return paper_grid(printed, experiment.algorithm["name"])
+
+
+def _rate_count(line: Line) -> str:
+    return f"{len(line.rates)} learning rate{'s' if len(line.rates) > 1 else ''}"
 
 
 def _seeds(key: str, given: Any, first: int) -> list[int]:

@@ -84,7 +84,10 @@ class RayTasks:
         except self._ray.exceptions.RayError as problem:
             # What a run raises is an outcome; this is a worker or a machine that is gone.
             said = str(problem).strip().splitlines()
-            return Lost(group, f"Ray could not run it: {type(problem).__name__}{f', {said[0]}' if said else ''}")
+            errors = self._ray.exceptions
+            machine_went = isinstance(problem, errors.NodeDiedError | errors.LocalRayletDiedError)
+            reason = f"Ray could not run it: {type(problem).__name__}{f', {said[0]}' if said else ''}"
+            return Lost(group, reason, blame=not machine_went)
 
     def close(self) -> None:
         for reference in self._groups:
