@@ -62,9 +62,10 @@ def test_algorithms_do_not_import_each_other() -> None:
     [
         ("import playerfl", ["torch", "numpy", "pandas", "matplotlib", "sklearn"]),
         ("import playerfl.cli", ["torch", "numpy", "pandas", "matplotlib", "sklearn"]),
-        ("import playerfl.studies.conduct", ["pandas", "matplotlib", "sklearn", "ray", "flwr", "torch._dynamo"]),
-        ("import playerfl.probing", ["pandas", "matplotlib", "sklearn", "scipy", "transformers", "lightning"]),
-        ("import playerfl.running", ["pandas", "matplotlib", "sklearn", "ray", "flwr", "torch._dynamo"]),
+        (
+            "import playerfl.studies.conduct, playerfl.probing, playerfl.running",
+            ["pandas", "matplotlib", "sklearn", "scipy", "ray", "flwr", "transformers", "lightning", "torch._dynamo"],
+        ),
         ("import playerfl; playerfl.run('synthetic', 'player_fl', rounds=1)", ["pandas", "sklearn", "torch._dynamo"]),
     ],
 )

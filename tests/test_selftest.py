@@ -9,6 +9,7 @@ from playerfl.learning.job import Pull
 from playerfl.weights import Weights
 
 
+@pytest.mark.slow
 def test_every_identity_holds() -> None:
     findings = selftest.check()
     assert len(findings) > 60

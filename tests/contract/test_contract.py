@@ -19,6 +19,9 @@ from playerfl.federation.messages import Request
 from playerfl.single_run import Progress, Run
 
 every_algorithm = pytest.mark.parametrize("name", ALGORITHMS)
+HARDER = ("batch norm", "convolutional")
+# Those that keep most between rounds; the others are resumed in the slow tests.
+RESUMED_OFTEN = ("fedlama", "fedbabu", "pfedme", "player_fl")
 
 
 def run_over(run: Run, transport: WireTransport) -> playerfl.RunResult:
@@ -36,7 +39,7 @@ def test_two_rounds_give_finite_models_and_scores(name: str, model: str) -> None
 
 
 @every_algorithm
-@pytest.mark.parametrize("model", ["mlp", "batch norm", "convolutional"])
+@pytest.mark.parametrize("model", ["mlp", *(pytest.param(m, marks=pytest.mark.slow) for m in HARDER)])
 def test_a_serialising_reordering_transport_gives_the_same_bits(name: str, model: str) -> None:
     run = build(name, task(model))
     assert_same(run_over(run, WireTransport(run)), federate(name, task(model)))
@@ -85,8 +88,10 @@ class KilledError(Exception):
     pass
 
 
-@every_algorithm
-@pytest.mark.parametrize("model", ["batch norm", pytest.param("convolutional", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "name", [n if n in RESUMED_OFTEN else pytest.param(n, marks=pytest.mark.slow) for n in ALGORITHMS]
+)
+@pytest.mark.parametrize("model", ["mlp", *(pytest.param(m, marks=pytest.mark.slow) for m in HARDER)])
 def test_a_run_stopped_after_any_exchange_resumes_to_the_same_files(name: str, model: str, tmp_path: Path) -> None:
     own = task(model)
     settings = {"training.batch_size": 8, "selection": "round_best"}

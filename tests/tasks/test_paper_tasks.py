@@ -91,18 +91,21 @@ def test_heart_on_the_real_hospitals() -> None:
 
 
 @needs("fashion_mnist")
+@pytest.mark.slow
 def test_fashion_mnist_on_the_real_pictures() -> None:
     result = two_rounds("fashion_mnist", **{"data.rows_per_site": 400})
     assert sum(map(sum, counts(result).values())) == 2000
 
 
 @needs("emnist")
+@pytest.mark.slow
 def test_emnist_on_the_real_letters() -> None:
     result = two_rounds("emnist", **{"data.rows_per_site": 400})
     assert sum(map(sum, counts(result).values())) == 2000
 
 
 @needs("cifar10")
+@pytest.mark.slow
 def test_cifar10_on_the_real_pictures() -> None:
     result = two_rounds("cifar10", **{"data.rows_per_site": 200, "training.batch_size": 32})
     assert sum(map(sum, counts(result).values())) == 1000
