@@ -17,6 +17,7 @@ from playerfl.errors import ConfigError, PlayerflError, one_of
 from playerfl.probe_cli import add_probe_commands
 from playerfl.report_cli import REPORT_EXAMPLES, report
 from playerfl.study_cli import STUDY_EXAMPLES, study
+from playerfl.thresholds_cli import THRESHOLDS_EXAMPLES, thresholds
 from playerfl.version import __version__
 
 if TYPE_CHECKING:
@@ -48,6 +49,7 @@ app.add_typer(data_app)
 app.command(epilog=STUDY_EXAMPLES)(study)
 app.command(epilog=REPORT_EXAMPLES)(report)
 add_probe_commands(app)
+app.command(epilog=THRESHOLDS_EXAMPLES)(thresholds)
 
 
 def main() -> None:

@@ -15,13 +15,14 @@ from playerfl.report.collected import Collected, Gap
 from playerfl.results import SCORE_COLUMNS, RunResult
 from playerfl.run_directory import RunDirectory
 from playerfl.running import COMPARISON
+from playerfl.studies.archive import ARCHIVE, read_archive
 from playerfl.studies.directory import StudyDirectory
 
 STUDY_FILE = "study.toml"
 
 
 def collect(path: Path | str) -> Collected:
-    """The runs in a run directory, in a comparison, in a study, or in a folder of such at any depth.
+    """The runs in a run directory, in a comparison, in a study, in an archive, or in a folder of such at any depth.
 
     Models are not read: a report needs none. A run that is not finished or cannot be read is listed with its reason.
     """
@@ -36,6 +37,8 @@ def collect(path: Path | str) -> Collected:
         results += map(_readable, study.results())
         missing += [_gap(experiment.model_dump(), "not run yet") for experiment in study.missing()]
         failed += [Gap(f.task, f.algorithm, f.seed, f.reason) for f in study.failures()]
+    for place in (folder for folder in _folders(home) if (folder / ARCHIVE).is_file()):
+        results += map(_readable, read_archive(place))
     for place, planned in sorted(_places(home, failed).items()):
         if not (place / "experiment.toml").is_file():
             missing.append(_gap(planned, "not started"))
@@ -81,7 +84,7 @@ def _places(home: Path, failed: list[Gap]) -> dict[Path, Mapping[str, Any]]:
 def _folders(home: Path) -> Iterator[Path]:
     """The folder and those below it; a run has none that hold runs."""
     yield home
-    if not any((home / name).is_file() for name in ("experiment.toml", STUDY_FILE)):
+    if not any((home / name).is_file() for name in ("experiment.toml", STUDY_FILE, ARCHIVE)):
         for folder in sorted(entry for entry in home.iterdir() if entry.is_dir() and not entry.name.startswith(".")):
             yield from _folders(folder)
 

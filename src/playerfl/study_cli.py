@@ -26,6 +26,8 @@ STUDY_EXAMPLES = """
 
   playerfl study runs/heart --retry-failed
 
+  playerfl study runs/heart --archive results/heart
+
   playerfl study experiments/heart.toml --backend ray --ray-address auto
 """
 
@@ -46,6 +48,9 @@ def study(
     ] = None,
     data_dir: Annotated[
         Path | None, typer.Option(help="Where dataset files are; $PLAYERFL_DATA or your cache if not given.")
+    ] = None,
+    archive: Annotated[
+        Path | None, typer.Option(help="Folder for the reported runs as small tables, which `report` reads too.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Results as JSON on stdout.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
@@ -84,6 +89,10 @@ def study(
             _say(f"interrupted; what is finished is kept: continue with  playerfl study {begun}")
             sys.exit(130)
     result = result_of(directory)
+    if archive:
+        from playerfl.studies.archive import write_archive
+
+        _say(f"{write_archive(directory, archive)} runs are in {archive}")
     _show(plan, result, directory.num_strangers, as_json=as_json)
     if result.failures:
         raise typer.Exit(1)

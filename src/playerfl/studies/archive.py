@@ -1,0 +1,161 @@
+"""Archive: the reported runs of a study in a few small tables, to publish, and to report from without the study."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from playerfl.engine.checkpoint import write_atomically
+from playerfl.errors import RunDirectoryError
+from playerfl.results import Row, RunResult
+from playerfl.studies.directory import StudyDirectory, data_name
+
+ARCHIVE = "archive.json"
+_FORMAT = "playerfl archive 1"
+_RUN = ("line", "seed")
+_SCORES = (*_RUN, "stage", "round", "site")
+_TRAFFIC = (*_RUN, "round", "site", "verbs", "down", "up")
+_TIMES = (*_RUN, "wall_seconds", "runs_side_by_side")
+# What tells two numbers of 32 bits apart.
+_DIGITS = 9
+
+
+def write_archive(directory: StudyDirectory, out: Path) -> int:
+    """Writes what `report` reads of the finished reported runs; gives their number."""
+    rates = directory.chosen_rates
+    lines, runs = [], []
+    for number, line in enumerate(directory.study.lines):
+        rate = rates[line.task, line.algorithm]
+        table = line.experiment if rate is None else line.at(rate, line.seeds[0])
+        lines.append(
+            {
+                "task": line.task,
+                "algorithm": line.algorithm,
+                "data": data_name(line.experiment),
+                "tuned": {f"{r:g}": loss for r, loss in directory.rate_losses(line).items()} if rate else {},
+                "experiment": {key: v for key, v in table.model_dump(mode="json").items() if key != "seed"},
+            }
+        )
+        runs += [(number, run) for run in directory.line_results(line, rate)]
+    if not runs:
+        raise RunDirectoryError(f"no run of {directory.path} is finished; there is nothing to archive")
+    columns = list(dict.fromkeys(f"{row[3]} {row[4]}" for _, run in runs for row in run.score_rows))
+    about = {
+        "format": _FORMAT,
+        "study": directory.study.name,
+        "software": directory.software,
+        "environment": runs[0][1].environment,
+        "data": directory.data,
+        "lines": lines,
+    }
+    out.mkdir(parents=True, exist_ok=True)
+    _write_table(out / "scores.csv.gz", (*_SCORES, *columns), _wide_scores(runs, columns))
+    _write_table(
+        out / "traffic.csv.gz",
+        _TRAFFIC,
+        ((n, run.experiment["seed"], *row) for n, run in runs for row in run.traffic_rows),
+    )
+    _write_table(
+        out / "times.csv.gz",
+        _TIMES,
+        (
+            (n, run.experiment["seed"], f"{run.timing['wall_seconds']:.3f}", run.timing["runs_side_by_side"])
+            for n, run in runs
+        ),
+    )
+    layers = [{"line": n, "seed": run.experiment["seed"], "layers": run.layers} for n, run in runs]
+    _write_packed(out / "layers.jsonl.gz", "".join(f"{json.dumps(entry)}\n" for entry in layers))
+    # Last, because a folder with this file is an archive.
+    write_atomically(out / ARCHIVE, (json.dumps(about, indent=1) + "\n").encode())
+    return len(runs)
+
+
+def _wide_scores(runs: Iterable[tuple[int, RunResult]], columns: Sequence[str]) -> Iterator[Row]:
+    for number, run in runs:
+        found: dict[tuple[Any, ...], dict[str, float]] = {}
+        for stage, round_, site, split, metric, value in run.score_rows:
+            found.setdefault((stage, round_, site), {})[f"{split} {metric}"] = float(value)
+        for place, own in found.items():
+            numbers = (f"{own[name]:.{_DIGITS}g}" if name in own else "" for name in columns)
+            yield (number, run.experiment["seed"], *place, *numbers)
+
+
+def _write_table(path: Path, header: Sequence[str], rows: Iterable[Row]) -> None:
+    text = io.StringIO()
+    table = csv.writer(text, lineterminator="\n")
+    table.writerow(header)
+    table.writerows(rows)
+    _write_packed(path, text.getvalue())
+
+
+def _write_packed(path: Path, text: str) -> None:
+    # Without a time and a name inside, so that the same runs give the same bytes.
+    write_atomically(path, gzip.compress(text.encode(), mtime=0))
+
+
+def read_archive(path: Path) -> list[RunResult]:
+    """The runs of an archive, in the order of the study file."""
+    try:
+        about = json.loads((path / ARCHIVE).read_text(encoding="utf-8"))
+        if about["format"] != _FORMAT:
+            raise ValueError(f"{about['format']!r} is not {_FORMAT!r}")
+        scores = _by_run(path / "scores.csv.gz", _tall_scores)
+        traffic = _by_run(path / "traffic.csv.gz", _traffic_rows)
+        times = _by_run(path / "times.csv.gz", _times)
+        layers = {(e["line"], e["seed"]): e["layers"] for e in map(json.loads, _unpacked(path / "layers.jsonl.gz"))}
+        return [
+            RunResult(
+                experiment={**about["lines"][line]["experiment"], "seed": seed},
+                environment=about["environment"],
+                score_rows=rows,
+                traffic_rows=traffic[line, seed],
+                layers=layers[line, seed],
+                data=about["data"][about["lines"][line]["data"]],
+                weights={},
+                build_model=_no_model,
+                timing=times[line, seed][0],
+                path=path,
+            )
+            for (line, seed), rows in scores.items()
+        ]
+    except (OSError, EOFError, ValueError, KeyError, IndexError, TypeError) as problem:
+        raise RunDirectoryError(f"the archive {path} cannot be read: {problem}") from problem
+
+
+def _by_run(path: Path, read: Callable[[dict[str, str]], Iterable[Any]]) -> dict[tuple[int, int], list[Any]]:
+    found: dict[tuple[int, int], list[Any]] = {}
+    for row in csv.DictReader(_unpacked(path)):
+        found.setdefault((int(row.pop("line")), int(row.pop("seed"))), []).extend(read(row))
+    return found
+
+
+def _tall_scores(row: dict[str, str]) -> Iterator[Row]:
+    place = (row.pop("stage"), int(row.pop("round")), row.pop("site"))
+    for name, value in row.items():
+        if value:
+            split, _, metric = name.partition(" ")
+            yield (*place, split, metric, float(value))
+
+
+def _traffic_rows(row: Mapping[str, str]) -> Iterator[Row]:
+    yield int(row["round"]), row["site"], row["verbs"], int(row["down"]), int(row["up"])
+
+
+def _times(row: Mapping[str, str]) -> Iterator[dict[str, float]]:
+    yield {"wall_seconds": float(row["wall_seconds"]), "runs_side_by_side": int(row["runs_side_by_side"])}
+
+
+def _unpacked(path: Path) -> Iterator[str]:
+    with gzip.open(path, "rt", encoding="utf-8", newline="") as text:
+        yield from text
+
+
+def _no_model() -> nn.Module:
+    raise RunDirectoryError("an archive holds no models; run the study with keep_weights = true for those")
