@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from playerfl.analyze_cli import ANALYZE_EXAMPLES, analyze
+from playerfl.analyze_cli import ANALYZE_EXAMPLES, analyze, make_folder
 from playerfl.errors import ConfigError, DataError, PlayerflError, RunDirectoryError
 
 if TYPE_CHECKING:
@@ -192,6 +192,10 @@ def probe(
     given = [f"{key}={value}" for key, value in training.items() if value is not None]
     if seeds < 1:
         raise ConfigError(f"--seeds must be at least 1, not {seeds}")
+    # Known before anything is measured: an epoch at every site may take hours.
+    _check_decision(rule, threshold, normalise)
+    if figure is not None:
+        _check_picture(figure)
     kept = _kept(Path(target))
     if kept is not None:
         if data or loss or settings or given or seeds > 1 or seed:
@@ -199,6 +203,8 @@ def probe(
         found = kept(changes)
         measured = None
     else:
+        if out is not None:
+            make_folder(out)
         with use_data_directory(data_dir):
             measured = _measured(
                 target,
@@ -221,6 +227,26 @@ def probe(
         from playerfl.report.evidence import print_recommendation
 
         print_recommendation(found)
+
+
+def _check_decision(rule: str | None, threshold: float | None, normalise: str | None) -> None:
+    from playerfl.errors import one_of
+    from playerfl.layers.recommend import NORMALISATIONS, RULES
+    from playerfl.layers.split import check_rule
+
+    for value, allowed, option in ((rule, RULES, "--rule"), (normalise, NORMALISATIONS, "--normalise")):
+        if value is not None and value not in allowed:
+            raise ConfigError(one_of(value, allowed, option))
+    if threshold is not None:
+        check_rule(rule or "layer_ratio", threshold, "all")
+
+
+def _check_picture(file: Path) -> None:
+    try:
+        from playerfl.report.figures import check_picture
+    except ImportError as problem:
+        raise ConfigError("pictures are drawn with matplotlib; pip install 'playerfl[report]'") from problem
+    check_picture(file)
 
 
 def _measured(
@@ -401,14 +427,11 @@ def _model_of(target: str) -> nn.Module:
 
 def _keep(out: Path, found: Recommendation, measured: Measured | None, target: str) -> None:
     """Everything a recommendation consists of, as files."""
-    from playerfl.engine.checkpoint import storage_error, write_atomically
+    from playerfl.engine.checkpoint import write_atomically
 
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as problem:
-        raise storage_error(out, problem) from problem
+    make_folder(out)
     content = found.to_json()
-    files = {"recommendation.json": json.dumps(content, indent=1)}
+    files = {"recommendation.json": json.dumps(content, indent=1) + "\n"}
     if measured is not None:
         seeds = [{site: profile.to_json() for site, profile in run.items()} for run in measured.profiles]
         scores = {
@@ -418,22 +441,25 @@ def _keep(out: Path, found: Recommendation, measured: Measured | None, target: s
             "options": dict(measured.options),
             "seeds": seeds,
         }
-        files[PROFILES] = json.dumps(scores, indent=1)
+        files[PROFILES] = json.dumps(scores, indent=1) + "\n"
     if content["export"]:
+        # Without a line's end: read as it stands it would be part of the regex, which then excludes nothing.
         files["nvflare_exclude_vars.txt"] = content["export"]["nvflare_exclude_vars"]
         for name in ("fl4health_layers_to_transfer", "flower_state_dict_keys"):
-            files[f"{name}.json"] = json.dumps(content["export"][name], indent=1)
+            files[f"{name}.json"] = json.dumps(content["export"][name], indent=1) + "\n"
     for name, text in files.items():
-        write_atomically(out / name, f"{text}\n".encode())
-    _save_figure(found, out / "recommendation.png")
-    typer.echo(f"kept in {out}: {', '.join([*files, 'recommendation.png'])}", err=True)
+        write_atomically(out / name, text.encode())
+    written = list(files)
+    try:
+        written.append(_save_figure(found, out / "recommendation.png").name)
+    except ImportError:
+        typer.echo("no figure was made: matplotlib is missing; pip install 'playerfl[report]'", err=True)
+    typer.echo(f"kept in {out}: {', '.join(written)}", err=True)
 
 
 def _save_figure(found: Recommendation, file: Path) -> Path:
-    try:
-        from playerfl.report.evidence_figure import recommendation_figure
-        from playerfl.report.figures import save
-    except ImportError as problem:
-        raise ConfigError("pictures are drawn with matplotlib; pip install 'playerfl[report]'") from problem
+    from playerfl.report.evidence_figure import recommendation_figure
+    from playerfl.report.figures import save
+
     drawn, _ = recommendation_figure(found)
     return save(drawn, file)

@@ -41,8 +41,8 @@ Verdict = Literal["clear", "doubtful", "no clear transition"]
 
 AGREEMENT = 0.95
 """A cut is doubted if it comes out of a smaller share of resampled batches."""
-_RULES: tuple[SplitRule, ...] = ("layer_ratio", "cumulative_ratio", "max_jump")
-_NORMALISATIONS: tuple[Normalise, ...] = ("none", "first_layer", "last")
+RULES: tuple[SplitRule, ...] = ("layer_ratio", "cumulative_ratio", "max_jump")
+NORMALISATIONS: tuple[Normalise, ...] = ("none", "first_layer", "last")
 
 
 @dataclass(frozen=True)
@@ -237,9 +237,9 @@ def recommend(
         by_seed=tuple(cut_of({site: profile.importance for site, profile in own.items()}) for own in seeds),
         thresholds=thresholds,
         next_best=_next_best(cut, thresholds),
-        rules={name: cut_of(scores, rule=name, threshold=threshold if name == rule else None) for name in _RULES},
+        rules={name: cut_of(scores, rule=name, threshold=threshold if name == rule else None) for name in RULES},
         normalisations={
-            **{name: cut_of(scores, normalise=name) for name in _NORMALISATIONS},
+            **{name: cut_of(scores, normalise=name) for name in NORMALISATIONS},
             "median of sites": cut_of(scores, reduce="median", client_weight="uniform"),
         },
         shares=weighed.shares,

@@ -12,8 +12,8 @@ from matplotlib.ticker import MaxNLocator
 from playerfl.layers.recommend import Recommendation
 from playerfl.report.figures import COLOURS, draw_profile
 
-_ROOM = 60
-"""Letters of layer names that fit below an axis."""
+_ROOM = 90
+"""Letters of layer names that fit below an axis at a slant."""
 
 
 def recommendation_figure(found: Recommendation) -> tuple[Figure, list[Axes]]:
@@ -40,7 +40,7 @@ def _draw_sensitivity(axes: Axes, found: Recommendation, profiles: dict[str, Any
     if sum(map(len, layers)) > _ROOM:
         # Long names would run into each other; the numbers are those of `playerfl layers`.
         steps = range(0, len(layers), max(1, len(layers) // 12))
-        axes.set_xticks([i + 1 for i in steps], [str(i + 1) for i in steps], rotation=0)
+        axes.set_xticks([i + 1 for i in steps], [str(i + 1) for i in steps], rotation=0, ha="center")
         axes.set_xlabel(f"layer, by number: 1 is {layers[0]}, {len(layers)} is {layers[-1]}", fontsize=8, wrap=True)
 
 
