@@ -69,14 +69,14 @@ def probe_sites(
     sites: Mapping[str, object] | Sequence[object] | None = None,
     *,
     loss: Callable[[Any, Tensor], Tensor] | None = None,
-    seeds: Sequence[int] = (0,),
+    seeds: int | Sequence[int] = 1,
     settings: Mapping[str, Any] | Sequence[str] = (),
     before: Callable[[nn.Module, LayerMap, int], Callable[[], None]] | None = None,
 ) -> Measured:
     """Trains one epoch at every site from a common initial model, and measures every layer on the way.
 
     `task`: what `playerfl.run` takes, or a function that builds your model, with `sites`: (inputs, targets), a Dataset
-    or a DataLoader each, of what you would train on. `settings` as in `playerfl.run`: training.learning_rate,
+    or a DataLoader each, of what you would train on. `seeds`: which, or how many, from 0 on. `settings` as in `playerfl.run`: training.learning_rate,
     algorithm.threshold … `before` is shown the model, its layers and the number of sites before anything is trained,
     and gives back what is called after each site of each seed.
 
@@ -87,7 +87,7 @@ def probe_sites(
     chosen = _task(task, sites, loss)
     runs = []
     model, layers, options, tick = None, None, {}, None
-    for seed in seeds:
+    for seed in range(seeds) if isinstance(seeds, int) else seeds:
         experiment = _experiment(chosen, seed, settings)
         algorithm = experiment.build_algorithm()
         assert isinstance(algorithm, PLayerFL)
