@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -178,6 +179,9 @@ def test_runs_are_probed_without_training(folder: Path) -> None:
     fresh = json.loads(playerfl("probe", "synthetic", "--json", "-q", cwd=folder).stdout)
     assert fresh["cut"]["importance"] == stored["importance"]
     assert "measured nothing: local has no layer scores" in refused(playerfl("probe", "o/local", cwd=folder))
+    other = shutil.copytree(folder / "o" / "player_fl", folder / "o" / "other") / "experiment.toml"
+    other.write_text(other.read_text().replace('task = "synthetic"', 'task = "digits"'))
+    assert "several tasks (digits, synthetic)" in refused(playerfl("probe", "o", cwd=folder))
 
 
 @pytest.mark.parametrize(
@@ -191,6 +195,7 @@ def test_runs_are_probed_without_training(folder: Path) -> None:
         (("layers", "mymodule:constant"), "mymodule:constant is of type int"),
         (("layers", "mymodule:instance"), "give a function that builds it"),
         (("layers", "mymodule:make_model", "--cut", "7"), "--cut must be between 0 and 3"),
+        (("layers", "mymodule:make_model", "--set", "rounds=3"), "allowed: bn_stats, tie_policy"),
         (("layers", "absent.py:make_model"), "there is no file absent.py"),
         (("layers", "hart"), "unknown task 'hart'; did you mean 'heart'?"),
         (("probe", "mymodule:make_model"), "say where the sites' data are"),

@@ -107,7 +107,8 @@ def _layers_of(target: str, data: str | None, settings: list[str]) -> tuple[nn.M
     if not isinstance(found, Task):
         model = _built(found, target)
         example = None if data is None else _example(data)
-        return model, LayerMap.of(model, example), example is not None or hasattr(model, "layer_groups")
+        layers = LayerMap.of(model, example, **_policies(settings))
+        return model, layers, example is not None or hasattr(model, "layer_groups")
     from playerfl.experiment import Experiment, parse_setting, with_setting
     from playerfl.ground import prepare_ground, seeded_model
 
@@ -120,6 +121,19 @@ def _layers_of(target: str, data: str | None, settings: list[str]) -> tuple[nn.M
     if hasattr(model, "layer_groups"):
         return model, LayerMap.of(model, **policies), True
     return model, prepare_ground(experiment, found).learner.layers, True
+
+
+def _policies(settings: list[str]) -> dict[str, Any]:
+    """Those settings of an experiment that layers of a model depend on, as LayerMap calls them."""
+    from playerfl.errors import one_of
+    from playerfl.experiment import parse_setting
+
+    names = {"tie_policy": "tie_policy", "bn_stats": "statistics"}
+    given = dict(map(parse_setting, settings))
+    for key in given:
+        if key not in names:
+            raise ConfigError(one_of(key, names, "setting of a model's layers"))
+    return {names[key]: value for key, value in given.items()}
 
 
 def _warnings(found: LayerMap) -> list[str]:
@@ -389,7 +403,10 @@ def _of_runs(runs: list[Path], changes: dict[str, Any]) -> Recommendation:
     from playerfl.running import load_result
 
     # Variants of one comparison measure the same first epoch; only another seed is another measurement.
-    by_seed = {result.experiment["seed"]: result for result in map(load_result, reversed(runs))}
+    results = [load_result(run) for run in reversed(runs)]
+    if len(tasks := sorted({result.experiment["task"] for result in results})) > 1:
+        raise ConfigError(f"these runs are of several tasks ({', '.join(tasks)}); probe those of one task at a time")
+    by_seed = {result.experiment["seed"]: result for result in results}
     return measured_in(*(by_seed[seed] for seed in sorted(by_seed))).recommend(**changes)
 
 

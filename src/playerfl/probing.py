@@ -76,9 +76,9 @@ def probe_sites(
     """Trains one epoch at every site from a common initial model, and measures every layer on the way.
 
     `task`: what `playerfl.run` takes, or a function that builds your model, with `sites`: (inputs, targets), a Dataset
-    or a DataLoader each, of what you would train on. `seeds`: which, or how many, from 0 on. `settings` as in `playerfl.run`: training.learning_rate,
-    algorithm.threshold … `before` is shown the model, its layers and the number of sites before anything is trained,
-    and gives back what is called after each site of each seed.
+    or a DataLoader each, of what you would train on. `seeds`: which, or how many, from 0 on. `settings` as in
+    `playerfl.run`: training.learning_rate, algorithm.threshold … `before` is shown the model, its layers and the number
+    of sites before anything is trained, and gives back what is called after each site of each seed.
 
     >>> measured = probe_sites("synthetic")
     >>> measured.recommend().cut.layers
