@@ -96,7 +96,13 @@ def print_recommendation(found: Recommendation) -> None:
     console.print(_scores(found))
     colour = _VERDICTS[found.verdict]
     here, total = found.cut.index, len(found.cut.layers)
-    share = f"the first {here} of {total} layers" if here < total else f"all {total} layers" if total > 1 else "it all"
+    share = (
+        f"the first {here} of {total} layers"
+        if here < total
+        else f"all {total} layers"
+        if total > 1
+        else "the only layer"
+    )
     console.print(
         f"[bold]Federate {share}[/bold]: {escape(found.cut.reason)}.\n"
         f"Verdict: [bold {colour}]{found.verdict}[/bold {colour}]."
