@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import operator
+import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import fx, nn
@@ -31,7 +32,7 @@ class _Way:
         return _Way(self.inputs | other.inputs, self.through | other.through)
 
 
-def ends_in_a_shortcut(module: nn.Module, is_norm: Any) -> bool:
+def ends_in_a_shortcut(module: nn.Module, is_norm: Callable[[nn.Module], bool]) -> bool:
     """Whether a module gives back one sum of two ways its input took, with nothing but norms after it.
 
     False where its code cannot be read without data (conditions on shapes or values), and where there are several sums:
@@ -48,7 +49,8 @@ def ends_in_a_shortcut(module: nn.Module, is_norm: Any) -> bool:
     """
     try:
         # A forward may draw random numbers or warn while it is read.
-        with torch.random.fork_rng(devices=[]):
+        with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
             graph = _Reader().trace(module)
     except Exception:  # whatever another's code may raise when it is called without data
         return False
