@@ -309,8 +309,10 @@ def _bootstrap(
     for _ in range(resamples):
         drawn = {}
         for site, table in tables.items():
-            rows = generator.integers(len(table), size=len(table))
-            mean = np.average(table[rows], axis=0, weights=weights[site][rows])
+            # How often each batch is drawn says the same as the drawn batches, and is not copied by layer.
+            drawn_often = np.bincount(generator.integers(len(table), size=len(table)), minlength=len(table))
+            share = drawn_often * weights[site]
+            mean = share @ table / share.sum()
             drawn[site] = dict(zip(profiles[site].layers, mean.tolist(), strict=True))
         counts[cut_of(drawn)] += 1
     return {cut: counts[cut] / resamples for cut in sorted(counts)}
