@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -70,6 +71,17 @@ def needs(width):
     return Net()
 def no_sites():
     return {}
+def flat():
+    return {"north": (torch.zeros(9, 2), torch.arange(9) % 3)}
+def wide():
+    sites = make_sites()
+    return {**sites, "south": (sites["south"][0].double(), sites["south"][1])}
+def text_loss(output, targets):
+    return "small"
+def loss_fails(output, targets):
+    raise RuntimeError("too late")
+def detached(output, targets):
+    return (output.detach().squeeze(1) - targets) ** 2
 """
 
 
@@ -101,9 +113,8 @@ def test_layers_as_json_with_warnings(folder: Path) -> None:
     assert [layer["name"] for layer in json.loads(said.stdout)["layers"]][-1] == "fc2"
 
 
-@pytest.mark.parametrize("data", ["mymodule:make_sites", "mymodule.py:make_loaders"])
-def test_a_model_and_sites_of_ones_own_get_a_recommendation(data: str, folder: Path) -> None:
-    said = playerfl("probe", "mymodule:make_model", "--data", data, "--out", "cut", cwd=folder)
+def test_a_model_and_sites_of_ones_own_get_a_recommendation(folder: Path) -> None:
+    said = playerfl("probe", "mymodule:make_model", "--data", "mymodule:make_sites", "--out", "cut", cwd=folder)
     assert said.returncode == 0, said.stderr
     for text in (
         "Which layers to federate",
@@ -119,6 +130,11 @@ def test_a_model_and_sites_of_ones_own_get_a_recommendation(data: str, folder: P
         "recommendation.json", "profiles.json", "recommendation.png", "nvflare_exclude_vars.txt",
         "fl4health_layers_to_transfer.json", "flower_state_dict_keys.json",
     }  # fmt: skip
+    stored = json.loads((folder / "cut" / "recommendation.json").read_text())
+    # Whoever reads the file has the regex: with a line's end it would find nothing, and all layers would travel.
+    assert (folder / "cut" / "nvflare_exclude_vars.txt").read_text() == stored["export"]["nvflare_exclude_vars"]
+    (measured,) = json.loads((folder / "cut" / "profiles.json").read_text())["seeds"]
+    assert {site: profile["num_examples"] for site, profile in measured.items()} == {"north": 60, "south": 90}
     again = playerfl("probe", "cut", "--threshold", "1e9", "--json", cwd=folder)
     content = json.loads(again.stdout)
     assert content["cut"]["index"] == 3
@@ -134,8 +150,8 @@ def test_a_model_and_sites_of_ones_own_get_a_recommendation(data: str, folder: P
 
 def test_json_is_alone_on_stdout_and_seeds_are_compared(folder: Path) -> None:
     said = playerfl(
-        "probe", "mymodule:make_model", "--data", "mymodule:make_sites", "--seeds", 2, "--rule", "max_jump", "--json",
-        "--figure", "cut.svg", "--batch-size", 16, cwd=folder,
+        "probe", "mymodule:make_model", "--data", "mymodule.py:make_loaders", "--seeds", 2, "--rule", "max_jump",
+        "--json", "--figure", "cut.svg", "--batch-size", 16, cwd=folder,
     )  # fmt: skip
     content = json.loads(said.stdout)
     assert len(content["by_seed"]) == 2
@@ -163,6 +179,9 @@ def test_runs_are_probed_without_training(folder: Path) -> None:
     fresh = json.loads(playerfl("probe", "synthetic", "--json", "-q", cwd=folder).stdout)
     assert fresh["cut"]["importance"] == stored["importance"]
     assert "measured nothing: local has no layer scores" in refused(playerfl("probe", "o/local", cwd=folder))
+    other = shutil.copytree(folder / "o" / "player_fl", folder / "o" / "other") / "experiment.toml"
+    other.write_text(other.read_text().replace('task = "synthetic"', 'task = "digits"'))
+    assert "several tasks (digits, synthetic)" in refused(playerfl("probe", "o", cwd=folder))
 
 
 @pytest.mark.parametrize(
@@ -176,6 +195,7 @@ def test_runs_are_probed_without_training(folder: Path) -> None:
         (("layers", "mymodule:constant"), "mymodule:constant is of type int"),
         (("layers", "mymodule:instance"), "give a function that builds it"),
         (("layers", "mymodule:make_model", "--cut", "7"), "--cut must be between 0 and 3"),
+        (("layers", "mymodule:make_model", "--set", "rounds=3"), "allowed: bn_stats, tie_policy"),
         (("layers", "absent.py:make_model"), "there is no file absent.py"),
         (("layers", "hart"), "unknown task 'hart'; did you mean 'heart'?"),
         (("probe", "mymodule:make_model"), "say where the sites' data are"),
@@ -185,14 +205,26 @@ def test_runs_are_probed_without_training(folder: Path) -> None:
         (("probe", "mymodule:make_model", "--data", "mymodule:constant"), "a mapping from site names"),
         (("probe", "mymodule:make_model", "--data", "mymodule:numbers", "--loss", "mymodule:constant"), "is int"),
         (("probe", "synthetic", "--data", "mymodule:make_sites"), "is a task and brings its data"),
-        (("probe", "synthetic", "--rule", "biggest"), "unknown split rule 'biggest'"),
+        (("probe", "synthetic", "--rule", "biggest"), "unknown --rule 'biggest'"),
+        (("probe", "synthetic", "--normalise", "all"), "unknown --normalise 'all'"),
+        (("probe", "synthetic", "--figure", "cut.pgn"), "did you mean 'png'"),
+        (("probe", "synthetic", "--figure", "absent/cut.png"), "there is no folder absent"),
+        (("probe", "synthetic", "--out", "mymodule.py"), "cannot write mymodule.py"),
+        (("layers", "mymodule:make_model", "--data", "mymodule:flat"), "cannot be called with the example batch"),
+        (("probe", "mymodule:make_model", "--data", "mymodule:wide"), "convert them, as in inputs.float()"),
+        (("probe", "mymodule:one_number", "--data", "mymodule:numbers", "--loss", "mymodule:text_loss"), "gives str"),
+        (("probe", "mymodule:one_number", "--data", "mymodule:numbers", "--loss", "mymodule:loss_fails"), "too late"),
+        (("probe", "mymodule:one_number", "--data", "mymodule:numbers", "--loss", "mymodule:detached"), "not depend"),
         (("probe", "synthetic", "--threshold", "-1"), "threshold -1.0 is not allowed"),
         (("probe", "synthetic", "--seeds", "0"), "--seeds must be at least 1"),
         (("probe", "synthetic", "--set", "algorithm.name=fedavg"), "player_fl is what measures"),
         (("analyze", "synthetic", "--sweep", "--drift", "2"), "ask one at a time"),
         (("analyze", "synthetic", "--hessian", "exactly"), "unknown --hessian 'exactly'"),
         (("analyze", "synthetic", "--probes", "1"), "--probes must be at least 2"),
-        (("analyze", "synthetic", "--drift", "0"), "every must be at least 1"),
+        (("analyze", "synthetic", "--drift", "0"), "give at least 1"),
+        (("analyze", "synthetic", "--drift", "5", "--rounds", "5"), "measures nothing again in 5 rounds"),
+        (("analyze", "synthetic", "--federated", "fedvag"), "did you mean 'fedavg'"),
+        (("analyze", "synthetic", "--out", "mymodule.py"), "cannot write mymodule.py"),
         (("analyze", "synthetic", "--set", "algorithm.mu=1"), "leave algorithm settings out"),
     ],
     ids=lambda value: None if isinstance(value, tuple) else value[:30],
@@ -241,3 +273,6 @@ def test_a_finished_run_is_analyzed_with_its_own_models(tmp_path: Path) -> None:
         f["value"] for f in content["findings"] if (f["quantity"], f["moment"][:16]) == ("cka", "end of federated")
     ]
     assert similar == pytest.approx([1.0] * 6)  # after averaging all sites have the same model
+    assert "those the run's sites keep" in content["notes"][-1]
+    for other in (("--seeds", 2), ("--rounds", 3), ("--set", "training.batch_size=8")):
+        assert "its models stand for the third moment" in refused(playerfl("analyze", "run", *other, cwd=tmp_path))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from playerfl.errors import ConfigError
+from playerfl.errors import ConfigError, RunDirectoryError
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -45,7 +45,9 @@ def analyze(
     rounds: Annotated[int | None, typer.Option(help="Communication rounds.")] = None,
     seeds: Annotated[int | None, typer.Option(help="How many seeds; 1, or 3 with --sweep, if not given.")] = None,
     seed: Annotated[int | None, typer.Option(help="The first of the seeds.")] = None,
-    federated: Annotated[str, typer.Option(help="The algorithm of the third moment.")] = "fedavg",
+    federated: Annotated[
+        str | None, typer.Option(help="The algorithm of the third moment; fedavg, or a run's own models, if not given.")
+    ] = None,
     rows: Annotated[int, typer.Option(help="Examples of each site for the Hessian.")] = 256,
     probes: Annotated[int, typer.Option(help="Random vectors of Hutchinson's estimate.")] = 32,
     hessian: Annotated[str, typer.Option(help="auto, exact, hutchinson or repo_hv_nuclear.")] = "auto",
@@ -79,19 +81,24 @@ def analyze(
         raise ConfigError(f"--seeds must be at least 1, not {count}")
     if drift is not None and count > 1:
         raise ConfigError("--drift follows one run; leave --seeds out")
+    options = _options(rows, probes, hessian, cka, maps)
     with use_data_directory(data_dir):
         task, given, models, first = _target(target)
         own = {**given, **_settings(settings or [], rounds)}
         start = first if seed is None else seed
         every = range(start, start + count)
+        place = out or Path(f"{Path(task.name).name.partition(':')[0]}-analysis")
         if sweep:
+            make_folder(place)
             content, figures, show = _swept(task, own, every, quiet)
         elif drift is not None:
+            make_folder(place)
             content, figures, show = _drifted(task, own, drift, start, quiet)
         else:
-            options = _options(rows, probes, hessian, cka, maps)
-            content, figures, show = _analyzed(task, own, every, models or federated, options, quiet)
-    _keep(out or Path(f"{Path(task.name).name.partition(':')[0]}-analysis"), content, figures)
+            third = _third_moment(target, models, federated, changed=own != given or every != range(first, first + 1))
+            make_folder(place)
+            content, figures, show = _analyzed(task, own, every, third, options, quiet)
+    _keep(place, content, figures)
     if as_json:
         from playerfl.report.comparison import without_nan
 
@@ -118,6 +125,9 @@ def _target(target: str) -> tuple[Task, dict[str, Any], Mapping[str, Weights] | 
     from playerfl.experiment import find_task
 
     path = Path(target)
+    if (path / "comparison.json").is_file():
+        runs = sorted(str(folder.parent) for folder in path.glob("*/experiment.toml"))
+        raise ConfigError(f"{target} holds several runs; give one of them: {', '.join(runs)}")
     if not (path / "experiment.toml").is_file():
         return find_task(target), {}, None, 0
     from playerfl.running import load_result
@@ -127,6 +137,25 @@ def _target(target: str) -> tuple[Task, dict[str, Any], Mapping[str, Weights] | 
     given = {key: result.experiment[key] for key in kept if key in result.experiment}
     models = None if result.algorithm == "local" else result.weights
     return find_task(result.experiment["task"]), given, models, int(result.experiment["seed"])
+
+
+def _third_moment(
+    target: str, models: Mapping[str, Weights] | None, federated: str | None, *, changed: bool
+) -> str | Mapping[str, Weights]:
+    """The algorithm to train with, or the models of a run that has."""
+    from playerfl.algorithms import ALGORITHMS
+    from playerfl.errors import one_of
+
+    if federated is not None and federated not in ALGORITHMS:
+        raise ConfigError(one_of(federated, ALGORITHMS, "--federated"))
+    if federated is not None or models is None:
+        return federated or "fedavg"
+    if changed:
+        raise ConfigError(
+            f"{target} was trained with its own seed and settings, and its models stand for the third moment; leave "
+            "--seed, --seeds, --rounds and --set out, or say --federated fedavg to train anew"
+        )
+    return models
 
 
 def _options(rows: int, probes: int, hessian: str, cka: str, maps: str) -> Any:
@@ -195,6 +224,8 @@ def _drifted(task: Task, settings: dict[str, Any], every: int, seed: int, quiet:
     rounds = Experiment.resolve(
         {"task": task.name, **{k: v for k, v in settings.items() if k == "rounds"}}, task
     ).rounds
+    if every >= rounds:
+        raise ConfigError(f"--drift {every} measures nothing again in {rounds} rounds; give more rounds or a smaller K")
     with shown_progress({"player_fl": rounds}, quiet=quiet) as listener:
         found = monitor_drift(task, every=every, seed=seed, settings=settings, listener=listener)
 
@@ -230,14 +261,20 @@ def _stages(quiet: bool) -> Iterator[Callable[[str, int], tuple[Listener | None,
         yield watch
 
 
-def _keep(out: Path, content: Content, figures: Figures) -> None:
-    from playerfl.engine.checkpoint import storage_error, write_atomically
-    from playerfl.report.comparison import without_nan
-
+def make_folder(out: Path) -> None:
+    """Before the work begins, so that a place that cannot be written to is known at once."""
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as problem:
-        raise storage_error(out, problem) from problem
+        raise RunDirectoryError(
+            f"cannot write {out}: {problem.strerror or problem}; choose another folder"
+        ) from problem
+
+
+def _keep(out: Path, content: Content, figures: Figures) -> None:
+    from playerfl.engine.checkpoint import write_atomically
+    from playerfl.report.comparison import without_nan
+
     name, tree = content
     write_atomically(out / f"{name}.json", (json.dumps(without_nan(tree), indent=1) + "\n").encode())
     written = [f"{name}.json"]

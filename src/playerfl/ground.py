@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from playerfl.data.checks import check_sites, check_targets
-from playerfl.data.examples import SiteData
+from playerfl.data.examples import SiteData, tensors_in
 from playerfl.data.sites import describe
 from playerfl.errors import ConfigError, DataError, PlayerflError
 from playerfl.experiment import Experiment, find_task
@@ -143,8 +143,7 @@ def _check_outputs(model: nn.Module, inputs: Any, task: Task, sites: Mapping[Cli
         with torch.no_grad():
             output = call_model(model, inputs)
     except (RuntimeError, TypeError, ValueError) as problem:
-        reason = str(problem).strip().splitlines()[0]
-        raise DataError(f"the model cannot read the sites' inputs: {reason}") from problem
+        raise unreadable("the sites' inputs", inputs, problem) from problem
     if task.classification:
         logits = logits_of(output)
         if logits.dim() != 2:
@@ -152,3 +151,11 @@ def _check_outputs(model: nn.Module, inputs: Any, task: Task, sites: Mapping[Cli
                 f"the model's output has the shape {tuple(logits.shape)}; (rows, classes) is needed for class targets"
             )
         check_targets(sites, logits.shape[1])
+
+
+def unreadable(whose: str, inputs: Any, problem: Exception) -> DataError:
+    """A model's own complaint in one sentence, with the remedy for what numpy does to most people."""
+    reason = str(problem).strip().splitlines() or [type(problem).__name__]
+    wide = any(x.dtype == torch.float64 for x in tensors_in(inputs))
+    hint = "; they are float64: convert them, as in inputs.float()" if wide else ""
+    return DataError(f"the model cannot read {whose}: {reason[0]}{hint}")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from playerfl.analyze_cli import ANALYZE_EXAMPLES, analyze
+from playerfl.analyze_cli import ANALYZE_EXAMPLES, analyze, make_folder
 from playerfl.errors import ConfigError, DataError, PlayerflError, RunDirectoryError
 
 if TYPE_CHECKING:
@@ -107,7 +107,8 @@ def _layers_of(target: str, data: str | None, settings: list[str]) -> tuple[nn.M
     if not isinstance(found, Task):
         model = _built(found, target)
         example = None if data is None else _example(data)
-        return model, LayerMap.of(model, example), example is not None or hasattr(model, "layer_groups")
+        layers = LayerMap.of(model, example, **_policies(settings))
+        return model, layers, example is not None or hasattr(model, "layer_groups")
     from playerfl.experiment import Experiment, parse_setting, with_setting
     from playerfl.ground import prepare_ground, seeded_model
 
@@ -120,6 +121,19 @@ def _layers_of(target: str, data: str | None, settings: list[str]) -> tuple[nn.M
     if hasattr(model, "layer_groups"):
         return model, LayerMap.of(model, **policies), True
     return model, prepare_ground(experiment, found).learner.layers, True
+
+
+def _policies(settings: list[str]) -> dict[str, Any]:
+    """Those settings of an experiment that layers of a model depend on, as LayerMap calls them."""
+    from playerfl.errors import one_of
+    from playerfl.experiment import parse_setting
+
+    names = {"tie_policy": "tie_policy", "bn_stats": "statistics"}
+    given = dict(map(parse_setting, settings))
+    for key in given:
+        if key not in names:
+            raise ConfigError(one_of(key, names, "setting of a model's layers"))
+    return {names[key]: value for key, value in given.items()}
 
 
 def _warnings(found: LayerMap) -> list[str]:
@@ -192,6 +206,10 @@ def probe(
     given = [f"{key}={value}" for key, value in training.items() if value is not None]
     if seeds < 1:
         raise ConfigError(f"--seeds must be at least 1, not {seeds}")
+    # Known before anything is measured: an epoch at every site may take hours.
+    _check_decision(rule, threshold, normalise)
+    if figure is not None:
+        _check_picture(figure)
     kept = _kept(Path(target))
     if kept is not None:
         if data or loss or settings or given or seeds > 1 or seed:
@@ -199,6 +217,8 @@ def probe(
         found = kept(changes)
         measured = None
     else:
+        if out is not None:
+            make_folder(out)
         with use_data_directory(data_dir):
             measured = _measured(
                 target,
@@ -221,6 +241,26 @@ def probe(
         from playerfl.report.evidence import print_recommendation
 
         print_recommendation(found)
+
+
+def _check_decision(rule: str | None, threshold: float | None, normalise: str | None) -> None:
+    from playerfl.errors import one_of
+    from playerfl.layers.recommend import NORMALISATIONS, RULES
+    from playerfl.layers.split import check_rule
+
+    for value, allowed, option in ((rule, RULES, "--rule"), (normalise, NORMALISATIONS, "--normalise")):
+        if value is not None and value not in allowed:
+            raise ConfigError(one_of(value, allowed, option))
+    if threshold is not None:
+        check_rule(rule or "layer_ratio", threshold, "all")
+
+
+def _check_picture(file: Path) -> None:
+    try:
+        from playerfl.report.figures import check_picture
+    except ImportError as problem:
+        raise ConfigError("pictures are drawn with matplotlib; pip install 'playerfl[report]'") from problem
+    check_picture(file)
 
 
 def _measured(
@@ -363,7 +403,10 @@ def _of_runs(runs: list[Path], changes: dict[str, Any]) -> Recommendation:
     from playerfl.running import load_result
 
     # Variants of one comparison measure the same first epoch; only another seed is another measurement.
-    by_seed = {result.experiment["seed"]: result for result in map(load_result, reversed(runs))}
+    results = [load_result(run) for run in reversed(runs)]
+    if len(tasks := sorted({result.experiment["task"] for result in results})) > 1:
+        raise ConfigError(f"these runs are of several tasks ({', '.join(tasks)}); probe those of one task at a time")
+    by_seed = {result.experiment["seed"]: result for result in results}
     return measured_in(*(by_seed[seed] for seed in sorted(by_seed))).recommend(**changes)
 
 
@@ -401,14 +444,11 @@ def _model_of(target: str) -> nn.Module:
 
 def _keep(out: Path, found: Recommendation, measured: Measured | None, target: str) -> None:
     """Everything a recommendation consists of, as files."""
-    from playerfl.engine.checkpoint import storage_error, write_atomically
+    from playerfl.engine.checkpoint import write_atomically
 
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as problem:
-        raise storage_error(out, problem) from problem
+    make_folder(out)
     content = found.to_json()
-    files = {"recommendation.json": json.dumps(content, indent=1)}
+    files = {"recommendation.json": json.dumps(content, indent=1) + "\n"}
     if measured is not None:
         seeds = [{site: profile.to_json() for site, profile in run.items()} for run in measured.profiles]
         scores = {
@@ -418,22 +458,25 @@ def _keep(out: Path, found: Recommendation, measured: Measured | None, target: s
             "options": dict(measured.options),
             "seeds": seeds,
         }
-        files[PROFILES] = json.dumps(scores, indent=1)
+        files[PROFILES] = json.dumps(scores, indent=1) + "\n"
     if content["export"]:
+        # Without a line's end: read as it stands it would be part of the regex, which then excludes nothing.
         files["nvflare_exclude_vars.txt"] = content["export"]["nvflare_exclude_vars"]
         for name in ("fl4health_layers_to_transfer", "flower_state_dict_keys"):
-            files[f"{name}.json"] = json.dumps(content["export"][name], indent=1)
+            files[f"{name}.json"] = json.dumps(content["export"][name], indent=1) + "\n"
     for name, text in files.items():
-        write_atomically(out / name, f"{text}\n".encode())
-    _save_figure(found, out / "recommendation.png")
-    typer.echo(f"kept in {out}: {', '.join([*files, 'recommendation.png'])}", err=True)
+        write_atomically(out / name, text.encode())
+    written = list(files)
+    try:
+        written.append(_save_figure(found, out / "recommendation.png").name)
+    except ImportError:
+        typer.echo("no figure was made: matplotlib is missing; pip install 'playerfl[report]'", err=True)
+    typer.echo(f"kept in {out}: {', '.join(written)}", err=True)
 
 
 def _save_figure(found: Recommendation, file: Path) -> Path:
-    try:
-        from playerfl.report.evidence_figure import recommendation_figure
-        from playerfl.report.figures import save
-    except ImportError as problem:
-        raise ConfigError("pictures are drawn with matplotlib; pip install 'playerfl[report]'") from problem
+    from playerfl.report.evidence_figure import recommendation_figure
+    from playerfl.report.figures import save
+
     drawn, _ = recommendation_figure(found)
     return save(drawn, file)

@@ -7,16 +7,17 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import Tensor, nn
-from torch.utils.data import DataLoader
 
 from playerfl.algorithms.player_fl import PLayerFL
-from playerfl.data.examples import SiteData, as_examples
+from playerfl.data.examples import SiteData, as_examples, map_tensors
 from playerfl.engine.scheduler import drive
 from playerfl.engine.transport import InProcess
 from playerfl.errors import ConfigError
 from playerfl.experiment import Experiment, find_task, parse_setting, with_setting
 from playerfl.federation.messages import Request
-from playerfl.ground import Ground, prepare_ground
+from playerfl.ground import Ground, prepare_ground, unreadable
+from playerfl.layers.derive import call_model
+from playerfl.layers.gradients import left_as_it_was
 from playerfl.layers.layer_map import LayerMap
 from playerfl.layers.recommend import Recommendation, recommend
 from playerfl.layers.sensitivity import Profile
@@ -52,15 +53,14 @@ def own_model_task(
     loss: Callable[[Any, Tensor], Tensor] | None = None,
     name: str = "own",
 ) -> Task:
-    """As `own_task`, for probing: a site may be a single DataLoader, all of which is training data then."""
+    """As `own_task`, for probing: nothing is evaluated, so all of a site's examples are training data. A site that
+    comes in three parts gives its training part."""
     named = dict(sites) if isinstance(sites, Mapping) else {f"site-{i}": s for i, s in enumerate(sites)}
     given: dict[str, object] = {}
     for site, source in named.items():
-        if isinstance(source, DataLoader):
-            examples = as_examples(source, site)
-            given[site] = SiteData(examples, examples, examples)
-        else:
-            given[site] = source
+        trained = source["train"] if isinstance(source, Mapping) and "train" in source else source
+        examples = as_examples(trained, site)
+        given[site] = SiteData(examples, examples, examples)
     return own_task(model, given, name=name, loss=loss or cross_entropy, metrics=None if loss is None else {})
 
 
@@ -69,16 +69,16 @@ def probe_sites(
     sites: Mapping[str, object] | Sequence[object] | None = None,
     *,
     loss: Callable[[Any, Tensor], Tensor] | None = None,
-    seeds: Sequence[int] = (0,),
+    seeds: int | Sequence[int] = 1,
     settings: Mapping[str, Any] | Sequence[str] = (),
     before: Callable[[nn.Module, LayerMap, int], Callable[[], None]] | None = None,
 ) -> Measured:
     """Trains one epoch at every site from a common initial model, and measures every layer on the way.
 
-    `task`: what `playerfl.run` takes, or a function that builds your model, with `sites` as `own_task` takes them (a
-    site may also be one DataLoader). `settings` as in `playerfl.run`: training.learning_rate, algorithm.threshold …
-    `before` is shown the model, its layers and the number of sites before anything is trained, and gives back what
-    is called after each site of each seed.
+    `task`: what `playerfl.run` takes, or a function that builds your model, with `sites`: (inputs, targets), a Dataset
+    or a DataLoader each, of what you would train on. `seeds`: which, or how many, from 0 on. `settings` as in
+    `playerfl.run`: training.learning_rate, algorithm.threshold … `before` is shown the model, its layers and the number
+    of sites before anything is trained, and gives back what is called after each site of each seed.
 
     >>> measured = probe_sites("synthetic")
     >>> measured.recommend().cut.layers
@@ -87,7 +87,7 @@ def probe_sites(
     chosen = _task(task, sites, loss)
     runs = []
     model, layers, options, tick = None, None, {}, None
-    for seed in seeds:
+    for seed in range(seeds) if isinstance(seeds, int) else seeds:
         experiment = _experiment(chosen, seed, settings)
         algorithm = experiment.build_algorithm()
         assert isinstance(algorithm, PLayerFL)
@@ -95,12 +95,36 @@ def probe_sites(
             ground = prepare_ground(experiment, chosen)
             if model is None:
                 model, layers, options = ground.build_model(), ground.learner.layers, decision_options(algorithm)
+                _rehearse(model, ground.learner.loss, ground.sites)
                 if before:
                     tick = before(model, layers, len(ground.sites))
             runs.append(measure_sites(experiment, ground, algorithm, tick))
     if model is None or layers is None:
         raise ConfigError("give at least one seed")
     return Measured(runs, model, layers, options)
+
+
+def _rehearse(model: nn.Module, loss: Callable[[Any, Tensor], Tensor], sites: Mapping[str, SiteData]) -> None:
+    """Two examples of every site through model and loss: what fails later would fail after hours, in a traceback."""
+    for site, data in sites.items():
+        with left_as_it_was(model):
+            model.eval()
+            inputs, targets = next(iter(data.train.batches(2)))
+            try:
+                output = call_model(model, map_tensors(inputs, lambda x: x.cpu()))
+            except Exception as problem:
+                raise unreadable(f"{site}'s inputs", inputs, problem) from problem
+            try:
+                value = loss(output, targets.cpu())
+            except Exception as problem:
+                said = " ".join(str(problem).split())
+                raise ConfigError(f"the loss failed at {site}: {type(problem).__name__}: {said}") from problem
+        if not isinstance(value, Tensor):
+            raise ConfigError(
+                f"the loss gives {type(value).__name__}; a tensor is needed: one value an example, or their mean"
+            )
+        if not value.requires_grad:
+            raise ConfigError("the loss does not depend on the model's trainable parameters, so it cannot be trained")
 
 
 def _task(

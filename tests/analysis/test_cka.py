@@ -111,9 +111,14 @@ def test_tokens_are_averaged_without_padding() -> None:
         model = TextTransformer(9, 5, 4, 8, 2)
     ids = torch.tensor([[1, 2, 0, 0, 0], [1, 3, 4, 5, 6]])
     found = representations(model, ids, LayerMap.of(model))
-    assert torch.allclose(found["embeddings"][0], model.tokens.weight[[1, 2]].mean(0))
-    assert torch.allclose(found["embeddings"][1], model.tokens.weight[[1, 3, 4, 5, 6]].mean(0))
+    places = model.positions.weight
+    assert torch.allclose(found["embeddings"][0], (model.tokens.weight[[1, 2]] + places[:2]).mean(0))
+    assert torch.allclose(found["embeddings"][1], (model.tokens.weight[[1, 3, 4, 5, 6]] + places).mean(0))
     assert found["attention"].shape == (2, 4)
+    # A block's output has its residual in it.
+    block = model.fc2(model.fc1(found["attention"]).relu())
+    assert torch.allclose(found["feed_forward"], found["attention"] + block)
+    assert torch.allclose(found["head"], model.head(found["feed_forward"]))
 
 
 def test_a_residual_blocks_output_has_its_shortcut_in_it() -> None:
@@ -126,3 +131,21 @@ def test_a_residual_blocks_output_has_its_shortcut_in_it() -> None:
     x = torch.randn(4, 3, generator=generator_for(1, "r"))
     with torch.no_grad():
         assert torch.allclose(representations(net, x, LayerMap.of(net))["0"], net[0](x))
+
+
+def test_a_table_of_the_network_itself_does_not_make_its_output_a_layers() -> None:
+    class Tabled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.pos_embed = nn.Parameter(torch.zeros(3))
+            self.first, self.last = nn.Linear(4, 3), nn.Linear(3, 2)
+
+        def forward(self, x: Tensor) -> Tensor:
+            out: Tensor = self.last(self.first(x) + self.pos_embed)
+            return out
+
+    with own_randomness(0):
+        net = Tabled()
+    x = torch.randn(5, 4, generator=generator_for(1, "t"))
+    found = representations(net, x, LayerMap.of(net))
+    assert {layer: tuple(rows.shape) for layer, rows in found.items()} == {"first": (5, 3), "last": (5, 2)}

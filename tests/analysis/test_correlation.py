@@ -38,3 +38,11 @@ def test_the_interval_spans_the_curves() -> None:
     assert found.high == pytest.approx(0.44, abs=0.07)
     assert (found.curves, found.layers) == (20, 3)
     assert correlate({0: ([1, 1, 1], [1, 2, 3])}) is None
+
+
+def test_one_curve_has_no_interval() -> None:
+    found = correlate({0: ([1, 2, 3], [1, 3, 2])})
+    assert found is not None
+    assert (found.value, found.curves) == (0.5, 1)
+    assert math.isnan(found.low)
+    assert math.isnan(found.high)

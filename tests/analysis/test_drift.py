@@ -66,5 +66,5 @@ def test_a_cut_of_ones_own_can_be_watched() -> None:
     assert list(found.rounds) == [1, 2]
     with pytest.raises(ConfigError, match="fixed_cut must be between 0 and 4"):
         monitor_drift(task(), cut=9, settings=QUICK)
-    with pytest.raises(ConfigError, match="at least 1 round"):
+    with pytest.raises(ConfigError, match="give at least 1"):
         monitor_drift(task(), every=0)

@@ -50,6 +50,57 @@ class Unit(nn.Module):
         return out
 
 
+class Plain(nn.Module):
+    """Neither its name nor those of its parts say that data go around it: its code does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv1, self.norm1 = nn.Conv2d(2, 2, 1), nn.BatchNorm2d(2)
+        self.conv2, self.norm2 = nn.Conv2d(2, 2, 1), nn.BatchNorm2d(2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.norm2(self.conv2(self.norm1(self.conv1(x)).relu()))
+        out += x
+        return out.relu()
+
+
+class Noisy(Plain):
+    """Its code draws random numbers, also while it is only read."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) + torch.rand(1)
+
+
+class Middle(nn.Module):
+    """A network with a sum in its middle is no block: a layer of its own comes after."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.last = nn.Linear(2, 2), nn.Linear(2, 2), nn.Linear(2, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.first(x)
+        out: Tensor = self.last(h + self.second(h))
+        return out
+
+
+class TwoSums(Middle):
+    """Several sums are a row of blocks."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + self.first(x)
+        out: Tensor = x + self.second(x)
+        return out
+
+
+class OnData(Middle):
+    """Code that looks at its data cannot be read without them."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = x + self.first(x) if x.sum() > 0 else x
+        return out
+
+
 @pytest.mark.parametrize("block", [BasicBlock, PreActivation])
 @pytest.mark.parametrize("example", [None, torch.zeros(2, 1, 4, 4)], ids=["registered", "flow"])
 def test_a_residual_block_is_one_layer(block: type[BasicBlock], example: Tensor | None) -> None:
@@ -63,6 +114,39 @@ def test_a_residual_block_is_one_layer(block: type[BasicBlock], example: Tensor 
 
 def test_a_block_is_known_by_its_shortcut() -> None:
     assert LayerMap.of(nn.Sequential(Unit(), Unit(), nn.Conv2d(2, 1, 1))).names == ("0", "1", "2")
+
+
+def test_a_block_is_known_by_its_code() -> None:
+    network = nn.Sequential(nn.Conv2d(1, 2, 1), Plain(), Noisy(), nn.Flatten())
+    random = torch.get_rng_state()
+    assert LayerMap.of(network).names == ("0", "1", "2")
+    assert torch.equal(torch.get_rng_state(), random)
+
+
+@pytest.mark.parametrize("network", [Middle, TwoSums, OnData])
+def test_what_is_no_block_keeps_its_layers(network: type[nn.Module]) -> None:
+    assert LayerMap.of(nn.Sequential(network())).names == ("0.first", "0.second", "0.last")
+
+
+class VisionTransformer(nn.Module):
+    """Position and class tables are parameters of the network itself, as most people write it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cls_token, self.pos_embed = nn.Parameter(torch.zeros(1, 1, 4)), nn.Parameter(torch.zeros(1, 5, 4))
+        self.patches, self.head = nn.Conv2d(1, 4, 2, 2), nn.Linear(4, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        patches = self.patches(x).flatten(2).transpose(1, 2)
+        out: Tensor = self.head((torch.cat([self.cls_token.expand(len(x), -1, -1), patches], 1) + self.pos_embed)[:, 0])
+        return out
+
+
+@pytest.mark.parametrize("example", [None, torch.zeros(2, 1, 4, 4)], ids=["registered", "flow"])
+def test_tables_of_the_network_itself_join_its_embedding(example: Tensor | None) -> None:
+    layers = LayerMap.of(VisionTransformer(), example)
+    assert layers.names == ("patches", "head")
+    assert layers.entries["patches"][:2] == ("cls_token", "pos_embed")
 
 
 def test_a_network_of_blocks_is_not_one_layer() -> None:
@@ -140,7 +224,7 @@ def test_transformers_models_have_the_layers_of_the_paper() -> None:
                                 intermediate_size=16, max_position_embeddings=8)
     )  # fmt: skip
     assert LayerMap.of(bert).names == (
-        "bert.embeddings.word_embeddings", "bert.encoder.layer.0.attention",
+        "bert.embeddings", "bert.encoder.layer.0.attention",
         "bert.encoder.layer.0.intermediate.dense+dense", "bert.pooler.dense", "classifier",
     )  # fmt: skip
     gpt = transformers.GPT2LMHeadModel(

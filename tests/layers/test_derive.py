@@ -256,7 +256,7 @@ def test_looking_at_the_flow_leaves_the_model_and_the_random_state_alone() -> No
 
 def test_a_failing_forward_pass_leaves_no_hooks() -> None:
     model = HeadFirst()
-    with pytest.raises(RuntimeError, match="shapes"):
+    with pytest.raises(LayerError, match="cannot be called with the example batch: mat1 and mat2 shapes"):
         names(model, torch.zeros(1, 2))
     assert not any(module._forward_pre_hooks for module in model.modules())
     assert model.training

@@ -323,6 +323,20 @@ def test_unknown_options_are_refused(options: dict[str, str]) -> None:
         SensitivityProbe(plain(), **options)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(
+    ("misuse", "sentence"),
+    [
+        (lambda: SensitivityProbe(plain), "a torch model is needed .* not function"),  # type: ignore[arg-type]
+        (lambda: SensitivityProbe(plain(), max_batches=0), "max_batches must be at least 1"),
+        (lambda: SensitivityProbe(plain()).attach("adam"), "a torch optimizer is needed"),  # type: ignore[arg-type]
+    ],
+    ids=["a function", "no batches", "a text"],
+)
+def test_misuse_gets_one_sentence(misuse: Callable[[], object], sentence: str) -> None:
+    with pytest.raises(LayerError, match=sentence):
+        misuse()
+
+
 def test_each_mode_says_how_it_is_used() -> None:
     model = plain()
     with pytest.raises(LayerError, match=r"call measure\(batches, loss\)"):

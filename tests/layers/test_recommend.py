@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -124,6 +125,13 @@ def test_a_site_that_supplies_nearly_everything_is_named() -> None:
     assert any("loud alone supplies 99%" in doubt for doubt in found.doubts)
 
 
+@pytest.mark.parametrize("remedy", [{"normalise": "first_layer"}, {"normalise": "last"}, {"reduce": "median"}], ids=str)
+def test_a_loud_site_dominates_no_more_where_sites_are_normalised(remedy: dict[str, Any]) -> None:
+    found = recommend({"loud": scaled(site(*CLEAR), 100.0), "quiet": site(*CLEAR)}, **remedy)
+    assert found.shares == pytest.approx({"loud": 0.5, "quiet": 0.5})
+    assert (found.dominating, found.verdict) == (None, "clear")
+
+
 def test_a_site_without_which_the_cut_moves_is_named() -> None:
     early = site(*[(1.0, 30.0, 30.0, 30.0)] * 3)
     late = site(*[(1.0, 1.0, 1.0, 9.0)] * 3)
@@ -186,7 +194,8 @@ def test_layers_are_matched_to_the_model_by_name() -> None:
 def test_a_site_without_usable_scores_is_left_out_of_the_evidence() -> None:
     found = recommend({"ok": site(*CLEAR), "nan": site((math.nan, 1.0, 1.0, 1.0)), "also": site(*CLEAR)})
     assert found.without_site.keys() == {"ok", "also"}
-    assert any("nan is left out" in warning for warning in found.cut.warnings)
+    assert found.verdict == "doubtful"
+    assert "nan is left out: its scores are not finite or all zero" in found.doubts
 
 
 @pytest.mark.parametrize(

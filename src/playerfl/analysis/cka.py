@@ -105,14 +105,20 @@ def representations(
 
 
 def _owners(model: nn.Module, layers: LayerMap) -> dict[LayerName, list[nn.Module]]:
-    """The modules that hold a layer's entries, and the one around them that bears its name: the last to end counts."""
+    """The modules that hold a layer's entries, and the one around them that bears its name: the last to end counts.
+
+    A module that holds other layers, too, does not count: a network with a table of its own ends after all of them.
+    """
     modules = dict(model.named_modules())
     found = {}
     for layer, entries in layers.entries.items():
-        paths = dict.fromkeys(entry.rpartition(".")[0] for entry in entries)
-        if layer in modules and all(entry.startswith(f"{layer}.") for entry in entries):
-            paths[layer] = None
-        found[layer] = [modules[path] for path in paths if path in modules]
+        paths = dict.fromkeys([*(entry.rpartition(".")[0] for entry in entries), layer])
+        others = [entry for entry in layers.all_entries if entry not in entries]
+        found[layer] = [
+            modules[path]
+            for path in paths
+            if path in modules and not any(entry.startswith(f"{path}." if path else "") for entry in others)
+        ]
     return found
 
 

@@ -20,6 +20,7 @@ class Correlation:
     value: float
     low: float
     high: float
+    """nan where there is one curve only."""
     curves: int
     """How many sites and seeds it is the mean of."""
     layers: int
@@ -59,8 +60,11 @@ def correlate(
     known = [rho for left, right in pairs.values() if math.isfinite(rho := spearman(left, right))]
     if not known:
         return None
+    layers = max(len(_known(left, right)) for left, right in pairs.values())
+    if len(known) == 1:
+        # One curve drawn again is the same curve: that is no interval.
+        return Correlation(known[0], math.nan, math.nan, 1, layers)
     generator = np.random.default_rng(seed)
     means = np.array(known)[generator.integers(len(known), size=(resamples, len(known)))].mean(1)
     low, high = np.quantile(means, [0.025, 0.975])
-    layers = max(len(_known(left, right)) for left, right in pairs.values())
     return Correlation(fmean(known), float(low), float(high), len(known), layers)

@@ -100,7 +100,7 @@ def monitor_drift(
     `cut`: federate that many layers instead of those measured first; all of them is FedAvg, none is training alone.
     """
     if every < 1:
-        raise ConfigError(f"every must be at least 1 round, not {every}")
+        raise ConfigError(f"measuring again every {every} rounds makes no sense; give at least 1")
     chosen = task if isinstance(task, Task) else find_task(task)
     table = {**analysis_table(chosen, rounds, settings), "seed": seed}
     fixed = {} if cut is None else {"rule": "fixed", "fixed_cut": cut}

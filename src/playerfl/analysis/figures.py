@@ -64,6 +64,8 @@ def _draw(axes: Axes, analysis: LayerAnalysis, quantity: str, moment: str) -> No
         below = means[number] < 0
         axes.plot(positions[~below], sizes[number][~below], "o", color=colour, markersize=3.5)
         axes.plot(positions[below], sizes[number][below], "o", color=colour, markerfacecolor="white", markersize=5)
+    if (means < 0).any():
+        axes.plot([], [], "o", color="0.3", markerfacecolor="white", markersize=5, label="negative (its size)")
     middle = np.abs(np.nanmean(means[:, known], axis=0))
     axes.plot(positions[known], middle, color="black", linewidth=2.2, label="mean of sites")
     axes.fill_between(
@@ -117,7 +119,7 @@ def correlation_figure(analysis: LayerAnalysis) -> tuple[Figure, list[Axes]]:
                 if rho is None or math.isnan(rho.value):
                     continue
                 # Equal curves have an interval of no width, up to a rounding error of either sign.
-                ends = [[max(rho.value - rho.low, 0.0)], [max(rho.high - rho.value, 0.0)]]
+                ends = [[max(rho.value - rho.low, 0.0)], [max(rho.high - rho.value, 0.0)]] if rho.curves > 1 else None
                 label = {"score": "layer score s", "sensitivity": "federation sensitivity F"}[measure]
                 one.errorbar(
                     place + offset, rho.value, ends, fmt=marker, color=colour, capsize=4,

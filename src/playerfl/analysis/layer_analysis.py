@@ -133,6 +133,12 @@ Watch = Callable[[str, int], tuple[Listener | None, Callable[[], None]]]
 """Given what begins and how many steps it has: a listener for rounds, and a function to call after each step."""
 
 
+_THE_RUNS_OWN = (
+    "the models at the end of federated training are those the run's sites keep, after averaging: where two sites keep "
+    "the same round, their federated layers are one and the same and have a CKA of 1"
+)
+
+
 def _unwatched(what: str, steps: int) -> tuple[Listener | None, Callable[[], None]]:
     return None, lambda: None
 
@@ -164,6 +170,8 @@ def analyze_layers(
                 table, chosen, ground, federated=federated, watch=lambda what, steps: watch(what, steps)[0]
             )
             parts.append(measure_moments(chosen.name, seed, ground, weights, options or AnalysisOptions(), watch))
+    if parts and not isinstance(federated, str):
+        parts[0] = replace(parts[0], notes=(*parts[0].notes, _THE_RUNS_OWN))
     if not parts:
         raise ConfigError("give at least one seed")
     merged = [finding for part in parts for finding in part.findings]

@@ -194,6 +194,9 @@ def _by_models(table: Mapping[str, Any], task: Task, ground: Ground) -> dict[str
     """The cuts that other ways choose, from the sites' models after one epoch alone."""
     alone = {**table, "algorithm": {"name": "local"}, "rounds": 1, "selection": "last"}
     models = drive(Run(Experiment.resolve(alone, task), ground).rounds()).weights
+    for site, weights in models.items():
+        if not all(bool(entry.isfinite().all()) for entry in weights.values()):
+            raise ConfigError(f"training diverged at {site} in the first epoch; try a smaller training.learning_rate")
     layers = ground.learner.layers
     count = len(layers.names)
     found = {LAST_ONLY: max(count - 1, 0)}

@@ -7,6 +7,7 @@ from statistics import fmean
 from rich.markup import escape
 from rich.table import Table
 
+from playerfl.analysis.correlation import Correlation
 from playerfl.analysis.drift import Drift
 from playerfl.analysis.layer_analysis import QUANTITIES, LayerAnalysis
 from playerfl.analysis.moments import MOMENTS
@@ -53,12 +54,16 @@ def _correlations(analysis: LayerAnalysis) -> Table:
         table.add_column({"gradient_variance": "gradient variance", "hessian": "Hessian", "cka": "CKA"}[other])
     for moment, measures in analysis.correlations().items():
         for measure, by in measures.items():
-            cells = [
-                "–" if (rho := by[other]) is None else f"{rho.value:+.2f} [{rho.low:+.2f}, {rho.high:+.2f}]"
-                for other in others
-            ]
-            table.add_row(moment, {"score": "s", "sensitivity": "F"}[measure], *map(escape, cells))
+            cells = [escape(_rho(by[other])) for other in others]
+            table.add_row(moment, {"score": "s", "sensitivity": "F"}[measure], *cells)
     return table
+
+
+def _rho(found: Correlation | None) -> str:
+    if found is None:
+        return "–"
+    interval = f" [{found.low:+.2f}, {found.high:+.2f}]" if found.curves > 1 else " (one curve: no interval)"
+    return f"{found.value:+.2f}{interval}"
 
 
 def print_sweep(sweep: Sweep) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -13,6 +13,7 @@ from torch.nn.parameter import is_lazy
 from torch.nn.utils.parametrize import is_parametrized
 
 from playerfl.errors import LayerError
+from playerfl.layers.shortcuts import ends_in_a_shortcut
 
 _NORMS = (_NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm, nn.LocalResponseNorm)
 _ATTENTION = re.compile("attention|attn", re.IGNORECASE)
@@ -21,6 +22,9 @@ _RESIDUAL = re.compile("basic_?block|bottleneck|residual|res_?(net)?_?block|resu
 _SHORTCUTS = ("downsample", "shortcut", "skip", "identity_conv", "residual")
 _ADAPTER = re.compile("lora|adapter", re.IGNORECASE)
 _ADAPTER_PARTS = 3
+_BLOCK_PARTS = 8
+_EMBEDDINGS = re.compile("embeddings?$", re.IGNORECASE)
+_TABLE = re.compile("pos|cls|class_token|embed", re.IGNORECASE)
 
 
 @dataclass
@@ -46,12 +50,16 @@ def derive_groups(model: nn.Module, example: object = None) -> list[tuple[str, l
     [('0', ['0.weight', '0.bias', '1.weight', '1.bias']), ('3', ['3.weight', '3.bias'])]
     """
     owners = _in_order_of_flow(model, example)
+    residual = {id(module) for module in model.modules() if module is not model and _is_residual(module)}
     groups: list[_Group] = []
-    leading_norms: list[tuple[str, nn.Module]] = []
+    leading: list[tuple[str, nn.Module]] = []
     for path, module in owners:
-        name, block = _unit_of(model, path)
+        name, block = _unit_of(model, path, residual)
         if _is_norm(module) and name == path:
-            (groups[-1].modules if groups else leading_norms).append((path, module))
+            (groups[-1].modules if groups else leading).append((path, module))
+            continue
+        if not groups and name in (path, "parameters") and _holds_tables(module):
+            leading.append((path, module))
             continue
         begun = next((group for group in groups if group.name == name), None)
         if begun is None and groups and _both_embeddings(groups[-1], module):
@@ -60,10 +68,10 @@ def derive_groups(model: nn.Module, example: object = None) -> list[tuple[str, l
             begun.modules.append((path, module))
         else:
             groups.append(_Group(name, block, [(path, module)]))
-    if leading_norms:
+    if leading:
         if not groups:
-            groups.append(_Group(leading_norms[0][0], None, []))
-        groups[0].modules[:0] = leading_norms
+            groups.append(_Group(leading[0][0], None, []))
+        groups[0].modules[:0] = leading
     named = [
         (group.name, [entry for path, module in group.modules for entry in _own_entries(path, module)])
         for group in _with_feed_forwards_joined(groups)
@@ -128,6 +136,9 @@ def _order_of_calls(model: nn.Module, example: object) -> dict[int, int]:
         model.eval()
         with torch.no_grad(), torch.random.fork_rng():
             call_model(model, example)
+    except Exception as problem:
+        reason = str(problem).strip().splitlines() or [type(problem).__name__]
+        raise LayerError(f"the model cannot be called with the example batch: {reason[0]}") from problem
     finally:
         for handle in handles:
             handle.remove()
@@ -136,8 +147,8 @@ def _order_of_calls(model: nn.Module, example: object) -> dict[int, int]:
     return order
 
 
-def _unit_of(model: nn.Module, path: str) -> tuple[str, str | None]:
-    """The name of the unit a module belongs to (itself, or the attention or feed-forward module around it)
+def _unit_of(model: nn.Module, path: str, residual: Container[int]) -> tuple[str, str | None]:
+    """The name of the unit a module belongs to (itself, or the attention, feed-forward or other block around it)
     and the transformer block around that unit, if there is one."""
     steps = path.split(".") if path else []
     block = None
@@ -152,7 +163,9 @@ def _unit_of(model: nn.Module, path: str) -> tuple[str, str | None]:
         inside_block = block is not None and block == ".".join(steps[:depth])
         if inside_block and _FEED_FORWARD.search(type(module).__name__):
             return here, block
-        if is_parametrized(module) or _is_residual(module) or _is_adapted(module):
+        if is_parametrized(module) or id(module) in residual or _is_adapted(module):
+            return here, block
+        if _EMBEDDINGS.search(type(module).__name__):
             return here, block
     return path or "parameters", block
 
@@ -167,14 +180,29 @@ def _is_attention(module: nn.Module) -> bool:
 
 
 def _is_residual(module: nn.Module) -> bool:
-    """A block of convolutions around which data may take a shortcut: by class name, or by a child that is the
-    shortcut. A cut inside of it would leave the two ways on different sides."""
+    """A block around which data may take a shortcut: by class name, by a child that is the shortcut, or by its code.
+    A cut inside of it would leave the two ways on different sides."""
     children = dict(module.named_children())
     if not children or next(module.parameters(), None) is None:
         return False
-    by_name = _RESIDUAL.search(type(module).__name__) or any(name in children for name in _SHORTCUTS)
-    inner = (m for m in module.modules() if m is not module)
-    return bool(by_name) and not any(_is_attention(m) or _RESIDUAL.search(type(m).__name__) for m in inner)
+    inner = [m for m in module.modules() if m is not module]
+    if any(_is_attention(m) or _RESIDUAL.search(type(m).__name__) for m in inner):
+        return False
+    if _RESIDUAL.search(type(module).__name__) or any(name in children for name in _SHORTCUTS):
+        return True
+    return _num_parts(module) <= _BLOCK_PARTS and ends_in_a_shortcut(module, _is_norm)
+
+
+def _num_parts(module: nn.Module) -> int:
+    """How many modules in it own parameters, norms aside."""
+    return sum(not _is_norm(m) and next(m.parameters(recurse=False), None) is not None for m in module.modules())
+
+
+def _holds_tables(module: nn.Module) -> bool:
+    """Position and class-token tables that a network holds itself: they belong to the embedding that follows."""
+    names = [name for name, _ in module.named_parameters(recurse=False)]
+    inside = any(next(child.parameters(), None) is not None for child in module.children())
+    return inside and bool(names) and all(map(_TABLE.search, names))
 
 
 def _is_adapted(module: nn.Module) -> bool:
@@ -183,8 +211,7 @@ def _is_adapted(module: nn.Module) -> bool:
         return True
     if not _ADAPTER.search(type(module).__name__):
         return False
-    parts = [m for m in module.modules() if not _is_norm(m) and next(m.parameters(recurse=False), None) is not None]
-    return 0 < len(parts) <= _ADAPTER_PARTS
+    return 0 < _num_parts(module) <= _ADAPTER_PARTS
 
 
 def _both_embeddings(group: _Group, module: nn.Module) -> bool:

@@ -64,6 +64,8 @@ class LayerMap:
         order is then taken from a forward pass. A tensor used by two layers belongs to the first of them
         (`tie_policy="first"`) or to the last ("local": it is private as soon as one user of it is).
         """
+        if not isinstance(model, nn.Module):
+            raise LayerError(f"a torch model is needed (an nn.Module), not {type(model).__name__}")
         if tie_policy not in ("first", "local", "error"):
             raise LayerError(one_of(tie_policy, ("first", "local", "error"), "tie_policy"))
         if statistics not in ("follow", "local"):

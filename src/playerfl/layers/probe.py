@@ -58,6 +58,8 @@ class SensitivityProbe:
             raise LayerError(one_of(mode, MODES, "sensitivity mode"))
         if embedding_rows not in ("all", "touched"):
             raise LayerError(one_of(embedding_rows, ("all", "touched"), "embedding_rows"))
+        if max_batches is not None and max_batches < 1:
+            raise LayerError(f"max_batches must be at least 1, not {max_batches}")
         self.model = model
         self.mode = mode
         self.layers = layers or LayerMap.of(model, example)
@@ -106,6 +108,8 @@ class SensitivityProbe:
         return self
 
     def _check_attachable(self, optimizer: torch.optim.Optimizer) -> None:
+        if not isinstance(optimizer, torch.optim.Optimizer):
+            raise LayerError(f"a torch optimizer is needed, not {type(optimizer).__name__}")
         if self.mode != "running":
             raise LayerError(
                 f"mode {self.mode!r} measures after the epoch: call measure(batches, loss), or use mode 'running'"

@@ -41,8 +41,8 @@ Verdict = Literal["clear", "doubtful", "no clear transition"]
 
 AGREEMENT = 0.95
 """A cut is doubted if it comes out of a smaller share of resampled batches."""
-_RULES: tuple[SplitRule, ...] = ("layer_ratio", "cumulative_ratio", "max_jump")
-_NORMALISATIONS: tuple[Normalise, ...] = ("none", "first_layer", "last")
+RULES: tuple[SplitRule, ...] = ("layer_ratio", "cumulative_ratio", "max_jump")
+NORMALISATIONS: tuple[Normalise, ...] = ("none", "first_layer", "last")
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ class Recommendation:
     rules: Mapping[str, int]
     normalisations: Mapping[str, int]
     shares: Mapping[str, float]
-    """What each site supplies of the summed sensitivity."""
+    """What each site that counts supplies of the summed sensitivity, as sites are weighed and normalised here."""
     dominating: str | None
     """The site that decides alone, if there is one."""
     meaning: Meaning | None = None
@@ -218,7 +218,10 @@ def recommend(
         normalise=normalise,
         reduce=reduce,
     )
-    usable = {site: own for site, own in scores.items() if _usable(own)}
+    weighed = combine_sites(
+        scores, num_examples=num_examples, client_weight=client_weight, normalise=normalise, reduce=reduce
+    )
+    usable = {site: scores[site] for site in weighed.shares}
     thresholds = _threshold_steps(cut, fallback)
     found = Recommendation(
         cut=cut,
@@ -234,12 +237,12 @@ def recommend(
         by_seed=tuple(cut_of({site: profile.importance for site, profile in own.items()}) for own in seeds),
         thresholds=thresholds,
         next_best=_next_best(cut, thresholds),
-        rules={name: cut_of(scores, rule=name, threshold=threshold if name == rule else None) for name in _RULES},
+        rules={name: cut_of(scores, rule=name, threshold=threshold if name == rule else None) for name in RULES},
         normalisations={
-            **{name: cut_of(scores, normalise=name) for name in _NORMALISATIONS},
+            **{name: cut_of(scores, normalise=name) for name in NORMALISATIONS},
             "median of sites": cut_of(scores, reduce="median", client_weight="uniform"),
         },
-        shares=_shares(usable),
+        shares=weighed.shares,
         dominating=None,
         meaning=_meaning(model, layers, names, cut.index),
     )  # fmt: skip
@@ -290,10 +293,6 @@ def _pooled(seeds: Sequence[Mapping[str, Profile]]) -> dict[str, Profile]:
     }
 
 
-def _usable(importance: Importance) -> bool:
-    return all(map(math.isfinite, importance.values())) and any(value > 0 for value in importance.values())
-
-
 def _bootstrap(
     profiles: Mapping[str, Profile], cut_of: Callable[[Mapping[str, Importance]], int], resamples: int, seed: int
 ) -> dict[int, float]:
@@ -310,10 +309,12 @@ def _bootstrap(
     for _ in range(resamples):
         drawn = {}
         for site, table in tables.items():
-            rows = generator.integers(len(table), size=len(table))
-            mean = np.average(table[rows], axis=0, weights=weights[site][rows])
+            # How often each batch is drawn says the same as the drawn batches, and is not copied by layer.
+            drawn_often = np.bincount(generator.integers(len(table), size=len(table)), minlength=len(table))
+            share = drawn_often * weights[site]
+            mean = share @ table / share.sum()
             drawn[site] = dict(zip(profiles[site].layers, mean.tolist(), strict=True))
-        counts[cut_of({site: own for site, own in drawn.items() if _usable(own)} or drawn)] += 1
+        counts[cut_of(drawn)] += 1
     return {cut: counts[cut] / resamples for cut in sorted(counts)}
 
 
@@ -352,19 +353,14 @@ def _next_best(cut: Cut, steps: Sequence[ThresholdStep]) -> NextBest | None:
     candidates = []
     if place > 0 and here.low > 0:
         factor = cut.threshold / here.low
-        candidates.append((factor, steps[place - 1].cut, f"a threshold below {here.low:.3g}"))
+        candidates.append((factor, steps[place - 1].cut, f"any threshold below {here.low:.3g} would choose it"))
     if place + 1 < len(steps) and cut.threshold > 0:
         factor = here.high / cut.threshold
-        candidates.append((factor, steps[place + 1].cut, f"a threshold of {here.high:.3g} or more"))
+        candidates.append((factor, steps[place + 1].cut, f"any threshold from {here.high:.3g} on would choose it"))
     if not candidates:
         return None
-    factor, index, need = min(candidates)
-    return NextBest(index, f"{need} would choose it, {factor:.2g} times from {cut.threshold:g}")
-
-
-def _shares(scores: Mapping[str, Importance]) -> dict[str, float]:
-    totals = {site: math.fsum(own.values()) for site, own in scores.items()}
-    return {site: total / math.fsum(totals.values()) for site, total in totals.items()}
+    _, index, need = min(candidates)
+    return NextBest(index, f"{need} (used: {cut.threshold:g})")
 
 
 def _dominating(found: Recommendation) -> str | None:
@@ -395,6 +391,8 @@ def _judged(found: Recommendation) -> Recommendation:
         doubts.append(f"the largest jump is {flat:.3g} times only")
     step = _step_at(found.thresholds, cut.threshold)
     nothing = len(cut.layers) == 1 or bool(doubts) or (step is not None and not step.transition)
+    lost = [site for site in found.importance if site not in found.shares]
+    doubts += [f"{site} is left out: its scores are not finite or all zero" for site in lost]
     if found.agreement is not None and found.agreement < AGREEMENT:
         others = {index: share for index, share in found.bootstrap.items() if index != cut.index}
         often = max(others, key=others.__getitem__)
@@ -406,7 +404,7 @@ def _judged(found: Recommendation) -> Recommendation:
     if found.dominating is not None and found.dominating not in moved:
         share = found.shares[found.dominating]
         doubts.append(f"{found.dominating} alone supplies {share:.0%} of the summed sensitivity")
-    if len(set(found.by_seed)) > 1:
+    if any(index != cut.index for index in found.by_seed):
         doubts.append(f"seeds disagree: they cut after {', '.join(map(str, found.by_seed))} layers")
     differing = {name: index for name, index in found.normalisations.items() if index != cut.index}
     doubts += [f"with {_described(name)} the cut would be after {index} layers" for name, index in differing.items()]

@@ -134,6 +134,8 @@ class Combined:
 
     importance: dict[LayerName, float]
     warnings: list[str] = field(default_factory=list)
+    shares: Mapping[str, float] = field(default_factory=dict)
+    """What each site that counts supplies of the summed sensitivity, as it was weighed and normalised."""
 
 
 def combine_sites(
@@ -166,23 +168,27 @@ def combine_sites(
 
     usable, warnings = _usable_sites(scores)
     layers = list(next(iter(usable.values())))
-    rows: dict[str, list[float]] = {}
     for site, importance in usable.items():
         if importance.keys() != usable[next(iter(usable))].keys():
             raise LayerError(f"{site} scores other layers than {next(iter(usable))}; all sites need the same model")
-        values = [importance[layer] for layer in layers]
-        scale = {"none": 1.0, "first_layer": _first_positive(values), "last": math.fsum(values)}[normalise]
-        rows[site] = [value / scale for value in values]
-
+    rows = {site: _scaled([importance[layer] for layer in layers], normalise) for site, importance in usable.items()}
     if reduce == "median":
         sums = [list(accumulate(row)) for row in rows.values()]
         middle = [median(column) for column in zip(*sums, strict=True)]
         combined = [middle[0], *(b - a for a, b in pairwise(middle))]
-        return Combined(dict(zip(layers, combined, strict=True)), warnings)
+        # A median hears no site louder than another.
+        return Combined(dict(zip(layers, combined, strict=True)), warnings, dict.fromkeys(rows, 1 / len(rows)))
     share = {site: num_examples[site] if num_examples and client_weight == "samples" else 1 for site in rows}
     shared = {site: [value * share[site] for value in row] for site, row in rows.items()}
     combined = [math.fsum(column) / sum(share.values()) for column in zip(*shared.values(), strict=True)]
-    return Combined(dict(zip(layers, combined, strict=True)), warnings + _dominating_site(shared))
+    totals = {site: math.fsum(row) for site, row in shared.items()}
+    shares = {site: total / math.fsum(totals.values()) for site, total in totals.items()}
+    return Combined(dict(zip(layers, combined, strict=True)), warnings + _dominating_site(shares), shares)
+
+
+def _scaled(values: Sequence[float], normalise: Normalise) -> list[float]:
+    scale = {"none": 1.0, "first_layer": _first_positive(values), "last": math.fsum(values)}[normalise]
+    return [value / scale for value in values]
 
 
 def _usable_sites(scores: Mapping[str, Importance]) -> tuple[dict[str, Importance], list[str]]:
@@ -209,12 +215,10 @@ DOMINATES = 0.8
 """A site that supplies more of the summed sensitivity than this decides alone."""
 
 
-def _dominating_site(rows: Mapping[str, Sequence[float]], share: float = DOMINATES) -> list[str]:
-    totals = {site: math.fsum(row) for site, row in rows.items()}
-    site = max(totals, key=totals.__getitem__)
-    if len(totals) > 1 and totals[site] > share * math.fsum(totals.values()):
-        percent = round(100 * totals[site] / math.fsum(totals.values()))
-        return [f"{site} alone supplies {percent} % of the summed sensitivity and decides the cut"]
+def _dominating_site(shares: Mapping[str, float]) -> list[str]:
+    site = max(shares, key=shares.__getitem__)
+    if len(shares) > 1 and shares[site] > DOMINATES:
+        return [f"{site} alone supplies {round(100 * shares[site])} % of the summed sensitivity and decides the cut"]
     return []
 
 

@@ -28,15 +28,17 @@ class TextTransformer(nn.Module):
         self.fc1 = nn.Linear(width, hidden)
         self.fc2 = nn.Linear(hidden, width)
         self.head = nn.Linear(width, classes)
+        # What comes out of each layer, with its residual: for whoever looks at representations.
+        self.embeddings, self.attention, self.feed_forward = nn.Identity(), nn.Identity(), nn.Identity()
 
     def forward(self, ids: Tensor) -> Tensor:
-        x = self.tokens(ids) + self.positions.weight[: ids.shape[1]]
+        x = self.embeddings(self.tokens(ids) + self.positions.weight[: ids.shape[1]])
         # Only the first token is read out, so only it needs a query, a residual and the feed-forward block. With a
         # single query, q·(K x) = (Kᵀq)·x and Σ p·(V x) = V (Σ p·x): keys and values need not be computed by token.
         first = x[:, 0]
         asked = self.query(first) @ self.key.weight
-        first = first + self.projection(self.value(_attend(asked, x, ids)))
-        first = first + self.fc2(self.fc1(first).relu())
+        first = self.attention(first + self.projection(self.value(_attend(asked, x, ids))))
+        first = self.feed_forward(first + self.fc2(self.fc1(first).relu()))
         logits: Tensor = self.head(first)
         return logits
 

@@ -95,9 +95,16 @@ def print_recommendation(found: Recommendation) -> None:
     console = evidence_console()
     console.print(_scores(found))
     colour = _VERDICTS[found.verdict]
-    total = len(found.cut.layers)
+    here, total = found.cut.index, len(found.cut.layers)
+    share = (
+        f"the first {here} of {total} layers"
+        if here < total
+        else f"all {total} layers"
+        if total > 1
+        else "the only layer"
+    )
     console.print(
-        f"[bold]Federate the first {found.cut.index} of {total} layers[/bold]: {escape(found.cut.reason)}.\n"
+        f"[bold]Federate {share}[/bold]: {escape(found.cut.reason)}.\n"
         f"Verdict: [bold {colour}]{found.verdict}[/bold {colour}]."
     )
     for doubt in found.doubts:

@@ -12,8 +12,8 @@ from matplotlib.ticker import MaxNLocator
 from playerfl.layers.recommend import Recommendation
 from playerfl.report.figures import COLOURS, draw_profile
 
-_ROOM = 60
-"""Letters of layer names that fit below an axis."""
+_ROOM = 90
+"""Letters of layer names that fit below an axis at a slant."""
 
 
 def recommendation_figure(found: Recommendation) -> tuple[Figure, list[Axes]]:
@@ -36,11 +36,17 @@ def recommendation_figure(found: Recommendation) -> tuple[Figure, list[Axes]]:
 
 def _draw_sensitivity(axes: Axes, found: Recommendation, profiles: dict[str, Any]) -> None:
     draw_profile(axes, found.cut, profiles)
-    layers = found.cut.layers
+    layers, index = found.cut.layers, found.cut.index
+    ratio = found.cut.ratios[index - 1] if 0 < index < len(layers) else None
+    if ratio is not None:
+        # The curve is the running sum; what was compared is the jump.
+        what = "F" if found.cut.rule == "cumulative_ratio" else "s"
+        axes.text(index + 0.45, 0.5, f"{what} × {ratio:.3g}", transform=axes.get_xaxis_transform(), color=COLOURS[5],
+                  fontsize=9, ha="right")  # fmt: skip
     if sum(map(len, layers)) > _ROOM:
         # Long names would run into each other; the numbers are those of `playerfl layers`.
         steps = range(0, len(layers), max(1, len(layers) // 12))
-        axes.set_xticks([i + 1 for i in steps], [str(i + 1) for i in steps], rotation=0)
+        axes.set_xticks([i + 1 for i in steps], [str(i + 1) for i in steps], rotation=0, ha="center")
         axes.set_xlabel(f"layer, by number: 1 is {layers[0]}, {len(layers)} is {layers[-1]}", fontsize=8, wrap=True)
 
 

@@ -19,6 +19,9 @@ from playerfl.results import RunResult
 # Okabe and Ito's palette: told apart with any kind of colour vision.
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#000000")
 
+_ROOM = 40
+"""Letters that fit below an axis side by side."""
+
 
 def comparison_figure(results: Sequence[RunResult], summaries: Sequence[AlgorithmSummary]) -> tuple[Figure, list[Axes]]:
     """Left, where a run decided on one: the sensitivity profile with the cut. Right: each site's score as bars."""
@@ -49,7 +52,8 @@ def draw_profile(axes: Axes, cut: Cut, profiles: dict[str, Any]) -> None:
     axes.axvspan(0.5, cut.index + 0.5, color=COLOURS[2], alpha=0.08)
     axes.set_yscale("log")
     axes.set_xlim(0.5, len(cut.layers) + 0.5)
-    axes.set_xticks(positions, cut.layers, rotation=30 if len(cut.layers) > 6 else 0)
+    crowded = len(cut.layers) * max(map(len, cut.layers)) > _ROOM
+    axes.set_xticks(positions, cut.layers, rotation=30 if crowded else 0, ha="right" if crowded else "center")
     axes.set_ylabel("federation sensitivity, % of the first layer")
     axes.set_title(f"federated: {cut.index} layers, private: {len(cut.layers) - cut.index}", fontsize=11)
     axes.legend(frameon=False)
@@ -121,11 +125,18 @@ def save_comparison(results: Sequence[RunResult], summaries: Sequence[AlgorithmS
 
 def save(figure: Figure, path: Path) -> Path:
     """Writes a figure in the format its file name ends with."""
-    formats = sorted(figure.canvas.get_supported_filetypes())
-    if path.suffix[1:].lower() not in formats:
-        raise ConfigError(one_of(path.suffix[1:], formats, f"picture format in {path.name}:"))
+    check_picture(path)
     try:
         figure.savefig(path, dpi=150)
     except OSError as problem:
         raise RunDirectoryError(f"cannot write {path}: {problem.strerror or problem}") from problem
     return path
+
+
+def check_picture(path: Path) -> None:
+    """Refuses a file that no picture can be written to: its name or its folder is wrong."""
+    formats = sorted(Figure().canvas.get_supported_filetypes())
+    if path.suffix[1:].lower() not in formats:
+        raise ConfigError(one_of(path.suffix[1:], formats, f"picture format in {path.name}:"))
+    if not path.parent.is_dir():
+        raise ConfigError(f"cannot write {path}: there is no folder {path.parent}; make it first")
