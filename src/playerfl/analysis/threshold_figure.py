@@ -44,4 +44,10 @@ def draw_thresholds(cases: Sequence[Case], choice: Choice | None = None) -> tupl
 
 def _bar(axis: Any, interval: tuple[float, float] | None, place: float, width: float, colour: str) -> None:
     if interval:
-        axis.plot([max(interval[0], _LEFT), min(interval[1], _RIGHT)], [place, place], color=colour, lw=width, solid_capstyle="butt")
+        axis.plot(
+            [max(interval[0], _LEFT), min(interval[1], _RIGHT)],
+            [place, place],
+            color=colour,
+            lw=width,
+            solid_capstyle="butt",
+        )

@@ -85,7 +85,9 @@ def case_of(task: str, mode: str, init: str, seed: int, printed: int, scores: Ma
     >>> case.interval("layer_ratio"), case.max_jump
     ((2.0, 5.0), 2)
     """
-    ratios = {rule: tuple(r or 0.0 for r in choose_cut(scores, rule=rule).ratios) for rule in RATIO_RULES}
+    ratios: dict[str, tuple[float, ...]] = {
+        rule: tuple(r or 0.0 for r in choose_cut(scores, rule=rule).ratios) for rule in RATIO_RULES
+    }
     return Case(task, mode, init, seed, printed, choose_cut(scores, rule="max_jump").index, ratios)
 
 
@@ -186,7 +188,7 @@ def _row(case: Case) -> list[Any]:
 
 
 def _from_row(row: Mapping[str, str]) -> Case:
-    ratios = {rule: tuple(map(float, row[rule].split())) for rule in RATIO_RULES}
+    ratios: dict[str, tuple[float, ...]] = {rule: tuple(map(float, row[rule].split())) for rule in RATIO_RULES}
     return Case(
         row["task"], row["mode"], row["init"], int(row["seed"]), int(row["printed"]), int(row["max_jump"]), ratios
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import gzip
+import hashlib
 import io
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -19,6 +20,7 @@ from playerfl.studies.directory import StudyDirectory, data_name
 
 ARCHIVE = "archive.json"
 _FORMAT = "playerfl archive 1"
+_TABLES = ("scores.csv.gz", "traffic.csv.gz", "times.csv.gz", "layers.jsonl.gz")
 _RUN = ("line", "seed")
 _SCORES = (*_RUN, "stage", "round", "site")
 _TRAFFIC = (*_RUN, "round", "site", "verbs", "down", "up")
@@ -72,6 +74,7 @@ def write_archive(directory: StudyDirectory, out: Path) -> int:
     )
     layers = [{"line": n, "seed": run.experiment["seed"], "layers": run.layers} for n, run in runs]
     _write_packed(out / "layers.jsonl.gz", "".join(f"{json.dumps(entry)}\n" for entry in layers))
+    about["files"] = {name: _fingerprint(out / name) for name in _TABLES}
     # Last, because a folder with this file is an archive.
     write_atomically(out / ARCHIVE, (json.dumps(about, indent=1) + "\n").encode())
     return len(runs)
@@ -106,6 +109,8 @@ def read_archive(path: Path) -> list[RunResult]:
         about = json.loads((path / ARCHIVE).read_text(encoding="utf-8"))
         if about["format"] != _FORMAT:
             raise ValueError(f"{about['format']!r} is not {_FORMAT!r}")
+        if changed := [name for name in _TABLES if _fingerprint(path / name) != about["files"][name]]:
+            raise ValueError(f"{changed[0]} is not as it was written")
         scores = _by_run(path / "scores.csv.gz", _tall_scores)
         traffic = _by_run(path / "traffic.csv.gz", _traffic_rows)
         times = _by_run(path / "times.csv.gz", _times)
@@ -127,6 +132,10 @@ def read_archive(path: Path) -> list[RunResult]:
         ]
     except (OSError, EOFError, ValueError, KeyError, IndexError, TypeError) as problem:
         raise RunDirectoryError(f"the archive {path} cannot be read: {problem}") from problem
+
+
+def _fingerprint(path: Path) -> str:
+    return hashlib.blake2b(path.read_bytes(), digest_size=16).hexdigest()
 
 
 def _by_run(path: Path, read: Callable[[dict[str, str]], Iterable[Any]]) -> dict[tuple[int, int], list[Any]]:

@@ -1,0 +1,55 @@
+"""An archive tells what its study tells, without the study."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from playerfl.collecting import collect
+from playerfl.errors import PlayerflError
+from playerfl.report.comparison import compare
+from playerfl.studies.archive import read_archive, write_archive
+from playerfl.studies.directory import StudyDirectory
+from studies.small_studies import run
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> StudyDirectory:
+    run(tmp_path / "o", algorithms=["local", "fedbabu", "player_fl"])
+    return StudyDirectory.open(tmp_path / "o")
+
+
+def test_an_archive_gives_the_same_comparison(directory: StudyDirectory, tmp_path: Path) -> None:
+    assert write_archive(directory, tmp_path / "a") == 9
+    kept, found = directory.results(), read_archive(tmp_path / "a")
+    assert [run.experiment for run in found] == [run.experiment for run in kept]
+    assert [run.layers for run in found] == [run.layers for run in kept]
+    assert [run.data for run in found] == [run.data for run in kept]
+    assert [list(run.traffic_rows) for run in found] == [list(run.traffic_rows) for run in kept]
+    for ours, theirs in zip(found, kept, strict=True):
+        assert sorted(map(str, (row[:5] for row in ours.score_rows))) == sorted(
+            map(str, (row[:5] for row in theirs.score_rows))
+        )
+        assert ours.site_scores == {
+            site: pytest.approx(scores, rel=1e-8) for site, scores in theirs.site_scores.items()
+        }
+    assert len(collect(tmp_path / "a").results) == 9
+    assert [row.algorithm for row in compare(found[::3])] == ["local", "fedbabu", "player_fl"]
+
+
+def test_the_same_runs_give_the_same_bytes(directory: StudyDirectory, tmp_path: Path) -> None:
+    for place in ("a", "b"):
+        write_archive(directory, tmp_path / place)
+    names = sorted(file.name for file in (tmp_path / "a").iterdir())
+    assert names == ["archive.json", "layers.jsonl.gz", "scores.csv.gz", "times.csv.gz", "traffic.csv.gz"]
+    assert all((tmp_path / "a" / n).read_bytes() == (tmp_path / "b" / n).read_bytes() for n in names)
+
+
+def test_a_damaged_archive_is_refused_in_one_sentence(directory: StudyDirectory, tmp_path: Path) -> None:
+    write_archive(directory, tmp_path / "a")
+    packed = (tmp_path / "a" / "scores.csv.gz").read_bytes()
+    for damage in (packed[:100], b"", b"task,seed\n"):
+        (tmp_path / "a" / "scores.csv.gz").write_bytes(damage)
+        with pytest.raises(PlayerflError, match="cannot be read"):
+            read_archive(tmp_path / "a")
