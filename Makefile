@@ -8,7 +8,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 HALF   := $(VENV)/.installing
 
-.PHONY: help demo test quick lint bench bench-rivals clean
+.PHONY: help demo test quick lint bench bench-rivals reproduce reproduce-quick estimate clean
 .DEFAULT_GOAL := help
 
 help:
@@ -17,6 +17,8 @@ help:
 	@echo "make quick   the tests that take seconds"
 	@echo "make lint    formatting, lint and types"
 	@echo "make bench   cost against a bare PyTorch loop"
+	@echo "make reproduce-quick   a small study on digits and its report (some minutes)"
+	@echo "make reproduce     every study of docs/reproduce.md, resumable (hours; it says how many first)"
 	@echo "make bench-rivals   the same work in Flower, pfl and FedLab, side by side (half an hour)"
 
 $(STAMP): pyproject.toml constraints.txt
@@ -50,6 +52,22 @@ bench: $(STAMP)
 
 bench-rivals: $(STAMP)
 	$(BIN)/python benchmarks/rivals.py
+
+# Datasets are looked for in $PLAYERFL_DATA; what is missing is said before anything runs. Interrupted, it goes on where it stopped.
+STUDIES := heart digits fashion_mnist emnist tweets cifar10 isic2019
+
+estimate: $(STAMP)
+	@for study in $(STUDIES); do echo "== $$study"; $(BIN)/playerfl study experiments/$$study.toml --dry-run | tail -4 || exit 1; done
+
+reproduce: estimate
+	@for study in $(STUDIES); do $(BIN)/playerfl study experiments/$$study.toml --archive results/$$study || exit 1; done
+	$(BIN)/playerfl thresholds experiments/thresholds.toml --out results/thresholds
+	$(BIN)/playerfl report results --out results/report.html
+
+reproduce-quick: $(STAMP)
+	$(BIN)/playerfl study experiments/quick.toml
+	@$(BIN)/playerfl report runs/quick >/dev/null
+	@echo "The report, one page to open in a browser: $(CURDIR)/runs/quick/report/report.html"
 
 clean:
 	rm -rf $(VENV) .venv-rivals build dist src/*.egg-info
