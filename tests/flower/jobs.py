@@ -1,0 +1,66 @@
+"""Jobs over a loop-back grid: small federations, a directory for each site, one for the coordinator."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from federations import settings_of, task
+from flower.loop_grid import Change, Clock, LoopGrid
+from playerfl.algorithms import Algorithm
+from playerfl.experiment import Experiment
+from playerfl.flower.client_app import make_app
+from playerfl.flower.coordinator import Coordinator
+from playerfl.flower.deployment import Deployment
+from playerfl.flower.site import Site, ground_of_site
+from playerfl.single_run import Run
+from playerfl.ground import prepare_ground
+from playerfl.tasks.task import Task
+
+SITES = ("site-0", "site-1", "site-2")
+
+
+class Job:
+    """One job, with everything that may go wrong in reach."""
+
+    def __init__(
+        self, home: Path, algorithm: str | Algorithm, a_task: Task | None = None, rounds: int = 3, **settings: Any
+    ) -> None:
+        self.home = home
+        self.task = a_task or task()
+        self.experiment = Experiment.resolve(settings_of(algorithm, {"rounds": rounds, **settings}), self.task)
+        self.deployment = Deployment("job", SITES, self.experiment.to_toml(), deadline=60.0)
+        self.clock = Clock()
+        self.said: list[str] = []
+        self.sites = {name: self.site(name) for name in SITES}
+        self.grid = LoopGrid({name: make_app(lambda _, name=name: self.sites[name]) for name in SITES})
+
+    def site(self, name: str) -> Site:
+        return Site(name, self.home / name, lambda e, n: ground_of_site(e, self.task, n))
+
+    def tamper(self, change: Change | None) -> None:
+        self.grid.change = change
+
+    def coordinator(self, **changes: Any) -> Coordinator:
+        return Coordinator(
+            self.grid,
+            replace(self.deployment, **changes),
+            self.home / "jobs",
+            task=self.task,
+            say=self.said.append,
+            clock=self.clock,
+            sleep=self.clock.sleep,
+        )
+
+    def run(self, **changes: Any) -> Coordinator:
+        coordinator = self.coordinator(**changes)
+        coordinator.run()
+        return coordinator
+
+    @property
+    def folder(self) -> Path:
+        return self.home / "jobs" / "job"
+
+    def in_process(self) -> Run:
+        return Run(self.experiment, prepare_ground(self.experiment, self.task))
