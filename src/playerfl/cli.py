@@ -14,6 +14,7 @@ import typer
 from playerfl.data.directory import use_data_directory
 from playerfl.data_cli import data_app
 from playerfl.errors import ConfigError, PlayerflError, one_of
+from playerfl.flower_cli import flower_app
 from playerfl.version import __version__
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.add_typer(data_app)
+app.add_typer(flower_app)
 
 
 def main() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,8 @@ from playerfl.flower.client_app import make_app
 from playerfl.flower.coordinator import Coordinator
 from playerfl.flower.deployment import Deployment
 from playerfl.flower.site import Site, ground_of_site
-from playerfl.single_run import Run
 from playerfl.ground import prepare_ground
+from playerfl.single_run import Run
 from playerfl.tasks.task import Task
 
 SITES = ("site-0", "site-1", "site-2")
@@ -37,7 +38,9 @@ class Job:
         self.grid = LoopGrid({name: make_app(lambda _, name=name: self.sites[name]) for name in SITES})
 
     def site(self, name: str) -> Site:
-        return Site(name, self.home / name, lambda e, n: ground_of_site(e, self.task, n))
+        # Data and model are read once; what a site knows is read from its directory for every letter.
+        find = cache(lambda _: ground_of_site(self.experiment, self.task, name))
+        return Site(name, self.home / name, lambda _, n: find(n))
 
     def tamper(self, change: Change | None) -> None:
         self.grid.change = change
