@@ -88,7 +88,7 @@ def up(
 
 
 @flower_app.command(
-    epilog="[bold]Examples[/bold]\n\n  playerfl flower files /etc/playerfl --home /var/lib/playerfl --name fl.example.org\n"
+    epilog="[bold]Examples[/bold]\n\n  playerfl flower files conf --home /var/lib/playerfl --name fl.example.org\n"
 )
 def files(
     folder: Annotated[Path, typer.Argument(metavar="DIR")],
@@ -251,8 +251,8 @@ def site(
             if code == 0:
                 return
             _say(
-                f"the node ended with exit code {code}; most often its key is not registered yet, or the server has not "
-                "yet noticed that the node of before is gone (up to a minute)"
+                f"the node ended with exit code {code}; most often its key is not registered yet, or the server has "
+                "not yet noticed that the node of before is gone (up to a minute)"
             )
             if not retry:
                 raise typer.Exit(1)

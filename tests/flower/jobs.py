@@ -26,16 +26,22 @@ class Job:
     """One job, with everything that may go wrong in reach."""
 
     def __init__(
-        self, home: Path, algorithm: str | Algorithm, a_task: Task | None = None, rounds: int = 3, **settings: Any
+        self,
+        home: Path,
+        algorithm: str | Algorithm,
+        a_task: Task | None = None,
+        rounds: int = 3,
+        sites: tuple[str, ...] = SITES,
+        **settings: Any,
     ) -> None:
         self.home = home
         self.task = a_task or task()
         self.experiment = Experiment.resolve(settings_of(algorithm, {"rounds": rounds, **settings}), self.task)
-        self.deployment = Deployment("job", SITES, self.experiment.to_toml(), deadline=60.0)
+        self.deployment = Deployment("job", sites, self.experiment.to_toml(), deadline=6.0)
         self.clock = Clock()
         self.said: list[str] = []
-        self.sites = {name: self.site(name) for name in SITES}
-        self.grid = LoopGrid({name: make_app(lambda _, name=name: self.sites[name]) for name in SITES})
+        self.sites = {name: self.site(name) for name in sites}
+        self.grid = LoopGrid({name: make_app(lambda _, name=name: self.sites[name]) for name in sites})
 
     def site(self, name: str) -> Site:
         # Data and model are read once; what a site knows is read from its directory for every letter.

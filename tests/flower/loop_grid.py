@@ -8,7 +8,7 @@ from typing import Any
 
 from flwr.app import Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
-from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
+from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, no_object_id_recompute
 from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
 from flwr.supercore.task_identity import TaskIdentity
 
@@ -22,9 +22,11 @@ Change = Callable[[str, Message, Message], Message | None]
 
 def over_the_wire(message: Message) -> tuple[Message, int]:
     """What arrives, and how many bytes it was."""
-    objects = {number: thing.deflate() for number, thing in get_all_nested_objects(message).items()}
-    arrived: Any = inflate_object_from_contents(message.object_id, dict(objects))
-    arrived.metadata.__dict__["_message_id"] = message.object_id
+    with no_object_id_recompute():
+        number = message.object_id
+        objects = {part: thing.deflate() for part, thing in get_all_nested_objects(message).items()}
+    arrived: Any = inflate_object_from_contents(number, dict(objects))
+    arrived.metadata.__dict__["_message_id"] = number
     return arrived, sum(map(len, objects.values()))
 
 
@@ -54,9 +56,9 @@ class LoopGrid:
 
     def _push(self, message: Message) -> str:
         name = next(n for n, number in self.numbers.items() if number == message.metadata.dst_node_id)
-        message.metadata.__dict__["_message_id"] = message.object_id
-        number = message.object_id
         arrived, size = over_the_wire(message)
+        number = arrived.metadata.message_id
+        message.metadata.__dict__["_message_id"] = number
         self.bytes["down"] += size
         self.requests.append((name, arrived))
         context = Context(1, self.numbers[name], {}, RecordDict(), {})

@@ -120,12 +120,14 @@ class PLayerFL(PartialAlgorithm):
         told = notes if index == cut.index else []
         used = replace(cut, index=index, reason=reason, warnings=(*cut.warnings, *told, *_ties(server, index)))
         server.memory["cut"] = index
+        server.memory["measured"] = list(uploads)
         server.memory["decision"] = used.to_json()
 
     def server_send(self, server: Server, client_id: ClientId) -> Download:
         if not server.prepared:
             return server.download()
-        if server.round > 0 and client_id not in server.greeted:
+        known = server.greeted if server.round > 0 else server.memory["measured"]
+        if client_id not in known:
             return server.download(cut=server.memory["cut"])
         if server.round > 0:
             return super().server_send(server, client_id)

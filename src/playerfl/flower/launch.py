@@ -227,16 +227,43 @@ class Running:
 
     def stop(self) -> None:
         """Asks it to end, then makes it; what it has started goes too."""
+        started = descendants(self.pid)
         if self.process.poll() is None:
             self.process.terminate()
             with suppress(subprocess.TimeoutExpired):
                 self.process.wait(_PATIENCE)
         self.kill()
+        # Apps have sessions of their own, and notice only after a while that nobody is left to work for.
+        for pid, born in started.items():
+            if born and _born(pid) == born:
+                with suppress(ProcessLookupError, PermissionError):
+                    os.kill(pid, signal.SIGKILL)
 
     def kill(self) -> None:
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
+
+
+def descendants(pid: int) -> dict[int, str]:
+    """What a process has started, and what those have: numbers, and when each was born (Linux only)."""
+    found: dict[int, str] = {}
+    waiting = [pid]
+    while waiting:
+        file = Path(f"/proc/{waiting[0]}/task/{waiting.pop(0)}/children")
+        with suppress(OSError):
+            children = [int(child) for child in file.read_text().split()]
+            found.update({child: _born(child) for child in children})
+            waiting += children
+    return found
+
+
+def _born(pid: int) -> str:
+    """A process's start time, so that a number given anew is not taken for the old process."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+    except (OSError, IndexError):
+        return ""
 
 
 def _end_with_parent() -> None:

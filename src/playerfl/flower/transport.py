@@ -155,8 +155,7 @@ class FlowerTransport:
             self._sleep(self.deployment.poll)
         online = self._nodes()
         for site in sorted(exchange.waiting):
-            asked = any(site == other for other, _ in exchange.outstanding.values())
-            if asked and site in online:
+            if site in online:
                 exchange.close(site, "late", f"it has not answered within {self.deployment.deadline:g} s")
             else:
                 exchange.close(site, "offline", "its node is not on-line")

@@ -1,0 +1,174 @@
+"""A real deployment on loopback, through the commands an engineer types. Everything it starts is ended by its id."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import Any, Literal
+
+import tomli_w
+
+from playerfl.experiment import Experiment
+from playerfl.flower.files import filled
+from playerfl.flower.launch import free_port
+from playerfl.running import run_experiments
+from playerfl.weights import digest
+
+Roster = Literal["with_west", "with_east"]
+COMMAND = [sys.executable, "-m", "playerfl.cli", "flower"]
+
+
+def wait_until(what: Callable[[], Any], seconds: float, why: str) -> None:
+    ends = time.monotonic() + seconds
+    while not what():
+        assert time.monotonic() < ends, f"not within {seconds} s: {why}"
+        time.sleep(0.1)
+
+
+def children(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+class Institutions:
+    """A server and its sites, each in a folder of its own."""
+
+    def __init__(self, folder: Path, stack: ExitStack) -> None:
+        self.folder = folder
+        self.stack = stack
+        self.home = folder / "server"
+        self.port = self.public_port = free_port()
+        self.server: subprocess.Popen[bytes]
+        self.sites: dict[str, subprocess.Popen[bytes]] = {}
+
+    def start(self, arguments: list[str], log: str, **environment: str) -> subprocess.Popen[bytes]:
+        output = self.stack.enter_context((self.folder / log).open("ab"))
+        process = subprocess.Popen(
+            [*COMMAND, *arguments], stdout=output, stderr=output, env={**os.environ, **environment}
+        )
+        self.stack.callback(end, process)
+        return process
+
+    def do(self, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+        done = subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, check=False)
+        assert not check or done.returncode == 0, done.stderr
+        return done
+
+    def up(self) -> None:
+        self.server = self.start(["up", str(self.home), "--port", str(self.port)], "server.log")
+        log = self.folder / "server.log"
+        count = log.read_text().count("the server listens")
+        wait_until(lambda: log.read_text().count("the server listens") > count, 60, "server up")
+
+    def proxy(self) -> bool:
+        """Puts nginx before the server, with the configuration that is shipped; False where it is not installed."""
+        program = shutil.which("nginx", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
+        if program is None:
+            return False
+        self.public_port = free_port()
+        start_nginx(program, self.folder / "nginx", self.home, self.port, self.public_port, self.stack)
+        return True
+
+    def join(self, name: str) -> None:
+        self.do("keys", name, "--out", str(self.folder / name))
+        self.do("register", str(self.home), str(self.folder / name / f"{name}.pub"))
+        self.sites[name] = self.start(self.site_command(name), f"{name}.log", PLAYERFL_TEST_SITE=str(self.state(name)))
+
+    def site_command(self, name: str) -> list[str]:
+        return [
+            "site",
+            *("--name", name, "--key", str(self.folder / name / f"{name}.key"), "--ca", str(self.home / "ca.crt")),
+            *("--server", f"127.0.0.1:{self.public_port}", "--state", str(self.state(name))),
+            *("--port", str(free_port()), "--retry", "5"),
+        ]
+
+    def state(self, name: str) -> Path:
+        return self.folder / name / "state"
+
+    def init(self, job: str, roster: Roster, *options: str) -> Path:
+        app = self.folder / f"app-{job}"
+        config = self.folder / f"{job}.toml"
+        config.write_text(tomli_w.dumps(settings(roster)))
+        self.do("init", str(app), "--config", str(config), "--job", job, *options)
+        return app
+
+    def submit(self, app: Path) -> subprocess.Popen[str]:
+        process = subprocess.Popen(
+            [*COMMAND, "run", str(self.home), str(app), "--json"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self.stack.callback(end, process)
+        return process
+
+    def status(self, job: str) -> dict[str, Any]:
+        with suppress(OSError, ValueError):
+            return json.loads((self.home / "jobs" / job / "status.json").read_text())  # type: ignore[no-any-return]
+        return {}
+
+    def hold(self, name: str) -> None:
+        self.state(name).mkdir(parents=True, exist_ok=True)
+        (self.state(name) / "hold").touch()
+
+    def release(self, name: str) -> None:
+        (self.state(name) / "hold").unlink()
+        (self.state(name) / "in-mid-round").unlink(missing_ok=True)
+
+    def wait_for_mid_round(self, name: str) -> None:
+        wait_until((self.state(name) / "in-mid-round").exists, 240, f"{name} in mid-round")
+
+    def common(self, job: str) -> str:
+        return json.loads((self.home / "jobs" / job / "sites.json").read_text())["common"]  # type: ignore[no-any-return]
+
+    def models(self, job: str) -> dict[str, str]:
+        return json.loads((self.home / "jobs" / job / "sites.json").read_text())["models"]  # type: ignore[no-any-return]
+
+
+def start_nginx(program: str, folder: Path, home: Path, port: int, listen: int, stack: ExitStack) -> None:
+    folder.mkdir()
+    values = {"HOME": str(home), "NAME": "localhost", "PORT": str(port), "LISTEN": f"127.0.0.1:{listen}"}
+    (folder / "site.conf").write_text(filled("nginx.conf", values))
+    temporary = "".join(
+        f"{kind}_temp_path {folder}/{kind};\n" for kind in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
+    )
+    (folder / "nginx.conf").write_text(
+        f"daemon off;\nmaster_process off;\npid {folder}/pid;\nerror_log {folder}/error.log;\nevents {{}}\n"
+        f"http {{\naccess_log {folder}/access.log;\n{temporary}include {folder}/site.conf;\n}}\n"
+    )
+    process = subprocess.Popen([program, "-p", str(folder), "-c", str(folder / "nginx.conf")])
+    stack.callback(end, process)
+    log = folder / "access.log"
+    wait_until(log.exists, 10, "nginx up")
+
+
+def end(process: subprocess.Popen[Any]) -> None:
+    if process.poll() is None:
+        process.send_signal(signal.SIGTERM)
+        with suppress(subprocess.TimeoutExpired):
+            process.communicate(timeout=40)
+    if process.poll() is None:
+        process.kill()
+    process.communicate()
+
+
+def settings(roster: Roster) -> dict[str, Any]:
+    return {
+        "task": f"{Path(__file__).with_name('held_task.py')}:{roster}",
+        "rounds": 2,
+        "device": "cpu",
+        "algorithm": {"name": "fedper"},
+        "training": {"batch_size": 8, "learning_rate": 0.01},
+    }
+
+
+def in_process(roster: Roster) -> dict[str, str]:
+    [result] = run_experiments([Experiment.resolve(settings(roster))], [None])
+    return {site: digest(weights) for site, weights in result.weights.items()}
