@@ -18,9 +18,13 @@ from playerfl.flower_cli import flower_app
 from playerfl.version import __version__
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from playerfl.engine.transport import Transport
     from playerfl.experiment import Experiment
     from playerfl.results import RunResult
     from playerfl.run_directory import RunDirectory
+    from playerfl.single_run import Run
 
 app = typer.Typer(
     name="playerfl",
@@ -136,6 +140,7 @@ def run(
     data_dir: Annotated[
         Path | None, typer.Option(help="Where dataset files are; $PLAYERFL_DATA or your cache if not given.")
     ] = None,
+    engine: Annotated[str, typer.Option(help="in-process, or flower-simulation (Ray: one site a CPU).")] = "in-process",
     as_json: Annotated[bool, typer.Option("--json", help="Results as JSON on stdout.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
 ) -> None:
@@ -165,7 +170,7 @@ def run(
         home = out or _next_free(Path("runs"), experiments)
         places = [*_places(experiments, home)]
     with use_data_directory(data_dir):
-        results = _run_all(experiments, places, home, overwrite=overwrite, quiet=quiet)
+        results = _run_all(experiments, places, home, engine, overwrite=overwrite, quiet=quiet)
     _show(results, home, as_json=as_json)
 
 
@@ -226,15 +231,40 @@ def _reopened(path: Path) -> tuple[list[Experiment], list[RunDirectory | Path]]:
 
 
 def _run_all(
-    experiments: list[Experiment], places: list[RunDirectory | Path], home: Path, *, overwrite: bool, quiet: bool
+    experiments: list[Experiment],
+    places: list[RunDirectory | Path],
+    home: Path,
+    engine: str,
+    *,
+    overwrite: bool,
+    quiet: bool,
 ) -> list[RunResult]:
     from playerfl.progress import shown_progress
     from playerfl.running import run_experiments
 
+    if engine not in _ENGINES:
+        raise ConfigError(one_of(engine, _ENGINES, "engine"))
+
     try:
         with shown_progress({e.algorithm["name"]: e.rounds for e in experiments}, quiet=quiet) as listener:
             compared = home if len(experiments) > 1 else None
-            return run_experiments(experiments, places, None, listener, overwrite=overwrite, home=compared)
+
+            def work(transport_for: Callable[[Run], Transport] | None) -> list[RunResult]:
+                return run_experiments(
+                    experiments,
+                    places,
+                    None,
+                    listener,
+                    overwrite=overwrite,
+                    home=compared,
+                    transport_for=transport_for,
+                )
+
+            if engine == "in-process":
+                return work(None)
+            from playerfl.flower.simulation import simulate
+
+            return simulate(experiments, home, work)
     except KeyboardInterrupt:
         _say(f"interrupted; nothing is lost: continue with  playerfl run --resume {home}")
         sys.exit(130)
@@ -268,6 +298,7 @@ def _show(results: list[RunResult], home: Path, *, as_json: bool) -> None:
     _say(f"results: {home}")
 
 
+_ENGINES = ("in-process", "flower-simulation")
 _LISTS = ("algorithms", "tasks", "settings")
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from playerfl.algorithms import Algorithm
 from playerfl.engine import worker
 from playerfl.engine.loop import run_rounds
-from playerfl.engine.transport import InProcess, Traffic
+from playerfl.engine.transport import InProcess, Traffic, Transport
 from playerfl.environment import environment
 from playerfl.errors import RunDirectoryError
 from playerfl.experiment import Experiment
@@ -97,10 +97,10 @@ class Run:
                     f"{directory.path} was started with other {what}; resume it with those, or start a new run"
                 )
 
-    async def rounds(self) -> RunResult:
-        """All rounds that are left, and the result."""
+    async def rounds(self, transport: Transport | None = None) -> RunResult:
+        """All rounds that are left, and the result; in this process, unless a transport brings requests elsewhere."""
         if not self._done:
-            transport = InProcess(self.algorithm, self.clients, self.experiment.seed, self.protocol)
+            transport = transport or InProcess(self.algorithm, self.clients, self.experiment.seed, self.protocol)
             await run_rounds(
                 self.algorithm,
                 self.server,

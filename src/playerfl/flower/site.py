@@ -128,6 +128,21 @@ class Site:
         log.info("%s, %s: done", letter.job, letter.key)
         return self._answer_from(letter, now)
 
+    def adopt(self, job: str, key: str, state: Mapping[str, Any]) -> None:
+        """Takes over a state that was kept elsewhere, as that after the answer `key`."""
+        self._folder(job).mkdir(parents=True, exist_ok=True)
+        reply = _as_tree(Reply(Upload(0)))
+        now = {"history": [], "key": key, "asked": "", "state": state, "reply": reply, "fingerprint": ""}
+        write_durably(self._state_file(job), checkpoint.encode(now))
+
+    def state(self, job: str) -> dict[str, Any]:
+        """What this site knows after its last answer."""
+        stored = self._load(job)
+        if stored is None:
+            raise RunDirectoryError(f"{self.home} holds nothing of {job}")
+        found: dict[str, Any] = stored["state"]
+        return found
+
     def _starting_point(self, letter: Letter, stored: Mapping[str, Any] | None) -> list[dict[str, Any]]:
         """The states up to the last answer that was accepted: what was not accepted has not happened."""
         if stored is None:

@@ -205,7 +205,7 @@ class FlowerTransport:
                 group_id=str(letter.request.download.round if letter.request else 0),
                 ttl=seconds,
             )
-            [number] = self.grid.push_messages([message])
+            number = next(iter(self.grid.push_messages([message])), None)
             if number is None:
                 exchange.not_before[node] = now + RETRY_SECONDS
             else:
