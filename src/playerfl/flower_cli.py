@@ -168,12 +168,15 @@ def init(
     sensitivity_noise: Annotated[
         float, typer.Option(help="Experimental: noise on the logarithm of layers' importances.")
     ] = 0.0,
+    secure_range: Annotated[
+        float, typer.Option(help="Experimental: SecAgg+ for weights from -this to this, e.g. 8; 0 is off.")
+    ] = 0.0,
 ) -> None:
     """Make the folder that a job is submitted from: it names the installed package, and holds settings, no code."""
     from playerfl.flower.app_folder import write_app_folder
     from playerfl.flower.letters import Privacy
 
-    privacy = Privacy(clip, noise, sensitivity_noise)
+    privacy = Privacy(clip, noise, sensitivity_noise, secure_range)
     made = _deployment(config, site or [], job, min_sites, deadline, norm_bound, privacy)
     typer.echo(write_app_folder(folder, made))
     _say(f"job {made.job}: {', '.join(made.sites)}; a round needs {made.needed} of them")

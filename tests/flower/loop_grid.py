@@ -42,6 +42,7 @@ class LoopGrid:
         self.requests: list[tuple[str, Message]] = []
         self.replies: list[tuple[str, Message]] = []
         self.bytes = {"down": 0, "up": 0}
+        self.contexts: dict[str, Context] = {}
         self._ready: dict[str, Message] = {}
 
     def get_nodes(self) -> list[SimpleNamespace]:
@@ -61,7 +62,7 @@ class LoopGrid:
         message.metadata.__dict__["_message_id"] = number
         self.bytes["down"] += size
         self.requests.append((name, arrived))
-        context = Context(1, self.numbers[name], {}, RecordDict(), {})
+        context = self.contexts.setdefault(name, Context(1, self.numbers[name], {}, RecordDict(), {}))
         reply: Message | None = self.apps[name](arrived, context)
         assert reply is not None
         if self.change:

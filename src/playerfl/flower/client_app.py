@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from flwr.app import Context, Message
+from flwr.app import Context, Error, Message
 from flwr.clientapp import ClientApp
 
 from playerfl.errors import ConfigError
@@ -32,9 +32,20 @@ def make_app(site_of: Callable[[Context], Site]) -> ClientApp:
             content = encode_answer(Answer("", "", code="failed"))
         return Message(content, reply_to=message)
 
+    def stage(message: Message, context: Context) -> Message:
+        from playerfl.flower.secure import answer_stage
+
+        try:
+            return answer_stage(message, context, site_of(context).held)
+        except Exception:
+            log.exception("a stage of secure aggregation could not be done")
+            return Message(Error(2, "the site could not do what was asked"), reply_to=message)
+
     made.query("hello")(answer)
     made.query("prepare")(answer)
-    made.train()(answer)
+    made.train("letter")(answer)
+    # Flower's SecAgg+ sends plain "train" messages.
+    made.train()(stage)
     return made
 
 

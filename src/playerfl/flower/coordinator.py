@@ -9,6 +9,7 @@ import os
 import time
 import tomllib
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +28,9 @@ from playerfl.federation.messages import ClientId, Reply, Request, Score
 from playerfl.federation.server import Server
 from playerfl.flower.checks import far_away, refused_reply
 from playerfl.flower.deployment import Deployment
-from playerfl.flower.letters import Letter
+from playerfl.flower.letters import Letter, Privacy
 from playerfl.flower.privacy import check_privacy
+from playerfl.flower.secure import check_secure
 from playerfl.flower.site import write_durably
 from playerfl.flower.transport import FlowerTransport, Grid, Participation
 from playerfl.ground import seeded_model
@@ -59,8 +61,10 @@ class Coordinator:
         self.deployment = deployment
         self.experiment = Experiment.model_validate(tomllib.loads(deployment.experiment))
         self.algorithm = self.experiment.build_algorithm()
+        if deployment.privacy.secure_range:
+            check_secure(self.experiment.algorithm["name"], deployment.needed)
+        self.initial = _initial(self.experiment, task or load_task(self.experiment.task), deployment.privacy)
         self.directory = _open(jobs / deployment.job, self.experiment, deployment)
-        self.initial = _initial(self.experiment, task or load_task(self.experiment.task))
         self.layers: LayerMap | None = None
         self.server: Server | None = None
         self.examples: dict[ClientId, int] = {}
@@ -123,7 +127,6 @@ class Coordinator:
         if self.layers is None:
             self.layers = layers
             self.algorithm.check_layers(layers)
-            check_privacy(self.deployment.privacy, layers)
         elif self.layers != layers:
             return "it cuts the model into other layers than the others do; declare them with layer_groups()"
         self.examples[site] = examples
@@ -135,11 +138,17 @@ class Coordinator:
         found = {}
         for site, reply in replies.items():
             awaited = self.algorithm.server_awaits(server, requests[site].verbs)
+            if self.deployment.privacy.secure_range:
+                awaited = replace(awaited, layers=())
             reason = refused_reply(reply, requests[site], awaited, server.layers, self.initial, self.examples[site])
             if reason:
                 found[site] = reason
         fine = {site: reply.upload.weights for site, reply in replies.items() if site not in found}
         return {**found, **far_away(fine, server.weights, self.deployment.norm_bound)}
+
+    def awaited(self) -> Weights:
+        server = self._server()
+        return server.layers.travelling(self.initial, self.algorithm.server_awaits(server, ("fit",)).layers)
 
     def exchanged(self, scores: Mapping[ClientId, tuple[Score, ...]], traffic: list[Traffic], *, done: bool) -> None:
         """Records an exchange: rows first, then the checkpoint that counts them."""
@@ -277,11 +286,14 @@ def _open(path: Path, experiment: Experiment, deployment: Deployment) -> RunDire
     return directory
 
 
-def _initial(experiment: Experiment, task: Task) -> Weights:
+def _initial(experiment: Experiment, task: Task, privacy: Privacy) -> Weights:
     """The seeded model, built without any data: sites check that theirs is the same."""
     options = experiment.data_options(task)
     model = seeded_model(experiment.seed, task.for_options(options), options)
-    return {name: entry.detach().clone() for name, entry in state_entries(model).items()}
+    entries = state_entries(model)
+    buffers = entries.keys() - dict(model.named_parameters()).keys()
+    check_privacy(privacy, statistics_travel=experiment.bn_stats == "follow" and bool(buffers))
+    return {name: entry.detach().clone() for name, entry in entries.items()}
 
 
 def _layers(told: Mapping[str, Any], initial: Mapping[str, Any]) -> LayerMap:

@@ -65,6 +65,7 @@ class Deployment:
             "clip": float(self.privacy.clip),
             "noise": float(self.privacy.noise),
             "sensitivity-noise": float(self.privacy.sensitivity_noise),
+            "secure-range": float(self.privacy.secure_range),
             "experiment": self.experiment,
         }
 
@@ -86,7 +87,12 @@ class Deployment:
                 norm_bound=float(config["norm-bound"]),
                 poll=float(config["poll"]),
                 readmit=_names(config["readmit"]),
-                privacy=Privacy(float(config["clip"]), float(config["noise"]), float(config["sensitivity-noise"])),
+                privacy=Privacy(
+                    float(config["clip"]),
+                    float(config["noise"]),
+                    float(config["sensitivity-noise"]),
+                    float(config["secure-range"]),
+                ),
             )
         except KeyError as problem:
             raise ConfigError(f"the app folder lacks {problem}; make it with playerfl flower init") from problem

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -41,6 +42,15 @@ class Privacy:
     """Standard deviation of the noise on every number, in units of `clip`; 0 is off."""
     sensitivity_noise: float = 0.0
     """Standard deviation of the noise on the logarithm of each layer's importance; 0 is off."""
+    secure_range: float = 0.0
+    """Weights go through SecAgg+, which can carry values from -this to this; 0 is off."""
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            if not 0 <= value < math.inf:
+                raise ConfigError(f"{name} must be at least 0 and finite, not {value}")
+        if self.noise and not self.clip:
+            raise ConfigError("noise is given in units of the clipping bound; set clip too")
 
 
 @dataclass(frozen=True)

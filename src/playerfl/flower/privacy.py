@@ -12,20 +12,17 @@ from torch import Tensor
 from playerfl.errors import ConfigError
 from playerfl.federation.messages import Info, Upload
 from playerfl.flower.letters import Privacy
-from playerfl.layers.layer_map import LayerMap
 from playerfl.weights import Weights, squared_distance
 
 
-def check_privacy(privacy: Privacy, layers: LayerMap) -> None:
-    """Refuses settings that promise nothing, or would break a model."""
-    for name, value in vars(privacy).items():
-        if not 0 <= value < math.inf:
-            raise ConfigError(f"{name} must be at least 0 and finite, not {value}")
-    if privacy.noise and not privacy.clip:
-        raise ConfigError("noise is given in units of the clipping bound; set clip too")
-    if privacy.clip and layers.statistics == "follow" and layers.buffers:
-        # A noisy running variance may be negative, and a clipped step counter means nothing.
-        raise ConfigError('clipping and noise do not go with batch norm statistics that travel; set bn_stats = "local"')
+def check_privacy(privacy: Privacy, *, statistics_travel: bool) -> None:
+    """Refuses what would break a model."""
+    if (privacy.clip or privacy.secure_range) and statistics_travel:
+        # A noisy running variance may be negative, and a step counter can be neither clipped nor masked.
+        raise ConfigError(
+            "clipping, noise and secure aggregation do not go with batch norm statistics that travel; "
+            'set bn_stats = "local"'
+        )
 
 
 def private_upload(upload: Upload, sent: Mapping[str, Tensor], privacy: Privacy, rng: torch.Generator) -> Upload:
@@ -72,6 +69,15 @@ def noisy_numbers(info: Info, spread: float, rng: torch.Generator) -> Info:
         else value
         for key, value in info.items()
     }
+
+
+def outside(weights: Mapping[str, Tensor], bound: float) -> str | None:
+    """The first entry that would be cut off in silence: SecAgg+ clips whatever lies outside its range.
+
+    >>> outside({"a": torch.tensor([7.9]), "b": torch.tensor([-60.0])}, 8.0)
+    'b'
+    """
+    return next((name for name, w in weights.items() if not bool((w.abs() <= bound).all())), None)
 
 
 def secret_generator() -> torch.Generator:

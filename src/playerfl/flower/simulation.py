@@ -22,7 +22,7 @@ from playerfl.flower.site import Site, own_ground
 from playerfl.flower.transport import FlowerTransport, Grid
 from playerfl.single_run import Run
 from playerfl.version import __version__
-from playerfl.weights import digest
+from playerfl.weights import Weights, digest
 
 Result = TypeVar("Result")
 DEADLINE = 24 * 3600.0
@@ -73,6 +73,9 @@ class Simulated:
 
     def refused(self, requests: Mapping[ClientId, Request], replies: Mapping[ClientId, Reply]) -> dict[ClientId, str]:
         return {}
+
+    def awaited(self) -> Weights:
+        raise ConfigError("secure aggregation is for deployments, not for simulations")
 
 
 def simulate(experiments: Sequence[Experiment], home: Path, work: Callable[[Callable[[Run], Any]], Result]) -> Result:

@@ -23,7 +23,7 @@ from playerfl.experiment import Experiment
 from playerfl.federation.client import Client
 from playerfl.federation.messages import ClientId, Reply, Request, Score, Upload
 from playerfl.flower.letters import Answer, Code, Letter, check_job
-from playerfl.flower.privacy import check_privacy, private_upload, secret_generator
+from playerfl.flower.privacy import check_privacy, outside, private_upload, secret_generator
 from playerfl.ground import Ground, prepare_ground
 from playerfl.running import limited_threads
 from playerfl.tasks.load import load_task
@@ -84,7 +84,8 @@ class Site:
             bench = _Bench(experiment, self.name, self.find_ground(experiment, self.name))
         if bench.fingerprint != letter.model:
             raise RefusedError("model", f"the coordinator's model is {letter.model}, this one {bench.fingerprint}")
-        check_privacy(letter.privacy, bench.ground.learner.layers)
+        layers = bench.ground.learner.layers
+        check_privacy(letter.privacy, statistics_travel=layers.statistics == "follow" and bool(layers.buffers))
         return bench
 
     def _hello(self, letter: Letter) -> Answer:
@@ -111,6 +112,8 @@ class Site:
         if privacy.clip or privacy.sensitivity_noise:
             known = {**bench.ground.initial, **request.download.weights}
             reply = replace(reply, upload=private_upload(reply.upload, known, privacy, secret_generator()))
+        if privacy.secure_range and (name := outside(reply.upload.weights, privacy.secure_range)):
+            raise RefusedError("privacy", f"{name} has values beyond {privacy.secure_range}, which would be cut off")
         kept = client.kept.weights if client.kept else {}
         now = {
             "history": history[-GENERATIONS:],
@@ -118,6 +121,7 @@ class Site:
             "asked": asked,
             "state": client.state(),
             "reply": _as_tree(reply),
+            "secure": bool(privacy.secure_range),
             "fingerprint": digest(kept) if "finish" in request.verbs else "",
         }
         if "finish" in request.verbs:
@@ -132,7 +136,8 @@ class Site:
         """Takes over a state that was kept elsewhere, as that after the answer `key`."""
         self._folder(job).mkdir(parents=True, exist_ok=True)
         reply = _as_tree(Reply(Upload(0)))
-        now = {"history": [], "key": key, "asked": "", "state": state, "reply": reply, "fingerprint": ""}
+        now: dict[str, Any] = {"history": [], "key": key, "asked": "", "state": state, "reply": reply}
+        now |= {"secure": False, "fingerprint": ""}
         write_durably(self._state_file(job), checkpoint.encode(now))
 
     def state(self, job: str) -> dict[str, Any]:
@@ -163,7 +168,18 @@ class Site:
         return history[: found + 1]
 
     def _answer_from(self, letter: Letter, stored: Mapping[str, Any]) -> Answer:
-        return Answer(self.name, letter.key, _from_tree(stored["reply"]), fingerprint=stored["fingerprint"])
+        reply = _from_tree(stored["reply"])
+        if letter.privacy.secure_range:
+            # The weights are fetched masked, by `held`.
+            reply = replace(reply, upload=replace(reply.upload, weights={}))
+        return Answer(self.name, letter.key, reply, fingerprint=stored["fingerprint"])
+
+    def held(self, job: str, key: str) -> Upload:
+        """The upload of the last answer, for secure aggregation."""
+        stored = self._load(check_job(job))
+        if stored is None or stored["key"] != key or not stored["secure"]:
+            raise RefusedError("state_differs", f"there is no upload of {key!r} to be masked")
+        return _from_tree(stored["reply"]).upload
 
     def _folder(self, job: str) -> Path:
         return self.home / job

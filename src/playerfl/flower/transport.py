@@ -57,6 +57,10 @@ class Listener(Protocol):
         """Of the replies to these requests, those that cannot be used, and why."""
         ...
 
+    def awaited(self) -> Weights:
+        """What a fit uploads now, for its names and shapes."""
+        ...
+
 
 @dataclass
 class _Exchange:
@@ -130,11 +134,35 @@ class FlowerTransport:
         self._note(exchange, first.download.round, lambda site: "+".join(requests[site].verbs))
         fitting = {site for site, request in requests.items() if "fit" in request.verbs} or set(requests)
         self._enough(len(fitting & replies.keys()), min(self.deployment.needed, len(fitting)), exchange)
+        if self.deployment.privacy.secure_range and any("fit" in request.verbs for request in requests.values()):
+            replies |= self._unmasked(exchange, {site: replies[site] for site in sorted(fitting & replies.keys())})
         for site in replies:
             self.accepted[site] = exchange.answers[site].key
             if exchange.answers[site].fingerprint:
                 self.fingerprints[site] = exchange.answers[site].fingerprint
         return replies
+
+    def _unmasked(self, exchange: _Exchange, replies: dict[ClientId, Reply]) -> dict[ClientId, Reply]:
+        """Replies that all hold the mean of what these sites held back; merging equal uploads gives them back."""
+        from playerfl.flower.secure import LEAST_SITES, secure_mean
+
+        nodes = {site: node for site, node in self._nodes().items() if site in replies}
+        if len(nodes) < LEAST_SITES:
+            raise TooFewSitesError(f"secure aggregation needs {LEAST_SITES} sites; {', '.join(nodes)} have trained")
+        found = secure_mean(
+            self.grid,
+            nodes,
+            {site: reply.upload.num_examples for site, reply in replies.items()},
+            self.listener.awaited(),
+            job=self.deployment.job,
+            key=exchange.answers[next(iter(nodes))].key,
+            bound=self.deployment.privacy.secure_range,
+            seconds=self.deployment.deadline,
+            poll=self.deployment.poll,
+        )
+        if found is None or found[1] != nodes.keys():
+            raise TooFewSitesError("secure aggregation has lost a site on its way; run the same job again")
+        return {site: replace(reply, upload=replace(reply.upload, weights=found[0])) for site, reply in replies.items()}
 
     def _letter(self, site: ClientId, request: Request | None) -> Letter:
         letter = replace(self.letterhead, site=site, request=request, after=self.accepted.get(site, ""))
@@ -278,4 +306,4 @@ class FlowerTransport:
 def _kind(letter: Letter) -> str:
     if letter.request is None:
         return "query.hello"
-    return "query.prepare" if "prepare" in letter.request.verbs else "train"
+    return "query.prepare" if "prepare" in letter.request.verbs else "train.letter"
