@@ -32,7 +32,7 @@ class RunResult:
     data: Mapping[str, Any]
     """Sizes, class counts, fingerprint and notes of the sites' data."""
     weights: Mapping[str, Weights]
-    """The model each site keeps, chosen on its validation part."""
+    """The model each site keeps, chosen on its validation part; empty where models never left their sites."""
     build_model: Callable[[], nn.Module]
     timing: Mapping[str, Any]
     path: Path | None = None
@@ -62,7 +62,7 @@ class RunResult:
 
     @property
     def clients(self) -> list[str]:
-        return sorted(self.weights)
+        return sorted(self.num_examples)
 
     @cached_property
     def chosen_rounds(self) -> dict[str, int]:
@@ -108,8 +108,10 @@ class RunResult:
 
     def model(self, client: str) -> nn.Module:
         """The model a site keeps, ready to use, in eval mode."""
+        if client not in self.clients:
+            raise ConfigError(one_of(client, self.clients, "site"))
         if client not in self.weights:
-            raise ConfigError(one_of(client, self.weights, "site"))
+            raise ConfigError(f"the model of {client} never left its site; it is in the site's own directory")
         model = self.build_model()
         for name, entry in state_entries(model).items():
             entry.detach().copy_(self.weights[client][name])
@@ -163,7 +165,7 @@ def read_result(directory: RunDirectory, build_model: Callable[[], nn.Module]) -
     if digest_of(weights) != directory.read_json("finished.json").get("weights_digest"):
         raise RunDirectoryError(f"{directory.path / 'weights'} was changed since the run ended; run it again")
     data = directory.read_json("data.json")
-    if sorted(data.get("sites", {})) != sorted(weights):
+    if weights and sorted(data.get("sites", {})) != sorted(weights):
         raise RunDirectoryError(f"{directory.path / 'data.json'} does not describe the sites of this run")
     return RunResult(
         experiment=directory.read_toml("experiment.toml"),

@@ -9,11 +9,13 @@ import pytest
 import torch
 from flwr.app import ArrayRecord
 
+import playerfl
 from federations import task
 from flower.jobs import SITES, Job
 from flower.loop_grid import over_the_wire
 from playerfl.algorithms import ALGORITHMS, PartialAlgorithm, PLayerFL
 from playerfl.engine.scheduler import drive
+from playerfl.errors import ConfigError
 from playerfl.run_directory import SCORE_COLUMNS, TRAFFIC_COLUMNS, RunDirectory
 from playerfl.weights import digest, num_bytes
 
@@ -49,6 +51,18 @@ def test_so_does_every_way_of_choosing_a_model(selection: str, tmp_path: Path) -
 def test_so_does_every_protocol(settings: dict[str, Any], tmp_path: Path) -> None:
     job = Job(tmp_path, "player_fl", task("batch norm"), rounds=4, **settings)
     assert_equals_in_process(job, job.run())
+
+
+def test_a_jobs_directory_reads_like_a_runs_but_the_models_are_at_the_sites(tmp_path: Path) -> None:
+    job = Job(tmp_path, "player_fl")
+    job.run()
+    read = playerfl.load_result(job.folder)
+    result = drive(job.in_process().rounds())
+    assert read.site_scores == result.site_scores
+    assert read.cut == result.cut
+    assert read.clients == result.clients
+    with pytest.raises(ConfigError, match="never left its site"):
+        read.model("site-0")
 
 
 def test_sites_without_registered_names_say_who_they_are(tmp_path: Path) -> None:

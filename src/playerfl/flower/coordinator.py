@@ -36,7 +36,7 @@ from playerfl.flower.transport import FlowerTransport, Grid, Participation
 from playerfl.ground import seeded_model
 from playerfl.layers.layer_map import LayerMap, state_entries
 from playerfl.results import digest_of
-from playerfl.run_directory import Row, RunDirectory
+from playerfl.run_directory import SCORE_COLUMNS, Row, RunDirectory
 from playerfl.running import limited_threads
 from playerfl.tasks.load import load_task
 from playerfl.tasks.task import Task
@@ -245,9 +245,11 @@ class Coordinator:
         common: Weights = {n: w for n, w in server.weights.items() if not torch.equal(w, self.initial[n])}
         path = self.directory.path
         write_durably(path / "common.safetensors", save({name: w.contiguous() for name, w in common.items()}))
+        scored = {row[2] for row in self.directory.read_table("scores.csv", SCORE_COLUMNS) if row[3] == "validation"}
+        absent = sorted(set(self.deployment.sites) - scored)
         description: dict[str, Any] = {
-            "notes": [],
-            "sites": {site: {"train": {"examples": n}} for site, n in sorted(self.examples.items())},
+            "notes": [f"{site} was never scored, see participation.csv" for site in absent],
+            "sites": {site: {"train": {"examples": n}} for site, n in sorted(self.examples.items()) if site in scored},
             "paper": None,
             "model": {name: list(entry.shape) for name, entry in self.initial.items()},
         }
