@@ -392,7 +392,11 @@ def demo(
     if out is not None and out.exists() and any(out.iterdir()):
         raise ConfigError(f"{out} is not empty; choose another folder for --out")
     with tempfile.TemporaryDirectory(prefix="playerfl-demo-") as temporary:
-        shown = demonstrate(out or Path(temporary), rounds, say, seen)
+        try:
+            shown = demonstrate(out or Path(temporary), rounds, say, seen)
+        except KeyboardInterrupt:
+            say("interrupted; everything is shut down")
+            raise
     if as_json:
         found = {"equal": shown.equal, "models": shown.over_flower, "in_process": shown.in_process}
         traffic = {"bytes_in": shown.ended.bytes_in, "bytes_out": shown.ended.bytes_out}

@@ -11,7 +11,7 @@ from flwr.app import ArrayRecord
 
 import playerfl
 from federations import task
-from flower.jobs import SITES, Job
+from flower.jobs import SITES, Job, quick_for
 from flower.loop_grid import over_the_wire
 from playerfl.algorithms import ALGORITHMS, PartialAlgorithm, PLayerFL
 from playerfl.engine.scheduler import drive
@@ -19,6 +19,7 @@ from playerfl.errors import ConfigError
 from playerfl.run_directory import SCORE_COLUMNS, TRAFFIC_COLUMNS, RunDirectory
 from playerfl.weights import digest, num_bytes
 
+PARTIAL = [name for name, kind in ALGORITHMS.items() if issubclass(kind, PartialAlgorithm)]
 every_algorithm = pytest.mark.parametrize("name", ALGORITHMS)
 
 
@@ -71,7 +72,7 @@ def test_sites_without_registered_names_say_who_they_are(tmp_path: Path) -> None
     assert_equals_in_process(job, job.run())
 
 
-@pytest.mark.parametrize("name", [name for name, kind in ALGORITHMS.items() if issubclass(kind, PartialAlgorithm)])
+@pytest.mark.parametrize("name", quick_for(PARTIAL, "fedper", "player_fl"))
 def test_no_message_holds_a_private_layer(name: str, tmp_path: Path) -> None:
     """Neither by name nor by value, in either direction: even the initial model is built by everyone for itself."""
     job = Job(tmp_path, name, rounds=2)

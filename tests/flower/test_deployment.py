@@ -6,6 +6,7 @@ import csv
 import json
 import os
 import signal
+import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -15,7 +16,7 @@ from flwr.app import Message
 from safetensors.torch import load_file
 
 from federations import QUICK
-from flower.institutions import Institutions, children, end, in_process, settings
+from flower.institutions import COMMAND, Institutions, children, end, in_process, settings
 from flower.jobs import Job
 from flower.loop_grid import unreachable
 from flower.test_faults import key_of
@@ -101,6 +102,27 @@ def assert_only_federated_layers_travelled(here: Institutions, job: str, bytes_i
     assert federated == 4 * (6 * 16 + 16 + 16 * 16 + 16)
     messages = 3 * 4 + 2
     assert 2 * 3 * federated < bytes_in < 2 * 3 * federated + messages * 8000
+
+
+def test_ctrl_c_in_the_demo_leaves_nothing_behind(tmp_path: Path) -> None:
+    command = [*COMMAND, "demo", "--out", str(tmp_path / "demo")]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr
+        while "SuperNode started" not in process.stderr.readline():
+            assert process.poll() is None
+        process.send_signal(signal.SIGINT)
+        said = process.communicate(timeout=120)[1]
+    assert process.returncode == 130
+    assert "everything is shut down" in said and "Traceback" not in said
+    here = str(tmp_path / "demo").encode()
+    assert not [pid for pid in Path("/proc").glob("[0-9]*") if here in command_of(pid)]
+
+
+def command_of(process: Path) -> bytes:
+    try:
+        return (process / "cmdline").read_bytes()
+    except OSError:
+        return b""
 
 
 def test_the_superlink_is_killed_in_mid_round_and_the_job_goes_on(institutions: Institutions) -> None:

@@ -10,7 +10,7 @@ import pytest
 from flwr.app import Message
 
 from federations import task
-from flower.jobs import SITES, Job
+from flower.jobs import SITES, Job, quick_for
 from flower.loop_grid import unreachable
 from flower.test_contract import assert_equals_in_process
 from playerfl.algorithms import ALGORITHMS
@@ -110,7 +110,7 @@ def test_the_round_goes_on_without_a_site_that_is_gone(name: str, tmp_path: Path
     assert coordinator.transport.fingerprints.keys() == {"site-0", "site-2"}
 
 
-@pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.parametrize("name", quick_for(ALGORITHMS, "local", "fedlama", "ditto", "player_fl", "player_fl_ditto"))
 @pytest.mark.parametrize("away", AWAY, ids=["first", "then"])
 def test_a_site_that_comes_back_catches_up(name: str, away: tuple[str, ...], tmp_path: Path) -> None:
     """Whatever it missed, the first exchanges included, it trains again and ends with a model."""
