@@ -13,6 +13,7 @@ import torch
 from federations import task
 from flower.jobs import SITES, Job
 from flower.test_faults import participation
+from playerfl.algorithms import ALGORITHMS
 from playerfl.engine.scheduler import drive
 from playerfl.errors import ConfigError
 from playerfl.federation.messages import Upload
@@ -154,12 +155,16 @@ def test_values_outside_the_range_are_refused_rather_than_cut_off(tmp_path: Path
     assert outside({"a": torch.tensor([float("nan")])}, 1.0) == "a"
 
 
-@pytest.mark.parametrize("name", ["local", "fedlp", "fedlama", "pfedla"])
+@pytest.mark.parametrize("name", ALGORITHMS)
 def test_methods_that_need_single_uploads_refuse_secure_aggregation(name: str) -> None:
-    with pytest.raises(ConfigError, match=f"does not go with {name}"):
-        check_secure(name, 3)
-    with pytest.raises(ConfigError, match="at least 3 sites"):
-        check_secure("fedavg", 2)
+    algorithm = ALGORITHMS[name]()
+    if name in ("local", "fedlp", "fedlama", "pfedla"):
+        with pytest.raises(ConfigError, match=f"does not go with {type(algorithm).__name__}"):
+            check_secure(algorithm, 3)
+    else:
+        check_secure(algorithm, 3)
+        with pytest.raises(ConfigError, match="at least 3 sites"):
+            check_secure(algorithm, 2)
 
 
 def test_a_site_gives_nothing_to_be_masked_that_was_not_asked_for(tmp_path: Path) -> None:

@@ -62,7 +62,7 @@ class Coordinator:
         self.experiment = Experiment.model_validate(tomllib.loads(deployment.experiment))
         self.algorithm = self.experiment.build_algorithm()
         if deployment.privacy.secure_range:
-            check_secure(self.experiment.algorithm["name"], deployment.needed)
+            check_secure(self.algorithm, deployment.needed)
         self.initial = _initial(self.experiment, task or load_task(self.experiment.task), deployment.privacy)
         self.directory = _open(jobs / deployment.job, self.experiment, deployment)
         self.layers: LayerMap | None = None

@@ -18,6 +18,7 @@ from flwr.common import Code, FitIns, FitRes, Status, ndarrays_to_parameters, pa
 from flwr.compat.common import recorddict_compat as compat
 from torch import Tensor
 
+from playerfl.algorithms import Algorithm, Local, PFedMe
 from playerfl.errors import ConfigError
 from playerfl.federation.messages import ClientId, Upload
 from playerfl.weights import Weights
@@ -26,20 +27,21 @@ QUANTISATION = 2**22
 THRESHOLD = 0.6
 """The share of the sites whose shares bring a lost site's mask back, and that may not collude with the server."""
 LEAST_SITES = 3
-REFUSED = {
-    "local": "it uploads nothing",
-    "fedlp": "every site uploads other layers",
-    "fedlama": "its server compares the sites' uploads",
-    "pfedla": "its server keeps every site's model",
-}
+MERGED_BY_THEIR_MEAN = (Algorithm.server_merge, PFedMe.server_merge)
 
 
-def check_secure(algorithm: str, num_sites: int) -> None:
+def check_secure(algorithm: Algorithm, num_sites: int) -> None:
     """Refuses what cannot be done on a mean alone."""
-    if algorithm in REFUSED:
-        raise ConfigError(f"secure aggregation does not go with {algorithm}: {REFUSED[algorithm]}")
+    if isinstance(algorithm, Local) or type(algorithm).server_merge not in MERGED_BY_THEIR_MEAN:
+        raise ConfigError(
+            f"secure aggregation does not go with {type(algorithm).__name__}: its server needs more than the mean "
+            "of all uploads, or gets none"
+        )
     if num_sites < LEAST_SITES:
-        raise ConfigError(f"secure aggregation needs at least {LEAST_SITES} sites: of two, each can subtract itself")
+        raise ConfigError(
+            f"secure aggregation needs at least {LEAST_SITES} sites in every round (--min-sites): of two, each can "
+            "subtract itself"
+        )
 
 
 def answer_stage(message: Message, context: Context, held: Callable[[str, str], Upload]) -> Message:
