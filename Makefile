@@ -8,15 +8,16 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 HALF   := $(VENV)/.installing
 
-.PHONY: help demo test quick lint bench clean
+.PHONY: help demo test quick lint bench bench-rivals clean
 .DEFAULT_GOAL := help
 
 help:
-	@echo "make demo    train Local, FedAvg and PLayer-FL on handwritten digits and compare them (a minute)"
+	@echo "make demo    train Local, FedAvg and PLayer-FL on handwritten digits, compare them, make a page (a minute)"
 	@echo "make test    the whole test suite"
 	@echo "make quick   the tests that take seconds"
 	@echo "make lint    formatting, lint and types"
 	@echo "make bench   cost against a bare PyTorch loop"
+	@echo "make bench-rivals   the same work in Flower, pfl and FedLab, side by side (half an hour)"
 
 $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed, %s is %s" % (sys.executable, sys.version.split()[0])) if sys.version_info < (3, 11) else None'
@@ -30,6 +31,8 @@ $(STAMP): pyproject.toml constraints.txt
 
 demo: $(STAMP)
 	$(BIN)/playerfl run digits --algorithm local --algorithm fedavg --algorithm player_fl --out runs/demo --overwrite
+	@$(BIN)/playerfl report runs/demo >/dev/null
+	@echo "The report, one page to open in a browser: $(CURDIR)/runs/demo/report/report.html"
 
 test: $(STAMP) lint
 	$(BIN)/python -m pytest -n auto
@@ -43,7 +46,10 @@ lint: $(STAMP)
 	$(BIN)/mypy
 
 bench: $(STAMP)
-	$(BIN)/python benchmarks/overhead.py
+	$(BIN)/python benchmarks/bench.py
+
+bench-rivals: $(STAMP)
+	$(BIN)/python benchmarks/rivals.py
 
 clean:
-	rm -rf $(VENV) build dist src/*.egg-info
+	rm -rf $(VENV) .venv-rivals build dist src/*.egg-info

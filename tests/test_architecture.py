@@ -25,8 +25,13 @@ MAY_IMPORT = {
         *("experiment", "ground", "single_run", "running", "results", "run_directory", "environment", "version"),
     },
     "tasks": {"tasks", "paper", "models", "data", "learning", "layers", "weights", "seeding", "errors"},
-    "report": {"report", "results", "paper", "layers", "errors"},
-}
+    "report": {"report", "results", "paper", "layers", "errors", "version"},
+    "studies": {
+        "studies", "report", "results", "paper", "running", "single_run", "ground", "experiment", "environment",
+        "locking", "tasks", "algorithms", "engine", "learning", "layers", "data", "weights", "errors",
+    },
+    "integrations": {"integrations", "layers", "errors"},
+}  # fmt: skip
 
 
 def imported_rooms(file: Path) -> set[str]:
@@ -61,6 +66,8 @@ def test_algorithms_do_not_import_each_other() -> None:
     [
         ("import playerfl", ["torch", "numpy", "pandas", "matplotlib", "sklearn"]),
         ("import playerfl.cli", ["torch", "numpy", "pandas", "matplotlib", "sklearn", "flwr", "cryptography"]),
+        ("import playerfl.studies.conduct", ["pandas", "matplotlib", "sklearn", "ray", "flwr", "torch._dynamo"]),
+        ("import playerfl.probing", ["pandas", "matplotlib", "sklearn", "scipy", "transformers", "lightning"]),
         ("import playerfl.running", ["pandas", "matplotlib", "sklearn", "ray", "flwr", "torch._dynamo"]),
         ("import playerfl; playerfl.run('synthetic', 'player_fl', rounds=1)", ["pandas", "sklearn", "torch._dynamo"]),
     ],

@@ -18,11 +18,16 @@ if TYPE_CHECKING:
     from playerfl.experiment import Experiment
     from playerfl.layers.layer_map import LayerMap
     from playerfl.layers.probe import SensitivityProbe
+    from playerfl.layers.recommend import Recommendation, recommend
     from playerfl.layers.sensitivity import federation_sensitivity, layer_importance
     from playerfl.layers.split import choose_cut, transition_point
+    from playerfl.probing import probe_sites
     from playerfl.report.comparison import compare
+    from playerfl.report.evidence_figure import recommendation_figure
     from playerfl.results import RunResult
     from playerfl.running import load_result, resume, run
+    from playerfl.studies.conduct import StudyResult, study
+    from playerfl.studies.directory import StudyDirectory
     from playerfl.tasks.task import Task, own_task
 
 # Looked up on first use, so that `import playerfl` (and the command line's --help) need not import torch.
@@ -30,8 +35,11 @@ _HOMES = {
     "Experiment": "playerfl.experiment",
     "LayerMap": "playerfl.layers.layer_map",
     "PlayerflError": "playerfl.errors",
+    "Recommendation": "playerfl.layers.recommend",
     "RunResult": "playerfl.results",
     "SensitivityProbe": "playerfl.layers.probe",
+    "StudyDirectory": "playerfl.studies.directory",
+    "StudyResult": "playerfl.studies.conduct",
     "Task": "playerfl.tasks.task",
     "choose_cut": "playerfl.layers.split",
     "compare": "playerfl.report.comparison",
@@ -39,8 +47,12 @@ _HOMES = {
     "layer_importance": "playerfl.layers.sensitivity",
     "load_result": "playerfl.running",
     "own_task": "playerfl.tasks.task",
+    "probe_sites": "playerfl.probing",
+    "recommend": "playerfl.layers.recommend",
+    "recommendation_figure": "playerfl.report.evidence_figure",
     "resume": "playerfl.running",
     "run": "playerfl.running",
+    "study": "playerfl.studies.conduct",
     "transition_point": "playerfl.layers.split",
 }
 
@@ -48,8 +60,11 @@ __all__ = [
     "Experiment",
     "LayerMap",
     "PlayerflError",
+    "Recommendation",
     "RunResult",
     "SensitivityProbe",
+    "StudyDirectory",
+    "StudyResult",
     "Task",
     "__version__",
     "choose_cut",
@@ -58,8 +73,12 @@ __all__ = [
     "layer_importance",
     "load_result",
     "own_task",
+    "probe_sites",
+    "recommend",
+    "recommendation_figure",
     "resume",
     "run",
+    "study",
     "transition_point",
 ]
 

@@ -15,6 +15,9 @@ from playerfl.data.directory import use_data_directory
 from playerfl.data_cli import data_app
 from playerfl.errors import ConfigError, PlayerflError, one_of
 from playerfl.flower_cli import flower_app
+from playerfl.probe_cli import add_probe_commands
+from playerfl.report_cli import REPORT_EXAMPLES, report
+from playerfl.study_cli import STUDY_EXAMPLES, study
 from playerfl.version import __version__
 
 if TYPE_CHECKING:
@@ -24,7 +27,7 @@ if TYPE_CHECKING:
     from playerfl.experiment import Experiment
     from playerfl.results import RunResult
     from playerfl.run_directory import RunDirectory
-    from playerfl.single_run import Run
+    from playerfl.single_run import Listener, Run
 
 app = typer.Typer(
     name="playerfl",
@@ -34,6 +37,8 @@ app = typer.Typer(
   playerfl run digits -a local -a fedavg -a player_fl
 
   playerfl run --resume runs/digits-player_fl-seed0-1
+
+  playerfl report runs
 
   playerfl list algorithms
 """,
@@ -45,6 +50,9 @@ app = typer.Typer(
 )
 app.add_typer(data_app)
 app.add_typer(flower_app)
+app.command(epilog=STUDY_EXAMPLES)(study)
+app.command(epilog=REPORT_EXAMPLES)(report)
+add_probe_commands(app)
 
 
 def main() -> None:
@@ -107,6 +115,8 @@ _RUN_EXAMPLES = """
 
   playerfl run ./hospitals -a local -a fedavg --set data.target=outcome
 
+  playerfl run digits -a fedavg --tensorboard logs
+
   playerfl run --config experiment.toml --json > result.json
 
   playerfl run --resume runs/first
@@ -141,6 +151,12 @@ def run(
         Path | None, typer.Option(help="Where dataset files are; $PLAYERFL_DATA or your cache if not given.")
     ] = None,
     engine: Annotated[str, typer.Option(help="in-process, or flower-simulation (Ray: one site a CPU).")] = "in-process",
+    tensorboard: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Also write scores and layer profile for TensorBoard.")
+    ] = None,
+    mlflow: Annotated[
+        str | None, typer.Option(metavar="DIR|URL", help="Also write them for MLflow: a directory, or a server.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Results as JSON on stdout.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
 ) -> None:
@@ -170,7 +186,8 @@ def run(
         home = out or _next_free(Path("runs"), experiments)
         places = [*_places(experiments, home)]
     with use_data_directory(data_dir):
-        results = _run_all(experiments, places, home, engine, overwrite=overwrite, quiet=quiet)
+        observers = _observers(tensorboard, mlflow)
+        results = _run_all(experiments, places, home, engine, observers, overwrite=overwrite, quiet=quiet)
     _show(results, home, as_json=as_json)
 
 
@@ -230,15 +247,30 @@ def _reopened(path: Path) -> tuple[list[Experiment], list[RunDirectory | Path]]:
     return compared, places
 
 
+def _observers(tensorboard: Path | None, mlflow: str | None) -> list[Listener]:
+    found: list[Listener] = []
+    if tensorboard is not None:
+        from playerfl.observers.tensorboard import TensorBoardObserver
+
+        found.append(TensorBoardObserver(tensorboard))
+    if mlflow is not None:
+        from playerfl.observers.mlflow import MLflowObserver
+
+        found.append(MLflowObserver(mlflow))
+    return found
+
+
 def _run_all(
     experiments: list[Experiment],
     places: list[RunDirectory | Path],
     home: Path,
     engine: str,
+    observers: list[Listener],
     *,
     overwrite: bool,
     quiet: bool,
 ) -> list[RunResult]:
+    from playerfl.observers import together
     from playerfl.progress import shown_progress
     from playerfl.running import run_experiments
 
@@ -248,13 +280,14 @@ def _run_all(
     try:
         with shown_progress({e.algorithm["name"]: e.rounds for e in experiments}, quiet=quiet) as listener:
             compared = home if len(experiments) > 1 else None
+            told = together(listener, *observers)
 
             def work(transport_for: Callable[[Run], Transport] | None) -> list[RunResult]:
                 return run_experiments(
                     experiments,
                     places,
                     None,
-                    listener,
+                    told,
                     overwrite=overwrite,
                     home=compared,
                     transport_for=transport_for,

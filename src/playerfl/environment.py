@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 import subprocess
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ def environment(device: str, threads: int) -> dict[str, Any]:
     }
 
 
+@cache
 def git_commit() -> str | None:
     """The commit of this source tree ("-dirty" if it was changed since), or None for an installed package."""
     source = Path(__file__).resolve().parents[2]

@@ -86,6 +86,9 @@ class Experiment(BaseModel):
     device: str = "cpu"
     threads: int = Field(1, ge=1)
     """Threads of a tensor operation. Part of the result: another number may give other last bits."""
+    trainer: Literal["auto", "loop", "stacked"] = "auto"
+    """Sites one by one, or many in each tensor operation where the model allows it. The last bits differ; "auto"
+    stacks small fully connected models."""
     algorithm: dict[str, Any]
     training: TrainingOptions = TrainingOptions()
     data: dict[str, Any] = Field(default_factory=dict)
@@ -104,12 +107,12 @@ class Experiment(BaseModel):
             raise ConfigError(f"no task given; choose one of {', '.join(sorted(TASKS))}, a folder, or FILE.py:NAME")
         task = task or find_task(name)
         algorithm = _resolved_algorithm(settings.get("algorithm", {"name": "player_fl"}))
-        merged = _merged(task.defaults_for(algorithm["name"]), settings)
-        merged["task"] = task.name
-        merged["data"] = _resolved_data(task, merged.get("data", {}))
-        merged["algorithm"] = algorithm
-        merged["device"] = resolve_device(merged.get("device", "auto"))
-        return _validated(cls, merged, "")
+        table = merged(task.defaults_for(algorithm["name"]), settings)
+        table["task"] = task.name
+        table["data"] = _resolved_data(task, table.get("data", {}))
+        table["algorithm"] = algorithm
+        table["device"] = resolve_device(table.get("device", "auto"))
+        return validated(cls, table, "")
 
     @classmethod
     def from_toml(cls, path: Path, task: Task | None = None) -> Experiment:
@@ -124,7 +127,7 @@ class Experiment(BaseModel):
         return ALGORITHMS[self.algorithm["name"]](**arguments)
 
     def data_options(self, task: Task) -> DataOptions:
-        return _validated(task.options, self.data, "data")
+        return validated(task.options, self.data, "data")
 
 
 def find_task(name: str) -> Task:
@@ -165,7 +168,7 @@ def with_setting(settings: Mapping[str, Any], key: str, value: Any) -> dict[str,
     nested: Any = value
     for part in reversed(key.split(".")):
         nested = {part: nested}
-    return _merged(settings, nested)
+    return merged(settings, nested)
 
 
 def algorithm_options(algorithm: type[Algorithm]) -> dict[str, tuple[Any, Any]]:
@@ -198,7 +201,7 @@ def _resolved_algorithm(given: Any) -> dict[str, Any]:
     if name not in ALGORITHMS:
         raise ConfigError(one_of(name, ALGORITHMS, "algorithm"))
     schema = _algorithm_schema(name)
-    options = _validated(schema, {k: v for k, v in table.items() if k != "name"}, f"algorithm {name}")
+    options = validated(schema, {k: v for k, v in table.items() if k != "name"}, f"algorithm {name}")
     return {"name": name, **ALGORITHMS[name](**options.model_dump()).__dict__}
 
 
@@ -211,10 +214,11 @@ def _algorithm_schema(name: str) -> type[BaseModel]:
 def _resolved_data(task: Task, given: Any) -> dict[str, Any]:
     if not isinstance(given, Mapping):
         raise ConfigError(f"data must be a table, not {given!r}")
-    return _validated(task.options, given, f"data of task {task.name}").model_dump()
+    return validated(task.options, given, f"data of task {task.name}").model_dump()
 
 
-def _validated(schema: type[Model], values: Mapping[str, Any], where: str) -> Model:
+def validated(schema: type[Model], values: Mapping[str, Any], where: str) -> Model:
+    """The typed table, or one sentence about the first thing wrong in it."""
     try:
         return schema.model_validate(dict(values))
     except ValidationError as problem:
@@ -239,16 +243,20 @@ def _explained(problem: ValidationError, schema: type[BaseModel], where: str) ->
     return f"{'.'.join(path)} = {error['input']!r}{place} is not allowed: {said.replace('input', 'it')}"
 
 
-def _merged(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
-    """Two tables in one; the second wins, table by table."""
-    merged = dict(first)
+def merged(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
+    """Two tables in one; the second wins, table by table.
+
+    >>> merged({"rounds": 3, "training": {"eps": 1}}, {"training": {"momentum": 2}})
+    {'rounds': 3, 'training': {'eps': 1, 'momentum': 2}}
+    """
+    both = dict(first)
     for key, value in second.items():
-        before = merged.get(key)
+        before = both.get(key)
         if isinstance(before, Mapping) and isinstance(value, Mapping):
-            merged[key] = _merged(before, value)
+            both[key] = merged(before, value)
         else:
-            merged[key] = value
-    return merged
+            both[key] = value
+    return both
 
 
 def _without_none(tree: Any) -> Any:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -14,15 +15,24 @@ from playerfl.data.checks import check_sites, check_targets
 from playerfl.data.examples import SiteData
 from playerfl.data.sites import describe
 from playerfl.errors import ConfigError, DataError
-from playerfl.experiment import Experiment
+from playerfl.experiment import Experiment, find_task
 from playerfl.federation.messages import ClientId
 from playerfl.layers.derive import call_model
 from playerfl.layers.layer_map import LayerMap, state_entries
 from playerfl.learning.losses import logits_of
+from playerfl.learning.stackable import choose_trainer
 from playerfl.learning.training import Learner
 from playerfl.seeding import own_randomness, seed_for
 from playerfl.tasks.task import DataOptions, Task
 from playerfl.weights import Weights
+
+_OF_THE_GROUND: Any = {
+    "device": True,
+    "tie_policy": True,
+    "bn_stats": True,
+    "trainer": True,
+    "training": {"batch_size"},
+}
 
 
 @dataclass(frozen=True)
@@ -34,7 +44,38 @@ class Ground:
     initial: Weights
     build_model: Callable[[], nn.Module]
     description: Mapping[str, Any]
-    """Sizes, class counts, fingerprint and notes of the data."""
+    """Sizes, class counts, fingerprint and notes of the data; the model's entries; which trainer runs it."""
+
+
+class Grounds:
+    """Grounds of many runs. Data, layers and scratch model are made once and serve all seeds.
+
+    Those of one task at a time: the data of all tasks of a study need not fit into memory together.
+    """
+
+    def __init__(self, task: Task | None = None) -> None:
+        """`task`: one that has no name to be found by, for all of the runs."""
+        self._task = task
+        self._of_task = ""
+        self._known: dict[str, Ground] = {}
+
+    def of(self, experiment: Experiment) -> Ground:
+        task = self._task or find_task(experiment.task)
+        of_task = experiment.model_dump_json(include={"task", "data"})
+        if of_task != self._of_task:
+            self._of_task, self._known = of_task, {}
+        key = experiment.model_dump_json(include=_OF_THE_GROUND)
+        if key not in self._known:
+            self._known[key] = prepare_ground(experiment, task)
+            return self._known[key]
+        return seeded_ground(self._known[key], experiment, task)
+
+
+def seeded_ground(ground: Ground, experiment: Experiment, task: Task) -> Ground:
+    """The same ground with the initial weights of another seed."""
+    options = experiment.data_options(task)
+    build = partial(seeded_model, experiment.seed, task.for_options(options), options)
+    return replace(ground, initial=_entries(build()), build_model=build)
 
 
 def prepare_ground(experiment: Experiment, task: Task) -> Ground:
@@ -49,25 +90,33 @@ def prepare_ground(experiment: Experiment, task: Task) -> Ground:
         accept_small_sites=options.accept_small_sites,
     )
     model = seeded_model(experiment.seed, task, options)
-    inputs, _ = next(iter(sites[min(sites)].train.batches(2)))
+    inputs, targets = next(iter(sites[min(sites)].train.batches(2)))
     _check_outputs(model, inputs, task, sites)
     if experiment.training.batch_size == 1 and any(isinstance(m, _BatchNorm) for m in model.modules()):
         raise ConfigError("training.batch_size = 1 does not go with batch norm; use at least 2")
     layers = LayerMap.of(model, inputs, tie_policy=experiment.tie_policy, statistics=experiment.bn_stats)
-    initial = {name: entry.detach().clone() for name, entry in state_entries(model).items()}
+    initial = _entries(model)
     learner = Learner(model, layers, task.loss, task.metrics, experiment.device)
+    learner.trainer, note = choose_trainer(experiment.trainer, learner, inputs, targets)
     placed = {name: learner.place(site) for name, site in sites.items()}
+    description = describe(sites, classification=task.classification)
     return Ground(
         placed,
         learner,
         initial,
-        lambda: seeded_model(experiment.seed, task, options),
+        partial(seeded_model, experiment.seed, task, options),
         {
-            **describe(sites, classification=task.classification),
+            **description,
+            "notes": [*description["notes"], *([note] if note else [])],
             "paper": task.paper,
             "model": {name: list(entry.shape) for name, entry in initial.items()},
+            "trainer": learner.trainer,
         },
     )
+
+
+def _entries(model: nn.Module) -> Weights:
+    return {name: entry.detach().clone() for name, entry in state_entries(model).items()}
 
 
 def seeded_model(seed: int, task: Task, options: DataOptions) -> nn.Module:

@@ -30,8 +30,11 @@ def shown_progress(rounds: Mapping[str, int], *, quiet: bool = False) -> Iterato
 
 
 @contextmanager
-def counted(what: str, total: int, *, quiet: bool = False) -> Iterator[Callable[[], None]]:
-    """A function to call after each of `total` things, shown as a bar on a terminal."""
+def counted(what: str, total: int, *, quiet: bool = False, lines: bool = False) -> Iterator[Callable[[], None]]:
+    """A function to call after each of `total` things: a bar on a terminal, elsewhere nothing, or `lines`."""
+    if not quiet and lines and not sys.stderr.isatty():
+        yield _counted_lines(what, total)
+        return
     if quiet or not sys.stderr.isatty():
         yield lambda: None
         return
@@ -39,6 +42,25 @@ def counted(what: str, total: int, *, quiet: bool = False) -> Iterator[Callable[
     with Bars(*columns, console=Console(stderr=True)) as bars:
         task = bars.add_task(what, total=total)
         yield lambda: bars.advance(task)
+
+
+def _counted_lines(what: str, total: int) -> Callable[[], None]:
+    """A line for the first thing, then one every few seconds, then one for the last."""
+    start = time.monotonic()
+    done, last = 0, -math.inf
+
+    def tick() -> None:
+        nonlocal done, last
+        done += 1
+        now = time.monotonic()
+        if done < total and now - last < _SECONDS_BETWEEN_LINES:
+            return
+        last = now
+        taken = now - start
+        left = f"{taken / done * (total - done):.0f} s left" if done < total else f"done in {taken:.0f} s"
+        print(f"{what}: {done}/{total}, {left}", file=sys.stderr, flush=True)
+
+    return tick
 
 
 def _bars() -> Bars:

@@ -10,14 +10,17 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
-from playerfl.errors import ConfigError, RunDirectoryError, one_of
+from playerfl.errors import ConfigError, one_of
 from playerfl.layers.layer_map import state_entries
 from playerfl.layers.split import Cut
-from playerfl.run_directory import SCORE_COLUMNS, TRAFFIC_COLUMNS, Row, RunDirectory
 from playerfl.weights import Weights, digest
 
 if TYPE_CHECKING:
     import pandas as pd
+
+SCORE_COLUMNS = ("stage", "round", "client", "split", "metric", "value")
+TRAFFIC_COLUMNS = ("round", "client", "verbs", "down", "up")
+Row = Sequence[str | int | float]
 
 
 @dataclass(frozen=True, repr=False)
@@ -32,7 +35,7 @@ class RunResult:
     data: Mapping[str, Any]
     """Sizes, class counts, fingerprint and notes of the sites' data."""
     weights: Mapping[str, Weights]
-    """The model each site keeps, chosen on its validation part; empty where models never left their sites."""
+    """The model each site keeps, chosen on its validation part; empty where models were not kept."""
     build_model: Callable[[], nn.Module]
     timing: Mapping[str, Any]
     path: Path | None = None
@@ -62,7 +65,7 @@ class RunResult:
 
     @property
     def clients(self) -> list[str]:
-        return sorted(self.num_examples)
+        return sorted(self.data["sites"])
 
     @cached_property
     def chosen_rounds(self) -> dict[str, int]:
@@ -77,10 +80,10 @@ class RunResult:
     @cached_property
     def site_scores(self) -> dict[str, dict[str, float]]:
         """Each site's test scores at its chosen round: site, then metric."""
-        stage = _reported_stage(self.score_rows)
+        stage = reported_stage(self.score_rows)
         found: dict[str, dict[str, float]] = {client: {} for client in self.clients}
         for row_stage, round_, client, split, metric, value in self.score_rows:
-            if row_stage == stage and split == "test" and round_ == self.chosen_rounds[str(client)]:
+            if row_stage == stage and split == "test" and round_ == self.chosen_rounds.get(str(client)):
                 found[str(client)][str(metric)] = float(value)
         return found
 
@@ -93,32 +96,24 @@ class RunResult:
     def cut(self) -> Cut | None:
         """Where the layers were cut and why, if the algorithm decided that."""
         decision = self.layers.get("decision")
-        if decision is None:
-            return None
-        return Cut(
-            index=decision["index"],
-            layers=(*decision["federated"], *decision["personal"]),
-            rule=decision["rule"],
-            threshold=decision["threshold"],
-            ratios=tuple(decision["ratios"]),
-            reason=decision["reason"],
-            warnings=tuple(decision["warnings"]),
-            importance=decision["importance"],
-        )
+        return None if decision is None else Cut.from_json(decision)
 
     def model(self, client: str) -> nn.Module:
         """The model a site keeps, ready to use, in eval mode."""
         if client not in self.clients:
             raise ConfigError(one_of(client, self.clients, "site"))
         if client not in self.weights:
-            raise ConfigError(f"the model of {client} never left its site; it is in the site's own directory")
+            raise ConfigError(
+                f"the model of {client} is not here: it was not kept (keep_weights = true in the study file keeps it), "
+                "or it never left its site, where it is in the site's own directory"
+            )
         model = self.build_model()
         for name, entry in state_entries(model).items():
             entry.detach().copy_(self.weights[client][name])
         return model.eval()
 
 
-def _reported_stage(rows: Iterable[Row]) -> str:
+def reported_stage(rows: Iterable[Row]) -> str:
     """Where an algorithm has a finishing phase, only what comes after it is reported."""
     return "finish" if any(row[0] == "finish" for row in rows) else "round"
 
@@ -126,11 +121,13 @@ def _reported_stage(rows: Iterable[Row]) -> str:
 def choose_rounds(rows: Sequence[Row], num_examples: Mapping[str, int], selection: str) -> dict[str, int]:
     """The reported round of each site: lowest validation loss (own, or all sites' together), or the last.
 
+    A site that was never scored (one that was lost) has none.
+
     >>> rows = [("round", 1, "a", "validation", "loss", 0.5), ("round", 2, "a", "validation", "loss", 0.7)]
     >>> choose_rounds(rows, {"a": 10}, "client_best"), choose_rounds(rows, {"a": 10}, "last")
     ({'a': 1}, {'a': 2})
     """
-    stage = _reported_stage(rows)
+    stage = reported_stage(rows)
     losses: dict[int, dict[str, float]] = {}
     for row_stage, round_, client, split, metric, value in rows:
         if (row_stage, split, metric) == (stage, "validation", "loss"):
@@ -147,38 +144,17 @@ def choose_rounds(rows: Sequence[Row], num_examples: Mapping[str, int], selectio
     chosen = {}
     for client in sorted(num_examples):
         rounds = sorted(round_ for round_ in losses if client in losses[round_])
+        if not rounds:
+            continue
         if selection == "last":
             chosen[client] = rounds[-1]
         elif selection == "client_best":
             chosen[client] = lowest(lambda r, c=client: losses[r][c], rounds)  # type: ignore[misc]
         else:
             common = [round_ for round_ in rounds if losses[round_].keys() >= num_examples.keys()]
-            chosen[client] = lowest(lambda r: sum(losses[r][c] * n for c, n in num_examples.items()), common)
+            if common:
+                chosen[client] = lowest(lambda r: sum(losses[r][c] * n for c, n in num_examples.items()), common)
     return chosen
-
-
-def read_result(directory: RunDirectory, build_model: Callable[[], nn.Module]) -> RunResult:
-    """A finished run, read from its directory and checked; `build_model` makes what its weights fit."""
-    if not directory.is_finished:
-        raise RunDirectoryError(f"{directory.path} is not finished; continue it with --resume {directory.path}")
-    weights = directory.read_weights()
-    if digest_of(weights) != directory.read_json("finished.json").get("weights_digest"):
-        raise RunDirectoryError(f"{directory.path / 'weights'} was changed since the run ended; run it again")
-    data = directory.read_json("data.json")
-    if weights and sorted(data.get("sites", {})) != sorted(weights):
-        raise RunDirectoryError(f"{directory.path / 'data.json'} does not describe the sites of this run")
-    return RunResult(
-        experiment=directory.read_toml("experiment.toml"),
-        environment=directory.read_json("environment.json"),
-        score_rows=directory.read_table("scores.csv", SCORE_COLUMNS),
-        traffic_rows=directory.read_table("traffic.csv", TRAFFIC_COLUMNS),
-        layers=directory.read_json("layers.json"),
-        data=data,
-        weights=weights,
-        build_model=build_model,
-        timing=directory.read_json("timing.json"),
-        path=directory.path,
-    )
 
 
 def digest_of(weights: Mapping[str, Weights]) -> str:

@@ -15,15 +15,16 @@ from urllib.parse import quote, unquote
 
 from safetensors import SafetensorError
 from safetensors.torch import load, save
+from torch import nn
 
 from playerfl.engine import checkpoint
 from playerfl.engine.checkpoint import storage_error, write_atomically
 from playerfl.errors import RunDirectoryError
+from playerfl.locking import DirectoryLock
+from playerfl.results import SCORE_COLUMNS, TRAFFIC_COLUMNS, Row, RunResult, digest_of
 from playerfl.weights import Weights
 
 FORMAT = "playerfl run 1"
-SCORE_COLUMNS = ("stage", "round", "client", "split", "metric", "value")
-TRAFFIC_COLUMNS = ("round", "client", "verbs", "down", "up")
 _FILES = {
     "experiment.toml",
     "environment.json",
@@ -36,8 +37,8 @@ _FILES = {
     "finished.json",
     "weights",
     "comparison.png",
+    "report",
 }
-Row = Sequence[str | int | float]
 
 
 class RunDirectory:
@@ -45,7 +46,7 @@ class RunDirectory:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._lock: int | None = None
+        self._lock = DirectoryLock(path)
 
     @classmethod
     def create(
@@ -100,21 +101,10 @@ class RunDirectory:
 
     def lock(self) -> None:
         """Keeps a second process out until this one ends."""
-        try:
-            import fcntl
-        except ImportError:  # Windows
-            return
-        self._lock = os.open(self.path, os.O_RDONLY)
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as problem:
-            os.close(self._lock)
-            raise RunDirectoryError(f"{self.path} is in use by another process; wait for it to end") from problem
+        self._lock.take()
 
     def unlock(self) -> None:
-        if self._lock is not None:
-            os.close(self._lock)
-            self._lock = None
+        self._lock.release()
 
     @property
     def is_finished(self) -> bool:
@@ -141,7 +131,32 @@ class RunDirectory:
     def write_json(self, name: str, content: Mapping[str, Any]) -> None:
         write_atomically(self.path / name, (json.dumps(content, indent=1) + "\n").encode())
 
-    def start_tables(self, lengths: Mapping[str, int] | None) -> None:
+    def take_up(self, description: Mapping[str, Any]) -> Any | None:
+        """The state of the last checkpoint, the tables cut back to it; None for a run that has none."""
+        self._same_ground(description)
+        saved = self._load_checkpoint()
+        self._start_tables(saved and saved["tables"])
+        return saved
+
+    def _same_ground(self, description: Mapping[str, Any]) -> None:
+        """A run goes on with the data and the model it was started with, or not at all."""
+        if not self.has("data.json"):
+            self.write_json("data.json", description)
+            return
+        begun = self.read_json("data.json")
+        for key, what in (("partition_hash", "data"), ("model", "model"), ("trainer", "trainer")):
+            if begun.get(key) != description[key]:
+                raise RunDirectoryError(
+                    f"{self.path} was started with other {what}; resume it with those, or start a new run"
+                )
+
+    def exchanged(self, scores: Iterable[Row], traffic: Iterable[Row], state: Callable[[], dict[str, Any]]) -> None:
+        """Rows first, then the checkpoint that counts them."""
+        tables = self._append(scores, traffic)
+        saved = checkpoint.encode({**state(), "tables": tables})
+        write_atomically(self.path / "checkpoint.safetensors", saved)
+
+    def _start_tables(self, lengths: Mapping[str, int] | None) -> None:
         """Empty tables with their headings, or the tables as they were at a checkpoint."""
         for name, columns in (("scores.csv", SCORE_COLUMNS), ("traffic.csv", TRAFFIC_COLUMNS)):
             if lengths is None:
@@ -152,7 +167,7 @@ class RunDirectory:
                 raise RunDirectoryError(f"{table} is shorter than its checkpoint says; it was changed by hand")
             os.truncate(table, lengths[name])
 
-    def append(self, scores: Iterable[Row], traffic: Iterable[Row]) -> dict[str, int]:
+    def _append(self, scores: Iterable[Row], traffic: Iterable[Row]) -> dict[str, int]:
         """Adds rows and says how long the tables are now."""
         lengths = {}
         for name, rows in (("scores.csv", scores), ("traffic.csv", traffic)):
@@ -183,10 +198,7 @@ class RunDirectory:
         except (OSError, ValueError) as problem:
             raise RunDirectoryError(f"{self.path / name} cannot be read: {problem}") from problem
 
-    def save_checkpoint(self, tree: Any) -> None:
-        write_atomically(self.path / "checkpoint.safetensors", checkpoint.encode(tree))
-
-    def load_checkpoint(self) -> Any | None:
+    def _load_checkpoint(self) -> Any | None:
         file = self.path / "checkpoint.safetensors"
         return checkpoint.read(file) if file.exists() else None
 
@@ -195,9 +207,9 @@ class RunDirectory:
         weights: Mapping[str, Weights],
         layers: Mapping[str, Any],
         timing: Mapping[str, Any],
-        digest: str,
-    ) -> None:
-        """Writes the results, marks the run as finished, and drops the checkpoint."""
+        build_model: Callable[[], nn.Module],
+    ) -> RunResult:
+        """Writes the results, marks the run as finished, drops the checkpoint, and reads all of it back."""
         folder = self.path / "weights"
         try:
             folder.mkdir(exist_ok=True)
@@ -208,10 +220,35 @@ class RunDirectory:
             write_atomically(folder / f"{quote(client, safe=' ')}.safetensors", save(contiguous))
         self.write_json("layers.json", layers)
         self.write_json("timing.json", timing)
-        self.write_json("finished.json", {"weights_digest": digest})
+        self.write_json("finished.json", {"weights_digest": digest_of(weights)})
         (self.path / "checkpoint.safetensors").unlink(missing_ok=True)
+        return self.result(build_model)
 
-    def read_weights(self) -> dict[str, Weights]:
+    def result(self, build_model: Callable[[], nn.Module], *, with_weights: bool = True) -> RunResult:
+        """The finished run, read and checked; `build_model` makes what its weights fit."""
+        if not self.is_finished:
+            raise RunDirectoryError(f"{self.path} is not finished; continue it with --resume {self.path}")
+        weights = self._read_weights() if with_weights else {}
+        data = self.read_json("data.json")
+        if with_weights and digest_of(weights) != self.read_json("finished.json").get("weights_digest"):
+            raise RunDirectoryError(f"{self.path / 'weights'} was changed since the run ended; run it again")
+        # A job across institutions has none: models stay at their sites.
+        if weights and sorted(data.get("sites", {})) != sorted(weights):
+            raise RunDirectoryError(f"{self.path / 'data.json'} does not describe the sites of this run")
+        return RunResult(
+            experiment=self.read_toml("experiment.toml"),
+            environment=self.read_json("environment.json"),
+            score_rows=self.read_table("scores.csv", SCORE_COLUMNS),
+            traffic_rows=self.read_table("traffic.csv", TRAFFIC_COLUMNS),
+            layers=self.read_json("layers.json"),
+            data=data,
+            weights=weights,
+            build_model=build_model,
+            timing=self.read_json("timing.json"),
+            path=self.path,
+        )
+
+    def _read_weights(self) -> dict[str, Weights]:
         """Every site's model by site name."""
         found = {}
         for file in sorted((self.path / "weights").glob("*.safetensors")):

@@ -20,8 +20,8 @@ from playerfl.engine.transport import Transport
 from playerfl.environment import environment
 from playerfl.errors import ConfigError, RunDirectoryError
 from playerfl.experiment import Experiment, find_task, parse_setting, read_toml, with_setting
-from playerfl.ground import Ground, prepare_ground, seeded_model
-from playerfl.results import RunResult, read_result
+from playerfl.ground import Grounds, seeded_model
+from playerfl.results import RunResult
 from playerfl.run_directory import RunDirectory
 from playerfl.single_run import Listener, Run
 from playerfl.tasks.task import Task
@@ -40,7 +40,7 @@ def _finished(directory: RunDirectory, task: Task | None) -> RunResult:
         known = task or find_task(experiment.task)
         return seeded_model(experiment.seed, known, experiment.data_options(known))
 
-    return read_result(directory, rebuild)
+    return directory.result(rebuild)
 
 
 def run_experiments(
@@ -62,13 +62,13 @@ def run_experiments(
     for place in places:
         if isinstance(place, Path):
             RunDirectory.check_free(place, overwrite=overwrite)
-    grounds: dict[str, Ground] = {}
+    grounds = Grounds(task)
     directories: list[RunDirectory] = []
     works = []
     try:
         with limited_threads(max(experiment.threads for experiment in experiments)):
             unfinished = [
-                None if isinstance(place, RunDirectory) and place.is_finished else _ground(experiment, task, grounds)
+                None if isinstance(place, RunDirectory) and place.is_finished else grounds.of(experiment)
                 for experiment, place in zip(experiments, places, strict=True)
             ]
             for experiment, ground in zip(experiments, unfinished, strict=True):
@@ -88,13 +88,6 @@ def run_experiments(
     finally:
         for directory in directories:
             directory.unlock()
-
-
-def _ground(experiment: Experiment, task: Task | None, known: dict[str, Ground]) -> Ground:
-    shared = experiment.model_dump_json(exclude={"algorithm", "rounds", "participation", "selection", "eval_point"})
-    if shared not in known:
-        known[shared] = prepare_ground(experiment, task or find_task(experiment.task))
-    return known[shared]
 
 
 def _start_directory(path: Path, experiment: Experiment, overwrite: bool) -> RunDirectory:

@@ -5,20 +5,22 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any, Protocol
+
+from torch import nn
 
 from playerfl.algorithms import Algorithm
 from playerfl.engine import worker
 from playerfl.engine.loop import run_rounds
 from playerfl.engine.transport import InProcess, Traffic, Transport
 from playerfl.environment import environment
-from playerfl.errors import RunDirectoryError
 from playerfl.experiment import Experiment
 from playerfl.federation.client import Client
 from playerfl.federation.messages import ClientId, Score
 from playerfl.federation.server import Server
 from playerfl.ground import Ground
-from playerfl.results import RunResult, digest_of, read_result
-from playerfl.run_directory import Row, RunDirectory
+from playerfl.results import Row, RunResult
+from playerfl.weights import Weights
 
 
 @dataclass(frozen=True)
@@ -32,29 +34,108 @@ class Progress:
     validation_loss: float
     seconds: float
     done: bool
+    experiment: Experiment
+    scores: Mapping[ClientId, tuple[Score, ...]]
+    """What the sites told in this exchange."""
+    num_examples: Mapping[ClientId, int]
+    layers: Mapping[str, Any]
+    """As in `RunResult.layers`: sizes, the cut once it is decided, and every site's profile."""
 
 
 Listener = Callable[[Progress], None]
 
 
+def found_layers(server: Server, profiles: Mapping[ClientId, Any]) -> dict[str, Any]:
+    """What `RunResult.layers` holds: the sizes, the cut once it is decided, and the profiles that are known."""
+    layers = server.layers
+    return {
+        "layers": [
+            {"name": name, "entries": list(layers.entries[name]), "parameters": layers.num_parameters[name]}
+            for name in layers.names
+        ],
+        "decision": server.memory.get("decision"),
+        "profiles": dict(profiles),
+    }
+
+
+class Record(Protocol):
+    """Where a run is kept while it goes on and when it has ended."""
+
+    def take_up(self, description: Mapping[str, Any]) -> Any | None:
+        """The last state that was kept, if the run has begun; `description` is of its data and model."""
+        ...
+
+    def exchanged(self, scores: list[Row], traffic: list[Row], state: Callable[[], dict[str, Any]]) -> None:
+        """Adds rows; the state that goes with them is asked for only if it is to be kept."""
+        ...
+
+    def finish(
+        self,
+        weights: Mapping[str, Weights],
+        layers: Mapping[str, Any],
+        timing: Mapping[str, Any],
+        build_model: Callable[[], nn.Module],
+    ) -> RunResult:
+        """Keeps what the run ended with, and gives all of it."""
+        ...
+
+
+class InMemory:
+    """A record that leaves no files."""
+
+    def __init__(self, experiment: Experiment, made_with: Mapping[str, Any] | None = None) -> None:
+        self.experiment = experiment
+        self.made_with = made_with or environment(experiment.device, experiment.threads)
+        self.data: Mapping[str, Any] = {}
+        self.score_rows: list[Row] = []
+        self.traffic_rows: list[Row] = []
+
+    def take_up(self, description: Mapping[str, Any]) -> Any | None:
+        self.data = description
+        return None
+
+    def exchanged(self, scores: list[Row], traffic: list[Row], state: Callable[[], dict[str, Any]]) -> None:
+        self.score_rows += scores
+        self.traffic_rows += traffic
+
+    def finish(
+        self,
+        weights: Mapping[str, Weights],
+        layers: Mapping[str, Any],
+        timing: Mapping[str, Any],
+        build_model: Callable[[], nn.Module],
+    ) -> RunResult:
+        return RunResult(
+            experiment=self.experiment.model_dump(mode="json"),
+            environment=self.made_with,
+            score_rows=self.score_rows,
+            traffic_rows=self.traffic_rows,
+            layers=layers,
+            data=self.data,
+            weights=weights,
+            build_model=build_model,
+            timing=timing,
+        )
+
+
 class Run:
-    """One experiment under way: builds it, takes it up where its directory left it, records what happens."""
+    """One experiment under way: builds it, takes it up where its record left it, records what happens."""
 
     def __init__(
         self,
         experiment: Experiment,
         ground: Ground,
-        directory: RunDirectory | None = None,
+        record: Record | None = None,
         listener: Listener | None = None,
         *,
         algorithm: Algorithm | None = None,
         beside: int = 1,
     ) -> None:
-        """`algorithm`: one that is in no table, in place of the experiment's. `beside`: how many runs share this
-        process, since the wall time is theirs together."""
+        """`record`: where it is kept; in memory if not given. `algorithm`: one that is in no table, in place of the
+        experiment's. `beside`: how many runs share this process, since the wall time is theirs together."""
         self.experiment = experiment
         self.ground = ground
-        self.directory = directory
+        self.record = record or InMemory(experiment)
         self.listener = listener
         self.algorithm = algorithm or experiment.build_algorithm()
         self.protocol = worker.Protocol(experiment.eval_point, experiment.selection)
@@ -66,36 +147,26 @@ class Run:
         }
         self._beside = beside
         self._done = False
-        self._score_rows: list[Row] = []
-        self._traffic_rows: list[Row] = []
         self._seconds = 0.0
         self._clock = time.perf_counter()
-        if directory:
-            self._take_up(directory)
+        saved = self.record.take_up(ground.description)
+        if saved is not None:
+            self._restore(saved)
 
-    def _take_up(self, directory: RunDirectory) -> None:
-        self._same_ground(directory)
-        saved = directory.load_checkpoint()
-        directory.start_tables(saved and saved["tables"])
-        if saved is None:
-            return
+    def _restore(self, saved: Mapping[str, Any]) -> None:
         self.server.restore(saved["server"])
         for name, client in self.clients.items():
             client.restore(saved["clients"][name])
         self._done = saved["done"]
         self._seconds = saved["seconds"]
 
-    def _same_ground(self, directory: RunDirectory) -> None:
-        """A run goes on with the data and the model it was started with, or not at all."""
-        if not directory.has("data.json"):
-            directory.write_json("data.json", self.ground.description)
-            return
-        begun = directory.read_json("data.json")
-        for key, what in (("partition_hash", "data"), ("model", "model")):
-            if begun.get(key) != self.ground.description[key]:
-                raise RunDirectoryError(
-                    f"{directory.path} was started with other {what}; resume it with those, or start a new run"
-                )
+    def _state(self) -> dict[str, Any]:
+        return {
+            "server": self.server.state(),
+            "clients": {name: client.state() for name, client in self.clients.items()},
+            "done": self._done,
+            "seconds": self._seconds,
+        }
 
     async def rounds(self, transport: Transport | None = None) -> RunResult:
         """All rounds that are left, and the result; in this process, unless a transport brings requests elsewhere."""
@@ -113,7 +184,7 @@ class Run:
         return self._result()
 
     def exchanged(self, scores: Mapping[ClientId, tuple[Score, ...]], traffic: list[Traffic], *, done: bool) -> None:
-        """Records an exchange: rows first, then the checkpoint that counts them."""
+        """Records an exchange."""
         rows: list[Row] = [
             (s.stage, s.round, client, s.split, s.metric, s.value) for client in sorted(scores) for s in scores[client]
         ]
@@ -121,20 +192,7 @@ class Run:
         self._seconds += now - self._clock
         self._clock = now
         self._done = done
-        if self.directory:
-            tables = self.directory.append(rows, traffic)
-            self.directory.save_checkpoint(
-                {
-                    "server": self.server.state(),
-                    "clients": {name: client.state() for name, client in self.clients.items()},
-                    "tables": tables,
-                    "done": done,
-                    "seconds": self._seconds,
-                }
-            )
-        else:
-            self._score_rows += rows
-            self._traffic_rows += traffic
+        self.record.exchanged(rows, list(traffic), self._state)
         if self.listener:
             self.listener(
                 Progress(
@@ -145,6 +203,10 @@ class Run:
                     self._mean_loss(scores, "validation"),
                     self._seconds,
                     done,
+                    self.experiment,
+                    scores,
+                    {name: client.num_examples for name, client in self.clients.items()},
+                    self._found_layers(),
                 )
             )
 
@@ -157,35 +219,14 @@ class Run:
         ]
         return sum(v * n for v, n in found) / sum(n for _, n in found) if found else float("nan")
 
+    def _found_layers(self) -> dict[str, Any]:
+        return found_layers(
+            self.server,
+            {name: client.memory["profile"] for name, client in self.clients.items() if "profile" in client.memory},
+        )
+
     def _result(self) -> RunResult:
-        layers = self.ground.learner.layers
-        found = {
-            "layers": [
-                {
-                    "name": name,
-                    "entries": list(layers.entries[name]),
-                    "parameters": layers.num_parameters[name],
-                }
-                for name in layers.names
-            ],
-            "decision": self.server.memory.get("decision"),
-            "profiles": {
-                name: client.memory["profile"] for name, client in self.clients.items() if "profile" in client.memory
-            },
-        }
+        found = self._found_layers()
         weights = {name: client.kept.weights for name, client in self.clients.items() if client.kept}
         timing = {"wall_seconds": self._seconds, "runs_side_by_side": self._beside}
-        if self.directory:
-            self.directory.finish(weights, found, timing, digest_of(weights))
-            return read_result(self.directory, self.ground.build_model)
-        return RunResult(
-            experiment=self.experiment.model_dump(mode="json"),
-            environment=environment(self.experiment.device, self.experiment.threads),
-            score_rows=self._score_rows,
-            traffic_rows=self._traffic_rows,
-            layers=found,
-            data=self.ground.description,
-            weights=weights,
-            build_model=self.ground.build_model,
-            timing=timing,
-        )
+        return self.record.finish(weights, found, timing, self.ground.build_model)

@@ -59,7 +59,7 @@ def num_bytes(weights: Mapping[str, Tensor]) -> int:
     >>> num_bytes({"w": torch.zeros(3, 2), "steps": torch.tensor(7)})
     32
     """
-    return sum(tensor.numel() * tensor.element_size() for tensor in weights.values())
+    return sum(tensor.nbytes for tensor in weights.values())
 
 
 def digest(weights: Mapping[str, Tensor]) -> str:

@@ -45,7 +45,12 @@ def test_a_job_over_flower_equals_the_run_in_one_process(name: str, tmp_path: Pa
 @pytest.mark.parametrize("selection", ["client_best", "round_best"])
 def test_so_does_every_way_of_choosing_a_model(selection: str, tmp_path: Path) -> None:
     job = Job(tmp_path, "local_adaptation", selection=selection)
-    assert_equals_in_process(job, job.run())
+    assert_equals_in_process(job, job.run(min_sites=3))
+
+
+def test_a_round_that_is_best_for_all_needs_all(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="give --min-sites 3 too"):
+        Job(tmp_path, "fedavg", selection="round_best").run()
 
 
 @pytest.mark.parametrize("settings", [{"eval_point": "post_local"}, {"participation": 0.5}, {"bn_stats": "local"}])

@@ -118,7 +118,9 @@ class PLayerFL(PartialAlgorithm):
         # The measured cut's reason is no reason for another one.
         reason = cut.reason if index == cut.index else "; ".join(notes)
         told = notes if index == cut.index else []
-        used = replace(cut, index=index, reason=reason, warnings=(*cut.warnings, *told, *_ties(server, index)))
+        used = replace(
+            cut, index=index, reason=reason, warnings=(*cut.warnings, *told, *server.layers.cut_warnings(index))
+        )
         server.memory["cut"] = index
         server.memory["measured"] = list(uploads)
         server.memory["decision"] = used.to_json()
@@ -150,11 +152,3 @@ class PLayerFL(PartialAlgorithm):
         client.load(first_epoch["weights"])
         client.train_loss = first_epoch["loss"]
         return self.client_keep(client)
-
-
-def _ties(server: Server, cut: int) -> list[str]:
-    """A tensor used on both sides of the cut is federated or private as a whole, whichever layer owns it."""
-    return [
-        f"{entry} is used by {' and '.join(users)}, on both sides of the cut"
-        for entry, users in server.layers.straddling(cut).items()
-    ]

@@ -40,13 +40,14 @@ class _Packing:
     def __init__(self) -> None:
         self.tensors: dict[str, list[Tensor]] = {}
         self._ends: dict[str, int] = {}
-        self._places: dict[int, dict[str, Any]] = {}
+        # The tensor is kept beside its place: one made on the way and dropped could leave its id to another.
+        self._places: dict[int, tuple[Tensor, dict[str, Any]]] = {}
 
     def without_tensors(self, tree: Any) -> Any:
         if isinstance(tree, Tensor):
             if id(tree) not in self._places:
-                self._places[id(tree)] = self._packed(tree)
-            return self._places[id(tree)]
+                self._places[id(tree)] = (tree, self._packed(tree))
+            return self._places[id(tree)][1]
         if isinstance(tree, Mapping):
             return {key: self.without_tensors(value) for key, value in tree.items()}
         if isinstance(tree, list | tuple):
@@ -100,11 +101,24 @@ def write_atomically(path: Path, data: bytes) -> None:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-        # The directory is not synced: after a power cut the old file may be back, which is as good to resume from.
+        # The directory is not synced: after a power cut the old file may be back, which is as good to resume from,
+        # unless another party relies on the new one (see `settle`).
         temporary.replace(path)
     except OSError as problem:
         temporary.unlink(missing_ok=True)
         raise storage_error(path, problem) from problem
+
+
+def settle(folder: Path) -> None:
+    """After this, not even a power cut brings back what files in a folder were replaced."""
+    try:
+        handle = os.open(folder, os.O_RDONLY)
+    except OSError:  # Windows does not open directories
+        return
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 def storage_error(path: Path, problem: OSError) -> RunDirectoryError:

@@ -7,15 +7,11 @@ from types import coroutine
 from typing import Any, TypeVar
 
 from playerfl.learning.job import Job
+from playerfl.learning.trainer import run_jobs
 
 Result = TypeVar("Result")
 Work = Coroutine[Any, Any, Result]
 """A coroutine that yields lists of jobs and is sent the list of their results."""
-
-
-def run_jobs(jobs: Sequence[Job]) -> list[Any]:
-    """The plain trainer: one job after the other."""
-    return [job.run() for job in jobs]
 
 
 def drive(work: Work[Result], run: Callable[[Sequence[Job]], list[Any]] = run_jobs) -> Result:

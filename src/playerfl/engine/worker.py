@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from playerfl.algorithms.algorithm import Algorithm
 from playerfl.federation.client import Client, Snapshot
 from playerfl.federation.messages import Reply, Request, Score, Stage, Upload
+from playerfl.weights import Weights
 
 EvalPoint = Literal["post_agg", "post_local"]
 Selection = Literal["client_best", "round_best", "last"]
@@ -67,12 +68,17 @@ async def _score(client: Client, stage: Stage, round_: int, protocol: Protocol) 
     if protocol.selection == "round_best" and stage == "round":
         client.candidate = snapshot
     elif first or protocol.selection == "last" or _better(loss, client.kept):
-        client.kept = snapshot
+        client.kept = replace(snapshot, weights=_own(snapshot.weights))
     return [
         Score(stage, round_, split, metric, value)
         for split, metrics in found.items()
         for metric, value in metrics.items()
     ]
+
+
+def _own(weights: Weights) -> Weights:
+    """What is kept for long shall not hold on to the matrix of many models that it may be a row of."""
+    return {name: entry if entry._base is None else entry.clone() for name, entry in weights.items()}
 
 
 def _better(loss: float, kept: Snapshot | None) -> bool:

@@ -54,6 +54,7 @@ class Client:
     ) -> None:
         self.id = client_id
         self.data = data
+        self.num_examples = len(data.train)
         self.plan = plan
         self.memory: Memory = {}
         self.optimizers: dict[str, OptimizerState] = {}
@@ -70,10 +71,6 @@ class Client:
     @property
     def layers(self) -> LayerMap:
         return self._learner.layers
-
-    @property
-    def num_examples(self) -> int:
-        return len(self.data.train)
 
     def begin(self, seed: int, round_: int) -> None:
         """Starts a message's work: an empty bench, and random streams named by seed, site and round."""
@@ -98,8 +95,8 @@ class Client:
         bench = dict(self._at_home)
         for part in parts:
             bench.update(part)
-        missing = [layer for layer, entries in self.layers.entries.items() if any(e not in bench for e in entries)]
-        if missing:
+        if not all(map(bench.__contains__, self.layers.all_entries)):
+            missing = [layer for layer, entries in self.layers.entries.items() if not bench.keys() >= set(entries)]
             raise LayerError(f"{self.id} was given no weights for {', '.join(missing)}")
         self._bench = bench
 

@@ -10,14 +10,16 @@ import time
 import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors.torch import save
+from torch import nn
 
 from playerfl.engine import worker
-from playerfl.engine.checkpoint import encode
+from playerfl.engine.checkpoint import settle, write_atomically
 from playerfl.engine.loop import run_rounds
 from playerfl.engine.scheduler import drive
 from playerfl.engine.transport import Traffic
@@ -31,13 +33,13 @@ from playerfl.flower.deployment import Deployment
 from playerfl.flower.letters import Letter, Privacy
 from playerfl.flower.privacy import check_privacy
 from playerfl.flower.secure import check_secure
-from playerfl.flower.site import write_durably
 from playerfl.flower.transport import FlowerTransport, Grid, Participation
 from playerfl.ground import seeded_model
 from playerfl.layers.layer_map import LayerMap, state_entries
-from playerfl.results import digest_of
-from playerfl.run_directory import SCORE_COLUMNS, Row, RunDirectory
+from playerfl.results import SCORE_COLUMNS, Row, reported_stage
+from playerfl.run_directory import RunDirectory
 from playerfl.running import limited_threads
+from playerfl.single_run import found_layers
 from playerfl.tasks.load import load_task
 from playerfl.tasks.task import Task
 from playerfl.version import __version__
@@ -63,7 +65,13 @@ class Coordinator:
         self.algorithm = self.experiment.build_algorithm()
         if deployment.privacy.secure_range:
             check_secure(self.algorithm, deployment.needed)
-        self.initial = _initial(self.experiment, task or load_task(self.experiment.task), deployment.privacy)
+        if self.experiment.selection == "round_best" and deployment.needed < len(deployment.sites):
+            raise ConfigError(
+                f'selection = "round_best" compares rounds over all sites; give --min-sites {len(deployment.sites)} '
+                'too, or choose selection = "client_best"'
+            )
+        self._build_model = _builder(self.experiment, task or load_task(self.experiment.task))
+        self.initial = _initial(self._build_model(), self.experiment, deployment.privacy)
         self.directory = _open(jobs / deployment.job, self.experiment, deployment)
         self.layers: LayerMap | None = None
         self.server: Server | None = None
@@ -90,7 +98,7 @@ class Coordinator:
         self.directory.lock()
         try:
             self._status("waiting for sites")
-            saved = self.directory.load_checkpoint()
+            saved = self.directory.take_up(self._description())
             self._take_up(saved)
             self.transport.hello()
             server = self._set_out(saved)
@@ -151,40 +159,40 @@ class Coordinator:
         return server.layers.travelling(self.initial, self.algorithm.server_awaits(server, ("fit",)).layers)
 
     def exchanged(self, scores: Mapping[ClientId, tuple[Score, ...]], traffic: list[Traffic], *, done: bool) -> None:
-        """Records an exchange: rows first, then the checkpoint that counts them."""
+        """Records an exchange."""
         rows: list[Row] = [
             (s.stage, s.round, site, s.split, s.metric, s.value) for site in sorted(scores) for s in scores[site]
         ]
         now = self._clock()
         self._seconds += now - self._since
         self._since = now
-        tables = self.directory.append(rows, traffic)
         self._write_notes()
-        saved = {
-            "server": self._server().state(),
-            "accepted": self.accepted,
-            "fingerprints": self.transport.fingerprints,
-            "examples": self.examples,
-            "tables": tables,
-            "notes": self._notes_length,
-            "done": done,
-            "seconds": self._seconds,
-        }
-        write_durably(self.directory.path / "checkpoint.safetensors", encode(saved))
+        self.directory.exchanged(rows, traffic, self._state)
+        # Sites go on from what was accepted here, so it may not be forgotten again.
+        settle(self.directory.path)
         self._status("running")
         losses = [s.value for own in scores.values() for s in own if (s.split, s.metric) == ("validation", "loss")]
         mean = f", validation loss {sum(losses) / len(losses):.4f}" if losses else ""
         self._say(f"round {self._server().round}/{self.experiment.rounds}{mean}{self._left()}")
+
+    def _state(self) -> dict[str, Any]:
+        return {
+            "server": self._server().state(),
+            "accepted": self.accepted,
+            "fingerprints": self.transport.fingerprints,
+            "examples": self.examples,
+            "notes": self._notes_length,
+            "seconds": self._seconds,
+        }
 
     def _server(self) -> Server:
         assert self.server is not None
         return self.server
 
     def _take_up(self, saved: Mapping[str, Any] | None) -> None:
-        self.directory.start_tables(saved and saved["tables"])
         notes = self.directory.path / "participation.csv"
         if saved is None:
-            write_durably(notes, _csv([Participation._fields]))
+            write_atomically(notes, _csv([Participation._fields]))
             self._notes_length = notes.stat().st_size
             return
         os.truncate(notes, saved["notes"])
@@ -196,6 +204,18 @@ class Coordinator:
         for site in self.deployment.readmit:
             self.accepted.pop(site, None)
         self._say(f"job {self.deployment.job} goes on after round {saved['server']['round']}")
+
+    def _description(self) -> dict[str, Any]:
+        """As `Ground.description`, as far as it is known without any data."""
+        return {
+            "notes": [],
+            "sites": {},
+            "partition_hash": None,
+            "paper": None,
+            "model": {name: list(entry.shape) for name, entry in self.initial.items()},
+            # What was asked for: every site finds out for itself whether it can be had.
+            "trainer": self.experiment.trainer,
+        }
 
     def _set_out(self, saved: Mapping[str, Any] | None) -> Server:
         assert self.layers is not None
@@ -244,29 +264,24 @@ class Coordinator:
         # What the sites have made together: personal layers stand in the server's model as they were at first.
         common: Weights = {n: w for n, w in server.weights.items() if not torch.equal(w, self.initial[n])}
         path = self.directory.path
-        write_durably(path / "common.safetensors", save({name: w.contiguous() for name, w in common.items()}))
-        scored = {row[2] for row in self.directory.read_table("scores.csv", SCORE_COLUMNS) if row[3] == "validation"}
-        absent = sorted(set(self.deployment.sites) - scored)
-        description: dict[str, Any] = {
-            "notes": [f"{site} was never scored, see participation.csv" for site in absent],
+        write_atomically(path / "common.safetensors", save({name: w.contiguous() for name, w in common.items()}))
+        rows = self.directory.read_table("scores.csv", SCORE_COLUMNS)
+        stage = reported_stage(rows)
+        scored = {row[2] for row in rows if (row[0], row[3]) == (stage, "validation")}
+        found = {
+            "notes": [
+                f"{site} has no scores to report, see participation.csv"
+                for site in sorted(self.deployment.sites)
+                if site not in scored
+            ],
             "sites": {site: {"train": {"examples": n}} for site, n in sorted(self.examples.items()) if site in scored},
-            "paper": None,
-            "model": {name: list(entry.shape) for name, entry in self.initial.items()},
         }
-        self.directory.write_json("data.json", description)
+        self.directory.write_json("data.json", {**self._description(), **found})
         self.directory.write_json(
             "sites.json", {"models": dict(sorted(self.transport.fingerprints.items())), "common": digest(common)}
         )
-        layers: dict[str, Any] = {
-            "layers": [
-                {"name": n, "entries": list(server.layers.entries[n]), "parameters": server.layers.num_parameters[n]}
-                for n in server.layers.names
-            ],
-            "decision": server.memory.get("decision"),
-            "profiles": {},
-        }
         timing = {"wall_seconds": self._seconds, "runs_side_by_side": 1}
-        self.directory.finish({}, layers, timing, digest_of({}))
+        self.directory.finish({}, found_layers(server, {}), timing, self._build_model)
         self._status("finished")
         self._say(f"job {self.deployment.job} is finished; results: {path}")
 
@@ -288,10 +303,13 @@ def _open(path: Path, experiment: Experiment, deployment: Deployment) -> RunDire
     return directory
 
 
-def _initial(experiment: Experiment, task: Task, privacy: Privacy) -> Weights:
-    """The seeded model, built without any data: sites check that theirs is the same."""
+def _builder(experiment: Experiment, task: Task) -> Callable[[], nn.Module]:
+    """Makes the seeded model, without any data: sites check that theirs is the same."""
     options = experiment.data_options(task)
-    model = seeded_model(experiment.seed, task.for_options(options), options)
+    return partial(seeded_model, experiment.seed, task.for_options(options), options)
+
+
+def _initial(model: nn.Module, experiment: Experiment, privacy: Privacy) -> Weights:
     entries = state_entries(model)
     buffers = entries.keys() - dict(model.named_parameters()).keys()
     check_privacy(privacy, statistics_travel=experiment.bn_stats == "follow" and bool(buffers))

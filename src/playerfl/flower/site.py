@@ -16,7 +16,7 @@ from safetensors.torch import save
 
 from playerfl.data.directory import use_data_directory
 from playerfl.engine import checkpoint, worker
-from playerfl.engine.checkpoint import write_atomically
+from playerfl.engine.checkpoint import settle, write_atomically
 from playerfl.engine.scheduler import drive
 from playerfl.errors import ConfigError, DataError, LayerError, RunDirectoryError
 from playerfl.experiment import Experiment
@@ -126,9 +126,10 @@ class Site:
         }
         if "finish" in request.verbs:
             contiguous = {name: entry.contiguous() for name, entry in kept.items()}
-            write_durably(self._folder(letter.job) / "model.safetensors", save(contiguous))
-        write_durably(self._folder(letter.job) / "experiment.toml", letter.experiment.encode())
-        write_durably(self._state_file(letter.job), checkpoint.encode(now))
+            write_atomically(self._folder(letter.job) / "model.safetensors", save(contiguous))
+        write_atomically(self._folder(letter.job) / "experiment.toml", letter.experiment.encode())
+        write_atomically(self._state_file(letter.job), checkpoint.encode(now))
+        settle(self._folder(letter.job))
         log.info("%s, %s: done", letter.job, letter.key)
         return self._answer_from(letter, now)
 
@@ -138,7 +139,7 @@ class Site:
         reply = _as_tree(Reply(Upload(0)))
         now: dict[str, Any] = {"history": [], "key": key, "asked": "", "state": state, "reply": reply}
         now |= {"secure": False, "fingerprint": ""}
-        write_durably(self._state_file(job), checkpoint.encode(now))
+        write_atomically(self._state_file(job), checkpoint.encode(now))
 
     def state(self, job: str) -> dict[str, Any]:
         """What this site knows after its last answer."""
@@ -289,19 +290,6 @@ def _as_tree(reply: Reply) -> dict[str, Any]:
 def _from_tree(tree: Mapping[str, Any]) -> Reply:
     upload = Upload(tree["num_examples"], tree["weights"], tree["info"])
     return Reply(upload, tuple(Score(*score) for score in tree["scores"]))
-
-
-def write_durably(path: Path, data: bytes) -> None:
-    """As `write_atomically`, but not even a power cut brings the old file back: the other side relies on this one."""
-    write_atomically(path, data)
-    try:
-        folder = os.open(path.parent, os.O_RDONLY)
-    except OSError:  # Windows does not open directories
-        return
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
 
 
 def own_ground(task: str | None = None, data_dir: Path | None = None, device: str | None = None) -> FindGround:

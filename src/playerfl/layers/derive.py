@@ -17,6 +17,10 @@ from playerfl.errors import LayerError
 _NORMS = (_NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm, nn.LocalResponseNorm)
 _ATTENTION = re.compile("attention|attn", re.IGNORECASE)
 _FEED_FORWARD = re.compile("mlp|ffn|feed_?forward", re.IGNORECASE)
+_RESIDUAL = re.compile("basic_?block|bottleneck|residual|res_?(net)?_?block|resunit|mbconv", re.IGNORECASE)
+_SHORTCUTS = ("downsample", "shortcut", "skip", "identity_conv", "residual")
+_ADAPTER = re.compile("lora|adapter", re.IGNORECASE)
+_ADAPTER_PARTS = 3
 
 
 @dataclass
@@ -45,13 +49,15 @@ def derive_groups(model: nn.Module, example: object = None) -> list[tuple[str, l
     groups: list[_Group] = []
     leading_norms: list[tuple[str, nn.Module]] = []
     for path, module in owners:
-        if _is_norm(module):
+        name, block = _unit_of(model, path)
+        if _is_norm(module) and name == path:
             (groups[-1].modules if groups else leading_norms).append((path, module))
             continue
-        name, block = _unit_of(model, path)
-        joins = groups and (groups[-1].name == name or _both_embeddings(groups[-1], module))
-        if joins:
-            groups[-1].modules.append((path, module))
+        begun = next((group for group in groups if group.name == name), None)
+        if begun is None and groups and _both_embeddings(groups[-1], module):
+            begun = groups[-1]
+        if begun:
+            begun.modules.append((path, module))
         else:
             groups.append(_Group(name, block, [(path, module)]))
     if leading_norms:
@@ -146,7 +152,7 @@ def _unit_of(model: nn.Module, path: str) -> tuple[str, str | None]:
         inside_block = block is not None and block == ".".join(steps[:depth])
         if inside_block and _FEED_FORWARD.search(type(module).__name__):
             return here, block
-        if is_parametrized(module):
+        if is_parametrized(module) or _is_residual(module) or _is_adapted(module):
             return here, block
     return path or "parameters", block
 
@@ -158,6 +164,27 @@ def _is_attention(module: nn.Module) -> bool:
         return False
     inner = [m for m in module.modules() if m is not module and _ATTENTION.search(type(m).__name__)]
     return len(inner) <= 1
+
+
+def _is_residual(module: nn.Module) -> bool:
+    """A block of convolutions around which data may take a shortcut: by class name, or by a child that is the
+    shortcut. A cut inside of it would leave the two ways on different sides."""
+    children = dict(module.named_children())
+    if not children or next(module.parameters(), None) is None:
+        return False
+    by_name = _RESIDUAL.search(type(module).__name__) or any(name in children for name in _SHORTCUTS)
+    inner = (m for m in module.modules() if m is not module)
+    return bool(by_name) and not any(_is_attention(m) or _RESIDUAL.search(type(m).__name__) for m in inner)
+
+
+def _is_adapted(module: nn.Module) -> bool:
+    """A module with low-rank adapters (PEFT's have a child `lora_A`), or an adapter with its few parts."""
+    if "lora_A" in dict(module.named_children()) or hasattr(module, "lora_A"):
+        return True
+    if not _ADAPTER.search(type(module).__name__):
+        return False
+    parts = [m for m in module.modules() if not _is_norm(m) and next(m.parameters(recurse=False), None) is not None]
+    return 0 < len(parts) <= _ADAPTER_PARTS
 
 
 def _both_embeddings(group: _Group, module: nn.Module) -> bool:

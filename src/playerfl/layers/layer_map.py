@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Literal
 
 from torch import Tensor, nn
@@ -70,16 +71,17 @@ class LayerMap:
         refuse_lazy(model)
         declared = getattr(model, "layer_groups", None)
         groups = list(declared()) if callable(declared) else derive_groups(model, example)
-        return cls._from_groups(model, groups, tie_policy, statistics)
+        return cls.from_groups(model, groups, tie_policy, statistics)
 
     @classmethod
-    def _from_groups(
+    def from_groups(
         cls,
         model: nn.Module,
-        groups: Sequence[tuple[str, Sequence[str]]],
-        tie_policy: TiePolicy,
-        statistics: BatchNormStatistics,
+        groups: Sequence[tuple[LayerName, Sequence[str]]],
+        tie_policy: TiePolicy = "first",
+        statistics: BatchNormStatistics = "follow",
     ) -> LayerMap:
+        """Layers as listed, by name and entries, input to output."""
         tensors = state_entries(model)
         first_name = {id(tensor): name for name, tensor in tensors.items()}
         aliases = {
@@ -126,6 +128,11 @@ class LayerMap:
     def names(self) -> tuple[LayerName, ...]:
         return tuple(self.entries)
 
+    @cached_property
+    def all_entries(self) -> tuple[str, ...]:
+        """Every entry, layer by layer."""
+        return tuple(name for names in self.entries.values() for name in names)
+
     @property
     def stays(self) -> frozenset[str]:
         """Entries that never leave a site, whatever the algorithm."""
@@ -133,7 +140,9 @@ class LayerMap:
 
     def select(self, weights: Mapping[str, Tensor], layers: Iterable[LayerName] | None = None) -> Weights:
         """The entries of some layers, in the order of the model."""
-        chosen = self.names if layers is None else tuple(layers)
+        if layers is None:
+            return {name: weights[name] for name in self.all_entries if name in weights}
+        chosen = tuple(layers)
         if unknown := [layer for layer in chosen if layer not in self.entries]:
             raise LayerError(f"layer {unknown[0]!r} is unknown; the model has {', '.join(self.names)}")
         members = (name for layer in self.names if layer in chosen for name in self.entries[layer])
@@ -141,8 +150,8 @@ class LayerMap:
 
     def travelling(self, weights: Mapping[str, Tensor], layers: Iterable[LayerName] | None = None) -> Weights:
         """As `select`, without what never leaves a site."""
-        stays = self.stays
-        return {name: w for name, w in self.select(weights, layers).items() if name not in stays}
+        selected, stays = self.select(weights, layers), self.stays
+        return {name: w for name, w in selected.items() if name not in stays} if stays else selected
 
     def straddling(self, cut: int) -> dict[str, tuple[LayerName, ...]]:
         """Tied entries with users on both sides of a cut after `cut` layers."""
@@ -154,6 +163,52 @@ class LayerMap:
             for entry, layers in self.tied.items()
             if any(layer in federated for layer in layers) and not all(layer in federated for layer in layers)
         }
+
+    def in_order(self, names: Sequence[LayerName]) -> LayerMap:
+        """The same layers in another order, for a map made without an example and scores made with one."""
+        if sorted(names) != sorted(self.names):
+            raise LayerError(
+                f"these are the layers {', '.join(names)}, but the model has {', '.join(self.names)}; give the model "
+                "that was measured"
+            )
+        entries = {name: self.entries[name] for name in names}
+        return replace(self, entries=entries, num_parameters={name: self.num_parameters[name] for name in names})
+
+    def cut_warnings(self, cut: int) -> list[str]:
+        """What should be known about a cut after `cut` layers: tied weights or batch-norm statistics on both sides."""
+        ties = [
+            f"{entry} is used by {' and '.join(users)}, on both sides of the cut"
+            for entry, users in self.straddling(cut).items()
+        ]
+        return [*ties, *self._norms_astride(cut)]
+
+    def _norms_astride(self, cut: int) -> list[str]:
+        home = {entry: layer for layer, own in self.entries.items() for entry in own}
+        federated = set(self.names[:cut])
+        statistics = [entry for entry in home if entry in self.buffers and entry.endswith("running_mean")]
+        warnings = []
+        for entry in statistics:
+            norm = entry.removesuffix("running_mean")
+            sides = {home[other] in federated for other in home if other.startswith(norm)}
+            if len(sides) > 1:
+                warnings.append(f"the batch norm {norm.rstrip('.')} has its weights and its statistics on both sides")
+        shared = list(dict.fromkeys(home[entry] for entry in statistics if home[entry] in federated))
+        kept = list(dict.fromkeys(home[entry] for entry in statistics if home[entry] not in federated))
+        if self.statistics == "follow" and shared and kept:
+            warnings.append(
+                f"batch-norm statistics lie on both sides of the cut: averaged over sites in {some(shared)}, each "
+                f"site's own in {some(kept)}; bn_stats='local' keeps all of them at the site"
+            )
+        return warnings
+
+
+def some(names: Sequence[LayerName], most: int = 3) -> str:
+    """Layers in words: all of a few, the first and last of many.
+
+    >>> some(["a", "b"]), some(["a", "b", "c", "d"])
+    ('a, b', 'a … d (4 layers)')
+    """
+    return ", ".join(names) if len(names) <= most else f"{names[0]} … {names[-1]} ({len(names)} layers)"
 
 
 def _buffers_follow_their_module(

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any, Literal, Self
 
@@ -11,20 +10,20 @@ import torch
 from torch import Tensor, nn
 
 from playerfl.errors import LayerError, one_of
-from playerfl.layers.derive import call_model
+from playerfl.layers.gradients import LossFunction, batch_gradients, left_as_it_was, mean_gradient
 from playerfl.layers.layer_map import LayerMap
 from playerfl.layers.sensitivity import Profile, ScoreRecorder
 
 Mode = Literal["running", "post_epoch", "post_batches", "one_batch"]
 MODES = ("running", "post_epoch", "post_batches", "one_batch")
-LossFunction = Callable[[Any, Any], Tensor]
 
 
 class SensitivityProbe:
     """Scores every layer of a model while somebody else trains it; the training is not changed by a bit.
 
-    Gradients are read just before each optimiser step, so they must be the task's own: unscaled under mixed
-    precision, before clipping if possible, and complete if they are accumulated over several batches.
+    Gradients are read just before each optimiser step: complete where they are accumulated over several batches,
+    and unscaled where mixed precision scales them. Where they are clipped on the way, attach with
+    `before_clipping=True`, or call `record()` yourself before you clip.
 
     >>> model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
     >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -75,10 +74,38 @@ class SensitivityProbe:
             touched_rows=embedding_tables(model) if embedding_rows == "touched" else frozenset(),
         )
         self._recorder = self._new_recorder()
-        self._handle: Any = None
+        self._handles: list[Any] = []
+        self._keeps_arrivals = False
+        self._arrivals: dict[int, Tensor] = {}
+        _refuse_sharded(model)
 
-    def attach(self, optimizer: torch.optim.Optimizer) -> Self:
-        """Measures before every step of this optimiser until `detach`, or the end of the `with` block."""
+    def attach(
+        self,
+        optimizer: torch.optim.Optimizer,
+        *,
+        before_clipping: bool = False,
+        scaler: torch.amp.GradScaler | None = None,
+    ) -> Self:
+        """Measures before every step of this optimiser until `detach`, or the end of the `with` block.
+
+        `before_clipping` keeps a copy of the gradients as backward leaves them, and so measures what they were before
+        anybody clipped them; under mixed precision it needs the `scaler`, since they are still scaled then.
+        """
+        self._check_attachable(optimizer)
+        self.detach()
+        if before_clipping:
+            self._handles += [
+                parameter.register_post_accumulate_grad_hook(self._arrived)  # type: ignore[no-untyped-call]
+                for parameter in self.model.parameters()
+                if parameter.requires_grad
+            ]
+        self._handles.append(
+            optimizer.register_step_pre_hook(lambda _, args, kwargs: self._before_step(optimizer, args, kwargs, scaler))
+        )
+        self._keeps_arrivals = before_clipping
+        return self
+
+    def _check_attachable(self, optimizer: torch.optim.Optimizer) -> None:
         if self.mode != "running":
             raise LayerError(
                 f"mode {self.mode!r} measures after the epoch: call measure(batches, loss), or use mode 'running'"
@@ -90,22 +117,75 @@ class SensitivityProbe:
             raise LayerError(
                 "an optimizer does not know batch sizes: call record(batch_size) yourself to weigh batches"
             )
-        self.detach()
-        self._handle = optimizer.register_step_pre_hook(lambda *_: self.record())
-        return self
 
-    def record(self, batch_size: int = 1) -> None:
-        """Takes the scores of one batch now, from the parameters' `.grad`: between backward and step."""
-        if self.max_batches is not None and self._recorded >= self.max_batches:
+    def _arrived(self, parameter: Tensor) -> None:
+        """Called after each backward; the last of several accumulated ones has the whole gradient."""
+        if parameter.grad is not None and not self._is_full:
+            self._arrivals[id(parameter)] = parameter.grad.detach().clone()
+
+    def _before_step(
+        self,
+        optimizer: torch.optim.Optimizer,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        scaler: torch.amp.GradScaler | None,
+    ) -> None:
+        # A bound step's arguments come with the optimiser itself.
+        if kwargs.get("closure") is not None or any(callable(a) and a is not optimizer for a in args):
+            raise LayerError(
+                "this optimizer computes its gradients inside step(closure), where the probe cannot see them; call "
+                "probe.record() at the end of the closure instead of attaching"
+            )
+        if self._keeps_arrivals:
+            arrived, self._arrivals = self._arrivals, {}
+            names = {id(parameter): name for name, parameter in self.model.named_parameters()}
+            scale = scaler.get_scale() if scaler is not None and scaler.is_enabled() else None
+            self.record(gradients={names[key]: gradient for key, gradient in arrived.items()}, scale=scale)
             return
-        self._recorder.record(batch_size=batch_size)
+        # A fused optimiser is handed the scale, and unscales inside its step.
+        found_inf = getattr(optimizer, "found_inf", None)
+        if found_inf is None or not bool(found_inf):
+            self.record(scale=getattr(optimizer, "grad_scale", None))
+
+    def record(
+        self,
+        batch_size: int = 1,
+        *,
+        gradients: Mapping[str, Tensor | None] | None = None,
+        scale: float | Tensor | None = None,
+    ) -> None:
+        """Takes the scores of one batch now, from the parameters' `.grad`: between backward and step.
+
+        `gradients` by parameter name, if they are elsewhere; `scale`, if mixed precision has multiplied them by it.
+        """
+        if self._counts(batch_size):
+            self._recorder.record(gradients, batch_size, scale)
+
+    def take(self, norms: Tensor, batch_size: int = 1) -> None:
+        """One batch's scores as they were computed elsewhere: ‖θ·g‖ of every entry in `scored`."""
+        if self._counts(batch_size):
+            self._recorder.take(norms, batch_size)
+
+    @property
+    def scored(self) -> list[str]:
+        """The entries that are scored."""
+        return self._recorder.names
+
+    def _counts(self, batch_size: int) -> bool:
+        if self._is_full:
+            return False
         self._recorded += 1
         self._num_examples += batch_size
+        return True
+
+    @property
+    def _is_full(self) -> bool:
+        return self.max_batches is not None and self._recorded >= self.max_batches
 
     def detach(self) -> None:
-        if self._handle is not None:
-            self._handle.remove()
-            self._handle = None
+        for handle in self._handles:
+            handle.remove()
+        self._handles, self._arrivals = [], {}
 
     def __enter__(self) -> Self:
         return self
@@ -123,58 +203,36 @@ class SensitivityProbe:
         if self.mode == "running":
             raise LayerError("mode 'running' measures during training: use attach(optimizer)")
         self._recorder, self._num_examples = self._new_recorder(), 0
-        with _left_as_it_was(self.model):
+        with left_as_it_was(self.model):
             self.model.train(self.mode == "one_batch")
             self._pass_over(batches, loss)
         return self.profile()
 
     def _pass_over(self, batches: Iterable[tuple[Any, Any]], loss: LossFunction) -> None:
-        parameters = [p for p in self.model.parameters() if p.requires_grad]
-        names = [name for name, p in self.model.named_parameters() if p.requires_grad]
-        summed: list[Tensor | None] = [None] * len(parameters)
+        if self.mode == "post_epoch":
+            means, self._num_examples = mean_gradient(self.model, batches, loss, self.max_batches)
+            if self._num_examples:
+                self._recorder.record(means, self._num_examples)
+            return
         limit = 1 if self.mode == "one_batch" else self.max_batches
-        for number, (inputs, targets) in enumerate(batches):
-            if limit is not None and number >= limit:
-                break
-            size = len(targets)
-            value = loss(call_model(self.model, inputs), targets).mean()
-            gradients = torch.autograd.grad(value, parameters, allow_unused=True)
+        for gradients, size in batch_gradients(self.model, batches, loss, limit):
+            self._recorder.record(gradients, size)
             self._num_examples += size
-            if self.mode != "post_epoch":
-                self._recorder.record(dict(zip(names, gradients, strict=True)), size)
-                continue
-            for i, gradient in enumerate(gradients):
-                if gradient is not None:
-                    part = gradient.to(torch.float64 if gradient.device.type != "mps" else None) * size
-                    before = summed[i]
-                    summed[i] = part if before is None else before + part
-        if self.mode == "post_epoch" and self._num_examples:
-            means = {
-                name: None if total is None else total / self._num_examples
-                for name, total in zip(names, summed, strict=True)
-            }
-            self._recorder.record(means, self._num_examples)
 
     def profile(self) -> Profile:
         """What was measured: scores by batch and layer, and their mean."""
         return self._recorder.profile(self._num_examples)
 
 
+def _refuse_sharded(model: nn.Module) -> None:
+    for name, parameter in model.named_parameters():
+        if type(parameter.data).__name__ == "DTensor" or parameter.is_meta:
+            raise LayerError(
+                f"{name} is sharded over processes or has no values here (FSDP, DeepSpeed, meta device), so its layer "
+                "cannot be scored; measure one epoch on a single device"
+            )
+
+
 def embedding_tables(model: nn.Module) -> frozenset[str]:
     """Names of the weights of embedding modules."""
     return frozenset(f"{path}.weight" for path, m in model.named_modules() if isinstance(m, nn.Embedding))
-
-
-@contextmanager
-def _left_as_it_was(model: nn.Module) -> Any:
-    modes = [(module, module.training) for module in model.modules()]
-    buffers: Mapping[str, Tensor] = {name: b.detach().clone() for name, b in model.named_buffers()}
-    try:
-        with torch.random.fork_rng():
-            yield
-    finally:
-        for module, training in modes:
-            module.training = training
-        with torch.no_grad():
-            for name, buffer in model.named_buffers():
-                buffer.copy_(buffers[name])

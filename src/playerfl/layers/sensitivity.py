@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
 from statistics import median
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -103,6 +103,30 @@ class Profile:
             "weight_batches": self.weight_batches,
         }
 
+    @classmethod
+    def from_json(cls, content: Mapping[str, Any]) -> Profile:
+        """Reads what `to_json` wrote.
+
+        >>> Profile.from_json(Profile(("a", "b"), ((1.0, 2.0),), (8,), 8).to_json()).importance
+        {'a': 1.0, 'b': 2.0}
+        """
+        try:
+            rows = tuple(tuple(float(value) for value in row) for row in content["batches"])
+            found = cls(
+                tuple(content["layers"]),
+                rows,
+                tuple(int(size) for size in content["batch_sizes"]),
+                int(content["num_examples"]),
+                bool(content.get("weight_batches", False)),
+            )
+        except (KeyError, TypeError, ValueError) as problem:
+            raise LayerError(
+                f"these are not a site's layer scores as Profile.to_json writes them: {problem}"
+            ) from problem
+        if not rows or any(len(row) != len(found.layers) for row in rows) or len(found.batch_sizes) != len(rows):
+            raise LayerError("a site's layer scores need one row a batch and one number a layer")
+        return found
+
 
 @dataclass(frozen=True)
 class Combined:
@@ -181,7 +205,11 @@ def _first_positive(values: Sequence[float]) -> float:
     return next(value for value in values if value > 0)
 
 
-def _dominating_site(rows: Mapping[str, Sequence[float]], share: float = 0.8) -> list[str]:
+DOMINATES = 0.8
+"""A site that supplies more of the summed sensitivity than this decides alone."""
+
+
+def _dominating_site(rows: Mapping[str, Sequence[float]], share: float = DOMINATES) -> list[str]:
     totals = {site: math.fsum(row) for site, row in rows.items()}
     site = max(totals, key=totals.__getitem__)
     if len(totals) > 1 and totals[site] > share * math.fsum(totals.values()):
@@ -210,21 +238,30 @@ class ScoreRecorder:
         self._weight_batches = weight_batches
         self._touched = touched_rows
         self._members = scored_entries(layers, parameters, include_bias=include_bias)
-        self._names = [name for names in self._members.values() for name in names]
-        self._parameters = [parameters[name] for name in self._names]
+        self.names = [name for names in self._members.values() for name in names]
+        self._parameters = [parameters[name] for name in self.names]
         self._norms: list[Tensor] = []
-        self._touched_counts: list[dict[str, Tensor]] = []
+        self._touched_counts: list[Mapping[str, Tensor]] = []
         self._batch_sizes: list[int] = []
 
     @torch.no_grad()
-    def record(self, gradients: Mapping[str, Tensor | None] | None = None, batch_size: int = 1) -> None:
-        """Takes one batch's scores from the given gradients, or from the parameters' `.grad`."""
+    def record(
+        self,
+        gradients: Mapping[str, Tensor | None] | None = None,
+        batch_size: int = 1,
+        scale: float | Tensor | None = None,
+    ) -> None:
+        """Takes one batch's scores from the given gradients, or from the parameters' `.grad`.
+
+        `scale`: what mixed precision has multiplied these gradients by.
+        """
         if gradients is None:
             found = [parameter.grad for parameter in self._parameters]
         else:
-            found = [gradients.get(name) for name in self._names]
+            found = [gradients.get(name) for name in self.names]
         present = [i for i, gradient in enumerate(found) if gradient is not None]
-        norms = torch.zeros(len(self._names), dtype=_wide(self._parameters))
+        norms = torch.zeros(len(self.names), dtype=_wide(self._parameters))
+        touched = dict.fromkeys(self._touched, torch.tensor(0))
         if present:
             dense = [_dense(found[i]) for i in present]
             held = [self._parameters[i].detach() for i in present]
@@ -233,20 +270,22 @@ class ScoreRecorder:
             products = torch._foreach_mul(held, [g.to(p.dtype) for p, g in zip(held, dense, strict=True)])
             # The sum of squares underflows in float32 for small late-training gradients.
             values = torch.stack(torch._foreach_norm(products, 2, dtype=_wide(products)))
-            norms = values if len(present) == len(self._names) else norms.to(values.device)
+            norms = values if len(present) == len(self.names) else norms.to(values.device)
             if norms is not values:
                 norms[present] = values
-            self._touched_counts.append(
-                dict.fromkeys(self._touched, torch.tensor(0))
-                | {
-                    self._names[i]: (gradient != 0).any(dim=1).sum()
-                    for i, gradient in zip(present, dense, strict=True)
-                    if self._names[i] in self._touched
-                }
-            )
-        else:
-            self._touched_counts.append(dict.fromkeys(self._touched, torch.tensor(0)))
+            if scale is not None:
+                norms = norms / scale
+            touched |= {
+                self.names[i]: (gradient != 0).any(dim=1).sum()
+                for i, gradient in zip(present, dense, strict=True)
+                if self.names[i] in self._touched
+            }
+        self.take(norms, batch_size, touched)
+
+    def take(self, norms: Tensor, batch_size: int = 1, touched: Mapping[str, Tensor] | None = None) -> None:
+        """One batch's scores as they were computed elsewhere: ‖θ·g‖ of every entry in `names`."""
         self._norms.append(norms)
+        self._touched_counts.append(touched or {})
         self._batch_sizes.append(batch_size)
 
     def profile(self, num_examples: int) -> Profile:
@@ -254,11 +293,11 @@ class ScoreRecorder:
         if not self._norms:
             raise LayerError("nothing was measured: no optimiser step happened while the probe was attached")
         squares = torch.stack(self._norms).cpu().double().square().tolist()
-        sizes = {name: p.numel() for name, p in zip(self._names, self._parameters, strict=True)}
-        widths = {name: p.shape[-1] for name, p in zip(self._names, self._parameters, strict=True) if p.dim()}
+        sizes = {name: p.numel() for name, p in zip(self.names, self._parameters, strict=True)}
+        widths = {name: p.shape[-1] for name, p in zip(self.names, self._parameters, strict=True) if p.dim()}
         rows = []
         for values, touched in zip(squares, self._touched_counts, strict=True):
-            sums = dict(zip(self._names, values, strict=True))
+            sums = dict(zip(self.names, values, strict=True))
             counted = sizes | {name: int(rows_seen) * widths[name] for name, rows_seen in touched.items()}
             rows.append(
                 tuple(

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import Literal
+from typing import Any, Literal
 
 from playerfl.errors import LayerError, one_of
 from playerfl.layers.layer_map import LayerName
@@ -23,7 +23,8 @@ SplitRule = Literal["layer_ratio", "cumulative_ratio", "max_jump", "fixed"]
 OnNoTransition = Literal["all", "all_but_last", "error"]
 
 DEFAULT_THRESHOLDS = {"layer_ratio": 3.5, "cumulative_ratio": 1.6}
-_NEAR = 0.10
+NEAR = 0.10
+"""A ratio this near the threshold is a close call."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,20 @@ class Cut:
             "importance": dict(self.importance),
             "federation_sensitivity": federation_sensitivity(self.importance) if self.importance else {},
         }
+
+    @classmethod
+    def from_json(cls, decision: Mapping[str, Any]) -> Cut:
+        """The cut that `to_json` wrote."""
+        return cls(
+            index=decision["index"],
+            layers=(*decision["federated"], *decision["personal"]),
+            rule=decision["rule"],
+            threshold=decision["threshold"],
+            ratios=tuple(decision["ratios"]),
+            reason=decision["reason"],
+            warnings=tuple(decision["warnings"]),
+            importance=decision["importance"],
+        )
 
 
 def transition_point(
@@ -197,7 +212,7 @@ def _close_calls(
     return [
         f"close call at {layers[p]}: its ratio {ratio:.3g} is within 10 % of the threshold {threshold:g}"
         for p, ratio in enumerate(decisive, start=1)
-        if ratio is not None and abs(ratio - threshold) <= _NEAR * threshold
+        if ratio is not None and abs(ratio - threshold) <= NEAR * threshold
     ]
 
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Literal
 
 import torch
 from torch import Tensor
+
+Metric = Callable[[Tensor, Tensor], float]
 
 
 def accuracy(predicted: Tensor, targets: Tensor) -> float:
@@ -14,7 +18,7 @@ def accuracy(predicted: Tensor, targets: Tensor) -> float:
     >>> accuracy(torch.tensor([0, 1, 1, 2]), torch.tensor([0, 1, 2, 2]))
     0.75
     """
-    return int((predicted == targets).sum()) / len(targets)
+    return _accuracies(predicted.unsqueeze(0), targets)[0]
 
 
 def macro_f1(predicted: Tensor, targets: Tensor, labels: Literal["present"] | int = "present") -> float:
@@ -28,10 +32,37 @@ def macro_f1(predicted: Tensor, targets: Tensor, labels: Literal["present"] | in
     >>> macro_f1(torch.tensor([0, 0, 1]), torch.tensor([0, 1, 1]), labels=4)
     0.3333333333333333
     """
+    return _macro_f1s(predicted.unsqueeze(0), targets, labels)[0]
+
+
+def of_many(metric: Metric, predicted: Tensor, targets: Tensor) -> list[float]:
+    """A metric of several models' predictions (one row each) for the same targets.
+
+    >>> of_many(accuracy, torch.tensor([[0, 1], [1, 1]]), torch.tensor([0, 1]))
+    [1.0, 0.5]
+    """
+    together = _TOGETHER.get(metric)
+    return together(predicted, targets) if together else [metric(row, targets) for row in predicted]
+
+
+def _accuracies(predicted: Tensor, targets: Tensor) -> list[float]:
+    return [hits / len(targets) for hits in (predicted == targets).sum(1).tolist()]
+
+
+def _macro_f1s(predicted: Tensor, targets: Tensor, labels: Literal["present"] | int = "present") -> list[float]:
     classes = int(torch.maximum(predicted.max(), targets.max())) + 1
-    hits = torch.bincount(targets[predicted == targets], minlength=classes).double()
-    # 2PR/(P+R) = 2·hits / (predicted + true), so no division is 0/0 for a class that is present.
-    seen = (torch.bincount(predicted, minlength=classes) + torch.bincount(targets, minlength=classes)).double()
-    present = seen > 0
-    total = float((2 * hits[present] / seen[present]).sum())
-    return total / (int(present.sum()) if labels == "present" else labels)
+    models = len(predicted)
+    # One count for all: model i's classes are numbered from i · classes.
+    numbered = predicted + torch.arange(models, device=predicted.device).unsqueeze(1) * classes
+    counted = partial(torch.bincount, minlength=models * classes)
+    hits = counted(numbered[predicted == targets]).view(models, classes).double()
+    seen = counted(numbered.flatten()).view(models, classes) + torch.bincount(targets, minlength=classes)
+    # 2PR/(P+R) = 2·hits / (predicted + true), so no division is 0/0 for a class that is present; an absent one has
+    # no hits and adds 0.
+    sums = (2 * hits / seen.clamp_min(1)).sum(1)
+    counts = (seen > 0).sum(1) if labels == "present" else torch.tensor(labels)
+    found: list[float] = (sums / counts).tolist()
+    return found
+
+
+_TOGETHER: dict[Metric, Callable[[Tensor, Tensor], list[float]]] = {accuracy: _accuracies, macro_f1: _macro_f1s}

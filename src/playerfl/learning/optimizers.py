@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, Protocol
 
@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.optim.adamw import adamw
 from torch.optim.sgd import sgd
 
-OptimizerState = dict[str, dict[str, Tensor]]
+OptimizerState = dict[str, Mapping[str, Tensor]]
 """By slot, then by parameter name. It never leaves the site."""
 Step = Callable[[Sequence[Tensor]], None]
 
@@ -30,6 +30,11 @@ class Optimizer(Protocol):
     @property
     def slots(self) -> tuple[str, ...]:
         """Names of what it remembers of every parameter."""
+        ...
+
+    @property
+    def counts(self) -> tuple[str, ...]:
+        """The slots that hold one number a parameter, the same for all that have trained together."""
         ...
 
     def fresh(self, slot: str, parameter: Tensor) -> Tensor:
@@ -60,6 +65,7 @@ class AdamW:
     weight_decay: float = 0.01
 
     inner_steps: ClassVar[int] = 1
+    counts: ClassVar[tuple[str, ...]] = ("step",)
 
     @property
     def slots(self) -> tuple[str, ...]:
@@ -104,6 +110,7 @@ class SGD:
     weight_decay: float = 0.0
 
     inner_steps: ClassVar[int] = 1
+    counts: ClassVar[tuple[str, ...]] = ()
 
     @property
     def slots(self) -> tuple[str, ...]:
@@ -147,6 +154,8 @@ class Moreau:
     lam: float
     inner_steps: int
     weight_decay: float = 0.0
+
+    counts: ClassVar[tuple[str, ...]] = ()
 
     @property
     def slots(self) -> tuple[str, ...]:

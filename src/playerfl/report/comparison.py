@@ -5,12 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from statistics import fmean
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
 
 from playerfl.errors import ConfigError, one_of
 from playerfl.results import RunResult
 
+Array = NDArray[np.float64]
+Score = TypeVar("Score", float, Array)
 ClientAverage = Literal["samples", "uniform"]
 LOWER_IS_BETTER = frozenset({"loss"})
 
@@ -21,11 +25,16 @@ def fairness(scores: Sequence[float]) -> float:
     >>> fairness([0.0, 1.0])
     0.25
     """
-    mean = fmean(scores)
-    return fmean((score - mean) ** 2 for score in scores)
+    return float(variance(np.array(scores)))
 
 
-def gain(metric: str, score: float, baseline: float) -> float:
+def variance(scores: Array) -> Array:
+    """The population variance over the first axis, which holds the sites; NaN where a score is not finite."""
+    with np.errstate(invalid="ignore"):
+        return np.asarray(np.var(scores, axis=0))
+
+
+def gain(metric: str, score: Score, baseline: Score) -> Score:
     """How much better a score is than a baseline, positive for better.
 
     >>> round(gain("loss", 0.2, 0.5), 10), round(gain("f1", 0.2, 0.5), 10)
@@ -45,12 +54,15 @@ def incentive(
     >>> incentive("f1", {"a": 0.9, "b": 0.5}, {"a": 0.8, "b": 0.5}, {"a": 0.7, "b": 0.4})
     50.0
     """
-    better = [
-        site
-        for site, score in scores.items()
-        if gain(metric, score, local[site]) > 0 and gain(metric, score, federated[site]) > 0
-    ]
-    return 100.0 * len(better) / len(scores)
+    own, alone, averaged = (np.array([table[site] for site in scores]) for table in (scores, local, federated))
+    return float(incentive_rate(metric, own, alone, averaged))
+
+
+def incentive_rate(metric: str, scores: Array, local: Array, federated: Array) -> Array:
+    """The same for arrays whose first axis holds the sites."""
+    with np.errstate(invalid="ignore"):
+        better = (gain(metric, scores, local) > 0) & (gain(metric, scores, federated) > 0)
+    return np.asarray(100.0 * np.mean(better, axis=0))
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from rich.table import Table
 from playerfl import paper
 from playerfl.layers.sensitivity import federation_sensitivity
 from playerfl.report.comparison import AlgorithmSummary
+from playerfl.report.formats import size
 from playerfl.results import RunResult
 
 
@@ -92,8 +93,8 @@ def _overview(summaries: Sequence[AlgorithmSummary]) -> Table:
             *(f"{summary.average[metric]:.4f}" for metric in metrics),
             f"{summary.fairness[metrics[0]]:.2g}",
             "" if better is None else f"{better:.0f} %",
-            _size(summary.bytes_down),
-            _size(summary.bytes_up),
+            size(summary.bytes_down),
+            size(summary.bytes_up),
         )
     return table
 
@@ -122,15 +123,6 @@ def _gains(summary: AlgorithmSummary) -> Table:
 def _signed(value: float) -> str:
     colour = "green" if value > 0 else "red" if value < 0 else "dim"
     return f"[{colour}]{value:+.4f}[/{colour}]"
-
-
-def _size(count: int) -> str:
-    size = float(count)
-    for unit in ("B", "kB", "MB", "GB"):
-        if size < 1000 or unit == "GB":
-            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1000
-    raise AssertionError
 
 
 def print_identities(rows: Sequence[tuple[str, str, float, float, bool]]) -> None:

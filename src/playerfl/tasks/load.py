@@ -1,4 +1,4 @@
-"""load_task: a task from what a user types: a bundled name, a folder, FILE.py:NAME or package.module:NAME."""
+"""load_task and load_object: what a user names: a bundled task, a folder, FILE.py:NAME or package.module:NAME."""
 
 from __future__ import annotations
 
@@ -35,11 +35,8 @@ def load_task(text: str) -> Task:
     path = Path(text)
     if text and _is(path.is_dir):
         return replace(folder_task(path), name=text)
-    place, colon, name = text.rpartition(":")
-    if colon and place.endswith(".py"):
-        return replace(_from_file(place, name), name=text)
-    if colon and all(part.isidentifier() for part in place.split(".")):
-        return replace(_from_module(place, name), name=text)
+    if names_object(text):
+        return replace(_as_task(load_object(text), text), name=text)
     if text.endswith(".py"):
         raise ConfigError(f"{text} may hold several things; name the task in it, as in {text}:task")
     if _is(path.is_file):
@@ -55,7 +52,21 @@ def _is(question: Callable[[], bool]) -> bool:
         return False
 
 
-def _from_file(place: str, name: str) -> Task:
+def names_object(text: str) -> bool:
+    """Whether a text has the form of FILE.py:NAME or package.module:NAME.
+
+    >>> names_object("mymodule:make_model"), names_object("heart")
+    (True, False)
+    """
+    place, colon, _ = text.rpartition(":")
+    return bool(colon) and (place.endswith(".py") or all(part.isidentifier() for part in place.split(".")))
+
+
+def load_object(text: str) -> Any:
+    """Whatever is called NAME in FILE.py or in an importable module; those of the present folder are importable."""
+    place, _, name = text.rpartition(":")
+    if not place.endswith(".py"):
+        return _called(name, _import(place), place)
     file = Path(place)
     if not _is(file.is_file):
         raise ConfigError(f"there is no file {place}; give the path of a Python file, as in mytask.py:task")
@@ -63,15 +74,33 @@ def _from_file(place: str, name: str) -> Task:
         stamp = file.stat()
     except OSError as problem:
         raise ConfigError(f"cannot read {place}: {problem.strerror or problem}") from problem
-    return _task_in_file(file.resolve(), (stamp.st_mtime_ns, stamp.st_size), place, name)
+    return _called(name, _module_of_file(file.resolve(), (stamp.st_mtime_ns, stamp.st_size), place), place)
+
+
+def call_object(make: Callable[[], Any], what: str) -> Any:
+    """Calls a user's function without arguments; what goes wrong in it is told in one sentence."""
+    try:
+        inspect.signature(make).bind()
+    except TypeError as problem:
+        raise ConfigError(f"{what} cannot be called without arguments: {problem}") from problem
+    try:
+        file = inspect.getsourcefile(make)
+    except TypeError:
+        file = None
+    try:
+        with _neighbours_importable(Path(file).parent if file else Path.cwd()):
+            return make()
+    except (PlayerflError, KeyboardInterrupt):
+        raise
+    except BaseException as problem:
+        raise _failed(f"calling {what}", problem, file) from problem
 
 
 @lru_cache(maxsize=16)
-def _task_in_file(file: Path, stamp: tuple[int, int], place: str, name: str) -> Task:
-    """Looked up again only if the file has changed: side by side, several runs ask for the same task."""
+def _module_of_file(file: Path, stamp: tuple[int, int], place: str) -> ModuleType:
+    """Run again only if the file has changed: side by side, several runs ask for the same task."""
     with _neighbours_importable(file.parent):
-        module = _run_file(file, place)
-        return _task_called(module, name, place, str(file))
+        return _run_file(file, place)
 
 
 def _run_file(file: Path, place: str) -> ModuleType:
@@ -102,9 +131,10 @@ def _neighbours_importable(folder: Path) -> Iterator[None]:
         sys.path.reverse()
 
 
-def _from_module(place: str, name: str) -> Task:
+def _import(place: str) -> ModuleType:
     try:
-        module = import_module(place)
+        with _neighbours_importable(Path.cwd()):
+            return import_module(place)
     except (PlayerflError, KeyboardInterrupt):
         raise
     except ModuleNotFoundError as problem:
@@ -115,34 +145,30 @@ def _from_module(place: str, name: str) -> Task:
         raise _failed(f"importing {place}", problem, None) from problem
     except BaseException as problem:
         raise _failed(f"importing {place}", problem, None) from problem
-    return _task_called(module, name, place, getattr(module, "__file__", None))
 
 
-def _task_called(module: ModuleType, name: str, place: str, file: str | None) -> Task:
+def _called(name: str, module: ModuleType, place: str) -> Any:
     found = getattr(module, name, None)
     if found is None:
         raise ConfigError(_absent(name, module, place))
-    if inspect.isfunction(found):
-        found = _called(found, f"{place}:{name}", file)
-    if not isinstance(found, Task):
-        raise ConfigError(
-            f"{place}:{name} is {_described(found)}; a playerfl.Task is needed (playerfl.own_task makes one), or a "
-            "function without arguments that returns one"
-        )
     return found
 
 
-def _called(make: Callable[[], Any], what: str, file: str | None) -> Any:
-    try:
-        inspect.signature(make).bind()
-    except TypeError as problem:
-        raise ConfigError(f"{what} cannot be called without arguments: {problem}") from problem
-    try:
-        return make()
-    except (PlayerflError, KeyboardInterrupt):
-        raise
-    except BaseException as problem:
-        raise _failed(f"calling {what}", problem, file) from problem
+@lru_cache(maxsize=16)
+def _made_by(make: Callable[[], Any], what: str) -> Any:
+    """A function of an unchanged file is called once, however many runs ask for its task."""
+    return call_object(make, what)
+
+
+def _as_task(found: Any, what: str) -> Task:
+    if inspect.isfunction(found):
+        found = _made_by(found, what)
+    if not isinstance(found, Task):
+        raise ConfigError(
+            f"{what} is {_described(found)}; a playerfl.Task is needed (playerfl.own_task makes one), or a "
+            "function without arguments that returns one"
+        )
+    return found
 
 
 def _absent(name: str, module: ModuleType, place: str) -> str:

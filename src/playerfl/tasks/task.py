@@ -16,8 +16,7 @@ from playerfl.data.examples import SiteData, TensorExamples, as_examples
 from playerfl.data.splits import three_way_split
 from playerfl.errors import ConfigError, DataError
 from playerfl.learning.losses import cross_entropy
-from playerfl.learning.metrics import accuracy, macro_f1
-from playerfl.learning.training import Metric
+from playerfl.learning.metrics import Metric, accuracy, macro_f1
 from playerfl.models.initial import kaiming
 
 METRICS: dict[str, Metric] = {"f1": macro_f1, "accuracy": accuracy}

@@ -1,0 +1,66 @@
+"""Rank correlation of federation sensitivity with the other quantities: "correlates strongly" as a number."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+import numpy as np
+
+Curve = Sequence[float]
+"""One number a layer, input to output."""
+
+
+@dataclass(frozen=True)
+class Correlation:
+    """Spearman's ρ over layers, as the mean over curves (sites, seeds), with a bootstrap interval over those."""
+
+    value: float
+    low: float
+    high: float
+    curves: int
+    """How many sites and seeds it is the mean of."""
+    layers: int
+    """Over how many layers each ρ goes; few layers make ρ coarse."""
+
+
+def spearman(left: Curve, right: Curve) -> float:
+    """Spearman's rank correlation over the layers where both are known; nan where one of them is constant.
+
+    >>> spearman([1.0, 2.0, 3.0, 4.0], [1.0, 10.0, 100.0, 50.0])
+    0.8
+    """
+    from scipy.stats import rankdata
+
+    pairs = _known(left, right)
+    if len(pairs) < 3:
+        return float("nan")
+    ranks = [rankdata(side) for side in zip(*pairs, strict=True)]
+    if any(np.ptp(rank) == 0 for rank in ranks):
+        return float("nan")
+    return round(float(np.corrcoef(*ranks)[0, 1]), 12)
+
+
+def _known(left: Curve, right: Curve) -> list[tuple[float, float]]:
+    return [(a, b) for a, b in zip(left, right, strict=True) if math.isfinite(a) and math.isfinite(b)]
+
+
+def correlate(
+    pairs: Mapping[object, tuple[Curve, Curve]], *, resamples: int = 2000, seed: int = 0
+) -> Correlation | None:
+    """The mean ρ of several curves and its 95 % percentile bootstrap interval over them; None if none is known.
+
+    >>> found = correlate({"a": ([1, 2, 3], [1, 2, 3]), "b": ([1, 2, 3], [1, 3, 2])})
+    >>> found.value, (found.low, found.high)
+    (0.75, (0.5, 1.0))
+    """
+    known = [rho for left, right in pairs.values() if math.isfinite(rho := spearman(left, right))]
+    if not known:
+        return None
+    generator = np.random.default_rng(seed)
+    means = np.array(known)[generator.integers(len(known), size=(resamples, len(known)))].mean(1)
+    low, high = np.quantile(means, [0.025, 0.975])
+    layers = max(len(_known(left, right)) for left, right in pairs.values())
+    return Correlation(fmean(known), float(low), float(high), len(known), layers)

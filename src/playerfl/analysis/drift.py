@@ -1,0 +1,124 @@
+"""The drift monitor: does the cut move when sensitivity is measured again later in training?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from playerfl.algorithms.player_fl import PLayerFL
+from playerfl.analysis.layer_analysis import analysis_table
+from playerfl.engine.scheduler import drive
+from playerfl.errors import ConfigError
+from playerfl.experiment import Experiment, find_task
+from playerfl.federation.client import Client
+from playerfl.federation.messages import Download, Upload
+from playerfl.ground import prepare_ground
+from playerfl.layers.layer_map import LayerName
+from playerfl.layers.recommend import Recommendation, recommend
+from playerfl.layers.sensitivity import Profile
+from playerfl.learning.job import Measure
+from playerfl.probing import decision_options
+from playerfl.running import limited_threads
+from playerfl.single_run import Listener, Run
+from playerfl.tasks.task import Task
+from playerfl.weights import Weights
+
+_RESAMPLES = 200
+
+
+@dataclass(frozen=True)
+class Monitored(PLayerFL):
+    """PLayer-FL that measures again in every k-th round. Measuring costs nothing and changes nothing.
+
+    Paper: PLayer-FL ("stable over training").
+    Differs: what is measured after the first epoch is looked at, never acted upon.
+    """
+
+    every: int = 1
+
+    async def client_fit(self, client: Client, download: Download) -> Upload:
+        client.memory["round"] = download.round + 1
+        return await super().client_fit(client, download)
+
+    async def client_train(self, client: Client, received: Weights) -> None:
+        round_ = int(client.memory["round"])
+        due = (round_ - 1) % self.every == 0
+        trained = await client.train(measure=Measure(include_bias=self.include_bias) if due else None)
+        if trained.profile is not None:
+            client.memory.setdefault("drift", {})[str(round_)] = trained.profile.to_json()
+
+
+@dataclass(frozen=True)
+class Drift:
+    """The cut that would be chosen in each measured round."""
+
+    task: str
+    layers: tuple[LayerName, ...]
+    rounds: Mapping[int, Recommendation]
+    """Round 1 is the first epoch, where PLayer-FL decides."""
+
+    @property
+    def cuts(self) -> dict[int, int]:
+        return {round_: found.cut.index for round_, found in self.rounds.items()}
+
+    @property
+    def share_that_stays(self) -> float:
+        """The share of later measurements that give the first one's cut."""
+        first, *later = self.cuts.values()
+        return sum(cut == first for cut in later) / len(later) if later else 1.0
+
+    def __str__(self) -> str:
+        first, *later = self.cuts.values()
+        same = sum(cut == first for cut in later)
+        said = f"first cut: after {first} of {len(self.layers)} layers; {same} of {len(later)} later measurements agree"
+        moved = [f"{cut} in round {round_}" for round_, cut in self.cuts.items() if cut != first]
+        return f"{said}; the cut moves to {', '.join(moved)}" if moved else f"{said}; the cut does not move"
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "task": self.task,
+            "layers": list(self.layers),
+            "cuts": {str(round_): cut for round_, cut in self.cuts.items()},
+            "share_that_stays": self.share_that_stays,
+            "rounds": {str(round_): found.to_json() for round_, found in self.rounds.items()},
+        }
+
+
+def monitor_drift(
+    task: str | Task,
+    *,
+    every: int = 5,
+    rounds: int | None = None,
+    seed: int = 0,
+    cut: int | None = None,
+    settings: Mapping[str, Any] | Sequence[str] = (),
+    listener: Listener | None = None,
+) -> Drift:
+    """Runs PLayer-FL and measures sensitivity again in rounds 1, 1 + every, 1 + 2·every …
+
+    `cut`: federate that many layers instead of those measured first; all of them is FedAvg, none is training alone.
+    """
+    if every < 1:
+        raise ConfigError(f"every must be at least 1 round, not {every}")
+    chosen = task if isinstance(task, Task) else find_task(task)
+    table = {**analysis_table(chosen, rounds, settings), "seed": seed}
+    fixed = {} if cut is None else {"rule": "fixed", "fixed_cut": cut}
+    experiment = Experiment.resolve({**table, "algorithm": {"name": "player_fl", **fixed}}, chosen)
+    arguments = {key: value for key, value in experiment.algorithm.items() if key != "name"}
+    algorithm = Monitored(**arguments, every=every)
+    with limited_threads(experiment.threads):
+        ground = prepare_ground(experiment, chosen)
+        algorithm.check_layers(ground.learner.layers)
+        run = Run(experiment, ground, listener=listener, algorithm=algorithm)
+        drive(run.rounds())
+    measured = {1: {site: client.memory["profile"] for site, client in run.clients.items()}}
+    for site, client in run.clients.items():
+        for round_, profile in client.memory.get("drift", {}).items():
+            measured.setdefault(int(round_), {})[site] = profile
+    options = decision_options(algorithm)
+    found: dict[int, Recommendation] = {}
+    for round_, profiles in sorted(measured.items()):
+        own = {site: Profile.from_json(profile) for site, profile in profiles.items()}
+        found[round_] = recommend(own, resamples=_RESAMPLES, **options)
+    return Drift(chosen.name, ground.learner.layers.names, found)

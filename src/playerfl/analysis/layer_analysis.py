@@ -1,0 +1,288 @@
+"""analyze_layers: the paper's four quantities, layer by layer, at every site and at three moments."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import torch
+from torch import nn
+
+from playerfl.analysis.cka import Formula, Maps, gram, representations, similarity_between_sites
+from playerfl.analysis.correlation import Correlation, correlate
+from playerfl.analysis.gradient_variance import gradient_variance
+from playerfl.analysis.hessian import Method, hessian_traces
+from playerfl.analysis.moments import MOMENTS, weights_at_moments
+from playerfl.data.examples import Examples, map_tensors, tensors_in
+from playerfl.errors import ConfigError, DataError
+from playerfl.experiment import Experiment, find_task, parse_setting, with_setting
+from playerfl.ground import Ground, prepare_ground
+from playerfl.layers.gradients import left_as_it_was, mean_gradient
+from playerfl.layers.layer_map import LayerName, state_entries
+from playerfl.layers.sensitivity import federation_sensitivity, layer_importance
+from playerfl.running import limited_threads
+from playerfl.single_run import Listener
+from playerfl.tasks.task import Task
+from playerfl.weights import Weights
+
+QUANTITIES = {
+    "gradient_variance": "gradient variance",
+    "hessian": "Hessian eigenvalue sum / parameters",
+    "cka": "CKA with the other sites",
+    "score": "layer score s",
+    "sensitivity": "federation sensitivity, % of the first layer",
+}
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One number: a quantity of one layer at one site and moment."""
+
+    seed: int
+    moment: str
+    site: str
+    layer: LayerName
+    quantity: str
+    value: float
+    standard_error: float | None = None
+
+
+@dataclass(frozen=True)
+class LayerAnalysis:
+    """All findings, and what they say about each other."""
+
+    task: str
+    layers: tuple[LayerName, ...]
+    findings: Sequence[Finding]
+    notes: tuple[str, ...] = ()
+
+    def curves(self, quantity: str, moment: str) -> dict[tuple[int, str], list[float]]:
+        """Seed and site, then one number a layer (nan where there is none)."""
+        places = {layer: i for i, layer in enumerate(self.layers)}
+        found: dict[tuple[int, str], list[float]] = {}
+        for finding in self.findings:
+            if (finding.quantity, finding.moment) == (quantity, moment):
+                curve = found.setdefault((finding.seed, finding.site), [math.nan] * len(self.layers))
+                curve[places[finding.layer]] = finding.value
+        return found
+
+    def errors(self, quantity: str, moment: str) -> dict[LayerName, float]:
+        """The mean standard error of each estimated layer."""
+        found: dict[LayerName, list[float]] = {}
+        for finding in self.findings:
+            if (finding.quantity, finding.moment) == (quantity, moment) and finding.standard_error is not None:
+                found.setdefault(finding.layer, []).append(finding.standard_error)
+        return {layer: sum(values) / len(values) for layer, values in found.items()}
+
+    def correlations(self) -> dict[str, dict[str, dict[str, Correlation | None]]]:
+        """Moment, then "score" or "sensitivity", then the other quantity: Spearman's ρ over layers.
+
+        Federation sensitivity never falls from layer to layer, so its ρ is that of depth itself: any quantity that
+        grows with depth has ρ = 1 with it. The ρ of the layer score says more.
+        """
+        return {
+            moment: {
+                measure: {
+                    other: correlate(_matched(self.curves(measure, moment), self.curves(other, moment)))
+                    for other in ("gradient_variance", "hessian", "cka")
+                }
+                for measure in ("score", "sensitivity")
+            }
+            for moment in MOMENTS
+        }
+
+    def to_json(self) -> dict[str, Any]:
+        """Everything, for machines."""
+        found = self.correlations()
+        return {
+            "task": self.task,
+            "layers": list(self.layers),
+            "findings": [asdict(finding) for finding in self.findings],
+            "correlations": {
+                moment: {m: {o: c and asdict(c) for o, c in by.items()} for m, by in measures.items()}
+                for moment, measures in found.items()
+            },
+            "notes": list(self.notes),
+        }
+
+
+def _matched(
+    left: Mapping[tuple[int, str], list[float]], right: Mapping[tuple[int, str], list[float]]
+) -> dict[object, tuple[list[float], list[float]]]:
+    return {key: (curve, right[key]) for key, curve in left.items() if key in right}
+
+
+@dataclass(frozen=True)
+class AnalysisOptions:
+    """What the quantities are computed with."""
+
+    rows: int = 256
+    """Training examples of each site for the Hessian; gradients use all of them."""
+    probes: int = 32
+    method: Method = "auto"
+    inputs: int = 512
+    """Inputs for CKA, an equal share of every site."""
+    formula: Formula = "centred"
+    maps: Maps = "flatten"
+    normalise_variance: bool = False
+
+
+Watch = Callable[[str, int], tuple[Listener | None, Callable[[], None]]]
+"""Given what begins and how many steps it has: a listener for rounds, and a function to call after each step."""
+
+
+def _unwatched(what: str, steps: int) -> tuple[Listener | None, Callable[[], None]]:
+    return None, lambda: None
+
+
+def analyze_layers(
+    task: str | Task,
+    *,
+    seeds: Sequence[int] = (0,),
+    rounds: int | None = None,
+    federated: str | Mapping[str, Weights] = "fedavg",
+    settings: Mapping[str, Any] | Sequence[str] = (),
+    options: AnalysisOptions | None = None,
+    watch: Watch = _unwatched,
+) -> LayerAnalysis:
+    """Trains sites alone and together, and measures every layer at three moments of it.
+
+    `federated`: the algorithm of the third moment, or the models it has left at each site. `rounds`, `settings`: as in
+    `playerfl.run`.
+    """
+    chosen = task if isinstance(task, Task) else find_task(task)
+    given = analysis_table(chosen, rounds, settings)
+    parts: list[LayerAnalysis] = []
+    for seed in seeds:
+        table = {**given, "seed": seed}
+        experiment = Experiment.resolve(table, chosen)
+        with limited_threads(experiment.threads):
+            ground = prepare_ground(experiment, chosen)
+            weights = weights_at_moments(
+                table, chosen, ground, federated=federated, watch=lambda what, steps: watch(what, steps)[0]
+            )
+            parts.append(measure_moments(chosen.name, seed, ground, weights, options or AnalysisOptions(), watch))
+    if not parts:
+        raise ConfigError("give at least one seed")
+    merged = [finding for part in parts for finding in part.findings]
+    return replace(parts[0], findings=merged, notes=tuple(dict.fromkeys(n for part in parts for n in part.notes)))
+
+
+def analysis_table(task: Task, rounds: int | None, settings: Mapping[str, Any] | Sequence[str]) -> dict[str, Any]:
+    """An experiment's settings without its algorithm."""
+    table: dict[str, Any] = {"task": task.name}
+    if rounds is not None:
+        table["rounds"] = rounds
+    for key, value in settings.items() if isinstance(settings, Mapping) else map(parse_setting, settings):
+        table = with_setting(table, key, value)
+    if "algorithm" in table:
+        raise ConfigError("an analysis trains with algorithms of its own; leave algorithm settings out")
+    return table
+
+
+def measure_moments(
+    name: str,
+    seed: int,
+    ground: Ground,
+    weights: Mapping[str, Mapping[str, Weights]],
+    options: AnalysisOptions,
+    watch: Watch = _unwatched,
+) -> LayerAnalysis:
+    """The four quantities of given models: moment, then site, then weights."""
+    layers, loss = ground.learner.layers, ground.learner.loss
+    # A model of its own: what is laid out for fast convolutions cannot be differentiated twice in bulk.
+    model = ground.build_model()
+    findings: list[Finding] = []
+    notes: list[str] = []
+    probe_inputs = common_inputs({site: data.train for site, data in ground.sites.items()}, options.inputs)
+    several = len(ground.sites) > 1
+    if not several:
+        notes.append("there is one site only, so there is no similarity between sites")
+    _, tick = watch("layers measured", len(weights) * len(ground.sites) * len(layers.names))
+    for moment, models in weights.items():
+        grams = {}
+        for site, held in models.items():
+            load_weights(model, held)
+            train = ground.sites[site].train
+
+            def note(quantity: str, values: Mapping[str, float], errors: Mapping[str, float] | None = None,
+                     moment: str = moment, site: str = site) -> None:  # fmt: skip
+                findings.extend(
+                    Finding(seed, moment, site, layer, quantity, value, (errors or {}).get(layer))
+                    for layer, value in values.items()
+                )
+
+            with left_as_it_was(model):
+                model.eval()
+                gradients, _ = mean_gradient(model, _contiguous(train.batches(512)), loss)
+            note("gradient_variance", gradient_variance(gradients, layers, normalise=options.normalise_variance))
+            scores = layer_importance(dict(model.named_parameters()), gradients, layers)
+            note("score", scores)
+            note("sensitivity", _relative(federation_sensitivity(scores)))
+            traces = hessian_traces(
+                model, _contiguous(_first(train, options.rows)), loss, layers,
+                method=options.method, probes=options.probes, seed=seed, tick=tick,
+            )  # fmt: skip
+            note(
+                "hessian",
+                {layer: trace.per_parameter for layer, trace in traces.items()},
+                {
+                    layer: trace.standard_error / trace.parameters
+                    for layer, trace in traces.items()
+                    if trace.standard_error is not None and trace.parameters
+                },
+            )
+            if several:
+                # The last layer's outputs are the logits, which the paper leaves out.
+                kept = layers.names[:-1]
+                found = representations(model, probe_inputs, layers, maps=options.maps)
+                centre = options.formula != "printed"
+                grams[site] = {layer: gram(found[layer], centre=centre) for layer in kept if layer in found}
+        if several:
+            for site, values in similarity_between_sites(grams, options.formula).items():
+                findings.extend(Finding(seed, moment, site, layer, "cka", value) for layer, value in values.items())
+    if any(finding.quantity == "hessian" and finding.value < 0 for finding in findings):
+        notes.append("some Hessian traces are negative; log axes show their size, with open markers")
+    return LayerAnalysis(name, layers.names, findings, tuple(notes))
+
+
+def load_weights(model: nn.Module, weights: Mapping[str, torch.Tensor]) -> None:
+    """Puts a site's weights into a model."""
+    with torch.no_grad():
+        for name, entry in state_entries(model).items():
+            entry.copy_(weights[name])
+
+
+def _relative(sensitivity: Mapping[str, float]) -> dict[str, float]:
+    """F_l in percent of the first layer that has any, as the paper plots it."""
+    first = next((value for value in sensitivity.values() if value > 0), math.nan)
+    return {layer: 100 * value / first for layer, value in sensitivity.items()}
+
+
+def _first(examples: Examples, rows: int) -> Iterable[tuple[Any, Any]]:
+    left = rows
+    for inputs, targets in examples.batches(min(rows, 512)):
+        taken = min(left, len(targets))
+        yield map_tensors(inputs, lambda t, n=taken: t[:n]), targets[:taken]  # type: ignore[misc]
+        left -= taken
+        if left <= 0:
+            return
+
+
+def _contiguous(batches: Iterable[tuple[Any, Any]]) -> Iterable[tuple[Any, Any]]:
+    return ((map_tensors(inputs, lambda t: t.cpu().contiguous()), targets.cpu()) for inputs, targets in batches)
+
+
+def common_inputs(parts: Mapping[str, Examples], wanted: int) -> Any:
+    """The same inputs for all models: an equal share of every site, as many as the smallest can give."""
+    share = min(wanted // len(parts), *(len(part) for part in parts.values()))
+    if share < 1:
+        raise DataError(f"{wanted} inputs are too few for {len(parts)} sites; give at least one a site")
+    taken = [next(iter(_first(part, share)))[0] for _, part in sorted(parts.items())]
+    columns = [torch.cat(column).cpu().contiguous() for column in zip(*map(tensors_in, taken), strict=True)]
+    first = taken[0]
+    if isinstance(first, Mapping):
+        return dict(zip(first, columns, strict=True))
+    return tuple(columns) if isinstance(first, tuple) else columns[0]

@@ -1,0 +1,110 @@
+"""collect: every run below a folder, whatever kind of folder it is."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from playerfl.errors import RunDirectoryError
+from playerfl.report.collected import Collected, Gap
+from playerfl.results import SCORE_COLUMNS, RunResult
+from playerfl.run_directory import RunDirectory
+from playerfl.running import COMPARISON
+from playerfl.studies.directory import StudyDirectory
+
+STUDY_FILE = "study.toml"
+
+
+def collect(path: Path | str) -> Collected:
+    """The runs in a run directory, in a comparison, in a study, or in a folder of such at any depth.
+
+    Models are not read: a report needs none. A run that is not finished or cannot be read is listed with its reason.
+    """
+    home = Path(path)
+    if not home.is_dir():
+        raise RunDirectoryError(f"{home} is not a directory; give the --out of `playerfl run`, or a folder of such")
+    results: list[RunResult] = []
+    missing: list[Gap] = []
+    failed: list[Gap] = []
+    for place in (folder for folder in _folders(home) if (folder / STUDY_FILE).is_file()):
+        study = StudyDirectory.open(place)
+        results += map(_readable, study.results())
+        missing += [_gap(experiment.model_dump(), "not run yet") for experiment in study.missing()]
+        failed += [Gap(f.task, f.algorithm, f.seed, f.reason) for f in study.failures()]
+    for place, planned in sorted(_places(home, failed).items()):
+        if not (place / "experiment.toml").is_file():
+            missing.append(_gap(planned, "not started"))
+            continue
+        try:
+            directory = RunDirectory.open(place)
+            table = directory.read_toml("experiment.toml")
+            if directory.is_finished:
+                results.append(_readable(directory.result(_no_model, with_weights=False)))
+            else:
+                missing.append(_gap(table, _how_far(directory, table)))
+        except RunDirectoryError as problem:
+            failed.append(_gap(planned or {"task": str(place)}, str(problem)))
+    if not (results or missing or failed):
+        raise RunDirectoryError(f"there is no run in {home} or below it; `playerfl run … --out {home}` makes one")
+    return Collected(results, missing, failed)
+
+
+def _readable(result: RunResult) -> RunResult:
+    """The same, once its scores have been found to make sense."""
+    try:
+        if all(result.site_scores.values()):
+            return result
+    except (AttributeError, LookupError, TypeError, ValueError) as problem:
+        raise RunDirectoryError(f"{result.path} holds what no run writes: {problem!r}") from problem
+    raise RunDirectoryError(f"{result.path} lacks the test scores of a site")
+
+
+def _places(home: Path, failed: list[Gap]) -> dict[Path, Mapping[str, Any]]:
+    """Where runs are or should be, with the plan of those that a comparison announced."""
+    found: dict[Path, Mapping[str, Any]] = {}
+    for folder in _folders(home):
+        if (folder / "experiment.toml").is_file():
+            found.setdefault(folder, {})
+        elif (folder / COMPARISON).is_file():
+            try:
+                found |= {folder / str(table["algorithm"]["name"]): table for table in _announced(folder / COMPARISON)}
+            except RunDirectoryError as problem:
+                failed.append(_gap({"task": str(folder)}, str(problem)))
+    return found
+
+
+def _folders(home: Path) -> Iterator[Path]:
+    """The folder and those below it; a run has none that hold runs."""
+    yield home
+    if not any((home / name).is_file() for name in ("experiment.toml", STUDY_FILE)):
+        for folder in sorted(entry for entry in home.iterdir() if entry.is_dir() and not entry.name.startswith(".")):
+            yield from _folders(folder)
+
+
+def _announced(file: Path) -> list[dict[str, Any]]:
+    # As tables, not experiments: reading a report must not need the task, let alone run its code.
+    try:
+        tables = [tomllib.loads(str(text)) for text in json.loads(file.read_text(encoding="utf-8"))["experiments"]]
+        return [table for table in tables if table["algorithm"]["name"]]
+    except (OSError, ValueError, KeyError, TypeError) as problem:
+        raise RunDirectoryError(f"{file} cannot be read: {problem}") from problem
+
+
+def _gap(table: Mapping[str, Any], reason: str) -> Gap:
+    algorithm = table.get("algorithm", {})
+    return Gap(str(table.get("task", "?")), str(algorithm.get("name", "?")), table.get("seed"), reason)
+
+
+def _how_far(directory: RunDirectory, table: Mapping[str, Any]) -> str:
+    rows = directory.read_table("scores.csv", SCORE_COLUMNS) if directory.has("scores.csv") else []
+    done = max((int(row[1]) for row in rows), default=0)
+    return f"{done} of {table['rounds']} rounds done; continue it with  playerfl run --resume {directory.path}"
+
+
+def _no_model() -> nn.Module:
+    raise RunDirectoryError("this result was read without its models; use playerfl.load_result for those")

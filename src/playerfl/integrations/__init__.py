@@ -1,0 +1,1 @@
+"""The probe inside other people's trainers. Each file needs its own extra."""

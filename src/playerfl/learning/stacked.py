@@ -1,0 +1,443 @@
+"""The stacked trainer: many models of one kind in each tensor operation, with the arithmetic of the plain loop.
+
+`torch.func.vmap` runs the model's own forward over a stack of weights. What comes out for one model has the same bits
+whatever else is in the stack: batches have a fixed width, rows a fixed alignment (see Layout), and no operation mixes
+models. The bits are not those of the plain loop, whose matrix products have other shapes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.func import functional_call, vmap
+from torch.utils._pytree import tree_map
+
+from playerfl.data.examples import Examples, TensorExamples, map_tensors
+from playerfl.errors import DataError
+from playerfl.layers.sensitivity import Profile
+from playerfl.learning.job import EvalJob, Job, Scores, Trained, TrainJob
+from playerfl.learning.layout import Held, Layout, side_by_side
+from playerfl.learning.losses import logits_of
+from playerfl.learning.metrics import of_many
+from playerfl.learning.optimizers import Optimizer
+from playerfl.learning.training import EVALUATION_BATCH, Learner
+
+# Weights of a stack; with gradients and optimiser state four times as much, which should stay in the cache.
+STACK_NUMBERS = 2_000_000
+# Batches are as wide as a multiple of this many rows: see Layout on lanes.
+LANES = 32
+
+
+def group_of(job: Job) -> Hashable | None:
+    """Jobs with equal groups may be stacked; None: this one may not."""
+    learner = job.learner
+    if learner.trainer != "stacked":
+        return None
+    if isinstance(job, EvalJob):
+        tensors = all(isinstance(examples, TensorExamples) for examples in job.splits.values())
+        return (id(learner), *map(id, job.splits.values())) if tensors else None
+    touched = job.measure is not None and job.measure.embedding_rows == "touched"
+    if touched or not isinstance(job.examples, TensorExamples) or not _in_step(job):
+        return None
+    pulled = None if job.pull is None else (job.pull.strength, frozenset(job.pull.towards))
+    return (
+        id(learner),
+        (type(job.optimizer), job.optimizer.slots, job.optimizer.inner_steps),
+        job.epochs,
+        job.batch_size,
+        _width(job),
+        job.only,
+        pulled,
+        job.measure,
+    )
+
+
+def _in_step(job: TrainJob) -> bool:
+    """Whether all parameters have taken the same number of steps: a stack counts once a model."""
+    for slot in job.optimizer.counts:
+        known = job.state.get(slot, {})
+        held = [known.get(name) for name in job.learner.trainable(job.only)]
+        if any(count is not held[0] and (count is None or held[0] is None or count != held[0]) for count in held):
+            return False
+    return True
+
+
+def _width(job: TrainJob) -> int:
+    """Rows of a batch with its padding: by the batch size, or less at a site that has far fewer rows."""
+    own = LANES
+    while own < len(job.examples):
+        own *= 2
+    return min(own, -(-job.batch_size // LANES) * LANES)
+
+
+def train(jobs: Sequence[TrainJob]) -> list[Trained]:
+    """What `Learner.train` does, for jobs of one group."""
+    learner, only = jobs[0].learner, jobs[0].only
+    chosen = learner.trainable(only)
+    if not chosen or jobs[0].epochs == 0:
+        return [Trained(dict(job.weights), None) for job in jobs]
+    if not all(len(job.examples) for job in jobs):
+        raise DataError("a site has no training examples; every site needs some")
+    layout = learner.layout(chosen)
+    # The longest first: the models still training are then always the first rows.
+    seen: dict[Hashable, int] = {}
+    places = [(-_batches(job), seen.setdefault(_twins(job), len(seen))) for job in jobs]
+    order = sorted(range(len(jobs)), key=places.__getitem__)
+    size = max(1, STACK_NUMBERS // layout.width)
+    results: dict[int, Trained] = {}
+    for start in range(0, len(order), size):
+        part = order[start : start + size]
+        results.update(zip(part, _Stack([jobs[i] for i in part], layout).train(), strict=True))
+    return [results[i] for i in range(len(jobs))]
+
+
+def _batches(job: TrainJob) -> int:
+    return -(-len(job.examples) // job.batch_size)
+
+
+def _twins(job: TrainJob) -> Hashable:
+    """Equal for models that may share a cohort: the same examples, optimiser and counts of steps."""
+    name = job.learner.trainable(job.only)[0]
+    held = [job.state.get(slot, {}).get(name) for slot in job.optimizer.counts]
+    return id(job.examples), job.optimizer, *(0.0 if count is None else float(count) for count in held)
+
+
+@dataclass(frozen=True)
+class _Cohort:
+    """Models in neighbouring rows that see the same examples and have taken the same steps of one optimiser."""
+
+    start: int
+    stop: int
+    optimizer: Optimizer
+    examples: TensorExamples
+    rows: Tensor
+    """Row numbers by model, batch (of all epochs) and place in the batch; padding repeats a row of its batch."""
+    shares: Tensor
+    """What each place of a batch (of one epoch) counts: one over the batch's rows, 0 for padding."""
+    sizes: list[int]
+    """Rows of each batch of one epoch."""
+
+    @classmethod
+    def of(cls, jobs: Sequence[TrainJob], start: int) -> _Cohort:
+        job = jobs[0]
+        assert isinstance(job.examples, TensorExamples)
+        total, width = len(job.examples), _width(job)
+        stops = [*range(job.batch_size, total, job.batch_size), total]
+        sizes = [stop - begin for begin, stop in zip([0, *stops], stops, strict=False)]
+        places = torch.arange(width)
+        # Where each place of each batch finds its row in an epoch's order; padding repeats the batch's first.
+        found = torch.stack([b + torch.where(places < n, places, 0) for b, n in zip([0, *stops], sizes, strict=False)])
+        shares = torch.stack([(places < n).double() / n for n in sizes])
+        return cls(
+            start,
+            start + len(jobs),
+            job.optimizer,
+            job.examples,
+            torch.stack([_order(job)[:, found].flatten(0, 1) for job in jobs]),
+            shares.to(next(iter(job.weights.values())).dtype),
+            sizes,
+        )
+
+    @property
+    def steps(self) -> int:
+        return self.rows.shape[1]
+
+    def batch(self, step: int) -> tuple[Any, Tensor, Tensor]:
+        rows = self.rows[:, step].flatten()
+        shares = self.shares[step % len(self.sizes)].expand(self.stop - self.start, -1)
+        inputs = map_tensors(self.examples.inputs, lambda x: x.index_select(0, rows))
+        return inputs, self.examples.targets.index_select(0, rows), shares.flatten()
+
+
+def _order(job: TrainJob) -> Tensor:
+    """The order of the rows in each epoch, drawn as the plain loop draws it."""
+    torch.randint(2**62, (), generator=job.order)  # the loop's seed for dropout, which stacked models have none of
+    return torch.stack([torch.randperm(len(job.examples), generator=job.order) for _ in range(job.epochs)])
+
+
+@dataclass(frozen=True)
+class _Active:
+    """The first rows of a stack, as long as these models train."""
+
+    cohorts: list[_Cohort]
+    entries: dict[str, Tensor]
+    """The parameters that train, as leaves for autograd."""
+    fixed: dict[str, Tensor]
+    gradients: dict[str, Tensor]
+    anchors: dict[str, Tensor]
+    step: Callable[[], None]
+
+    @property
+    def count(self) -> int:
+        return self.cohorts[-1].stop
+
+
+class _Stack:
+    """Some models side by side: one row a model of weights, gradients and each slot of the optimiser."""
+
+    def __init__(self, jobs: Sequence[TrainJob], layout: Layout) -> None:
+        self.jobs = jobs
+        self.job = jobs[0]
+        self.learner = self.job.learner
+        self.layout = layout
+        self.rows = layout.stacked([job.weights for job in jobs])
+        self.gradients = torch.zeros_like(self.rows)
+        others = [name for name in self.learner.entries if name not in layout.shapes]
+        fixed = self.learner.layout(others)
+        self.fixed = fixed.views(fixed.stacked([job.weights for job in jobs])) if others else {}
+        self.cohorts: list[_Cohort] = []
+        for _, twins in groupby(jobs, key=_twins):
+            self.cohorts.append(_Cohort.of(list(twins), self.cohorts[-1].stop if self.cohorts else 0))
+        self.state = {slot: self._slot(slot) for slot in self.job.optimizer.slots}
+        self.anchors = self._anchors()
+
+    def _slot(self, slot: str) -> list[Tensor]:
+        """What the optimiser remembers, by cohort: rows of numbers, or one count for all models of the cohort."""
+        return [
+            self._held(slot, c, [job.state.get(slot, {}) for job in self.jobs[c.start : c.stop]]) for c in self.cohorts
+        ]
+
+    def _held(self, slot: str, cohort: _Cohort, held: list[Mapping[str, Tensor]]) -> Tensor:
+        resident = side_by_side(held, self.layout)
+        if resident is not None:
+            return resident
+        fresh = cohort.optimizer.fresh(slot, self.rows[cohort.start : cohort.stop])
+        if slot in self.job.optimizer.counts:
+            return held[0].get(next(iter(self.layout.shapes)), fresh).clone()
+        if any(own.keys() & self.layout.shapes.keys() for own in held):
+            for name, view in self.layout.views(fresh).items():
+                view.copy_(torch.stack([own.get(name, view[i]) for i, own in enumerate(held)]))
+        return fresh
+
+    def _anchors(self) -> dict[str, Tensor]:
+        pull = self.job.pull
+        # At strength 0 the term is left out, as in the plain loop.
+        if pull is None or pull.strength == 0:
+            return {}
+        names = [name for name in self.layout.shapes if name in pull.towards]
+        return {name: torch.stack([job.pull.towards[name] for job in self.jobs if job.pull]) for name in names}
+
+    def train(self) -> list[Trained]:
+        """Every batch of every epoch, all active models at once."""
+        self.learner.model.train()
+        losses = torch.zeros(len(self.jobs), dtype=torch.float64)
+        profiles = _Profiles(self)
+        for active, steps in self._stages():
+            for step in steps:
+                inputs, targets, shares = _joined([cohort.batch(step) for cohort in active.cohorts], active.count)
+                for inner in range(self.job.optimizer.inner_steps):
+                    outputs = outputs_of(self.learner, {**active.entries, **active.fixed}, inputs)
+                    weighed = self.learner.loss(outputs, targets) * shares
+                    # The sum is only a root for autograd: given `grad_outputs`, torch would first import sympy.
+                    gradients = torch.autograd.grad(weighed.sum(), list(active.entries.values()))
+                    with torch.no_grad():
+                        # Also puts them in order: the fused optimisers ignore the strides of gradients.
+                        torch._foreach_copy_(list(active.gradients.values()), list(gradients))
+                        if inner == 0:
+                            profiles.record(active, step)
+                        self._pull(active)
+                        active.step()
+                means = weighed.detach().view(active.count, -1).sum(1)
+                for c in active.cohorts:
+                    losses[c.start : c.stop].add_(means[c.start : c.stop], alpha=c.sizes[step % len(c.sizes)])
+                profiles.after(active, step)
+        self._keep_state()
+        seen = [len(job.examples) * job.epochs for job in self.jobs]
+        return [
+            Trained({**job.weights, **trained}, loss / rows, profile)
+            for job, trained, loss, rows, profile in zip(
+                self.jobs, self.layout.models(self.rows), losses.tolist(), seen, profiles.found, strict=True
+            )
+        ]
+
+    def _stages(self) -> Iterator[tuple[_Active, range]]:
+        """The steps, in stretches during which the same models train."""
+        done = 0
+        for count in range(len(self.cohorts), 0, -1):
+            cohorts = self.cohorts[:count]
+            if cohorts[-1].steps > done:
+                yield self._active(cohorts), range(done, cohorts[-1].steps)
+                done = cohorts[-1].steps
+
+    def _active(self, cohorts: list[_Cohort]) -> _Active:
+        rows = slice(cohorts[-1].stop)
+        return _Active(
+            cohorts,
+            {name: view.detach().requires_grad_() for name, view in self.layout.views(self.rows[rows]).items()},
+            {name: view[rows] for name, view in self.fixed.items()},
+            self.layout.views(self.gradients[rows]),
+            {name: anchor[rows] for name, anchor in self.anchors.items()},
+            self._step(cohorts),
+        )
+
+    def _step(self, cohorts: list[_Cohort]) -> Callable[[], None]:
+        """Moves all of these models, with one call for each optimiser."""
+        numbers: dict[Optimizer, list[int]] = {}
+        for number, cohort in enumerate(cohorts):
+            numbers.setdefault(cohort.optimizer, []).append(number)
+
+        def part(rows: Tensor, own: list[int]) -> list[Tensor]:
+            return [rows[cohorts[i].start : cohorts[i].stop] for i in own]
+
+        steps = [
+            (
+                optimizer.stepper(
+                    part(self.rows, own), {slot: [held[i] for i in own] for slot, held in self.state.items()}
+                ),
+                part(self.gradients, own),
+            )
+            for optimizer, own in numbers.items()
+        ]
+
+        def move() -> None:
+            for step, gradients in steps:
+                step(gradients)
+
+        return move
+
+    def _pull(self, active: _Active) -> None:
+        if not active.anchors or not self.job.pull:
+            return
+        away = torch._foreach_sub([active.entries[n].detach() for n in active.anchors], list(active.anchors.values()))
+        torch._foreach_add_([active.gradients[n] for n in active.anchors], away, alpha=self.job.pull.strength)
+
+    def _keep_state(self) -> None:
+        for slot, by_cohort in self.state.items():
+            for cohort, rows in zip(self.cohorts, by_cohort, strict=True):
+                for i, job in enumerate(self.jobs[cohort.start : cohort.stop]):
+                    before = job.state.get(slot, {})
+                    if slot in self.job.optimizer.counts:
+                        job.state[slot] = {**before, **dict.fromkeys(self.layout.shapes, rows.clone())}
+                    else:
+                        job.state[slot] = Held(self.layout, rows, i, before)
+
+
+class _Profiles:
+    """The layer scores of every model of a stack, where they are asked for."""
+
+    def __init__(self, stack: _Stack) -> None:
+        self.stack = stack
+        self.measure = stack.job.measure
+        self.found: list[Profile | None] = [None] * len(stack.jobs)
+        running = self.measure and self.measure.mode == "running"
+        self.probes = [stack.learner.probe(self.measure) for _ in stack.jobs] if self.measure and running else []
+
+    def record(self, active: _Active, step: int) -> None:
+        """Between gradient and optimiser step, in the first epoch."""
+        measured = [c for c in active.cohorts if step < len(c.sizes)]
+        if not self.probes or not measured:
+            return
+        none = torch.zeros(active.count, dtype=torch.float64)
+        scores = torch.stack([_scores(active, name, none) for name in self.probes[0].scored], dim=1)
+        for c in measured:
+            for model in range(c.start, c.stop):
+                self.probes[model].take(scores[model], c.sizes[step])
+
+    def after(self, active: _Active, step: int) -> None:
+        """After an optimiser step: the profiles of the models whose first epoch is over."""
+        if self.measure is None:
+            return
+        learner, jobs = self.stack.learner, self.stack.jobs
+        for c in active.cohorts:
+            if step != len(c.sizes) - 1:
+                continue
+            if self.probes:
+                self.found[c.start : c.stop] = [probe.profile() for probe in self.probes[c.start : c.stop]]
+                continue
+            models = self.stack.layout.models(self.stack.rows[c.start : c.stop])
+            for i, entries in enumerate(models, start=c.start):
+                self.found[i] = learner.profile_at({**jobs[i].weights, **entries}, jobs[i])
+            learner.model.train()
+
+
+def _scores(active: _Active, name: str, none: Tensor) -> Tensor:
+    """‖θ·g‖ of one entry, for each model."""
+    if name not in active.entries:
+        return none
+    products = active.entries[name].detach() * active.gradients[name]
+    norms: Tensor = torch.linalg.vector_norm(products.flatten(1), dim=1, dtype=torch.float64)
+    return norms
+
+
+def _joined(batches: Sequence[tuple[Any, Tensor, Tensor]], models: int) -> tuple[Any, Tensor, Tensor]:
+    """The cohorts' batches as one; inputs by model and row, targets and shares end to end."""
+    inputs, targets, shares = zip(*batches, strict=True)
+    joined = tree_map(lambda *parts: torch.cat(parts).view(models, -1, *parts[0].shape[1:]), *inputs)
+    return joined, torch.cat(targets), torch.cat(shares)
+
+
+def outputs_of(learner: Learner, entries: Mapping[str, Tensor], inputs: Any) -> Any:
+    """The outputs of all models for their inputs, the rows of one after those of the other."""
+
+    def one(own: dict[str, Tensor], x: Any) -> Any:
+        return functional_call(learner.model, own, *call_arguments(x))
+
+    return tree_map(lambda output: output.flatten(0, 1), vmap(one)(dict(entries), inputs))
+
+
+def call_arguments(inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Positional and keyword arguments of a model, as in `call_model`."""
+    if isinstance(inputs, Mapping):
+        return (), dict(inputs)
+    return (tuple(inputs) if isinstance(inputs, tuple | list) else (inputs,)), {}
+
+
+def evaluate(jobs: Sequence[EvalJob]) -> list[Scores]:
+    """What `Learner.evaluate` does, for jobs of one group: models that are scored on the same examples."""
+    learner = jobs[0].learner
+    layout = learner.layout(learner.entries)
+    size = max(1, STACK_NUMBERS // layout.width)
+    learner.model.eval()
+    scores: list[Scores] = []
+    with torch.inference_mode():
+        for start in range(0, len(jobs), size):
+            models = [job.weights for job in jobs[start : start + size]]
+            scores += _scored(learner, layout.views(layout.stacked(models)), len(models), jobs[0].splits)
+    return scores
+
+
+def _scored(
+    learner: Learner, entries: Mapping[str, Tensor], models: int, splits: Mapping[str, Examples]
+) -> list[Scores]:
+    parts, stops = [], [0]
+    for examples in splits.values():
+        for inputs, targets in examples.batches(max(1, len(examples))):
+            # Padded to a fixed multiple of rows: see Layout on lanes.
+            rows = torch.arange(-(-len(targets) // LANES) * LANES).clamp_max(len(targets) - 1)
+            parts.append((map_tensors(inputs, lambda x, rows=rows: x[rows]), targets[rows]))  # type: ignore[misc]
+        stops.append(sum(len(targets) for _, targets in parts))
+    losses, predicted = [torch.empty(models, 0)], [torch.empty(models, 0, dtype=torch.long)]
+    if parts:
+        inputs = tree_map(lambda *own: torch.cat(own), *(own for own, _ in parts))
+        together = TensorExamples(inputs, torch.cat([targets for _, targets in parts]))
+        for inputs, targets in together.batches(EVALUATION_BATCH):
+            output = outputs_of(learner, entries, map_tensors(inputs, lambda x: x.expand(models, *[-1] * x.dim())))
+            losses.append(learner.loss(output, targets.repeat(models)).view(models, -1))
+            if learner.metrics:
+                predicted.append(logits_of(output).argmax(-1).view(models, -1))
+    loss, found = torch.cat(losses, dim=1).double(), torch.cat(predicted, dim=1)
+    by_split = {
+        split: _columns(learner, loss[:, start:], found[:, start:], examples)
+        for (split, examples), start in zip(splits.items(), stops, strict=False)
+    }
+    return [
+        {split: {name: column[i] for name, column in columns.items()} for split, columns in by_split.items()}
+        for i in range(models)
+    ]
+
+
+def _columns(learner: Learner, losses: Tensor, predicted: Tensor, examples: Examples) -> dict[str, list[float]]:
+    """The scores of one split by name, a number a model."""
+    rows = len(examples)
+    if not rows:
+        return {name: [float("nan")] * len(losses) for name in ("loss", *learner.metrics)}
+    assert isinstance(examples, TensorExamples)
+    columns = {"loss": (losses[:, :rows].sum(1) / rows).tolist()}
+    for name, metric in learner.metrics.items():
+        columns[name] = of_many(metric, predicted[:, :rows], examples.targets)
+    return columns

@@ -1,0 +1,35 @@
+"""DirectoryLock: one process at a time works in a directory."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from playerfl.errors import RunDirectoryError
+
+
+class DirectoryLock:
+    """Held until it is released or the process ends, however it ends."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._held: int | None = None
+
+    def take(self, *, shared: bool = False) -> None:
+        """Refuses if another process holds it; several may hold it `shared`."""
+        try:
+            import fcntl
+        except ImportError:  # Windows
+            return
+        handle = os.open(self.path, os.O_RDONLY)
+        try:
+            fcntl.flock(handle, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+        except BlockingIOError as problem:
+            os.close(handle)
+            raise RunDirectoryError(f"{self.path} is in use by another process; wait for it to end") from problem
+        self._held = handle
+
+    def release(self) -> None:
+        if self._held is not None:
+            os.close(self._held)
+            self._held = None

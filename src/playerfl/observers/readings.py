@@ -1,0 +1,69 @@
+"""Readings: what a tracker shows of one exchange, whichever tracker it is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from playerfl.single_run import Progress
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+def run_name(progress: Progress) -> str:
+    """What tells a run apart from those beside it."""
+    # A task may be a path; only its last part belongs into a name.
+    task = Path(progress.experiment.task).name
+    return f"{task}-{progress.algorithm}-seed{progress.experiment.seed}"
+
+
+def hyper_parameters(progress: Progress) -> dict[str, Any]:
+    """Every setting of the experiment by dotted name.
+
+    Lists become text, since trackers know numbers and words only.
+    """
+    return dict(_flat(progress.experiment.model_dump(mode="json")))
+
+
+def _flat(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in table.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{prefix}{key}.")
+        elif value is not None:
+            yield f"{prefix}{key}", value if isinstance(value, bool | int | float | str) else str(value)
+
+
+def scalars(progress: Progress) -> Iterator[tuple[str, float, int]]:
+    """Name, value and round: each site's scores, then their average weighted by training examples.
+
+    After a finishing phase the names begin with "finish".
+    """
+    groups: dict[tuple[str, str, str, int], list[tuple[float, int]]] = {}
+    for site in sorted(progress.scores):
+        for score in progress.scores[site]:
+            stage = "" if score.stage == "round" else f"{score.stage}/"
+            yield f"{stage}{score.split}/{score.metric}/{site}", score.value, score.round
+            key = (stage, score.split, score.metric, score.round)
+            groups.setdefault(key, []).append((score.value, progress.num_examples[site]))
+    for (stage, split, metric, round_), found in groups.items():
+        total = sum(size for _, size in found)
+        yield f"{stage}{split}/{metric}/average", sum(value * size for value, size in found) / total, round_
+
+
+def profile_figure(progress: Progress) -> Figure | None:
+    """The layer profile with the cut, once there is one; None before, and where matplotlib is missing."""
+    if progress.layers.get("decision") is None:
+        return None
+    try:
+        from matplotlib.figure import Figure
+
+        from playerfl.report.figures import draw_profile
+    except ImportError:
+        return None
+    from playerfl.layers.split import Cut
+
+    figure = Figure(figsize=(6, 4), layout="constrained")
+    draw_profile(figure.subplots(), Cut.from_json(progress.layers["decision"]), progress.layers["profiles"])
+    return figure

@@ -1,0 +1,61 @@
+"use strict";
+// What every part of the page uses: elements, numbers as text, colours.
+
+const data = JSON.parse(document.getElementById("data").textContent);
+const $ = (id) => document.getElementById(id);
+
+// Elements are built, never parsed: what comes from data can only be text.
+const SVG = new Set(["svg", "g", "path", "line", "rect", "circle", "text", "polyline", "polygon", "title"]);
+function el(tag, attributes = {}, ...children) {
+  const node = SVG.has(tag) ? document.createElementNS("http://www.w3.org/2000/svg", tag) : document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes)) {
+    if (value !== null && value !== undefined && value !== false) node.setAttribute(name, value === true ? "" : value);
+  }
+  node.append(...children.filter((child) => child !== null && child !== undefined));
+  return node;
+}
+const fill = (node, ...children) => node.replaceChildren(...children);
+const options = (select, pairs, chosen) => {
+  fill(select, ...pairs.map(([value, text]) => el("option", { value }, text)));
+  if (chosen !== undefined && pairs.some(([value]) => String(value) === String(chosen))) select.value = chosen;
+};
+
+// Infinity is written as text, since JSON has none; null is a number that is not there.
+const numeric = (x) => (x === "inf" ? Infinity : x === "-inf" ? -Infinity : x === null ? NaN : x);
+const minus = (text) => text.replace("-", "−");
+const metricOf = () => data.metrics[$("pick-metric").value];
+function score(x, metric) {
+  x = numeric(x);
+  if (!Number.isFinite(x)) return "diverged";
+  return metric.percent ? (100 * x).toFixed(1) : Math.abs(x) < 1000 ? x.toFixed(3) : x.toPrecision(4);
+}
+function signed(x, metric) {
+  x = numeric(x);
+  if (Number.isNaN(x)) return "";
+  if (!Number.isFinite(x)) return x > 0 ? "+∞" : "−∞";
+  const text = metric.percent ? (100 * x).toFixed(1) : x.toFixed(3);
+  return minus(x >= 0 && !text.startsWith("-") ? `+${text}` : text);
+}
+function pValue(p) {
+  if (p === 0) return "0";
+  if (p < 1e-4) return p.toExponential(1);
+  return p >= 0.095 ? p.toFixed(2) : String(Number(p.toPrecision(2)));
+}
+function size(bytes) {
+  for (const unit of ["B", "kB", "MB"]) {
+    if (bytes < 1000) return unit === "B" ? `${Math.round(bytes)} B` : `${bytes.toFixed(1)} ${unit}`;
+    bytes /= 1000;
+  }
+  return `${bytes.toFixed(1)} GB`;
+}
+const short = (x) => (x === 0 ? "0" : Math.abs(x) >= 1e-3 && Math.abs(x) < 1e5 ? String(Number(x.toPrecision(3))) : x.toExponential(2));
+const listed = (names) =>
+  names.length < 2 ? (names[0] ?? "nothing") : `${names.slice(0, -1).join(", ")} and ${names[names.length - 1]}`;
+const counted = (n, what) => `${n} ${what}${n === 1 ? "" : "s"}`;
+
+// Okabe and Ito without their yellow, which is too faint for a line on white; then the same dashed, then dotted.
+const COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000"];
+const look = (name) => {
+  const i = data.algorithms.indexOf(name);
+  return { colour: COLOURS[i % 7], dash: ["", "7 3", "2 3"][Math.floor(i / 7) % 3] };
+};

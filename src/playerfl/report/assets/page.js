@@ -1,0 +1,52 @@
+"use strict";
+// Which control redraws what.
+
+function drawMetric() {
+  const metric = $("pick-metric").value;
+  for (const box of document.querySelectorAll(".by-metric")) box.classList.toggle("off", box.dataset.metric !== metric);
+  drawOver();
+  drawSites();
+  drawSplits();
+}
+function drawTask() {
+  drawSites();
+  drawSplits();
+  if ($("layers")) resetWhatIf();
+}
+const on = (id, event, work) => $(id)?.addEventListener(event, work);
+on("pick-metric", "change", drawMetric);
+on("pick-task", "change", drawTask);
+on("pick-kind", "change", drawOver);
+for (const id of ["pick-over", "pick-posthoc"]) on(id, "change", drawTests);
+on("pick-algorithm", "change", drawSites);
+on("pick-split", "change", drawCurveSites);
+on("pick-site", "change", drawCurves);
+for (const id of ["pick-run", "pick-normalise", "pick-reduce", "pick-none"]) on(id, "change", drawWhatIf);
+on("pick-rule", "change", () => { setThreshold(cut.THRESHOLDS[$("pick-rule").value] ?? $("threshold-number").value); drawWhatIf(); });
+on("threshold", "input", () => {
+  $("threshold-number").value = toThreshold(Number($("threshold").value));
+  $("threshold").setAttribute("aria-valuetext", $("threshold-number").value);
+  drawWhatIf();
+});
+on("threshold-number", "input", () => { $("threshold").value = toPosition(Number($("threshold-number").value) || 1); drawWhatIf(); });
+on("fixed", "input", drawWhatIf);
+on("what-if-reset", "click", resetWhatIf);
+let room = document.documentElement.clientWidth;
+window.addEventListener("resize", () => {
+  if (document.documentElement.clientWidth === room) return;
+  room = document.documentElement.clientWidth;
+  drawTests();
+  drawCurves();
+  drawWhatIf();
+});
+let opened = [];
+window.addEventListener("beforeprint", () => {
+  opened = [...document.querySelectorAll("details:not([open])")];
+  for (const box of opened) box.open = true;
+});
+window.addEventListener("afterprint", () => { for (const box of opened) box.open = false; });
+
+$("pick-metric").value = data.metric;
+document.querySelectorAll("table.sortable").forEach((table) => table.tHead && makeSortable(table));
+drawMetric();
+if ($("layers")) resetWhatIf();

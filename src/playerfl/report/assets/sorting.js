@@ -1,0 +1,30 @@
+"use strict";
+// Tables sort by the column whose head is pressed.
+
+function makeSortable(table) {
+  for (const [column, head] of [...table.tHead.rows[0].cells].entries()) {
+    if (head.querySelector("button")) continue;
+    const button = el("button", { type: "button" }, ...head.childNodes);
+    fill(head, button);
+    head.setAttribute("aria-sort", "none");
+    button.addEventListener("click", () => sortBy(table, column, head));
+  }
+}
+function sortBy(table, column, head) {
+  const up = head.getAttribute("aria-sort") !== "ascending";
+  for (const other of table.tHead.rows[0].cells) other.setAttribute("aria-sort", "none");
+  head.setAttribute("aria-sort", up ? "ascending" : "descending");
+  const key = (row) => {
+    const cell = row.cells[column];
+    const value = cell.dataset.value;
+    return value === undefined ? cell.textContent.trim() : value === "" ? NaN : Number(value);
+  };
+  const order = (a, b) => {
+    const [x, y] = [key(a), key(b)];
+    if (typeof x === "string" || typeof y === "string") return (up ? 1 : -1) * String(x).localeCompare(String(y));
+    // What is not there stays at the end, whichever way the rest goes.
+    if (Number.isNaN(x) || Number.isNaN(y)) return Number.isNaN(x) - Number.isNaN(y);
+    return (up ? 1 : -1) * (x === y ? 0 : x - y);
+  };
+  for (const body of table.tBodies) body.append(...[...body.rows].sort(order));
+}

@@ -1,0 +1,27 @@
+"""Collected: what there is to report, and what is missing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from playerfl.results import RunResult
+
+
+@dataclass(frozen=True)
+class Gap:
+    """A run that was meant to be there and is not, and why."""
+
+    task: str
+    algorithm: str
+    seed: int | None
+    reason: str
+
+
+@dataclass(frozen=True)
+class Collected:
+    """Finished runs; those that have not finished; those that failed or cannot be read."""
+
+    results: Sequence[RunResult] = ()
+    missing: Sequence[Gap] = ()
+    failed: Sequence[Gap] = field(default=())

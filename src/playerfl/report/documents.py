@@ -1,0 +1,345 @@
+"""The report as Markdown and as LaTeX: one set of tables, written in either."""
+
+from __future__ import annotations
+
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from playerfl.report.formats import (
+    difference,
+    duration,
+    interval,
+    metric_name,
+    number,
+    p_value,
+    size,
+    table_title,
+)
+from playerfl.report.report import Report
+from playerfl.report.sites import Difference
+from playerfl.report.summary import findings
+from playerfl.report.tables import Table
+from playerfl.report.wording import methods, paper_meaning, paper_title, printed_value, table_ranking, table_rule
+
+
+@dataclass(frozen=True)
+class Text:
+    """Words that a writer escapes, and how they stand out."""
+
+    words: str
+    bold: bool = False
+    rest: str = ""
+    """Words after them that do not stand out."""
+
+
+class Writer(ABC):
+    """Collects a document piece by piece."""
+
+    def __init__(self) -> None:
+        self.parts: list[str] = []
+
+    @abstractmethod
+    def escaped(self, words: str) -> str: ...
+
+    @abstractmethod
+    def bold(self, written: str) -> str: ...
+
+    def text(self, text: str | Text) -> str:
+        own = text if isinstance(text, Text) else Text(text)
+        words = self.escaped(own.words)
+        return (self.bold(words) if own.bold else words) + self.escaped(own.rest)
+
+    @abstractmethod
+    def heading(self, words: str, level: int = 2) -> None: ...
+
+    @abstractmethod
+    def paragraph(self, words: str) -> None: ...
+
+    @abstractmethod
+    def items(self, lines: Sequence[str]) -> None: ...
+
+    @abstractmethod
+    def table(self, caption: str, head: Sequence[str], rows: Sequence[Sequence[str | Text]]) -> None: ...
+
+    def finished(self) -> str:
+        return "\n".join(self.parts).rstrip() + "\n"
+
+
+class Markdown(Writer):
+    """GitHub's Markdown. Whatever could be markup or HTML is escaped."""
+
+    def escaped(self, words: str) -> str:
+        marked = re.sub(r"([\\`*_\[\]|~])", r"\\\1", re.sub(r"\s+", " ", words))
+        return marked.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+
+    def bold(self, written: str) -> str:
+        return f"**{written}**"
+
+    def heading(self, words: str, level: int = 2) -> None:
+        self.parts += [f"{'#' * level} {self.text(words)}", ""]
+
+    def paragraph(self, words: str) -> None:
+        self.parts += [self.text(words), ""]
+
+    def items(self, lines: Sequence[str]) -> None:
+        self.parts += [*(f"- {self.text(line)}" for line in lines), ""]
+
+    def table(self, caption: str, head: Sequence[str], rows: Sequence[Sequence[str | Text]]) -> None:
+        self.heading(caption, 3)
+        self.parts.append("| " + " | ".join(self.text(cell) for cell in head) + " |")
+        self.parts.append("|" + "|".join(["---", *["--:"] * (len(head) - 1)]) + "|")
+        self.parts += ["| " + " | ".join(self.text(cell) for cell in row) + " |" for row in rows]
+        self.parts.append("")
+
+
+_LATEX = {
+    "\\": r"\textbackslash{}",
+    "{": r"\{",
+    "}": r"\}",
+    "$": r"\$",
+    "&": r"\&",
+    "#": r"\#",
+    "%": r"\%",
+    "_": r"\_",
+    "^": r"\textasciicircum{}",
+    "~": r"\textasciitilde{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "≈": r"$\approx$",
+    "±": r"$\pm$",
+    "−": r"$-$",
+    "×": r"$\times$",
+    "∞": r"$\infty$",
+    "χ": r"$\chi$",
+    "²": r"\textsuperscript{2}",
+    "⁻": r"\textsuperscript{--}",
+    "–": "--",
+    "’": "'",
+    "“": "``",
+    "”": "''",
+    "…": r"\ldots{}",
+}
+
+
+class Latex(Writer):
+    """A document that compiles by itself; the tables need booktabs and can be copied out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.parts = [
+            r"\documentclass[a4paper,10pt]{article}",
+            r"\usepackage[utf8]{inputenc}",
+            r"\usepackage[T1]{fontenc}",
+            r"\usepackage[landscape,margin=18mm]{geometry}",
+            r"\usepackage{booktabs,longtable,textcomp}",
+            r"\begin{document}",
+            "",
+        ]
+
+    def escaped(self, words: str) -> str:
+        return "".join(_LATEX.get(character, character) for character in re.sub(r"\s+", " ", words))
+
+    def bold(self, written: str) -> str:
+        return rf"\textbf{{{written}}}"
+
+    def heading(self, words: str, level: int = 2) -> None:
+        command = {1: "section*", 2: "section*", 3: "subsection*"}[level]
+        self.parts += [rf"\{command}{{{self.text(words)}}}", ""]
+
+    def paragraph(self, words: str) -> None:
+        self.parts += [self.text(words), ""]
+
+    def items(self, lines: Sequence[str]) -> None:
+        self.parts += [r"\begin{itemize}", *(rf"\item {self.text(line)}" for line in lines), r"\end{itemize}", ""]
+
+    def table(self, caption: str, head: Sequence[str], rows: Sequence[Sequence[str | Text]]) -> None:
+        columns = "l" + "r" * (len(head) - 1)
+        self.parts += [
+            rf"\begin{{longtable}}{{{columns}}}",
+            rf"\caption{{{self.text(caption)}}}\\",
+            r"\toprule",
+            " & ".join(self.text(cell) for cell in head) + r" \\",
+            r"\midrule",
+            r"\endhead",
+            *(" & ".join(self.text(cell) for cell in row) + r" \\" for row in rows),
+            r"\bottomrule",
+            r"\end{longtable}",
+            "",
+        ]
+
+    def finished(self) -> str:
+        return super().finished() + "\n\\end{document}\n"
+
+
+def document(report: Report, title: str, writer: Writer) -> str:
+    """The whole report, in the order of the page."""
+    writer.heading(title, 1)
+    for finding in findings(report):
+        writer.heading(finding.question, 3)
+        writer.items(finding.sentences)
+    if report.notes:
+        writer.heading("To bear in mind", 3)
+        writer.items(report.notes)
+    gaps = [("not finished", gap) for gap in report.missing] + [("failed", gap) for gap in report.failed]
+    if gaps:
+        writer.table(
+            "What is missing",
+            ("state", "task", "method", "seed", "why"),
+            [(state, gap.task, gap.algorithm, str(gap.seed), gap.reason) for state, gap in gaps],
+        )
+    writer.heading("Tables")
+    writer.paragraph(table_rule(report))
+    for table in report.tables:
+        _table(report, table, writer)
+    _tests(report, writer)
+    _sites(report, writer)
+    _costs(report, writer)
+    _paper(report, writer)
+    writer.heading("How this was made")
+    writer.items(methods(report))
+    return writer.finished()
+
+
+def _table(report: Report, table: Table, writer: Writer) -> None:
+    ranking = table_ranking(report, table)
+    mean = dict(zip(ranking.algorithms, ranking.mean_ranks, strict=True)) if ranking else {}
+    rows = []
+    for name in (*table.ranked, *(name for name in table.algorithms if name not in table.ranked)):
+        row: list[str | Text] = [name if name in table.ranked else f"{name} (not ranked)"]
+        for task in table.tasks:
+            cell = table.cells.get((name, task))
+            if cell is None:
+                row.append("–")
+                continue
+            value = number(cell.value, table.kind, table.metric)
+            parts = [interval(cell, table.kind, table.metric), f"n={cell.runs}"]
+            printed = printed_value(table, name, task)
+            parts += [f"paper {printed}"] if printed else []
+            rest = "".join(f" {part}" for part in parts if part)
+            row.append(Text(value + ("≈" if cell.tie else ""), bold=cell.best, rest=rest))
+        rows.append([*row, f"{mean[name]:.2f}" if name in mean else "–"])
+    writer.table(table_title(table.kind, table.metric), ("method", *table.tasks, "mean rank"), rows)
+
+
+def _tests(report: Report, writer: Writer) -> None:
+    rows = []
+    for table in report.tables:
+        for ranking in report.rankings[table.name]:
+            test = ranking.friedman
+            if test is None or ranking.critical_difference is None:
+                continue
+            rows.append(
+                (
+                    paper_title(table.name),
+                    ranking.over if ranking.over == "tasks" else f"runs on {ranking.over}",
+                    str(test.treatments),
+                    str(test.blocks),
+                    f"{test.chi2:.2f}",
+                    p_value(test.p),
+                    p_value(test.f_p),
+                    f"{test.kendall_w:.2f}",
+                    f"{ranking.critical_difference:.2f}",
+                )
+            )
+    writer.heading("Ranks and tests")
+    if not rows:
+        writer.paragraph("No test: these need three methods and two tasks, or two runs of a task.")
+        return
+    head = ("measure", "blocks", "methods", "N", "chi2", "Friedman p", "Iman-Davenport p", "Kendall W", "CD (Nemenyi)")
+    writer.table("Do the methods differ?", head, rows)
+    for ranking in report.rankings[report.metric][:1]:
+        if ranking.nemenyi is not None and ranking.holm is not None and ranking.effect is not None:
+            pairs = [
+                (
+                    f"{first} – {ranking.algorithms[j]}",
+                    p_value(float(ranking.nemenyi[i, j])),
+                    p_value(float(ranking.holm[i, j])),
+                    f"{ranking.effect[i, j]:+.2f}".replace("-", "−"),
+                )
+                for i, first in enumerate(ranking.algorithms)
+                for j in range(i + 1, len(ranking.algorithms))
+            ]
+            columns = ("pair", "Nemenyi p", "Wilcoxon-Holm p", "rank-biserial")
+            writer.table(f"Pairs of methods, {metric_name(report.metric)}, over {ranking.over}", columns, pairs)
+
+
+def _sites(report: Report, writer: Writer) -> None:
+    writer.heading("Who gains, who loses")
+    for task in report.grid.tasks:
+        table = report.site_table(task, report.subject, report.metric)
+        if table is None:
+            continue
+        head = ["site", "examples", metric_name(report.metric)]
+        shown = [
+            (label, [row.to_local if label == report.choices.baseline_local else row.to_global for row in table.rows])
+            for label in report.choices.baselines
+            if label != report.subject
+        ]
+        head += [f"against {label}" for label, _ in shown]
+        rows: list[tuple[str | Text, ...]] = [
+            (
+                row.site,
+                f"{row.examples:,}",
+                number(row.score, "score", table.metric),
+                *(_difference(found[i], table.metric) for _, found in shown),
+            )
+            for i, row in enumerate(table.rows)
+        ]
+        writer.table(f"{report.subject} on {task}, the worst off first", head, rows)
+
+
+def _difference(found: Difference | None, metric: str) -> Text:
+    if found is None:
+        return Text("–")
+    said = difference(found.value, metric)
+    if low := difference(found.low, metric):
+        said += f" [{low}, {difference(found.high, metric)}]"
+    return Text(f"{said} n={found.runs}", bold=found.verdict == "loses")
+
+
+def _costs(report: Report, writer: Writer) -> None:
+    writer.heading("Cost")
+    rows = [
+        (
+            f"{cost.algorithm} on {cost.task}",
+            size(cost.down_per_round),
+            size(cost.up_per_round),
+            size(cost.down + cost.up),
+            "–" if cost.never_leaves is None else f"{100 * cost.never_leaves:.1f} %",
+            duration(cost.seconds) + (f" ({cost.side_by_side} side by side)" if cost.side_by_side > 1 else ""),
+        )
+        for cost in report.costs
+    ]
+    head = ("method", "to sites, a round", "from sites, a round", "in total", "never leaves a site", "wall time")
+    writer.table("Bytes, exposure and time", head, rows)
+
+
+def _paper(report: Report, writer: Writer) -> None:
+    writer.heading("The paper’s own arithmetic")
+    rows = [
+        (
+            paper_title(table.name),
+            table.printed_p,
+            p_value(table.friedman.p),
+            p_value(table.friedman.f_p),
+            paper_meaning(table),
+        )
+        for table in report.recomputed
+    ]
+    head = ("table", "printed", "Friedman p", "Iman-Davenport p", "the printed p-value")
+    writer.table("p-values recomputed from the printed cells", head, rows)
+    names = list(report.recomputed[0].printed_ranks)
+    ranks = []
+    for name in names:
+        row = [name]
+        for table in report.recomputed:
+            if name not in table.printed_ranks:
+                row.append("–")
+                continue
+            mean = float(table.ranking.mean_ranks[table.ranking.algorithms.index(name)])
+            row.append(f"{table.printed_ranks[name]:.1f} / {mean:.2f}")
+        ranks.append(row)
+    columns = ("method", *(paper_title(table.name) for table in report.recomputed))
+    writer.table("Mean ranks over seven datasets: printed / recomputed", columns, ranks)

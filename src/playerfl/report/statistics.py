@@ -1,0 +1,286 @@
+"""Statistics of a comparison: intervals, ranks, tests and effect sizes, on plain arrays.
+
+A score that is not a number counts as worse than any number (`worst_for_nan`), so that an algorithm gains nothing
+by diverging. docs/report.md gives every formula with its source.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import combinations
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+
+RESAMPLES = 1000
+_SEED = 20240
+
+# Elements that one bootstrap may hold at once: 160 MB of float64.
+_AT_ONCE = 20_000_000
+
+
+def worst_for_nan(values: Array, *, lower_is_better: bool) -> Array:
+    """The same with the worst possible score in place of NaN.
+
+    >>> worst_for_nan(np.array([0.5, np.nan]), lower_is_better=True).tolist()
+    [0.5, inf]
+    """
+    return np.where(np.isnan(values), np.inf if lower_is_better else -np.inf, values)
+
+
+def bootstrap_interval(
+    statistic: Callable[[Array], Array], runs: Array, *, resamples: int = RESAMPLES, level: float = 0.95
+) -> tuple[Array, Array]:
+    """The percentile bootstrap interval of a statistic over runs, which are the last axis of `runs`.
+
+    With one run there is no interval (NaN).
+
+    >>> low, high = bootstrap_interval(median, np.array([1.0, 2.0, 3.0]))
+    >>> float(low), float(high)
+    (1.0, 3.0)
+    """
+    if runs.shape[-1] < 2:
+        none = np.full_like(statistic(runs), np.nan)
+        return none, none
+    return percentile_interval(resampled(statistic, runs, resamples=resamples), level=level)
+
+
+def resampled(statistic: Callable[[Array], Array], runs: Array, *, resamples: int = RESAMPLES) -> Array:
+    """A statistic of runs drawn with replacement: the last axis of `runs` becomes one value a resample.
+
+    `statistic` reduces the last axis. The same runs are drawn for everything before it, so what is paired stays
+    paired, and the same ones every time.
+    """
+    count = runs.shape[-1]
+    draws = np.random.default_rng(_SEED).integers(count, size=(resamples, count))
+    step = max(1, _AT_ONCE // max(1, runs.size))
+    return np.concatenate(
+        [statistic(runs[..., draws[begin : begin + step]]) for begin in range(0, resamples, step)], axis=-1
+    )
+
+
+def percentile_interval(values: Array, *, level: float = 0.95) -> tuple[Array, Array]:
+    """What the middle 95 % of the resamples (the last axis) lie between."""
+    tail = 50 * (1 - level)
+    low, high = _percentiles(values, (tail, 100 - tail))
+    return low, high
+
+
+def _percentiles(values: Array, points: tuple[float, float]) -> Array:
+    """Percentiles over the last axis; between two infinities lies infinity, not NaN."""
+    huge = np.finfo(np.float64).max / 4
+    found = np.percentile(np.clip(values, -huge, huge), points, axis=-1)
+    return np.where(found > huge / 1e6, np.inf, np.where(found < -huge / 1e6, -np.inf, found))
+
+
+def median(runs: Array) -> Array:
+    """The median over the last axis."""
+    return np.asarray(np.median(runs, axis=-1))
+
+
+def ranks(scores: Array, *, lower_is_better: bool) -> Array:
+    """Ranks of treatments (columns) within each block (row): 1 is best, ties share the average.
+
+    >>> ranks(np.array([[0.9, 0.7, 0.9]]), lower_is_better=False).tolist()
+    [[1.5, 3.0, 1.5]]
+    """
+    from scipy.stats import rankdata
+
+    return np.asarray(rankdata(scores if lower_is_better else -scores, method="average", axis=1), dtype=np.float64)
+
+
+@dataclass(frozen=True)
+class Friedman:
+    """Do the treatments differ at all? The tie-corrected χ² with Iman and Davenport's F, which is less conservative."""
+
+    treatments: int
+    blocks: int
+    chi2: float
+    p: float
+    f: float
+    f_p: float
+    kendall_w: float
+    """Agreement of the blocks on the order of treatments, 0 to 1: the effect size of this test."""
+
+    @property
+    def df(self) -> int:
+        return self.treatments - 1
+
+    @property
+    def f_df(self) -> tuple[int, int]:
+        return self.treatments - 1, (self.treatments - 1) * (self.blocks - 1)
+
+
+def friedman(scores: Array) -> Friedman:
+    """Friedman's test of blocks (rows) × treatments (columns); at least 2 blocks and 3 treatments.
+
+    >>> found = friedman(np.array([[1.0, 2.0, 3.0], [1.0, 3.0, 2.0], [1.0, 2.0, 3.0]]))
+    >>> round(found.chi2, 9), round(found.f, 9), round(found.kendall_w, 9)
+    (4.666666667, 7.0, 0.777777778)
+    """
+    from scipy.stats import f as f_distribution
+    from scipy.stats import friedmanchisquare
+
+    blocks, treatments = scores.shape
+    if np.all(scores == scores[:, :1]):
+        # Every block ties throughout: scipy would divide 0 by 0.
+        return Friedman(treatments, blocks, 0.0, 1.0, 0.0, 1.0, 0.0)
+    chi2, p = (float(number) for number in friedmanchisquare(*scores.T))
+    most = blocks * (treatments - 1)
+    f = (blocks - 1) * chi2 / (most - chi2) if most - chi2 > 1e-12 * most else np.inf
+    f_p = float(f_distribution.sf(f, treatments - 1, (treatments - 1) * (blocks - 1)))
+    return Friedman(treatments, blocks, chi2, p, float(f), f_p, chi2 / most)
+
+
+def critical_difference(treatments: int, blocks: int, level: float = 0.95) -> float:
+    """Mean ranks further apart than this differ (Nemenyi):  CD = q/√2 · √(k(k+1) / 6N).
+
+    >>> round(critical_difference(12, 7), 2)
+    6.3
+    """
+    from scipy.stats import studentized_range
+
+    q = float(studentized_range.ppf(level, treatments, np.inf)) / np.sqrt(2)
+    return float(q * np.sqrt(treatments * (treatments + 1) / (6 * blocks)))
+
+
+def nemenyi(mean_ranks: Array, blocks: int) -> Array:
+    """Nemenyi's p-value of every pair of treatments: how rare their distance in mean rank would be.
+
+    >>> nemenyi(np.array([1.0, 2.0, 3.0]), 3)[0].round(4).tolist()
+    [1.0, 0.4385, 0.038]
+    """
+    from scipy.stats import studentized_range
+
+    treatments = len(mean_ranks)
+    distances = np.abs(mean_ranks[:, None] - mean_ranks[None, :])
+    scale = np.sqrt(treatments * (treatments + 1) / (6 * blocks))
+    found = np.asarray(studentized_range.sf(np.sqrt(2) * distances / scale, treatments, np.inf))
+    return np.where(distances == 0, 1.0, np.clip(found, 0, 1))
+
+
+def wilcoxon_holm(scores: Array) -> tuple[Array, Array]:
+    """Wilcoxon's signed-rank p-value of every pair of treatments: as it is, and Holm's correction over all pairs.
+
+    Blocks in which a pair ties are left out; a pair that ties everywhere has p = 1.
+    """
+    count = scores.shape[1]
+    pairs = list(combinations(range(count), 2))
+    single = wilcoxon(np.array([_differences(scores[:, i], scores[:, j]) for i, j in pairs]))
+    raw, corrected = np.ones((count, count)), np.ones((count, count))
+    for values, matrix in ((single, raw), (holm(single), corrected)):
+        for (i, j), value in zip(pairs, values, strict=True):
+            matrix[i, j] = matrix[j, i] = value
+    return raw, corrected
+
+
+def wilcoxon(differences: Array) -> Array:
+    """Wilcoxon's two-sided signed-rank p-value of each row of differences.
+
+    As scipy does it for one row: exact without ties; with ties or zeros exact over all signs up to 13 blocks, beyond
+    that the normal approximation. scipy decides once for all rows, so that one tie would change every p-value, and
+    takes seconds to go over the signs.
+
+    >>> wilcoxon(np.array([[1.0, 2.0, 3.0, 4.0], [1.0, 1.0, 1.0, 0.0]])).tolist()
+    [0.125, 0.25]
+    """
+    from scipy import stats
+
+    blocks = differences.shape[1]
+    sizes = np.sort(np.abs(differences), axis=1)
+    tied = np.any(sizes == 0, axis=1) | np.any(sizes[:, 1:] == sizes[:, :-1], axis=1)
+    found = np.ones(len(differences))
+    by_signs = tied & (blocks <= 13)
+    moves = np.any(differences != 0, axis=1)
+    if (plain := ~tied).any():
+        found[plain] = stats.wilcoxon(differences[plain], axis=-1).pvalue
+    if (rough := tied & ~by_signs & moves).any():
+        found[rough] = [stats.wilcoxon(row).pvalue for row in differences[rough]]
+    if by_signs.any():
+        found[by_signs] = _over_all_signs(differences[by_signs])
+    return found
+
+
+def _over_all_signs(differences: Array) -> Array:
+    """Exact: how many of all 2ⁿ choices of signs give a rank sum at least as far out."""
+    from scipy.stats import rankdata
+
+    blocks = differences.shape[1]
+    is_zero = differences == 0
+    weights = rankdata(np.where(is_zero, np.nan, np.abs(differences)), axis=1, nan_policy="omit")
+    weights = np.where(is_zero, 0.0, weights)
+    seen = np.sum(weights * (differences > 0), axis=1)
+    signs = (np.arange(2**blocks)[:, None] >> np.arange(blocks)) & 1
+    sums = signs.astype(np.float64) @ weights.T
+    ends = np.minimum(np.mean(sums >= seen, axis=0), np.mean(sums <= seen, axis=0))
+    return np.asarray(np.minimum(1.0, 2 * ends))
+
+
+def holm(p_values: Array) -> Array:
+    """Holm's step-down correction: the smallest times m, the next times m - 1, never falling, at most 1.
+
+    >>> holm(np.array([0.01, 0.04, 0.03])).tolist()
+    [0.03, 0.06, 0.06]
+    """
+    order = np.argsort(p_values, kind="stable")
+    stepped = np.maximum.accumulate(p_values[order] * np.arange(len(p_values), 0, -1))
+    found = np.empty_like(p_values)
+    found[order] = np.minimum(1.0, stepped)
+    return found
+
+
+def rank_biserial(first: Array, second: Array) -> float:
+    """The effect size that goes with Wilcoxon's test: (W⁺ − W⁻) / (W⁺ + W⁻), 1 where `first` is always larger.
+
+    >>> rank_biserial(np.array([3.0, 2.0, 1.0]), np.array([1.0, 1.0, 4.0]))    # differences 2, 1, -3
+    0.0
+    """
+    from scipy.stats import rankdata
+
+    differences = _differences(first, second)
+    differences = differences[differences != 0]
+    if not len(differences):
+        return 0.0
+    weights = rankdata(np.abs(differences))
+    return float(np.sum(np.sign(differences) * weights) / np.sum(weights))
+
+
+def smallest_wilcoxon_p(blocks: int) -> float:
+    """The smallest two-sided p-value that so many blocks can give: all differences of one sign.
+
+    >>> smallest_wilcoxon_p(7)
+    0.015625
+    """
+    return min(1.0, 2.0 ** (1 - blocks))
+
+
+def _differences(first: Array, second: Array) -> Array:
+    """first - second, where two infinite scores (both diverged) are equal."""
+    equal = first == second
+    with np.errstate(invalid="ignore"):
+        found = np.where(equal, 0.0, first - second)
+    # scipy leaves infinities out; larger than all others is what they mean.
+    largest = np.max(np.abs(found[np.isfinite(found)]), initial=1.0)
+    return np.where(np.isinf(found), np.sign(found) * 2 * largest, found)
+
+
+def cliques(mean_ranks: Array, difference: float) -> list[tuple[int, ...]]:
+    """The largest groups of neighbouring treatments whose mean ranks do not differ: the bars of the diagram.
+
+    >>> cliques(np.array([1.0, 1.5, 3.0]), 1.6)
+    [(0, 1), (1, 2)]
+    """
+    order = np.argsort(mean_ranks, kind="stable")
+    found: list[tuple[int, ...]] = []
+    last = 0
+    for start in range(len(order)):
+        end = start
+        while end + 1 < len(order) and mean_ranks[order[end + 1]] - mean_ranks[order[start]] <= difference:
+            end += 1
+        if end > start and end >= last + (1 if found else 0):
+            found.append(tuple(int(i) for i in order[start : end + 1]))
+            last = end
+    return found

@@ -1,0 +1,184 @@
+"""The findings in plain sentences: who gains, who loses, which layers travel, how sure that is."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import dataclass
+
+from playerfl.report.formats import counted, interval, metric_name, p_value, with_unit
+from playerfl.report.report import Report
+from playerfl.report.sites import ENOUGH_RUNS, SiteRow
+from playerfl.report.statistics import Friedman
+from playerfl.report.tables import Table
+from playerfl.report.wording import table_ranking
+
+_NAMED_SITES = 5
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One question a reader has, and the sentences that answer it."""
+
+    question: str
+    sentences: tuple[str, ...]
+
+
+def findings(report: Report) -> list[Finding]:
+    """What a reader who reads nothing else should know."""
+    found = [
+        Finding("Which method does best?", tuple(_best(report))),
+        Finding("Who gains and who loses?", tuple(_who(report))),
+        Finding("Which layers travel?", tuple(_layers(report))),
+        Finding("How sure is this?", tuple(_sure(report))),
+    ]
+    return [finding for finding in found if finding.sentences]
+
+
+def _best(report: Report) -> list[str]:
+    table = next((t for t in report.tables if (t.kind, t.metric) == ("score", report.metric)), None)
+    if table is None:
+        return []
+    return [*_best_over_tasks(report, table), *(said for task in table.tasks if (said := _best_on(table, task)))]
+
+
+def _best_over_tasks(report: Report, table: Table) -> list[str]:
+    ranking = table_ranking(report, table)
+    if ranking is None or ranking.over != "tasks":
+        return []
+    mean = dict(zip(ranking.algorithms, ranking.mean_ranks, strict=True))
+    best = min(mean, key=mean.__getitem__)
+    name = _short_name(table.metric)
+    said = f"Over {len(ranking.blocks)} tasks, {best} has the best mean rank by {name}: {mean[best]:.1f}"
+    if report.subject in mean and report.subject != best:
+        said += f"; {report.subject} has {mean[report.subject]:.1f}"
+    return [said + f" of {len(mean)}."]
+
+
+def _short_name(metric: str) -> str:
+    return metric_name(metric).lower().replace("f1", "F1")
+
+
+def _best_on(table: Table, task: str) -> str:
+    cells = {name: table.cells[name, task] for name in table.ranked if (name, task) in table.cells}
+    name = _short_name(table.metric)
+    if len(cells) == 1:
+        ((only, cell),) = cells.items()
+        return f"On {task} there is {only} alone: {name} {with_unit(cell.value, table.metric)}."
+    best = [label for label, cell in cells.items() if cell.best]
+    if not best:
+        return f"On {task} every method diverged."
+    cell = cells[best[0]]
+    range_ = interval(cell, "score", table.metric)
+    said = f"On {task}, {' and '.join(best)} has the best {name}: {with_unit(cell.value, table.metric)}"
+    said = said.replace(" has ", " have ") if len(best) > 1 else said
+    said += f" (95 % interval {range_[1:-1].replace(', ', ' to ')})" if range_ else ""
+    ties = [label for label, other in cells.items() if other.tie]
+    if ties:
+        said += f"; {_listed(ties)} {'is' if len(ties) == 1 else 'are'} within that interval"
+    return said + "."
+
+
+def _who(report: Report) -> list[str]:
+    choices, subject = report.choices, report.subject
+    if choices.baseline_local is None or subject == choices.baseline_local:
+        return []
+    found = []
+    tables = [report.site_table(task, subject, report.metric) for task in report.grid.tasks]
+    everyone = [row for table in tables if table for row in table.rows if row.to_local]
+    if len(tables) > 1 and everyone:
+        better = sum(row.to_local is not None and row.to_local.value > 0 for row in everyone)
+        worse = sum(row.harmed for row in everyone)
+        found.append(
+            f"Of {counted(len(everyone), 'site')} on {len(tables)} tasks, {subject} leaves {better} better off than "
+            f"training alone and {worse} worse off."
+        )
+    for task, table in zip(report.grid.tasks, tables, strict=True):
+        if table is None or not table.rows or table.rows[0].to_local is None:
+            continue
+        gains = [row for row in table.rows if row.to_local and row.to_local.value > 0]
+        harmed = [row for row in table.rows if row.harmed]
+        surely = [row for row in harmed if row.to_local and row.to_local.verdict == "loses"]
+        name = _short_name(report.metric)
+        said = f"On {task}, {subject} gives {len(gains)} of {counted(len(table.rows), 'site')} a better {name} than "
+        said += "training alone"
+        if harmed:
+            said += f"; {_sites(harmed)} {'is' if len(harmed) == 1 else 'are'} worse off than alone"
+            if harmed[0].to_local and harmed[0].to_local.runs > 1:
+                said += f" ({len(surely)} of them beyond chance)" if surely else " (which may be chance)"
+        found.append(said + ".")
+    return found
+
+
+def _sites(rows: list[SiteRow]) -> str:
+    named = [row.site for row in rows[:_NAMED_SITES]]
+    return _listed(named) if len(rows) <= _NAMED_SITES else f"{', '.join(named)} and {len(rows) - len(named)} more"
+
+
+def _layers(report: Report) -> list[str]:
+    found = []
+    for own in report.measured:
+        if not own.cuts:
+            continue
+        cut, runs = Counter(own.cuts.values()).most_common(1)[0]
+        total = len(own.cuts)
+        share = sum(own.parameters[:cut]) / sum(own.parameters)
+        stay = own.layers[cut:]
+        said = (
+            f"On {own.task}, {own.algorithm} sends {_listed(own.layers[:cut])} ({100 * share:.0f} % of the parameters)"
+        )
+        said += f" and keeps {_listed(stay)} at each site" if stay else ", that is everything"
+        said += f"; {runs} of {counted(total, 'run')} cut there" if total > 1 else ""
+        if own.printed_cut is not None and own.printed_cut != cut:
+            said += f". The paper cuts after {counted(own.printed_cut, 'layer')}"
+        found.append(said + ".")
+    return found
+
+
+def _sure(report: Report) -> list[str]:
+    grid = report.grid
+    runs = [len(grid.results(task, name)) for task in grid.tasks for name in grid.algorithms]
+    present = [count for count in runs if count]
+    found = []
+    if max(present) == 1:
+        found.append(
+            "Each method ran once, so any difference may be chance. More seeds (playerfl run … --seed 1, 2, 3) "
+            "into the same folder turn these numbers into intervals."
+        )
+    else:
+        found.append(
+            "Intervals show how much a result moves from run to run, not how it would be with other sites or patients."
+        )
+        if min(present) < ENOUGH_RUNS:
+            found.append(
+                f"Some cells stand on {counted(min(present), 'run')} only: their intervals are little more than the "
+                "range seen, and no site is called a sure winner or loser."
+            )
+    for ranking in report.rankings.get(report.metric, []):
+        if ranking.friedman is None or (len(grid.tasks) > 1) != (ranking.over == "tasks"):
+            continue
+        blocks = (
+            f"{len(ranking.blocks)} tasks"
+            if ranking.over == "tasks"
+            else f"the {len(ranking.blocks)} runs on {ranking.over}"
+        )
+        # Where all blocks agree Iman and Davenport's F is infinite, however few they are.
+        sure = max(ranking.friedman.p, ranking.friedman.f_p) < 0.05
+        found.append(
+            f"Over {blocks}, the {len(ranking.algorithms)} methods {'differ' if sure else 'cannot be told apart'} "
+            f"(Friedman p = {p_value(ranking.friedman.p)}{_iman_davenport(ranking.friedman)})."
+        )
+    if report.missing or report.failed:
+        found.append(
+            f"{counted(len(report.missing), 'run')} not finished and {counted(len(report.failed), 'run')} failed; "
+            "this report is about the others."
+        )
+    return found
+
+
+def _iman_davenport(test: Friedman) -> str:
+    return "" if math.isinf(test.f) else f", Iman-Davenport p = {p_value(test.f_p)}"
+
+
+def _listed(names: list[str] | tuple[str, ...]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}" if names else "nothing"

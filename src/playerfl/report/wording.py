@@ -1,0 +1,136 @@
+"""The words that every form of a report shares."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from playerfl.report.formats import p_value
+from playerfl.report.paper_arithmetic import Recomputed
+from playerfl.report.ranking import Ranking
+from playerfl.report.report import Report
+from playerfl.report.statistics import RESAMPLES
+from playerfl.report.tables import Table
+
+
+def table_rule(report: Report) -> str:
+    """How to read a cell."""
+    average = "weighted by training examples" if report.choices.client_average == "samples" else "each the same"
+    fair = (
+        "Fairness and incentive are computed in each run; the cell is their median."
+        if report.choices.per_run
+        else "Fairness and incentive are computed from each site’s median over runs."
+    )
+    return (
+        f"A cell is the median over runs of the average over sites ({average}), with its 95 % bootstrap interval and "
+        f"the number of runs. Bold: the best value of a column. ≈: the value lies inside the interval of the best. "
+        f"{fair} Where the task is one of the paper’s, the printed value stands below, whatever these runs’ settings."
+    )
+
+
+def table_ranking(report: Report, table: Table) -> Ranking | None:
+    """The ranking a table shows: over its tasks, or over the runs of the only one."""
+    found = report.rankings[table.name]
+    return next((ranking for ranking in found if (ranking.over == "tasks") == (len(table.tasks) > 1)), None)
+
+
+def printed_value(table: Table, algorithm: str, task: str) -> str:
+    """The paper's cell with its unit: its losses are in hundredths."""
+    printed = table.printed.get((algorithm, task), "").replace("+/-", "±")
+    return f"{printed} ×10⁻²" if printed and table.name == "loss" else printed
+
+
+def paper_title(name: str) -> str:
+    """A printed table's name for people.
+
+    >>> paper_title("incentive_f1"), paper_title("loss")
+    ('Incentive, F1', 'Loss')
+    """
+    words = [{"f1": "F1"}.get(word, word) for word in name.split("_")]
+    words[0] = words[0][0].upper() + words[0][1:]
+    return ", ".join(words)
+
+
+def paper_meaning(table: Recomputed) -> str:
+    """What the comparison of printed and recomputed p-value says."""
+    if table.agrees:
+        return "follows from the printed cells"
+    if table.explained_by_transposing:
+        return (
+            "does not follow; it is what the transposed table gives, with datasets as treatments: "
+            f"p = {p_value(table.transposed.p)}"
+        )
+    return "does not follow, transposed or not"
+
+
+def methods(report: Report) -> list[str]:
+    """What a careful reader asks, one line each."""
+    selections = {str(run.result.experiment["selection"]) for run in report.grid.runs}
+    reported = {
+        "client_best": "each site reports the round with its lowest validation loss",
+        "round_best": "all sites report the round with the lowest validation loss over all of them",
+        "last": "all sites report the last round",
+    }
+    return [
+        f"Selection: {'; '.join(reported[name] for name in sorted(selections))}. A method that tunes after the last "
+        "round reports its tuned model.",
+        "Macro-F1 is over the classes present at a site, in the truth or in the predictions.",
+        f"Intervals: percentile bootstrap over runs, {RESAMPLES:,} resamples, the same each time. One run gives none.",
+        "Fairness is the population variance over sites, of scores between 0 and 1 (losses as they are).",
+        "Incentive is the share of sites strictly better than under both baselines; equal is not better.",
+        "Ranks: the best has 1, ties share the average. Friedman’s test is corrected for ties; its treatments are the "
+        "algorithms.",
+        "A score that is not a number counts as worse than any number.",
+        "Formulas and sources: docs/report.md of playerfl.",
+    ]
+
+
+def run_rows(report: Report) -> list[dict[str, Any]]:
+    """One line for each cell: how many runs, which seeds, which settings."""
+    grid = report.grid
+    found = []
+    for task in grid.tasks:
+        for algorithm in grid.algorithms:
+            results = grid.results(task, algorithm)
+            if not results:
+                continue
+            experiment = next(iter(results.values())).experiment
+            own = {k: v for k, v in experiment["algorithm"].items() if k != "name" and v is not None}
+            found.append(
+                {
+                    "task": task,
+                    "algorithm": algorithm,
+                    "runs": len(results),
+                    "seeds": ranges(sorted(results)),
+                    "rounds": experiment["rounds"],
+                    "rate": f"{experiment['training']['learning_rate']:g}" if "training" in experiment else "",
+                    "settings": ", ".join(f"{key} = {json.dumps(value)}" for key, value in own.items()),
+                }
+            )
+    return found
+
+
+def ranges(numbers: Sequence[int]) -> str:
+    """Numbers in short.
+
+    >>> ranges([0, 1, 2, 5, 7, 8])
+    '0–2, 5, 7–8'
+    """
+    parts: list[list[int]] = []
+    for value in numbers:
+        if parts and value == parts[-1][-1] + 1:
+            parts[-1] = [parts[-1][0], value]
+        else:
+            parts.append([value])
+    return ", ".join("–".join(str(end) for end in part) for part in parts)
+
+
+def software(report: Report) -> str:
+    """What the runs were made with."""
+    found = {}
+    for key in ("playerfl", "torch", "python", "device"):
+        values = sorted({str(run.result.environment[key]) for run in report.grid.runs if key in run.result.environment})
+        if values:
+            found[key] = ", ".join(values)
+    return "Made with " + ", ".join(f"{key} {value}" for key, value in found.items()) + "." if found else ""

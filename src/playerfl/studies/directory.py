@@ -1,0 +1,273 @@
+"""StudyDirectory: the files of a study, written and read here only."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import json
+import re
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+from playerfl.engine.checkpoint import storage_error, write_atomically
+from playerfl.errors import RunDirectoryError
+from playerfl.experiment import Experiment
+from playerfl.locking import DirectoryLock
+from playerfl.results import RunResult
+from playerfl.studies.cell import Cell, cell_of, read_cell
+from playerfl.studies.group import Outcome
+from playerfl.studies.plan import Line, Study
+from playerfl.studies.rates import choose_rate, tuned_loss, validation_losses
+
+Stage = Literal["tuning", "evaluation"]
+_SECONDS_FOR_WORKERS_TO_END = 10.0
+_FOLDERS = ("cells", "failed", "unfinished", "data")
+_FILES = {"study.toml", "software.json", "timings.csv", *_FOLDERS}
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A cell that could not be run, or a line for which no learning rate could be chosen (no seed then)."""
+
+    task: str
+    algorithm: str
+    learning_rate: float | None
+    seed: int | None
+    reason: str
+    key: str | None = None
+
+    def __str__(self) -> str:
+        at = "" if self.seed is None else f", learning rate {self.learning_rate:g}, seed {self.seed}"
+        return f"{self.algorithm} on {self.task}{at}: {self.reason}"
+
+
+class StudyDirectory:
+    """A study and what is done of it. One file a finished run, named by everything that decides its result."""
+
+    def __init__(self, path: Path, study: Study, software: Mapping[str, str], data: Mapping[str, Any]) -> None:
+        """`data`: what is known of the sites of each task, by `data_name`."""
+        self.path = path
+        self.study = study
+        self.software = dict(software)
+        self.data = dict(data)
+        self._lock = DirectoryLock(path)
+
+    @classmethod
+    def open(cls, path: Path | str) -> StudyDirectory:
+        """A study that was begun, as it was last run."""
+        path = Path(path)
+        if not (path / "study.toml").is_file():
+            raise RunDirectoryError(
+                f"there is no study in {path}; start one with  playerfl study FILE.toml --out {path}"
+            )
+        study = Study.from_toml(path / "study.toml")
+        names = {data_name(line.experiment) for line in study.lines}
+        data = {name: _read_json(path / "data" / f"{name}.json") for name in names}
+        return cls(path, study, _read_json(path / "software.json"), data)
+
+    @staticmethod
+    def check_free(path: Path) -> None:
+        """Refuses a place that holds something other than a study."""
+        if path.exists() and not path.is_dir():
+            raise RunDirectoryError(f"{path} is a file; give a directory for --out")
+        strangers = [entry.name for entry in path.iterdir()] if path.is_dir() else []
+        strangers = [name for name in strangers if name not in _FILES and not name.startswith(".")]
+        if strangers and not (path / "study.toml").is_file():
+            raise RunDirectoryError(
+                f"{path} holds files that are not a study's ({min(strangers)}); choose another directory for --out"
+            )
+
+    def begin(self) -> None:
+        """Makes the directory or takes it up, keeps other processes out, and notes what the study is now."""
+        try:
+            for folder in _FOLDERS:
+                (self.path / folder).mkdir(parents=True, exist_ok=True)
+        except OSError as problem:
+            raise storage_error(self.path, problem) from problem
+        self._lock.take()
+        self._await_workers()
+        for left in (*self.path.glob(".*.tmp"), *self.path.glob("*/.*.tmp")):
+            left.unlink(missing_ok=True)
+        write_atomically(self.path / "software.json", _json_bytes(self.software))
+        for name, description in self.data.items():
+            write_atomically(self.path / "data" / f"{name}.json", _json_bytes(description))
+        # Last, because a directory with this file is a study.
+        write_atomically(self.path / "study.toml", self.study.to_toml().encode())
+
+    def _await_workers(self) -> None:
+        """Workers of a killed process may take a moment to notice; they hold `unfinished` until they end."""
+        lock = DirectoryLock(self.path / "unfinished")
+        end = time.monotonic() + _SECONDS_FOR_WORKERS_TO_END
+        while True:
+            try:
+                lock.take()
+            except RunDirectoryError:
+                if time.monotonic() > end:
+                    self._lock.release()
+                    raise
+                time.sleep(0.02)
+            else:
+                lock.release()
+                return
+
+    def end(self) -> None:
+        self._lock.release()
+
+    def cell(self, experiment: Experiment) -> Cell:
+        return cell_of(experiment, self.data[data_name(experiment)], self.software)
+
+    @property
+    def finished(self) -> set[str]:
+        """Keys of the cells that are done, of this study and of earlier settings."""
+        return {file.stem for file in (self.path / "cells").glob("*.safetensors")}
+
+    @property
+    def failed(self) -> set[str]:
+        return {file.stem for file in (self.path / "failed").glob("*.json")}
+
+    def keep(self, cell: Cell, outcome: Outcome, *, beside: int) -> None:
+        """Writes what became of a cell."""
+        failure = self.path / "failed" / f"{cell.key}.json"
+        if outcome.file:
+            write_atomically(self._file(cell.key), outcome.file)
+            self._note_time(cell.key, outcome.seconds, beside)
+            failure.unlink(missing_ok=True)
+        else:
+            told = {
+                "reason": outcome.reason,
+                "experiment": cell.experiment.model_dump(mode="json"),
+                "traceback": outcome.traceback.splitlines(),
+            }
+            write_atomically(failure, _json_bytes(told))
+        (self.path / "unfinished" / f"{cell.key}.safetensors").unlink(missing_ok=True)
+
+    def _file(self, key: str) -> Path:
+        return self.path / "cells" / f"{key}.safetensors"
+
+    def _note_time(self, key: str, seconds: float, beside: int) -> None:
+        """Apart from the cells, so that these are the same bytes whenever they are made."""
+        try:
+            with (self.path / "timings.csv").open("a", newline="", encoding="utf-8") as table:
+                csv.writer(table, lineterminator="\n").writerow((key, f"{seconds:.6f}", beside))
+        except OSError as problem:
+            raise storage_error(self.path / "timings.csv", problem) from problem
+        self.__dict__.pop("_timings", None)
+
+    @cached_property
+    def _timings(self) -> dict[str, dict[str, float]]:
+        file = self.path / "timings.csv"
+        if not file.is_file():
+            return {}
+        with file.open(newline="", encoding="utf-8") as table:
+            # A kill may have cut the last line short; a time that is not known matters little.
+            rows = [row for row in csv.reader(table) if len(row) == 3 and row[2].isdigit()]
+        return {key: {"wall_seconds": float(seconds), "runs_side_by_side": int(n)} for key, seconds, n in rows}
+
+    def result(self, experiment: Experiment) -> RunResult:
+        """One finished run."""
+        key = self.cell(experiment).key
+        path = self._file(key)
+        try:
+            file = path.read_bytes()
+        except OSError as problem:
+            raise RunDirectoryError(f"{path} cannot be read: {problem.strerror or problem}") from problem
+        unknown = {"wall_seconds": float("nan"), "runs_side_by_side": 1}
+        return read_cell(file, self.data[data_name(experiment)], self._timings.get(key, unknown), path)
+
+    def rate_losses(self, line: Line) -> dict[float, float]:
+        """What each rate of a line is judged by, once all of its tuning runs are done or have failed."""
+        finished = self.finished
+
+        def losses(rate: float, seed: int) -> dict[int, float] | None:
+            experiment = line.at(rate, seed)
+            return validation_losses(self.result(experiment)) if self.cell(experiment).key in finished else None
+
+        return {rate: tuned_loss([losses(rate, seed) for seed in line.tuning_seeds]) for rate in line.rates}
+
+    def chosen_rate(self, line: Line) -> float | None:
+        """The rate of the reported runs; None while tuning goes on, or if every rate was infinitely bad."""
+        if len(line.rates) == 1:
+            return line.rates[0]
+        known = self.finished | self.failed
+        if any(self.cell(experiment).key not in known for experiment in line.tuning):
+            return None
+        return choose_rate(self.rate_losses(line))
+
+    @property
+    def chosen_rates(self) -> dict[tuple[str, str], float | None]:
+        """By task and algorithm."""
+        return {(line.task, line.algorithm): self.chosen_rate(line) for line in self.study.lines}
+
+    def results(self, stage: Stage = "evaluation") -> list[RunResult]:
+        """The finished runs: those that are reported, or those that chose the learning rates."""
+        if stage == "evaluation":
+            return [run for line in self.study.lines for run in self.line_results(line, self.chosen_rate(line))]
+        finished = self.finished
+        return [self.result(e) for e in self._experiments(stage) if self.cell(e).key in finished]
+
+    def line_results(self, line: Line, rate: float | None) -> list[RunResult]:
+        """The finished runs of one line with a rate."""
+        finished = self.finished
+        experiments = [] if rate is None else line.evaluation(rate)
+        return [self.result(experiment) for experiment in experiments if self.cell(experiment).key in finished]
+
+    def _experiments(self, stage: Stage) -> Iterable[Experiment]:
+        for line in self.study.lines:
+            rate = self.chosen_rate(line) if stage == "evaluation" else None
+            yield from line.tuning if stage == "tuning" else line.evaluation(rate) if rate is not None else ()
+
+    def missing(self) -> list[Experiment]:
+        """Runs that are neither done nor failed. Those that wait for a learning rate are not known yet."""
+        known = self.finished | self.failed
+        stages: tuple[Stage, ...] = ("tuning", "evaluation")
+        return [e for stage in stages for e in self._experiments(stage) if self.cell(e).key not in known]
+
+    def failures(self, rates: Mapping[tuple[str, str], float | None] | None = None) -> list[Failure]:
+        """What could not be run, and why; give `chosen_rates` if they are at hand."""
+        rates = self.chosen_rates if rates is None else rates
+        finished, failed = self.finished, self.failed
+        found = []
+        for line in self.study.lines:
+            rate = rates[line.task, line.algorithm]
+            for experiment in (*line.tuning, *(line.evaluation(rate) if rate is not None else ())):
+                key = self.cell(experiment).key
+                if key in failed:
+                    reason = _read_json(self.path / "failed" / f"{key}.json")["reason"]
+                    at = experiment.training.learning_rate
+                    found.append(Failure(line.task, line.algorithm, at, experiment.seed, reason, key))
+            if rate is None and all(self.cell(e).key in finished | failed for e in line.tuning):
+                reason = "no learning rate gave a finite validation loss; try smaller ones"
+                found.append(Failure(line.task, line.algorithm, None, None, reason))
+        return found
+
+    @property
+    def num_strangers(self) -> int:
+        """Cells of other settings: kept, and taken up again if the settings come back."""
+        own = {self.cell(e).key for line in self.study.lines for e in line.tuning}
+        own |= {self.cell(e).key for line in self.study.lines for rate in line.rates for e in line.evaluation(rate)}
+        return len(self.finished - own)
+
+
+def data_name(experiment: Experiment) -> str:
+    """A file name for the description of what an experiment stands on: its sites, its model, its trainer."""
+    given = experiment.model_dump_json(include={"task", "data", "trainer", "device", "bn_stats", "tie_policy"})
+    task = re.sub(r"[^\w.-]+", "-", Path(experiment.task).name).strip("-.") or "task"
+    return f"{task}-{hashlib.blake2b(given.encode(), digest_size=4).hexdigest()}"
+
+
+def _json_bytes(content: Mapping[str, Any]) -> bytes:
+    return (json.dumps(content, indent=1) + "\n").encode()
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as problem:
+        raise RunDirectoryError(f"{path} cannot be read: {problem}; run the study again") from problem
+    if not isinstance(content, dict):
+        raise RunDirectoryError(f"{path} does not hold what a study writes there; run the study again")
+    return content

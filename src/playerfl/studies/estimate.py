@@ -1,0 +1,272 @@
+"""How long a study would take: its jobs are counted exactly, a few of them are timed."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from playerfl.data.examples import Examples, TensorExamples
+from playerfl.engine.scheduler import drive, gather
+from playerfl.ground import Ground, Grounds
+from playerfl.layers.sensitivity import Profile
+from playerfl.learning.job import EvalJob, Job, Scores, Trained, TrainJob
+from playerfl.running import limited_threads
+from playerfl.single_run import Run
+from playerfl.studies.campaign import Campaign, LineStatus, Prepared
+from playerfl.studies.cell import software
+from playerfl.studies.directory import StudyDirectory, data_name
+from playerfl.studies.display import duration
+from playerfl.studies.memory import peak, resident
+from playerfl.studies.plan import Line
+from playerfl.studies.processes import available_cores
+
+AnyJob = TypeVar("AnyJob", TrainJob, EvalJob)
+_COUNTED_ROUNDS = (2, 4)
+_TIMED_BATCHES = 3
+_TIMED_ROWS = 512
+_MOST_SECONDS = 0.3
+# Rounds are alike but for the first and the last; what a job does beside training differs by these.
+_Kind = tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What a study has done, what it has to do, and how long that takes."""
+
+    path: Path
+    lines: list[LineStatus]
+    seconds_per_run: list[float]
+    """Of each line, on one core."""
+    workers: int
+    memory: int
+    calibration: float
+    """How long finding this out took."""
+
+    @property
+    def seconds(self) -> float:
+        work = sum(s.left * seconds for s, seconds in zip(self.lines, self.seconds_per_run, strict=True))
+        return work / self.workers
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "directory": str(self.path),
+            "lines": [
+                {
+                    "task": status.line.task,
+                    "algorithm": status.line.algorithm,
+                    "learning_rates": list(status.line.rates),
+                    "tuning": _counts(status, "tuning"),
+                    "evaluation": _counts(status, "evaluation"),
+                    "seconds_per_run": seconds,
+                }
+                for status, seconds in zip(self.lines, self.seconds_per_run, strict=True)
+            ],
+            "runs_left": sum(status.left for status in self.lines),
+            "workers": self.workers,
+            "seconds": self.seconds,
+            "memory_bytes": self.memory,
+        }
+
+
+def _counts(status: LineStatus, stage: Any) -> dict[str, int]:
+    total, done, failed = status.totals[stage], status.done[stage], status.failed[stage]
+    return {"runs": total, "done": done, "failed": failed, "missing": total - done - failed}
+
+
+def estimate(prepared: Prepared, path: Path, workers: int | None = None, *, retry_failed: bool = False) -> Estimate:
+    """Counts the runs of a study, and estimates the time of those that are missing.
+
+    One run of each line is driven through a few rounds by a trainer that only counts, which gives the number of
+    training steps and of scored rows, and the time of everything else. Then a few real steps of every kind are timed,
+    as many models at a time as the study would train together.
+    """
+    since = time.perf_counter()
+    StudyDirectory.check_free(path)
+    directory = StudyDirectory(path, prepared.study, software(), prepared.data)
+    lines = Campaign(directory, prepared, retry_failed=retry_failed).lines
+    seconds: dict[int, float] = {}
+    grounds = Grounds()
+    threads = max(line.experiment.threads for line in prepared.study.lines)
+    with limited_threads(threads):
+        timers: dict[str, _Timer] = {}
+        for number, status in sorted(enumerate(lines), key=lambda pair: data_name(pair[1].line.experiment)):
+            ground = grounds.of(status.line.experiment)
+            together = min(status.together, max(status.totals.values()))
+            timer = timers.setdefault(data_name(status.line.experiment), _Timer(together))
+            seconds[number] = _seconds_of_a_run(status.line, ground, timer)
+    count = workers or max(1, available_cores() // threads)
+    return Estimate(
+        path,
+        lines,
+        [seconds[number] for number in range(len(lines))],
+        count,
+        resident() + count * peak(),
+        time.perf_counter() - since,
+    )
+
+
+def _seconds_of_a_run(line: Line, ground: Ground, timer: _Timer) -> float:
+    """By two runs of a few rounds: what the second has more is what its further rounds cost."""
+    few, more = (_count(line, ground, min(rounds, line.experiment.rounds)) for rounds in _COUNTED_ROUNDS)
+    spent = [count.seconds + timer.seconds(count) for count in (few, more)]
+    if more.rounds == few.rounds:
+        return spent[1]
+    a_round = (spent[1] - spent[0]) / (more.rounds - few.rounds)
+    return spent[1] + a_round * (line.experiment.rounds - more.rounds)
+
+
+@dataclass
+class _Count:
+    """The jobs of a run: how many steps and rows of each kind, and one example of each."""
+
+    rounds: int
+    steps: dict[_Kind, int]
+    rows: int
+    examples: dict[_Kind, list[TrainJob]]
+    scored: list[EvalJob]
+    seconds: float = 0.0
+    """What the run took besides its jobs."""
+
+    def train(self, job: TrainJob) -> Trained:
+        kind = (type(job.optimizer), job.optimizer.inner_steps, job.pull is not None, job.only, job.measure)
+        self.steps[kind] = self.steps.get(kind, 0) + _steps(job)
+        known = self.examples.setdefault(kind, [])
+        if all(other.examples is not job.examples for other in known):
+            known.append(job)
+        for slot in job.optimizer.slots:
+            job.state.setdefault(slot, dict(job.weights))
+        profile = None
+        if job.measure:
+            names = job.learner.layers.names
+            profile = Profile(names, ((1.0,) * len(names),), (len(job.examples),), len(job.examples))
+        return Trained(job.weights, 1.0, profile)
+
+    def evaluate(self, job: EvalJob) -> Scores:
+        self.rows += _rows(job)
+        if len(self.scored) < 16:
+            self.scored.append(job)
+        return {split: dict.fromkeys(("loss", *job.learner.metrics), 1.0) for split in job.splits}
+
+    def run(self, jobs: Sequence[Job]) -> list[Any]:
+        return [self.train(job) if isinstance(job, TrainJob) else self.evaluate(job) for job in jobs]
+
+
+def _steps(job: TrainJob) -> int:
+    return job.epochs * math.ceil(len(job.examples) / job.batch_size)
+
+
+def _rows(job: EvalJob) -> int:
+    return sum(map(len, job.splits.values()))
+
+
+def _count(line: Line, ground: Ground, rounds: int) -> _Count:
+    count = _Count(rounds, {}, 0, {}, [])
+    run = Run(line.experiment.model_copy(update={"rounds": rounds}), ground)
+    since = time.perf_counter()
+    drive(run.rounds(), count.run)
+    count.seconds = time.perf_counter() - since
+    return count
+
+
+class _Timer:
+    """Seconds a step and a scored row take, by trying some, once for each kind."""
+
+    def __init__(self, together: int) -> None:
+        self._together = together
+        self._step: dict[_Kind, float] = {}
+        self._row: float | None = None
+
+    def seconds(self, count: _Count) -> float:
+        for kind, jobs in count.examples.items():
+            if kind not in self._step:
+                self._step[kind] = self._timed([_short(job) for job in self._some(jobs)], _steps)
+        if self._row is None and count.scored:
+            self._row = self._timed([_fewer_rows(job) for job in self._some(count.scored)], _rows)
+        return sum(steps * self._step[kind] for kind, steps in count.steps.items()) + count.rows * (self._row or 0.0)
+
+    def _some(self, jobs: Sequence[AnyJob]) -> Sequence[AnyJob]:
+        """Those of all sites where they are trained together, else one."""
+        return jobs if self._together > 1 else jobs[:1]
+
+    def _timed(self, jobs: Sequence[AnyJob], parts: Callable[[AnyJob], int]) -> float:
+        """Seconds a part (a step, a row) of these jobs takes when as many are done together as the study would."""
+        once = _done(jobs)
+        if once > _MOST_SECONDS:
+            return once / sum(map(parts, jobs))
+        copies = max(1, min(self._together, int(_MOST_SECONDS / once)))
+        return _done([job for job in jobs for _ in range(copies)]) / copies / sum(map(parts, jobs))
+
+
+def _done(jobs: Sequence[Job]) -> float:
+    fresh = [_fresh(job) for job in jobs]
+    since = time.perf_counter()
+    drive(gather([_awaited(job) for job in fresh]))
+    return time.perf_counter() - since
+
+
+async def _awaited(job: Any) -> Any:
+    return await job
+
+
+def _fresh(job: Job) -> Job:
+    """The same job with an optimiser that has seen nothing."""
+    return replace(job, state={}, order=torch.Generator()) if isinstance(job, TrainJob) else job
+
+
+def _short(job: TrainJob) -> TrainJob:
+    return replace(job, epochs=1, examples=_first(job.examples, _TIMED_BATCHES * job.batch_size))
+
+
+def _fewer_rows(job: EvalJob) -> EvalJob:
+    return replace(job, splits={split: _first(part, _TIMED_ROWS) for split, part in job.splits.items()})
+
+
+def _first(examples: Examples, rows: int) -> Examples:
+    if isinstance(examples, TensorExamples) and len(examples) > rows:
+        return examples.rows(torch.arange(rows))
+    return examples
+
+
+def print_estimate(found: Estimate) -> None:
+    """The counts, the time, and how it was found."""
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console = Console(highlight=False, width=120)
+    table = Table(title="Runs: done / failed / missing", title_justify="left")
+    for heading in ("task", "algorithm"):
+        table.add_column(heading, no_wrap=True)
+    for heading in ("learning rates", "tuning", "evaluation", "seconds a run"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for status, seconds in zip(found.lines, found.seconds_per_run, strict=True):
+        tuning, evaluation = (_counts(status, stage) for stage in ("tuning", "evaluation"))
+        table.add_row(
+            escape(status.line.task),
+            escape(status.line.algorithm),
+            str(len(status.line.rates)),
+            _told(tuning) if tuning["runs"] else "",
+            _told(evaluation),
+            f"{seconds:.3g}",
+        )
+    console.print(table)
+    left = sum(status.left for status in found.lines)
+    workers = f"{found.workers} worker{'s' if found.workers > 1 else ''}"
+    console.print(f"{left} runs are missing: about {duration(found.seconds)} on {workers}, ", end="")
+    console.print(f"about {found.memory / 1e9:.1f} GB of memory.")
+    console.print(
+        f"Estimated in {duration(found.calibration)}: training steps and scored rows were counted by driving each "
+        "algorithm through a few rounds with a trainer that only counts; a few real steps of each kind were timed on "
+        "this machine as it is now."
+    )
+
+
+def _told(counts: dict[str, int]) -> str:
+    return f"{counts['done']} / {counts['failed']} / {counts['missing']}"

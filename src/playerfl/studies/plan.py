@@ -1,0 +1,238 @@
+"""Study: which tasks, algorithms, learning rates and seeds, as a strict TOML file and a typed object."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+import tomli_w
+from pydantic import BaseModel, ConfigDict, Field
+
+from playerfl import paper
+from playerfl.algorithms import ALGORITHMS
+from playerfl.errors import ConfigError, one_of
+from playerfl.experiment import Experiment, find_task, merged, read_toml, validated
+from playerfl.studies.rates import paper_grid
+
+PAPER_ALGORITHMS = (
+    "local", "fedavg", "fedprox", "pfedme", "ditto", "local_adaptation", "fedper", "fedrep", "fedbabu", "fedlp",
+    "fedlama", "pfedla", "player_fl", "player_fl_random", "player_fl_minus_1", "player_fl_plus_1",
+)  # fmt: skip
+"""The methods the paper compares, and the two that its own is closest to."""
+_GROUPS: dict[str, Sequence[str]] = {"paper": PAPER_ALGORITHMS, "all": tuple(ALGORITHMS)}
+_FIRST_TUNING_SEED = 1001
+_OF_THE_STUDY = ("task", "algorithm", "seed")
+
+
+class Study(BaseModel):
+    """What is compared with what. `resolve` reads it; every name is then known and every value allowed."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: str
+    tasks: list[dict[str, Any]]
+    """Each with its `name` and settings of its own."""
+    algorithms: list[dict[str, Any]]
+    """Each with its `name`, hyper-parameters, and `learning_rates` of its own."""
+    learning_rates: list[float] | Literal["paper"] | None = None
+    """What is tried; "paper" for the task's printed grid; where it is not given, the task's own rates are taken."""
+    seeds: list[int] = Field(default_factory=lambda: list(range(1, 6)))
+    """Of the runs that are reported; a number n stands for 1 to n."""
+    tuning_seeds: list[int] = Field(default_factory=lambda: [1001, 1002, 1003])
+    """Of the runs that choose a rate; a number n stands for 1001 to 1000 + n."""
+    settings: dict[str, Any] = Field(default_factory=dict)
+    """Of every run: whatever an experiment file can say but task, algorithm and seed."""
+    keep_weights: bool = False
+    """Whether every site's model is kept with each run."""
+    seeds_per_group: int | Literal["auto"] = "auto"
+    """How many runs a worker trains side by side; no result depends on it."""
+    checkpoint_seconds: float = Field(30.0, ge=0)
+    """How often a run under way is kept, so that a kill costs no more than this."""
+
+    @classmethod
+    def resolve(cls, given: Mapping[str, Any]) -> Study:
+        """Refuses what is unknown or not allowed, in one sentence."""
+        table = dict(given)
+        for key in ("name", "tasks", "algorithms"):
+            if key not in table:
+                raise ConfigError(f"{key} is missing in the study; for example {key} = {_EXAMPLES[key]}")
+        if not isinstance(table["name"], str) or not re.fullmatch(r"\w[\w.-]*", table["name"]):
+            raise ConfigError(f"name = {table['name']!r} must be letters, digits, '.', '-' and '_', like \"heart\"")
+        table["tasks"] = _named_tables("tasks", table["tasks"])
+        table["algorithms"] = _algorithm_tables(table["algorithms"])
+        if "learning_rates" in table:
+            table["learning_rates"] = _rates(table["learning_rates"], "learning_rates")
+        for key, first in (("seeds", 1), ("tuning_seeds", _FIRST_TUNING_SEED)):
+            if key in table:
+                table[key] = _seeds(key, table[key], first)
+        _check_group_size(table.get("seeds_per_group", "auto"))
+        study = validated(cls, table, "")
+        study._check_settings()
+        both = sorted(set(study.seeds) & set(study.tuning_seeds))
+        if both:
+            raise ConfigError(
+                f"seed {both[0]} is in seeds and in tuning_seeds; rates must be chosen on other seeds than are reported"
+            )
+        _ = study.lines
+        return study
+
+    @classmethod
+    def from_toml(cls, path: Path) -> Study:
+        return cls.resolve(read_toml(path))
+
+    def to_toml(self) -> str:
+        """The resolved file: reading it back gives the same study."""
+        return tomli_w.dumps(self.model_dump(mode="json", exclude_none=True))
+
+    def _check_settings(self) -> None:
+        for where, table in (("settings", self.settings), *((f"task {t['name']}", t) for t in self.tasks)):
+            for key in _OF_THE_STUDY:
+                if key in table:
+                    raise ConfigError(f"{key} does not belong into [{where}]: the study itself says it")
+            rate = (
+                table.get("training", {}).get("learning_rate") if isinstance(table.get("training"), Mapping) else None
+            )
+            if rate is not None and self.learning_rates is not None:
+                raise ConfigError(f"give learning_rates or training.learning_rate = {rate} in [{where}], not both")
+
+    @cached_property
+    def lines(self) -> tuple[Line, ...]:
+        """One for each task and algorithm, in the order of the file."""
+        tasks = _labels("task", self.tasks)
+        algorithms = _labels("algorithm", self.algorithms)
+        return tuple(
+            self._line(task, tasks[i], algorithm, algorithms[j])
+            for i, task in enumerate(self.tasks)
+            for j, algorithm in enumerate(self.algorithms)
+        )
+
+    def _line(self, task: Mapping[str, Any], task_label: str, algorithm: Mapping[str, Any], label: str) -> Line:
+        own = {key: value for key, value in task.items() if key != "name"}
+        options = {key: value for key, value in algorithm.items() if key != "learning_rates"}
+        settings = merged(merged(self.settings, own), {"task": task["name"], "algorithm": options})
+        experiment = Experiment.resolve(settings)
+        tried = algorithm.get("learning_rates", self.learning_rates)
+        rates = _grid(tried, experiment)
+        tuning = self.tuning_seeds if len(rates) > 1 else []
+        if len(rates) > 1 and not tuning:
+            raise ConfigError(f"{len(rates)} learning rates need tuning_seeds to choose among them; give at least 1")
+        return Line(task_label, label, experiment, tuple(rates), tuple(tuning), tuple(self.seeds))
+
+
+@dataclass(frozen=True)
+class Line:
+    """One task and one algorithm: the rates that are tried, the seeds, and everything else in `experiment`."""
+
+    task: str
+    algorithm: str
+    experiment: Experiment
+    rates: tuple[float, ...]
+    tuning_seeds: tuple[int, ...]
+    seeds: tuple[int, ...]
+
+    def at(self, rate: float, seed: int) -> Experiment:
+        """The run with this rate and seed."""
+        training = self.experiment.training.model_copy(update={"learning_rate": rate})
+        return self.experiment.model_copy(update={"training": training, "seed": seed})
+
+    @property
+    def tuning(self) -> list[Experiment]:
+        """The runs that decide on the rate; none where there is only one."""
+        return [self.at(rate, seed) for rate in self.rates for seed in self.tuning_seeds]
+
+    def evaluation(self, rate: float) -> list[Experiment]:
+        """The runs that are reported."""
+        return [self.at(rate, seed) for seed in self.seeds]
+
+
+_EXAMPLES = {"name": '"heart"', "tasks": '["heart"]', "algorithms": '["local", "fedavg", "player_fl"]'}
+
+
+def _named_tables(key: str, given: Any) -> list[dict[str, Any]]:
+    if isinstance(given, str | Mapping):
+        given = [given]
+    if not isinstance(given, list | tuple) or not given:
+        raise ConfigError(f"{key} = {given!r} must be a list of names or tables, like {_EXAMPLES[key]}")
+    tables = []
+    for entry in given:
+        table = {"name": entry} if isinstance(entry, str) else entry
+        if not isinstance(table, Mapping) or not isinstance(table.get("name"), str):
+            raise ConfigError(f"{entry!r} in {key} must be a name, or a table with a name")
+        tables.append(dict(table))
+    return tables
+
+
+def _algorithm_tables(given: Any) -> list[dict[str, Any]]:
+    if isinstance(given, str):
+        if given not in (*_GROUPS, *ALGORITHMS):
+            raise ConfigError(one_of(given, (*_GROUPS, *ALGORITHMS), "algorithms"))
+        given = _GROUPS.get(given, [given])
+    tables = _named_tables("algorithms", given)
+    for table in tables:
+        if "learning_rates" in table:
+            table["learning_rates"] = _rates(table["learning_rates"], f"learning_rates of {table['name']}")
+    return tables
+
+
+def _rates(given: Any, where: str) -> list[float] | str:
+    if given == "paper":
+        return "paper"
+    values = given if isinstance(given, list | tuple) else [given]
+    numbers = [v for v in values if isinstance(v, int | float) and not isinstance(v, bool)]
+    if not values or len(numbers) < len(values) or not all(math.isfinite(v) and v > 0 for v in numbers):
+        raise ConfigError(f'{where} = {given!r} must be "paper" or a list of numbers above 0, like [0.01, 0.001]')
+    if len(set(numbers)) < len(numbers):
+        raise ConfigError(f"{where} = {given!r} has a rate twice; give each once")
+    return [float(v) for v in numbers]
+
+
+def _grid(tried: Any, experiment: Experiment) -> list[float]:
+    if tried is None:
+        return [experiment.training.learning_rate]
+    if tried != "paper":
+        return list(tried)
+    printed = find_task(experiment.task).paper
+    if printed is None:
+        known = ", ".join(sorted(paper.facts()["datasets"]))
+        raise ConfigError(
+            f"the paper prints no learning rates for {experiment.task!r} (only for {known}); give a list of them"
+        )
+    return paper_grid(printed, experiment.algorithm["name"])
+
+
+def _seeds(key: str, given: Any, first: int) -> list[int]:
+    if isinstance(given, int) and not isinstance(given, bool) and given >= 0:
+        given = range(first, first + given)
+    seeds = list(given) if isinstance(given, list | tuple | range) else None
+    if seeds is None or not all(isinstance(s, int) and not isinstance(s, bool) and s >= 0 for s in seeds):
+        raise ConfigError(f"{key} = {given!r} must be a number of seeds, or a list of whole numbers from 0 up")
+    if len(set(seeds)) < len(seeds):
+        raise ConfigError(f"{key} has a seed twice; give each once")
+    if key == "seeds" and not seeds:
+        raise ConfigError("seeds is empty; give at least 1")
+    return seeds
+
+
+def _check_group_size(given: Any) -> None:
+    if given != "auto" and (not isinstance(given, int) or isinstance(given, bool) or given < 1):
+        raise ConfigError(f'seeds_per_group = {given!r} must be "auto" or a whole number from 1 up')
+
+
+def _labels(what: str, tables: Sequence[Mapping[str, Any]]) -> list[str]:
+    """A name for each: its own, or with its settings where two have the same."""
+    names = [table["name"] for table in tables]
+
+    def label(table: Mapping[str, Any]) -> str:
+        told = [f"{key}={value}" for key, value in table.items() if key != "name"]
+        return " ".join([table["name"], *told]) if names.count(table["name"]) > 1 else str(table["name"])
+
+    found = [label(table) for table in tables]
+    twice = next((name for name in found if found.count(name) > 1), None)
+    if twice is not None:
+        raise ConfigError(f"{what} {twice!r} is in the study twice; give each once, or with other settings")
+    return found

@@ -1,0 +1,126 @@
+"""`playerfl study`: many runs, on every core, continued where they stopped."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from playerfl.studies.campaign import Prepared
+    from playerfl.studies.conduct import StudyResult
+    from playerfl.studies.plan import Study
+
+STUDY_EXAMPLES = """
+[bold]Examples[/bold]
+
+  playerfl study experiments/digits.toml
+
+  playerfl study experiments/heart.toml --dry-run
+
+  playerfl study experiments/heart.toml --workers 8 --out runs/heart
+
+  playerfl study runs/heart --retry-failed
+
+  playerfl study experiments/heart.toml --backend ray --ray-address auto
+"""
+
+
+def study(
+    file: Annotated[Path, typer.Argument(metavar="FILE")],
+    out: Annotated[Path | None, typer.Option(help="Study directory; runs/NAME if not given.")] = None,
+    workers: Annotated[
+        int | None, typer.Option(help="Worker processes; one for each core if not given.", min=1)
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Count the runs and estimate the time, run nothing.")
+    ] = False,
+    retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Run the failed runs again.")] = False,
+    backend: Annotated[str, typer.Option(help="processes, ray or serial (in this process).")] = "processes",
+    ray_address: Annotated[
+        str | None, typer.Option(help="Of a Ray cluster; without it, Ray is started on this machine.")
+    ] = None,
+    data_dir: Annotated[
+        Path | None, typer.Option(help="Where dataset files are; $PLAYERFL_DATA or your cache if not given.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Results as JSON on stdout.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
+) -> None:
+    """Run tasks x algorithms x learning rates x seeds: whatever of it is not there yet.
+
+    FILE is a study file (TOML), or the directory of a study that was begun. Interrupted or killed, the same command
+    goes on. Ends with exit code 1 if some runs failed.
+    """
+    from playerfl.data.directory import use_data_directory
+    from playerfl.studies.campaign import prepare
+    from playerfl.studies.conduct import conduct, read_study, result_of
+    from playerfl.studies.display import shown_study
+
+    plan, path = read_study(file, out)
+    with use_data_directory(data_dir):
+        prepared = prepare(plan)
+        if dry_run:
+            _estimate(prepared, path, workers, retry_failed=retry_failed, as_json=as_json)
+            return
+        try:
+            with shown_study(quiet=quiet) as watch:
+                directory = conduct(
+                    prepared,
+                    path,
+                    watch,
+                    workers=workers,
+                    backend=backend,
+                    ray_address=ray_address,
+                    retry_failed=retry_failed,
+                    data_dir=data_dir,
+                )
+        except KeyboardInterrupt:
+            _say(f"interrupted; what is finished is kept: continue with  playerfl study {path}")
+            sys.exit(130)
+    result = result_of(directory)
+    _show(plan, result, directory.num_strangers, as_json=as_json)
+    if result.failures:
+        raise typer.Exit(1)
+
+
+def _say(line: str) -> None:
+    typer.echo(line, err=True)
+
+
+def _show(plan: Study, result: StudyResult, strangers: int, *, as_json: bool) -> None:
+    from playerfl.report.comparison import without_nan
+    from playerfl.studies.display import medians, print_medians
+
+    rows = medians(result)
+    if as_json:
+        found = {
+            "study": plan.name,
+            "directory": str(result.path),
+            "results": rows,
+            "failures": [vars(failure) for failure in result.failures],
+        }
+        typer.echo(json.dumps(without_nan(found), indent=1))
+    else:
+        print_medians(rows)
+    for note in dict.fromkeys(note for run in result.results for note in run.data["notes"]):
+        _say(f"note: {note}")
+    for failure in result.failures:
+        _say(f"failed: {failure}")
+    if result.failures:
+        _say(f"try those again with  playerfl study {result.path} --retry-failed")
+    if strangers:
+        _say(f"{strangers} finished runs of other settings are kept")
+    _say(f"results: {result.path}")
+
+
+def _estimate(prepared: Prepared, path: Path, workers: int | None, *, retry_failed: bool, as_json: bool) -> None:
+    from playerfl.studies.estimate import estimate, print_estimate
+
+    found = estimate(prepared, path, workers, retry_failed=retry_failed)
+    if as_json:
+        typer.echo(json.dumps(found.as_json(), indent=1))
+    else:
+        print_estimate(found)

@@ -1,0 +1,40 @@
+"""Rank correlation against scipy, and its interval."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from playerfl.analysis.correlation import correlate, spearman
+
+NUMBERS = st.lists(st.floats(-5, 5).map(lambda x: round(x, 1)), min_size=4, max_size=4)
+
+
+@settings(max_examples=30, deadline=None)
+@given(NUMBERS, NUMBERS)
+def test_it_is_scipys(left: list[float], right: list[float]) -> None:
+    from scipy.stats import spearmanr
+
+    found = spearman(left, right)
+    if len(set(left)) > 1 and len(set(right)) > 1:
+        assert found == pytest.approx(spearmanr(left, right).statistic, abs=1e-9)
+    else:
+        assert math.isnan(found)
+
+
+def test_unknown_layers_are_left_out() -> None:
+    assert spearman([1, 2, 3, 4], [3, 2, 1, math.nan]) == -1.0
+    assert math.isnan(spearman([1, 2], [1, 2]))
+
+
+def test_the_interval_spans_the_curves() -> None:
+    found = correlate({i: ([1, 2, 3], [1, 2, 3] if i % 2 else [3, 2, 1]) for i in range(20)})
+    assert found is not None
+    assert found.value == 0.0
+    assert found.low == pytest.approx(-0.44, abs=0.07)  # ± 1.96 / √20
+    assert found.high == pytest.approx(0.44, abs=0.07)
+    assert (found.curves, found.layers) == (20, 3)
+    assert correlate({0: ([1, 1, 1], [1, 2, 3])}) is None

@@ -1,0 +1,51 @@
+"""A real browser for tests: Debian's Chromium, driven by Playwright. Nothing is downloaded."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+_NAMES = ("chromium", "chromium-browser", "google-chrome")
+_HOW = "needs a browser: apt-get install chromium, or set PLAYERFL_CHROMIUM to one that is there"
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Any]:
+    playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright: pip install 'playerfl[dev]'")
+    path = os.environ.get("PLAYERFL_CHROMIUM") or next((p for name in _NAMES if (p := shutil.which(name))), None)
+    if path is None:
+        pytest.skip(_HOW)
+    with playwright.sync_playwright() as driver:
+        # Chromium's sandbox refuses to run as root; the pages are our own.
+        started = driver.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        yield started
+        started.close()
+
+
+class Opened:
+    """A page that has been opened from a file, and everything it complained or asked for."""
+
+    def __init__(self, browser: Any, file: Path, width: int = 1280, height: int = 900) -> None:
+        self.complaints: list[str] = []
+        self.requests: list[str] = []
+        self.page = browser.new_page(viewport={"width": width, "height": height})
+        self.page.on("console", lambda told: self.complaints.append(f"{told.type}: {told.text}"))
+        self.page.on("pageerror", lambda problem: self.complaints.append(str(problem)))
+        self.page.on("dialog", lambda dialog: (self.complaints.append(f"dialog: {dialog.message}"), dialog.dismiss()))
+        self.page.on("request", lambda request: self.requests.append(request.url))
+        self.page.goto(file.as_uri())
+
+    def text(self, selector: str) -> str:
+        return str(self.page.locator(selector).inner_text())
+
+    def run(self, script: str, argument: Any = None) -> Any:
+        return self.page.evaluate(script, argument)
+
+    @property
+    def asked_the_network(self) -> list[str]:
+        return [url for url in self.requests if not url.startswith(("file:", "data:"))]

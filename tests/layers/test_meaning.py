@@ -1,0 +1,118 @@
+"""What a cut means, and the same cut in the words of other frameworks."""
+
+from __future__ import annotations
+
+import re
+
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from playerfl.layers.export import exclusion_regex, export_cut
+from playerfl.layers.layer_map import LayerMap
+from playerfl.layers.meaning import Meaning, cut_meaning
+
+
+def meaning_of(model: nn.Module, cut: int, **policies: str) -> Meaning:
+    return cut_meaning(model, LayerMap.of(model, **policies), cut)  # type: ignore[arg-type]
+
+
+def normed() -> nn.Module:
+    return nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3), nn.Linear(3, 3), nn.BatchNorm1d(3), nn.Linear(3, 1))
+
+
+def test_bytes_are_those_a_run_counts() -> None:
+    import playerfl
+    from federations import QUICK, task
+
+    result = playerfl.run(task("batch norm"), "player_fl", rounds=3, settings=QUICK)
+    cut = result.cut
+    assert cut is not None
+    expected = meaning_of(result.build_model(), cut.index).bytes_per_round
+    fits = [row for row in result.traffic_rows if row[0] == 1 and "fit" in str(row[2])]
+    assert {int(row[3]) for row in fits} == {int(row[4]) for row in fits} == {expected}
+
+
+def test_statistics_count_in_bytes_but_not_in_parameters() -> None:
+    meaning = meaning_of(normed(), 1)
+    # 9 weights + 6 of the norm; besides two statistics of 3 numbers and an 8-byte counter.
+    assert meaning.federated_parameters == 15
+    assert meaning.bytes_per_round == 15 * 4 + 6 * 4 + 8
+    assert meaning_of(normed(), 1, statistics="local").bytes_per_round == 15 * 4
+    assert 0 < meaning.private_share < 1
+
+
+def test_norms_on_both_sides_are_warned_about() -> None:
+    assert "batch-norm statistics lie on both sides of the cut" in meaning_of(normed(), 1).warnings[0]
+    assert meaning_of(normed(), 2).warnings == ()
+    assert meaning_of(normed(), 1, statistics="local").warnings == ()
+
+
+def test_a_norm_torn_apart_by_its_declaration_is_warned_about() -> None:
+    class Torn(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.norm, self.last = nn.Linear(2, 3), nn.BatchNorm1d(3), nn.Linear(3, 1)
+
+        def layer_groups(self) -> list[tuple[str, list[str]]]:
+            return [
+                ("first", ["first.weight", "first.bias", "norm.running_mean", "norm.running_var"]),
+                ("last", ["norm.num_batches_tracked", "norm.weight", "norm.bias", "last.weight", "last.bias"]),
+            ]
+
+    assert "the batch norm norm has its weights and its statistics on both sides" in meaning_of(Torn(), 1).warnings
+
+
+class Tied(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(5, 4)
+        self.middle = nn.Linear(4, 4)
+        self.out = nn.Linear(4, 5, bias=False)
+        self.out.weight = self.embed.weight
+
+
+def test_both_names_of_a_tied_tensor_are_exported() -> None:
+    meaning = meaning_of(Tied(), 1)
+    assert meaning.federated_keys == ("embed.weight", "out.weight")
+    assert "embed.weight is used by embed and out, on both sides of the cut" in meaning.warnings
+
+
+def test_frozen_parameters_never_travel() -> None:
+    model = normed()
+    model[0].requires_grad_(False)
+    meaning = meaning_of(model, 2)
+    assert meaning.frozen_parameters == 9
+    assert "0.weight" in meaning.private_keys
+    assert "1.running_mean" in meaning.federated_keys
+
+
+def test_exports_exchange_exactly_the_federated_keys() -> None:
+    meaning = meaning_of(normed(), 1)
+    exported = export_cut(meaning)
+    pattern = re.compile(exported["nvflare_exclude_vars"])
+    left = [key for key in normed().state_dict() if not pattern.search(key)]
+    assert left == exported["fl4health_layers_to_transfer"] == exported["flower_state_dict_keys"]
+    ours, theirs = normed(), normed()
+    part = {key: theirs.state_dict()[key] for key in exported["flower_state_dict_keys"]}
+    ours.load_state_dict(part, strict=False)
+    assert torch.equal(ours.state_dict()["0.weight"], theirs.state_dict()["0.weight"])
+    assert not torch.equal(ours.state_dict()["4.weight"], theirs.state_dict()["4.weight"])
+
+
+KEYS = st.lists(
+    st.lists(st.sampled_from(["fc1", "fc10", "a+b", "x", "weight"]), min_size=1, max_size=3).map(".".join),
+    unique=True, max_size=8,
+)  # fmt: skip
+
+
+@given(KEYS, st.integers(0, 8))
+def test_the_regex_finds_what_is_excluded_and_nothing_else(keys: list[str], cut: int) -> None:
+    kept, excluded = keys[:cut], keys[cut:]
+    pattern = exclusion_regex(excluded, kept)
+    assert bool(pattern) == bool(excluded)
+    for key in excluded:
+        assert re.search(pattern, key)
+    for key in kept:
+        assert not pattern or not re.search(pattern, key)

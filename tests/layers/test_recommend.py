@@ -1,0 +1,222 @@
+"""The evidence for a cut, from stored scores alone."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from playerfl.errors import LayerError
+from playerfl.layers.recommend import recommend
+from playerfl.layers.sensitivity import Profile
+from playerfl.layers.split import SplitRule, transition_point
+
+LAYERS = ("a", "b", "c", "d")
+CLEAR = ((1.0, 0.5, 40.0, 60.0), (1.1, 0.6, 44.0, 50.0), (0.9, 0.4, 42.0, 70.0))
+
+
+def site(*rows: tuple[float, ...], sizes: tuple[int, ...] | None = None, weigh: bool = False) -> Profile:
+    return Profile(LAYERS[: len(rows[0])], rows, sizes or (8,) * len(rows), 8 * len(rows), weigh)
+
+
+def scaled(profile: Profile, factor: float) -> Profile:
+    return site(*(tuple(factor * value for value in row) for row in profile.batches))
+
+
+def test_a_jump_that_everybody_sees_is_clear() -> None:
+    found = recommend({"north": site(*CLEAR), "south": scaled(site(*CLEAR), 2.0)})
+    assert found.cut.federated == ("a", "b")
+    assert found.verdict == "clear"
+    assert found.doubts == ()
+    assert found.agreement == 1.0
+    assert found.without_site == found.site_alone == {"north": 2, "south": 2}
+    assert found.dominating is None
+    assert found.rules == {"layer_ratio": 2, "cumulative_ratio": 2, "max_jump": 2}
+
+
+@given(
+    st.lists(st.just(0.0) | st.floats(1e-6, 100.0), min_size=2, max_size=6).filter(any),
+    st.sampled_from(["layer_ratio", "cumulative_ratio"]),
+    st.floats(1.0, 50.0),
+    st.floats(1.0, 50.0),
+)
+def test_the_staircase_of_thresholds_is_what_the_rule_gives(
+    values: list[float], rule: SplitRule, used: float, asked: float
+) -> None:
+    """No scanning: every threshold's cut can be read off the steps of any other threshold's recommendation."""
+    names = [str(i) for i in range(len(values))]
+    profile = Profile(tuple(names), (tuple(values),), (8,), 8)
+    found = recommend(profile, rule=rule, threshold=used, resamples=0)
+    (step,) = [step for step in found.thresholds if step.low <= asked < step.high]
+    assert step.cut == transition_point(dict(zip(names, values, strict=True)), rule, asked).index
+    low, high = found.interval or (math.nan, math.nan)
+    assert low <= used < high
+
+
+def test_the_interval_ends_at_the_ratios() -> None:
+    found = recommend(site((1.0, 2.0, 40.0, 10.0)))
+    assert found.interval == (2.0, 20.0)
+    assert [(step.low, step.high, step.cut) for step in found.thresholds] == [
+        (0.0, 2.0, 1), (2.0, 20.0, 2), (20.0, math.inf, 4),
+    ]  # fmt: skip
+
+
+def test_the_next_best_cut_needs_the_least_change() -> None:
+    near_below = recommend(site((1.0, 3.0, 60.0, 10.0)))
+    assert near_below.next_best is not None
+    assert near_below.next_best.cut == 1
+    assert "below 3" in near_below.next_best.reason
+    near_above = recommend(site((1.0, 0.1, 0.5, 10.0)))
+    assert near_above.next_best is not None
+    assert near_above.next_best.cut == 3
+    by_jump = recommend(site((1.0, 0.1, 0.5, 10.0)), rule="max_jump")
+    assert (by_jump.cut.index, by_jump.next_best and by_jump.next_best.cut) == (3, 2)
+    assert by_jump.interval is None
+
+
+@pytest.mark.parametrize("rule", ["layer_ratio", "cumulative_ratio", "max_jump"])
+def test_a_flat_profile_is_no_clear_transition(rule: SplitRule) -> None:
+    threshold = 10.0 if rule != "max_jump" else None
+    found = recommend({"x": site(*[(1.0, 1.1, 0.9, 1.2)] * 3)}, rule=rule, threshold=threshold)
+    assert found.verdict == "no clear transition"
+
+
+def test_batches_that_disagree_raise_a_doubt() -> None:
+    noisy = site((1.0, 0.1, 30.0, 30.0), (1.0, 9.0, 30.0, 60.0), (1.0, 0.1, 30.0, 30.0), (1.0, 5.0, 30.0, 60.0))
+    found = recommend({"x": noisy}, threshold=3.5)
+    assert found.bootstrap.keys() == {1, 2}
+    assert sum(found.bootstrap.values()) == pytest.approx(1.0)
+    assert found.verdict == "doubtful"
+    assert any("of resampled batches give this cut" in doubt for doubt in found.doubts)
+
+
+def test_the_bootstrap_is_the_same_every_time_and_measures_chance() -> None:
+    noisy = site(*[(1.0, 0.1 if i % 2 else 7.0, 30.0, 60.0) for i in range(8)])
+    first, again, other = (recommend(noisy, seed=seed).bootstrap for seed in (0, 0, 1))
+    assert first == again
+    assert first != other
+    # The mean of b is above 3.5 where more than half of the eight batches drawn are loud: 1 - P(Bin(8, ½) ≤ 3) …
+    loud_needed = next(k for k in range(9) if (k * 7.0 + (8 - k) * 0.1) / 8 > 3.5)
+    expected = sum(math.comb(8, k) for k in range(loud_needed, 9)) / 2**8
+    assert recommend(noisy, resamples=4000).bootstrap[1] == pytest.approx(expected, abs=0.03)
+
+
+def test_batches_are_resampled_with_their_weights() -> None:
+    weighed = site((1.0, 0.1, 30.0, 60.0), (1.0, 9.0, 30.0, 60.0), sizes=(1000, 1), weigh=True)
+    assert recommend(weighed).bootstrap[2] == pytest.approx(0.75, abs=0.05)
+
+
+def test_one_measurement_cannot_be_resampled() -> None:
+    found = recommend({"x": site((1.0, 0.1, 30.0, 60.0))})
+    assert found.bootstrap == {}
+    assert found.agreement is None
+    assert found.verdict == "clear"
+
+
+def test_a_site_that_supplies_nearly_everything_is_named() -> None:
+    found = recommend({"loud": scaled(site(*CLEAR), 100.0), "quiet": site(*CLEAR)})
+    assert found.dominating == "loud"
+    assert found.verdict == "doubtful"
+    assert any("loud alone supplies 99%" in doubt for doubt in found.doubts)
+
+
+def test_a_site_without_which_the_cut_moves_is_named() -> None:
+    early = site(*[(1.0, 30.0, 30.0, 30.0)] * 3)
+    late = site(*[(1.0, 1.0, 1.0, 9.0)] * 3)
+    found = recommend({"early": early, "late": late, "other": late})
+    assert found.cut.index == 1
+    assert found.without_site["early"] == 3
+    assert found.dominating == "early"
+    assert any("without early the cut would be after 3 layers" in doubt for doubt in found.doubts)
+    assert found.site_alone == {"early": 1, "late": 3, "other": 3}
+
+
+def test_seeds_are_compared_and_pooled() -> None:
+    first, second = {"x": site(*CLEAR)}, {"x": site(*[(1.0, 40.0, 40.0, 40.0)] * 3)}
+    found = recommend([first, second])
+    assert found.by_seed == (2, 1)
+    assert any("seeds disagree: they cut after 2, 1 layers" in doubt for doubt in found.doubts)
+    assert found.importance["x"]["b"] == pytest.approx((0.5 + 0.6 + 0.4 + 120.0) / 6)
+
+
+def test_normalisations_that_disagree_raise_a_doubt() -> None:
+    loud, quiet = site(*[(1e3, 1e3, 1e3, 9e4)] * 2), site(*[(1.0, 50.0, 50.0, 50.0)] * 2)
+    found = recommend({"loud": loud, "quiet": quiet})
+    assert found.normalisations["none"] == 3
+    assert found.normalisations["first_layer"] == 1
+    assert any("relative to its first layer the cut would be after 1" in doubt for doubt in found.doubts)
+
+
+def test_a_close_call_is_a_doubt() -> None:
+    found = recommend({"x": site(*[(1.0, 1.0, 3.6, 9.0)] * 3)})
+    assert any("within 10 % of the threshold 3.5" in doubt for doubt in found.doubts)
+
+
+def test_rules_that_cut_elsewhere_are_a_caveat_not_a_doubt() -> None:
+    found = recommend({"x": site(*[(1.0, 1.0, 10.0, 1000.0)] * 3)})
+    assert found.verdict == "clear"
+    assert found.caveats == ("other rules would cut elsewhere: cumulative_ratio after 1, max_jump after 3",)
+
+
+def test_json_says_everything_and_is_json() -> None:
+    net = nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 1))
+    profile = Profile(("0", "1"), ((1.0, 9.0),), (8,), 8)
+    content = json.loads(json.dumps(recommend({"x": profile.to_json()}, net).to_json(), allow_nan=False))
+    assert content["cut"]["federated"] == ["0"]
+    assert content["threshold_interval"] == [0.0, 9.0]
+    assert content["meaning"]["bytes_per_round"] == 36
+    assert content["export"]["flower_state_dict_keys"] == ["0.weight", "0.bias"]
+    assert recommend(profile, threshold=100.0).to_json()["threshold_interval"] == [9.0, None]
+
+
+def test_layers_are_matched_to_the_model_by_name() -> None:
+    net = nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 1))
+    backwards = Profile(("1", "0"), ((1.0, 9.0),), (8,), 8)
+    found = recommend(backwards, net)
+    assert found.meaning is not None
+    assert found.meaning.federated_keys == ("1.weight", "1.bias")
+    with pytest.raises(LayerError, match="give the model that was measured"):
+        recommend(Profile(("x", "y"), ((1.0, 9.0),), (8,), 8), net)
+
+
+def test_a_site_without_usable_scores_is_left_out_of_the_evidence() -> None:
+    found = recommend({"ok": site(*CLEAR), "nan": site((math.nan, 1.0, 1.0, 1.0)), "also": site(*CLEAR)})
+    assert found.without_site.keys() == {"ok", "also"}
+    assert any("nan is left out" in warning for warning in found.cut.warnings)
+
+
+@pytest.mark.parametrize(
+    ("profiles", "sentence"),
+    [
+        ({}, "there are no layer scores"),
+        ([], "there are no layer scores"),
+        ({"x": {"batches": [[1.0]]}}, "x: these are not a site's layer scores"),
+        ({"x": 3}, "x: a Profile is needed"),
+        (
+            {"x": {"layers": ["a"], "batches": [[1.0, 2.0]], "batch_sizes": [1], "num_examples": 1}},
+            "one number a layer",
+        ),
+        ({"x": site((1.0, 2.0)), "y": site((1.0, 2.0, 3.0))}, "y scores other layers than x"),
+        ([{"x": site((1.0, 2.0))}, {"y": site((1.0, 2.0))}], "every seed needs the same sites"),
+    ],
+    ids=["no sites", "no seeds", "half a profile", "a number", "ragged", "other layers", "other sites"],
+)
+def test_what_is_no_profile_is_refused(profiles: object, sentence: str) -> None:
+    with pytest.raises(LayerError, match=sentence):
+        recommend(profiles)  # type: ignore[arg-type]
+
+
+def test_a_fixed_rule_is_refused() -> None:
+    with pytest.raises(LayerError, match="needs no evidence"):
+        recommend(site(*CLEAR), rule="fixed")
+    with pytest.raises(LayerError, match="resamples must be at least 0"):
+        recommend(site(*CLEAR), resamples=-1)
+
+
+def test_a_single_layer_has_no_transition() -> None:
+    found = recommend(Profile(("only",), ((1.0,),), (8,), 8))
+    assert (found.cut.index, found.verdict) == (1, "no clear transition")

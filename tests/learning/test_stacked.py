@@ -1,0 +1,311 @@
+"""The stacked trainer is the plain loop, many models at a time: equal numbers, whatever the company."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import federations
+import playerfl
+from federations import CLASSES, FEATURES
+from playerfl.algorithms import ALGORITHMS
+from playerfl.experiment import Experiment
+from playerfl.learning import stackable
+from playerfl.learning.losses import FocalLoss
+from playerfl.results import RunResult
+from playerfl.running import run_experiments
+from playerfl.tasks.task import Task, own_task
+
+
+def double_task(build: Callable[[], nn.Module] = federations.mlp, **changes: Any) -> Task:
+    sites = {name: (x.double(), y) for name, (x, y) in federations.sites().items()}
+    return own_task(lambda: build().double(), sites, **changes)
+
+
+def run(a_task: Task, algorithm: str, trainer: str, rounds: int = 5, **settings: Any) -> RunResult:
+    return playerfl.run(
+        a_task,
+        algorithm,
+        rounds=rounds,
+        settings={
+            "training.batch_size": 8,
+            "training.learning_rate": 1e-3,
+            "selection": "last",
+            "trainer": trainer,
+            **{key.replace("__", "."): value for key, value in settings.items()},
+        },
+    )
+
+
+def largest_difference(one: RunResult, other: RunResult) -> float:
+    weights = max(
+        float((own[name].double() - other.weights[site][name].double()).abs().max())
+        for site, own in one.weights.items()
+        for name in own
+    )
+    scores = max(abs(a[5] - b[5]) for a, b in zip(one.score_rows, other.score_rows, strict=True))  # type: ignore[operator]
+    assert [row[:5] for row in one.score_rows] == [row[:5] for row in other.score_rows]
+    return max(weights, scores)
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_stacked_equals_loop(algorithm: str) -> None:
+    task = double_task()
+    stacked, loop = run(task, algorithm, "stacked"), run(task, algorithm, "loop")
+    assert (stacked.data["trainer"], loop.data["trainer"]) == ("stacked", "loop")
+    assert largest_difference(stacked, loop) < 1e-10
+    assert stacked.traffic_rows == loop.traffic_rows
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"training__optimizer": "sgd", "training__momentum": 0.9},
+        {"training__optimizer": "sgd", "training__weight_decay": 0.1},
+        {"training__optimizer_state": "reset"},
+        {"training__local_epochs": 3},
+        {"training__batch_size": 64, "data__accept_small_sites": True},
+        {"training__batch_size": 5},
+        {"participation": 0.5},
+        {"eval_point": "post_local"},
+        {"selection": "client_best"},
+    ],
+    ids=lambda settings: ",".join(f"{key}={value}" for key, value in settings.items()),
+)
+@pytest.mark.parametrize("algorithm", ["player_fl", "ditto"])
+def test_stacked_equals_loop_however_sites_train(algorithm: str, settings: dict[str, Any]) -> None:
+    task = double_task()
+    difference = largest_difference(
+        run(task, algorithm, "stacked", **settings), run(task, algorithm, "loop", **settings)
+    )
+    assert difference < 1e-10
+
+
+@pytest.mark.parametrize("mode", ["running", "post_epoch", "post_batches", "one_batch"])
+def test_layer_scores(mode: str) -> None:
+    def scores(trainer: str) -> list[list[float]]:
+        settings = {"algorithm__sensitivity_mode": mode, "training__local_epochs": 2, "algorithm__max_batches": 3}
+        found = run(double_task(), "player_fl", trainer, rounds=1, **settings).layers["profiles"]
+        return [row for profile in found.values() for row in profile["batches"]]
+
+    stacked, loop = scores("stacked"), scores("loop")
+    assert len(stacked) == len(loop) > 0
+    for mine, theirs in zip(stacked, loop, strict=True):
+        assert mine == pytest.approx(theirs, rel=1e-9)
+
+
+class Residual(nn.Module):
+    """Layer norms, a residual branch, a table of constants, two inputs, outputs in a mapping, a frozen layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("scale", torch.linspace(0.5, 1.5, FEATURES))
+        self.frozen = nn.Linear(FEATURES, FEATURES).requires_grad_(False)
+        self.enter = nn.Linear(FEATURES, 8)
+        self.norm = nn.LayerNorm(8)
+        self.inner = nn.Linear(8, 8)
+        self.leave = nn.Linear(8, CLASSES)
+
+    def forward(self, x: Tensor, weight: Tensor) -> dict[str, Tensor]:
+        hidden = self.norm(self.enter(self.frozen(x) * self.scale * weight))
+        return {"logits": self.leave(hidden + F.gelu(self.inner(hidden)))}
+
+
+def residual_task(kind: torch.dtype = torch.float64) -> Task:
+    sites = {n: ((x.to(kind), torch.ones(len(x), 1, dtype=kind)), y) for n, (x, y) in federations.sites().items()}
+    return own_task(lambda: Residual().to(kind), sites, loss=FocalLoss(3.0, (0.2, 0.3, 0.5)))
+
+
+@pytest.mark.parametrize("algorithm", ["fedavg", "fedprox", "pfedme", "fedrep", "player_fl"])
+def test_models_that_are_more_than_linear_layers(algorithm: str) -> None:
+    task = residual_task()
+    stacked = run(task, algorithm, "stacked")
+    assert stacked.data["trainer"] == "stacked"
+    assert largest_difference(stacked, run(task, algorithm, "loop")) < 1e-10
+
+
+def side_by_side(
+    task: Task, algorithms: list[str], seeds: list[int], **settings: Any
+) -> dict[tuple[str, int], RunResult]:
+    keys = [(algorithm, seed) for algorithm in algorithms for seed in seeds]
+    experiments = [
+        Experiment.resolve(
+            {
+                "seed": seed,
+                "rounds": 4,
+                "algorithm": algorithm,
+                "trainer": "stacked",
+                "training": {"learning_rate": 1e-2, "batch_size": 20},
+            },
+            task,
+        )
+        for algorithm, seed in keys
+    ]
+    return dict(zip(keys, run_experiments(experiments, [None] * len(keys), task), strict=True))
+
+
+@pytest.mark.parametrize("make", [federations.task, lambda: residual_task(torch.float32)], ids=["mlp", "residual"])
+def test_a_result_does_not_depend_on_its_company(make: Callable[[], Task]) -> None:
+    """Bit for bit, in float32 and at a rate at which one flipped bit would grow: the kernels see fixed shapes."""
+    task = make()
+    algorithms = ["fedavg", "ditto", "pfedme", "player_fl"]
+    crowd = side_by_side(task, algorithms, list(range(11)))
+    for algorithm in algorithms:
+        for seed in (0, 7):
+            alone = side_by_side(task, [algorithm], [seed])[algorithm, seed]
+            beside = crowd[algorithm, seed]
+            assert alone.score_rows == beside.score_rows
+            for site, own in alone.weights.items():
+                assert all(torch.equal(entry, beside.weights[site][name]) for name, entry in own.items())
+
+
+def test_a_diverging_model_does_not_touch_its_neighbours() -> None:
+    task = federations.task()
+    wild = {"training": {"learning_rate": 1e30, "batch_size": 20, "optimizer": "sgd"}}
+    calm = {"training": {"learning_rate": 1e-2, "batch_size": 20, "optimizer": "sgd"}}
+
+    def experiment(settings: dict[str, Any], seed: int) -> Experiment:
+        return Experiment.resolve(
+            {"seed": seed, "rounds": 3, "algorithm": "local", "trainer": "stacked", **settings}, task
+        )
+
+    (alone,) = run_experiments([experiment(calm, 0)], [None], task)
+    beside, lost = run_experiments([experiment(calm, 0), experiment(wild, 1)], [None, None], task)
+    assert lost.diverged
+    assert alone.score_rows == beside.score_rows
+
+
+class Recurrent(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.lstm = nn.LSTM(FEATURES, 4, batch_first=True)
+        self.head = nn.Linear(4, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.head(self.lstm(x.unsqueeze(1))[0][:, -1])
+        return out
+
+
+class DataDependent(nn.Linear):
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x if float(x.sum()) > 0 else -x)
+
+
+class AcrossRows(nn.Linear):
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x - x.mean(0))
+
+
+class Counting(nn.Linear):
+    def __init__(self, *sizes: int) -> None:
+        super().__init__(*sizes)
+        self.register_buffer("calls", torch.zeros(1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        return super().forward(x)
+
+
+class Unused(nn.Linear):
+    def __init__(self, *sizes: int) -> None:
+        super().__init__(*sizes)
+        self.spare = nn.Parameter(torch.zeros(3))
+
+
+REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
+    "batch norm": (federations.with_batch_norm, "padded rows would enter the statistics of the batch norm '1'"),
+    "dropout": (federations.with_dropout, "the dropout '2' would draw other masks"),
+    "lstm": (Recurrent, "its forward does not stand it"),
+    "data-dependent": (lambda: DataDependent(FEATURES, CLASSES), "its forward does not stand it"),
+    "across rows": (lambda: AcrossRows(FEATURES, CLASSES), "the rows of a batch depend on each other"),
+    "changing buffers": (lambda: Counting(FEATURES, CLASSES), "its forward"),
+    "unused parameter": (lambda: Unused(FEATURES, CLASSES), "spare gets no gradient"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_cannot_be_stacked_falls_back_and_says_so(case: str) -> None:
+    build, reason = REFUSED[case]
+    task = own_task(build, federations.sites())
+    asked = run(task, "fedavg", "stacked", rounds=1)
+    assert asked.data["trainer"] == "loop"
+    (note,) = [note for note in asked.data["notes"] if "stacked" in note]
+    assert reason in note
+    left_to_auto = run(task, "fedavg", "auto", rounds=1)
+    assert left_to_auto.data["trainer"] == "loop"
+    assert not [note for note in left_to_auto.data["notes"] if "stacked" in note]
+    assert asked.score_rows == left_to_auto.score_rows
+
+
+def test_auto_stacks_small_fully_connected_models() -> None:
+    assert run(federations.task(), "fedavg", "auto", rounds=1).data["trainer"] == "stacked"
+    assert run(federations.task("convolutional"), "fedavg", "auto", rounds=1).data["trainer"] == "loop"
+    assert not stackable.pays(nn.Linear(1000, 1000))
+
+
+def test_stacks_of_any_size_give_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    from playerfl.learning import stacked
+
+    task = federations.task()
+    whole = side_by_side(task, ["player_fl"], [0, 1, 2])
+    monkeypatch.setattr(stacked, "STACK_NUMBERS", 1)
+    parts = side_by_side(task, ["player_fl"], [0, 1, 2])
+    for key, result in whole.items():
+        assert result.score_rows == parts[key].score_rows
+
+
+def test_optimiser_state_passes_between_trainers() -> None:
+    """A state the stack left is one the loop can go on with, and the other way round."""
+    from playerfl.federation.client import TrainingPlan
+    from playerfl.ground import prepare_ground
+    from playerfl.learning.job import TrainJob
+    from playerfl.learning.optimizers import AdamW
+    from playerfl.learning.trainer import run_jobs
+
+    task = double_task()
+    settings = {"algorithm": "fedavg", "trainer": "stacked", "training": {"batch_size": 8}}
+    ground = prepare_ground(Experiment.resolve(settings, task), task)
+    plan = TrainingPlan(AdamW(1e-3), batch_size=8)
+
+    def train(trainers: list[str], parts: tuple[str | None, ...] = (None,) * 4) -> dict[str, Tensor]:
+        state: dict[str, dict[str, Tensor]] = {}
+        weights = ground.initial
+        order = torch.Generator().manual_seed(3)
+        for trainer, part in zip(trainers, parts, strict=True):
+            ground.learner.trainer = trainer  # type: ignore[assignment]
+            examples = ground.sites["site-0"].train
+            only = None if part is None else frozenset(ground.learner.layers.entries[part])
+            job = TrainJob(ground.learner, weights, examples, 1, 8, plan.optimizer, state, order, only)
+            (trained,) = run_jobs([job])
+            weights = trained.weights
+        return weights
+
+    reference = train(["loop"] * 4)
+    for trainers in (["stacked", "loop", "stacked", "loop"], ["loop", "stacked", "stacked", "loop"]):
+        found = train(trainers)
+        assert max(float((found[n] - reference[n]).abs().max()) for n in reference) < 1e-12
+    # Layers that have trained unequally often count their steps apart.
+    parts = ("6", "6", None, "0")
+    reference = train(["loop"] * 4, parts)
+    for trainers in (["stacked"] * 4, ["loop", "stacked", "stacked", "loop"]):
+        found = train(trainers, parts)
+        assert max(float((found[n] - reference[n]).abs().max()) for n in reference) < 1e-12
+
+
+def test_learning_rates_share_a_stack() -> None:
+    task = federations.task()
+
+    def experiment(rate: float, seed: int) -> Experiment:
+        training = {"learning_rate": rate, "batch_size": 20}
+        return Experiment.resolve({"seed": seed, "rounds": 3, "algorithm": "ditto", "training": training}, task)
+
+    experiments = [experiment(rate, seed) for rate in (1e-2, 1e-3, 1e-4) for seed in (0, 1)]
+    together = run_experiments(experiments, [None] * len(experiments), task)
+    for one, beside in zip(experiments, together, strict=True):
+        (alone,) = run_experiments([one], [None], task)
+        assert alone.score_rows == beside.score_rows

@@ -1,0 +1,123 @@
+"""Results that nobody trained: runs with given scores, for reports of any size and oddity."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from torch import nn
+
+from playerfl.layers.split import choose_cut
+from playerfl.results import RunResult
+from playerfl.run_directory import Row
+
+LAYERS = {"conv1": 100, "conv2": 400, "fc": 1500}
+SITES = ("north", "south", "west")
+ScoreOf = Callable[[int, int], Mapping[str, float]]
+"""Site number and round to a score by metric."""
+
+
+def made_up(
+    algorithm: str = "player_fl",
+    seed: int = 0,
+    *,
+    task: str = "digits",
+    sites: Sequence[str] = SITES,
+    examples: Sequence[int] | None = None,
+    rounds: int = 2,
+    score: ScoreOf | None = None,
+    finish: ScoreOf | None = None,
+    paper: str | None = None,
+    scores_of_layers: Mapping[str, Sequence[float]] | None = None,
+    layers: Mapping[str, int] = LAYERS,
+    up: int = 8000,
+    **changes: Any,
+) -> RunResult:
+    """One run. Without `score`, sites get numbers that depend on algorithm and seed and improve with rounds."""
+    sizes = list(examples or [10 * (number + 1) for number in range(len(sites))])
+    score = score or plausible(algorithm, seed, rounds)
+    rows: list[Row] = []
+    stages: list[tuple[str, int, ScoreOf]] = [("round", r, score) for r in range(1, rounds + 1)]
+    stages += [("finish", rounds, finish)] if finish else []
+    for stage, round_, score_of in stages:
+        for number, site in enumerate(sites):
+            found = score_of(number, round_)
+            for split in ("validation", "test"):
+                rows += [(stage, round_, site, split, metric, value) for metric, value in found.items()]
+            rows.append((stage, round_, site, "train", "loss", found["loss"]))
+    settings = {
+        "task": task,
+        "seed": seed,
+        "rounds": rounds,
+        "data": {},
+        "eval_point": "post_agg",
+        "participation": 1.0,
+        "selection": "last",
+        "training": {"learning_rate": 0.1, "betas": [0.9, 0.999]},
+        "algorithm": {"name": algorithm},
+    }
+    return RunResult(
+        experiment={**settings, **changes},
+        environment={"playerfl": "1", "torch": "2"},
+        score_rows=rows,
+        traffic_rows=[(r, site, "fit", 8000, up) for r in range(rounds) for site in sites],
+        layers=_layers(layers, scores_of_layers, dict(zip(sites, sizes, strict=True))),
+        data={
+            "notes": [],
+            "paper": paper,
+            "partition_hash": "same",
+            "sites": {site: {"train": {"examples": size}} for site, size in zip(sites, sizes, strict=True)},
+        },
+        weights={},
+        build_model=nn.Identity,
+        timing={"wall_seconds": 2.5, "runs_side_by_side": 1},
+    )
+
+
+def _layers(
+    sizes: Mapping[str, int], scores: Mapping[str, Sequence[float]] | None, examples: Mapping[str, int]
+) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        "layers": [{"name": name, "entries": [name], "parameters": size} for name, size in sizes.items()],
+        "decision": None,
+        "profiles": {},
+    }
+    if scores:
+        found["decision"] = choose_cut(
+            {site: dict(zip(sizes, own, strict=True)) for site, own in scores.items()}
+        ).to_json()
+        found["profiles"] = {
+            site: {
+                "layers": list(sizes),
+                "batches": [list(own)],
+                "batch_sizes": [8],
+                "num_examples": examples[site],
+                "weight_batches": False,
+            }
+            for site, own in scores.items()
+        }
+    return found
+
+
+def plausible(algorithm: str, seed: int, rounds: int) -> ScoreOf:
+    """Scores between 0 and 1 that rise with rounds, noisy over seeds, with an algorithm's and a site's own level."""
+    draw = np.random.default_rng([seed, *algorithm.encode()])
+    level = np.random.default_rng(list(algorithm.encode())).uniform(0.5, 0.8)
+    noise = draw.normal(0, 0.02, size=1000)
+
+    def score(site: int, round_: int) -> dict[str, float]:
+        value = float(np.clip((level + 0.03 * np.sin(site) + noise[site % 1000]) * (0.5 + 0.5 * round_ / rounds), 0, 1))
+        return {"loss": 2.0 * (1 - value), "f1": value, "accuracy": min(1.0, value + 0.05)}
+
+    return score
+
+
+def constant(**scores: float) -> ScoreOf:
+    """The same scores for every site and round."""
+    return lambda site, round_: scores
+
+
+def by_site(metric: str, values: Sequence[float]) -> ScoreOf:
+    """A metric with a value for each site; the loss mirrors it."""
+    return lambda site, round_: {"loss": 1 - values[site], metric: values[site]}

@@ -1,0 +1,104 @@
+"""Markdown and LaTeX escape what they must; figures return themselves and show nothing."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from made_up_runs import made_up
+from playerfl.report.collected import Collected, Gap
+from playerfl.report.documents import Latex, Markdown, document
+from playerfl.report.figures import save
+from playerfl.report.paper_figures import report_figures
+from playerfl.report.report import Report, build_report
+
+NAMES = ("local", "fedavg", "ditto", "player_fl")
+ODD = ("a|b", "<b>c</b>", "50 % & $x_1$")
+
+
+def report(sites: tuple[str, ...] = ODD, seeds: int = 3, tasks: int = 2) -> Report:
+    profile = {site: [1.0, 0.5, 40.0] for site in sites}
+    made = [
+        made_up(name, seed, task=f"task_{t}", sites=sites, scores_of_layers=profile if name == "player_fl" else None)
+        for name in NAMES
+        for seed in range(seeds)
+        for t in range(tasks)
+    ]
+    return build_report(Collected(made, [Gap("task_0", "fedlp", 1, "not started")]))
+
+
+def test_markdown_escapes_markup_and_keeps_its_columns() -> None:
+    text = document(report(), "A & B", Markdown())
+    assert "<b>" not in text
+    assert "a\\|b" in text
+    assert "&lt;b&gt;c&lt;/b&gt;" in text
+    for block in text.split("\n\n"):
+        rows = [line.replace("\\|", "") for line in block.splitlines() if line.startswith("|")]
+        assert len({row.count("|") for row in rows}) <= 1
+
+
+def test_latex_escapes_its_signs_and_is_whole() -> None:
+    text = document(report(), "A & B", Latex())
+    assert r"50 \% \& \$x\_1\$" in text
+    assert r"\section*{A \& B}" in text
+    assert text.count(r"\begin{") == text.count(r"\end{")
+    assert text.isascii() or all(ord(character) < 0x250 for character in text)
+
+
+def test_what_is_missing_stands_in_the_documents() -> None:
+    for writer in (Markdown(), Latex()):
+        assert "not started" in document(report(), "x", writer)
+
+
+@pytest.mark.slow
+def test_every_figure_is_returned_with_its_axes(tmp_path: Path) -> None:
+    drawn = report_figures(report())
+    assert {
+        "scores_f1",
+        "fairness_f1",
+        "incentive_f1",
+        "ranks_f1_over_tasks",
+        "curves_f1",
+        "sensitivity",
+    } <= drawn.keys()
+    for figure, axes in drawn.values():
+        assert isinstance(figure, Figure)
+        assert all(isinstance(panel, Axes) for panel in axes)
+    for ending in ("png", "svg", "pdf"):
+        assert save(drawn["gains_f1"][0], tmp_path / f"x.{ending}").stat().st_size > 1000
+
+
+def test_a_panel_for_each_task_in_order() -> None:
+    _, axes = report_figures(report())["curves_f1"]
+    assert [panel.get_title() for panel in axes] == ["task_0", "task_1"]
+    assert {line.get_label() for line in axes[0].get_lines()} == {"Local", "FedAvg", "Ditto", "PLayer-FL"}
+
+
+def test_the_cut_is_in_the_sensitivity_figure() -> None:
+    _, axes = report_figures(report())["sensitivity"]
+    assert "federated: 2 layers" in axes[0].get_title()
+
+
+@pytest.mark.slow
+def test_runs_that_diverged_are_drawn_without_complaint(tmp_path: Path) -> None:
+    made = [made_up(name, seed) for name in NAMES for seed in range(2)]
+    made += [
+        made_up("fedprox", seed, score=lambda site, r: {"loss": math.nan, "f1": math.nan, "accuracy": 0.1})
+        for seed in range(2)
+    ]
+    for name, (figure, _) in report_figures(build_report(Collected(made))).items():
+        save(figure, tmp_path / f"{name}.svg")
+
+
+@pytest.mark.slow
+def test_no_figure_opens_a_window() -> None:
+    """Figures are made without pyplot, which would keep and might show them."""
+    import subprocess
+    import sys
+
+    check = "import sys, playerfl.report.paper_figures; print('matplotlib.pyplot' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True).stdout == "False\n"

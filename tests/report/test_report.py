@@ -1,0 +1,429 @@
+"""From runs to tables: what is compared with what, and what a cell says."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from federations import federate
+from made_up_runs import LAYERS, by_site, constant, made_up, plausible
+from playerfl.algorithms import ALGORITHMS
+from playerfl.errors import ConfigError
+from playerfl.report.collected import Collected, Gap
+from playerfl.report.comparison import compare
+from playerfl.report.cost import never_leaves
+from playerfl.report.grid import arrange
+from playerfl.report.ranking import complete_part
+from playerfl.report.report import Report, build_report
+from playerfl.report.sites import Difference
+from playerfl.report.summary import findings
+from playerfl.report.tidy import tidy
+from playerfl.results import RunResult
+
+NAMES = ("local", "fedavg", "ditto", "player_fl")
+
+
+def report_of(*results: RunResult, **options: Any) -> Report:
+    return build_report(Collected(results), **options)
+
+
+def runs(names: tuple[str, ...] = NAMES, seeds: int = 3, **options: Any) -> list[RunResult]:
+    return [made_up(name, seed, **options) for name in names for seed in range(seeds)]
+
+
+# Names and places.
+
+
+def test_tasks_and_algorithms_come_in_the_papers_order_under_its_names() -> None:
+    made = [made_up("player_fl", task="zebra"), made_up("fedper", task="heart", paper="Heart")]
+    made += [made_up("local", task="emnist", paper="EMNIST"), made_up("fedavg", task="ants")]
+    grid = arrange(made)
+    assert grid.tasks == ["emnist", "heart", "ants", "zebra"]
+    assert grid.algorithms == ["Local", "FedAvg", "PLayer-FL", "fedper"]
+
+
+def test_runs_that_differ_only_in_seed_device_and_threads_are_one_cell() -> None:
+    grid = arrange([made_up("fedavg", 0, device="cpu", threads=1), made_up("fedavg", 1, device="cuda", threads=4)])
+    assert grid.algorithms == ["FedAvg"]
+    assert sorted(grid.results("digits", "FedAvg")) == [0, 1]
+
+
+def test_variants_are_told_apart_by_what_differs() -> None:
+    rates = [made_up("fedavg", training={"learning_rate": rate, "batch_size": 8}) for rate in (0.1, 0.01)]
+    assert arrange(rates).algorithms == ["FedAvg (learning_rate=0.01)", "FedAvg (learning_rate=0.1)"]
+    skews = [made_up("fedavg", data={"alpha": alpha, "sites": 3}) for alpha in (0.1, 0.5)]
+    assert arrange(skews).tasks == ["digits (alpha=0.1)", "digits (alpha=0.5)"]
+
+
+def test_a_rate_of_its_own_on_each_task_makes_no_variant() -> None:
+    made = [made_up("fedavg", task=task, training={"learning_rate": rate}) for task, rate in (("a", 0.1), ("b", 0.2))]
+    assert arrange(made).algorithms == ["FedAvg"]
+
+
+def test_a_folder_is_named_by_its_last_part() -> None:
+    assert arrange([made_up(task="/home/someone/hospitals")]).tasks == ["hospitals"]
+
+
+def test_a_run_that_is_there_twice_counts_once_and_is_noted() -> None:
+    grid = arrange([made_up("fedavg"), made_up("fedavg")])
+    assert len(grid.runs) == 1
+    assert "more than once" in grid.notes[0]
+
+
+def test_runs_on_other_data_are_noted() -> None:
+    other = made_up("local")
+    object.__setattr__(other, "data", {**other.data, "partition_hash": "other"})
+    (note,) = arrange([made_up("fedavg"), other]).notes
+    assert "do not stand on the same data" in note
+
+
+# Cells.
+
+
+def test_a_score_is_the_median_over_runs_of_the_weighted_average_over_sites() -> None:
+    made = [
+        made_up("fedavg", seed, score=by_site("f1", values))
+        for seed, values in enumerate([(0.1, 0.2, 0.3), (0.4,) * 3, (0.9,) * 3])
+    ]
+    cell = report_of(*made).table("f1").cells["FedAvg", "digits"]  # type: ignore[union-attr]
+    assert cell.per_run == pytest.approx(((0.1 * 10 + 0.2 * 20 + 0.3 * 30) / 60, 0.4, 0.9))
+    assert (cell.value, cell.runs) == (pytest.approx(0.4), 3)
+    assert (cell.low, cell.high) == pytest.approx((min(cell.per_run), 0.9))
+    uniform = report_of(*made, client_average="uniform").table("f1")
+    assert uniform is not None and uniform.cells["FedAvg", "digits"].per_run[0] == pytest.approx(0.2)
+
+
+def test_one_run_gives_the_numbers_of_a_comparison() -> None:
+    made = [made_up(name) for name in NAMES]
+    report = report_of(*made)
+    for summary in compare(made):
+        label = report.grid.algorithms[NAMES.index(summary.algorithm)]
+        for metric, value in summary.average.items():
+            assert report.table(metric).cells[label, "digits"].value == pytest.approx(value)  # type: ignore[union-attr]
+            fairness = report.table(f"fairness_{metric}").cells[label, "digits"]  # type: ignore[union-attr]
+            assert fairness.value == pytest.approx(summary.fairness[metric])
+            if summary.incentive:
+                rate = report.table(f"incentive_{metric}").cells[label, "digits"]  # type: ignore[union-attr]
+                assert rate.value == summary.incentive[metric]
+
+
+def test_fairness_is_of_each_sites_median_or_of_each_run() -> None:
+    """Sites' medians are 0, 0.5 and 1: variance 1/6. Single runs: 2/9, 1/18 and 1/6."""
+    values = [(0.0, 0.0, 1.0), (0.0, 0.5, 0.5), (0.0, 0.5, 1.0)]
+    made = [made_up("fedavg", seed, score=by_site("f1", own)) for seed, own in enumerate(values)]
+    whole = report_of(*made).table("fairness_f1").cells["FedAvg", "digits"]  # type: ignore[union-attr]
+    assert whole.value == pytest.approx(1 / 6)
+    assert whole.per_run == pytest.approx((2 / 9, 1 / 18, 1 / 6))
+    single = report_of(*made, per_run=True).table("fairness_f1").cells["FedAvg", "digits"]  # type: ignore[union-attr]
+    assert single.value == pytest.approx(1 / 6)
+
+
+def test_incentive_counts_sites_better_than_both_baselines_on_common_seeds() -> None:
+    values = {"local": (0.5, 0.5, 0.5), "fedavg": (0.4, 0.6, 0.5), "ditto": (0.6, 0.55, 0.5)}
+    made = [made_up(name, seed, score=by_site("f1", own)) for name, own in values.items() for seed in range(2)]
+    made.append(made_up("ditto", 7, score=by_site("f1", (0.0, 0.0, 0.0))))
+    table = report_of(*made).table("incentive_f1")
+    assert table is not None and set(table.cells) == {("Ditto", "digits")}
+    cell = table.cells["Ditto", "digits"]
+    assert (cell.value, cell.seeds) == (pytest.approx(100 / 3), (0, 1))
+
+
+def test_the_best_is_bold_and_what_lies_in_its_interval_is_a_tie() -> None:
+    values = {"local": (0.50, 0.60, 0.70), "fedavg": (0.55, 0.56, 0.57), "ditto": (0.1, 0.1, 0.1)}
+    made = [made_up(n, s, score=constant(loss=1 - v, f1=v)) for n, own in values.items() for s, v in enumerate(own)]
+    cells = report_of(*made).table("f1").cells  # type: ignore[union-attr]
+    marks = {name: (cell.best, cell.tie) for (name, _), cell in cells.items()}
+    assert marks == {"Local": (True, False), "FedAvg": (False, True), "Ditto": (False, False)}
+
+
+def test_loss_is_best_where_it_is_lowest_and_equals_share_the_bold() -> None:
+    made = [
+        made_up(name, score=constant(loss=loss, f1=0.5))
+        for name, loss in (("local", 0.3), ("fedavg", 0.2), ("ditto", 0.2))
+    ]
+    cells = report_of(*made).table("loss").cells  # type: ignore[union-attr]
+    assert [name for (name, _), cell in cells.items() if cell.best] == ["FedAvg", "Ditto"]
+
+
+def test_the_papers_value_stands_beside_a_cell_of_its_task() -> None:
+    table = report_of(
+        made_up("player_fl", task="heart", paper="Heart"), made_up("fedper", task="heart", paper="Heart")
+    ).table("f1")
+    assert table is not None and table.printed == {("PLayer-FL", "heart"): "41.9 +/- 1.0"}
+
+
+def test_fairness_shows_baselines_without_ranking_them() -> None:
+    table = report_of(*runs()).table("fairness_f1")
+    assert table is not None
+    assert table.algorithms == ("Local", "FedAvg", "Ditto", "PLayer-FL")
+    assert table.ranked == ("Ditto", "PLayer-FL")
+    assert not table.cells["Local", "digits"].best
+
+
+def test_a_task_without_classes_has_tables_of_its_loss() -> None:
+    made = [made_up(name, score=constant(loss=0.5)) for name in NAMES]
+    assert [table.name for table in report_of(*made).tables] == ["loss", "fairness_loss", "incentive_loss"]
+
+
+def test_the_nine_tables_begin_with_the_chosen_metric() -> None:
+    names = [table.name for table in report_of(*runs(), metric="accuracy").tables]
+    assert len(names) == 9
+    assert names[:3] == ["accuracy", "fairness_accuracy", "incentive_accuracy"]
+
+
+# Runs that diverged.
+
+
+def diverging(seed: int, metric: str = "loss") -> RunResult:
+    return made_up("fedavg", seed, score=lambda site, r: {"loss": math.nan, "f1": 0.1, "accuracy": 0.1})
+
+
+def test_a_method_that_diverged_ranks_last_and_is_named() -> None:
+    report = report_of(*runs(("local", "player_fl")), *(diverging(seed) for seed in range(3)))
+    table = report.table("loss")
+    assert table is not None and table.cells["FedAvg", "digits"].value == math.inf
+    (ranking,) = report.rankings["loss"]
+    assert dict(zip(ranking.algorithms, ranking.mean_ranks, strict=True))["FedAvg"] == 3.0
+    assert any("became NaN in 3 of 3 runs" in note for note in report.notes)
+
+
+def test_one_run_of_three_that_diverged_moves_the_interval_not_the_median() -> None:
+    fine = [made_up("fedavg", seed, score=constant(loss=0.5, f1=0.5, accuracy=0.5)) for seed in (1, 2)]
+    cell = report_of(diverging(0), *fine).table("loss").cells["FedAvg", "digits"]  # type: ignore[union-attr]
+    assert (cell.value, cell.high) == (0.5, math.inf)
+
+
+def test_where_both_diverged_neither_gains() -> None:
+    both = [diverging(0), made_up("local", 0, score=lambda site, r: {"loss": math.nan, "f1": 0.1, "accuracy": 0.1})]
+    table = report_of(*both).site_table("digits", "FedAvg", "loss")
+    assert table is not None and all(row.to_local and row.to_local.value == 0.0 for row in table.rows)
+
+
+# Ranking.
+
+
+def test_ranks_are_over_tasks_and_over_the_runs_of_each() -> None:
+    report = report_of(*runs(task="a"), *runs(task="b"), *runs(task="c"))
+    assert [(ranking.over, len(ranking.blocks)) for ranking in report.rankings["f1"]] == [
+        ("tasks", 3),
+        ("a", 3),
+        ("b", 3),
+        ("c", 3),
+    ]
+    first = report.rankings["f1"][0]
+    assert first.friedman is not None and first.friedman.treatments == 4
+    assert first.mean_ranks.sum() == pytest.approx(10)
+
+
+def test_an_algorithm_without_a_full_row_is_left_out_by_name() -> None:
+    report = report_of(*runs(task="a"), *runs(NAMES[:3], task="b"))
+    ranking = report.rankings["f1"][0]
+    assert (ranking.algorithms, ranking.left_out) == (("Local", "FedAvg", "Ditto"), ("PLayer-FL",))
+
+
+def test_a_task_that_has_just_begun_is_left_out_rather_than_the_algorithms() -> None:
+    values = np.array([[1.0, 2.0, 3.0], [1.0, 2.0, 3.0], [1.0, np.nan, np.nan]])
+    assert complete_part(values) == ([0, 1], [0, 1, 2])
+
+
+def test_one_run_is_ranked_but_not_tested() -> None:
+    (ranking,) = report_of(*runs(seeds=1)).rankings["f1"]
+    assert ranking.friedman is None
+    assert "nothing can be said about chance" in ranking.remark
+
+
+def test_effects_are_positive_where_the_row_is_better() -> None:
+    made = [
+        made_up(n, s, score=constant(loss=v, f1=1 - v))
+        for s in range(3)
+        for n, v in (("local", 0.1), ("fedavg", 0.2), ("ditto", 0.3))
+    ]
+    for metric in ("f1", "loss"):
+        (ranking,) = report_of(*made).rankings[metric]
+        assert ranking.effect is not None and ranking.effect[0, 1] == 1.0 == -ranking.effect[1, 0]
+
+
+# Sites.
+
+
+def test_the_worst_off_site_comes_first_with_its_paired_difference() -> None:
+    """Over three seeds, ditto minus local is -0.1, 0.0, 0.3 at north and 0.2 always at south; west always loses 0.3."""
+    made = []
+    for seed, north in enumerate((-0.1, 0.0, 0.3)):
+        made.append(made_up("local", seed, score=by_site("f1", (0.5, 0.5, 0.5))))
+        made.append(made_up("ditto", seed, score=by_site("f1", (0.5 + north, 0.7, 0.2))))
+    table = report_of(*made).site_table("digits", "Ditto", "f1")
+    assert table is not None
+    assert [row.site for row in table.rows] == ["west", "north", "south"]
+    west, north_row, south = (row.to_local for row in table.rows)
+    assert west is not None and north_row is not None and south is not None
+    assert (west.value, west.low, west.high) == pytest.approx((-0.3, -0.3, -0.3))
+    assert (north_row.value, north_row.low, north_row.high) == pytest.approx((0.0, -0.1, 0.3))
+    assert [row.harmed for row in table.rows] == [True, False, False]
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "count", "verdict"),
+    [
+        (0.1, 0.2, 6, "gains"),
+        (-0.2, -0.1, 6, "loses"),
+        (-0.1, 0.1, 50, "unclear"),
+        (-0.2, -0.1, 5, "unclear"),
+        (math.nan, math.nan, 1, "unclear"),
+    ],
+)
+def test_a_verdict_needs_an_interval_without_zero_and_enough_runs(
+    low: float, high: float, count: int, verdict: str
+) -> None:
+    assert Difference(0.1, low, high, count).verdict == verdict
+
+
+# Choices.
+
+
+def test_other_baselines_may_be_named_by_either_name() -> None:
+    for name in ("ditto", "Ditto"):
+        report = report_of(*runs(), baseline_global=name)
+        assert report.choices.baseline_global == "Ditto"
+        table = report.table("incentive_f1")
+        assert table is not None and table.algorithms == ("FedAvg", "PLayer-FL")
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"baseline_local": "locall"}, "did you mean 'local'"),
+        ({"metric": "auc"}, "unknown metric 'auc'"),
+        ({"baseline_local": "fedavg"}, "must be different"),
+    ],
+)
+def test_what_is_not_there_is_refused_in_a_sentence(options: dict[str, str], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        report_of(*runs(), **options)
+
+
+def test_a_baseline_that_never_ran_is_noted() -> None:
+    report = report_of(*runs(("fedavg", "player_fl")))
+    assert report.table("incentive_f1") is None
+    assert any("no runs of training alone (local)" in note for note in report.notes)
+
+
+def test_nothing_finished_is_nothing_to_report() -> None:
+    with pytest.raises(ConfigError, match=r"no run has finished yet.*not started"):
+        build_report(Collected((), [Gap("heart", "fedavg", 0, "not started")]))
+
+
+# Words.
+
+
+def test_the_summary_says_who_gains_who_loses_what_travels_and_how_sure() -> None:
+    profile = {site: [1.0, 0.5, 40.0] for site in ("north", "south", "west")}
+    made = [made_up("local", s, score=by_site("f1", (0.5, 0.5, 0.5))) for s in range(6)]
+    made += [made_up("player_fl", s, score=by_site("f1", (0.6, 0.7, 0.2)), scores_of_layers=profile) for s in range(6)]
+    said = {finding.question: " ".join(finding.sentences) for finding in findings(report_of(*made))}
+    assert (
+        "PLayer-FL gives 2 of 3 sites a better macro-F1 than training alone; "
+        "west is worse off than alone (1 of them beyond chance)" in said["Who gains and who loses?"]
+    )
+    assert (
+        "sends conv1 and conv2 (25 % of the parameters) and keeps fc at each site; 6 of 6 runs cut there"
+        in said["Which layers travel?"]
+    )
+    assert "Local has the best macro-F1: 50.0 %" in said["Which method does best?"]
+
+
+def test_one_run_is_said_to_prove_nothing() -> None:
+    said = " ".join(sentence for finding in findings(report_of(made_up())) for sentence in finding.sentences)
+    assert "may be chance" in said
+
+
+def test_what_is_missing_is_in_the_summary() -> None:
+    collected = Collected(
+        [made_up()], [Gap("digits", "ditto", 0, "not started")], [Gap("digits", "fedlp", 1, "out of memory")]
+    )
+    said = " ".join(s for finding in findings(build_report(collected)) for s in finding.sentences)
+    assert "1 run not finished and 1 run failed" in said
+
+
+# Cost.
+
+
+@pytest.mark.parametrize("algorithm", sorted(ALGORITHMS))
+def test_the_share_that_never_leaves_is_what_the_messages_show(algorithm: str) -> None:
+    """The largest message up holds the parameters that do leave, in float32; FedLP and FedLAMA send some at a time."""
+    result = federate(algorithm, rounds=4)
+    share = never_leaves(result)
+    sizes = [layer["parameters"] for layer in result.layers["layers"]]
+    largest = max(int(row[4]) for row in result.traffic_rows)
+    assert share is not None
+    assert largest / 4 <= (1 - share) * sum(sizes) + 8
+    if algorithm not in ("fedlp", "fedlama"):
+        assert largest / 4 == pytest.approx((1 - share) * sum(sizes), abs=8)
+
+
+def test_costs_are_bytes_by_round_and_in_total() -> None:
+    (cost,) = report_of(made_up("fedavg", rounds=2)).costs
+    assert (cost.down, cost.up, cost.down_per_round, cost.up_per_round) == (48_000, 48_000, 24_000, 24_000)
+    assert (cost.never_leaves, cost.seconds) == (0.0, 2.5)
+
+
+# Curves.
+
+
+def test_curves_hold_the_median_the_quartiles_and_every_site() -> None:
+    made = [
+        made_up("fedavg", s, rounds=3, score=lambda site, r, s=s: {"loss": s + r + site, "f1": 0.5}) for s in range(5)
+    ]  # type: ignore[misc]
+    curve = next(c for c in report_of(*made).curves if (c.metric, c.split) == ("loss", "test"))
+    shift = (0 * 10 + 1 * 20 + 2 * 30) / 60
+    assert curve.rounds == (1, 2, 3)
+    assert curve.middle == pytest.approx([2 + r + shift for r in (1, 2, 3)])
+    assert (curve.low[0], curve.high[0]) == pytest.approx((2 + shift, 4 + shift))
+    assert curve.sites[2] == pytest.approx([2 + r + 2 for r in (1, 2, 3)])
+
+
+def test_a_tuned_model_ends_a_curve_and_a_diverged_round_is_a_gap() -> None:
+    score = lambda site, r: {"loss": math.nan if r == 2 else 0.5, "f1": 0.5}  # noqa: E731
+    curve = next(
+        c
+        for c in report_of(made_up("fedbabu", rounds=3, score=score, finish=constant(loss=0.1, f1=0.9))).curves
+        if (c.metric, c.split) == ("loss", "test")
+    )
+    assert curve.tuned == pytest.approx(0.1)
+    assert np.isnan(curve.middle).tolist() == [False, True, False]
+
+
+# Everything as tables.
+
+
+def test_tidy_tables_hold_what_the_report_shows() -> None:
+    made = tidy(report_of(*runs()))
+    assert {row["table"] for row in made["cells"]} == {
+        f"{kind}{metric}" for kind in ("", "fairness_", "incentive_") for metric in ("f1", "accuracy", "loss")
+    }
+    assert len(made["sites"]) == 4 * 3 * 3
+    assert len(made["paper_tests"]) == 9
+    assert all(row["runs"] == 3 for row in made["cells"])
+
+
+@pytest.mark.slow
+def test_sixteen_hundred_runs_are_reported_in_seconds(tmp_path: Path) -> None:
+    import time
+
+    from playerfl.report.page import page
+
+    names = [name for name in ALGORITHMS if name != "local"][:15]
+    made = [
+        made_up(name, seed, task="heart", rounds=50, score=plausible(name, seed, 50))
+        for name in ("local", *names)
+        for seed in range(100)
+    ]
+    start = time.process_time()
+    text = page(report_of(*made), "large")
+    assert time.process_time() - start < 30
+    assert len(text.encode()) < 5_000_000
+    assert LAYERS

@@ -1,0 +1,196 @@
+"""Every statistic against scipy, against scikit-posthocs, and against numbers a pencil gives."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from playerfl.report.statistics import (
+    bootstrap_interval,
+    cliques,
+    critical_difference,
+    friedman,
+    holm,
+    median,
+    nemenyi,
+    rank_biserial,
+    ranks,
+    wilcoxon,
+    wilcoxon_holm,
+    worst_for_nan,
+)
+
+rows_of = st.integers(3, 9)
+
+
+def table(seed: int, blocks: int, treatments: int, digits: int = 1) -> np.ndarray:
+    """Rounded to few digits, so that there are ties."""
+    return np.round(np.random.default_rng(seed).normal(size=(blocks, treatments)), digits)
+
+
+@pytest.mark.parametrize(("blocks", "treatments"), [(2, 3), (7, 12), (50, 16), (5, 3)])
+@pytest.mark.parametrize("digits", [0, 1, 9])
+def test_friedman_is_scipys_with_iman_and_davenports_f(blocks: int, treatments: int, digits: int) -> None:
+    scores = table(blocks, blocks, treatments, digits)
+    chi2, p = stats.friedmanchisquare(*scores.T)
+    found = friedman(scores)
+    assert (found.chi2, found.p) == (pytest.approx(chi2, rel=1e-12), pytest.approx(p, abs=1e-12))
+    f = (blocks - 1) * chi2 / (blocks * (treatments - 1) - chi2)
+    assert found.f == pytest.approx(f, rel=1e-9)
+    assert found.f_p == pytest.approx(stats.f.sf(f, treatments - 1, (treatments - 1) * (blocks - 1)), abs=1e-12)
+    assert found.kendall_w == pytest.approx(chi2 / (blocks * (treatments - 1)))
+
+
+def test_friedman_by_pencil() -> None:
+    """Rank sums 3, 7, 8 of three blocks: χ² = 12/(3·3·4) · (9 + 49 + 64) - 3·3·4 = 14/3; F = 2·(14/3) / (6 - 14/3)."""
+    found = friedman(np.array([[1.0, 2.0, 3.0], [1.0, 3.0, 2.0], [1.0, 2.0, 3.0]]))
+    assert found.chi2 == pytest.approx(14 / 3)
+    assert found.f == pytest.approx(7.0)
+    assert (found.df, found.f_df) == (2, (2, 4))
+
+
+def test_blocks_that_all_agree_or_all_tie() -> None:
+    agreed = friedman(np.array([[1.0, 2.0, 3.0]] * 4))
+    assert (agreed.chi2, agreed.f, agreed.f_p, agreed.kendall_w) == (
+        pytest.approx(8.0),
+        np.inf,
+        0.0,
+        pytest.approx(1.0),
+    )
+    tied = friedman(np.ones((4, 3)))
+    assert (tied.chi2, tied.p, tied.f_p) == (0.0, 1.0, 1.0)
+
+
+@given(st.integers(0, 10_000), rows_of, st.integers(2, 8))
+def test_mean_ranks_add_up_and_turn_with_the_direction(seed: int, blocks: int, treatments: int) -> None:
+    scores = table(seed, blocks, treatments)
+    up, down = ranks(scores, lower_is_better=False), ranks(scores, lower_is_better=True)
+    assert np.allclose(up.sum(axis=1), treatments * (treatments + 1) / 2)
+    assert np.allclose(up + down, treatments + 1)
+
+
+@pytest.mark.parametrize(("blocks", "treatments"), [(3, 3), (7, 12), (20, 5)])
+def test_nemenyi_is_scikit_posthocs(blocks: int, treatments: int) -> None:
+    posthocs = pytest.importorskip("scikit_posthocs")
+    scores = table(1, blocks, treatments)
+    mean = ranks(scores, lower_is_better=True).mean(axis=0)
+    theirs = posthocs.posthoc_nemenyi_friedman(scores).to_numpy()
+    assert np.max(np.abs(nemenyi(mean, blocks) - theirs)) < 1e-9
+
+
+def test_the_critical_difference_is_where_nemenyis_p_is_five_percent() -> None:
+    assert critical_difference(12, 7) == pytest.approx(6.2983, abs=1e-4)
+    for treatments, blocks in ((3, 10), (12, 7)):
+        apart = np.zeros(treatments)
+        apart[0] = critical_difference(treatments, blocks)
+        assert nemenyi(apart, blocks)[0, 1] == pytest.approx(0.05, abs=1e-9)
+
+
+# scipy goes over all signs in a loop: 13 blocks, the most it does, take it half a minute.
+@pytest.mark.parametrize("blocks", [2, 3, 7, pytest.param(13, marks=pytest.mark.slow), 14, 30, 60])
+@pytest.mark.parametrize("digits", [0, 1, 9])
+def test_wilcoxon_is_scipys_pair_by_pair(blocks: int, digits: int) -> None:
+    scores = table(blocks, blocks, 3, digits)
+    raw, _ = wilcoxon_holm(scores)
+    for i in range(3):
+        for j in range(i):
+            difference = scores[:, i] - scores[:, j]
+            if np.all(difference == 0):
+                assert raw[i, j] == 1.0
+                continue
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                theirs = stats.wilcoxon(difference).pvalue
+            assert raw[i, j] == raw[j, i] == pytest.approx(theirs, abs=1e-9)
+
+
+def test_wilcoxon_by_pencil() -> None:
+    """Differences 1, 2, 3, 4: one of 16 sign patterns on either side. With a tie of three and a zero: one of 8."""
+    assert wilcoxon(np.array([[1.0, 2.0, 3.0, 4.0], [1.0, 1.0, 1.0, 0.0]])).tolist() == [0.125, 0.25]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_holm_is_scikit_posthocs(seed: int) -> None:
+    posthocs = pytest.importorskip("scikit_posthocs")
+    scores = table(seed, 9, 4, 9)
+    theirs = posthocs.posthoc_wilcoxon([list(column) for column in scores.T], p_adjust="holm").to_numpy()
+    _, corrected = wilcoxon_holm(scores)
+    off = ~np.eye(4, dtype=bool)
+    assert np.max(np.abs(corrected[off] - theirs[off])) < 1e-9
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=12))
+def test_holm_never_lowers_a_p_value_and_keeps_their_order(p_values: list[float]) -> None:
+    found = holm(np.array(p_values))
+    assert np.all(found >= np.array(p_values) - 1e-15)
+    assert np.all(found <= 1)
+    assert np.all(np.diff(found[np.argsort(p_values, kind="stable")]) >= 0)
+
+
+def test_rank_biserial_by_pencil() -> None:
+    """Differences 4, 3, 2, -1 with ranks 4, 3, 2, 1: (9 - 1) / 10."""
+    assert rank_biserial(np.array([4.0, 3.0, 2.0, 0.0]), np.array([0.0, 0.0, 0.0, 1.0])) == pytest.approx(0.8)
+    assert rank_biserial(np.ones(3), np.ones(3)) == 0.0
+    assert rank_biserial(np.arange(1.0, 4.0), np.zeros(3)) == 1.0
+
+
+def test_the_bootstrap_is_scipys_up_to_the_draws() -> None:
+    runs = np.random.default_rng(0).normal(size=40)
+    low, high = bootstrap_interval(median, runs, resamples=20_000)
+    theirs = stats.bootstrap(
+        (runs,), np.median, n_resamples=20_000, method="percentile", rng=np.random.default_rng(1)
+    ).confidence_interval
+    assert (float(low), float(high)) == pytest.approx((theirs.low, theirs.high), abs=0.02)
+
+
+def test_the_interval_of_three_runs_is_their_range_and_one_run_has_none() -> None:
+    low, high = bootstrap_interval(median, np.array([0.2, 0.9, 0.5]))
+    assert (float(low), float(high)) == (0.2, 0.9)
+    assert all(np.isnan(end) for end in bootstrap_interval(median, np.array([0.5])))
+
+
+def test_what_is_paired_stays_paired() -> None:
+    """Two rows that differ by a constant differ by it in every resample."""
+    first = np.random.default_rng(0).normal(size=11)
+    low, high = bootstrap_interval(median, np.stack([first, first + 1]))
+    assert np.allclose([low[1] - low[0], high[1] - high[0]], 1)
+
+
+def test_large_inputs_are_resampled_in_parts_with_the_same_result(monkeypatch: pytest.MonkeyPatch) -> None:
+    runs = np.random.default_rng(0).normal(size=(5, 7))
+    whole = bootstrap_interval(median, runs)
+    monkeypatch.setattr("playerfl.report.statistics._AT_ONCE", 100)
+    assert np.array_equal(whole, bootstrap_interval(median, runs))
+
+
+def test_a_score_that_is_no_number_is_worse_than_any() -> None:
+    losses = worst_for_nan(np.array([0.4, np.nan, 0.5]), lower_is_better=True)
+    low, high = bootstrap_interval(median, losses)
+    assert (median(losses), float(low), float(high)) == (0.5, 0.4, np.inf)
+    diverged = worst_for_nan(np.full(3, np.nan), lower_is_better=False)
+    assert [float(end) for end in bootstrap_interval(median, diverged)] == [-np.inf, -np.inf]
+
+
+def test_runs_that_diverged_rank_last_and_tie_with_each_other() -> None:
+    scores = np.array([[0.9, -np.inf, -np.inf]])
+    assert ranks(scores, lower_is_better=False).tolist() == [[1.0, 2.5, 2.5]]
+    raw, _ = wilcoxon_holm(np.array([[0.9, -np.inf, -np.inf], [0.8, -np.inf, -np.inf], [0.7, 0.6, 0.5]]))
+    assert (raw[0, 1], raw[1, 2]) == (0.25, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("mean", "difference", "bars"),
+    [
+        ([1.0, 1.5, 3.0], 1.6, [(0, 1), (1, 2)]),
+        ([3.0, 1.0, 2.0], 5.0, [(1, 2, 0)]),
+        ([1.0, 5.0, 9.0], 1.0, []),
+        ([1.0, 1.2, 1.4, 9.0], 1.0, [(0, 1, 2)]),
+    ],
+)
+def test_bars_join_the_largest_groups_only(mean: list[float], difference: float, bars: list[tuple[int, ...]]) -> None:
+    assert cliques(np.array(mean), difference) == bars

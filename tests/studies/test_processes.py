@@ -1,0 +1,178 @@
+"""Studies on worker processes: killed, interrupted, with workers that die."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from studies.small_studies import SMALL, cells, own_task, run, stamps, written
+from test_cli import playerfl as command
+from test_kill import start
+
+pytestmark = pytest.mark.slow
+
+# Long enough that ten kills fall into it; kept after every round, so that it gets on between them and can be watched.
+KILLED = {
+    **SMALL,
+    "algorithms": ["local", "player_fl"],
+    "checkpoint_seconds": 0,
+    "seeds_per_group": 2,
+    "settings": {"rounds": 60, "data": {"rows": 120, "sites": 2}, "training": {"batch_size": 8}},
+}
+KILLS = 10
+
+
+def files(out: Path) -> set[tuple[str, int]]:
+    """What is finished or under way, and since when."""
+    found = set()
+    for file in (*out.glob("cells/*.safetensors"), *out.glob("unfinished/*.safetensors")):
+        with suppress(FileNotFoundError):
+            found.add((file.name, file.stat().st_mtime_ns))
+    return found
+
+
+def killed(arguments: list[str], out: Path, rng: random.Random) -> int:
+    """Starts a study and kills it when some more rounds are kept, or before; gives how it ended.
+
+    Counted in what it has done rather than in seconds: these are worth little on a busy machine.
+    """
+    child = start(arguments)
+    before, wanted = files(out), rng.choice([0, *range(40)])
+    seen: set[tuple[str, int]] = set()
+    while wanted and len(seen) < wanted:
+        seen |= files(out) - before
+        ended, status = os.waitpid(child, os.WNOHANG)
+        if ended:
+            return status
+        time.sleep(0.002)
+    time.sleep(rng.uniform(0, 1 if wanted == 0 else 0.02))
+    os.kill(child, signal.SIGKILL)
+    return os.waitpid(child, 0)[1]
+
+
+def test_killed_at_ten_random_moments_a_study_ends_bit_for_bit_the_same(tmp_path: Path) -> None:
+    file = written(tmp_path, KILLED)
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    assert os.waitpid(start(["study", str(file), "-q", "--out", str(whole)]), 0)[1] == 0
+
+    rng = random.Random(20261115)
+    again = ["study", str(file), "-q", "--out", str(broken)]
+    seen: dict[str, int] = {}
+    for kill in range(KILLS + 1):
+        status = killed(again, broken, rng) if kill < KILLS else os.waitpid(start(again), 0)[1]
+        assert os.WIFSIGNALED(status) == (kill < KILLS), "the study is too short for so many kills"
+        now = stamps(broken)
+        assert {**now, **seen} == now, "a finished run was run again"
+        seen = now
+    assert status == 0
+    assert cells(broken) == cells(whole)
+    assert not list((broken / "unfinished").glob("*"))
+    with (broken / "timings.csv").open() as table:
+        keys = [row[0] for row in csv.reader(table)]
+    assert len(keys) == len(set(keys)), "a finished run was run again"
+
+
+def test_workers_give_what_this_process_gives_and_end_with_it(tmp_path: Path) -> None:
+    run(tmp_path / "here")
+    found = run(tmp_path / "there", backend="processes", workers=2)
+    assert not found.failures
+    assert cells(tmp_path / "there") == cells(tmp_path / "here")
+    assert all(result.timing["wall_seconds"] > 0 for result in found.results)
+
+
+@pytest.mark.parametrize(("file", "failed"), [("deadly once", []), ("deadly", [3])])
+def test_a_worker_that_dies_costs_at_most_the_run_that_killed_it(tmp_path: Path, file: str, failed: list[int]) -> None:
+    task = own_task(tmp_path)
+    changes = {"tasks": [task], "settings": {"rounds": 2, "training": {"batch_size": 16}}, "algorithms": ["local"]}
+    (tmp_path / file).touch()
+    found = run(tmp_path / "o", **changes, backend="processes", workers=1)
+    assert [failure.seed for failure in found.failures] == failed
+    assert all("ended by SIGKILL" in f.reason and "3 times" in f.reason for f in found.failures)
+    assert len(found.results) == 3 - len(failed)
+    (tmp_path / file).unlink(missing_ok=True)
+    run(tmp_path / "o", **changes, retry_failed=True)
+    run(tmp_path / "whole", **changes)
+    assert cells(tmp_path / "o") == cells(tmp_path / "whole")
+
+
+def children(parent: int) -> list[int]:
+    said = subprocess.run(["ps", "-o", "pid=", "--ppid", str(parent)], capture_output=True, text=True, check=False)
+    return [int(line) for line in said.stdout.split()]
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
+def test_workers_end_with_their_study_and_it_says_how_to_go_on(tmp_path: Path, how: signal.Signals) -> None:
+    file = written(tmp_path, {**KILLED, "settings": {**KILLED["settings"], "rounds": 5000}})
+    arguments = [
+        sys.executable,
+        "-m",
+        "playerfl.cli",
+        "study",
+        str(file),
+        "--out",
+        str(tmp_path / "o"),
+        "--workers",
+        "2",
+    ]
+    with subprocess.Popen(arguments, stderr=subprocess.PIPE, text=True) as process:
+        end = time.monotonic() + 400
+        while not (tmp_path / "o" / "unfinished").is_dir() or not any((tmp_path / "o" / "unfinished").iterdir()):
+            assert time.monotonic() < end
+            time.sleep(0.05)
+        workers = children(process.pid)
+        assert len(workers) == 2
+        refused = command("study", str(file), "--out", str(tmp_path / "o"), "-q", cwd=tmp_path)
+        assert refused.returncode == 2
+        assert "is in use by another process" in refused.stderr
+        since = time.monotonic()
+        process.send_signal(how)
+        said = process.communicate(timeout=60)[1]
+        assert time.monotonic() - since < 10
+    assert process.returncode == (130 if how == signal.SIGINT else -signal.SIGKILL)
+    end = time.monotonic() + 10
+    while any(Path(f"/proc/{worker}").exists() for worker in workers):
+        assert time.monotonic() < end, "a worker outlived its study"
+        time.sleep(0.05)
+    if how == signal.SIGINT:
+        assert f"continue with  playerfl study {tmp_path / 'o'}" in said
+        assert "Traceback" not in said
+
+
+def test_the_command_shows_medians_failures_and_exit_codes(tmp_path: Path) -> None:
+    task = own_task(tmp_path)
+    (tmp_path / "bad").touch()
+    study = {**SMALL, "tasks": [task], "settings": {"rounds": 2, "training": {"batch_size": 16}}}
+    file = written(tmp_path, study)
+    said = command("study", str(file), "--out", "o", "--backend", "serial", "--json", cwd=tmp_path)
+    assert said.returncode == 1
+    told = json.loads(said.stdout)
+    assert [row["runs"] for row in told["results"]] == [2, 2, 2]
+    assert all(set(row["median"]) == {"f1", "accuracy", "loss"} for row in told["results"])
+    assert len(told["failures"]) == 3
+    assert "playerfl study o --retry-failed" in said.stderr
+    (tmp_path / "bad").unlink()
+    said = command("study", "o", "--backend", "serial", "--retry-failed", cwd=tmp_path)
+    assert said.returncode == 0
+    assert "median over runs" in said.stdout
+    assert "results: o" in said.stderr
+    dry = command("study", "o", "--dry-run", cwd=tmp_path)
+    assert "0 runs are missing" in dry.stdout
+    assert command("study", "nowhere.toml", cwd=tmp_path).returncode == 2
+
+
+def test_a_worker_that_cannot_start_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("playerfl.studies.processes._START", "raise SystemExit('no such luck')")
+    found = run(tmp_path / "o", backend="processes", workers=2, algorithms=["local"], learning_rates=[0.01], seeds=1)
+    assert [failure.reason for failure in found.failures] == [
+        "the worker process ended with exit code 1: no such luck, 3 times"
+    ]

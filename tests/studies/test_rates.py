@@ -1,0 +1,62 @@
+"""The learning rate is chosen on validation losses: pencil examples."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from federations import federate
+from playerfl import paper
+from playerfl.studies.rates import choose_rate, paper_grid, tuned_loss, validation_losses
+
+
+def test_the_mean_over_runs_is_taken_before_the_minimum_over_rounds() -> None:
+    # Each run's own minimum would be 0.1; round by round the means are 0.5, 0.45 and 0.5.
+    assert tuned_loss([{1: 0.1, 2: 0.5, 3: 0.9}, {1: 0.9, 2: 0.4, 3: 0.1}]) == 0.45
+
+
+def test_a_round_that_diverged_is_infinitely_bad_and_the_others_count() -> None:
+    assert tuned_loss([{1: 0.8, 2: math.inf}, {1: 0.6, 2: 0.1}]) == pytest.approx(0.7)
+    assert tuned_loss([{1: math.nan}, {1: 0.1}]) == math.inf
+
+
+def test_a_rate_with_a_failed_run_or_without_runs_is_infinitely_bad() -> None:
+    assert tuned_loss([{1: 0.1}, None]) == math.inf
+    assert tuned_loss([]) == math.inf
+
+
+def test_the_smallest_loss_wins_and_of_equal_ones_the_larger_rate() -> None:
+    assert choose_rate({0.1: 0.5, 0.01: 0.4, 0.001: 0.6}) == 0.01
+    assert choose_rate({0.001: 0.4, 0.1: 0.4, 0.01: 0.4}) == 0.1
+    assert choose_rate({0.1: math.inf, 0.01: math.inf}) is None
+
+
+def test_losses_are_weighted_by_the_sites_training_examples() -> None:
+    result = federate("fedavg", rounds=2)
+    shares = result.num_examples
+    assert len(set(shares.values())) > 1
+    rows = {(row[1], row[2]): row[5] for row in result.score_rows if (row[3], row[4]) == ("validation", "loss")}
+    for round_, loss in validation_losses(result).items():
+        expected = sum(float(rows[round_, site]) * n for site, n in shares.items()) / sum(shares.values())
+        assert loss == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("algorithm", ["fedbabu", "local_adaptation"])
+def test_of_a_method_that_finishes_only_the_finished_model_counts(algorithm: str) -> None:
+    result = federate(algorithm, rounds=3)
+    losses = validation_losses(result)
+    assert list(losses) == [3]
+    last = {
+        row[2]: float(row[5]) for row in result.score_rows if (row[0], *row[3:5]) == ("finish", "validation", "loss")
+    }
+    assert losses[3] == pytest.approx(
+        sum(last[site] * n for site, n in result.num_examples.items()) / sum(result.num_examples.values())
+    )
+
+
+@pytest.mark.parametrize("dataset", paper.facts()["datasets"])
+def test_every_method_tries_as_many_rates_and_pfedme_its_printed_one(dataset: str) -> None:
+    assert len(paper_grid(dataset, "pfedme")) == len(paper_grid(dataset, "fedavg"))
+    assert paper.learning_rates(dataset)["pfedme"] in paper_grid(dataset, "pfedme")
+    assert paper_grid(dataset, "player_fl") == sorted(paper.protocol(dataset)["learning_rate_grid"], reverse=True)

@@ -1,0 +1,58 @@
+"""The same study on Ray, whose workers are killed: the same files. Run apart: Ray leaves much behind."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from studies.small_studies import SMALL, cells, own_task, run, written
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(find_spec("ray") is None, reason="Ray is not installed; pip install 'playerfl[ray]'"),
+]
+
+
+def command(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    started = [sys.executable, "-m", "playerfl.cli", *arguments]
+    return subprocess.run(started, cwd=cwd, capture_output=True, text=True, check=False, timeout=600)
+
+
+def test_a_study_on_ray_gives_the_same_files_though_workers_are_killed(tmp_path: Path) -> None:
+    changes = {
+        "tasks": [own_task(tmp_path)],
+        "settings": {"rounds": 2, "training": {"batch_size": 16}},
+        "algorithms": ["local", "fedavg"],
+        "seeds_per_group": 2,
+    }
+    run(tmp_path / "here", **changes)
+    on_ray = ("study", str(written(tmp_path, {**SMALL, **changes})), "--backend", "ray", "--workers", "2", "--out", "o")
+
+    (tmp_path / "deadly").touch()
+    said = command(*on_ray, "--json", cwd=tmp_path)
+    assert said.returncode == 1
+    failures = json.loads(said.stdout)["failures"]
+    assert [failure["seed"] for failure in failures] == [3, 3]
+    assert all("Ray could not run it: WorkerCrashedError" in failure["reason"] for failure in failures)
+    made = cells(tmp_path / "o")
+    assert made.keys() < cells(tmp_path / "here").keys()
+
+    (tmp_path / "deadly").unlink()
+    (tmp_path / "deadly once").touch()
+    assert command(*on_ray, "--retry-failed", cwd=tmp_path).returncode == 0
+    assert not (tmp_path / "deadly once").exists(), "no worker was killed"
+    assert cells(tmp_path / "o") == cells(tmp_path / "here")
+
+
+def test_a_cluster_that_is_not_there_is_one_sentence(tmp_path: Path) -> None:
+    file = written(tmp_path, SMALL)
+    said = command("study", str(file), "--backend", "ray", "--ray-address", "127.0.0.1:1", cwd=tmp_path)
+    assert said.returncode == 2
+    assert "there is no Ray cluster at '127.0.0.1:1'" in said.stderr
+    assert "start one with  ray start --head" in said.stderr
+    assert "Traceback" not in said.stderr

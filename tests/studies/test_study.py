@@ -1,0 +1,188 @@
+"""Studies as a whole, in this process: nothing twice, nothing lost, one bad run spoils no other."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import playerfl
+from playerfl.errors import PlayerflError
+from playerfl.locking import DirectoryLock
+from playerfl.studies.campaign import prepare
+from playerfl.studies.estimate import estimate
+from playerfl.studies.plan import Study
+from studies.small_studies import SMALL, cells, own_task, run, stamps
+
+
+def test_a_study_gives_what_single_runs_give(tmp_path: Path) -> None:
+    found = run(tmp_path / "o")
+    assert len(found.results) == 9
+    assert not found.failures
+    assert len(cells(tmp_path / "o")) == 3 * (2 * 2 + 3)
+    rate = found.chosen_rates["synthetic", "fedavg"]
+    assert rate == 0.01
+    single = playerfl.run("synthetic", "fedavg", seed=2, learning_rate=rate, settings=SMALL["settings"])
+    twin = found.runs["synthetic", "fedavg"][1]
+    assert twin.score_rows == single.score_rows
+    assert twin.experiment == single.experiment
+    assert repr(found) == f"<StudyResult: 9 runs, in {tmp_path / 'o'}>"
+
+
+def test_the_chosen_rate_is_that_of_the_smallest_tuned_loss(tmp_path: Path) -> None:
+    run(tmp_path / "o")
+    directory = playerfl.StudyDirectory.open(tmp_path / "o")
+    for line in directory.study.lines:
+        losses = directory.rate_losses(line)
+        assert directory.chosen_rate(line) == min(losses, key=lambda rate: losses[rate])
+    assert len(directory.results("tuning")) == 3 * 2 * 2
+    assert {result.experiment["seed"] for result in directory.results("tuning")} == {1001, 1002}
+
+
+def test_a_second_call_runs_nothing(tmp_path: Path) -> None:
+    first = run(tmp_path / "o")
+    before = stamps(tmp_path / "o")
+    again = playerfl.study(tmp_path / "o", backend="serial", quiet=True)
+    assert stamps(tmp_path / "o") == before
+    assert [r.score_rows for r in again.results] == [r.score_rows for r in first.results]
+
+
+def test_an_extended_study_runs_only_what_is_new_and_equals_one_made_in_one_go(tmp_path: Path) -> None:
+    run(tmp_path / "grown", seeds=2, algorithms=["local"])
+    early = stamps(tmp_path / "grown")
+    run(tmp_path / "grown", seeds=2)
+    middle = stamps(tmp_path / "grown")
+    run(tmp_path / "grown")
+    late = stamps(tmp_path / "grown")
+    assert len(early) < len(middle) < len(late)
+    assert {**late, **early} == late
+    assert {**late, **middle} == late
+    run(tmp_path / "whole")
+    assert cells(tmp_path / "grown") == cells(tmp_path / "whole")
+
+
+def test_what_is_grouped_with_what_changes_nothing(tmp_path: Path) -> None:
+    run(tmp_path / "one", seeds_per_group=1)
+    run(tmp_path / "many", seeds_per_group=7)
+    assert cells(tmp_path / "one") == cells(tmp_path / "many")
+
+
+def test_runs_of_both_trainers_are_kept_apart(tmp_path: Path) -> None:
+    tasks = [{"name": "synthetic", "trainer": "loop"}, {"name": "synthetic", "trainer": "stacked"}]
+    found = run(tmp_path / "o", tasks=tasks, algorithms=["fedavg"], learning_rates=[0.01], seeds=2)
+    assert [result.data["trainer"] for result in found.results] == ["loop", "loop", "stacked", "stacked"]
+    assert len(cells(tmp_path / "o")) == 4
+
+
+def test_another_setting_gives_other_runs_and_keeps_the_old_ones(tmp_path: Path) -> None:
+    first = run(tmp_path / "o", learning_rates=[0.01])
+    before = cells(tmp_path / "o")
+    settings = {**SMALL["settings"], "rounds": 3}
+    other = run(tmp_path / "o", learning_rates=[0.01], settings=settings)
+    assert {r.experiment["rounds"] for r in other.results} == {3}
+    assert {**cells(tmp_path / "o"), **before} == cells(tmp_path / "o")
+    assert playerfl.StudyDirectory.open(tmp_path / "o").num_strangers == len(before)
+    back = stamps(tmp_path / "o")
+    again = run(tmp_path / "o", learning_rates=[0.01])
+    assert stamps(tmp_path / "o") == back
+    assert [r.score_rows for r in again.results] == [r.score_rows for r in first.results]
+
+
+def test_a_failed_run_spoils_no_other_and_is_tried_again_on_demand(tmp_path: Path) -> None:
+    task, bad = own_task(tmp_path), tmp_path / "bad"
+    changes = {"tasks": [task], "settings": {"rounds": 2, "training": {"batch_size": 16}}, "algorithms": ["local"]}
+    bad.touch()
+    found = run(tmp_path / "o", **changes)
+    assert [(f.seed, f.reason) for f in found.failures] == [(3, "RuntimeError: this seed is unlucky")]
+    assert [r.experiment["seed"] for r in found.results] == [1, 2]
+    kept = json.loads(next((tmp_path / "o" / "failed").iterdir()).read_text())
+    assert kept["experiment"]["seed"] == 3
+    assert any("RuntimeError" in line for line in kept["traceback"])
+    before = stamps(tmp_path / "o")
+
+    bad.unlink()
+    assert run(tmp_path / "o", **changes).failures, "only on demand"
+    found = run(tmp_path / "o", **changes, retry_failed=True)
+    assert not found.failures
+    assert not list((tmp_path / "o" / "failed").iterdir())
+    assert {**stamps(tmp_path / "o"), **before} == stamps(tmp_path / "o")
+    run(tmp_path / "whole", **changes)
+    assert cells(tmp_path / "o") == cells(tmp_path / "whole")
+
+
+def test_a_rate_that_diverges_is_not_taken_and_if_all_do_it_is_said(tmp_path: Path) -> None:
+    found = run(tmp_path / "o", algorithms=["fedavg"], learning_rates=[1e30, 0.01], seeds=1)
+    assert found.chosen_rates == {("synthetic", "fedavg"): 0.01}
+    found = run(tmp_path / "o", algorithms=["fedavg", "local"], learning_rates=[1e30, 1e29], seeds=1)
+    assert found.chosen_rates == {("synthetic", "fedavg"): None, ("synthetic", "local"): None}
+    assert not found.results
+    assert str(found.failures[0]) == (
+        "fedavg on synthetic: no learning rate gave a finite validation loss; try smaller ones"
+    )
+
+
+def test_models_are_kept_on_demand(tmp_path: Path) -> None:
+    found = run(tmp_path / "o", keep_weights=True, algorithms=["local"], learning_rates=[0.01], seeds=1)
+    single = playerfl.run("synthetic", "local", seed=1, learning_rate=0.01, settings=SMALL["settings"])
+    weight = single.weights["site-0"]
+    assert all(weight[name].equal(tensor) for name, tensor in found.results[0].weights["site-0"].items())
+
+
+def test_a_second_process_is_refused(tmp_path: Path) -> None:
+    run(tmp_path / "o", algorithms=["local"])
+    lock = DirectoryLock(tmp_path / "o")
+    lock.take()
+    with pytest.raises(PlayerflError, match="is in use by another process"):
+        run(tmp_path / "o")
+    lock.release()
+
+
+def test_places_that_hold_something_else_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "thesis.txt").touch()
+    with pytest.raises(PlayerflError, match="holds files that are not a study's"):
+        run(tmp_path)
+    with pytest.raises(PlayerflError, match="is a file; give a directory"):
+        run(tmp_path / "thesis.txt")
+    with pytest.raises(PlayerflError, match="is not the directory of a study"):
+        playerfl.study(tmp_path)
+    with pytest.raises(PlayerflError, match="there is no study in"):
+        playerfl.StudyDirectory.open(tmp_path)
+
+
+def test_what_cannot_run_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    for changes, sentence in (
+        ({"algorithms": [{"name": "fedper", "personal_layers": 9}]}, "personal_layers"),
+        ({"settings": {"data": {"rows": 3}}}, "."),
+        ({"backend": "threads"}, "unknown backend 'threads'"),
+        ({"workers": 0}, "workers must be at least 1"),
+        ({"ray_address": "auto"}, "goes with the backend ray, not serial"),
+    ):
+        with pytest.raises(PlayerflError, match=sentence):
+            run(tmp_path / "o", **changes)
+        assert not (tmp_path / "o").exists()
+
+
+def test_a_study_under_way_says_what_is_missing(tmp_path: Path) -> None:
+    run(tmp_path / "o", seeds=2)
+    directory = playerfl.StudyDirectory.open(tmp_path / "o")
+    assert not directory.missing()
+    victim = directory.cell(directory.study.lines[1].at(0.01, 2)).key
+    (tmp_path / "o" / "cells" / f"{victim}.safetensors").unlink()
+    (missing,) = directory.missing()
+    assert (missing.algorithm["name"], missing.seed) == ("fedavg", 2)
+
+
+def test_an_estimate_counts_runs_and_writes_nothing(tmp_path: Path) -> None:
+    prepared = prepare(Study.resolve({**SMALL, "algorithms": "all"}))
+    found = estimate(prepared, tmp_path / "o", workers=2)
+    assert not (tmp_path / "o").exists()
+    told = found.as_json()
+    assert told["runs_left"] == 19 * (2 * 2 + 3)
+    assert all(line["seconds_per_run"] > 0 for line in told["lines"])
+    assert told["seconds"] == pytest.approx(sum(7 * line["seconds_per_run"] for line in told["lines"]) / 2)
+    run(tmp_path / "o")
+    found = estimate(prepare(Study.resolve({**SMALL, "seeds": 5})), tmp_path / "o")
+    assert [line["evaluation"] for line in found.as_json()["lines"]] == [
+        {"runs": 5, "done": 3, "failed": 0, "missing": 2}
+    ] * 3

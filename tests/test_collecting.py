@@ -1,0 +1,114 @@
+"""Every kind of folder is read; what is missing or broken is listed, not fatal."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import playerfl
+from federations import QUICK, task
+from playerfl.collecting import collect
+from playerfl.errors import RunDirectoryError
+from playerfl.experiment import Experiment, with_setting
+from playerfl.run_directory import RunDirectory
+from playerfl.running import write_comparison
+
+
+def run_into(place: Path, algorithm: str = "fedavg", seed: int = 0) -> playerfl.RunResult:
+    return playerfl.run("synthetic", algorithm, rounds=1, seed=seed, out=place)
+
+
+def test_a_run_directory(tmp_path: Path) -> None:
+    original = run_into(tmp_path / "run")
+    (read,) = collect(tmp_path / "run").results
+    assert read.site_scores == original.site_scores
+    assert read.clients == original.clients
+    assert read.weights == {}
+
+
+def test_a_model_is_not_read_with_a_report_and_says_so(tmp_path: Path) -> None:
+    run_into(tmp_path / "run")
+    (read,) = collect(tmp_path / "run").results
+    with pytest.raises(playerfl.PlayerflError):
+        read.model(read.clients[0])
+
+
+def test_a_folder_of_runs_and_comparisons_at_any_depth(tmp_path: Path) -> None:
+    run_into(tmp_path / "a" / "deep" / "run", seed=1)
+    run_into(tmp_path / "b", seed=2)
+    (tmp_path / "empty").mkdir()
+    assert sorted(result.experiment["seed"] for result in collect(tmp_path).results) == [1, 2]
+
+
+def announced(home: Path, *algorithms: str) -> None:
+    tables = [with_setting({"task": "synthetic", "rounds": 3}, "algorithm.name", name) for name in algorithms]
+    write_comparison(home, [Experiment.resolve(table) for table in tables])
+
+
+def test_what_a_comparison_announced_and_has_not_is_missing(tmp_path: Path) -> None:
+    announced(tmp_path, "local", "fedavg")
+    run_into(tmp_path / "local", "local")
+    found = collect(tmp_path)
+    assert [result.algorithm for result in found.results] == ["local"]
+    (gap,) = found.missing
+    assert (gap.task, gap.algorithm, gap.seed, gap.reason) == ("synthetic", "fedavg", 0, "not started")
+
+
+def test_an_unfinished_run_is_missing_with_how_far_it_is(tmp_path: Path) -> None:
+    run_into(tmp_path / "run")
+    (tmp_path / "run" / "finished.json").unlink()
+    (gap,) = collect(tmp_path).missing
+    assert gap.reason == f"1 of 1 rounds done; continue it with  playerfl run --resume {tmp_path / 'run'}"
+
+
+@pytest.mark.parametrize("file", ["scores.csv", "layers.json", "experiment.toml", "environment.json", "data.json"])
+def test_a_broken_run_is_listed_and_the_others_are_read(tmp_path: Path, file: str) -> None:
+    run_into(tmp_path / "good", seed=1)
+    run_into(tmp_path / "bad", seed=2)
+    (tmp_path / "bad" / file).write_text("{]nonsense", encoding="utf-8")
+    found = collect(tmp_path)
+    assert [result.experiment["seed"] for result in found.results] == [1]
+    assert file in found.failed[0].reason
+
+
+def test_a_run_without_its_scores_is_listed(tmp_path: Path) -> None:
+    run_into(tmp_path / "good", seed=1)
+    run_into(tmp_path / "bad", seed=2)
+    (tmp_path / "bad" / "scores.csv").write_text("stage,round,client,split,metric,value\n", encoding="utf-8")
+    found = collect(tmp_path)
+    assert len(found.results) == 1
+    assert str(tmp_path / "bad") in found.failed[0].reason
+
+
+def test_a_broken_comparison_file_is_listed(tmp_path: Path) -> None:
+    run_into(tmp_path / "good")
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "comparison.json").write_text(json.dumps({"experiments": [1]}), encoding="utf-8")
+    found = collect(tmp_path)
+    assert len(found.results) == 1
+    assert "comparison.json cannot be read" in found.failed[0].reason
+
+
+@pytest.mark.parametrize("what", ["nothing", "a file", "an empty folder"])
+def test_where_there_is_no_run_one_sentence_says_so(tmp_path: Path, what: str) -> None:
+    place = tmp_path / "place"
+    if what == "a file":
+        place.write_text("")
+    elif what == "an empty folder":
+        place.mkdir()
+    with pytest.raises(RunDirectoryError, match=r"not a directory|there is no run in"):
+        collect(place)
+
+
+def test_a_task_of_ones_own_is_read_without_it(tmp_path: Path) -> None:
+    playerfl.run(task(), "fedavg", rounds=1, settings=QUICK, out=tmp_path / "run")
+    assert len(collect(tmp_path).results) == 1
+
+
+def test_a_run_directory_with_a_report_may_be_overwritten(tmp_path: Path) -> None:
+    run_into(tmp_path / "run")
+    (tmp_path / "run" / "report").mkdir()
+    (tmp_path / "run" / "report" / "report.html").write_text("")
+    RunDirectory.check_free(tmp_path / "run", overwrite=True)
