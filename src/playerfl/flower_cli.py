@@ -174,12 +174,20 @@ def init(
 ) -> None:
     """Make the folder that a job is submitted from: it names the installed package, and holds settings, no code."""
     from playerfl.flower.app_folder import write_app_folder
+    from playerfl.flower.coordinator import experiment_of
     from playerfl.flower.letters import Privacy
+    from playerfl.flower.privacy import epsilon
 
     privacy = Privacy(clip, noise, sensitivity_noise, secure_range)
     made = _deployment(config, site or [], job, min_sites, deadline, norm_bound, privacy)
+    rounds = experiment_of(made).rounds
     typer.echo(write_app_folder(folder, made))
     _say(f"job {made.job}: {', '.join(made.sites)}; a round needs {made.needed} of them")
+    if noise:
+        _say(
+            f"experimental: what a site uploads in {rounds} rounds is (ε = {epsilon(noise, rounds):.3g}, δ = 1e-5) "
+            "private, its scores and its number of examples are not"
+        )
 
 
 def _deployment(

@@ -22,7 +22,7 @@ from playerfl.errors import ConfigError, RunDirectoryError
 from playerfl.experiment import Experiment, find_task, parse_setting, read_toml, with_setting
 from playerfl.ground import Grounds, seeded_model
 from playerfl.results import RunResult
-from playerfl.run_directory import RunDirectory
+from playerfl.run_directory import ROSTER, RunDirectory
 from playerfl.single_run import Listener, Run
 from playerfl.tasks.task import Task
 
@@ -112,6 +112,8 @@ def limited_threads(count: int) -> Iterator[None]:
 def reopen_directory(path: Path, task: Task | None = None) -> tuple[Experiment, RunDirectory]:
     """A run directory and its experiment, locked, with a note in it if the software has changed since."""
     directory = RunDirectory.open(path)
+    if directory.has(ROSTER):
+        raise RunDirectoryError(f"{path} is a job across institutions; continue it with  {directory.continued_with}")
     experiment = Experiment.resolve(read_toml(path / "experiment.toml"), task)
     directory.lock()
     recorded = directory.read_json("environment.json")

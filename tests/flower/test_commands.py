@@ -97,12 +97,18 @@ def test_without_site_options_the_tasks_own_sites_take_part(tmp_path: Path) -> N
         (("--deadline", "0"), "above 0"),
         (("--norm-bound", "0.5"), "at least 1"),
         (("--noise", "1"), "set clip too"),
+        (("--secure-range", "8", "--site", "a", "--site", "b"), "at least 3 sites"),
     ],
 )
 def test_bad_settings_are_one_sentence(options: tuple[str, ...], reason: str, tmp_path: Path) -> None:
     done = made(tmp_path, *options)
     assert isinstance(done.exception, ConfigError) and reason in str(done.exception)
     assert not (tmp_path / "job").exists()
+
+
+def test_noise_is_said_in_the_usual_measure(tmp_path: Path) -> None:
+    """Two rounds: ρ = 2·2/2² = 1, so ε = 1 + 2·√ln(10⁵) = 7.79."""
+    assert "ε = 7.79" in made(tmp_path, "--clip", "1", "--noise", "2").stderr
 
 
 def test_a_folder_with_other_files_is_refused_because_they_would_travel(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from federations import task
 from flower.jobs import SITES, Job, quick_for
 from flower.loop_grid import over_the_wire
 from playerfl.algorithms import ALGORITHMS, PartialAlgorithm, PLayerFL
+from playerfl.collecting import collect
 from playerfl.engine.scheduler import drive
 from playerfl.errors import ConfigError
 from playerfl.run_directory import SCORE_COLUMNS, TRAFFIC_COLUMNS, RunDirectory
@@ -42,6 +43,13 @@ def test_a_job_over_flower_equals_the_run_in_one_process(name: str, tmp_path: Pa
     assert_equals_in_process(job, job.run())
 
 
+@pytest.mark.parametrize("name", quick_for(ALGORITHMS, "pfedme", "player_fl_ditto"))
+def test_a_site_alone_computes_what_it_does_stacked_among_others(name: str, tmp_path: Path) -> None:
+    job = Job(tmp_path, name)
+    assert job.in_process().ground.learner.trainer == "stacked"
+    assert_equals_in_process(job, job.run())
+
+
 @pytest.mark.parametrize("selection", ["client_best", "round_best"])
 def test_so_does_every_way_of_choosing_a_model(selection: str, tmp_path: Path) -> None:
     job = Job(tmp_path, "local_adaptation", selection=selection)
@@ -67,6 +75,7 @@ def test_a_jobs_directory_reads_like_a_runs_but_the_models_are_at_the_sites(tmp_
     assert read.site_scores == result.site_scores
     assert read.cut == result.cut
     assert read.clients == result.clients
+    assert [found.path for found in collect(job.home / "jobs").results] == [job.folder]
     with pytest.raises(ConfigError, match="never left its site"):
         read.model("site-0")
 

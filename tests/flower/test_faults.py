@@ -9,12 +9,14 @@ from typing import Any
 import pytest
 from flwr.app import Message
 
+import playerfl
 from federations import task
 from flower.jobs import SITES, Job, quick_for
 from flower.loop_grid import unreachable
 from flower.test_contract import assert_equals_in_process
 from playerfl.algorithms import ALGORITHMS
-from playerfl.errors import ConfigError
+from playerfl.collecting import collect
+from playerfl.errors import ConfigError, RunDirectoryError
 from playerfl.flower.codec import decode_letter
 from playerfl.flower.transport import TooFewSitesError
 
@@ -80,6 +82,21 @@ def test_a_coordinator_that_dies_between_two_exchanges_of_one_step_resumes_too(t
     assert_equals_in_process(job, job.run(min_sites=3))
 
 
+def test_a_coordinator_that_dies_when_all_is_said_asks_nobody_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A site asked to finish twice would tune twice."""
+    job = Job(tmp_path, "local_adaptation")
+    with monkeypatch.context() as patched, pytest.raises(StoppedError):
+        patched.setattr("playerfl.run_directory.RunDirectory.finish", stop)
+        job.run()
+    with pytest.raises(RunDirectoryError, match="continue it with  playerfl flower run"):
+        playerfl.resume(job.folder, task=job.task)
+    asked = len(job.grid.requests)
+    assert_equals_in_process(job, job.run())
+    assert len(job.grid.requests) == asked
+
+
 def test_a_finished_job_is_not_run_again(tmp_path: Path) -> None:
     job = Job(tmp_path, "fedavg", rounds=1)
     job.run()
@@ -91,7 +108,7 @@ def test_a_finished_job_is_not_run_again(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["fedavg", "fedlama", "player_fl"])
 def test_the_round_goes_on_without_a_site_that_is_gone(name: str, tmp_path: Path) -> None:
-    """And it costs one deadline, not one a round."""
+    """And it costs one deadline, not one a round. What is reported is the others'."""
     job = Job(tmp_path, name, rounds=3)
 
     def gone(site: str, request: Message, reply: Message) -> Message | None:
@@ -108,6 +125,19 @@ def test_the_round_goes_on_without_a_site_that_is_gone(name: str, tmp_path: Path
     assert [row["outcome"] for row in missed] == ["offline"] * 4
     assert job.clock.now < 2 * 6
     assert coordinator.transport.fingerprints.keys() == {"site-0", "site-2"}
+    [result] = collect(job.folder).results
+    assert result.site_scores.keys() == {"site-0", "site-2"}
+    assert result.data["notes"] == ["site-1 has no scores to report, see participation.csv"]
+
+
+def test_a_site_that_is_lost_before_the_finish_is_not_reported(tmp_path: Path) -> None:
+    """What it scored before cannot be compared with models that were tuned at the end."""
+    job = Job(tmp_path, "local_adaptation", rounds=2)
+    job.tamper(lambda site, request, reply: None if site == "site-1" and "finish" in key_of(request) else reply)
+    job.run()
+    [result] = collect(job.folder).results
+    assert result.chosen_rounds == {"site-0": 2, "site-2": 2}
+    assert result.site_scores.keys() == {"site-0", "site-2"}
 
 
 @pytest.mark.parametrize("name", quick_for(ALGORITHMS, "local", "fedlama", "ditto", "player_fl", "player_fl_ditto"))
@@ -248,7 +278,6 @@ def test_nothing_of_an_exception_leaves_a_site(tmp_path: Path, caplog: pytest.Lo
 
 
 def test_a_full_disk_is_a_code_too_and_the_old_state_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from playerfl.errors import RunDirectoryError
     from playerfl.flower import site
 
     job = Job(tmp_path, "fedper", rounds=2)

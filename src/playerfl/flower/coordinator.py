@@ -37,13 +37,15 @@ from playerfl.flower.transport import FlowerTransport, Grid, Participation
 from playerfl.ground import seeded_model
 from playerfl.layers.layer_map import LayerMap, state_entries
 from playerfl.results import SCORE_COLUMNS, Row, reported_stage
-from playerfl.run_directory import RunDirectory
+from playerfl.run_directory import ROSTER, RunDirectory
 from playerfl.running import limited_threads
 from playerfl.single_run import found_layers
 from playerfl.tasks.load import load_task
 from playerfl.tasks.task import Task
 from playerfl.version import __version__
 from playerfl.weights import Weights, digest
+
+STATUS = "status.json"
 
 
 class Coordinator:
@@ -61,19 +63,14 @@ class Coordinator:
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self.deployment = deployment
-        self.experiment = Experiment.model_validate(tomllib.loads(deployment.experiment))
+        self.experiment = experiment_of(deployment)
         self.algorithm = self.experiment.build_algorithm()
-        if deployment.privacy.secure_range:
-            check_secure(self.algorithm, deployment.needed)
-        if self.experiment.selection == "round_best" and deployment.needed < len(deployment.sites):
-            raise ConfigError(
-                f'selection = "round_best" compares rounds over all sites; give --min-sites {len(deployment.sites)} '
-                'too, or choose selection = "client_best"'
-            )
         self._build_model = _builder(self.experiment, task or load_task(self.experiment.task))
         self.initial = _initial(self._build_model(), self.experiment, deployment.privacy)
         self.directory = _open(jobs / deployment.job, self.experiment, deployment)
         self.layers: LayerMap | None = None
+        self._told_layers: Mapping[str, Any] = {}
+        self._done = False
         self.server: Server | None = None
         self.examples: dict[ClientId, int] = {}
         self.accepted: dict[ClientId, str] = {}
@@ -93,6 +90,7 @@ class Coordinator:
     def run(self) -> None:
         """All rounds that are left."""
         if self.directory.is_finished:
+            self.directory.write_json(STATUS, {**read_status(self.directory.path), "state": "finished", "detail": ""})
             self._say(f"job {self.deployment.job} is finished already; see {self.directory.path}")
             return
         self.directory.lock()
@@ -100,21 +98,11 @@ class Coordinator:
             self._status("waiting for sites")
             saved = self.directory.take_up(self._description())
             self._take_up(saved)
-            self.transport.hello()
+            if not self._done:
+                self.transport.hello()
             server = self._set_out(saved)
-            protocol = worker.Protocol(self.experiment.eval_point, self.experiment.selection)
-            with limited_threads(self.experiment.threads):
-                drive(
-                    run_rounds(
-                        self.algorithm,
-                        server,
-                        self.transport,
-                        self.experiment.rounds,
-                        self,
-                        protocol,
-                        self.experiment.participation,
-                    )
-                )
+            if not self._done:
+                self._run_rounds(server)
             self._finish(server)
         except BaseException as problem:
             self._status("failed", str(problem) or type(problem).__name__)
@@ -122,6 +110,22 @@ class Coordinator:
         finally:
             self._write_notes()
             self.directory.unlock()
+
+    def _run_rounds(self, server: Server) -> None:
+        experiment = self.experiment
+        protocol = worker.Protocol(experiment.eval_point, experiment.selection)
+        with limited_threads(experiment.threads):
+            drive(
+                run_rounds(
+                    self.algorithm,
+                    server,
+                    self.transport,
+                    experiment.rounds,
+                    self,
+                    protocol,
+                    experiment.participation,
+                )
+            )
 
     def met(self, site: ClientId, about: Mapping[str, Any]) -> str | None:
         """A site has said hello: its layers must be those of the others, and of the model."""
@@ -133,7 +137,7 @@ class Coordinator:
         if type(examples) is not int or examples < 1:
             return "it has no examples"
         if self.layers is None:
-            self.layers = layers
+            self.layers, self._told_layers = layers, about["layers"]
             self.algorithm.check_layers(layers)
         elif self.layers != layers:
             return "it cuts the model into other layers than the others do; declare them with layer_groups()"
@@ -166,6 +170,7 @@ class Coordinator:
         now = self._clock()
         self._seconds += now - self._since
         self._since = now
+        self._done = done
         self._write_notes()
         self.directory.exchanged(rows, traffic, self._state)
         # Sites go on from what was accepted here, so it may not be forgotten again.
@@ -181,7 +186,9 @@ class Coordinator:
             "accepted": self.accepted,
             "fingerprints": self.transport.fingerprints,
             "examples": self.examples,
+            "layers": self._told_layers,
             "notes": self._notes_length,
+            "done": self._done,
             "seconds": self._seconds,
         }
 
@@ -197,7 +204,9 @@ class Coordinator:
             return
         os.truncate(notes, saved["notes"])
         self._notes_length = saved["notes"]
-        self._seconds = saved["seconds"]
+        self._seconds, self._done = saved["seconds"], saved["done"]
+        self._told_layers = saved["layers"]
+        self.layers = _layers(self._told_layers, self.initial)
         self.accepted.update(saved["accepted"])
         self.transport.fingerprints.update(saved["fingerprints"])
         self.examples.update(saved["examples"])
@@ -258,7 +267,7 @@ class Coordinator:
             "seconds": round(self._seconds, 1),
             "updated": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         }
-        self.directory.write_json("status.json", status)
+        self.directory.write_json(STATUS, status)
 
     def _finish(self, server: Server) -> None:
         # What the sites have made together: personal layers stand in the server's model as they were at first.
@@ -286,6 +295,19 @@ class Coordinator:
         self._say(f"job {self.deployment.job} is finished; results: {path}")
 
 
+def experiment_of(deployment: Deployment) -> Experiment:
+    """What a job runs, once it has been found to go with how it is to be run."""
+    experiment = Experiment.model_validate(tomllib.loads(deployment.experiment))
+    if deployment.privacy.secure_range:
+        check_secure(experiment.build_algorithm(), deployment.needed)
+    if experiment.selection == "round_best" and deployment.needed < len(deployment.sites):
+        raise ConfigError(
+            f'selection = "round_best" compares rounds over all sites; give --min-sites {len(deployment.sites)} too, '
+            'or choose selection = "client_best"'
+        )
+    return experiment
+
+
 def _open(path: Path, experiment: Experiment, deployment: Deployment) -> RunDirectory:
     if not (path / "experiment.toml").exists():
         made_with = environment(experiment.device, experiment.threads)
@@ -295,10 +317,9 @@ def _open(path: Path, experiment: Experiment, deployment: Deployment) -> RunDire
         directory = RunDirectory.open(path)
         if (path / "experiment.toml").read_text(encoding="utf-8") != deployment.experiment:
             raise ConfigError(f"job {deployment.job} was started with another experiment; give this one another name")
-    roster = path / "roster.json"
-    if not roster.exists():
-        directory.write_json("roster.json", {"sites": sorted(deployment.sites)})
-    elif directory.read_json("roster.json")["sites"] != sorted(deployment.sites):
+    if not directory.has(ROSTER):
+        directory.write_json(ROSTER, {"sites": sorted(deployment.sites)})
+    elif directory.read_json(ROSTER)["sites"] != sorted(deployment.sites):
         raise ConfigError(f"job {deployment.job} was started with other sites; give this one another name")
     return directory
 
@@ -341,7 +362,7 @@ def _csv(rows: Any) -> bytes:
 
 def read_status(directory: Path) -> dict[str, Any]:
     """What a job says about itself; {} where it has not begun."""
-    file = directory / "status.json"
+    file = directory / STATUS
     try:
         found = json.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
