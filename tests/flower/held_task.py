@@ -1,4 +1,4 @@
-"""Tasks whose sites stop in the middle of a round while a file called `hold` lies in their directory."""
+"""A task whose sites stop in the middle of a round: a file called `hold` says how many messages they answer before."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ from playerfl.data.examples import SiteData
 from playerfl.models.mlp import MLP
 from playerfl.tasks.task import Task, own_task
 
-SITES = ("north", "south", "west", "east")
+SITES = ("north", "south", "west")
+# With two personal layers, what stays at a site is three hundred times what travels.
+WIDTHS = (6, 16, 2048, 3)
 
 
 def _data(number: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -25,27 +27,22 @@ def _data(number: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 def _held() -> None:
     folder = os.environ.get("PLAYERFL_TEST_SITE")
-    # Only once a round has been done: the first letter and the first round are let through.
-    if folder is None or not any(Path(folder).glob("*/state.safetensors")):
+    if folder is None or not (hold := Path(folder) / "hold").exists():
         return
-    while (Path(folder) / "hold").exists():
+    left = int(hold.read_text())
+    if left:
+        hold.write_text(str(left - 1))
+        return
+    while hold.exists():
         (Path(folder) / "in-mid-round").touch()
         time.sleep(0.1)
 
 
-def _task(*names: str) -> Task:
-    plain = own_task(lambda: MLP((6, 16, 16, 3)), {name: _data(SITES.index(name)) for name in names})
+def held() -> Task:
+    plain = own_task(lambda: MLP(WIDTHS), {name: _data(number) for number, name in enumerate(SITES)})
 
     def load_sites(options: Any) -> Mapping[str, SiteData]:
         _held()
         return plain.load_sites(options)
 
     return Task(**{**vars(plain), "load_sites": load_sites})
-
-
-def with_west() -> Task:
-    return _task("north", "south", "west")
-
-
-def with_east() -> Task:
-    return _task("north", "south", "east")

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import tomli_w
 
@@ -22,7 +22,6 @@ from playerfl.flower.launch import free_port
 from playerfl.running import run_experiments
 from playerfl.weights import digest
 
-Roster = Literal["with_west", "with_east"]
 COMMAND = [sys.executable, "-m", "playerfl.cli", "flower"]
 
 
@@ -79,7 +78,12 @@ class Institutions:
     def join(self, name: str) -> None:
         self.do("keys", name, "--out", str(self.folder / name))
         self.do("register", str(self.home), str(self.folder / name / f"{name}.pub"))
-        self.sites[name] = self.start(self.site_command(name), f"{name}.log", PLAYERFL_TEST_SITE=str(self.state(name)))
+        told = {"PLAYERFL_TEST_SITE": str(self.state(name)), "PYTHONPATH": str(Path(__file__).with_name("impatient"))}
+        self.sites[name] = self.start(self.site_command(name), f"{name}.log", **told)
+
+    def kill_node(self, name: str) -> None:
+        [node] = children(self.sites[name].pid)
+        os.kill(node, signal.SIGKILL)
 
     def site_command(self, name: str) -> list[str]:
         return [
@@ -92,10 +96,10 @@ class Institutions:
     def state(self, name: str) -> Path:
         return self.folder / name / "state"
 
-    def init(self, job: str, roster: Roster, *options: str) -> Path:
+    def init(self, job: str, rounds: int, *options: str) -> Path:
         app = self.folder / f"app-{job}"
         config = self.folder / f"{job}.toml"
-        config.write_text(tomli_w.dumps(settings(roster)))
+        config.write_text(tomli_w.dumps(settings(rounds)))
         self.do("init", str(app), "--config", str(config), "--job", job, *options)
         return app
 
@@ -109,14 +113,14 @@ class Institutions:
         self.stack.callback(end, process)
         return process
 
-    def status(self, job: str) -> dict[str, Any]:
-        with suppress(OSError, ValueError):
-            return json.loads((self.home / "jobs" / job / "status.json").read_text())  # type: ignore[no-any-return]
-        return {}
+    def finished(self, submitted: subprocess.Popen[str]) -> dict[str, Any]:
+        said, complaints = submitted.communicate(timeout=300)
+        assert submitted.returncode == 0, complaints
+        return json.loads(said)  # type: ignore[no-any-return]
 
-    def hold(self, name: str) -> None:
+    def hold(self, name: str, after: int) -> None:
         self.state(name).mkdir(parents=True, exist_ok=True)
-        (self.state(name) / "hold").touch()
+        (self.state(name) / "hold").write_text(str(after))
 
     def release(self, name: str) -> None:
         (self.state(name) / "hold").unlink()
@@ -159,16 +163,16 @@ def end(process: subprocess.Popen[Any]) -> None:
     process.communicate()
 
 
-def settings(roster: Roster) -> dict[str, Any]:
+def settings(rounds: int) -> dict[str, Any]:
     return {
-        "task": f"{Path(__file__).with_name('held_task.py')}:{roster}",
-        "rounds": 2,
+        "task": f"{Path(__file__).with_name('held_task.py')}:held",
+        "rounds": rounds,
         "device": "cpu",
-        "algorithm": {"name": "fedper"},
+        "algorithm": {"name": "fedper", "personal_layers": 2},
         "training": {"batch_size": 8, "learning_rate": 0.01},
     }
 
 
-def in_process(roster: Roster) -> dict[str, str]:
-    [result] = run_experiments([Experiment.resolve(settings(roster))], [None])
+def in_process(rounds: int) -> dict[str, str]:
+    [result] = run_experiments([Experiment.resolve(settings(rounds))], [None])
     return {site: digest(weights) for site, weights in result.weights.items()}

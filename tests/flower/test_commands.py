@@ -64,6 +64,7 @@ def test_the_app_folder_names_the_package_and_holds_no_code_and_no_dependencies(
     assert tomllib.loads(deployment.experiment)["rounds"] == 2
 
 
+@pytest.mark.slow
 def test_flower_itself_accepts_the_app_folder(tmp_path: Path) -> None:
     made(tmp_path)
     environment = launch.safe_environment(tmp_path / "flwr")

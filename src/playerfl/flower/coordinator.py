@@ -185,6 +185,7 @@ class Coordinator:
             "server": self._server().state(),
             "accepted": self.accepted,
             "fingerprints": self.transport.fingerprints,
+            "away": sorted(self.transport.away),
             "examples": self.examples,
             "layers": self._told_layers,
             "notes": self._notes_length,
@@ -209,6 +210,7 @@ class Coordinator:
         self.layers = _layers(self._told_layers, self.initial)
         self.accepted.update(saved["accepted"])
         self.transport.fingerprints.update(saved["fingerprints"])
+        self.transport.away.update(saved["away"])
         self.examples.update(saved["examples"])
         for site in self.deployment.readmit:
             self.accepted.pop(site, None)

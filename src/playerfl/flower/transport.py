@@ -107,7 +107,8 @@ class FlowerTransport:
         self.fingerprints: dict[ClientId, str] = {}
         self._initial: str | None = None
         self._met: set[ClientId] = set()
-        self._away: set[ClientId] = set()
+        self.away: set[ClientId] = set()
+        """Sites that missed the last deadline."""
         self._learned: dict[int, ClientId] = {}
         self._clock, self._sleep, self._say = clock, sleep, say
 
@@ -174,8 +175,8 @@ class FlowerTransport:
         """Sends, waits, sends again to who could not be reached, until all have answered or the deadline."""
         now = self._clock()
         exchange = _Exchange(letters, now + self.deployment.deadline, now, set(letters))
-        self._leave_out(exchange)
         while exchange.waiting:
+            self._leave_out(exchange)
             self._push(exchange)
             self._pull(exchange)
             if not exchange.waiting or self._clock() >= exchange.ends:
@@ -187,15 +188,16 @@ class FlowerTransport:
                 exchange.close(site, "late", f"it has not answered within {self.deployment.deadline:g} s")
             else:
                 exchange.close(site, "offline", "its node is not on-line")
-            self._away.add(site)
-        self._away -= exchange.answers.keys()
+            self.away.add(site)
+        self.away -= exchange.answers.keys()
         return exchange
 
     def _leave_out(self, exchange: _Exchange) -> None:
         """Nobody waits twice for a site that was away: until its node is on-line again it is not asked."""
         online = self._nodes()
-        gone = {site for site in exchange.waiting if site in self._away and site not in online}
-        if len(exchange.waiting) - len(gone) >= min(self.deployment.needed, len(exchange.waiting)):
+        gone = {site for site in exchange.waiting if site in self.away and site not in online}
+        possible = len(exchange.answers) + len(exchange.waiting) - len(gone)
+        if possible >= min(self.deployment.needed, len(exchange.letters)):
             for site in gone:
                 exchange.close(site, "offline", "its node is not on-line")
 
