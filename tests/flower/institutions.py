@@ -1,4 +1,4 @@
-"""A real deployment on loopback, through the commands an engineer types. Everything it starts is ended by its id."""
+"""A real deployment on loopback, by what an engineer starts. Everything it starts is ended by its id."""
 
 from __future__ import annotations
 
@@ -14,11 +14,13 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
-import tomli_w
-
+from flower.held_task import SITES
 from playerfl.experiment import Experiment
+from playerfl.flower.app_folder import write_app_folder
+from playerfl.flower.deployment import Deployment
 from playerfl.flower.files import filled
-from playerfl.flower.launch import free_port
+from playerfl.flower.keys import write_key_pair
+from playerfl.flower.launch import CONNECTION, ServerHome, free_port
 from playerfl.running import run_experiments
 from playerfl.weights import digest
 
@@ -75,9 +77,13 @@ class Institutions:
         start_nginx(program, self.folder / "nginx", self.home, self.port, self.public_port, self.stack)
         return True
 
-    def join(self, name: str) -> None:
-        self.do("keys", name, "--out", str(self.folder / name))
-        self.do("register", str(self.home), str(self.folder / name / f"{name}.pub"))
+    def join(self, name: str, *, by_command: bool = False) -> None:
+        _, public = write_key_pair(name, self.folder / name)
+        if by_command:
+            self.do("register", str(self.home), str(public))
+        else:
+            # The same without two more processes.
+            ServerHome(self.home).flwr("supernode", "register", str(public), CONNECTION, "--name", name)
         told = {"PLAYERFL_TEST_SITE": str(self.state(name)), "PYTHONPATH": str(Path(__file__).with_name("impatient"))}
         self.sites[name] = self.start(self.site_command(name), f"{name}.log", **told)
 
@@ -96,11 +102,10 @@ class Institutions:
     def state(self, name: str) -> Path:
         return self.folder / name / "state"
 
-    def init(self, job: str, rounds: int, *options: str) -> Path:
+    def init(self, job: str, rounds: int, **options: Any) -> Path:
         app = self.folder / f"app-{job}"
-        config = self.folder / f"{job}.toml"
-        config.write_text(tomli_w.dumps(settings(rounds)))
-        self.do("init", str(app), "--config", str(config), "--job", job, *options)
+        experiment = Experiment.resolve(settings(rounds))
+        write_app_folder(app, Deployment(job, SITES, experiment.to_toml(), **options))
         return app
 
     def submit(self, app: Path) -> subprocess.Popen[str]:

@@ -21,7 +21,7 @@ from flower.jobs import Job
 from flower.loop_grid import unreachable
 from flower.test_faults import key_of
 from playerfl.algorithms import FedPer
-from playerfl.flower.launch import ServerHome
+from playerfl.flower.keys import write_key_pair
 from playerfl.tasks.load import load_task
 from playerfl.weights import digest, num_bytes
 
@@ -40,13 +40,13 @@ def test_sites_and_server_are_killed_in_mid_round(institutions: Institutions) ->
     here.up()
     proxied = here.proxy()
     for name in SITES:
-        here.join(name)
-    here.do("keys", "stranger", "--out", str(here.folder / "stranger"))
+        here.join(name, by_command=name == "north")
+    write_key_pair("stranger", here.folder / "stranger")
     stranger = here.start([*here.site_command("stranger")[:-2], "--retry", "0"], "stranger.log")
 
     # It is killed in the second round, and so has a state to go on from.
     here.hold("west", after=2)
-    app = here.init("patient", 2, "--min-sites", "3", "--deadline", "600")
+    app = here.init("patient", 2, min_sites=3, deadline=600)
     first = here.submit(app)
     here.wait_for_mid_round("west")
     here.kill_node("west")
@@ -63,10 +63,9 @@ def test_sites_and_server_are_killed_in_mid_round(institutions: Institutions) ->
     assert found["completed"]
     assert here.models("patient") == in_process(2)
     assert_only_federated_layers_travelled(here, "patient", found["bytes_in"])
-    assert len(ServerHome(here.home).flwr("list", "playerfl")["runs"]) == 2
 
     here.hold("west", after=1)
-    hasty = here.submit(here.init("hasty", 1, "--deadline", "30"))
+    hasty = here.submit(here.init("hasty", 1, deadline=30))
     here.wait_for_mid_round("west")
     [node] = children(here.sites["west"].pid)
     here.sites["west"].kill()
@@ -118,7 +117,8 @@ def test_ctrl_c_in_the_demo_leaves_nothing_behind(tmp_path: Path) -> None:
     assert process.returncode == 130
     assert "everything is shut down" in said and "Traceback" not in said
     here = str(tmp_path / "demo").encode()
-    assert not [pid for pid in Path("/proc").glob("[0-9]*") if here in command_of(pid)]
+    commands = [command_of(process) for process in Path("/proc").glob("[0-9]*")]
+    assert not [command for command in commands if here in command]
 
 
 def command_of(process: Path) -> bytes:

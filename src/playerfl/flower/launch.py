@@ -226,18 +226,24 @@ class Running:
         return self.process.pid
 
     def stop(self) -> None:
-        """Asks it to end, then makes it; what it has started goes too."""
+        """Asks it to end, then makes it; what it has started goes too. All of it is gone when this returns."""
         started = descendants(self.pid)
-        if self.process.poll() is None:
-            self.process.terminate()
-            with suppress(subprocess.TimeoutExpired):
-                self.process.wait(_PATIENCE)
+        self.process.terminate()
+        ends = time.monotonic() + _PATIENCE
+        while self.process.poll() is None and time.monotonic() < ends:
+            # What it still starts on its way out would have no parent to be found by later.
+            started |= descendants(self.pid)
+            time.sleep(0.02)
         self.kill()
         # Apps have sessions of their own, and notice only after a while that nobody is left to work for.
-        for pid, born in started.items():
-            if born and _born(pid) == born:
+        ends = time.monotonic() + _PATIENCE
+        while (
+            alive := [pid for pid, born in started.items() if born and _born(pid) == born]
+        ) and ends > time.monotonic():
+            for pid in alive:
                 with suppress(ProcessLookupError, PermissionError):
                     os.kill(pid, signal.SIGKILL)
+            time.sleep(0.02)
 
     def kill(self) -> None:
         with suppress(ProcessLookupError, PermissionError):
@@ -250,20 +256,23 @@ def descendants(pid: int) -> dict[int, str]:
     found: dict[int, str] = {}
     waiting = [pid]
     while waiting:
-        file = Path(f"/proc/{waiting[0]}/task/{waiting.pop(0)}/children")
-        with suppress(OSError):
-            children = [int(child) for child in file.read_text().split()]
-            found.update({child: _born(child) for child in children})
-            waiting += children
+        # A child is listed with the thread that started it.
+        for file in Path(f"/proc/{waiting.pop(0)}/task").glob("*/children"):
+            with suppress(OSError):
+                children = [int(child) for child in file.read_text().split()]
+                found.update({child: _born(child) for child in children})
+                waiting += children
     return found
 
 
 def _born(pid: int) -> str:
-    """A process's start time, so that a number given anew is not taken for the old process."""
+    """A process's start time, so that a number given anew is not taken for the old process; "" if it has ended."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
-    except (OSError, IndexError):
+        state, *fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except (OSError, ValueError):
         return ""
+    # A dead one stays a zombie until its parent asks for it.
+    return "" if state in "ZX" else fields[18]
 
 
 def _end_with_parent() -> None:
