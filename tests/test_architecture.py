@@ -20,6 +20,10 @@ MAY_IMPORT = {
     "federation": {"federation", "learning", "layers", "data", "weights", "seeding", "errors"},
     "algorithms": {"algorithms", "federation", "learning", "layers", "data", "weights", "seeding", "errors"},
     "engine": {"engine", "algorithms", "federation", "learning", "layers", "data", "weights", "seeding", "errors"},
+    "flower": {
+        *("flower", "engine", "algorithms", "federation", "learning", "layers", "data", "tasks", "weights", "errors"),
+        *("experiment", "ground", "single_run", "running", "results", "run_directory", "environment", "version"),
+    },
     "tasks": {"tasks", "paper", "models", "data", "learning", "layers", "weights", "seeding", "errors"},
     "report": {"report", "results", "paper", "layers", "errors", "version"},
     "studies": {
@@ -61,7 +65,7 @@ def test_algorithms_do_not_import_each_other() -> None:
     ("statement", "absent"),
     [
         ("import playerfl", ["torch", "numpy", "pandas", "matplotlib", "sklearn"]),
-        ("import playerfl.cli", ["torch", "numpy", "pandas", "matplotlib", "sklearn"]),
+        ("import playerfl.cli", ["torch", "numpy", "pandas", "matplotlib", "sklearn", "flwr", "cryptography"]),
         (
             "import playerfl.studies.conduct, playerfl.probing, playerfl.running",
             ["pandas", "matplotlib", "sklearn", "scipy", "ray", "flwr", "transformers", "lightning", "torch._dynamo"],

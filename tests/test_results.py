@@ -77,3 +77,12 @@ def test_a_site_is_judged_by_the_rounds_it_took_part_in(selection: str, expected
 def test_one_round_for_all_is_one_in_which_all_were_scored() -> None:
     rows = losses({"a": [0.5, 0.4, None], "b": [0.5, 0.4, 0.1]})
     assert choose_rounds(rows, {"a": 1, "b": 1}, "round_best") == {"a": 2, "b": 2}
+
+
+@pytest.mark.parametrize("selection", ["client_best", "last"])
+def test_a_site_without_scores_has_no_round_and_the_others_keep_theirs(selection: str) -> None:
+    assert choose_rounds(losses({"a": [0.5, 0.4]}), {"a": 1, "lost": 1}, selection) == {"a": 2}
+
+
+def test_a_round_best_for_all_is_none_where_one_was_never_scored() -> None:
+    assert choose_rounds(losses({"a": [0.5, 0.4]}), {"a": 1, "lost": 1}, "round_best") == {}

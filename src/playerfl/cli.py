@@ -14,6 +14,7 @@ import typer
 from playerfl.data.directory import use_data_directory
 from playerfl.data_cli import data_app
 from playerfl.errors import ConfigError, PlayerflError, one_of
+from playerfl.flower_cli import flower_app
 from playerfl.probe_cli import add_probe_commands
 from playerfl.report_cli import REPORT_EXAMPLES, report
 from playerfl.study_cli import STUDY_EXAMPLES, study
@@ -21,10 +22,13 @@ from playerfl.thresholds_cli import THRESHOLDS_EXAMPLES, thresholds
 from playerfl.version import __version__
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from playerfl.engine.transport import Transport
     from playerfl.experiment import Experiment
     from playerfl.results import RunResult
     from playerfl.run_directory import RunDirectory
-    from playerfl.single_run import Listener
+    from playerfl.single_run import Listener, Run
 
 app = typer.Typer(
     name="playerfl",
@@ -46,6 +50,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.add_typer(data_app)
+app.add_typer(flower_app)
 app.command(epilog=STUDY_EXAMPLES)(study)
 app.command(epilog=REPORT_EXAMPLES)(report)
 add_probe_commands(app)
@@ -147,6 +152,7 @@ def run(
     data_dir: Annotated[
         Path | None, typer.Option(help="Where dataset files are; $PLAYERFL_DATA or your cache if not given.")
     ] = None,
+    engine: Annotated[str, typer.Option(help="in-process, or flower-simulation (Ray: one site a CPU).")] = "in-process",
     tensorboard: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Also write scores and layer profile for TensorBoard.")
     ] = None,
@@ -183,7 +189,7 @@ def run(
         places = [*_places(experiments, home)]
     with use_data_directory(data_dir):
         observers = _observers(tensorboard, mlflow)
-        results = _run_all(experiments, places, home, observers, overwrite=overwrite, quiet=quiet)
+        results = _run_all(experiments, places, home, engine, observers, overwrite=overwrite, quiet=quiet)
     _show(results, home, as_json=as_json)
 
 
@@ -260,6 +266,7 @@ def _run_all(
     experiments: list[Experiment],
     places: list[RunDirectory | Path],
     home: Path,
+    engine: str,
     observers: list[Listener],
     *,
     overwrite: bool,
@@ -269,11 +276,30 @@ def _run_all(
     from playerfl.progress import shown_progress
     from playerfl.running import run_experiments
 
+    if engine not in _ENGINES:
+        raise ConfigError(one_of(engine, _ENGINES, "engine"))
+
     try:
         with shown_progress({e.algorithm["name"]: e.rounds for e in experiments}, quiet=quiet) as listener:
             compared = home if len(experiments) > 1 else None
             told = together(listener, *observers)
-            return run_experiments(experiments, places, None, told, overwrite=overwrite, home=compared)
+
+            def work(transport_for: Callable[[Run], Transport] | None) -> list[RunResult]:
+                return run_experiments(
+                    experiments,
+                    places,
+                    None,
+                    told,
+                    overwrite=overwrite,
+                    home=compared,
+                    transport_for=transport_for,
+                )
+
+            if engine == "in-process":
+                return work(None)
+            from playerfl.flower.simulation import simulate
+
+            return simulate(experiments, home, work)
     except KeyboardInterrupt:
         _say(f"interrupted; nothing is lost: continue with  playerfl run --resume {home}")
         sys.exit(130)
@@ -307,6 +333,7 @@ def _show(results: list[RunResult], home: Path, *, as_json: bool) -> None:
     _say(f"results: {home}")
 
 
+_ENGINES = ("in-process", "flower-simulation")
 _LISTS = ("algorithms", "tasks", "settings")
 
 

@@ -106,7 +106,7 @@ def _gap(table: Mapping[str, Any], reason: str) -> Gap:
 def _how_far(directory: RunDirectory, table: Mapping[str, Any]) -> str:
     rows = directory.read_table("scores.csv", SCORE_COLUMNS) if directory.has("scores.csv") else []
     done = max((int(row[1]) for row in rows), default=0)
-    return f"{done} of {table['rounds']} rounds done; continue it with  playerfl run --resume {directory.path}"
+    return f"{done} of {table['rounds']} rounds done; continue it with  {directory.continued_with}"
 
 
 def _no_model() -> nn.Module:

@@ -83,7 +83,7 @@ class RunResult:
         stage = reported_stage(self.score_rows)
         found: dict[str, dict[str, float]] = {client: {} for client in self.clients}
         for row_stage, round_, client, split, metric, value in self.score_rows:
-            if row_stage == stage and split == "test" and round_ == self.chosen_rounds[str(client)]:
+            if row_stage == stage and split == "test" and round_ == self.chosen_rounds.get(str(client)):
                 found[str(client)][str(metric)] = float(value)
         return found
 
@@ -103,7 +103,10 @@ class RunResult:
         if client not in self.clients:
             raise ConfigError(one_of(client, self.clients, "site"))
         if client not in self.weights:
-            raise ConfigError("the models of this run were not kept; set keep_weights = true in the study file")
+            raise ConfigError(
+                f"the model of {client} is not here: it was not kept (keep_weights = true in the study file keeps it), "
+                "or it never left its site, where it is in the site's own directory"
+            )
         model = self.build_model()
         for name, entry in state_entries(model).items():
             entry.detach().copy_(self.weights[client][name])
@@ -117,6 +120,8 @@ def reported_stage(rows: Iterable[Row]) -> str:
 
 def choose_rounds(rows: Sequence[Row], num_examples: Mapping[str, int], selection: str) -> dict[str, int]:
     """The reported round of each site: lowest validation loss (own, or all sites' together), or the last.
+
+    A site that was never scored (one that was lost) has none.
 
     >>> rows = [("round", 1, "a", "validation", "loss", 0.5), ("round", 2, "a", "validation", "loss", 0.7)]
     >>> choose_rounds(rows, {"a": 10}, "client_best"), choose_rounds(rows, {"a": 10}, "last")
@@ -139,13 +144,16 @@ def choose_rounds(rows: Sequence[Row], num_examples: Mapping[str, int], selectio
     chosen = {}
     for client in sorted(num_examples):
         rounds = sorted(round_ for round_ in losses if client in losses[round_])
+        if not rounds:
+            continue
         if selection == "last":
             chosen[client] = rounds[-1]
         elif selection == "client_best":
             chosen[client] = lowest(lambda r, c=client: losses[r][c], rounds)  # type: ignore[misc]
         else:
             common = [round_ for round_ in rounds if losses[round_].keys() >= num_examples.keys()]
-            chosen[client] = lowest(lambda r: sum(losses[r][c] * n for c, n in num_examples.items()), common)
+            if common:
+                chosen[client] = lowest(lambda r: sum(losses[r][c] * n for c, n in num_examples.items()), common)
     return chosen
 
 

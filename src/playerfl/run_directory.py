@@ -25,6 +25,8 @@ from playerfl.results import SCORE_COLUMNS, TRAFFIC_COLUMNS, Row, RunResult, dig
 from playerfl.weights import Weights
 
 FORMAT = "playerfl run 1"
+ROSTER = "roster.json"
+"""The sites of a job across institutions; a run on one machine has no such file."""
 _FILES = {
     "experiment.toml",
     "environment.json",
@@ -109,6 +111,11 @@ class RunDirectory:
     @property
     def is_finished(self) -> bool:
         return (self.path / "finished.json").is_file()
+
+    @property
+    def continued_with(self) -> str:
+        """The command that takes it up again."""
+        return "playerfl flower run" if self.has(ROSTER) else f"playerfl run --resume {self.path}"
 
     def has(self, name: str) -> bool:
         return (self.path / name).is_file()
@@ -227,12 +234,13 @@ class RunDirectory:
     def result(self, build_model: Callable[[], nn.Module], *, with_weights: bool = True) -> RunResult:
         """The finished run, read and checked; `build_model` makes what its weights fit."""
         if not self.is_finished:
-            raise RunDirectoryError(f"{self.path} is not finished; continue it with --resume {self.path}")
+            raise RunDirectoryError(f"{self.path} is not finished; continue it with  {self.continued_with}")
         weights = self._read_weights() if with_weights else {}
         data = self.read_json("data.json")
         if with_weights and digest_of(weights) != self.read_json("finished.json").get("weights_digest"):
             raise RunDirectoryError(f"{self.path / 'weights'} was changed since the run ended; run it again")
-        if with_weights and sorted(data.get("sites", {})) != sorted(weights):
+        # A job across institutions has none: models stay at their sites.
+        if weights and sorted(data.get("sites", {})) != sorted(weights):
             raise RunDirectoryError(f"{self.path / 'data.json'} does not describe the sites of this run")
         return RunResult(
             experiment=self.read_toml("experiment.toml"),

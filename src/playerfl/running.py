@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -16,12 +16,13 @@ from playerfl.algorithms import ALGORITHMS, Algorithm
 from playerfl.data.directory import use_data_directory
 from playerfl.engine.checkpoint import storage_error, write_atomically
 from playerfl.engine.scheduler import drive, gather
+from playerfl.engine.transport import Transport
 from playerfl.environment import environment
 from playerfl.errors import ConfigError, RunDirectoryError
 from playerfl.experiment import Experiment, find_task, parse_setting, read_toml, with_setting
 from playerfl.ground import Grounds, seeded_model
 from playerfl.results import RunResult
-from playerfl.run_directory import RunDirectory
+from playerfl.run_directory import ROSTER, RunDirectory
 from playerfl.single_run import Listener, Run
 from playerfl.tasks.task import Task
 
@@ -50,11 +51,13 @@ def run_experiments(
     *,
     overwrite: bool = False,
     home: Path | None = None,
+    transport_for: Callable[[Run], Transport] | None = None,
 ) -> list[RunResult]:
     """Runs experiments side by side in one process; those already finished are read instead.
 
     A place is a directory to go on in, a path where one is made once the data have been found usable, or
     None for a run that leaves no files. With `home`, what belongs to the comparison is noted there first.
+    `transport_for` brings a run's requests elsewhere than to sites in this process.
     """
     for place in places:
         if isinstance(place, Path):
@@ -77,7 +80,8 @@ def run_experiments(
                 directory = _start_directory(place, experiment, overwrite) if isinstance(place, Path) else place
                 directories += [directory] if directory else []
                 if ground:
-                    works.append(Run(experiment, ground, directory, listener, beside=len(places)).rounds())
+                    started = Run(experiment, ground, directory, listener, beside=len(places))
+                    works.append(started.rounds(transport_for(started) if transport_for else None))
                 elif directory:
                     works.append(_already(_finished(directory, task)))
             return drive(gather(works))
@@ -108,6 +112,8 @@ def limited_threads(count: int) -> Iterator[None]:
 def reopen_directory(path: Path, task: Task | None = None) -> tuple[Experiment, RunDirectory]:
     """A run directory and its experiment, locked, with a note in it if the software has changed since."""
     directory = RunDirectory.open(path)
+    if directory.has(ROSTER):
+        raise RunDirectoryError(f"{path} is a job across institutions; continue it with  {directory.continued_with}")
     experiment = Experiment.resolve(read_toml(path / "experiment.toml"), task)
     directory.lock()
     recorded = directory.read_json("environment.json")

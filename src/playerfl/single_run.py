@@ -12,7 +12,7 @@ from torch import nn
 from playerfl.algorithms import Algorithm
 from playerfl.engine import worker
 from playerfl.engine.loop import run_rounds
-from playerfl.engine.transport import InProcess, Traffic
+from playerfl.engine.transport import InProcess, Traffic, Transport
 from playerfl.environment import environment
 from playerfl.experiment import Experiment
 from playerfl.federation.client import Client
@@ -43,6 +43,19 @@ class Progress:
 
 
 Listener = Callable[[Progress], None]
+
+
+def found_layers(server: Server, profiles: Mapping[ClientId, Any]) -> dict[str, Any]:
+    """What `RunResult.layers` holds: the sizes, the cut once it is decided, and the profiles that are known."""
+    layers = server.layers
+    return {
+        "layers": [
+            {"name": name, "entries": list(layers.entries[name]), "parameters": layers.num_parameters[name]}
+            for name in layers.names
+        ],
+        "decision": server.memory.get("decision"),
+        "profiles": dict(profiles),
+    }
 
 
 class Record(Protocol):
@@ -155,10 +168,10 @@ class Run:
             "seconds": self._seconds,
         }
 
-    async def rounds(self) -> RunResult:
-        """All rounds that are left, and the result."""
+    async def rounds(self, transport: Transport | None = None) -> RunResult:
+        """All rounds that are left, and the result; in this process, unless a transport brings requests elsewhere."""
         if not self._done:
-            transport = InProcess(self.algorithm, self.clients, self.experiment.seed, self.protocol)
+            transport = transport or InProcess(self.algorithm, self.clients, self.experiment.seed, self.protocol)
             await run_rounds(
                 self.algorithm,
                 self.server,
@@ -207,21 +220,10 @@ class Run:
         return sum(v * n for v, n in found) / sum(n for _, n in found) if found else float("nan")
 
     def _found_layers(self) -> dict[str, Any]:
-        layers = self.ground.learner.layers
-        return {
-            "layers": [
-                {
-                    "name": name,
-                    "entries": list(layers.entries[name]),
-                    "parameters": layers.num_parameters[name],
-                }
-                for name in layers.names
-            ],
-            "decision": self.server.memory.get("decision"),
-            "profiles": {
-                name: client.memory["profile"] for name, client in self.clients.items() if "profile" in client.memory
-            },
-        }
+        return found_layers(
+            self.server,
+            {name: client.memory["profile"] for name, client in self.clients.items() if "profile" in client.memory},
+        )
 
     def _result(self) -> RunResult:
         found = self._found_layers()

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from playerfl.federation.client import Client
-from playerfl.federation.messages import ClientId, Download, Upload
+from playerfl.federation.messages import Awaited, ClientId, Download, Upload, Verb
 from playerfl.federation.server import Server
 from playerfl.layers.layer_map import LayerMap
 from playerfl.weights import weighted_mean
@@ -53,6 +53,10 @@ class Algorithm:
     async def client_fit(self, client: Client, download: Download) -> Upload:
         """One round at one site. Leaves the model it would predict with on the bench."""
         raise TypeError(f"{type(self).__name__} must define client_fit")
+
+    def server_awaits(self, server: Server, verbs: tuple[Verb, ...]) -> Awaited:
+        """What sites upload in answer to these verbs, so that anything else can be refused."""
+        return Awaited(server.layers.names if "fit" in verbs else ())
 
     def server_merge(self, server: Server, uploads: Mapping[ClientId, Upload]) -> None:
         """Makes the sites' uploads one: w ← Σ_c (n_c / Σ n) · θ_c, entry by entry over those who sent it."""

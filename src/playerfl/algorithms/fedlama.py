@@ -9,7 +9,7 @@ from itertools import accumulate
 from playerfl.algorithms.algorithm import Algorithm
 from playerfl.errors import ConfigError, at_least_zero
 from playerfl.federation.client import Client
-from playerfl.federation.messages import ClientId, Download, Upload
+from playerfl.federation.messages import Awaited, ClientId, Download, Upload, Verb
 from playerfl.federation.server import Server
 from playerfl.layers.layer_map import LayerName
 from playerfl.weights import squared_distance
@@ -46,14 +46,18 @@ class FedLAMA(Algorithm):
         return [layer for layer, interval in self.intervals(side).items() if round_ % interval == 0]
 
     def server_send(self, server: Server, client_id: ClientId) -> Download:
-        if client_id not in server.greeted:
+        if "news" not in server.memory:
             return server.download()
-        # What was averaged since this site last trained, by the intervals that held then.
+        # What was averaged since this site last trained, by the intervals that held then; everything for a new one.
         news = server.memory["news"][client_id]
         averaged = [layer for layer in server.layers.names if layer in news["averaged"]]
+        layers = averaged if client_id in server.greeted else None
         if news["adjusted"]:
-            return server.download(averaged, intervals=server.memory["intervals"])
-        return server.download(averaged)
+            return server.download(layers, intervals=server.memory["intervals"])
+        return server.download(layers)
+
+    def server_awaits(self, server: Server, verbs: tuple[Verb, ...]) -> Awaited:
+        return Awaited(tuple(self.due(server, server.round + 1)) if "fit" in verbs else ())
 
     async def client_fit(self, client: Client, download: Download) -> Upload:
         if "intervals" in download.info:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from playerfl.algorithms.algorithm import Algorithm
 from playerfl.federation.client import Client
-from playerfl.federation.messages import ClientId, Download, Upload
+from playerfl.federation.messages import Awaited, ClientId, Download, Upload, Verb
 from playerfl.federation.server import Server
 
 
@@ -20,6 +20,9 @@ class Local(Algorithm):
 
     def server_send(self, server: Server, client_id: ClientId) -> Download:
         return server.download(() if client_id in server.greeted else None)
+
+    def server_awaits(self, server: Server, verbs: tuple[Verb, ...]) -> Awaited:
+        return Awaited()
 
     async def client_fit(self, client: Client, download: Download) -> Upload:
         self.client_model(client, download)

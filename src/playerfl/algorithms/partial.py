@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from playerfl.algorithms.algorithm import Algorithm
 from playerfl.errors import ConfigError
 from playerfl.federation.client import Client
-from playerfl.federation.messages import ClientId, Download, Upload
+from playerfl.federation.messages import Awaited, ClientId, Download, Upload, Verb
 from playerfl.federation.server import Server
 from playerfl.layers.layer_map import LayerMap, LayerName
 from playerfl.weights import Weights
@@ -30,6 +30,9 @@ class PartialAlgorithm(Algorithm):
     def server_send(self, server: Server, client_id: ClientId) -> Download:
         """The federated layers; to a site that is new, the whole initial model."""
         return server.download(self.federated(server) if client_id in server.greeted else None)
+
+    def server_awaits(self, server: Server, verbs: tuple[Verb, ...]) -> Awaited:
+        return Awaited(self.federated(server) if "fit" in verbs else ())
 
     async def client_fit(self, client: Client, download: Download) -> Upload:
         self.client_assemble(client, download)

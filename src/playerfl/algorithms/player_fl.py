@@ -9,7 +9,7 @@ from typing import Any, Literal
 from playerfl.algorithms.partial import PartialAlgorithm
 from playerfl.errors import ConfigError, one_of
 from playerfl.federation.client import Client
-from playerfl.federation.messages import ClientId, Download, Upload
+from playerfl.federation.messages import Awaited, ClientId, Download, Upload, Verb
 from playerfl.federation.server import Server
 from playerfl.layers.layer_map import LayerMap
 from playerfl.layers.probe import MODES, Mode
@@ -122,22 +122,32 @@ class PLayerFL(PartialAlgorithm):
             cut, index=index, reason=reason, warnings=(*cut.warnings, *told, *server.layers.cut_warnings(index))
         )
         server.memory["cut"] = index
+        server.memory["measured"] = list(uploads)
         server.memory["decision"] = used.to_json()
 
     def server_send(self, server: Server, client_id: ClientId) -> Download:
         if not server.prepared:
             return server.download()
+        known = server.greeted if server.round > 0 else server.memory["measured"]
+        if client_id not in known:
+            return server.download(cut=server.memory["cut"])
         if server.round > 0:
             return super().server_send(server, client_id)
         # Sites that go on from their own first epoch need nothing but the cut.
         layers = () if self.first_epoch == "continue" else self.federated(server)
         return server.download(layers, cut=server.memory["cut"])
 
+    def server_awaits(self, server: Server, verbs: tuple[Verb, ...]) -> Awaited:
+        if "prepare" in verbs:
+            return Awaited(numbers={"importance": len(server.layers.names)})
+        return super().server_awaits(server, verbs)
+
     async def client_fit(self, client: Client, download: Download) -> Upload:
         if "cut" in download.info:
             client.memory["cut"] = download.info["cut"]
         first_epoch = client.memory.pop("first_epoch", None)
-        if first_epoch is None:
+        if first_epoch is None or download.round > 0:
+            # A site that was away when the first epochs were merged starts from the common model like a new one.
             return await super().client_fit(client, download)
         client.load(first_epoch["weights"])
         client.train_loss = first_epoch["loss"]

@@ -101,11 +101,24 @@ def write_atomically(path: Path, data: bytes) -> None:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-        # The directory is not synced: after a power cut the old file may be back, which is as good to resume from.
+        # The directory is not synced: after a power cut the old file may be back, which is as good to resume from,
+        # unless another party relies on the new one (see `settle`).
         temporary.replace(path)
     except OSError as problem:
         temporary.unlink(missing_ok=True)
         raise storage_error(path, problem) from problem
+
+
+def settle(folder: Path) -> None:
+    """After this, not even a power cut brings back what files in a folder were replaced."""
+    try:
+        handle = os.open(folder, os.O_RDONLY)
+    except OSError:  # Windows does not open directories
+        return
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 def storage_error(path: Path, problem: OSError) -> RunDirectoryError:

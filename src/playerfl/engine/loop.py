@@ -35,6 +35,7 @@ async def run_rounds(
 ) -> None:
     """Prepare once, then fit and merge, each message carrying the evaluation of the merge before; finish once.
 
+    A transport may leave out sites that did not answer: what they missed is theirs to catch up with later.
     Starts wherever `server` stands, so a resumed run goes through the same exchanges as an undisturbed one.
     """
     everyone = server.clients
@@ -52,14 +53,16 @@ async def run_rounds(
         before = evaluate if server.round else ()
         verbs: dict[ClientId, tuple[Verb, ...]] = {c: (*before, *(("fit",) if c in fitting else ())) for c in everyone}
         uploads = await post.exchange({client: asked for client, asked in verbs.items() if asked})
-        algorithm.server_merge(server, {client: uploads[client] for client in fitting})
+        algorithm.server_merge(server, {client: uploads[client] for client in fitting if client in uploads})
         server.round += 1
         post.in_step()
     if evaluate and protocol.selection == "round_best":
         # Which round was best for all is known only when the last one has been scored.
         await post.exchange(dict.fromkeys(everyone, evaluate))
         evaluate = ()
-    await post.exchange(dict.fromkeys(everyone, (*evaluate, "finish")))
+    # A site that was away in every round has nothing to finish.
+    last = {client: (*evaluate, *(("finish",) if client in server.greeted else ())) for client in everyone}
+    await post.exchange({client: asked for client, asked in last.items() if asked})
     post.in_step(done=True)
 
 
@@ -81,7 +84,7 @@ class _Post:
             for client in sorted(verbs)
         }
         replies = dict(sorted((await self.transport.call(requests)).items()))
-        self.server.greeted.update(replies)
+        self.server.greeted.update(client for client in replies if "fit" in verbs[client])
         _note_best_round(self.server, replies)
         for client, reply in replies.items():
             self.scores[client].extend(reply.scores)

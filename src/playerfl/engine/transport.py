@@ -34,7 +34,7 @@ def traffic_of(client: ClientId, request: Request, reply: Reply) -> Traffic:
 
 
 class Transport(Protocol):
-    """One method: send each site its request, bring back the replies."""
+    """One method: send each site its request, bring back the replies, at least one of them."""
 
     async def call(self, requests: Mapping[ClientId, Request]) -> dict[ClientId, Reply]: ...
 

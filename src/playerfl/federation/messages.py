@@ -43,6 +43,17 @@ class Upload:
         return num_bytes(self.weights) + info_bytes(self.info)
 
 
+@dataclass(frozen=True)
+class Awaited:
+    """What an upload has to hold, so that a coordinator can refuse anything else."""
+
+    layers: tuple[str, ...] = ()
+    numbers: Mapping[str, int] = field(default_factory=dict)
+    """Lists of numbers in `info`: their names and lengths."""
+    optional: bool = False
+    """Whether a site may leave some of these layers out."""
+
+
 class Score(NamedTuple):
     """One measured number of one site."""
 

@@ -23,7 +23,7 @@ class Server:
         """Merges completed so far."""
         self.memory: Memory = {}
         self.greeted: set[ClientId] = set()
-        """Sites that have been sent something, and so have the initial model."""
+        """Sites that have trained in a round, and so have the initial model and layers of their own."""
         self.prepared = False
         self.best_round: int | None = None
         """The round with the lowest validation loss over all sites together."""

@@ -1,0 +1,83 @@
+"""The app a SuperNode runs: turns a Flower message into a letter, and the site's answer into a message."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from flwr.app import Context, Error, Message
+from flwr.clientapp import ClientApp
+
+from playerfl.errors import ConfigError
+from playerfl.flower.codec import decode_letter, encode_answer
+from playerfl.flower.letters import Answer, check_site
+from playerfl.flower.site import Site, own_ground
+
+log = logging.getLogger("playerfl.flower.site")
+
+
+def make_app(site_of: Callable[[Context], Site]) -> ClientApp:
+    """An app with one function behind every kind of message."""
+    made = ClientApp()
+
+    def answer(message: Message, context: Context) -> Message:
+        # Flower would send the text of an exception to the server, whatever it quotes.
+        try:
+            site = site_of(context)
+            content = encode_answer(site.answer(decode_letter(message.content)))
+        except Exception:
+            log.exception("a message could not be read")
+            content = encode_answer(Answer("", "", code="failed"))
+        return Message(content, reply_to=message)
+
+    def stage(message: Message, context: Context) -> Message:
+        from playerfl.flower.secure import answer_stage
+
+        try:
+            return answer_stage(message, context, site_of(context).held)
+        except Exception:
+            log.exception("a stage of secure aggregation could not be done")
+            return Message(Error(2, "the site could not do what was asked"), reply_to=message)
+
+    made.query("hello")(answer)
+    made.query("prepare")(answer)
+    made.train("letter")(answer)
+    # Flower's SecAgg+ sends plain "train" messages.
+    made.train()(stage)
+    return made
+
+
+def site_from_node(context: Context) -> Site:
+    """The site that `playerfl flower site` described to its SuperNode."""
+    config = context.node_config
+
+    def text(key: str) -> str | None:
+        value: Any = config.get(key)
+        return str(value) if value not in (None, "") else None
+
+    name, home = text("site"), text("state")
+    if name is None or home is None:
+        raise ConfigError("the SuperNode was not started with playerfl flower site: it has no site or state setting")
+    data_dir = text("data-dir")
+    folder = Path(home)
+    _log_to(folder)
+    return Site(
+        check_site(name), folder, own_ground(text("task"), Path(data_dir) if data_dir else None, text("device"))
+    )
+
+
+def _log_to(folder: Path) -> None:
+    """The site's own log, which nobody else reads."""
+    if log.handlers:
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    handler = logging.FileHandler(folder / "site.log", encoding="utf-8")
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    log.addHandler(handler)
+    log.setLevel(logging.INFO)
+    log.propagate = False
+
+
+app = make_app(site_from_node)

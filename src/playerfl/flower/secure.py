@@ -1,0 +1,146 @@
+"""Flower's SecAgg+ for one round's uploads: the server learns their weighted mean, and nothing of each. Experimental.
+
+Sites train and store their upload, but send it without weights; then four more messages bring the masked sum. What it
+gives holds against a server that follows the protocol: the keys of the sites pass through it unsigned.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from flwr.app import ConfigRecord, Context, Message, RecordDict
+from flwr.common import Code, FitIns, FitRes, Status, ndarrays_to_parameters, parameters_to_ndarrays
+from flwr.compat.common import recorddict_compat as compat
+from torch import Tensor
+
+from playerfl.algorithms import Algorithm, Local, PFedMe
+from playerfl.errors import ConfigError
+from playerfl.federation.messages import ClientId, Upload
+from playerfl.weights import Weights
+
+QUANTISATION = 2**22
+THRESHOLD = 0.6
+"""The share of the sites whose shares bring a lost site's mask back, and that may not collude with the server."""
+LEAST_SITES = 3
+MERGED_BY_THEIR_MEAN = (Algorithm.server_merge, PFedMe.server_merge)
+
+
+def check_secure(algorithm: Algorithm, num_sites: int) -> None:
+    """Refuses what cannot be done on a mean alone."""
+    if isinstance(algorithm, Local) or type(algorithm).server_merge not in MERGED_BY_THEIR_MEAN:
+        raise ConfigError(
+            f"secure aggregation does not go with {type(algorithm).__name__}: its server needs more than the mean "
+            "of all uploads, or gets none"
+        )
+    if num_sites < LEAST_SITES:
+        raise ConfigError(
+            f"secure aggregation needs at least {LEAST_SITES} sites in every round (--min-sites): of two, each can "
+            "subtract itself"
+        )
+
+
+def answer_stage(message: Message, context: Context, held: Callable[[str, str], Upload]) -> Message:
+    """A site's part in one of the four stages. `held` gives the upload it has stored for a job and an exchange."""
+    from flwr.client.mod import secaggplus_mod
+
+    def vectors(asked: Message, _: Context) -> Message:
+        told = compat.recorddict_to_fitins(asked.content, keep_input=True).config
+        upload = held(str(told["job"]), str(told["key"]))
+        arrays = [upload.weights[name].double().numpy() for name in sorted(upload.weights)]
+        result = FitRes(Status(Code.OK, ""), ndarrays_to_parameters(arrays), upload.num_examples, {})
+        return Message(compat.fitres_to_recorddict(result, keep_input=False), reply_to=asked)
+
+    return secaggplus_mod(message, context, vectors)
+
+
+def secure_mean(
+    grid: Any,
+    nodes: Mapping[ClientId, int],
+    examples: Mapping[ClientId, int],
+    like: Mapping[str, Tensor],
+    *,
+    job: str,
+    key: str,
+    bound: float,
+    seconds: float,
+    poll: float,
+) -> tuple[Weights, set[ClientId]] | None:
+    """The mean of what these sites hold, weighted by examples, and whose it is; None if too many were lost."""
+    from flwr.server.compat import LegacyContext
+    from flwr.server.workflow import SecAggPlusWorkflow
+    from flwr.server.workflow.constant import MAIN_CONFIGS_RECORD, MAIN_PARAMS_RECORD, Key
+
+    strategy = _Mean({"job": job, "key": key}, nodes)
+    context = Context(0, 0, {}, RecordDict(), {})
+    manager = SimpleNamespace(num_available=lambda: len(nodes))
+    legacy = LegacyContext(context=context, strategy=strategy, client_manager=manager)  # type: ignore[arg-type]
+    legacy.state.config_records[MAIN_CONFIGS_RECORD] = ConfigRecord({Key.CURRENT_ROUND: 1})
+    legacy.state.array_records[MAIN_PARAMS_RECORD] = compat.parameters_to_arrayrecord(
+        ndarrays_to_parameters([]), keep_input=True
+    )
+    workflow = SecAggPlusWorkflow(
+        num_shares=1.0,
+        reconstruction_threshold=THRESHOLD,
+        max_weight=float(max(examples[site] for site in nodes)),
+        clipping_range=bound,
+        quantization_range=QUANTISATION,
+    )
+    level = logging.getLogger("flwr").level
+    logging.getLogger("flwr").setLevel(logging.ERROR)
+    try:
+        workflow(_Stages(grid, seconds, poll), legacy)  # type: ignore[arg-type]
+    finally:
+        logging.getLogger("flwr").setLevel(level)
+    if strategy.found is None:
+        return None
+    names = sorted(like)
+    return {
+        name: torch.from_numpy(array).reshape(like[name].shape).to(like[name].dtype)
+        for name, array in zip(names, strategy.found, strict=True)
+    }, strategy.sites
+
+
+class _Mean:
+    """The two methods of a strategy that the workflow calls."""
+
+    def __init__(self, config: dict[str, Any], nodes: Mapping[ClientId, int]) -> None:
+        self.config = config
+        self.names = {node: site for site, node in nodes.items()}
+        self.found: list[Any] | None = None
+        self.sites: set[ClientId] = set()
+
+    def configure_fit(self, _: int, parameters: Any, __: Any) -> list[Any]:
+        return [(SimpleNamespace(node_id=node), FitIns(parameters, dict(self.config))) for node in self.names]
+
+    def aggregate_fit(self, _: int, results: list[Any], __: Any) -> tuple[None, dict[str, Any]]:
+        self.sites = {self.names[proxy.node_id] for proxy, _ in results}
+        self.found = parameters_to_ndarrays(results[0][1].parameters)
+        return None, {}
+
+
+class _Stages:
+    """Flower's grid for the workflow, with our own waiting: messages live as long as a stage is waited for."""
+
+    def __init__(self, grid: Any, seconds: float, poll: float) -> None:
+        self.grid, self.seconds, self.poll = grid, seconds, poll
+
+    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
+        ends = time.monotonic() + self.seconds
+        waiting = []
+        for message in messages:
+            message.metadata.ttl = self.seconds
+            waiting += [number for number in self.grid.push_messages([message]) if number is not None]
+        found: list[Message] = []
+        while waiting:
+            for message in self.grid.pull_messages(waiting):
+                waiting.remove(message.metadata.reply_to_message_id)
+                found.append(message)
+            if not waiting or time.monotonic() > ends:
+                break
+            time.sleep(self.poll)
+        return found

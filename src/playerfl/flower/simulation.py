@@ -1,0 +1,135 @@
+"""Runs on Flower's simulation engine (Ray): every site a job on a cluster, the same bits as in one process."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, TypeVar
+
+from playerfl.data.directory import data_directory
+from playerfl.errors import ConfigError
+from playerfl.experiment import Experiment, find_task
+from playerfl.federation.messages import ClientId, Reply, Request
+from playerfl.flower.deployment import Deployment
+from playerfl.flower.letters import Letter
+from playerfl.flower.site import Site, own_ground
+from playerfl.flower.transport import FlowerTransport, Grid
+from playerfl.single_run import Run
+from playerfl.version import __version__
+from playerfl.weights import Weights, digest
+
+Result = TypeVar("Result")
+DEADLINE = 24 * 3600.0
+POLL = 0.05
+
+
+@dataclass
+class Simulated:
+    """A run's sites on Ray. What they know is brought back after every exchange: the run's checkpoint is whole."""
+
+    run: Run
+    grid: Grid
+    home: Path
+    job: str
+    accepted: dict[ClientId, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        run = self.run
+        text = run.experiment.to_toml()
+        deployment = Deployment(
+            self.job,
+            run.server.clients,
+            text,
+            min_sites=len(run.clients),
+            deadline=DEADLINE,
+            norm_bound=0.0,
+            poll=POLL,
+        )
+        letterhead = Letter(self.job, "", text, __version__, digest(run.ground.initial))
+        self._transport = FlowerTransport(self.grid, deployment, letterhead, self, self.accepted)
+        self._transport.set_initial(run.ground.learner.layers.travelling(run.ground.initial))
+        if run.server.prepared:
+            for name, client in run.clients.items():
+                self._site(name).adopt(self.job, "resumed", client.state())
+                self.accepted[name] = "resumed"
+
+    async def call(self, requests: Mapping[ClientId, Request]) -> dict[ClientId, Reply]:
+        replies = await self._transport.call(requests)
+        for name in replies:
+            self.run.clients[name].restore(self._site(name).state(self.job))
+        return replies
+
+    def _site(self, name: ClientId) -> Site:
+        return Site(name, self.home / name, own_ground())
+
+    def met(self, site: ClientId, about: Mapping[str, Any]) -> None:
+        return None
+
+    def refused(self, requests: Mapping[ClientId, Request], replies: Mapping[ClientId, Reply]) -> dict[ClientId, str]:
+        return {}
+
+    def awaited(self) -> Weights:
+        raise ConfigError("secure aggregation is for deployments, not for simulations")
+
+
+def simulate(experiments: Sequence[Experiment], home: Path, work: Callable[[Callable[[Run], Any]], Result]) -> Result:
+    """Does `work` with a transport for each of its runs; all of them share one cluster, which `ray` finds or starts."""
+    if find_spec("ray") is None or find_spec("flwr") is None:
+        raise ConfigError("Flower's simulation engine is not installed; pip install 'playerfl[flower-simulation]'")
+    names = sorted({name for experiment in experiments for name in _site_names(experiment)})
+    sites = home / ".flower-sites"
+    found: list[Result] = []
+
+    def serve(grid: Grid) -> None:
+        numbers = iter(range(len(experiments)))
+        found.append(work(lambda run: Simulated(run, grid, sites, f"run-{next(numbers)}")))
+
+    try:
+        _on_ray(names, sites, serve)
+    finally:
+        shutil.rmtree(sites, ignore_errors=True)
+    return found[0]
+
+
+def _site_names(experiment: Experiment) -> list[ClientId]:
+    task = find_task(experiment.task)
+    options = experiment.data_options(task)
+    return sorted(task.for_options(options).load_sites(options))
+
+
+def _on_ray(names: Sequence[ClientId], sites: Path, serve: Callable[[Grid], None]) -> None:
+    os.environ.update(
+        FLWR_TELEMETRY_ENABLED="0", FLWR_DISABLE_UPDATE_CHECK="1", RAY_USAGE_STATS_ENABLED="0", OMP_NUM_THREADS="1"
+    )
+    from flwr.app import Context
+    from flwr.serverapp import ServerApp
+    from flwr.simulation import run_simulation
+
+    from playerfl.flower.client_app import make_app
+
+    server = ServerApp()
+    home, data_dir = sites.resolve(), data_directory()
+
+    @server.main()
+    def main(grid: Any, _: Context) -> None:
+        serve(grid)
+
+    def site_of(context: Context) -> Site:
+        name = names[int(str(context.node_config["partition-id"]))]
+        return Site(name, home / name, own_ground(data_dir=data_dir))
+
+    logging.getLogger("flwr").setLevel(logging.ERROR)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        run_simulation(
+            server,
+            make_app(site_of),
+            num_supernodes=len(names),
+            backend_config={"client_resources": {"num_cpus": 1, "num_gpus": 0.0}},
+        )

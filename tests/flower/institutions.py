@@ -1,0 +1,183 @@
+"""A real deployment on loopback, by what an engineer starts. Everything it starts is ended by its id."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import Any
+
+from flower.held_task import SITES
+from playerfl.experiment import Experiment
+from playerfl.flower.app_folder import write_app_folder
+from playerfl.flower.deployment import Deployment
+from playerfl.flower.files import filled
+from playerfl.flower.keys import write_key_pair
+from playerfl.flower.launch import CONNECTION, ServerHome, free_port
+from playerfl.running import run_experiments
+from playerfl.weights import digest
+
+COMMAND = [sys.executable, "-m", "playerfl.cli", "flower"]
+
+
+def wait_until(what: Callable[[], Any], seconds: float, why: str) -> None:
+    ends = time.monotonic() + seconds
+    while not what():
+        assert time.monotonic() < ends, f"not within {seconds} s: {why}"
+        time.sleep(0.1)
+
+
+def children(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+class Institutions:
+    """A server and its sites, each in a folder of its own."""
+
+    def __init__(self, folder: Path, stack: ExitStack) -> None:
+        self.folder = folder
+        self.stack = stack
+        self.home = folder / "server"
+        self.port = self.public_port = free_port()
+        self.server: subprocess.Popen[bytes]
+        self.sites: dict[str, subprocess.Popen[bytes]] = {}
+
+    def start(self, arguments: list[str], log: str, **environment: str) -> subprocess.Popen[bytes]:
+        output = self.stack.enter_context((self.folder / log).open("ab"))
+        process = subprocess.Popen(
+            [*COMMAND, *arguments], stdout=output, stderr=output, env={**os.environ, **environment}
+        )
+        self.stack.callback(end, process)
+        return process
+
+    def do(self, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+        done = subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, check=False)
+        assert not check or done.returncode == 0, done.stderr
+        return done
+
+    def up(self) -> None:
+        self.server = self.start(["up", str(self.home), "--port", str(self.port)], "server.log")
+        log = self.folder / "server.log"
+        count = log.read_text().count("the server listens")
+        wait_until(lambda: log.read_text().count("the server listens") > count, 60, "server up")
+
+    def proxy(self) -> bool:
+        """Puts nginx before the server, with the configuration that is shipped; False where it is not installed."""
+        program = shutil.which("nginx", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
+        if program is None:
+            return False
+        self.public_port = free_port()
+        start_nginx(program, self.folder / "nginx", self.home, self.port, self.public_port, self.stack)
+        return True
+
+    def join(self, name: str, *, by_command: bool = False) -> None:
+        _, public = write_key_pair(name, self.folder / name)
+        if by_command:
+            self.do("register", str(self.home), str(public))
+        else:
+            # The same without two more processes.
+            ServerHome(self.home).flwr("supernode", "register", str(public), CONNECTION, "--name", name)
+        told = {"PLAYERFL_TEST_SITE": str(self.state(name)), "PYTHONPATH": str(Path(__file__).with_name("impatient"))}
+        self.sites[name] = self.start(self.site_command(name), f"{name}.log", **told)
+
+    def kill_node(self, name: str) -> None:
+        [node] = children(self.sites[name].pid)
+        os.kill(node, signal.SIGKILL)
+
+    def site_command(self, name: str) -> list[str]:
+        return [
+            "site",
+            *("--name", name, "--key", str(self.folder / name / f"{name}.key"), "--ca", str(self.home / "ca.crt")),
+            *("--server", f"127.0.0.1:{self.public_port}", "--state", str(self.state(name))),
+            *("--port", str(free_port()), "--retry", "5"),
+        ]
+
+    def state(self, name: str) -> Path:
+        return self.folder / name / "state"
+
+    def init(self, job: str, rounds: int, **options: Any) -> Path:
+        app = self.folder / f"app-{job}"
+        experiment = Experiment.resolve(settings(rounds))
+        write_app_folder(app, Deployment(job, SITES, experiment.to_toml(), **options))
+        return app
+
+    def submit(self, app: Path) -> subprocess.Popen[str]:
+        process = subprocess.Popen(
+            [*COMMAND, "run", str(self.home), str(app), "--json"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self.stack.callback(end, process)
+        return process
+
+    def finished(self, submitted: subprocess.Popen[str]) -> dict[str, Any]:
+        said, complaints = submitted.communicate(timeout=300)
+        assert submitted.returncode == 0, complaints
+        return json.loads(said)  # type: ignore[no-any-return]
+
+    def hold(self, name: str, after: int) -> None:
+        self.state(name).mkdir(parents=True, exist_ok=True)
+        (self.state(name) / "hold").write_text(str(after))
+
+    def release(self, name: str) -> None:
+        (self.state(name) / "hold").unlink()
+        (self.state(name) / "in-mid-round").unlink(missing_ok=True)
+
+    def wait_for_mid_round(self, name: str) -> None:
+        wait_until((self.state(name) / "in-mid-round").exists, 240, f"{name} in mid-round")
+
+    def common(self, job: str) -> str:
+        return json.loads((self.home / "jobs" / job / "sites.json").read_text())["common"]  # type: ignore[no-any-return]
+
+    def models(self, job: str) -> dict[str, str]:
+        return json.loads((self.home / "jobs" / job / "sites.json").read_text())["models"]  # type: ignore[no-any-return]
+
+
+def start_nginx(program: str, folder: Path, home: Path, port: int, listen: int, stack: ExitStack) -> None:
+    folder.mkdir()
+    values = {"HOME": str(home), "NAME": "localhost", "PORT": str(port), "LISTEN": f"127.0.0.1:{listen}"}
+    (folder / "site.conf").write_text(filled("nginx.conf", values))
+    temporary = "".join(
+        f"{kind}_temp_path {folder}/{kind};\n" for kind in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
+    )
+    (folder / "nginx.conf").write_text(
+        f"daemon off;\nmaster_process off;\npid {folder}/pid;\nerror_log {folder}/error.log;\nevents {{}}\n"
+        f"http {{\naccess_log {folder}/access.log;\n{temporary}include {folder}/site.conf;\n}}\n"
+    )
+    process = subprocess.Popen([program, "-p", str(folder), "-c", str(folder / "nginx.conf")])
+    stack.callback(end, process)
+    log = folder / "access.log"
+    wait_until(log.exists, 10, "nginx up")
+
+
+def end(process: subprocess.Popen[Any]) -> None:
+    if process.poll() is None:
+        process.send_signal(signal.SIGTERM)
+        with suppress(subprocess.TimeoutExpired):
+            process.communicate(timeout=40)
+    if process.poll() is None:
+        process.kill()
+    process.communicate()
+
+
+def settings(rounds: int) -> dict[str, Any]:
+    return {
+        "task": f"{Path(__file__).with_name('held_task.py')}:held",
+        "rounds": rounds,
+        "device": "cpu",
+        "algorithm": {"name": "fedper", "personal_layers": 2},
+        "training": {"batch_size": 8, "learning_rate": 0.01},
+    }
+
+
+def in_process(rounds: int) -> dict[str, str]:
+    [result] = run_experiments([Experiment.resolve(settings(rounds))], [None])
+    return {site: digest(weights) for site, weights in result.weights.items()}

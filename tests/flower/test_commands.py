@@ -1,0 +1,168 @@
+"""The commands, as far as they need no server."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from flower.institutions import wait_until
+from playerfl.cli import app
+from playerfl.errors import ConfigError
+from playerfl.flower import launch
+from playerfl.flower.app_folder import read_app_folder
+from playerfl.flower.keys import write_key_pair
+from playerfl.flower.launch import Running, ServerHome, SiteNode, descendants
+
+EXPERIMENT = 'task = "synthetic"\nrounds = 2\nalgorithm = "fedper"\n'
+
+
+def do(*arguments: str) -> Any:
+    return CliRunner().invoke(app, ["flower", *arguments])
+
+
+def made(tmp_path: Path, *options: str) -> Any:
+    (tmp_path / "exp.toml").write_text(EXPERIMENT)
+    return do("init", str(tmp_path / "job"), "--config", str(tmp_path / "exp.toml"), *options)
+
+
+def test_keys_are_a_pair_that_flower_reads_and_only_the_owner_can(tmp_path: Path) -> None:
+    from cryptography.hazmat.primitives.serialization import load_ssh_private_key, load_ssh_public_key
+
+    assert do("keys", "north", "--out", str(tmp_path)).exit_code == 0
+    private = load_ssh_private_key((tmp_path / "north.key").read_bytes(), None)
+    public = load_ssh_public_key((tmp_path / "north.pub").read_bytes())
+    assert private.public_key() == public
+    assert (tmp_path / "north.key").stat().st_mode & 0o077 == 0
+    again = do("keys", "north", "--out", str(tmp_path))
+    assert isinstance(again.exception, ConfigError) and "exists already" in str(again.exception)
+
+
+@pytest.mark.parametrize("name", ["", "../north", 'no"rth', "a,b", "x" * 64, "a\nb"])
+def test_a_name_that_could_break_out_is_refused(name: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="cannot name a site"):
+        write_key_pair(name, tmp_path)
+
+
+def test_the_app_folder_names_the_package_and_holds_no_code_and_no_dependencies(tmp_path: Path) -> None:
+    assert made(tmp_path, "--site", "north", "--site", "south", "--deadline", "60").exit_code == 0
+    assert [file.name for file in (tmp_path / "job").iterdir()] == ["pyproject.toml"]
+    content = tomllib.loads((tmp_path / "job" / "pyproject.toml").read_text())
+    assert content["project"]["dependencies"] == []
+    assert content["tool"]["flwr"]["app"]["components"] == {
+        "serverapp": "playerfl.flower.server_app:app",
+        "clientapp": "playerfl.flower.client_app:app",
+    }
+    deployment = read_app_folder(tmp_path / "job")
+    assert (deployment.job, deployment.sites, deployment.deadline) == ("synthetic-fedper-seed0", ("north", "south"), 60)
+    assert tomllib.loads(deployment.experiment)["rounds"] == 2
+
+
+@pytest.mark.slow
+def test_flower_itself_accepts_the_app_folder(tmp_path: Path) -> None:
+    made(tmp_path)
+    environment = launch.safe_environment(tmp_path / "flwr")
+    done = subprocess.run(
+        [launch.program("flwr"), "build", "--app", str(tmp_path / "job")],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert list(tmp_path.glob("*.fab"))
+
+
+def test_without_site_options_the_tasks_own_sites_take_part(tmp_path: Path) -> None:
+    made(tmp_path)
+    assert read_app_folder(tmp_path / "job").sites == tuple(
+        f"site-{i}" for i in range(len(read_app_folder(tmp_path / "job").sites))
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        (("--min-sites", "9", "--site", "a"), "min_sites must be between"),
+        (("--min-sites", "0", "--site", "a"), "at least 1"),
+        (("--site", "a", "--site", "a"), "once each"),
+        (("--site", "a/b"), "cannot name a site"),
+        (("--job", "../up"), "cannot name a job"),
+        (("--deadline", "0"), "above 0"),
+        (("--norm-bound", "0.5"), "at least 1"),
+        (("--noise", "1"), "set clip too"),
+        (("--secure-range", "8", "--site", "a", "--site", "b"), "at least 3 sites"),
+    ],
+)
+def test_bad_settings_are_one_sentence(options: tuple[str, ...], reason: str, tmp_path: Path) -> None:
+    done = made(tmp_path, *options)
+    assert isinstance(done.exception, ConfigError) and reason in str(done.exception)
+    assert not (tmp_path / "job").exists()
+
+
+def test_noise_is_said_in_the_usual_measure(tmp_path: Path) -> None:
+    """Two rounds: ρ = 2·2/2² = 1, so ε = 1 + 2·√ln(10⁵) = 7.79."""
+    assert "ε = 7.79" in made(tmp_path, "--clip", "1", "--noise", "2").stderr
+
+
+def test_a_folder_with_other_files_is_refused_because_they_would_travel(tmp_path: Path) -> None:
+    (tmp_path / "job").mkdir()
+    (tmp_path / "job" / "patients.csv").touch()
+    assert "would travel" in str(made(tmp_path).exception)
+
+
+def test_the_superlink_is_on_loopback_with_every_safe_flag(tmp_path: Path) -> None:
+    home = ServerHome(tmp_path)
+    home.prepare(["fl.example.org"], 8123)
+    command = home.superlink(8123)
+    assert command[command.index("--host") + 1] == "127.0.0.1"
+    assert {"--enable-supernode-auth", "--disable-runtime-dependency-installation", "--ssl-keyfile"} <= set(command)
+    assert "--insecure" not in command
+    environment = home.environment()
+    assert environment["FLWR_TELEMETRY_ENABLED"] == "0" and environment["FLWR_DISABLE_UPDATE_CHECK"] == "1"
+    assert environment["FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION"] == "1"
+    assert home.port == 8123
+    with pytest.raises(ConfigError, match=r"is not for other\.example\.org"):
+        home.prepare(["other.example.org"], 8123)
+
+
+def test_a_sites_settings_cannot_smuggle_in_others(tmp_path: Path) -> None:
+    (tmp_path / "key").touch()
+    node = SiteNode("north", tmp_path / "key", "here:1", tmp_path / "key", tmp_path / "state", task='x" state="/')
+    with pytest.raises(ConfigError, match="without quotes"):
+        node.supernode()
+    with pytest.raises(ConfigError, match="NAME:PORT"):
+        SiteNode("north", tmp_path / "key", "here", tmp_path / "key", tmp_path / "state").check()
+
+
+def test_a_home_without_a_server_is_said_so(tmp_path: Path) -> None:
+    assert "there is no server in" in str(do("status", str(tmp_path)).exception)
+    assert "is not an app folder" in str(do("run", str(tmp_path), str(tmp_path)).exception)
+
+
+def test_files_are_filled_in(tmp_path: Path) -> None:
+    done = do("files", str(tmp_path / "conf"), "--home", str(tmp_path), "--name", "fl.example.org")
+    assert done.exit_code == 0
+    for file in (tmp_path / "conf").iterdir():
+        assert "@" not in file.read_text(), file.name
+    assert "NO AUTHENTICATION" in (tmp_path / "conf" / "nginx.conf").read_text()
+
+
+def test_what_was_started_ends_with_everything_it_started(tmp_path: Path) -> None:
+    sleep = "import time; time.sleep(600)"
+    started = (
+        f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {sleep!r}], start_new_session=True); {sleep}"
+    )
+    with Running([sys.executable, "-c", started], os.environ, tmp_path / "log") as running:
+        wait_until(lambda: descendants(running.pid), 20, "the grandchild is there")
+        [grandchild] = descendants(running.pid)
+    assert running.process.returncode is not None
+    command = Path(f"/proc/{grandchild}/cmdline")
+    wait_until(lambda: not command.exists() or not command.read_bytes(), 20, "the grandchild is gone")

@@ -1,0 +1,159 @@
+"""Every algorithm over Flower's records: real apps, real messages, every site read from its directory each time."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from flwr.app import ArrayRecord
+
+import playerfl
+from federations import task
+from flower.jobs import SITES, Job, quick_for
+from flower.loop_grid import over_the_wire
+from playerfl.algorithms import ALGORITHMS, PartialAlgorithm, PLayerFL
+from playerfl.collecting import collect
+from playerfl.engine.scheduler import drive
+from playerfl.errors import ConfigError
+from playerfl.run_directory import SCORE_COLUMNS, TRAFFIC_COLUMNS, RunDirectory
+from playerfl.weights import digest, num_bytes
+
+PARTIAL = [name for name, kind in ALGORITHMS.items() if issubclass(kind, PartialAlgorithm)]
+every_algorithm = pytest.mark.parametrize("name", ALGORITHMS)
+
+
+def assert_equals_in_process(job: Job, coordinator: Any) -> None:
+    """The same models at the sites, the same common model, the same scores and traffic, bit for bit."""
+    run = job.in_process()
+    result = drive(run.rounds())
+    assert coordinator.transport.fingerprints == {site: digest(w) for site, w in result.weights.items()}
+    for entry, tensor in run.server.weights.items():
+        assert torch.equal(tensor, coordinator.server.weights[entry]), entry
+    directory = RunDirectory(job.folder)
+    rows = directory.read_table("scores.csv", SCORE_COLUMNS)
+    assert sorted(map(tuple, rows)) == sorted(tuple(row) for row in result.score_rows)
+    assert list(map(tuple, directory.read_table("traffic.csv", TRAFFIC_COLUMNS))) == list(result.traffic_rows)
+
+
+@every_algorithm
+def test_a_job_over_flower_equals_the_run_in_one_process(name: str, tmp_path: Path) -> None:
+    job = Job(tmp_path, name, task("batch norm"), rounds=2)
+    assert_equals_in_process(job, job.run())
+
+
+@pytest.mark.parametrize("name", quick_for(["pfedme", "fedlama", "player_fl_ditto"], "player_fl_ditto"))
+def test_a_site_alone_computes_what_it_does_stacked_among_others(name: str, tmp_path: Path) -> None:
+    job = Job(tmp_path, name)
+    assert job.in_process().ground.learner.trainer == "stacked"
+    assert_equals_in_process(job, job.run())
+
+
+@pytest.mark.parametrize("selection", quick_for(["client_best", "round_best"], "round_best"))
+def test_so_does_every_way_of_choosing_a_model(selection: str, tmp_path: Path) -> None:
+    job = Job(tmp_path, "local_adaptation", selection=selection)
+    assert_equals_in_process(job, job.run(min_sites=3))
+
+
+def test_a_round_that_is_best_for_all_needs_all(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="give --min-sites 3 too"):
+        Job(tmp_path, "fedavg", selection="round_best").run()
+
+
+PROTOCOLS: dict[str, Any] = {"eval_point": "post_local", "participation": 0.5, "bn_stats": "local"}
+
+
+@pytest.mark.parametrize("setting", quick_for(PROTOCOLS, "participation"))
+def test_so_does_every_protocol(setting: str, tmp_path: Path) -> None:
+    job = Job(tmp_path, "player_fl", task("batch norm"), rounds=3, **{setting: PROTOCOLS[setting]})
+    assert_equals_in_process(job, job.run())
+
+
+def test_a_jobs_directory_reads_like_a_runs_but_the_models_are_at_the_sites(tmp_path: Path) -> None:
+    job = Job(tmp_path, "player_fl")
+    job.run()
+    read = playerfl.load_result(job.folder)
+    result = drive(job.in_process().rounds())
+    assert read.site_scores == result.site_scores
+    assert read.cut == result.cut
+    assert read.clients == result.clients
+    assert [found.path for found in collect(job.home / "jobs").results] == [job.folder]
+    with pytest.raises(ConfigError, match="never left its site"):
+        read.model("site-0")
+
+
+def test_sites_without_registered_names_say_who_they_are(tmp_path: Path) -> None:
+    job = Job(tmp_path, "fedavg", rounds=1)
+    job.grid.named = False
+    assert_equals_in_process(job, job.run())
+
+
+@pytest.mark.parametrize("name", quick_for(PARTIAL, "player_fl"))
+def test_no_message_holds_a_private_layer(name: str, tmp_path: Path) -> None:
+    """Neither by name nor by value, in either direction: even the initial model is built by everyone for itself."""
+    job = Job(tmp_path, name, rounds=2)
+    coordinator = job.run()
+    algorithm, server = coordinator.algorithm, coordinator.server
+    assert server is not None
+    assert isinstance(algorithm, PartialAlgorithm)
+    private = {entry for layer in algorithm.personal(server) for entry in server.layers.entries[layer]}
+    values = [
+        tensor.numpy().tobytes()
+        for site in SITES
+        for entry, tensor in playerfl_model(job, site).items()
+        if entry in private
+    ]
+    for _, message in (*job.grid.requests, *job.grid.replies):
+        for record in message.content.array_records.values():
+            assert not private & record.keys()
+        sent = b"".join(array.data for r in message.content.array_records.values() for array in r.values())
+        assert not any(value in sent for value in values)
+
+
+def playerfl_model(job: Job, site: str) -> dict[str, torch.Tensor]:
+    from safetensors.torch import load_file
+
+    return load_file(job.home / site / "job" / "model.safetensors")
+
+
+def test_what_travels_is_the_federated_layers_and_little_else(tmp_path: Path) -> None:
+    job = Job(tmp_path, PLayerFL(rule="fixed", fixed_cut=2), rounds=2)
+    coordinator = job.run()
+    server = coordinator.server
+    assert server is not None
+    federated = num_bytes(server.layers.select(server.weights, server.layers.names[:2]))
+    replies = [message for _, message in job.grid.replies]
+    weights = [sum(len(a.data) for a in message.content["weights"].values()) for message in replies]
+    # hello and prepare without weights, two fits, the last evaluation.
+    assert weights == [0] * 6 + [federated] * 6 + [0] * 3
+    assert job.grid.bytes["up"] < sum(weights) + len(replies) * 4000
+
+
+def test_the_sensitivity_step_sends_one_number_a_layer(tmp_path: Path) -> None:
+    job = Job(tmp_path, "player_fl", rounds=1)
+    job.run()
+    prepared = [m for _, m in job.grid.replies if m.metadata.message_type == "query.prepare"]
+    assert len(prepared) == 3
+    for message in prepared:
+        assert message.content["weights"] == ArrayRecord()
+        assert message.content["numbers"].keys() == {"num-examples"}
+        [(name, values)] = message.content["info"].items()
+        assert (name, len(values)) == ("importance", 4)
+
+
+def test_a_messages_life_is_the_deadline_and_its_group_the_round(tmp_path: Path) -> None:
+    job = Job(tmp_path, "fedavg", rounds=2)
+    job.run()
+    assert {message.metadata.ttl for _, message in job.grid.requests} == {6.0}
+    assert [message.metadata.group_id for _, message in job.grid.requests] == ["0"] * 6 + ["1"] * 3 + ["2"] * 3
+
+
+def test_the_loop_back_grid_takes_messages_apart(tmp_path: Path) -> None:
+    """Else the tests above would prove nothing about the wire."""
+    job = Job(tmp_path, "fedavg", rounds=1)
+    job.run()
+    _, message = job.grid.replies[-1]
+    again, size = over_the_wire(message)
+    assert again is not message and size > 0
+    assert again.content == message.content

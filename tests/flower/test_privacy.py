@@ -1,0 +1,176 @@
+"""Clipping, noise and secure aggregation: what they do to an upload, and what they refuse."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from federations import task
+from flower.jobs import SITES, Job, quick_for
+from flower.test_faults import participation
+from playerfl.algorithms import ALGORITHMS
+from playerfl.engine.scheduler import drive
+from playerfl.errors import ConfigError
+from playerfl.federation.messages import Upload
+from playerfl.flower.letters import Privacy
+from playerfl.flower.privacy import epsilon, outside, private_upload
+from playerfl.flower.secure import check_secure
+from playerfl.flower.transport import TooFewSitesError
+from playerfl.weights import squared_distance
+
+
+def rng() -> torch.Generator:
+    return torch.Generator().manual_seed(0)
+
+
+def private_job(tmp_path: Path, algorithm: Any, privacy: Privacy, **settings: Any) -> Job:
+    job = Job(tmp_path, algorithm, **settings)
+    job.deployment = replace(job.deployment, privacy=privacy, min_sites=3)
+    return job
+
+
+def test_an_update_is_scaled_to_the_bound_over_all_entries_together() -> None:
+    sent = {"a": torch.ones(2), "b": torch.zeros(1)}
+    upload = Upload(5, {"a": torch.tensor([4.0, 1.0]), "b": torch.tensor([4.0])})
+    found = private_upload(upload, sent, Privacy(clip=1.0), rng()).weights
+    torch.testing.assert_close(found["a"], torch.tensor([1.6, 1.0]))
+    torch.testing.assert_close(found["b"], torch.tensor([0.8]))
+
+
+def test_a_small_update_is_left_alone_to_the_last_bit() -> None:
+    upload = Upload(5, {"a": torch.tensor([1.1])})
+    assert torch.equal(
+        private_upload(upload, {"a": torch.ones(1)}, Privacy(clip=1.0), rng()).weights["a"], upload.weights["a"]
+    )
+
+
+def test_noise_has_the_spread_it_says() -> None:
+    zeros = {"a": torch.zeros(200_000)}
+    found = private_upload(Upload(1, zeros), zeros, Privacy(clip=0.5, noise=2.0), rng()).weights["a"]
+    assert float(found.std()) == pytest.approx(1.0, rel=0.01)
+    assert float(found.mean()) == pytest.approx(0.0, abs=0.01)
+
+
+def test_importances_stay_positive_under_noise() -> None:
+    info = {"importance": [1e-9, 1.0, 1e9] * 1000, "cut": 3}
+    found = private_upload(Upload(1, {}, info), {}, Privacy(sensitivity_noise=0.5), rng()).info
+    logs = [math.log(after / before) for after, before in zip(found["importance"], info["importance"], strict=True)]  # type: ignore[arg-type, operator]
+    assert found["cut"] == 3
+    assert torch.tensor(logs).std().item() == pytest.approx(0.5, rel=0.1)
+
+
+def test_epsilon_by_hand() -> None:
+    """ρ = 2·8/16 = 1, so ε = 1 + 2·√ln(10⁵)."""
+    assert epsilon(noise=4.0, rounds=8) == pytest.approx(1 + 2 * math.sqrt(math.log(1e5)))
+    assert epsilon(noise=0.0, rounds=8) == math.inf
+    assert epsilon(4.0, 9) > epsilon(4.0, 8) > epsilon(5.0, 8)
+
+
+def test_every_upload_of_a_clipped_job_is_within_the_bound(tmp_path: Path) -> None:
+    from playerfl.flower.codec import decode_answer, decode_letter
+
+    job = private_job(tmp_path, "fedper", Privacy(clip=0.05))
+    job.run()
+    initial = job.in_process().ground.initial
+    asked = {(n, m.metadata.message_id): decode_letter(m.content) for n, m in job.grid.requests}
+    bounded = 0
+    for name, message in job.grid.replies:
+        letter = asked[(name, message.metadata.reply_to_message_id)]
+        reply = decode_answer(message.content).reply
+        if reply and reply.upload.weights and letter.request:
+            sent = {**initial, **letter.request.download.weights}
+            assert math.sqrt(squared_distance(reply.upload.weights, sent)) <= 0.05 * (1 + 1e-5)
+            bounded += 1
+    assert bounded == 9
+
+
+def test_a_noisy_upload_asked_for_twice_is_the_same_upload(tmp_path: Path) -> None:
+    """Fresh noise on the same update would let the server average it away."""
+    from flower.loop_grid import unreachable
+    from flower.test_faults import Accident
+    from playerfl.flower.codec import decode_answer
+
+    job = private_job(tmp_path, "fedper", Privacy(clip=1.0, noise=1.0), rounds=1)
+    seen = []
+
+    def lose(request: Any, reply: Any) -> Any:
+        seen.append(decode_answer(reply.content))
+        return unreachable(request)
+
+    job.tamper(Accident("site-1", "0:fit", 1, lose))
+    job.run()
+    again = next(
+        decode_answer(m.content)
+        for n, m in job.grid.replies
+        if n == "site-1"
+        and m.has_content()
+        and m.metadata.group_id == "0"
+        and m.metadata.message_type == "train.letter"
+    )
+    assert all(torch.equal(seen[0].reply.upload.weights[k], w) for k, w in again.reply.upload.weights.items())
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [({"noise": 1.0}, "set clip too"), ({"clip": -1.0}, "at least 0"), ({"secure_range": math.nan}, "at least 0")],
+)
+def test_options_that_promise_nothing_are_refused(options: dict[str, float], reason: str) -> None:
+    with pytest.raises(ConfigError, match=reason):
+        Privacy(**options)
+
+
+@pytest.mark.parametrize("privacy", [Privacy(clip=1.0), Privacy(secure_range=8.0)], ids=["clip", "secure"])
+def test_travelling_statistics_are_refused_before_anything_is_written(privacy: Privacy, tmp_path: Path) -> None:
+    job = private_job(tmp_path, "fedavg", privacy, a_task=task("batch norm"), rounds=1)
+    with pytest.raises(ConfigError, match='bn_stats = "local"'):
+        job.run()
+    assert not job.folder.exists()
+
+
+@pytest.mark.parametrize("name", quick_for(["player_fl", "pfedme"], "player_fl"))
+def test_secure_aggregation_gives_the_mean_and_shows_no_upload(name: str, tmp_path: Path) -> None:
+    job = private_job(tmp_path, name, Privacy(secure_range=8.0), rounds=2)
+    coordinator = job.run()
+    run = job.in_process()
+    drive(run.rounds())
+    assert coordinator.server is not None
+    for entry, tensor in run.server.weights.items():
+        torch.testing.assert_close(coordinator.server.weights[entry], tensor, atol=1e-3, rtol=0)
+    for _, message in job.grid.replies:
+        assert not any(len(record) for record in message.content.array_records.values())
+    stages = [m for _, m in job.grid.requests if m.metadata.message_type == "train"]
+    assert len(stages) == 2 * 4 * len(SITES)
+
+
+def test_values_outside_the_range_are_refused_rather_than_cut_off(tmp_path: Path) -> None:
+    job = private_job(tmp_path, "fedavg", Privacy(secure_range=0.01), rounds=1)
+    with pytest.raises(TooFewSitesError, match="refuses to send what was asked"):
+        job.run()
+    assert {row["outcome"] for row in participation(job) if row["verbs"] == "fit"} == {"refused"}
+    assert outside({"a": torch.tensor([float("nan")])}, 1.0) == "a"
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_methods_that_need_single_uploads_refuse_secure_aggregation(name: str) -> None:
+    algorithm = ALGORITHMS[name]()
+    if name in ("local", "fedlp", "fedlama", "pfedla"):
+        with pytest.raises(ConfigError, match=f"does not go with {type(algorithm).__name__}"):
+            check_secure(algorithm, 3)
+    else:
+        check_secure(algorithm, 3)
+        with pytest.raises(ConfigError, match="at least 3 sites"):
+            check_secure(algorithm, 2)
+
+
+def test_a_site_gives_nothing_to_be_masked_that_was_not_asked_for(tmp_path: Path) -> None:
+    from playerfl.flower.site import RefusedError
+
+    job = Job(tmp_path, "fedavg", rounds=1)
+    job.run()
+    with pytest.raises(RefusedError, match="no upload"):
+        job.sites["site-0"].held("job", "1:evaluate+finish")

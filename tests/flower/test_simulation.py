@@ -1,0 +1,65 @@
+"""Flower's simulation engine gives the same files as one process, and a run can change engines half way."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+import playerfl
+from playerfl.single_run import Progress
+
+pytestmark = pytest.mark.slow
+
+RUN = ["-m", "playerfl.cli", "run", "--engine", "flower-simulation", "-q"]
+TABLES = ("scores.csv", "traffic.csv", "layers.json", "data.json", "finished.json")
+needs_ray = pytest.mark.skipif(
+    find_spec("ray") is None, reason="ray is not installed; pip install 'playerfl[flower-simulation]'"
+)
+
+
+class StoppedError(Exception):
+    pass
+
+
+@needs_ray
+def test_the_simulation_goes_on_where_one_process_stopped_and_ends_with_the_same_files(tmp_path: Path) -> None:
+    def stop(progress: Progress) -> None:
+        if progress.round == 1:
+            raise StoppedError
+
+    playerfl.run("synthetic", "player_fl", rounds=2, out=tmp_path / "whole")
+    with pytest.raises(StoppedError):
+        playerfl.run("synthetic", "player_fl", rounds=2, out=tmp_path / "half", listener=stop)
+    done = subprocess.run(
+        [sys.executable, *RUN, "--resume", str(tmp_path / "half")], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    for name in TABLES:
+        assert (tmp_path / "half" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes(), name
+    assert not (tmp_path / "half" / ".flower-sites").exists()
+
+
+def test_without_ray_it_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from playerfl.errors import ConfigError
+    from playerfl.flower import simulation
+
+    monkeypatch.setattr(simulation, "find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match=r"playerfl\[flower-simulation\]"):
+        simulation.simulate([], tmp_path, lambda _: None)
+
+
+def test_an_unknown_engine_is_named() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "playerfl.cli", "run", "synthetic", "--engine", "ray"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert "unknown engine 'ray'" in done.stderr
+    assert json.dumps("flower-simulation")[1:-1] in done.stderr

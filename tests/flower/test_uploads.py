@@ -1,0 +1,175 @@
+"""Poisoned uploads are refused and named, and the round goes on."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+
+from flower.jobs import Job, quick_for
+from flower.test_faults import key_of, participation
+from playerfl.algorithms import FedLP
+from playerfl.flower.checks import far_away
+from playerfl.flower.codec import RAW, CodecError, to_array, to_tensor
+
+Poison = Callable[[RecordDict], None]
+
+
+class Exploding:
+    def __reduce__(self) -> Any:
+        return (pytest.fail, ("something was unpickled",))
+
+
+def weights(content: RecordDict) -> ArrayRecord:
+    return content.array_records["weights"]
+
+
+def fill(value: float) -> Poison:
+    def change(content: RecordDict) -> None:
+        weights(content)["0.weight"] = to_array(torch.full((8, 6), value))
+
+    return change
+
+
+def put(name: str, array: Array) -> Poison:
+    def change(content: RecordDict) -> None:
+        weights(content)[name] = array
+
+    return change
+
+
+def without(name: str) -> Poison:
+    return lambda content: weights(content).pop(name)  # type: ignore[return-value]
+
+
+def record(name: str, value: Any) -> Poison:
+    def change(content: RecordDict) -> None:
+        content[name] = value
+
+    return change
+
+
+def metric(key: str, value: Any) -> Poison:
+    def change(content: RecordDict) -> None:
+        content.metric_records["numbers"][key] = value
+
+    return change
+
+
+def config(key: str, value: Any) -> Poison:
+    def change(content: RecordDict) -> None:
+        content.config_records["answer"][key] = value
+
+    return change
+
+
+PICKLE = pickle.dumps(Exploding())
+POISONS: dict[str, tuple[Poison, str]] = {
+    "nan": (fill(float("nan")), "NaN or infinite"),
+    "infinite": (fill(float("inf")), "NaN or infinite"),
+    "1e30": (fill(1e30), "times the round's median"),
+    "wrong shape": (put("0.weight", to_array(torch.zeros(6, 8))), "not (8, 6) torch.float32"),
+    "wrong kind": (put("0.weight", to_array(torch.zeros(8, 6, dtype=torch.float64))), "torch.float64, not"),
+    "extra name": (put("backdoor", to_array(torch.zeros(1))), "'backdoor', which was not asked for"),
+    "private name": (put("6.weight", to_array(torch.zeros(3, 8))), "'6.weight', which was not asked for"),
+    "missing name": (without("0.bias"), "lacks entries of the layer '0'"),
+    "pickle as bytes": (put("0.weight", Array("float32", (8, 6), RAW, PICKLE)), "cannot be read"),
+    "pickle by name": (put("0.weight", Array("object", (1,), "pickle", PICKLE)), "which is not read"),
+    "numpy file": (put("0.weight", Array(torch.zeros(8, 6).numpy())), "which is not read"),
+    "endless shape": (put("0.weight", Array("float32", (2**40, 2**40), RAW, b"")), "has 0 bytes"),
+    "negative shape": (put("0.weight", Array("float32", (-1,), RAW, b"")), "has the shape"),
+    "weight of an army": (metric("num-examples", 10**12), "counts as 1000000000000 examples"),
+    "scores without names": (metric("scores", [0.0, 1.0]), "scores without names"),
+    "invented scores": (
+        lambda c: (metric("scores", [0.0])(c), config("score-names", ["round/99/test/loss"])(c))[0],
+        "another round",
+    ),
+    "another record": (record("more", ConfigRecord({"a": 1})), "holds the records"),
+    "no record": (record("numbers", ConfigRecord({})), "has no numbers"),
+    "other numbers": (metric("extra", 1.0), "holds the numbers"),
+    "another's name": (config("site", "site-2"), "answers as 'site-2'"),
+    "an old answer": (config("key", "7:fit"), "something else than it was asked"),
+    "an unknown code": (config("code", "ok"), "unknown code"),
+    "no json": (config("about", "{" * 10_000), "not JSON"),
+    "news in info": (record("info", ConfigRecord({"cut": 9})), "it says ['cut']"),
+}
+
+
+def poisoned(tmp_path: Path, poison: Poison, algorithm: Any = "fedper", key: str = "0:fit") -> Job:
+    job = Job(tmp_path, algorithm, rounds=1)
+
+    def change(site: str, request: Message, reply: Message) -> Message:
+        if site == "site-1" and key_of(request) == key:
+            poison(reply.content)
+        return reply
+
+    job.tamper(change)
+    coordinator = job.run()
+    assert coordinator.server is not None and coordinator.server.round == 1
+    assert all(bool(torch.isfinite(w).all()) for w in coordinator.server.weights.values())
+    return job
+
+
+@pytest.mark.parametrize(
+    "kind", quick_for(POISONS, "nan", "1e30", "wrong shape", "extra name", "private name", "pickle as bytes", "no json")
+)
+def test_a_poisoned_upload_is_refused_and_the_round_goes_on(kind: str, tmp_path: Path) -> None:
+    poison, reason = POISONS[kind]
+    job = poisoned(tmp_path, poison)
+    refused = [row for row in participation(job) if row["outcome"] == "refused"]
+    assert [(row["site"], row["round"]) for row in refused] == [("site-1", "0")]
+    assert reason in refused[0]["reason"]
+
+
+@pytest.mark.parametrize(
+    ("values", "reason"),
+    [
+        ([1.0, 2.0, 3.0], "not a list of 4 numbers"),
+        ([1.0, 2.0, 3.0, float("nan")], "no finite numbers"),
+        ([1.0, 2.0, 3.0, -1.0], "no finite numbers"),
+        (["a", "b", "c", "d"], "no finite numbers"),
+        (7.0, "not a list"),
+    ],
+)
+def test_so_are_poisoned_importances(values: Any, reason: str, tmp_path: Path) -> None:
+    job = poisoned(tmp_path, record("info", ConfigRecord({"importance": values})), "player_fl", "0:prepare")
+    [refused] = [row for row in participation(job) if row["outcome"] == "refused"]
+    assert reason in refused["reason"]
+
+
+def test_an_algorithm_may_leave_out_whole_layers_but_not_parts_of_one(tmp_path: Path) -> None:
+    job = poisoned(tmp_path, without("0.bias"), FedLP(1.0))
+    [refused] = [row for row in participation(job) if row["outcome"] == "refused"]
+    assert "lacks entries of the layer '0'" in refused["reason"]
+    Job(tmp_path / "fine", FedLP(0.5), rounds=3).run()
+
+
+def test_of_two_sites_one_cannot_hide_the_other() -> None:
+    common = {"w": torch.zeros(2)}
+    near, far = {"w": torch.ones(2)}, {"w": torch.full((2,), 30.0)}
+    assert far_away({"a": near, "b": far}, common, 20).keys() == {"b"}
+    assert far_away({"a": near, "b": far}, common, 40) == {}
+    assert far_away({"a": near, "b": far}, common, 0) == {}
+    assert far_away({"a": far}, common, 20) == {}
+
+
+@pytest.mark.parametrize("kind", ["float32", "float64", "float16", "bfloat16", "int64", "uint8", "bool"])
+@pytest.mark.parametrize("shape", [(), (0,), (3,), (2, 0, 3), (2, 3)])
+def test_tensors_come_back_bit_for_bit(kind: str, shape: tuple[int, ...]) -> None:
+    tensor = (torch.randn(shape, generator=torch.Generator().manual_seed(0)) * 100).to(getattr(torch, kind))
+    again = to_tensor("w", to_array(tensor))
+    assert again.dtype == tensor.dtype and torch.equal(again, tensor)
+
+
+def test_a_kind_that_cannot_be_sent_is_named() -> None:
+    with pytest.raises(CodecError, match="complex64 cannot be sent"):
+        to_array(torch.zeros(1, dtype=torch.complex64))
+
+
+def test_numbers_come_back_bit_for_bit() -> None:
+    assert MetricRecord({"x": [0.1, 1e-300]})["x"] == [0.1, 1e-300]
