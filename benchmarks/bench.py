@@ -1,10 +1,11 @@
-"""What playerfl costs and saves: whole rounds against a bare PyTorch loop, interleaved in one process, as ratios.
+"""What playerfl costs and saves: whole rounds against a bare PyTorch loop, interleaved, as ratios.
 
     python benchmarks/bench.py [--repeats 5] [--only rounds,stacked,probe,start,study]
 
 A row says how many times as fast playerfl is: the median over interleaved repeats, the smallest and the largest.
 Both sides do what FedAvg does: load the common weights, one epoch at each site, average, evaluate each site's
-validation and test part. Times are CPU seconds of one thread, which other programs disturb less than the clock does;
+validation and test part. Each side has a process of its own, since what one leaves behind in the allocator makes the
+other slower or faster. Times are CPU seconds of one thread, which other programs disturb less than the clock does;
 start-up and studies go by the clock. The exit status is 1 if a row falls short of what is promised.
 """
 
@@ -20,7 +21,12 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, replace
+from functools import cache
+from multiprocessing import get_context
 from pathlib import Path
+from typing import Literal
 
 import torch
 from torch.nn import functional as F
@@ -39,7 +45,6 @@ def main() -> None:
     parser.add_argument("--only", default=",".join(PARTS), help=f"some of {', '.join(PARTS)}")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    keep_freed_memory()  # as the workers of a study do; good for the bare loops too
     print(f"{cpu_name()}, {os.cpu_count()} cores, torch {torch.__version__}, 1 thread, {arguments.repeats} repeats\n")
     held = [PARTS[part](arguments.repeats) for part in arguments.only.split(",")]
     sys.exit(0 if all(held) else 1)
@@ -64,21 +69,38 @@ def row(title: str, shown: str, value: float, bound: float | None, *, most: bool
     return holds
 
 
-def speed_row(
-    title: str,
-    ours: Callable[[], None],
-    theirs: Callable[[], None],
-    repeats: int,
-    bound: float | None,
-    scale: float = 1,
-) -> bool:
-    """How many times as fast ours is; `scale`: how much more work it does than theirs."""
-    ratios = []
-    for _ in range(repeats):
-        reference = cpu_seconds(theirs)
-        ratios.append(scale * reference / cpu_seconds(ours))
+@dataclass(frozen=True)
+class Side:
+    """What one process does again and again."""
+
+    work: str
+    rounds: int
+    how: Literal["usual", "tuned", "loop", "stacked"]
+    """FedAvg in a notebook, the same with our model, optimiser and layout; or by playerfl's trainer of this name."""
+    seeds: int = 1
+    keep: bool = False
+    """With run directories."""
+
+    def __call__(self) -> float:
+        """CPU seconds of one go."""
+        return cpu_seconds(prepared(self))
+
+
+def speed_row(title: str, ours: Side, theirs: Side, repeats: int, bound: float | None) -> bool:
+    """How many times as fast ours is, work for work."""
+    with own_process() as our_process, own_process() as their_process:
+        for process, side in ((our_process, ours), (their_process, theirs)):
+            process.submit(replace(side, rounds=1)).result()
+        ratios = []
+        for _ in range(repeats):
+            reference = their_process.submit(theirs).result() / theirs.seeds
+            ratios.append(reference / (our_process.submit(ours).result() / ours.seeds))
     middle = statistics.median(ratios)
     return row(title, f"{middle:6.2f}  ({min(ratios):.2f} to {max(ratios):.2f})", middle, bound)
+
+
+def own_process() -> ProcessPoolExecutor:
+    return ProcessPoolExecutor(1, get_context("spawn"), initializer=torch.set_num_threads, initargs=(1,))
 
 
 def cpu_seconds(work: Callable[[], None]) -> float:
@@ -87,38 +109,59 @@ def cpu_seconds(work: Callable[[], None]) -> float:
     return time.process_time() - start
 
 
-def federation(
-    work: Work, rounds: int, seeds: int = 1, trainer: str = "auto", keep: bool = False
-) -> Callable[[], None]:
-    """FedAvg by playerfl, several seeds side by side; `keep`: with run directories."""
+@cache
+def prepared(side: Side) -> Callable[[], None]:
+    work = WORKS[side.work]()
+    if side.how in ("usual", "tuned"):
+        return lambda: bare_loop(work, side.rounds, tuned=side.how == "tuned")
+    if side.how == "stacked":
+        keep_freed_memory()  # as the workers of a study do
+    return federation(work, side)
+
+
+def federation(work: Work, side: Side) -> Callable[[], None]:
+    """FedAvg by playerfl, several seeds side by side."""
     task = own_task(work.ours, work.sites)
     settings = {
-        "rounds": rounds,
+        "rounds": side.rounds,
         "algorithm": "fedavg",
         "selection": "last",
         "device": "cpu",
-        "trainer": trainer,
+        "trainer": side.how,
         "training": {"batch_size": work.batch, "learning_rate": 1e-3},
     }
-    experiments = [Experiment.resolve({**settings, "seed": seed}, task) for seed in range(seeds)]
+    experiments = [Experiment.resolve({**settings, "seed": seed}, task) for seed in range(side.seeds)]
 
     def run() -> None:
         with tempfile.TemporaryDirectory() as folder:
-            places = [Path(folder) / str(seed) if keep else None for seed in range(seeds)]
+            places = [Path(folder) / str(seed) if side.keep else None for seed in range(side.seeds)]
             run_experiments(experiments, places, task)
 
     return run
 
 
+WORKS: dict[str, Callable[[], Work]] = {
+    "CNN 28": cnn28,
+    "CNN 32": cnn32,
+    "text transformer": text,
+    "MLP": lambda: mlp([200] * 4),
+    "hospitals": mlp,
+}
+
+
 def rounds_rows(repeats: int) -> bool:
     print("whole rounds, one run, sites one by one (`loop`)")
     held = []
-    for work, rounds, bound in ((cnn28(), 2, 1.8), (cnn32(), 2, 1.4), (text(), 3, 1.1), (mlp([200] * 4), 30, None)):
-        ours = federation(work, rounds, trainer="loop")
-        naive, tuned = (lambda w=work, r=rounds, t=t: bare_loop(w, r, tuned=t) for t in (False, True))  # type: ignore[misc]
-        held.append(speed_row(f"{work.name}: against the usual loop", ours, naive, repeats, bound))
-        tuned_bound = 1 / 1.15 if work.name == "MLP" else 1 / 1.05
-        title = f"{work.name}: against a loop with our model, optimiser and layout"
+    for name, rounds, bound in (
+        ("CNN 28", 2, 1.8),
+        ("CNN 32", 2, 1.4),
+        ("text transformer", 3, 1.1),
+        ("MLP", 30, None),
+    ):
+        ours, usual, tuned = (Side(name, rounds, how) for how in ("loop", "usual", "tuned"))  # type: ignore[arg-type]
+        held.append(speed_row(f"{name}: against the usual loop", ours, usual, repeats, bound))
+        tuned_bound = 1 / 1.15 if name == "MLP" else 1 / 1.05
+        title = f"{name}: against a loop with our model, optimiser and layout"
         held.append(speed_row(title, ours, tuned, repeats, tuned_bound))
     return all(held)
 
@@ -127,14 +170,13 @@ def stacked_rows(repeats: int) -> bool:
     print(
         "\nwhole rounds of an MLP at 4 sites (303, 294, 123, 200 rows), runs side by side (`stacked`), per model-step"
     )
-    work, held = mlp(), []
-    for seeds, rounds, bound in ((1, 30, None), (10, 10, None), (50, 10, 9.0)):
-        title = f"{4 * seeds} models: against the usual loop"
-        ours, theirs = federation(work, rounds, seeds), lambda r=rounds: bare_loop(work, r)  # type: ignore[misc]
-        held.append(speed_row(title, ours, theirs, repeats, bound, scale=seeds))
-    kept, free = federation(work, 30, keep=True), federation(work, 30)
+    held = []
+    for seeds, rounds, bound in ((1, 30, None), (10, 20, None), (50, 20, 9.0)):
+        ours, usual = Side("hospitals", rounds, "stacked", seeds), Side("hospitals", rounds, "usual")
+        held.append(speed_row(f"{4 * seeds} models: against the usual loop", ours, usual, repeats, bound))
+    free = Side("hospitals", 30, "stacked")
     title = "1 run with a checkpoint on disk after every round: against none"
-    held.append(speed_row(title, kept, free, repeats, None))
+    held.append(speed_row(title, replace(free, keep=True), free, repeats, None))
     return all(held)
 
 
