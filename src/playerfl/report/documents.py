@@ -17,11 +17,24 @@ from playerfl.report.formats import (
     size,
     table_title,
 )
+from playerfl.report.holes import MARKS, gap_lines, holes
 from playerfl.report.report import Report
 from playerfl.report.sites import Difference
+from playerfl.report.statistics import ENOUGH_RUNS
 from playerfl.report.summary import findings
 from playerfl.report.tables import Table
-from playerfl.report.wording import methods, paper_meaning, paper_title, printed_value, table_ranking, table_rule
+from playerfl.report.wording import (
+    gaps_lead,
+    lead,
+    methods,
+    paper_meaning,
+    paper_title,
+    printed_value,
+    ranges,
+    table_ranking,
+    table_remarks,
+    table_rule,
+)
 
 
 @dataclass(frozen=True)
@@ -176,30 +189,44 @@ class Latex(Writer):
 def document(report: Report, title: str, writer: Writer) -> str:
     """The whole report, in the order of the page."""
     writer.heading(title, 1)
+    writer.paragraph(lead(report))
     for finding in findings(report):
         writer.heading(finding.question, 3)
         writer.items(finding.sentences)
     if report.notes:
         writer.heading("To bear in mind", 3)
         writer.items(report.notes)
-    gaps = [("not finished", gap) for gap in report.missing] + [("failed", gap) for gap in report.failed]
-    if gaps:
-        writer.table(
-            "What is missing",
-            ("state", "task", "method", "seed", "why"),
-            [(state, gap.task, gap.algorithm, str(gap.seed), gap.reason) for state, gap in gaps],
-        )
-    writer.heading("Tables")
-    writer.paragraph(table_rule(report))
-    for table in report.tables:
-        _table(report, table, writer)
-    _tests(report, writer)
-    _sites(report, writer)
-    _costs(report, writer)
+    _missing(report, writer)
+    if report.grid.runs:
+        writer.heading("Tables")
+        writer.paragraph(table_rule(report))
+        for table in report.tables:
+            _table(report, table, writer)
+        _tests(report, writer)
+        _sites(report, writer)
+        _costs(report, writer)
     _paper(report, writer)
     writer.heading("How this was made")
     writer.items(methods(report))
     return writer.finished()
+
+
+def _missing(report: Report, writer: Writer) -> None:
+    if not (report.missing or report.failed):
+        return
+    writer.heading("What is missing")
+    writer.paragraph(gaps_lead(report))
+    if grid := holes(report):
+        rows = [(row.algorithm, row.task, *(ranges(row.seeds(state)) or "–" for state in MARKS)) for row in grid]
+        writer.table("Seeds of every method", ("method", "task", *MARKS), rows)
+    writer.table(
+        "Why",
+        ("state", "task", "method", "seeds", "why"),
+        [
+            (state, gap.task, gap.algorithm, ranges(seeds) + (" (to choose the rate)" if gap.tuning else ""), gap.reason)
+            for state, gap, seeds in gap_lines(report)
+        ],
+    )
 
 
 def _table(report: Report, table: Table, writer: Writer) -> None:
@@ -221,6 +248,8 @@ def _table(report: Report, table: Table, writer: Writer) -> None:
             row.append(Text(value + ("≈" if cell.tie else ""), bold=cell.best, rest=rest))
         rows.append([*row, f"{mean[name]:.2f}" if name in mean else "–"])
     writer.table(table_title(table.kind, table.metric), ("method", *table.tasks, "mean rank"), rows)
+    if remarks := table_remarks(report, table):
+        writer.paragraph(" ".join(remarks))
 
 
 def _tests(report: Report, writer: Writer) -> None:
@@ -249,6 +278,8 @@ def _tests(report: Report, writer: Writer) -> None:
         return
     head = ("measure", "blocks", "methods", "N", "chi2", "Friedman p", "Iman-Davenport p", "Kendall W", "CD (Nemenyi)")
     writer.table("Do the methods differ?", head, rows)
+    if any(ranking.over != "tasks" for ranking in report.rankings[report.metric]):
+        writer.paragraph("Over the runs of one task a test is about that dataset only: its runs share the data.")
     for ranking in report.rankings[report.metric][:1]:
         if ranking.nemenyi is not None and ranking.holm is not None and ranking.effect is not None:
             pairs = [
@@ -288,6 +319,11 @@ def _sites(report: Report, writer: Writer) -> None:
             for i, row in enumerate(table.rows)
         ]
         writer.table(f"{report.subject} on {task}, the worst off first", head, rows)
+        writer.paragraph(
+            "Medians over seeds of the difference, positive is better for the site; in brackets the 95 % interval, or the "
+            f"range where there are fewer than {ENOUGH_RUNS} runs; p is Wilcoxon’s over seeds, with Holm’s correction over "
+            "the sites. Bold: worse than the baseline with p below 0.05."
+        )
 
 
 def _difference(found: Difference | None, metric: str) -> Text:
@@ -296,6 +332,8 @@ def _difference(found: Difference | None, metric: str) -> Text:
     said = difference(found.value, metric)
     if low := difference(found.low, metric):
         said += f" [{low}, {difference(found.high, metric)}]"
+    if found.runs > 1:
+        said += f" p={p_value(found.p)}"
     return Text(f"{said} n={found.runs}", bold=found.verdict == "loses")
 
 

@@ -13,7 +13,7 @@ from matplotlib.lines import Line2D
 
 from playerfl.report.comparison import LOWER_IS_BETTER
 from playerfl.report.figures import COLOURS, draw_profile
-from playerfl.report.formats import metric_name, table_title
+from playerfl.report.formats import counted, interval_name, metric_name, table_title
 from playerfl.report.ranking import Ranking
 from playerfl.report.report import Report
 from playerfl.report.tables import Table
@@ -27,6 +27,8 @@ _MOST_SITES = 24
 def report_figures(report: Report) -> dict[str, Drawn]:
     """Every figure that these runs allow, by file name."""
     found: dict[str, Drawn] = {}
+    if not report.grid.runs:
+        return found
     for table in report.tables:
         found[f"scores_{table.name}" if table.kind == "score" else table.name] = table_figure(table)
         for ranking in report.rankings[table.name]:
@@ -95,7 +97,8 @@ def table_figure(table: Table) -> Drawn:
             Line2D([], [], marker=marker, color=colour, markerfacecolor=face, linestyle="")
             for marker, colour, face in (("o", COLOURS[0], COLOURS[0]), ("D", COLOURS[5], "none"))
         ]
-        words = ["these runs, 95 % interval", "printed in the paper"]
+        runs = min(cell.runs for cell in table.cells.values())
+        words = [f"these runs, {interval_name(runs)}" if runs > 1 else "this run", "printed in the paper"]
         figure.legend(marks, words, loc="outside upper center", ncols=2, frameon=False, fontsize=9)
     return figure, axes
 
@@ -119,12 +122,14 @@ def curves_figure(report: Report, metric: str, split: str = "test") -> Drawn:
     figure, axes = _panels(len(tasks))
     names = report.grid.algorithms
     for panel, task in zip(axes, tasks, strict=True):
+        diverged = 0
         for curve in report.curves:
             if (curve.task, curve.metric, curve.split) == (task, metric, split):
+                diverged += curve.diverged
                 look = _look(names, curve.algorithm)
                 panel.plot(curve.rounds, curve.middle, linewidth=1.6, label=_plain(curve.algorithm), **look)  # type: ignore[arg-type]
                 panel.fill_between(curve.rounds, curve.low, curve.high, color=look["color"], alpha=0.13, linewidth=0)
-        panel.set_title(_plain(task), fontsize=10)
+        panel.set_title(_plain(task) + (f" ({counted(diverged, 'run')} diverged)" if diverged else ""), fontsize=10)
         panel.set_xlabel("round")
         panel.spines[["top", "right"]].set_visible(False)
     axes[0].set_ylabel(f"{metric_name(metric)} on {split} data")

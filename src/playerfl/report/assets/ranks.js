@@ -23,9 +23,10 @@ function drawTests() {
   $("friedman").textContent =
     (f
       ? `Friedman: χ² = ${f.chi2.toFixed(2)}, ${f.df} degrees of freedom, p = ${pValue(f.p)}. ` +
-        `Iman-Davenport: F(${f.fdf.join(", ")}) = ${Number.isFinite(numeric(f.f)) ? f.f.toFixed(2) : "∞"}, p = ${pValue(f.fp)}. ` +
-        `Kendall’s W = ${f.w.toFixed(2)}. `
-      : "") + (r.remark ?? "") + (r.leftOut.length ? ` Left out, because results are missing: ${listed(r.leftOut)}.` : "");
+        `Iman-Davenport: ${f.f === null ? "not computable" : `F(${f.fdf.join(", ")}) = ${f.f.toFixed(2)}, p = ${pValue(f.fp)}`}. ` +
+        `Kendall’s W = ${f.w.toFixed(2)}. ` +
+        (r.over === "tasks" ? "" : `On ${r.over} only: its runs share the data, so this says nothing about other datasets. `)
+      : "") + [r.remark, ...r.leftOut].join(" ");
   drawRanks(r);
   drawPairs(r);
 }
