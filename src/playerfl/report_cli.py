@@ -61,7 +61,9 @@ def report(
     ] = None,
     form: Annotated[
         Form | None,
-        typer.Option("--format", help="A page, Markdown, LaTeX, or CSV tables; if not given, as --out ends, else html."),
+        typer.Option(
+            "--format", help="A page, Markdown, LaTeX, or CSV tables; if not given, as --out ends, else html."
+        ),
     ] = None,
     figures: Annotated[
         list[Picture] | None,
@@ -70,8 +72,8 @@ def report(
     out: Annotated[
         Path | None,
         typer.Option(
-            help="A file (.html, .md, .tex), or a folder, which gets report.html, report.md, report.tex or tables/*.csv; "
-            "DIR/report if not given. Figures go into figures/ beside it."
+            help="A file (.html, .md, .tex), or a folder, which gets report.html, report.md, report.tex or "
+            "tables/*.csv; DIR/report if not given. Figures go into figures/ beside it."
         ),
     ] = None,
     client_average: Annotated[

@@ -399,7 +399,9 @@ def test_holes_are_seen_in_the_grid_of_methods_and_seeds() -> None:
 
 def test_runs_that_chose_the_rates_are_told_apart() -> None:
     said = lead(build_report(Collected([made_up()], tuning_runs=400)))
-    assert said.startswith("1 finished run: 1 method on 1 task (digits). 400 more runs chose each method’s learning rate")
+    assert said.startswith(
+        "1 finished run: 1 method on 1 task (digits). 400 more runs chose each method’s learning rate"
+    )
 
 
 # Words.

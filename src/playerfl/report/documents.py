@@ -43,8 +43,8 @@ class Text:
 
     words: str
     bold: bool = False
-    rest: str = ""
-    """Words after them that do not stand out."""
+    rest: tuple[str, ...] = ()
+    """Further lines of the cell, which do not stand out."""
 
 
 class Writer(ABC):
@@ -62,7 +62,10 @@ class Writer(ABC):
     def text(self, text: str | Text) -> str:
         own = text if isinstance(text, Text) else Text(text)
         words = self.escaped(own.words)
-        return (self.bold(words) if own.bold else words) + self.escaped(own.rest)
+        return self.stacked(self.bold(words) if own.bold else words, [self.escaped(line) for line in own.rest])
+
+    @abstractmethod
+    def stacked(self, first: str, rest: Sequence[str]) -> str: ...
 
     @abstractmethod
     def heading(self, words: str, level: int = 2) -> None: ...
@@ -89,6 +92,9 @@ class Markdown(Writer):
 
     def bold(self, written: str) -> str:
         return f"**{written}**"
+
+    def stacked(self, first: str, rest: Sequence[str]) -> str:
+        return " ".join((first, *rest))
 
     def heading(self, words: str, level: int = 2) -> None:
         self.parts += [f"{'#' * level} {self.text(words)}", ""]
@@ -127,7 +133,7 @@ _LATEX = {
     "∞": r"$\infty$",
     "χ": r"$\chi$",
     "²": r"\textsuperscript{2}",
-    "⁻": r"\textsuperscript{--}",
+    "⁻": r"\textsuperscript{$-$}",
     "–": "--",
     "’": "'",
     "“": "``",
@@ -152,10 +158,15 @@ class Latex(Writer):
         ]
 
     def escaped(self, words: str) -> str:
-        return "".join(_LATEX.get(character, character) for character in re.sub(r"\s+", " ", words))
+        written = "".join(map(_in_latex, re.sub(r"\s+", " ", words)))
+        # After \\ and \item these would be options of the command before them.
+        return "{}" + written if written.startswith(("[", "*")) else written
 
     def bold(self, written: str) -> str:
         return rf"\textbf{{{written}}}"
+
+    def stacked(self, first: str, rest: Sequence[str]) -> str:
+        return _under_each_other([first, *(rf"{{\scriptsize {line}}}" for line in rest)])
 
     def heading(self, words: str, level: int = 2) -> None:
         command = {1: "section*", 2: "section*", 3: "subsection*"}[level]
@@ -168,12 +179,12 @@ class Latex(Writer):
         self.parts += [r"\begin{itemize}", *(rf"\item {self.text(line)}" for line in lines), r"\end{itemize}", ""]
 
     def table(self, caption: str, head: Sequence[str], rows: Sequence[Sequence[str | Text]]) -> None:
-        columns = "l" + "r" * (len(head) - 1)
+        columns = "".join(_column(i, [row[i] for row in rows]) for i in range(len(head)))
         self.parts += [
             rf"\begin{{longtable}}{{{columns}}}",
             rf"\caption{{{self.text(caption)}}}\\",
             r"\toprule",
-            " & ".join(self.text(cell) for cell in head) + r" \\",
+            " & ".join(self._head(title) if len(head) > _MANY else self.text(title) for title in head) + r" \\",
             r"\midrule",
             r"\endhead",
             *(" & ".join(self.text(cell) for cell in row) + r" \\" for row in rows),
@@ -182,8 +193,35 @@ class Latex(Writer):
             "",
         ]
 
+    def _head(self, title: str) -> str:
+        """A head of as many lines as words, so that many columns fit on a page."""
+        return _under_each_other([self.escaped(word) for word in title.split()])
+
     def finished(self) -> str:
         return super().finished() + "\n\\end{document}\n"
+
+
+# Columns from which on heads are set word under word, and letters from which on a column is set as text.
+_MANY = 7
+_LONG = 40
+
+
+def _column(place: int, cells: Sequence[str | Text]) -> str:
+    if max((len(cell) for cell in cells if isinstance(cell, str)), default=0) > _LONG:
+        return "p{80mm}"
+    return "r" if place else "l"
+
+
+def _under_each_other(lines: Sequence[str]) -> str:
+    joined = r"\\".join(lines)
+    return rf"\shortstack[r]{{{joined}}}" if len(lines) > 1 else joined
+
+
+def _in_latex(character: str) -> str:
+    """A letter that every LaTeX knows, or else its number: a name in another script must not stop the document."""
+    if character in _LATEX:
+        return _LATEX[character]
+    return character if character.isprintable() and character < "\u0180" else f"[U+{ord(character):04X}]"
 
 
 def document(report: Report, title: str, writer: Writer) -> str:
@@ -223,7 +261,13 @@ def _missing(report: Report, writer: Writer) -> None:
         "Why",
         ("state", "task", "method", "seeds", "why"),
         [
-            (state, gap.task, gap.algorithm, ranges(seeds) + (" (to choose the rate)" if gap.tuning else ""), gap.reason)
+            (
+                state,
+                gap.task,
+                gap.algorithm,
+                ranges(seeds) + (" (to choose the rate)" if gap.tuning else ""),
+                gap.reason,
+            )
             for state, gap, seeds in gap_lines(report)
         ],
     )
@@ -232,6 +276,7 @@ def _missing(report: Report, writer: Writer) -> None:
 def _table(report: Report, table: Table, writer: Writer) -> None:
     ranking = table_ranking(report, table)
     mean = dict(zip(ranking.algorithms, ranking.mean_ranks, strict=True)) if ranking else {}
+    one_task = len(table.tasks) == 1
     rows = []
     for name in (*table.ranked, *(name for name in table.algorithms if name not in table.ranked)):
         row: list[str | Text] = [name if name in table.ranked else f"{name} (not ranked)"]
@@ -240,14 +285,17 @@ def _table(report: Report, table: Table, writer: Writer) -> None:
             if cell is None:
                 row.append("–")
                 continue
-            value = number(cell.value, table.kind, table.metric)
-            parts = [interval(cell, table.kind, table.metric), f"n={cell.runs}"]
+            value = number(cell.value, table.kind, table.metric) + ("≈" if cell.tie else "")
+            ends = interval(cell, table.kind, table.metric)
             printed = printed_value(table, name, task)
-            parts += [f"paper {printed}"] if printed else []
-            rest = "".join(f" {part}" for part in parts if part)
-            row.append(Text(value + ("≈" if cell.tie else ""), bold=cell.best, rest=rest))
+            if one_task:
+                row += [Text(value, bold=cell.best), ends or "–", str(cell.runs), printed or "–"]
+            else:
+                parts = (f"{ends} n={cell.runs}".strip(), f"paper {printed}" if printed else "")
+                row.append(Text(value, bold=cell.best, rest=tuple(filter(None, parts))))
         rows.append([*row, f"{mean[name]:.2f}" if name in mean else "–"])
-    writer.table(table_title(table.kind, table.metric), ("method", *table.tasks, "mean rank"), rows)
+    of_one = ("95 % interval", "runs", "paper") if one_task else ()
+    writer.table(table_title(table.kind, table.metric), ("method", *table.tasks, *of_one, "mean rank"), rows)
     if remarks := table_remarks(report, table):
         writer.paragraph(" ".join(remarks))
 
@@ -320,9 +368,9 @@ def _sites(report: Report, writer: Writer) -> None:
         ]
         writer.table(f"{report.subject} on {task}, the worst off first", head, rows)
         writer.paragraph(
-            "Medians over seeds of the difference, positive is better for the site; in brackets the 95 % interval, or the "
-            f"range where there are fewer than {ENOUGH_RUNS} runs; p is Wilcoxon’s over seeds, with Holm’s correction over "
-            "the sites. Bold: worse than the baseline with p below 0.05."
+            "Medians over seeds of the difference, positive is better for the site; in brackets the 95 % interval, or "
+            f"the range where there are fewer than {ENOUGH_RUNS} runs; p is Wilcoxon’s over seeds, with Holm’s "
+            "correction over the sites. Bold: worse than the baseline with p below 0.05."
         )
 
 

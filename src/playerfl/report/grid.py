@@ -118,7 +118,11 @@ class Grid:
 
 def arrange(results: Sequence[RunResult]) -> Grid:
     """Finds what is the same task and the same algorithm, and names both."""
-    task_labels = _labels(results, lambda r: task_name(str(r.experiment["task"])), lambda r: _flat({k: r.experiment.get(k) for k in _OF_THE_TASK}))
+    task_labels = _labels(
+        results,
+        lambda r: task_name(str(r.experiment["task"])),
+        lambda r: _flat({k: r.experiment.get(k) for k in _OF_THE_TASK}),
+    )
     labels: list[str] = [""] * len(results)
     for task in set(task_labels):
         members = [i for i, label in enumerate(task_labels) if label == task]

@@ -125,8 +125,8 @@ def _context(report: Report, title: str) -> dict[str, Any]:
         "tables": [_table(report, table) for table in report.tables],
         "sites_lead": (
             f"For each site, the difference to {alone} and to {averaged}, paired over runs with the same seed, with "
-            f"its 95 % interval (the range, where there are fewer than {ENOUGH_RUNS} runs). A site is called harmed, or "
-            "a winner, only where Wilcoxon’s p over these runs, with Holm’s correction over the sites, is below 0.05. "
+            f"its 95 % interval (the range, where there are fewer than {ENOUGH_RUNS} runs). A site is called harmed, "
+            "or a winner, only where Wilcoxon’s p over these runs, with Holm’s correction over the sites, is below 0.05. "
             "Chance here is that of seeds on the same data: other patients could tell otherwise."
         ),
         "has_profiles": has_profiles,

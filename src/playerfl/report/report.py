@@ -151,7 +151,9 @@ def _variants(report: Report, *named: str | None) -> list[str]:
         ("; --baseline-local names another", "; --baseline-global names another", ""),
         strict=True,
     ):
-        others = [] if not label else [o for o in _variants_of(report.grid, report.grid.plain_name(label)) if o != label]
+        others = (
+            [] if not label else [o for o in _variants_of(report.grid, report.grid.plain_name(label)) if o != label]
+        )
         if others and given is None:
             found.append(f"{label} stands for {what}, and not {' or '.join(others)}{how}")
     return found

@@ -52,7 +52,8 @@ def table_rule(report: Report) -> str:
         f"A cell is the median over runs of the average over sites ({average}), with its 95 % bootstrap interval "
         f"(“range” where fewer than {ENOUGH_RUNS} runs allow none) and the number of runs. Bold: the best value of a "
         "column. ≈: chance over seeds does not tell it from the best, that is, the interval of their difference, "
-        f"paired over seeds, holds 0; a long row of comparisons is not corrected for here, see Ranks and tests. {fair} Where the task is one of the paper’s, the printed value stands below, whatever these runs’ settings."
+        "paired over seeds, holds 0 (not corrected for many comparisons; the tests below are). "
+        f"{fair} Where the task is one of the paper’s, what it prints is shown, whatever these runs’ settings."
     )
 
 
@@ -90,9 +91,7 @@ def left_out(ranking: Ranking) -> list[str]:
         seeds = [name.removeprefix("seed ") for name in ranking.blocks_left_out]
         names = listed(seeds) if ranking.over == "tasks" else f"seeds {ranges([int(seed) for seed in seeds])}"
         what = "tasks" if ranking.over == "tasks" else "runs"
-        found.append(
-            f"Ranks leave out {len(seeds)} of {total} {what} in which a ranked method has no result: {names}."
-        )
+        found.append(f"Ranks leave out {len(seeds)} of {total} {what} in which a ranked method has no result: {names}.")
     return found
 
 
@@ -139,8 +138,8 @@ def methods(report: Report) -> list[str]:
         "Macro-F1 is over the classes present at a site, in the truth or in the predictions.",
         f"Intervals: percentile bootstrap over runs, {RESAMPLES:,} resamples, the same each time. One run gives none, "
         f"and that of fewer than {ENOUGH_RUNS} is called what it is, a range.",
-        "A site gains or loses beyond chance where Wilcoxon’s signed-rank p over seeds, with Holm’s correction over the "
-        "sites of the task, is below 0.05.",
+        "A site gains or loses beyond chance where Wilcoxon’s signed-rank p over seeds, with Holm’s correction over "
+        "the sites of the task, is below 0.05.",
         "Fairness is the population variance over sites, of scores between 0 and 1 (losses as they are).",
         "Incentive is the share of sites strictly better than under both baselines; equal is not better.",
         "Ranks: the best has 1, ties share the average. Friedman’s test is corrected for ties; its treatments are the "

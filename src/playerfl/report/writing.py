@@ -47,7 +47,9 @@ def place_of(out: Path, form: Form | None) -> Place:
         raise ConfigError(f"--format csv writes several tables; give a folder for --out, not {out}")
     if ends_like is None or ends_like != (form or ends_like):
         wanted = [ending for ending, own in _FORMS.items() if form in (own, None)]
-        raise ConfigError(f"--out {out}: a report ends with {' or '.join(wanted)}; a folder must be there or have no dot")
+        raise ConfigError(
+            f"--out {out}: a report ends with {' or '.join(wanted)}; a folder must be there or have no dot"
+        )
     return Place(ends_like, out)
 
 
