@@ -13,6 +13,7 @@ from playerfl.report.formats import (
     interval,
     metric_name,
     number,
+    p_said,
     p_value,
     size,
     table_title,
@@ -25,12 +26,14 @@ from playerfl.report.summary import findings
 from playerfl.report.tables import Table
 from playerfl.report.wording import (
     gaps_lead,
+    interval_head,
     lead,
     methods,
     paper_meaning,
     paper_title,
     printed_value,
     ranges,
+    ranges_only,
     table_ranking,
     table_remarks,
     table_rule,
@@ -83,6 +86,11 @@ class Writer(ABC):
         return "\n".join(self.parts).rstrip() + "\n"
 
 
+# Columns that are read, not compared: aligned to the left.
+_IN_WORDS = {"method", "pair", "site", "task", "table", "measure", "blocks", "printed", "meaning"}
+_IN_WORDS |= {"state", "seeds", "why", *MARKS}
+
+
 class Markdown(Writer):
     """GitHub's Markdown. Whatever could be markup or HTML is escaped."""
 
@@ -108,7 +116,7 @@ class Markdown(Writer):
     def table(self, caption: str, head: Sequence[str], rows: Sequence[Sequence[str | Text]]) -> None:
         self.heading(caption, 3)
         self.parts.append("| " + " | ".join(self.text(cell) for cell in head) + " |")
-        self.parts.append("|" + "|".join(["---", *["--:"] * (len(head) - 1)]) + "|")
+        self.parts.append("|" + "|".join("---" if title in _IN_WORDS else "--:" for title in head) + "|")
         self.parts += ["| " + " | ".join(self.text(cell) for cell in row) + " |" for row in rows]
         self.parts.append("")
 
@@ -179,7 +187,7 @@ class Latex(Writer):
         self.parts += [r"\begin{itemize}", *(rf"\item {self.text(line)}" for line in lines), r"\end{itemize}", ""]
 
     def table(self, caption: str, head: Sequence[str], rows: Sequence[Sequence[str | Text]]) -> None:
-        columns = "".join(_column(i, [row[i] for row in rows]) for i in range(len(head)))
+        columns = "".join(_column(title, [row[i] for row in rows]) for i, title in enumerate(head))
         self.parts += [
             rf"\begin{{longtable}}{{{columns}}}",
             rf"\caption{{{self.text(caption)}}}\\",
@@ -206,10 +214,10 @@ _MANY = 7
 _LONG = 40
 
 
-def _column(place: int, cells: Sequence[str | Text]) -> str:
+def _column(title: str, cells: Sequence[str | Text]) -> str:
     if max((len(cell) for cell in cells if isinstance(cell, str)), default=0) > _LONG:
         return "p{80mm}"
-    return "r" if place else "l"
+    return "l" if title in _IN_WORDS else "r"
 
 
 def _under_each_other(lines: Sequence[str]) -> str:
@@ -286,15 +294,16 @@ def _table(report: Report, table: Table, writer: Writer) -> None:
                 row.append("–")
                 continue
             value = number(cell.value, table.kind, table.metric) + ("≈" if cell.tie else "")
-            ends = interval(cell, table.kind, table.metric)
+            ends = interval(cell, table.kind, table.metric, name_range=not ranges_only(table))
             printed = printed_value(table, name, task)
             if one_task:
-                row += [Text(value, bold=cell.best), ends or "–", str(cell.runs), printed or "–"]
+                row += [Text(value, bold=cell.best), ends or "–", str(cell.runs)]
+                row += [printed or "–"] if table.printed else []
             else:
                 parts = (f"{ends} n={cell.runs}".strip(), f"paper {printed}" if printed else "")
                 row.append(Text(value, bold=cell.best, rest=tuple(filter(None, parts))))
         rows.append([*row, f"{mean[name]:.2f}" if name in mean else "–"])
-    of_one = ("95 % interval", "runs", "paper") if one_task else ()
+    of_one = (interval_head(table), "runs", *(("paper",) if table.printed else ())) if one_task else ()
     writer.table(table_title(table.kind, table.metric), ("method", *table.tasks, *of_one, "mean rank"), rows)
     if remarks := table_remarks(report, table):
         writer.paragraph(" ".join(remarks))
@@ -381,7 +390,7 @@ def _difference(found: Difference | None, metric: str) -> Text:
     if low := difference(found.low, metric):
         said += f" [{low}, {difference(found.high, metric)}]"
     if found.runs > 1:
-        said += f" p={p_value(found.p)}"
+        said += f" {p_said(found.p)}"
     return Text(f"{said} n={found.runs}", bold=found.verdict == "loses")
 
 
@@ -414,7 +423,7 @@ def _paper(report: Report, writer: Writer) -> None:
         )
         for table in report.recomputed
     ]
-    head = ("table", "printed", "Friedman p", "Iman-Davenport p", "the printed p-value")
+    head = ("table", "printed", "Friedman p", "Iman-Davenport p", "meaning")
     writer.table("p-values recomputed from the printed cells", head, rows)
     names = list(report.recomputed[0].printed_ranks)
     ranks = []

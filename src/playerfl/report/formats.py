@@ -14,6 +14,8 @@ KIND_NAMES = {
     "fairness": "Fairness (variance over sites)",
     "incentive": "Incentivised participation",
 }
+# What floating point can still tell from 0 in a tail of a distribution.
+SMALLEST_P = 1e-15
 _IN_PERCENT = frozenset({"f1", "accuracy"})
 
 
@@ -70,12 +72,12 @@ def with_unit(value: float, metric: str) -> str:
     return number(value, "score", metric) + (" %" if in_percent(metric) and math.isfinite(value) else "")
 
 
-def interval(cell: Cell, kind: Kind, metric: str) -> str:
+def interval(cell: Cell, kind: Kind, metric: str, *, name_range: bool = True) -> str:
     """The 95 % interval; of few runs their range, called so; or nothing where one run gives none."""
     if math.isnan(cell.low):
         return ""
     ends = [number(end, kind, metric).replace("diverged", "∞") for end in (cell.low, cell.high)]
-    return f"{'' if cell.runs >= ENOUGH_RUNS else 'range '}[{ends[0]}, {ends[1]}]"
+    return f"{'range ' if name_range and cell.runs < ENOUGH_RUNS else ''}[{ends[0]}, {ends[1]}]"
 
 
 def interval_name(runs: int) -> str:
@@ -104,15 +106,27 @@ def difference(value: float, metric: str) -> str:
 def p_value(p: float) -> str:
     """A p-value without more digits than it deserves.
 
-    >>> p_value(0.01265), p_value(7e-10), p_value(0.6024), p_value(float("nan"))
-    ('0.013', '7.0e-10', '0.60', 'not computable')
+    >>> p_value(0.01265), p_value(7e-10), p_value(0.6024), p_value(1e-80), p_value(float("nan"))
+    ('0.013', '7.0e-10', '0.60', '< 1e-15', 'not computable')
     """
     if math.isnan(p):
         return "not computable"
-    if 0 < p < 1e-4:
+    if p < SMALLEST_P:
+        return f"< {SMALLEST_P:g}"
+    if p < 1e-4:
         mantissa, exponent = f"{p:.1e}".split("e")
         return f"{mantissa}e{int(exponent)}"
     return f"{p:.2f}" if p >= 0.095 else f"{p:.2g}"
+
+
+def p_said(p: float) -> str:
+    """A p-value in a sentence.
+
+    >>> p_said(0.01265), p_said(1e-80), p_said(float("nan"))
+    ('p = 0.013', 'p < 1e-15', 'not computable')
+    """
+    written = p_value(p)
+    return written if math.isnan(p) else f"p {written}" if written.startswith("<") else f"p = {written}"
 
 
 def size(count: float) -> str:

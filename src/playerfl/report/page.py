@@ -16,7 +16,6 @@ from playerfl.report.formats import (
     counted,
     duration,
     interval,
-    interval_name,
     metric_name,
     number,
     p_value,
@@ -32,12 +31,14 @@ from playerfl.report.summary import findings
 from playerfl.report.tables import Table
 from playerfl.report.wording import (
     gaps_lead,
+    interval_head,
     lead,
     methods,
     paper_meaning,
     paper_title,
     printed_value,
     ranges,
+    ranges_only,
     run_rows,
     software,
     table_ranking,
@@ -125,8 +126,9 @@ def _context(report: Report, title: str) -> dict[str, Any]:
         "tables": [_table(report, table) for table in report.tables],
         "sites_lead": (
             f"For each site, the difference to {alone} and to {averaged}, paired over runs with the same seed, with "
-            f"its 95 % interval (the range, where there are fewer than {ENOUGH_RUNS} runs). A site is called harmed, "
-            "or a winner, only where Wilcoxon’s p over these runs, with Holm’s correction over the sites, is below 0.05. "
+            f"its 95 % interval (the range, where there are fewer than {ENOUGH_RUNS} runs). A site is called "
+            "harmed, or a winner, only where Wilcoxon’s p over these runs, with Holm’s correction over the sites, is "
+            "below 0.05. "
             "Chance here is that of seeds on the same data: other patients could tell otherwise."
         ),
         "has_profiles": has_profiles,
@@ -168,12 +170,8 @@ def _table(report: Report, table: Table) -> dict[str, Any]:
         "remark": " ".join(table_remarks(report, table)),
         "one_task": len(table.tasks) == 1,
         "has_printed": bool(table.printed),
-        "interval_name": _interval_name(table),
+        "interval_head": interval_head(table),
     }
-
-
-def _interval_name(table: Table) -> str:
-    return interval_name(min((cell.runs for cell in table.cells.values() if cell.runs > 1), default=ENOUGH_RUNS))
 
 
 def _cell(table: Table, algorithm: str, task: str) -> dict[str, Any] | None:
@@ -185,7 +183,7 @@ def _cell(table: Table, algorithm: str, task: str) -> dict[str, Any] | None:
         "value": number(cell.value, table.kind, table.metric),
         "best": cell.best,
         "tie": cell.tie,
-        "interval": interval(cell, table.kind, table.metric),
+        "interval": interval(cell, table.kind, table.metric, name_range=not ranges_only(table)),
         "runs": counted(cell.runs, "run"),
         "count": cell.runs,
         "printed": printed_value(table, algorithm, task),

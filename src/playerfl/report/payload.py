@@ -7,7 +7,7 @@ import math
 from typing import Any
 
 from playerfl.report.curves import Curve, thinned
-from playerfl.report.formats import in_percent, metric_name
+from playerfl.report.formats import SMALLEST_P, in_percent, metric_name
 from playerfl.report.ranking import Ranking
 from playerfl.report.report import Report
 from playerfl.report.sites import LEVEL, Difference, SiteTable, runs_needed
@@ -34,6 +34,7 @@ def payload(report: Report) -> dict[str, Any]:
         "global": report.choices.baseline_global,
         "enoughRuns": ENOUGH_RUNS,
         "level": LEVEL,
+        "smallestP": SMALLEST_P,
         "sites": {task: grid.sites(task) for task in grid.tasks},
         "gains": gains,
         "curves": _curves(report),

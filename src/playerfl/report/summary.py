@@ -6,9 +6,9 @@ import math
 from collections import Counter
 from dataclasses import dataclass
 
-from playerfl.report.formats import counted, interval_name, listed, metric_name, number, p_value, with_unit
+from playerfl.report.formats import counted, interval_name, listed, metric_name, number, p_said, with_unit
 from playerfl.report.report import Report
-from playerfl.report.sites import SiteRow, runs_needed
+from playerfl.report.sites import SiteRow, SiteTable, runs_needed
 from playerfl.report.statistics import ENOUGH_RUNS
 from playerfl.report.tables import Table
 from playerfl.report.wording import table_ranking
@@ -81,11 +81,11 @@ def _best_on(table: Table, task: str) -> str:
 
 
 def _who(report: Report) -> list[str]:
-    choices, subject = report.choices, report.subject
-    if choices.baseline_local is None or subject == choices.baseline_local:
+    local, subject, grid = report.choices.baseline_local, report.subject, report.grid
+    if local is None:
         return []
     found = []
-    tables = [report.site_table(task, subject, report.metric) for task in report.grid.tasks]
+    tables = [report.site_table(task, subject, report.metric) for task in grid.tasks]
     everyone = [row for table in tables if table for row in table.rows if row.to_local]
     if len(tables) > 1 and everyone:
         better = sum(row.to_local is not None and row.to_local.value > 0 for row in everyone)
@@ -94,20 +94,27 @@ def _who(report: Report) -> list[str]:
             f"Of {counted(len(everyone), 'site')} on {len(tables)} tasks, {subject} leaves {better} better off than "
             f"training alone and {worse} worse off."
         )
-    for task, table in zip(report.grid.tasks, tables, strict=True):
-        if table is None or not table.rows or table.rows[0].to_local is None:
-            continue
-        gains = [row for row in table.rows if row.to_local and row.to_local.value > 0]
-        harmed = [row for row in table.rows if row.harmed]
-        surely = [row for row in harmed if row.to_local and row.to_local.verdict == "loses"]
-        name = _short_name(report.metric)
-        said = f"On {task}, {subject} gives {len(gains)} of {counted(len(table.rows), 'site')} a better {name} than "
-        said += "training alone"
-        if harmed:
-            said += f"; {_sites(harmed)} {'is' if len(harmed) == 1 else 'are'} worse off than alone"
-            said += f" ({_beyond_chance(harmed, surely)})"
-        found.append(said + ".")
+    if len(tables) == 1:
+        # Whoever asks about harm asks about the method that would be chosen, too.
+        scores = next(t for t in report.tables if (t.kind, t.metric) == ("score", report.metric))
+        best = [name for (name, _), cell in scores.cells.items() if cell.best and name != subject]
+        tables += [report.site_table(grid.tasks[0], name, report.metric) for name in best[:1]]
+    found += [_gains_on(table) for table in tables if table and table.rows and table.rows[0].to_local]
     return found
+
+
+def _gains_on(table: SiteTable) -> str:
+    gains = [row for row in table.rows if row.to_local and row.to_local.value > 0]
+    harmed = [row for row in table.rows if row.harmed]
+    surely = [row for row in harmed if row.to_local and row.to_local.verdict == "loses"]
+    even = len(table.rows) - len(gains) - len(harmed)
+    said = f"On {table.task}, {table.algorithm} gives {len(gains)} of {counted(len(table.rows), 'site')} a better "
+    said += f"{_short_name(table.metric)} than training alone"
+    said += f" and {even} the same" if even else ""
+    if harmed:
+        said += f"; {_sites(harmed)} {'is' if len(harmed) == 1 else 'are'} worse off than alone"
+        said += f" ({_beyond_chance(harmed, surely)})"
+    return said + "."
 
 
 def _beyond_chance(harmed: list[SiteRow], surely: list[SiteRow]) -> str:
@@ -176,8 +183,7 @@ def _sure(report: Report) -> list[str]:
         sure = test.p < 0.05 and not test.f_p >= 0.05
         found.append(
             f"Over {blocks}, the {len(ranking.algorithms)} methods {'differ' if sure else 'cannot be told apart'} "
-            f"(Friedman p = {p_value(test.p)}, Iman-Davenport "
-            f"{'not computable' if math.isnan(test.f_p) else 'p = ' + p_value(test.f_p)})"
+            f"(Friedman {p_said(test.p)}, Iman-Davenport {p_said(test.f_p)})"
             f"{'' if over_tasks else ', on this dataset only: its runs share the data'}."
         )
     if report.missing or report.failed:

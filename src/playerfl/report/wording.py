@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from playerfl.report.formats import counted, listed, p_value
+from playerfl.report.formats import counted, listed, p_said
 from playerfl.report.paper_arithmetic import Recomputed
 from playerfl.report.ranking import Ranking
 from playerfl.report.report import Report
@@ -63,12 +63,28 @@ def table_ranking(report: Report, table: Table) -> Ranking | None:
     return next((ranking for ranking in found if (ranking.over == "tasks") == (len(table.tasks) > 1)), None)
 
 
+def interval_head(table: Table) -> str:
+    """What stands above the ends of intervals where they have a column of their own."""
+    if ranges_only(table):
+        return "range of runs"
+    return (
+        "95 % interval" if all(cell.runs >= ENOUGH_RUNS for cell in table.cells.values()) else "95 % interval or range"
+    )
+
+
+def ranges_only(table: Table) -> bool:
+    """Whether a column's head says that its intervals are ranges, so that cells need not."""
+    return len(table.tasks) == 1 and all(cell.runs < ENOUGH_RUNS for cell in table.cells.values())
+
+
 def table_remarks(report: Report, table: Table) -> list[str]:
     """What must be known about a table's ranks."""
     ranking = table_ranking(report, table)
     found = []
     if set(table.ranked) < set(table.algorithms):
         found.append("The two baselines are shown for reference; as in the paper, this table does not rank them.")
+    if table.kind == "fairness":
+        found.append("Evenly bad is even, too: read this beside the scores.")
     if ranking is None:
         return found
     if ranking.over != "tasks":
@@ -119,7 +135,7 @@ def paper_meaning(table: Recomputed) -> str:
     if table.explained_by_transposing:
         return (
             "does not follow; consistent with the transposed table, with datasets as treatments: "
-            f"p = {p_value(table.transposed.p)}"
+            f"{p_said(table.transposed.p)}"
         )
     return "does not follow, transposed or not"
 

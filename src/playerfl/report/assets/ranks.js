@@ -22,8 +22,8 @@ function drawTests() {
   const f = r.friedman;
   $("friedman").textContent =
     (f
-      ? `Friedman: χ² = ${f.chi2.toFixed(2)}, ${f.df} degrees of freedom, p = ${pValue(f.p)}. ` +
-        `Iman-Davenport: ${f.f === null ? "not computable" : `F(${f.fdf.join(", ")}) = ${f.f.toFixed(2)}, p = ${pValue(f.fp)}`}. ` +
+      ? `Friedman: χ² = ${f.chi2.toFixed(2)}, ${f.df} degrees of freedom, ${pSaid(f.p)}. ` +
+        `Iman-Davenport: ${f.f === null ? "not computable" : `F(${f.fdf.join(", ")}) = ${f.f.toFixed(2)}, ${pSaid(f.fp)}`}. ` +
         `Kendall’s W = ${f.w.toFixed(2)}. ` +
         (r.over === "tasks" ? "" : `On ${r.over} only: its runs share the data, so this says nothing about other datasets. `)
       : "") + [r.remark, ...r.leftOut].join(" ");
@@ -93,7 +93,7 @@ function drawPairs(r) {
         if (i === j) return el("td", { class: "none" }, "–");
         return what === "effect"
           ? el("td", {}, minus((value > 0 ? "+" : "") + value.toFixed(2)))
-          : el("td", { class: value < 0.05 ? "sure" : null }, pValue(value));
+          : el("td", { class: value < 0.05 ? "sure" : null, title: pSaid(value) }, value < 1e-4 ? "<1e-4" : pValue(value));
       })))),
   );
   $("pairs-caption").textContent = what === "effect"

@@ -37,7 +37,7 @@ function drawSites() {
           return el("td", { class: `num ${value < 0 ? "loss" : value > 0 ? "gain" : ""}`, "data-value": value },
             el("span", { class: "v" }, signed(value, metric)),
             Number.isNaN(low) ? null : el("span", { class: "ci" }, `[${signed(low, metric)}, ${signed(high, metric)}]`),
-            Number.isNaN(low) ? null : el("span", { class: "ci" }, `p = ${pValue(p)}`));
+            Number.isNaN(low) ? null : el("span", { class: "ci" }, pSaid(p)));
         }),
         own.runs[0] ? el("td", { class: `flag ${tone}` }, text) : null);
     })),
