@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import math
 import re
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -57,6 +60,19 @@ def test_latex_escapes_its_signs_and_is_whole(report: Report) -> None:
         rows = [line for line in body.splitlines() if line.endswith(r" \\")]
         breaks = {len(re.findall(r"(?<!\\)&", row)) for row in rows}
         assert breaks == {len(columns.replace("p{80mm}", "p")) - 1}
+
+
+@pytest.mark.slow
+def test_latex_compiles(report: Report, tmp_path: Path) -> None:
+    found = shutil.which("kpsewhich") and subprocess.run(
+        ["kpsewhich", "booktabs.sty"], capture_output=True, check=False
+    )
+    if not found or found.returncode:
+        pytest.skip("needs LaTeX: apt-get install texlive-latex-recommended")
+    (tmp_path / "report.tex").write_text(document(report, "A & B", Latex()), encoding="utf-8")
+    command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "report.tex"]
+    made = subprocess.run(command, cwd=tmp_path, capture_output=True, check=False)
+    assert made.returncode == 0, made.stdout[-2000:]
 
 
 def unclosed(text: str) -> list[str]:
@@ -114,8 +130,5 @@ def test_runs_that_diverged_are_drawn_without_complaint(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_no_figure_opens_a_window() -> None:
     """Figures are made without pyplot, which would keep and might show them."""
-    import subprocess
-    import sys
-
     check = "import sys, playerfl.report.paper_figures; print('matplotlib.pyplot' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True).stdout == "False\n"

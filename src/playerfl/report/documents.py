@@ -174,7 +174,7 @@ class Latex(Writer):
         return rf"\textbf{{{written}}}"
 
     def stacked(self, first: str, rest: Sequence[str]) -> str:
-        return _under_each_other([first, *(rf"{{\scriptsize {line}}}" for line in rest)])
+        return _under_each_other([first, *(rf"{{\scriptsize {line}}}" for line in rest)], "t")
 
     def heading(self, words: str, level: int = 2) -> None:
         command = {1: "section*", 2: "section*", 3: "subsection*"}[level]
@@ -188,22 +188,25 @@ class Latex(Writer):
 
     def table(self, caption: str, head: Sequence[str], rows: Sequence[Sequence[str | Text]]) -> None:
         columns = "".join(_column(title, [row[i] for row in rows]) for i, title in enumerate(head))
+        many = len(head) > _MANY
         self.parts += [
+            *([r"\begingroup\setlength{\tabcolsep}{3pt}"] if many else []),
             rf"\begin{{longtable}}{{{columns}}}",
             rf"\caption{{{self.text(caption)}}}\\",
             r"\toprule",
-            " & ".join(self._head(title) if len(head) > _MANY else self.text(title) for title in head) + r" \\",
+            " & ".join(self._head(title) if many else self.text(title) for title in head) + r" \\",
             r"\midrule",
             r"\endhead",
             *(" & ".join(self.text(cell) for cell in row) + r" \\" for row in rows),
             r"\bottomrule",
             r"\end{longtable}",
+            *([r"\endgroup"] if many else []),
             "",
         ]
 
     def _head(self, title: str) -> str:
         """A head of as many lines as words, so that many columns fit on a page."""
-        return _under_each_other([self.escaped(word) for word in title.split()])
+        return _under_each_other([self.escaped(word) for word in title.split()], "b")
 
     def finished(self) -> str:
         return super().finished() + "\n\\end{document}\n"
@@ -220,9 +223,9 @@ def _column(title: str, cells: Sequence[str | Text]) -> str:
     return "l" if title in _IN_WORDS else "r"
 
 
-def _under_each_other(lines: Sequence[str]) -> str:
+def _under_each_other(lines: Sequence[str], place: str) -> str:
     joined = r"\\".join(lines)
-    return rf"\shortstack[r]{{{joined}}}" if len(lines) > 1 else joined
+    return rf"\begin{{tabular}}[{place}]{{@{{}}r@{{}}}}{joined}\end{{tabular}}" if len(lines) > 1 else joined
 
 
 def _in_latex(character: str) -> str:
@@ -300,7 +303,7 @@ def _table(report: Report, table: Table, writer: Writer) -> None:
                 row += [Text(value, bold=cell.best), ends or "–", str(cell.runs)]
                 row += [printed or "–"] if table.printed else []
             else:
-                parts = (f"{ends} n={cell.runs}".strip(), f"paper {printed}" if printed else "")
+                parts = (ends, f"n={cell.runs}", f"paper {printed}" if printed else "")
                 row.append(Text(value, bold=cell.best, rest=tuple(filter(None, parts))))
         rows.append([*row, f"{mean[name]:.2f}" if name in mean else "–"])
     of_one = (interval_head(table), "runs", *(("paper",) if table.printed else ())) if one_task else ()
