@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -63,23 +64,21 @@ def test_an_unfinished_run_is_missing_with_how_far_it_is(tmp_path: Path) -> None
     assert gap.reason == f"1 of 1 rounds done; continue it with  playerfl run --resume {tmp_path / 'run'}"
 
 
-@pytest.mark.parametrize("file", ["scores.csv", "layers.json", "experiment.toml", "environment.json", "data.json"])
-def test_a_broken_run_is_listed_and_the_others_are_read(tmp_path: Path, file: str) -> None:
-    run_into(tmp_path / "good", seed=1)
-    run_into(tmp_path / "bad", seed=2)
-    (tmp_path / "bad" / file).write_text("{]nonsense", encoding="utf-8")
+def test_broken_runs_are_listed_and_the_others_are_read(tmp_path: Path) -> None:
+    run_into(tmp_path / "good")
+    broken = ["scores.csv", "layers.json", "experiment.toml", "environment.json", "data.json"]
+    for file in (*broken, "empty"):
+        shutil.copytree(tmp_path / "good", tmp_path / f"without-{file}")
+    for file in broken:
+        (tmp_path / f"without-{file}" / file).write_text("{]nonsense", encoding="utf-8")
+    heads = "stage,round,client,split,metric,value\n"
+    (tmp_path / "without-empty" / "scores.csv").write_text(heads, encoding="utf-8")
     found = collect(tmp_path)
-    assert [result.experiment["seed"] for result in found.results] == [1]
-    assert file in found.failed[0].reason
-
-
-def test_a_run_without_its_scores_is_listed(tmp_path: Path) -> None:
-    run_into(tmp_path / "good", seed=1)
-    run_into(tmp_path / "bad", seed=2)
-    (tmp_path / "bad" / "scores.csv").write_text("stage,round,client,split,metric,value\n", encoding="utf-8")
-    found = collect(tmp_path)
-    assert len(found.results) == 1
-    assert str(tmp_path / "bad") in found.failed[0].reason
+    assert [result.path for result in found.results] == [tmp_path / "good"]
+    reasons = " ".join(gap.reason for gap in found.failed)
+    assert len(found.failed) == 6
+    assert all(f"without-{file}/{file}" in reasons for file in broken)
+    assert "without-empty" in reasons
 
 
 def test_a_broken_comparison_file_is_listed(tmp_path: Path) -> None:

@@ -93,7 +93,7 @@ def report(
     from playerfl.report.report import build_report
     from playerfl.report.writing import place_of, write_figures, write_report
 
-    place = place_of(out or directory / "report", form and form.value)
+    place = place_of(out or directory / "report", form.value if form else None)
     made = build_report(
         collect(directory),
         baseline_local=baseline_local,

@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Mapping
 from textwrap import fill
+from typing import Literal
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -173,6 +174,7 @@ def site_curves_figure(report: Report, task: str, metric: str) -> Drawn:
 def _legend(figure: Figure, axes: list[Axes]) -> None:
     shown = {label: line for panel in axes for line, label in zip(*panel.get_legend_handles_labels(), strict=True)}
     few = len(shown) <= _FEW
+    place: Literal["outside upper center", "outside right center"]
     place = "outside upper center" if few else "outside right center"
     if not few:
         figure.set_figheight(max(figure.get_figheight(), 0.21 * len(shown) + 0.3))

@@ -91,28 +91,27 @@ def rank(
     scores = values[np.ix_(rows, columns)]
     names = tuple(algorithms[i] for i in columns)
     kept = tuple(blocks[i] for i in rows)
-    gone = (
-        tuple(name for i, name in enumerate(algorithms) if i not in columns),
-        tuple(name for i, name in enumerate(blocks) if i not in rows),
-    )
+    gone = tuple(name for i, name in enumerate(algorithms) if i not in columns)
+    blocks_gone = tuple(name for i, name in enumerate(blocks) if i not in rows)
     positions = ranks(scores, lower_is_better=lower_is_better)
     count, k = scores.shape
     if count < 2 or k < 2:
         remark = "one block only: ranks are shown, but nothing can be said about chance" if count == 1 else "no blocks"
-        return Ranking(table, over, names, kept, positions, *gone, *_NO_TESTS, remark)
+        return Ranking(table, over, names, kept, positions, gone, blocks_gone, *_NO_TESTS, remark)
     mean = positions.mean(axis=0)
     found = friedman(scores) if k > 2 else None
     difference = critical_difference(k, count)
     raw, holm = wilcoxon_holm(scores)
     sign = -1.0 if lower_is_better else 1.0
-    effect = np.array([[sign * rank_biserial(scores[:, i], scores[:, j]) for j in range(k)] for i in range(k)])
+    effect = sign * rank_biserial(scores.T[:, None], scores.T[None, :])
     return Ranking(
         table,
         over,
         names,
         kept,
         positions,
-        *gone,
+        gone,
+        blocks_gone,
         found,
         difference,
         tuple(cliques(mean, difference)),

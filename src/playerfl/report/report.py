@@ -69,8 +69,8 @@ class Report:
     def measured(self) -> list[Measured]:
         return measured(self.grid)
 
-    @cached_property
-    def recomputed(self) -> list[Recomputed]:
+    @property
+    def recomputed(self) -> tuple[Recomputed, ...]:
         """The paper's own tables."""
         return recomputed()
 

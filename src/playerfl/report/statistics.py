@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import combinations
+from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -146,10 +146,19 @@ def critical_difference(treatments: int, blocks: int, level: float = 0.95) -> fl
     >>> round(critical_difference(12, 7), 2)
     6.3
     """
+    return float(_studentised(treatments, level) / np.sqrt(2) * _rank_error(treatments, blocks))
+
+
+@cache
+def _studentised(treatments: int, level: float) -> float:
     from scipy.stats import studentized_range
 
-    q = float(studentized_range.ppf(level, treatments, np.inf)) / np.sqrt(2)
-    return float(q * np.sqrt(treatments * (treatments + 1) / (6 * blocks)))
+    return float(studentized_range.ppf(level, treatments, np.inf))
+
+
+def _rank_error(treatments: int, blocks: int) -> float:
+    """√(k(k+1) / 6N): the standard error of a difference of mean ranks."""
+    return float(np.sqrt(treatments * (treatments + 1) / (6 * blocks)))
 
 
 def nemenyi(mean_ranks: Array, blocks: int) -> Array:
@@ -162,8 +171,10 @@ def nemenyi(mean_ranks: Array, blocks: int) -> Array:
 
     treatments = len(mean_ranks)
     distances = np.abs(mean_ranks[:, None] - mean_ranks[None, :])
-    scale = np.sqrt(treatments * (treatments + 1) / (6 * blocks))
-    found = np.asarray(studentized_range.sf(np.sqrt(2) * distances / scale, treatments, np.inf))
+    # The tail is integrated anew for every distance, so each is asked for once.
+    different, places = np.unique(distances, return_inverse=True)
+    tails = studentized_range.sf(np.sqrt(2) * different / _rank_error(treatments, blocks), treatments, np.inf)
+    found = np.asarray(tails)[places].reshape(distances.shape)
     return np.where(distances == 0, 1.0, np.clip(found, 0, 1))
 
 
@@ -173,12 +184,11 @@ def wilcoxon_holm(scores: Array) -> tuple[Array, Array]:
     Blocks in which a pair ties are left out; a pair that ties everywhere has p = 1.
     """
     count = scores.shape[1]
-    pairs = list(combinations(range(count), 2))
-    single = wilcoxon(np.array([differences(scores[:, i], scores[:, j]) for i, j in pairs]))
+    first, second = np.triu_indices(count, 1)
+    single = wilcoxon(differences(scores.T[first], scores.T[second]))
     raw, corrected = np.ones((count, count)), np.ones((count, count))
     for values, matrix in ((single, raw), (holm(single), corrected)):
-        for (i, j), value in zip(pairs, values, strict=True):
-            matrix[i, j] = matrix[j, i] = value
+        matrix[first, second] = matrix[second, first] = values
     return raw, corrected
 
 
@@ -210,17 +220,23 @@ def wilcoxon(rows: Array) -> Array:
 
 def _over_all_signs(rows: Array) -> Array:
     """Exact: how many of all 2ⁿ choices of signs give a rank sum at least as far out."""
-    from scipy.stats import rankdata
-
     blocks = rows.shape[1]
-    is_zero = rows == 0
-    weights = rankdata(np.where(is_zero, np.nan, np.abs(rows)), axis=1, nan_policy="omit")
-    weights = np.where(is_zero, 0.0, weights)
+    weights = _weights(rows)
     seen = np.sum(weights * (rows > 0), axis=1)
     signs = (np.arange(2**blocks)[:, None] >> np.arange(blocks)) & 1
     sums = signs.astype(np.float64) @ weights.T
     ends = np.minimum(np.mean(sums >= seen, axis=0), np.mean(sums <= seen, axis=0))
     return np.asarray(np.minimum(1.0, 2 * ends))
+
+
+def _weights(rows: Array) -> Array:
+    """Ranks of the sizes in each row (the last axis), zeros left out and given no weight."""
+    from scipy.stats import rankdata
+
+    is_zero = rows == 0
+    # Zeros are the smallest, so without them every other rank is less by their number.
+    ranked = rankdata(np.abs(rows), axis=-1) - np.sum(is_zero, axis=-1, keepdims=True)
+    return np.where(is_zero, 0.0, ranked)
 
 
 def holm(p_values: Array) -> Array:
@@ -236,20 +252,17 @@ def holm(p_values: Array) -> Array:
     return found
 
 
-def rank_biserial(first: Array, second: Array) -> float:
-    """The effect size that goes with Wilcoxon's test: (W⁺ − W⁻) / (W⁺ + W⁻), 1 where `first` is always larger.
+def rank_biserial(first: Array, second: Array) -> Array:
+    """The effect size that goes with Wilcoxon's test, over the last axis: (W⁺ − W⁻) / (W⁺ + W⁻).
 
-    >>> rank_biserial(np.array([3.0, 2.0, 1.0]), np.array([1.0, 1.0, 4.0]))    # differences 2, 1, -3
+    1 where `first` is always larger.
+
+    >>> float(rank_biserial(np.array([3.0, 2.0, 1.0]), np.array([1.0, 1.0, 4.0])))    # differences 2, 1, -3
     0.0
     """
-    from scipy.stats import rankdata
-
-    moved = differences(first, second)
-    moved = moved[moved != 0]
-    if not len(moved):
-        return 0.0
-    weights = rankdata(np.abs(moved))
-    return float(np.sum(np.sign(moved) * weights) / np.sum(weights))
+    rows = differences(first, second)
+    weights = _weights(rows)
+    return np.asarray(np.sum(np.sign(rows) * weights, axis=-1) / np.maximum(np.sum(weights, axis=-1), 1.0))
 
 
 def smallest_wilcoxon_p(blocks: int) -> float:
