@@ -15,6 +15,7 @@ from playerfl.errors import RunDirectoryError
 from playerfl.experiment import Experiment, with_setting
 from playerfl.run_directory import RunDirectory
 from playerfl.running import write_comparison
+from studies.small_studies import run as small_study
 
 
 def run_into(place: Path, algorithm: str = "fedavg", seed: int = 0) -> playerfl.RunResult:
@@ -111,3 +112,23 @@ def test_a_run_directory_with_a_report_may_be_overwritten(tmp_path: Path) -> Non
     (tmp_path / "run" / "report").mkdir()
     (tmp_path / "run" / "report" / "report.html").write_text("")
     RunDirectory.check_free(tmp_path / "run", overwrite=True)
+
+
+def test_a_study_is_read_with_its_holes(tmp_path: Path) -> None:
+    """Three methods: one whole, one with a run that cannot be read, one that lacks a run to choose its rate by."""
+    small_study(tmp_path / "study")
+    study = playerfl.StudyDirectory.open(tmp_path / "study")
+    whole = collect(tmp_path)
+    assert (len(whole.results), whole.tuning_runs, whole.missing, whole.failed) == (9, 12, [], [])
+    _, fedavg, fedbabu = study.study.lines
+    rate = study.chosen_rate(fedavg)
+    assert rate is not None
+    (study.path / "cells" / f"{study.cell(fedavg.at(rate, 2)).key}.safetensors").write_bytes(b"nonsense")
+    (study.path / "cells" / f"{study.cell(fedbabu.tuning[0]).key}.safetensors").unlink()
+    found = collect(tmp_path)
+    assert (len(found.results), found.tuning_runs) == (5, 11)
+    assert [(gap.algorithm, gap.seed) for gap in found.failed] == [("fedavg", 2)]
+    assert [(gap.algorithm, gap.seed, gap.tuning, gap.reason) for gap in found.missing] == [
+        ("fedbabu", 1001, True, "not run yet"),
+        *(("fedbabu", seed, False, "waits for its learning rate") for seed in (1, 2, 3)),
+    ]

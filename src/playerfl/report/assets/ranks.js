@@ -45,7 +45,9 @@ function drawRanks(r) {
     (r.cd === null ? "" : ` Critical difference ${r.cd.toFixed(2)}.`);
   const svg = el("svg", { viewBox: `0 0 ${wide} ${height}`, role: "img", "aria-label": alt, style: wide > 700 ? null : "font-size: 10px" });
   svg.append(el("line", { x1: left, x2: right, y1: top, y2: top, stroke: "#1a1f26" }));
-  for (let t = 1; t <= k; t++) {
+  // Numbers need some twenty pixels each; on a phone every second or third is told.
+  const every = Math.max(1, Math.ceil((20 * (k - 1)) / (right - left)));
+  for (let t = 1; t <= k; t += every) {
     svg.append(el("line", { x1: px(t), x2: px(t), y1: top - 5, y2: top, stroke: "#1a1f26" }), el("text", { x: px(t), y: top - 9, "text-anchor": "middle" }, String(t)));
   }
   if (r.cd !== null && k > 1) {
