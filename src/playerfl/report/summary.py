@@ -31,6 +31,7 @@ def findings(report: Report) -> list[Finding]:
         Finding("Who gains and who loses?", tuple(_who(report))),
         Finding("Which layers travel?", tuple(_layers(report))),
         Finding("How sure is this?", tuple(_sure(report))),
+        Finding("What is missing?", tuple(_missing(report))),
     ]
     return [finding for finding in found if finding.sentences]
 
@@ -186,9 +187,13 @@ def _sure(report: Report) -> list[str]:
             f"(Friedman {p_said(test.p)}, Iman-Davenport {p_said(test.f_p)})"
             f"{'' if over_tasks else ', on this dataset only: its runs share the data'}."
         )
-    if report.missing or report.failed:
-        found.append(
-            f"{counted(len(report.missing), 'run')} not finished and {counted(len(report.failed), 'run')} failed; "
-            + ("this report is about the others." if grid.runs else "there is nothing to compare yet.")
-        )
     return found
+
+
+def _missing(report: Report) -> list[str]:
+    if not (report.missing or report.failed):
+        return []
+    rest = "this report is about the others." if report.grid.runs else "there is nothing to compare yet."
+    return [
+        f"{counted(len(report.missing), 'run')} not finished and {counted(len(report.failed), 'run')} failed; {rest}"
+    ]

@@ -17,14 +17,15 @@ from playerfl.report.tables import Table
 def lead(report: Report) -> str:
     """What the report is about, in a sentence or two."""
     grid = report.grid
-    tuning = ""
-    if report.tuning_runs:
-        tuning = (
-            f" {counted(report.tuning_runs, 'more run')} chose each method’s learning rate, on other seeds and on "
-            "validation data, and are not counted again."
-        )
+    tuned = counted(report.tuning_runs, "run" if not grid.runs else "more run")
     if not grid.runs:
-        return f"No run has finished yet: this page says what is missing.{tuning}"
+        done = f" {tuned} to choose learning rates have finished." if report.tuning_runs else ""
+        return f"No run has finished yet that could be reported: this says what is missing.{done}"
+    tuning = (
+        f" {tuned} chose each method’s learning rate, on other seeds and on validation data, and are not counted again."
+        if report.tuning_runs
+        else ""
+    )
     return (
         f"{counted(len(grid.runs), 'finished run')}: {counted(len(grid.algorithms), 'method')} on "
         f"{counted(len(grid.tasks), 'task')} ({', '.join(grid.tasks)}).{tuning} Scores are of test data, on which no "
