@@ -34,7 +34,7 @@ from torch.nn import functional as F
 import playerfl
 from playerfl.experiment import Experiment
 from playerfl.running import run_experiments
-from playerfl.studies.memory import keep_freed_memory
+from playerfl.studies.memory import keep_freed_memory, with_huge_pages
 from playerfl.tasks.task import own_task
 from works import Work, bare_loop, cnn28, cnn32, mlp, text
 
@@ -88,7 +88,7 @@ class Side:
 
 def speed_row(title: str, ours: Side, theirs: Side, repeats: int, bound: float | None) -> bool:
     """How many times as fast ours is, work for work."""
-    with own_process() as our_process, own_process() as their_process:
+    with own_process(as_worker=ours.how == "stacked") as our_process, own_process() as their_process:
         for process, side in ((our_process, ours), (their_process, theirs)):
             process.submit(replace(side, rounds=1)).result()
         ratios = []
@@ -99,8 +99,22 @@ def speed_row(title: str, ours: Side, theirs: Side, repeats: int, bound: float |
     return row(title, f"{middle:6.2f}  ({min(ratios):.2f} to {max(ratios):.2f})", middle, bound)
 
 
-def own_process() -> ProcessPoolExecutor:
-    return ProcessPoolExecutor(1, get_context("spawn"), initializer=torch.set_num_threads, initargs=(1,))
+def own_process(*, as_worker: bool = False) -> ProcessPoolExecutor:
+    """A process with one thread; `as_worker`: with the memory settings of a study's workers."""
+    before = dict(os.environ)
+    process = ProcessPoolExecutor(1, get_context("spawn"), initializer=begin, initargs=(as_worker,))
+    if as_worker:
+        os.environ.update(with_huge_pages(before))
+    process.submit(int).result()
+    os.environ.clear()
+    os.environ.update(before)
+    return process
+
+
+def begin(as_worker: bool) -> None:
+    torch.set_num_threads(1)
+    if as_worker:
+        keep_freed_memory()
 
 
 def cpu_seconds(work: Callable[[], None]) -> float:
@@ -114,8 +128,6 @@ def prepared(side: Side) -> Callable[[], None]:
     work = WORKS[side.work]()
     if side.how in ("usual", "tuned"):
         return lambda: bare_loop(work, side.rounds, tuned=side.how == "tuned")
-    if side.how == "stacked":
-        keep_freed_memory()  # as the workers of a study do
     return federation(work, side)
 
 

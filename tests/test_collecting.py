@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from playerfl.errors import RunDirectoryError
 from playerfl.experiment import Experiment, with_setting
 from playerfl.run_directory import RunDirectory
 from playerfl.running import write_comparison
+from studies.small_studies import run as small_study
 
 
 def run_into(place: Path, algorithm: str = "fedavg", seed: int = 0) -> playerfl.RunResult:
@@ -63,23 +65,21 @@ def test_an_unfinished_run_is_missing_with_how_far_it_is(tmp_path: Path) -> None
     assert gap.reason == f"1 of 1 rounds done; continue it with  playerfl run --resume {tmp_path / 'run'}"
 
 
-@pytest.mark.parametrize("file", ["scores.csv", "layers.json", "experiment.toml", "environment.json", "data.json"])
-def test_a_broken_run_is_listed_and_the_others_are_read(tmp_path: Path, file: str) -> None:
-    run_into(tmp_path / "good", seed=1)
-    run_into(tmp_path / "bad", seed=2)
-    (tmp_path / "bad" / file).write_text("{]nonsense", encoding="utf-8")
+def test_broken_runs_are_listed_and_the_others_are_read(tmp_path: Path) -> None:
+    run_into(tmp_path / "good")
+    broken = ["scores.csv", "layers.json", "experiment.toml", "environment.json", "data.json"]
+    for file in (*broken, "empty"):
+        shutil.copytree(tmp_path / "good", tmp_path / f"without-{file}")
+    for file in broken:
+        (tmp_path / f"without-{file}" / file).write_text("{]nonsense", encoding="utf-8")
+    heads = "stage,round,client,split,metric,value\n"
+    (tmp_path / "without-empty" / "scores.csv").write_text(heads, encoding="utf-8")
     found = collect(tmp_path)
-    assert [result.experiment["seed"] for result in found.results] == [1]
-    assert file in found.failed[0].reason
-
-
-def test_a_run_without_its_scores_is_listed(tmp_path: Path) -> None:
-    run_into(tmp_path / "good", seed=1)
-    run_into(tmp_path / "bad", seed=2)
-    (tmp_path / "bad" / "scores.csv").write_text("stage,round,client,split,metric,value\n", encoding="utf-8")
-    found = collect(tmp_path)
-    assert len(found.results) == 1
-    assert str(tmp_path / "bad") in found.failed[0].reason
+    assert [result.path for result in found.results] == [tmp_path / "good"]
+    reasons = " ".join(gap.reason for gap in found.failed)
+    assert len(found.failed) == 6
+    assert all(f"without-{file}/{file}" in reasons for file in broken)
+    assert "without-empty" in reasons
 
 
 def test_a_broken_comparison_file_is_listed(tmp_path: Path) -> None:
@@ -112,3 +112,23 @@ def test_a_run_directory_with_a_report_may_be_overwritten(tmp_path: Path) -> Non
     (tmp_path / "run" / "report").mkdir()
     (tmp_path / "run" / "report" / "report.html").write_text("")
     RunDirectory.check_free(tmp_path / "run", overwrite=True)
+
+
+def test_a_study_is_read_with_its_holes(tmp_path: Path) -> None:
+    """Three methods: one whole, one with a run that cannot be read, one that lacks a run to choose its rate by."""
+    small_study(tmp_path / "study")
+    study = playerfl.StudyDirectory.open(tmp_path / "study")
+    whole = collect(tmp_path)
+    assert (len(whole.results), whole.tuning_runs, whole.missing, whole.failed) == (9, 12, [], [])
+    _, fedavg, fedbabu = study.study.lines
+    rate = study.chosen_rate(fedavg)
+    assert rate is not None
+    (study.path / "cells" / f"{study.cell(fedavg.at(rate, 2)).key}.safetensors").write_bytes(b"nonsense")
+    (study.path / "cells" / f"{study.cell(fedbabu.tuning[0]).key}.safetensors").unlink()
+    found = collect(tmp_path)
+    assert (len(found.results), found.tuning_runs) == (5, 11)
+    assert [(gap.algorithm, gap.seed) for gap in found.failed] == [("fedavg", 2)]
+    assert [(gap.algorithm, gap.seed, gap.tuning, gap.reason) for gap in found.missing] == [
+        ("fedbabu", 1001, True, "not run yet"),
+        *(("fedbabu", seed, False, "waits for its learning rate") for seed in (1, 2, 3)),
+    ]

@@ -32,13 +32,17 @@ def collect(path: Path | str) -> Collected:
     results: list[RunResult] = []
     missing: list[Gap] = []
     failed: list[Gap] = []
+    tuning_runs = 0
     for place in (folder for folder in _folders(home) if (folder / STUDY_FILE).is_file()):
-        study = StudyDirectory.open(place)
-        results += map(_readable, study.results())
-        missing += [_gap(experiment.model_dump(), "not run yet") for experiment in study.missing()]
-        failed += [Gap(f.task, f.algorithm, f.seed, f.reason) for f in study.failures()]
+        own = _of_study(StudyDirectory.open(place))
+        results += own.results
+        missing += own.missing
+        failed += own.failed
+        tuning_runs += own.tuning_runs
     for place in (folder for folder in _folders(home) if (folder / ARCHIVE).is_file()):
-        results += map(_readable, read_archive(place))
+        archive = read_archive(place)
+        results += map(_readable, archive.results)
+        tuning_runs += archive.tuning_runs
     for place, planned in sorted(_places(home, failed).items()):
         if not (place / "experiment.toml").is_file():
             missing.append(_gap(planned, "not started"))
@@ -54,7 +58,40 @@ def collect(path: Path | str) -> Collected:
             failed.append(_gap(planned or {"task": str(place)}, str(problem)))
     if not (results or missing or failed):
         raise RunDirectoryError(f"there is no run in {home} or below it; `playerfl run … --out {home}` makes one")
-    return Collected(results, missing, failed)
+    return Collected(results, missing, failed, tuning_runs)
+
+
+def _of_study(study: StudyDirectory) -> Collected:
+    """What a study reports, and its gaps, among them runs that cannot start before their rate is chosen."""
+    finished, tried = study.finished, study.failed
+    rates = study.chosen_rates
+    failed = [
+        Gap(f.task, f.algorithm, f.seed, f.reason, f.seed in study.study.tuning_seeds) for f in study.failures(rates)
+    ]
+    hopeless = {(gap.task, gap.algorithm) for gap in failed if gap.seed is None}
+    results: list[RunResult] = []
+    missing: list[Gap] = []
+    tuning_runs = 0
+    for line in study.study.lines:
+        for experiment in line.tuning:
+            key = study.cell(experiment).key
+            tuning_runs += key in finished
+            if key not in finished | tried:
+                missing.append(_gap(experiment.model_dump(), "not run yet", tuning=True))
+        rate = rates[line.task, line.algorithm]
+        if rate is None and (line.task, line.algorithm) not in hopeless:
+            table = line.experiment.model_dump()
+            missing += [_gap({**table, "seed": seed}, "waits for its learning rate") for seed in line.seeds]
+        for experiment in line.evaluation(rate) if rate is not None else ():
+            key = study.cell(experiment).key
+            if key in finished:
+                try:
+                    results.append(_readable(study.result(experiment)))
+                except RunDirectoryError as problem:
+                    failed.append(_gap(experiment.model_dump(), str(problem)))
+            elif key not in tried:
+                missing.append(_gap(experiment.model_dump(), "not run yet"))
+    return Collected(results, missing, failed, tuning_runs)
 
 
 def _readable(result: RunResult) -> RunResult:
@@ -98,9 +135,9 @@ def _announced(file: Path) -> list[dict[str, Any]]:
         raise RunDirectoryError(f"{file} cannot be read: {problem}") from problem
 
 
-def _gap(table: Mapping[str, Any], reason: str) -> Gap:
+def _gap(table: Mapping[str, Any], reason: str, *, tuning: bool = False) -> Gap:
     algorithm = table.get("algorithm", {})
-    return Gap(str(table.get("task", "?")), str(algorithm.get("name", "?")), table.get("seed"), reason)
+    return Gap(str(table.get("task", "?")), str(algorithm.get("name", "?")), table.get("seed"), reason, tuning)
 
 
 def _how_far(directory: RunDirectory, table: Mapping[str, Any]) -> str:

@@ -16,9 +16,9 @@ REPORT_EXAMPLES = """
 
   playerfl report runs --metric accuracy --out board.html
 
-  playerfl report runs --format latex --out tables.tex
+  playerfl report runs --out tables.tex
 
-  playerfl report runs --format csv --figures pdf
+  playerfl report runs --format csv --out numbers --figures pdf
 
   playerfl report runs --baseline-global fedprox --json > report.json
 """
@@ -60,13 +60,21 @@ def report(
         str | None, typer.Option(metavar="f1|accuracy|loss", help="The metric that is shown first.")
     ] = None,
     form: Annotated[
-        Form, typer.Option("--format", help="A page, Markdown, LaTeX, or a folder of CSV files.")
-    ] = Form.html,
+        Form | None,
+        typer.Option(
+            "--format", help="A page, Markdown, LaTeX, or CSV tables; if not given, as --out ends, else html."
+        ),
+    ] = None,
     figures: Annotated[
-        list[Picture] | None, typer.Option("--figures", help="Also draw the figures as files; repeat for more formats.")
+        list[Picture] | None,
+        typer.Option("--figures", help="Also draw the figures as files; repeat for more formats."),
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(help="Where to write; a file for html, md and latex. DIR/report if not given.")
+        Path | None,
+        typer.Option(
+            help="A file (.html, .md, .tex), or a folder, which gets report.html, report.md, report.tex or "
+            "tables/*.csv; DIR/report if not given. Figures go into figures/ beside it."
+        ),
     ] = None,
     client_average: Annotated[
         Average, typer.Option(help="Weigh sites by their examples, or each the same.")
@@ -78,12 +86,14 @@ def report(
 ) -> None:
     """Tables, tests and figures of the runs in a folder: one page that needs no network.
 
-    DIR is a run directory, a comparison, or a folder of such at any depth. Runs that are not finished are listed as
-    missing, and the report is about the others.
+    DIR is a run directory, a comparison, a study, or a folder of such at any depth. Runs that are not finished are
+    listed as missing, and the report is about the others.
     """
     from playerfl.collecting import collect
     from playerfl.report.report import build_report
+    from playerfl.report.writing import place_of, write_figures, write_report
 
+    place = place_of(out or directory / "report", form.value if form else None)
     made = build_report(
         collect(directory),
         baseline_local=baseline_local,
@@ -98,15 +108,13 @@ def report(
 
         typer.echo(json.dumps(without_nan(tidy(made)), indent=1))
     else:
-        from playerfl.report.writing import write_report
-
-        typer.echo(write_report(made, form.value, out or directory / "report", title_of(directory)))
+        write_report(made, place, title_of(directory))
+        typer.echo(place.path)
     if figures:
-        from playerfl.report.writing import write_figures
-
-        home = (out.parent if out.suffix else out) if out else directory / "report"
-        drawn = write_figures(made, home / "figures", [picture.value for picture in figures])
-        typer.echo(f"{len(drawn)} figures: {home / 'figures'}", err=True)
+        drawn = write_figures(made, place.figures, [picture.value for picture in figures])
+        typer.echo(f"{len(drawn)} figures: {place.figures}", err=True)
+    if not made.grid.runs:
+        typer.echo("no run has finished yet", err=True)
     for state, gaps in (("not finished", made.missing), ("failed", made.failed)):
         if gaps:
             typer.echo(f"{len(gaps)} runs {state}; the report lists them", err=True)

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import math
+import re
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -13,50 +17,79 @@ from made_up_runs import made_up
 from playerfl.report.collected import Collected, Gap
 from playerfl.report.documents import Latex, Markdown, document
 from playerfl.report.figures import save
-from playerfl.report.paper_figures import report_figures
+from playerfl.report.paper_figures import curves_figure, report_figures, sensitivity_figure
 from playerfl.report.report import Report, build_report
 
 NAMES = ("local", "fedavg", "ditto", "player_fl")
-ODD = ("a|b", "<b>c</b>", "50 % & $x_1$")
+ODD = ("a|b", "<b>c</b>", "50 % & $x_1$", "[2mm] \\end{document}", "* ^~ {#} 医院")
 
 
-def report(sites: tuple[str, ...] = ODD, seeds: int = 3, tasks: int = 2) -> Report:
-    profile = {site: [1.0, 0.5, 40.0] for site in sites}
+@pytest.fixture(scope="module")
+def report() -> Report:
+    profile = {site: [1.0, 0.5, 40.0] for site in ODD}
     made = [
-        made_up(name, seed, task=f"task_{t}", sites=sites, scores_of_layers=profile if name == "player_fl" else None)
+        made_up(name, seed, task=f"task_{t}", sites=ODD, scores_of_layers=profile if name == "player_fl" else None)
         for name in NAMES
-        for seed in range(seeds)
-        for t in range(tasks)
+        for seed in range(3)
+        for t in range(2)
     ]
     return build_report(Collected(made, [Gap("task_0", "fedlp", 1, "not started")]))
 
 
-def test_markdown_escapes_markup_and_keeps_its_columns() -> None:
-    text = document(report(), "A & B", Markdown())
+def test_markdown_escapes_markup_and_keeps_its_columns(report: Report) -> None:
+    text = document(report, "A & B", Markdown())
     assert "<b>" not in text
     assert "a\\|b" in text
     assert "&lt;b&gt;c&lt;/b&gt;" in text
+    assert "not started" in text
     for block in text.split("\n\n"):
         rows = [line.replace("\\|", "") for line in block.splitlines() if line.startswith("|")]
         assert len({row.count("|") for row in rows}) <= 1
 
 
-def test_latex_escapes_its_signs_and_is_whole() -> None:
-    text = document(report(), "A & B", Latex())
-    assert r"50 \% \& \$x\_1\$" in text
+def test_latex_escapes_its_signs_and_is_whole(report: Report) -> None:
+    text = document(report, "A & B", Latex())
+    assert "not started" in text
     assert r"\section*{A \& B}" in text
-    assert text.count(r"\begin{") == text.count(r"\end{")
-    assert text.isascii() or all(ord(character) < 0x250 for character in text)
-
-
-def test_what_is_missing_stands_in_the_documents() -> None:
-    for writer in (Markdown(), Latex()):
-        assert "not started" in document(report(), "x", writer)
+    assert r"50 \% \& \$x\_1\$" in text
+    assert r"{}[2mm] \textbackslash{}end\{document\}" in text
+    assert r"{}* \textasciicircum{}\textasciitilde{} \{\#\} [U+533B][U+9662]" in text
+    assert all(character < "\u0180" for character in text)
+    assert unclosed(text) == []
+    for columns, body in re.findall(r"\\begin\{longtable\}\{([^\n]*)\}\n(.*?)\\end\{longtable\}", text, re.DOTALL):
+        rows = [line for line in body.splitlines() if line.endswith(r" \\")]
+        breaks = {len(re.findall(r"(?<!\\)&", row)) for row in rows}
+        assert breaks == {len(columns.replace("p{80mm}", "p")) - 1}
 
 
 @pytest.mark.slow
-def test_every_figure_is_returned_with_its_axes(tmp_path: Path) -> None:
-    drawn = report_figures(report())
+def test_latex_compiles(report: Report, tmp_path: Path) -> None:
+    found = shutil.which("kpsewhich") and subprocess.run(
+        ["kpsewhich", "booktabs.sty"], capture_output=True, check=False
+    )
+    if not found or found.returncode:
+        pytest.skip("needs LaTeX: apt-get install texlive-latex-recommended")
+    (tmp_path / "report.tex").write_text(document(report, "A & B", Latex()), encoding="utf-8")
+    command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "report.tex"]
+    made = subprocess.run(command, cwd=tmp_path, capture_output=True, check=False)
+    assert made.returncode == 0, made.stdout[-2000:]
+
+
+def unclosed(text: str) -> list[str]:
+    """Braces, formulas and environments that are opened and not closed, or closed out of order."""
+    stack: list[str] = []
+    for found in re.finditer(r"\\(begin|end)\{(\w+)\}|\\.|([{}$])", text):
+        what, name, sign = found.groups()
+        if what == "begin" or sign == "{" or (sign == "$" and stack[-1:] != ["$"]):
+            stack.append(name or sign)
+        elif (what or sign) and stack.pop() != (name or {"}": "{"}.get(sign, sign)):
+            return [found.group()]
+    return stack
+
+
+@pytest.mark.slow
+def test_every_figure_is_returned_with_its_axes(report: Report, tmp_path: Path) -> None:
+    drawn = report_figures(report)
     assert {
         "scores_f1",
         "fairness_f1",
@@ -72,14 +105,14 @@ def test_every_figure_is_returned_with_its_axes(tmp_path: Path) -> None:
         assert save(drawn["gains_f1"][0], tmp_path / f"x.{ending}").stat().st_size > 1000
 
 
-def test_a_panel_for_each_task_in_order() -> None:
-    _, axes = report_figures(report())["curves_f1"]
+def test_a_panel_for_each_task_in_order(report: Report) -> None:
+    _, axes = curves_figure(report, "f1")
     assert [panel.get_title() for panel in axes] == ["task_0", "task_1"]
     assert {line.get_label() for line in axes[0].get_lines()} == {"Local", "FedAvg", "Ditto", "PLayer-FL"}
 
 
-def test_the_cut_is_in_the_sensitivity_figure() -> None:
-    _, axes = report_figures(report())["sensitivity"]
+def test_the_cut_is_in_the_sensitivity_figure(report: Report) -> None:
+    _, axes = sensitivity_figure(report)
     assert "federated: 2 layers" in axes[0].get_title()
 
 
@@ -97,8 +130,5 @@ def test_runs_that_diverged_are_drawn_without_complaint(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_no_figure_opens_a_window() -> None:
     """Figures are made without pyplot, which would keep and might show them."""
-    import subprocess
-    import sys
-
     check = "import sys, playerfl.report.paper_figures; print('matplotlib.pyplot' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True).stdout == "False\n"

@@ -22,7 +22,9 @@ def directory(tmp_path: Path) -> StudyDirectory:
 
 def test_an_archive_gives_the_same_comparison(directory: StudyDirectory, tmp_path: Path) -> None:
     assert write_archive(directory, tmp_path / "a") == 9
-    kept, found = directory.results(), read_archive(tmp_path / "a")
+    archive = read_archive(tmp_path / "a")
+    kept, found = directory.results(), archive.results
+    assert archive.tuning_runs == 3 * 2 * 2
     assert [run.experiment for run in found] == [run.experiment for run in kept]
     assert [run.layers for run in found] == [run.layers for run in kept]
     assert [run.data for run in found] == [run.data for run in kept]

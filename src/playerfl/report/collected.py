@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from playerfl.results import RunResult
 
@@ -16,6 +16,8 @@ class Gap:
     algorithm: str
     seed: int | None
     reason: str
+    tuning: bool = False
+    """Whether the run would only help to choose a learning rate, and not be reported."""
 
 
 @dataclass(frozen=True)
@@ -24,4 +26,6 @@ class Collected:
 
     results: Sequence[RunResult] = ()
     missing: Sequence[Gap] = ()
-    failed: Sequence[Gap] = field(default=())
+    failed: Sequence[Gap] = ()
+    tuning_runs: int = 0
+    """Finished runs that chose learning rates; they are on other seeds and are not reported."""

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from playerfl.report.comparison import LOWER_IS_BETTER
 from playerfl.report.grid import Grid
-from playerfl.report.statistics import Array
+from playerfl.report.statistics import Array, median, percentiles
 from playerfl.results import RunResult
 
 _Key = Sequence[str | int | float]
@@ -33,6 +34,8 @@ class Curve:
     """Sites × rounds: each site's median over runs."""
     tuned: float | None
     """The average after the finishing phase, where the algorithm has one."""
+    diverged: int
+    """Runs with a score that is no number in some round; from there they count as the worst, as in the tables."""
 
 
 def curves(grid: Grid) -> list[Curve]:
@@ -52,7 +55,7 @@ def _curves(grid: Grid, task: str, algorithm: str, results: Sequence[RunResult])
     rounds = max(int(result.experiment["rounds"]) for result in results)
     # runs × what × sites × (rounds 0 … R, then the finishing phase)
     values = np.full((len(results), len(columns), len(sites), rounds + 2), np.nan)
-    # A score that is NaN was told all the same: a gap in the curve, not a round that never was.
+    # A score that is NaN was told all the same: the run diverged, it is not a round that never was.
     told = np.zeros(values.shape[1:], dtype=bool)
     keys: list[_Key] = []
     for run, result in enumerate(results):
@@ -63,6 +66,8 @@ def _curves(grid: Grid, task: str, algorithm: str, results: Sequence[RunResult])
         found_values = np.fromiter((float(row[5]) for row in result.score_rows), float, len(own))
         values[run].reshape(-1)[places[0]] = found_values[places[1]]
         told.reshape(-1)[places[0]] = True
+    worst = np.array([np.inf if metric in LOWER_IS_BETTER else -np.inf for _, metric in columns])
+    values = np.where(np.isnan(values) & told, worst[:, None, None], values)
     shares = grid.examples(task, algorithm).T[:, None, :, None]
     averages = np.sum(values * shares, axis=2) / np.sum(shares, axis=2)
     found = []
@@ -70,8 +75,9 @@ def _curves(grid: Grid, task: str, algorithm: str, results: Sequence[RunResult])
         known = np.flatnonzero(told[place, :, : rounds + 1].any(axis=0))
         if not len(known):
             continue
-        average = averages[:, place]
-        finish = average[:, rounds + 1]
+        average = averages[:, place, known]
+        low, middle, high = percentiles(average.T, (25, 50, 75))
+        finish = averages[:, place, rounds + 1]
         found.append(
             Curve(
                 task,
@@ -79,9 +85,12 @@ def _curves(grid: Grid, task: str, algorithm: str, results: Sequence[RunResult])
                 metric,
                 split,
                 tuple(int(i) for i in known),
-                *_quartiles(average[:, known]),
-                sites=np.asarray(_quietly(np.nanmedian, values[:, place][:, :, known], axis=0)),
-                tuned=None if np.isnan(finish).all() else float(np.nanmedian(finish)),
+                middle,
+                low,
+                high,
+                sites=median(np.moveaxis(values[:, place][:, :, known], 0, -1)),
+                tuned=float(median(finish)) if told[place, :, rounds + 1].any() else None,
+                diverged=int(np.isinf(average).any(axis=1).sum()),
             )
         )
     return found
@@ -101,21 +110,6 @@ def _places(
             places.append((column * len(sites) + site) * (rounds + 2) + last)
             rows.append(row)
     return places, rows
-
-
-def _quartiles(averages: Array) -> tuple[Array, Array, Array]:
-    low, middle, high = np.asarray(_quietly(np.nanpercentile, averages, (25, 50, 75), axis=0))
-    return middle, low, high
-
-
-def _quietly(function: object, *arguments: object, **options: object) -> object:
-    """A round in which every run diverged has no median; that is no warning, but a gap in the curve."""
-    import warnings
-
-    assert callable(function)
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "All-NaN", RuntimeWarning)
-        return function(*arguments, **options)
 
 
 def thinned(rounds: Sequence[int], points: int) -> list[int]:

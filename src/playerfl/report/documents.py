@@ -13,15 +13,31 @@ from playerfl.report.formats import (
     interval,
     metric_name,
     number,
+    p_said,
     p_value,
     size,
     table_title,
 )
+from playerfl.report.holes import MARKS, gap_lines, holes
 from playerfl.report.report import Report
 from playerfl.report.sites import Difference
+from playerfl.report.statistics import ENOUGH_RUNS
 from playerfl.report.summary import findings
 from playerfl.report.tables import Table
-from playerfl.report.wording import methods, paper_meaning, paper_title, printed_value, table_ranking, table_rule
+from playerfl.report.wording import (
+    gaps_lead,
+    interval_head,
+    lead,
+    methods,
+    paper_meaning,
+    paper_title,
+    printed_value,
+    ranges,
+    ranges_only,
+    table_ranking,
+    table_remarks,
+    table_rule,
+)
 
 
 @dataclass(frozen=True)
@@ -30,8 +46,8 @@ class Text:
 
     words: str
     bold: bool = False
-    rest: str = ""
-    """Words after them that do not stand out."""
+    rest: tuple[str, ...] = ()
+    """Further lines of the cell, which do not stand out."""
 
 
 class Writer(ABC):
@@ -49,7 +65,10 @@ class Writer(ABC):
     def text(self, text: str | Text) -> str:
         own = text if isinstance(text, Text) else Text(text)
         words = self.escaped(own.words)
-        return (self.bold(words) if own.bold else words) + self.escaped(own.rest)
+        return self.stacked(self.bold(words) if own.bold else words, [self.escaped(line) for line in own.rest])
+
+    @abstractmethod
+    def stacked(self, first: str, rest: Sequence[str]) -> str: ...
 
     @abstractmethod
     def heading(self, words: str, level: int = 2) -> None: ...
@@ -67,6 +86,11 @@ class Writer(ABC):
         return "\n".join(self.parts).rstrip() + "\n"
 
 
+# Columns that are read, not compared: aligned to the left.
+_IN_WORDS = {"method", "pair", "site", "task", "table", "measure", "blocks", "printed", "meaning"}
+_IN_WORDS |= {"state", "seeds", "why", *MARKS}
+
+
 class Markdown(Writer):
     """GitHub's Markdown. Whatever could be markup or HTML is escaped."""
 
@@ -76,6 +100,9 @@ class Markdown(Writer):
 
     def bold(self, written: str) -> str:
         return f"**{written}**"
+
+    def stacked(self, first: str, rest: Sequence[str]) -> str:
+        return " ".join((first, *rest))
 
     def heading(self, words: str, level: int = 2) -> None:
         self.parts += [f"{'#' * level} {self.text(words)}", ""]
@@ -89,7 +116,7 @@ class Markdown(Writer):
     def table(self, caption: str, head: Sequence[str], rows: Sequence[Sequence[str | Text]]) -> None:
         self.heading(caption, 3)
         self.parts.append("| " + " | ".join(self.text(cell) for cell in head) + " |")
-        self.parts.append("|" + "|".join(["---", *["--:"] * (len(head) - 1)]) + "|")
+        self.parts.append("|" + "|".join("---" if title in _IN_WORDS else "--:" for title in head) + "|")
         self.parts += ["| " + " | ".join(self.text(cell) for cell in row) + " |" for row in rows]
         self.parts.append("")
 
@@ -114,7 +141,7 @@ _LATEX = {
     "∞": r"$\infty$",
     "χ": r"$\chi$",
     "²": r"\textsuperscript{2}",
-    "⁻": r"\textsuperscript{--}",
+    "⁻": r"\textsuperscript{$-$}",
     "–": "--",
     "’": "'",
     "“": "``",
@@ -139,10 +166,15 @@ class Latex(Writer):
         ]
 
     def escaped(self, words: str) -> str:
-        return "".join(_LATEX.get(character, character) for character in re.sub(r"\s+", " ", words))
+        written = "".join(map(_in_latex, re.sub(r"\s+", " ", words)))
+        # After \\ and \item these would be options of the command before them.
+        return "{}" + written if written.startswith(("[", "*")) else written
 
     def bold(self, written: str) -> str:
         return rf"\textbf{{{written}}}"
+
+    def stacked(self, first: str, rest: Sequence[str]) -> str:
+        return _under_each_other([first, *(rf"{{\scriptsize {line}}}" for line in rest)], "t")
 
     def heading(self, words: str, level: int = 2) -> None:
         command = {1: "section*", 2: "section*", 3: "subsection*"}[level]
@@ -155,56 +187,107 @@ class Latex(Writer):
         self.parts += [r"\begin{itemize}", *(rf"\item {self.text(line)}" for line in lines), r"\end{itemize}", ""]
 
     def table(self, caption: str, head: Sequence[str], rows: Sequence[Sequence[str | Text]]) -> None:
-        columns = "l" + "r" * (len(head) - 1)
+        columns = "".join(_column(title, [row[i] for row in rows]) for i, title in enumerate(head))
+        many = len(head) > _MANY
         self.parts += [
+            *([r"\begingroup\setlength{\tabcolsep}{3pt}"] if many else []),
             rf"\begin{{longtable}}{{{columns}}}",
             rf"\caption{{{self.text(caption)}}}\\",
             r"\toprule",
-            " & ".join(self.text(cell) for cell in head) + r" \\",
+            " & ".join(self._head(title) if many else self.text(title) for title in head) + r" \\",
             r"\midrule",
             r"\endhead",
             *(" & ".join(self.text(cell) for cell in row) + r" \\" for row in rows),
             r"\bottomrule",
             r"\end{longtable}",
+            *([r"\endgroup"] if many else []),
             "",
         ]
+
+    def _head(self, title: str) -> str:
+        """A head of as many lines as words, so that many columns fit on a page."""
+        return _under_each_other([self.escaped(word) for word in title.split()], "b")
 
     def finished(self) -> str:
         return super().finished() + "\n\\end{document}\n"
 
 
+# Columns from which on heads are set word under word, and letters from which on a column is set as text.
+_MANY = 7
+_LONG = 40
+
+
+def _column(title: str, cells: Sequence[str | Text]) -> str:
+    if max((len(cell) for cell in cells if isinstance(cell, str)), default=0) > _LONG:
+        return "p{80mm}"
+    return "l" if title in _IN_WORDS else "r"
+
+
+def _under_each_other(lines: Sequence[str], place: str) -> str:
+    joined = r"\\".join(lines)
+    return rf"\begin{{tabular}}[{place}]{{@{{}}r@{{}}}}{joined}\end{{tabular}}" if len(lines) > 1 else joined
+
+
+def _in_latex(character: str) -> str:
+    """A letter that every LaTeX knows, or else its number: a name in another script must not stop the document."""
+    if character in _LATEX:
+        return _LATEX[character]
+    return character if character.isprintable() and character < "\u0180" else f"[U+{ord(character):04X}]"
+
+
 def document(report: Report, title: str, writer: Writer) -> str:
     """The whole report, in the order of the page."""
     writer.heading(title, 1)
+    writer.paragraph(lead(report))
     for finding in findings(report):
         writer.heading(finding.question, 3)
         writer.items(finding.sentences)
     if report.notes:
         writer.heading("To bear in mind", 3)
         writer.items(report.notes)
-    gaps = [("not finished", gap) for gap in report.missing] + [("failed", gap) for gap in report.failed]
-    if gaps:
-        writer.table(
-            "What is missing",
-            ("state", "task", "method", "seed", "why"),
-            [(state, gap.task, gap.algorithm, str(gap.seed), gap.reason) for state, gap in gaps],
-        )
-    writer.heading("Tables")
-    writer.paragraph(table_rule(report))
-    for table in report.tables:
-        _table(report, table, writer)
-    _tests(report, writer)
-    _sites(report, writer)
-    _costs(report, writer)
+    _missing(report, writer)
+    if report.grid.runs:
+        writer.heading("Tables")
+        writer.paragraph(table_rule(report))
+        for table in report.tables:
+            _table(report, table, writer)
+        _tests(report, writer)
+        _sites(report, writer)
+        _costs(report, writer)
     _paper(report, writer)
     writer.heading("How this was made")
     writer.items(methods(report))
     return writer.finished()
 
 
+def _missing(report: Report, writer: Writer) -> None:
+    if not (report.missing or report.failed):
+        return
+    writer.heading("What is missing")
+    writer.paragraph(gaps_lead(report))
+    if grid := holes(report):
+        rows = [(row.algorithm, row.task, *(ranges(row.seeds(state)) or "–" for state in MARKS)) for row in grid]
+        writer.table("Seeds of every method", ("method", "task", *MARKS), rows)
+    writer.table(
+        "Why",
+        ("state", "task", "method", "seeds", "why"),
+        [
+            (
+                state,
+                gap.task,
+                gap.algorithm,
+                ranges(seeds) + (" (to choose the rate)" if gap.tuning else ""),
+                gap.reason,
+            )
+            for state, gap, seeds in gap_lines(report)
+        ],
+    )
+
+
 def _table(report: Report, table: Table, writer: Writer) -> None:
     ranking = table_ranking(report, table)
     mean = dict(zip(ranking.algorithms, ranking.mean_ranks, strict=True)) if ranking else {}
+    one_task = len(table.tasks) == 1
     rows = []
     for name in (*table.ranked, *(name for name in table.algorithms if name not in table.ranked)):
         row: list[str | Text] = [name if name in table.ranked else f"{name} (not ranked)"]
@@ -213,14 +296,20 @@ def _table(report: Report, table: Table, writer: Writer) -> None:
             if cell is None:
                 row.append("–")
                 continue
-            value = number(cell.value, table.kind, table.metric)
-            parts = [interval(cell, table.kind, table.metric), f"n={cell.runs}"]
+            value = number(cell.value, table.kind, table.metric) + ("≈" if cell.tie else "")
+            ends = interval(cell, table.kind, table.metric, name_range=not ranges_only(table))
             printed = printed_value(table, name, task)
-            parts += [f"paper {printed}"] if printed else []
-            rest = "".join(f" {part}" for part in parts if part)
-            row.append(Text(value + ("≈" if cell.tie else ""), bold=cell.best, rest=rest))
+            if one_task:
+                row += [Text(value, bold=cell.best), ends or "–", str(cell.runs)]
+                row += [printed or "–"] if table.printed else []
+            else:
+                parts = (ends, f"n={cell.runs}", f"paper {printed}" if printed else "")
+                row.append(Text(value, bold=cell.best, rest=tuple(filter(None, parts))))
         rows.append([*row, f"{mean[name]:.2f}" if name in mean else "–"])
-    writer.table(table_title(table.kind, table.metric), ("method", *table.tasks, "mean rank"), rows)
+    of_one = (interval_head(table), "runs", *(("paper",) if table.printed else ())) if one_task else ()
+    writer.table(table_title(table.kind, table.metric), ("method", *table.tasks, *of_one, "mean rank"), rows)
+    if remarks := table_remarks(report, table):
+        writer.paragraph(" ".join(remarks))
 
 
 def _tests(report: Report, writer: Writer) -> None:
@@ -249,6 +338,8 @@ def _tests(report: Report, writer: Writer) -> None:
         return
     head = ("measure", "blocks", "methods", "N", "chi2", "Friedman p", "Iman-Davenport p", "Kendall W", "CD (Nemenyi)")
     writer.table("Do the methods differ?", head, rows)
+    if any(ranking.over != "tasks" for ranking in report.rankings[report.metric]):
+        writer.paragraph("Over the runs of one task a test is about that dataset only: its runs share the data.")
     for ranking in report.rankings[report.metric][:1]:
         if ranking.nemenyi is not None and ranking.holm is not None and ranking.effect is not None:
             pairs = [
@@ -288,6 +379,11 @@ def _sites(report: Report, writer: Writer) -> None:
             for i, row in enumerate(table.rows)
         ]
         writer.table(f"{report.subject} on {task}, the worst off first", head, rows)
+        writer.paragraph(
+            "Medians over seeds of the difference, positive is better for the site; in brackets the 95 % interval, or "
+            f"the range where there are fewer than {ENOUGH_RUNS} runs; p is Wilcoxon’s over seeds, with Holm’s "
+            "correction over the sites. Bold: worse than the baseline with p below 0.05."
+        )
 
 
 def _difference(found: Difference | None, metric: str) -> Text:
@@ -296,6 +392,8 @@ def _difference(found: Difference | None, metric: str) -> Text:
     said = difference(found.value, metric)
     if low := difference(found.low, metric):
         said += f" [{low}, {difference(found.high, metric)}]"
+    if found.runs > 1:
+        said += f" {p_said(found.p)}"
     return Text(f"{said} n={found.runs}", bold=found.verdict == "loses")
 
 
@@ -328,7 +426,7 @@ def _paper(report: Report, writer: Writer) -> None:
         )
         for table in report.recomputed
     ]
-    head = ("table", "printed", "Friedman p", "Iman-Davenport p", "the printed p-value")
+    head = ("table", "printed", "Friedman p", "Iman-Davenport p", "meaning")
     writer.table("p-values recomputed from the printed cells", head, rows)
     names = list(report.recomputed[0].printed_ranks)
     ranks = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -127,7 +128,10 @@ def save(figure: Figure, path: Path) -> Path:
     """Writes a figure in the format its file name ends with."""
     check_picture(path)
     try:
-        figure.savefig(path, dpi=150)
+        with warnings.catch_warnings():
+            # A name in a script that the font lacks is drawn as boxes, which is seen in the picture.
+            warnings.filterwarnings("ignore", "Glyph .* missing from font", UserWarning)
+            figure.savefig(path, dpi=150)
     except OSError as problem:
         raise RunDirectoryError(f"cannot write {path}: {problem.strerror or problem}") from problem
     return path

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
+from playerfl.report.statistics import ENOUGH_RUNS
 from playerfl.report.tables import Cell, Kind
 
 METRIC_NAMES = {"f1": "Macro-F1", "accuracy": "Accuracy", "loss": "Loss"}
@@ -12,6 +14,8 @@ KIND_NAMES = {
     "fairness": "Fairness (variance over sites)",
     "incentive": "Incentivised participation",
 }
+# What floating point can still tell from 0 in a tail of a distribution.
+SMALLEST_P = 1e-15
 _IN_PERCENT = frozenset({"f1", "accuracy"})
 
 
@@ -68,12 +72,21 @@ def with_unit(value: float, metric: str) -> str:
     return number(value, "score", metric) + (" %" if in_percent(metric) and math.isfinite(value) else "")
 
 
-def interval(cell: Cell, kind: Kind, metric: str) -> str:
-    """The 95 % interval, or nothing where one run gives none."""
+def interval(cell: Cell, kind: Kind, metric: str, *, name_range: bool = True) -> str:
+    """The 95 % interval; of few runs their range, called so; or nothing where one run gives none."""
     if math.isnan(cell.low):
         return ""
     ends = [number(end, kind, metric).replace("diverged", "∞") for end in (cell.low, cell.high)]
-    return f"[{ends[0]}, {ends[1]}]"
+    return f"{'range ' if name_range and cell.runs < ENOUGH_RUNS else ''}[{ends[0]}, {ends[1]}]"
+
+
+def interval_name(runs: int) -> str:
+    """What the two ends beside a median are.
+
+    >>> interval_name(50), interval_name(3)
+    ('95 % interval', 'range of 3 runs')
+    """
+    return "95 % interval" if runs >= ENOUGH_RUNS else f"range of {runs} runs"
 
 
 def difference(value: float, metric: str) -> str:
@@ -93,13 +106,27 @@ def difference(value: float, metric: str) -> str:
 def p_value(p: float) -> str:
     """A p-value without more digits than it deserves.
 
-    >>> p_value(0.01265), p_value(7e-10), p_value(0.6024)
-    ('0.013', '7.0e-10', '0.60')
+    >>> p_value(0.01265), p_value(7e-10), p_value(0.6024), p_value(1e-80), p_value(float("nan"))
+    ('0.013', '7.0e-10', '0.60', '< 1e-15', 'not computable')
     """
-    if 0 < p < 1e-4:
+    if math.isnan(p):
+        return "not computable"
+    if p < SMALLEST_P:
+        return f"< {SMALLEST_P:g}"
+    if p < 1e-4:
         mantissa, exponent = f"{p:.1e}".split("e")
         return f"{mantissa}e{int(exponent)}"
     return f"{p:.2f}" if p >= 0.095 else f"{p:.2g}"
+
+
+def p_said(p: float) -> str:
+    """A p-value in a sentence.
+
+    >>> p_said(0.01265), p_said(1e-80), p_said(float("nan"))
+    ('p = 0.013', 'p < 1e-15', 'not computable')
+    """
+    written = p_value(p)
+    return written if math.isnan(p) else f"p {written}" if written.startswith("<") else f"p = {written}"
 
 
 def size(count: float) -> str:
@@ -127,10 +154,19 @@ def duration(seconds: float) -> str:
     return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
 
 
+def listed(names: Sequence[str]) -> str:
+    """Names in a sentence.
+
+    >>> listed(["a", "b", "c"]), listed(["a"]), listed([])
+    ('a, b and c', 'a', 'nothing')
+    """
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}" if names else "nothing"
+
+
 def counted(count: int, what: str, plural: str | None = None) -> str:
     """A number with its noun.
 
     >>> counted(1, "site"), counted(3, "site"), counted(2, "loss", "losses")
     ('1 site', '3 sites', '2 losses')
     """
-    return f"{count} {what if count == 1 else plural or what + 's'}"
+    return f"{count:,} {what if count == 1 else plural or what + 's'}"

@@ -109,19 +109,24 @@ class Grid:
     def _resampled(self) -> dict[tuple[str, str, str, tuple[int, ...]], Array]:
         return {}
 
-    def examples(self, task: str, algorithm: str) -> Array:
+    def examples(self, task: str, algorithm: str, seeds: Sequence[int] | None = None) -> Array:
         """Training examples: sites × runs."""
         results = self.results(task, algorithm)
-        return np.array([[results[s].num_examples[site] for s in sorted(results)] for site in self.sites(task)], float)
+        wanted = sorted(results) if seeds is None else seeds
+        return np.array([[results[seed].num_examples[site] for seed in wanted] for site in self.sites(task)], float)
 
 
 def arrange(results: Sequence[RunResult]) -> Grid:
     """Finds what is the same task and the same algorithm, and names both."""
-    task_labels = _labels(results, _task_name, lambda r: _flat({k: r.experiment.get(k) for k in _OF_THE_TASK}))
+    task_labels = _labels(
+        results,
+        lambda r: task_name(str(r.experiment["task"])),
+        lambda r: _flat({k: r.experiment.get(k) for k in _OF_THE_TASK}),
+    )
     labels: list[str] = [""] * len(results)
     for task in set(task_labels):
         members = [i for i, label in enumerate(task_labels) if label == task]
-        own = _labels([results[i] for i in members], _algorithm_name, _algorithm_settings)
+        own = _labels([results[i] for i in members], lambda r: method_name(r.algorithm), _algorithm_settings)
         for i, label in zip(members, own, strict=True):
             labels[i] = label
     places: dict[tuple[str, str, int], Placed] = {}
@@ -150,13 +155,22 @@ def _other_data(runs: Sequence[Placed]) -> list[str]:
     ]
 
 
-def _task_name(result: RunResult) -> str:
-    # A task may be a folder or FILE.py:NAME; the rest of the path is nobody's business.
-    return Path(str(result.experiment["task"])).name or str(result.experiment["task"])
+def task_name(task: str) -> str:
+    """What readers call a task: it may be a folder or FILE.py:NAME, and the rest of the path is nobody's business.
+
+    >>> task_name("/home/someone/hospitals")
+    'hospitals'
+    """
+    return Path(task).name or task
 
 
-def _algorithm_name(result: RunResult) -> str:
-    return paper.ALGORITHM_NAMES.get(result.algorithm, result.algorithm)
+def method_name(algorithm: str) -> str:
+    """What the paper calls an algorithm, or the literature where the paper has it not.
+
+    >>> method_name("player_fl"), method_name("fedper"), method_name("my_own")
+    ('PLayer-FL', 'FedPer', 'my_own')
+    """
+    return {"fedper": "FedPer", "fedrep": "FedRep", **paper.ALGORITHM_NAMES}.get(algorithm, algorithm)
 
 
 def _algorithm_settings(result: RunResult) -> dict[str, Hashable]:

@@ -22,20 +22,27 @@ from playerfl.report.formats import (
     size,
     table_title,
 )
+from playerfl.report.holes import MARKS, gap_lines, holes
 from playerfl.report.paper_arithmetic import Recomputed
 from playerfl.report.payload import embedded_json, payload
 from playerfl.report.report import Report
-from playerfl.report.sites import ENOUGH_RUNS
+from playerfl.report.statistics import ENOUGH_RUNS
 from playerfl.report.summary import findings
 from playerfl.report.tables import Table
 from playerfl.report.wording import (
+    gaps_lead,
+    interval_head,
+    lead,
     methods,
     paper_meaning,
     paper_title,
     printed_value,
+    ranges,
+    ranges_only,
     run_rows,
     software,
     table_ranking,
+    table_remarks,
     table_rule,
 )
 from playerfl.version import __version__
@@ -80,17 +87,20 @@ def _asset(name: str) -> str:
 
 def _context(report: Report, title: str) -> dict[str, Any]:
     grid, choices = report.grid, report.choices
-    gaps = [("not finished", gap) for gap in report.missing] + [("failed", gap) for gap in report.failed]
+    gaps = gap_lines(report)
     has_profiles = bool(report.measured)
-    sections = [
-        ("summary", "In short"),
-        *([("missing", "What is missing")] if gaps else []),
+    of_runs = [
         ("tables", "Tables"),
         ("tests", "Ranks and tests"),
         ("sites", "Who gains, who loses"),
         ("curves", "Learning curves"),
         *([("layers", "Which layers travel")] if has_profiles else []),
         ("cost", "Cost"),
+    ]
+    sections = [
+        ("summary", "In short"),
+        *([("missing", "What is missing")] if gaps else []),
+        *(of_runs if grid.runs else []),
         ("paper", "The paper’s own arithmetic"),
         ("methods", "How this was made"),
     ]
@@ -99,19 +109,14 @@ def _context(report: Report, title: str) -> dict[str, Any]:
     return {
         "version": __version__,
         "title": title,
-        "lead": (
-            f"{counted(len(grid.runs), 'finished run')}: {counted(len(grid.algorithms), 'method')} on "
-            f"{counted(len(grid.tasks), 'task')} ({', '.join(grid.tasks)}). Scores are of test data, on which no "
-            "choice was made."
-        ),
+        "lead": lead(report),
+        "has_runs": bool(grid.runs),
         "sections": sections,
         "findings": findings(report),
         "notes": report.notes,
-        "gaps": gaps,
-        "gaps_lead": (
-            f"{counted(len(report.missing), 'run')} not finished, {counted(len(report.failed), 'run')} failed. "
-            "Everything else on this page is about the runs that finished."
-        ),
+        "gaps": [(state, gap, ranges(seeds)) for state, gap, seeds in gaps],
+        "gaps_lead": gaps_lead(report),
+        "holes": [(row, [(state, ranges(row.seeds(state))) for state in MARKS]) for row in holes(report)],
         "metrics": [(metric, metric_name(metric)) for metric in sorted(grid.metrics, key=lambda m: m != report.metric)],
         "tasks": grid.tasks,
         "algorithms": grid.algorithms,
@@ -120,9 +125,11 @@ def _context(report: Report, title: str) -> dict[str, Any]:
         "table_rule": table_rule(report),
         "tables": [_table(report, table) for table in report.tables],
         "sites_lead": (
-            f"For each site, the difference to {alone} and to {averaged}, paired over runs with the same seed. A site "
-            "is called harmed, or a winner, only where the 95 % interval leaves 0 out and stands on at least "
-            f"{ENOUGH_RUNS} runs."
+            f"For each site, the difference to {alone} and to {averaged}, paired over runs with the same seed, with "
+            f"its 95 % interval (the range, where there are fewer than {ENOUGH_RUNS} runs). A site is called "
+            "harmed, or a winner, only where Wilcoxon’s p over these runs, with Holm’s correction over the sites, is "
+            "below 0.05. "
+            "Chance here is that of seeds on the same data: other patients could tell otherwise."
         ),
         "has_profiles": has_profiles,
         "cost_lead": (
@@ -153,13 +160,6 @@ def _table(report: Report, table: Table) -> dict[str, Any]:
         {"reference": False, "rows": [row for row in rows if row["name"] in table.ranked]},
         {"reference": True, "rows": [row for row in rows if row["name"] not in table.ranked]},
     ]
-    remarks = []
-    if groups[1]["rows"]:
-        remarks.append("Below the line, for reference: the baselines, which this table does not rank, as in the paper.")
-    if ranking and ranking.over != "tasks":
-        remarks.append("Mean rank over the runs, since there is one task only.")
-    if ranking and ranking.left_out:
-        remarks.append(f"Not ranked, because results are missing: {', '.join(ranking.left_out)}.")
     return {
         "name": table.name,
         "metric": table.metric,
@@ -167,7 +167,10 @@ def _table(report: Report, table: Table) -> dict[str, Any]:
         "tasks": table.tasks,
         "groups": [group for group in groups if group["rows"]],
         "has_ranks": bool(mean),
-        "remark": " ".join(remarks),
+        "remark": " ".join(table_remarks(report, table)),
+        "one_task": len(table.tasks) == 1,
+        "has_printed": bool(table.printed),
+        "interval_head": interval_head(table),
     }
 
 
@@ -180,8 +183,9 @@ def _cell(table: Table, algorithm: str, task: str) -> dict[str, Any] | None:
         "value": number(cell.value, table.kind, table.metric),
         "best": cell.best,
         "tie": cell.tie,
-        "interval": interval(cell, table.kind, table.metric),
+        "interval": interval(cell, table.kind, table.metric, name_range=not ranges_only(table)),
         "runs": counted(cell.runs, "run"),
+        "count": cell.runs,
         "printed": printed_value(table, algorithm, task),
     }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 
@@ -46,9 +47,10 @@ class Recomputed:
         return not self.agrees and fits(self.printed_p, self.transposed.p)
 
 
-def recomputed() -> list[Recomputed]:
+@cache
+def recomputed() -> tuple[Recomputed, ...]:
     """The nine tables of the paper."""
-    return [_recomputed(name, table) for name, table in paper.facts()["tables"].items() if "better" in table]
+    return tuple(_recomputed(name, table) for name, table in paper.facts()["tables"].items() if "better" in table)
 
 
 def _recomputed(name: str, table: dict[str, object]) -> Recomputed:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
+from textwrap import fill
+from typing import Literal
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -13,7 +15,7 @@ from matplotlib.lines import Line2D
 
 from playerfl.report.comparison import LOWER_IS_BETTER
 from playerfl.report.figures import COLOURS, draw_profile
-from playerfl.report.formats import metric_name, table_title
+from playerfl.report.formats import counted, in_percent, interval_name, metric_name, table_title
 from playerfl.report.ranking import Ranking
 from playerfl.report.report import Report
 from playerfl.report.tables import Table
@@ -22,11 +24,15 @@ Drawn = tuple[Figure, list[Axes]]
 # As a line on white, Okabe and Ito's yellow is too faint.
 _LINES = tuple(colour for colour in COLOURS if colour != "#F0E442")
 _MOST_SITES = 24
+# Methods that a legend holds in one line, and whose bands can be told apart.
+_FEW = 6
 
 
 def report_figures(report: Report) -> dict[str, Drawn]:
     """Every figure that these runs allow, by file name."""
     found: dict[str, Drawn] = {}
+    if not report.grid.runs:
+        return found
     for table in report.tables:
         found[f"scores_{table.name}" if table.kind == "score" else table.name] = table_figure(table)
         for ranking in report.rankings[table.name]:
@@ -52,7 +58,7 @@ def _panels(count: int, *, width: float = 4.0, height: float = 3.2, columns: int
     """As many panels as asked, up to four a row; the rest of the last row stays empty."""
     across = min(count, columns)
     down = math.ceil(count / across)
-    figure = Figure(figsize=(max(5.0, width * across), height * down + 0.4), layout="constrained")
+    figure = Figure(figsize=(max(7.0, width * across), height * down + 0.4), layout="constrained")
     axes: list[Axes] = list(figure.subplots(down, across, squeeze=False).flat)
     for unused in axes[count:]:
         unused.set_visible(False)
@@ -70,8 +76,7 @@ def _look(algorithms: list[str], name: str) -> dict[str, str]:
 def table_figure(table: Table) -> Drawn:
     """Each method's value with its interval; the paper's value, where it prints one, as a hollow diamond."""
     figure, axes = _panels(len(table.tasks), height=0.26 * len(table.algorithms) + 1.2)
-    percent = table.kind == "score" and table.metric in ("f1", "accuracy")
-    scale = 100.0 if percent else 1.0
+    scale = _scale(table.metric)[0] if table.kind == "score" else 1.0
     for panel, task in zip(axes, table.tasks, strict=True):
         for row, name in enumerate(table.algorithms):
             cell = table.cells.get((name, task))
@@ -89,13 +94,14 @@ def table_figure(table: Table) -> Drawn:
         panel.grid(axis="x", color="0.9")
         panel.set_axisbelow(True)
         panel.spines[["top", "right"]].set_visible(False)
-    figure.supxlabel(table_title(table.kind, table.metric), fontsize=10)
+    _say_below(figure, table_title(table.kind, table.metric))
     if table.printed:
         marks = [
             Line2D([], [], marker=marker, color=colour, markerfacecolor=face, linestyle="")
             for marker, colour, face in (("o", COLOURS[0], COLOURS[0]), ("D", COLOURS[5], "none"))
         ]
-        words = ["these runs, 95 % interval", "printed in the paper"]
+        runs = min(cell.runs for cell in table.cells.values())
+        words = [f"these runs, {interval_name(runs)}" if runs > 1 else "this run", "printed in the paper"]
         figure.legend(marks, words, loc="outside upper center", ncols=2, frameon=False, fontsize=9)
     return figure, axes
 
@@ -108,6 +114,16 @@ def _printed_number(table: Table, algorithm: str, task: str) -> float | None:
     return float(printed.split(" ")[0]) / (100 if table.name == "loss" else 1)
 
 
+def _say_below(figure: Figure, text: str) -> None:
+    """A label under all panels, in as many lines as it needs."""
+    figure.supxlabel(fill(_plain(text), int(11 * figure.get_figwidth())), fontsize=10)
+
+
+def _scale(metric: str) -> tuple[float, str]:
+    """By what a metric is multiplied to be drawn, and its name with the unit."""
+    return (100.0, f"{metric_name(metric)}, %") if in_percent(metric) else (1.0, metric_name(metric))
+
+
 def _plain(text: str) -> str:
     """Text that matplotlib shall not read as a formula."""
     return text.replace("$", r"\$")
@@ -118,16 +134,21 @@ def curves_figure(report: Report, metric: str, split: str = "test") -> Drawn:
     tasks = report.grid.tasks
     figure, axes = _panels(len(tasks))
     names = report.grid.algorithms
+    scale, label = _scale(metric)
     for panel, task in zip(axes, tasks, strict=True):
+        diverged = 0
         for curve in report.curves:
             if (curve.task, curve.metric, curve.split) == (task, metric, split):
+                diverged += curve.diverged
                 look = _look(names, curve.algorithm)
-                panel.plot(curve.rounds, curve.middle, linewidth=1.6, label=_plain(curve.algorithm), **look)  # type: ignore[arg-type]
-                panel.fill_between(curve.rounds, curve.low, curve.high, color=look["color"], alpha=0.13, linewidth=0)
-        panel.set_title(_plain(task), fontsize=10)
+                panel.plot(curve.rounds, scale * curve.middle, linewidth=1.6, label=_plain(curve.algorithm), **look)  # type: ignore[arg-type]
+                band = (scale * curve.low, scale * curve.high)
+                alpha = 0.13 if len(names) <= _FEW else 0.06
+                panel.fill_between(curve.rounds, *band, color=look["color"], alpha=alpha, linewidth=0)
+        panel.set_title(_plain(task) + (f" ({counted(diverged, 'run')} diverged)" if diverged else ""), fontsize=10)
         panel.set_xlabel("round")
         panel.spines[["top", "right"]].set_visible(False)
-    axes[0].set_ylabel(f"{metric_name(metric)} on {split} data")
+    axes[0].set_ylabel(f"{label}, on {split} data")
     _legend(figure, axes)
     return figure, axes
 
@@ -136,24 +157,28 @@ def site_curves_figure(report: Report, task: str, metric: str) -> Drawn:
     """One panel a site: every method's test score by round, median over runs."""
     sites = report.grid.sites(task)
     figure, axes = _panels(len(sites), width=3.0, height=2.4)
+    scale, label = _scale(metric)
     for row, (panel, site) in enumerate(zip(axes, sites, strict=True)):
         for curve in report.curves:
             if (curve.task, curve.metric, curve.split) == (task, metric, "test"):
                 look = _look(report.grid.algorithms, curve.algorithm)
-                panel.plot(curve.rounds, curve.sites[row], linewidth=1.4, label=_plain(curve.algorithm), **look)  # type: ignore[arg-type]
+                panel.plot(curve.rounds, scale * curve.sites[row], linewidth=1.4, label=_plain(curve.algorithm), **look)  # type: ignore[arg-type]
         panel.set_title(_plain(site), fontsize=9)
         panel.spines[["top", "right"]].set_visible(False)
-    figure.supxlabel("round")
-    figure.supylabel(f"{metric_name(metric)} on test data")
+    _say_below(figure, "round")
+    figure.supylabel(f"{label}, on test data", fontsize=10)
     _legend(figure, axes)
     return figure, axes
 
 
 def _legend(figure: Figure, axes: list[Axes]) -> None:
     shown = {label: line for panel in axes for line, label in zip(*panel.get_legend_handles_labels(), strict=True)}
-    figure.legend(
-        shown.values(), shown.keys(), loc="outside upper center", ncols=min(6, len(shown)), frameon=False, fontsize=9
-    )
+    few = len(shown) <= _FEW
+    place: Literal["outside upper center", "outside right center"]
+    place = "outside upper center" if few else "outside right center"
+    if not few:
+        figure.set_figheight(max(figure.get_figheight(), 0.21 * len(shown) + 0.3))
+    figure.legend(shown.values(), shown.keys(), loc=place, ncols=len(shown) if few else 1, frameon=False, fontsize=9)
 
 
 def gains_figure(report: Report, algorithm: str, metric: str) -> Drawn:
@@ -165,17 +190,20 @@ def gains_figure(report: Report, algorithm: str, metric: str) -> Drawn:
     ]
     most = max(min(len(table.rows), 40) for table in tables)
     figure, axes = _panels(len(tables), height=0.24 * most + 1.3)
-    scale = 100.0 if metric in ("f1", "accuracy") else 1.0
+    scale = _scale(metric)[0]
     for panel, table in zip(axes, tables, strict=True):
         rows = table.rows[:40]
         for position, row in enumerate(rows):
             found = row.to_local
             if found is None or not math.isfinite(found.value):
                 continue
-            colour = COLOURS[5] if found.value < 0 else COLOURS[2]
+            marker, colour = ("v", COLOURS[5]) if found.value < 0 else ("^", COLOURS[2])
+            if found.value == 0:
+                marker, colour = "o", "0.4"
+            face = "white" if found.verdict == "unclear" else colour
             if math.isfinite(found.high - found.low):
                 panel.plot([scale * found.low, scale * found.high], [position, position], color=colour, linewidth=1.5)
-            panel.plot(scale * found.value, position, "v" if found.value < 0 else "^", color=colour)
+            panel.plot(scale * found.value, position, marker, color=colour, markerfacecolor=face)
         panel.axvline(0, color="0.4", linewidth=1)
         panel.set_yticks(range(len(rows)), [_plain(row.site) for row in rows], fontsize=8)
         panel.set_ylim(len(rows) - 0.5, -0.5)
@@ -184,9 +212,8 @@ def gains_figure(report: Report, algorithm: str, metric: str) -> Drawn:
         panel.spines[["top", "right"]].set_visible(False)
     unit = " points" if scale == 100.0 else ""
     better = "lower loss" if metric in LOWER_IS_BETTER else metric_name(metric)
-    figure.supxlabel(
-        f"gain of {_plain(algorithm)} on {_plain(str(report.choices.baseline_local))}: {better}{unit}", fontsize=10
-    )
+    told = f"gain of {algorithm} on {report.choices.baseline_local}: {better}{unit}; hollow marks may be chance"
+    _say_below(figure, told)
     return figure, axes
 
 
@@ -197,7 +224,7 @@ def sensitivity_figure(report: Report) -> Drawn:
         result = report.grid.results(own.task, own.algorithm)[min(own.runs)]
         if result.cut is not None:
             draw_profile(panel, result.cut, _finite(result.layers.get("profiles", {})))
-        panel.set_title(f"{_plain(own.task)}: {panel.get_title()}", fontsize=9)
+        panel.set_title(f"{_plain(own.task)}\n{panel.get_title()}", fontsize=10)
     return figure, axes
 
 
@@ -241,5 +268,13 @@ def critical_difference_figure(ranking: Ranking) -> Drawn:
             [mean[member], mean[member], edge], [0, y, y], color=_look(list(names), names[member])["color"], linewidth=1
         )
         label = f"{_plain(names[member])}  {mean[member]:.2f}"
-        axes.text(edge + (-0.06 if left else 0.06), y, label, ha="right" if left else "left", va="center", fontsize=9)
+        axes.annotate(
+            label,
+            (edge, y),
+            xytext=(-4 if left else 4, 0),
+            textcoords="offset points",
+            ha="right" if left else "left",
+            va="center",
+            fontsize=9,
+        )
     return figure, [axes]

@@ -7,11 +7,13 @@ import math
 from typing import Any
 
 from playerfl.report.curves import Curve, thinned
-from playerfl.report.formats import in_percent, metric_name
+from playerfl.report.formats import SMALLEST_P, in_percent, metric_name
 from playerfl.report.ranking import Ranking
 from playerfl.report.report import Report
-from playerfl.report.sites import ENOUGH_RUNS, Difference, SiteTable
+from playerfl.report.sites import LEVEL, Difference, SiteTable, runs_needed
+from playerfl.report.statistics import ENOUGH_RUNS
 from playerfl.report.what_if import BYTES_PER_PARAMETER, Measured
+from playerfl.report.wording import left_out
 
 # Numbers that all curves together may be; each takes some seven bytes.
 _MOST_POINTS = 250_000
@@ -31,6 +33,8 @@ def payload(report: Report) -> dict[str, Any]:
         "local": report.choices.baseline_local,
         "global": report.choices.baseline_global,
         "enoughRuns": ENOUGH_RUNS,
+        "level": LEVEL,
+        "smallestP": SMALLEST_P,
         "sites": {task: grid.sites(task) for task in grid.tasks},
         "gains": gains,
         "curves": _curves(report),
@@ -42,14 +46,15 @@ def payload(report: Report) -> dict[str, Any]:
 def _gains(report: Report, table: SiteTable) -> dict[str, Any]:
     names = {site: i for i, site in enumerate(report.grid.sites(table.task))}
 
-    def three(found: Difference | None) -> list[float]:
-        return [math.nan] * 3 if found is None else [_short(x) for x in (found.value, found.low, found.high)]
+    def four(found: Difference | None) -> list[float]:
+        return [math.nan] * 4 if found is None else [_short(x) for x in (found.value, found.low, found.high, found.p)]
 
     first = table.rows[0]
     return {
         "runs": [0 if found is None else found.runs for found in (first.to_local, first.to_global)],
+        "needed": runs_needed(len(table.rows)),
         "rows": [
-            [names[row.site], row.examples, _short(row.score), *three(row.to_local), *three(row.to_global)]
+            [names[row.site], row.examples, _short(row.score), *four(row.to_local), *four(row.to_global)]
             for row in table.rows
         ],
     }
@@ -75,6 +80,7 @@ def _curve(curve: Curve, runs: int, points: int) -> dict[str, Any]:
         "h": [_short(float(x)) for x in curve.high[kept]],
         "t": curve.tuned,
         "n": runs,
+        "d": curve.diverged,
     }
     if curve.split == "test":
         written |= {"sr": rounds, "s": [[_short(float(x)) for x in row[kept]] for row in curve.sites]}
@@ -91,7 +97,7 @@ def _ranking(ranking: Ranking) -> dict[str, Any]:
         "mean": ranking.mean_ranks.tolist(),
         "cd": ranking.critical_difference,
         "cliques": ranking.cliques,
-        "leftOut": ranking.left_out,
+        "leftOut": left_out(ranking),
         "remark": ranking.remark,
         "friedman": test
         and {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import numpy as np
@@ -33,7 +34,9 @@ class Ranking:
     ranks: Array
     """Blocks × algorithms."""
     left_out: tuple[str, ...]
-    """Algorithms or blocks without a full row or column of results."""
+    """Algorithms that lack too many blocks to be ranked."""
+    blocks_left_out: tuple[str, ...]
+    """Blocks in which one of the ranked algorithms has no result."""
     friedman: Friedman | None
     critical_difference: float | None
     cliques: tuple[tuple[int, ...], ...]
@@ -50,14 +53,14 @@ class Ranking:
         return np.asarray(self.ranks.mean(axis=0))
 
 
-def rankings(table: Table) -> list[Ranking]:
-    """Over tasks where there are several, and over the runs of each task."""
+def rankings(table: Table, keep: Collection[str] = ()) -> list[Ranking]:
+    """Over tasks where there are several, and over the runs of each task; `keep` are algorithms never left out."""
     found = []
     values = np.array(
         [[_value(table, name, task) for name in table.ranked] for task in table.tasks], dtype=np.float64
     ).reshape(len(table.tasks), len(table.ranked))
     if len(table.tasks) > 1:
-        found.append(rank(values, table.ranked, table.tasks, table.name, "tasks", table.lower_is_better))
+        found.append(rank(values, table.ranked, table.tasks, table.name, "tasks", table.lower_is_better, keep))
     for task in table.tasks:
         cells = {name: table.cells[name, task] for name in table.ranked if (name, task) in table.cells}
         seeds = sorted({seed for cell in cells.values() for seed in cell.seeds})
@@ -65,7 +68,7 @@ def rankings(table: Table) -> list[Ranking]:
         for column, cell in enumerate(cells.values()):
             scores[[seeds.index(seed) for seed in cell.seeds], column] = cell.per_run
         blocks = [f"seed {seed}" for seed in seeds]
-        found.append(rank(scores, tuple(cells), blocks, table.name, task, table.lower_is_better))
+        found.append(rank(scores, tuple(cells), blocks, table.name, task, table.lower_is_better, keep))
     return [ranking for ranking in found if len(ranking.algorithms) > 1]
 
 
@@ -81,32 +84,34 @@ def rank(
     table: str,
     over: str,
     lower_is_better: bool,
+    keep: Collection[str] = (),
 ) -> Ranking:
     """Ranks and tests of blocks × algorithms; NaN is a cell that is missing."""
-    rows, columns = complete_part(values)
+    rows, columns = complete_part(values, [i for i, name in enumerate(algorithms) if name in keep])
     scores = values[np.ix_(rows, columns)]
     names = tuple(algorithms[i] for i in columns)
     kept = tuple(blocks[i] for i in rows)
-    gone = [name for i, name in enumerate(algorithms) if i not in columns]
-    gone += [name for i, name in enumerate(blocks) if i not in rows]
+    gone = tuple(name for i, name in enumerate(algorithms) if i not in columns)
+    blocks_gone = tuple(name for i, name in enumerate(blocks) if i not in rows)
     positions = ranks(scores, lower_is_better=lower_is_better)
     count, k = scores.shape
     if count < 2 or k < 2:
         remark = "one block only: ranks are shown, but nothing can be said about chance" if count == 1 else "no blocks"
-        return Ranking(table, over, names, kept, positions, tuple(gone), *_NO_TESTS, remark)
+        return Ranking(table, over, names, kept, positions, gone, blocks_gone, *_NO_TESTS, remark)
     mean = positions.mean(axis=0)
     found = friedman(scores) if k > 2 else None
     difference = critical_difference(k, count)
     raw, holm = wilcoxon_holm(scores)
     sign = -1.0 if lower_is_better else 1.0
-    effect = np.array([[sign * rank_biserial(scores[:, i], scores[:, j]) for j in range(k)] for i in range(k)])
+    effect = sign * rank_biserial(scores.T[:, None], scores.T[None, :])
     return Ranking(
         table,
         over,
         names,
         kept,
         positions,
-        tuple(gone),
+        gone,
+        blocks_gone,
         found,
         difference,
         tuple(cliques(mean, difference)),
@@ -114,17 +119,21 @@ def rank(
         raw,
         holm,
         effect,
-        _limits(count, k),
+        _limits(count, k, found),
     )
 
 
 _NO_TESTS = (None, None, (), None, None, None, None)
 
 
-def _limits(blocks: int, treatments: int) -> str:
+def _limits(blocks: int, treatments: int, test: Friedman | None) -> str:
     pairs = treatments * (treatments - 1) // 2
     smallest = min(1.0, smallest_wilcoxon_p(blocks) * pairs)
     said = "" if treatments > 2 else "Friedman's test needs three algorithms. "
+    if test is not None and np.isnan(test.f):
+        said += (
+            f"All {blocks} blocks give the same order, so Iman and Davenport's F has no finite value: not computable. "
+        )
     if smallest > 0.05:
         said += (
             f"With {blocks} blocks and {pairs} pairs Holm's correction cannot give a p-value below "
@@ -133,20 +142,22 @@ def _limits(blocks: int, treatments: int) -> str:
     return said.strip()
 
 
-def complete_part(values: Array) -> tuple[list[int], list[int]]:
-    """Rows and columns without a missing cell, found by leaving out the emptiest row or column first.
+def complete_part(values: Array, keep: Collection[int] = ()) -> tuple[list[int], list[int]]:
+    """Blocks (rows) and algorithms (columns) without a missing cell.
 
+    Blocks are left out before algorithms: only an algorithm that lacks more than half of the blocks goes first, and,
+    should no two blocks remain, the one that lacks most. Columns in `keep` never go.
+
+    >>> complete_part(np.array([[1.0, 2.0, np.nan], [3.0, 4.0, 8.0], [5.0, 6.0, 7.0]]))
+    ([1, 2], [0, 1, 2])
     >>> complete_part(np.array([[1.0, 2.0, np.nan], [3.0, 4.0, np.nan], [5.0, 6.0, 7.0]]))
     ([0, 1, 2], [0, 1])
     """
-    rows, columns = list(range(values.shape[0])), list(range(values.shape[1]))
-    while rows and columns:
-        empty = np.isnan(values[np.ix_(rows, columns)])
-        if not empty.any():
-            break
-        by_row, by_column = empty.mean(axis=1), empty.mean(axis=0)
-        if by_row.max() > by_column.max():
-            rows.pop(int(by_row.argmax()))
-        else:
-            columns.pop(int(by_column.argmax()))
-    return rows, columns
+    empty = np.isnan(values)
+    columns = [i for i in range(values.shape[1]) if i in keep or 2 * empty[:, i].sum() <= len(empty)]
+    while True:
+        rows = np.flatnonzero(~empty[:, columns].any(axis=1)).tolist()
+        spare = [i for i in columns if i not in keep and empty[:, i].any()]
+        if len(rows) > 1 or not spare:
+            return rows, columns
+        columns.remove(max(spare, key=lambda i: (empty[:, i].sum(), i)))

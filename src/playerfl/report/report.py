@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
+
+import numpy as np
 
 from playerfl.errors import ConfigError, one_of
 from playerfl.report.collected import Collected, Gap
 from playerfl.report.cost import Cost, costs
 from playerfl.report.curves import Curve, curves
+from playerfl.report.formats import listed
 from playerfl.report.grid import Grid, arrange
 from playerfl.report.paper_arithmetic import Recomputed, recomputed
 from playerfl.report.ranking import Ranking, rankings
@@ -28,6 +31,8 @@ class Report:
     """The one that is shown first."""
     missing: tuple[Gap, ...]
     failed: tuple[Gap, ...]
+    tuning_runs: int
+    """Finished runs that chose learning rates and are not reported."""
     notes: tuple[str, ...]
 
     @cached_property
@@ -41,7 +46,8 @@ class Report:
     @cached_property
     def rankings(self) -> dict[str, list[Ranking]]:
         """By table."""
-        return {table.name: rankings(table) for table in self.tables}
+        keep = {self.subject, *self.choices.baselines}
+        return {table.name: rankings(table, keep) for table in self.tables}
 
     @cached_property
     def sites(self) -> list[SiteTable]:
@@ -63,8 +69,8 @@ class Report:
     def measured(self) -> list[Measured]:
         return measured(self.grid)
 
-    @cached_property
-    def recomputed(self) -> list[Recomputed]:
+    @property
+    def recomputed(self) -> tuple[Recomputed, ...]:
         """The paper's own tables."""
         return recomputed()
 
@@ -73,7 +79,7 @@ class Report:
         """The algorithm the summary speaks of: PLayer-FL, or else the first that is no baseline."""
         own = [name for name in self.grid.algorithms if name not in self.choices.baselines]
         own.sort(key=lambda name: self.grid.plain_name(name) != "player_fl")
-        return (own or list(reversed(self.grid.algorithms)))[0]
+        return next(iter(own or reversed(self.grid.algorithms)), "")
 
 
 def build_report(
@@ -85,44 +91,92 @@ def build_report(
     client_average: Literal["samples", "uniform"] = "samples",
     per_run: bool = False,
 ) -> Report:
-    """A report on these runs. Baselines are named as algorithms are; where not given, `local` and `fedavg`."""
-    if not collected.results:
-        reasons = "; ".join(
-            f"{gap.algorithm} on {gap.task}: {gap.reason}" for gap in (*collected.missing, *collected.failed)
-        )
-        raise ConfigError(f"no run has finished yet, so there is nothing to report ({reasons})")
+    """A report on these runs. Baselines are named as algorithms are; where not given, `local` and `fedavg`.
+
+    Where nothing has finished yet, the report says what is missing.
+    """
     grid = arrange(collected.results)
-    metrics = grid.metrics
-    if metric is not None and metric not in metrics:
-        raise ConfigError(one_of(metric, metrics, "metric"))
-    choices = Choices(
-        baseline_local=_baseline(grid, baseline_local, "local"),
-        baseline_global=_baseline(grid, baseline_global, "fedavg"),
-        client_average=client_average,
-        per_run=per_run,
-    )
-    if choices.baseline_local is not None and choices.baseline_local == choices.baseline_global:
-        raise ConfigError(f"the two baselines must be different algorithms, not both {choices.baseline_local!r}")
-    return Report(
+    if metric is not None and grid.runs and metric not in grid.metrics:
+        raise ConfigError(one_of(metric, grid.metrics, "metric"))
+    local, global_ = _baseline(grid, baseline_local, "local"), _baseline(grid, baseline_global, "fedavg")
+    choices = Choices(local, global_, client_average=client_average, per_run=per_run)
+    if local is not None and local == global_:
+        raise ConfigError(f"the two baselines must be different algorithms, not both {local!r}")
+    made = Report(
         grid=grid,
         choices=choices,
-        metric=metric or metrics[0],
+        metric=metric or next(iter(grid.metrics), "f1"),
         missing=tuple(collected.missing),
         failed=tuple(collected.failed),
-        notes=(*grid.notes, *_diverged(grid), *_lacking(choices), *_data_notes(grid)),
+        tuning_runs=collected.tuning_runs,
+        notes=(),
     )
+    notes = (
+        *grid.notes,
+        *_diverged(grid),
+        *_alike(grid),
+        *(_lacking(choices) if grid.runs else ()),
+        *_variants(made, baseline_local, baseline_global),
+        *_data_notes(grid),
+    )
+    return replace(made, notes=notes)
 
 
 def _baseline(grid: Grid, wanted: str | None, usual: str) -> str | None:
-    """The label that is meant: an exact one, or the first variant of a named algorithm."""
+    """The label that is meant: an exact one, or the variant of the named algorithm with most runs."""
     name = wanted or usual
-    for label in grid.algorithms:
-        if name in (label, grid.plain_name(label)):
-            return label
-    if wanted is not None:
+    if name in grid.algorithms or not grid.runs:
+        return name if grid.runs else None
+    variants = _variants_of(grid, name)
+    if wanted is not None and len(variants) != 1:
+        if variants:
+            raise ConfigError(f"{wanted!r} is any of several here; name one of {', '.join(map(repr, variants))}")
         known = {*grid.algorithms, *(grid.plain_name(label) for label in grid.algorithms)}
         raise ConfigError(one_of(wanted, known, "baseline"))
-    return None
+    return max(variants, key=lambda label: sum(run.algorithm == label for run in grid.runs), default=None)
+
+
+def _variants_of(grid: Grid, name: str) -> list[str]:
+    return [label for label in grid.algorithms if grid.plain_name(label) == name]
+
+
+def _variants(report: Report, *named: str | None) -> list[str]:
+    """Where an algorithm ran with several settings, which of them was taken."""
+    found = []
+    choices = (report.choices.baseline_local, report.choices.baseline_global, report.subject)
+    for label, given, what, how in zip(
+        choices,
+        (*named, None),
+        ("training alone", "plain averaging", "what the summary speaks of"),
+        ("; --baseline-local names another", "; --baseline-global names another", ""),
+        strict=True,
+    ):
+        others = (
+            [] if not label else [o for o in _variants_of(report.grid, report.grid.plain_name(label)) if o != label]
+        )
+        if others and given is None:
+            found.append(f"{label} stands for {what}, and not {' or '.join(others)}{how}")
+    return found
+
+
+def _alike(grid: Grid) -> list[str]:
+    """Methods that come to the same thing on a task: ranks and tests count them as if they were several."""
+    found: dict[tuple[str, ...], list[str]] = {}
+    for task in grid.tasks:
+        groups: dict[bytes, list[str]] = {}
+        for algorithm in grid.algorithms:
+            if seeds := sorted(grid.results(task, algorithm)):
+                scores = np.stack([grid.scores(task, algorithm, metric) for metric in grid.metrics])
+                if np.isfinite(scores).any():
+                    groups.setdefault(np.array(seeds).tobytes() + scores.tobytes(), []).append(algorithm)
+        for group in groups.values():
+            if len(group) > 1:
+                found.setdefault(tuple(group), []).append(task)
+    return [
+        f"{listed(group)} give identical numbers on {listed(tasks)}: there they are one method under "
+        f"{len(group)} names. Each of them is ranked, which pushes back the ranks of those behind them"
+        for group, tasks in found.items()
+    ]
 
 
 def _diverged(grid: Grid) -> list[str]:

@@ -9,13 +9,11 @@ import numpy as np
 
 from playerfl.report.comparison import gain
 from playerfl.report.grid import Grid
-from playerfl.report.statistics import bootstrap_interval, median
+from playerfl.report.statistics import bootstrap_interval, differences, holm, median, smallest_wilcoxon_p, wilcoxon
 from playerfl.report.tables import Choices
 
 Verdict = Literal["gains", "loses", "unclear"]
-
-# With fewer runs even differences that all have one sign are no rarity: 2 · 0.5⁵ > 5 %.
-ENOUGH_RUNS = 6
+LEVEL = 0.05
 
 
 @dataclass(frozen=True)
@@ -26,13 +24,15 @@ class Difference:
     low: float
     high: float
     runs: int
+    p: float
+    """Wilcoxon's, over seeds; Holm's correction over the sites of the table, since each of them is looked at."""
 
     @property
     def verdict(self) -> Verdict:
-        """Clear only where the interval leaves 0 out and stands on enough runs."""
-        if self.runs < ENOUGH_RUNS or not (self.low > 0 or self.high < 0):
+        """Clear only where chance over seeds would rarely give this at any site."""
+        if self.p >= LEVEL or self.value == 0:
             return "unclear"
-        return "gains" if self.low > 0 else "loses"
+        return "gains" if self.value > 0 else "loses"
 
 
 @dataclass(frozen=True)
@@ -109,6 +109,18 @@ def _differences(
         # Where both diverged neither is better.
         gains = np.where(own == other, 0.0, gain(metric, own, other))
     low, high = bootstrap_interval(median, gains)
+    zero = np.zeros_like(gains)
+    p = holm(wilcoxon(differences(gains, zero)))
     return [
-        Difference(float(value), float(low[i]), float(high[i]), len(seeds)) for i, value in enumerate(median(gains))
+        Difference(float(value), float(low[i]), float(high[i]), len(seeds), float(p[i]))
+        for i, value in enumerate(median(gains))
     ]
+
+
+def runs_needed(sites: int) -> int:
+    """How many runs it takes before Holm's correction can leave any of so many sites below 5 %.
+
+    >>> runs_needed(1), runs_needed(4), runs_needed(300)
+    (6, 8, 14)
+    """
+    return next(runs for runs in range(1, 100) if sites * smallest_wilcoxon_p(runs) < LEVEL)

@@ -6,9 +6,9 @@ by diverging. docs/report.md gives every formula with its source.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import combinations
+from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,10 @@ Array = NDArray[np.float64]
 
 RESAMPLES = 1000
 _SEED = 20240
+
+# With fewer runs a 95 % interval of a median is just their range: even differences that all have one sign are then no
+# rarity (2 · 0.5⁵ > 5 %).
+ENOUGH_RUNS = 6
 
 # Elements that one bootstrap may hold at once: 160 MB of float64.
 _AT_ONCE = 20_000_000
@@ -65,11 +69,11 @@ def resampled(statistic: Callable[[Array], Array], runs: Array, *, resamples: in
 def percentile_interval(values: Array, *, level: float = 0.95) -> tuple[Array, Array]:
     """What the middle 95 % of the resamples (the last axis) lie between."""
     tail = 50 * (1 - level)
-    low, high = _percentiles(values, (tail, 100 - tail))
+    low, high = percentiles(values, (tail, 100 - tail))
     return low, high
 
 
-def _percentiles(values: Array, points: tuple[float, float]) -> Array:
+def percentiles(values: Array, points: Sequence[float]) -> Array:
     """Percentiles over the last axis; between two infinities lies infinity, not NaN."""
     huge = np.finfo(np.float64).max / 4
     found = np.percentile(np.clip(values, -huge, huge), points, axis=-1)
@@ -102,6 +106,7 @@ class Friedman:
     p: float
     f: float
     f_p: float
+    """NaN where every block gives the same order: F would be infinite, however few the blocks."""
     kendall_w: float
     """Agreement of the blocks on the order of treatments, 0 to 1: the effect size of this test."""
 
@@ -130,7 +135,7 @@ def friedman(scores: Array) -> Friedman:
         return Friedman(treatments, blocks, 0.0, 1.0, 0.0, 1.0, 0.0)
     chi2, p = (float(number) for number in friedmanchisquare(*scores.T))
     most = blocks * (treatments - 1)
-    f = (blocks - 1) * chi2 / (most - chi2) if most - chi2 > 1e-12 * most else np.inf
+    f = (blocks - 1) * chi2 / (most - chi2) if most - chi2 > 1e-12 * most else np.nan
     f_p = float(f_distribution.sf(f, treatments - 1, (treatments - 1) * (blocks - 1)))
     return Friedman(treatments, blocks, chi2, p, float(f), f_p, chi2 / most)
 
@@ -141,10 +146,19 @@ def critical_difference(treatments: int, blocks: int, level: float = 0.95) -> fl
     >>> round(critical_difference(12, 7), 2)
     6.3
     """
+    return float(_studentised(treatments, level) / np.sqrt(2) * _rank_error(treatments, blocks))
+
+
+@cache
+def _studentised(treatments: int, level: float) -> float:
     from scipy.stats import studentized_range
 
-    q = float(studentized_range.ppf(level, treatments, np.inf)) / np.sqrt(2)
-    return float(q * np.sqrt(treatments * (treatments + 1) / (6 * blocks)))
+    return float(studentized_range.ppf(level, treatments, np.inf))
+
+
+def _rank_error(treatments: int, blocks: int) -> float:
+    """√(k(k+1) / 6N): the standard error of a difference of mean ranks."""
+    return float(np.sqrt(treatments * (treatments + 1) / (6 * blocks)))
 
 
 def nemenyi(mean_ranks: Array, blocks: int) -> Array:
@@ -157,8 +171,10 @@ def nemenyi(mean_ranks: Array, blocks: int) -> Array:
 
     treatments = len(mean_ranks)
     distances = np.abs(mean_ranks[:, None] - mean_ranks[None, :])
-    scale = np.sqrt(treatments * (treatments + 1) / (6 * blocks))
-    found = np.asarray(studentized_range.sf(np.sqrt(2) * distances / scale, treatments, np.inf))
+    # The tail is integrated anew for every distance, so each is asked for once.
+    different, places = np.unique(distances, return_inverse=True)
+    tails = studentized_range.sf(np.sqrt(2) * different / _rank_error(treatments, blocks), treatments, np.inf)
+    found = np.asarray(tails)[places].reshape(distances.shape)
     return np.where(distances == 0, 1.0, np.clip(found, 0, 1))
 
 
@@ -168,16 +184,15 @@ def wilcoxon_holm(scores: Array) -> tuple[Array, Array]:
     Blocks in which a pair ties are left out; a pair that ties everywhere has p = 1.
     """
     count = scores.shape[1]
-    pairs = list(combinations(range(count), 2))
-    single = wilcoxon(np.array([_differences(scores[:, i], scores[:, j]) for i, j in pairs]))
+    first, second = np.triu_indices(count, 1)
+    single = wilcoxon(differences(scores.T[first], scores.T[second]))
     raw, corrected = np.ones((count, count)), np.ones((count, count))
     for values, matrix in ((single, raw), (holm(single), corrected)):
-        for (i, j), value in zip(pairs, values, strict=True):
-            matrix[i, j] = matrix[j, i] = value
+        matrix[first, second] = matrix[second, first] = values
     return raw, corrected
 
 
-def wilcoxon(differences: Array) -> Array:
+def wilcoxon(rows: Array) -> Array:
     """Wilcoxon's two-sided signed-rank p-value of each row of differences.
 
     As scipy does it for one row: exact without ties; with ties or zeros exact over all signs up to 13 blocks, beyond
@@ -189,34 +204,39 @@ def wilcoxon(differences: Array) -> Array:
     """
     from scipy import stats
 
-    blocks = differences.shape[1]
-    sizes = np.sort(np.abs(differences), axis=1)
+    blocks = rows.shape[1]
+    sizes = np.sort(np.abs(rows), axis=1)
     tied = np.any(sizes == 0, axis=1) | np.any(sizes[:, 1:] == sizes[:, :-1], axis=1)
-    found = np.ones(len(differences))
+    found = np.ones(len(rows))
     by_signs = tied & (blocks <= 13)
-    moves = np.any(differences != 0, axis=1)
     if (plain := ~tied).any():
-        found[plain] = stats.wilcoxon(differences[plain], axis=-1).pvalue
-    if (rough := tied & ~by_signs & moves).any():
-        found[rough] = [stats.wilcoxon(row).pvalue for row in differences[rough]]
+        found[plain] = stats.wilcoxon(rows[plain], axis=-1).pvalue
+    if (rough := tied & ~by_signs & np.any(rows != 0, axis=1)).any():
+        found[rough] = stats.wilcoxon(rows[rough], axis=-1, method="asymptotic").pvalue
     if by_signs.any():
-        found[by_signs] = _over_all_signs(differences[by_signs])
+        found[by_signs] = _over_all_signs(rows[by_signs])
     return found
 
 
-def _over_all_signs(differences: Array) -> Array:
+def _over_all_signs(rows: Array) -> Array:
     """Exact: how many of all 2ⁿ choices of signs give a rank sum at least as far out."""
-    from scipy.stats import rankdata
-
-    blocks = differences.shape[1]
-    is_zero = differences == 0
-    weights = rankdata(np.where(is_zero, np.nan, np.abs(differences)), axis=1, nan_policy="omit")
-    weights = np.where(is_zero, 0.0, weights)
-    seen = np.sum(weights * (differences > 0), axis=1)
+    blocks = rows.shape[1]
+    weights = _weights(rows)
+    seen = np.sum(weights * (rows > 0), axis=1)
     signs = (np.arange(2**blocks)[:, None] >> np.arange(blocks)) & 1
     sums = signs.astype(np.float64) @ weights.T
     ends = np.minimum(np.mean(sums >= seen, axis=0), np.mean(sums <= seen, axis=0))
     return np.asarray(np.minimum(1.0, 2 * ends))
+
+
+def _weights(rows: Array) -> Array:
+    """Ranks of the sizes in each row (the last axis), zeros left out and given no weight."""
+    from scipy.stats import rankdata
+
+    is_zero = rows == 0
+    # Zeros are the smallest, so without them every other rank is less by their number.
+    ranked = rankdata(np.abs(rows), axis=-1) - np.sum(is_zero, axis=-1, keepdims=True)
+    return np.where(is_zero, 0.0, ranked)
 
 
 def holm(p_values: Array) -> Array:
@@ -232,20 +252,17 @@ def holm(p_values: Array) -> Array:
     return found
 
 
-def rank_biserial(first: Array, second: Array) -> float:
-    """The effect size that goes with Wilcoxon's test: (W⁺ − W⁻) / (W⁺ + W⁻), 1 where `first` is always larger.
+def rank_biserial(first: Array, second: Array) -> Array:
+    """The effect size that goes with Wilcoxon's test, over the last axis: (W⁺ − W⁻) / (W⁺ + W⁻).
 
-    >>> rank_biserial(np.array([3.0, 2.0, 1.0]), np.array([1.0, 1.0, 4.0]))    # differences 2, 1, -3
+    1 where `first` is always larger.
+
+    >>> float(rank_biserial(np.array([3.0, 2.0, 1.0]), np.array([1.0, 1.0, 4.0])))    # differences 2, 1, -3
     0.0
     """
-    from scipy.stats import rankdata
-
-    differences = _differences(first, second)
-    differences = differences[differences != 0]
-    if not len(differences):
-        return 0.0
-    weights = rankdata(np.abs(differences))
-    return float(np.sum(np.sign(differences) * weights) / np.sum(weights))
+    rows = differences(first, second)
+    weights = _weights(rows)
+    return np.asarray(np.sum(np.sign(rows) * weights, axis=-1) / np.maximum(np.sum(weights, axis=-1), 1.0))
 
 
 def smallest_wilcoxon_p(blocks: int) -> float:
@@ -257,14 +274,21 @@ def smallest_wilcoxon_p(blocks: int) -> float:
     return min(1.0, 2.0 ** (1 - blocks))
 
 
-def _differences(first: Array, second: Array) -> Array:
-    """first - second, where two infinite scores (both diverged) are equal."""
-    equal = first == second
-    with np.errstate(invalid="ignore"):
-        found = np.where(equal, 0.0, first - second)
-    # scipy leaves infinities out; larger than all others is what they mean.
-    largest = np.max(np.abs(found[np.isfinite(found)]), initial=1.0)
+def differences(first: Array, second: Array) -> Array:
+    """first - second for ranking, where two infinite scores (both diverged) are equal.
+
+    An infinite difference becomes a finite one larger than all others of its row, which is what it means: scipy would
+    leave it out.
+    """
+    found = apart(first, second)
+    largest = np.max(np.abs(found), axis=-1, keepdims=True, initial=1.0, where=np.isfinite(found))
     return np.where(np.isinf(found), np.sign(found) * 2 * largest, found)
+
+
+def apart(first: Array, second: Array) -> Array:
+    """first - second, where equal infinities are no distance apart."""
+    with np.errstate(invalid="ignore"):
+        return np.where(first == second, 0.0, first - second)
 
 
 def cliques(mean_ranks: Array, difference: float) -> list[tuple[int, ...]]:

@@ -6,10 +6,10 @@ import math
 from collections import Counter
 from dataclasses import dataclass
 
-from playerfl.report.formats import counted, interval, metric_name, p_value, with_unit
+from playerfl.report.formats import counted, interval_name, listed, metric_name, number, p_said, with_unit
 from playerfl.report.report import Report
-from playerfl.report.sites import ENOUGH_RUNS, SiteRow
-from playerfl.report.statistics import Friedman
+from playerfl.report.sites import SiteRow, SiteTable, runs_needed
+from playerfl.report.statistics import ENOUGH_RUNS
 from playerfl.report.tables import Table
 from playerfl.report.wording import table_ranking
 
@@ -31,6 +31,7 @@ def findings(report: Report) -> list[Finding]:
         Finding("Who gains and who loses?", tuple(_who(report))),
         Finding("Which layers travel?", tuple(_layers(report))),
         Finding("How sure is this?", tuple(_sure(report))),
+        Finding("What is missing?", tuple(_missing(report))),
     ]
     return [finding for finding in found if finding.sentences]
 
@@ -69,22 +70,23 @@ def _best_on(table: Table, task: str) -> str:
     if not best:
         return f"On {task} every method diverged."
     cell = cells[best[0]]
-    range_ = interval(cell, "score", table.metric)
     said = f"On {task}, {' and '.join(best)} has the best {name}: {with_unit(cell.value, table.metric)}"
     said = said.replace(" has ", " have ") if len(best) > 1 else said
-    said += f" (95 % interval {range_[1:-1].replace(', ', ' to ')})" if range_ else ""
+    if not math.isnan(cell.low):
+        low, high = (number(end, "score", table.metric) for end in (cell.low, cell.high))
+        said += f" ({interval_name(cell.runs)} {low} to {high})"
     ties = [label for label, other in cells.items() if other.tie]
     if ties:
-        said += f"; {_listed(ties)} {'is' if len(ties) == 1 else 'are'} within that interval"
+        said += f"; chance over seeds does not tell {listed(ties)} from it"
     return said + "."
 
 
 def _who(report: Report) -> list[str]:
-    choices, subject = report.choices, report.subject
-    if choices.baseline_local is None or subject == choices.baseline_local:
+    local, subject, grid = report.choices.baseline_local, report.subject, report.grid
+    if local is None:
         return []
     found = []
-    tables = [report.site_table(task, subject, report.metric) for task in report.grid.tasks]
+    tables = [report.site_table(task, subject, report.metric) for task in grid.tasks]
     everyone = [row for table in tables if table for row in table.rows if row.to_local]
     if len(tables) > 1 and everyone:
         better = sum(row.to_local is not None and row.to_local.value > 0 for row in everyone)
@@ -93,26 +95,40 @@ def _who(report: Report) -> list[str]:
             f"Of {counted(len(everyone), 'site')} on {len(tables)} tasks, {subject} leaves {better} better off than "
             f"training alone and {worse} worse off."
         )
-    for task, table in zip(report.grid.tasks, tables, strict=True):
-        if table is None or not table.rows or table.rows[0].to_local is None:
-            continue
-        gains = [row for row in table.rows if row.to_local and row.to_local.value > 0]
-        harmed = [row for row in table.rows if row.harmed]
-        surely = [row for row in harmed if row.to_local and row.to_local.verdict == "loses"]
-        name = _short_name(report.metric)
-        said = f"On {task}, {subject} gives {len(gains)} of {counted(len(table.rows), 'site')} a better {name} than "
-        said += "training alone"
-        if harmed:
-            said += f"; {_sites(harmed)} {'is' if len(harmed) == 1 else 'are'} worse off than alone"
-            if harmed[0].to_local and harmed[0].to_local.runs > 1:
-                said += f" ({len(surely)} of them beyond chance)" if surely else " (which may be chance)"
-        found.append(said + ".")
+    if len(tables) == 1:
+        # Whoever asks about harm asks about the method that would be chosen, too.
+        scores = next(t for t in report.tables if (t.kind, t.metric) == ("score", report.metric))
+        best = [name for (name, _), cell in scores.cells.items() if cell.best and name != subject]
+        tables += [report.site_table(grid.tasks[0], name, report.metric) for name in best[:1]]
+    found += [_gains_on(table) for table in tables if table and table.rows and table.rows[0].to_local]
     return found
+
+
+def _gains_on(table: SiteTable) -> str:
+    gains = [row for row in table.rows if row.to_local and row.to_local.value > 0]
+    harmed = [row for row in table.rows if row.harmed]
+    surely = [row for row in harmed if row.to_local and row.to_local.verdict == "loses"]
+    even = len(table.rows) - len(gains) - len(harmed)
+    said = f"On {table.task}, {table.algorithm} gives {len(gains)} of {counted(len(table.rows), 'site')} a better "
+    said += f"{_short_name(table.metric)} than training alone"
+    said += f" and {even} the same" if even else ""
+    if harmed:
+        said += f"; {_sites(harmed)} {'is' if len(harmed) == 1 else 'are'} worse off than alone"
+        said += f" ({_beyond_chance(harmed, surely)})"
+    return said + "."
+
+
+def _beyond_chance(harmed: list[SiteRow], surely: list[SiteRow]) -> str:
+    if not surely:
+        return "which may be chance"
+    if len(surely) == len(harmed):
+        return "beyond chance over seeds"
+    return f"{_sites(surely)} beyond chance over seeds, the rest may be chance"
 
 
 def _sites(rows: list[SiteRow]) -> str:
     named = [row.site for row in rows[:_NAMED_SITES]]
-    return _listed(named) if len(rows) <= _NAMED_SITES else f"{', '.join(named)} and {len(rows) - len(named)} more"
+    return listed(named) if len(rows) <= _NAMED_SITES else f"{', '.join(named)} and {len(rows) - len(named)} more"
 
 
 def _layers(report: Report) -> list[str]:
@@ -125,9 +141,9 @@ def _layers(report: Report) -> list[str]:
         share = sum(own.parameters[:cut]) / sum(own.parameters)
         stay = own.layers[cut:]
         said = (
-            f"On {own.task}, {own.algorithm} sends {_listed(own.layers[:cut])} ({100 * share:.0f} % of the parameters)"
+            f"On {own.task}, {own.algorithm} sends {listed(own.layers[:cut])} ({100 * share:.0f} % of the parameters)"
         )
-        said += f" and keeps {_listed(stay)} at each site" if stay else ", that is everything"
+        said += f" and keeps {listed(stay)} at each site" if stay else ", that is everything"
         said += f"; {runs} of {counted(total, 'run')} cut there" if total > 1 else ""
         if own.printed_cut is not None and own.printed_cut != cut:
             said += f". The paper cuts after {counted(own.printed_cut, 'layer')}"
@@ -140,45 +156,44 @@ def _sure(report: Report) -> list[str]:
     runs = [len(grid.results(task, name)) for task in grid.tasks for name in grid.algorithms]
     present = [count for count in runs if count]
     found = []
-    if max(present) == 1:
+    if present and max(present) == 1:
         found.append(
             "Each method ran once, so any difference may be chance. More seeds (playerfl run … --seed 1, 2, 3) "
             "into the same folder turn these numbers into intervals."
         )
-    else:
+    elif present:
         found.append(
-            "Intervals show how much a result moves from run to run, not how it would be with other sites or patients."
+            "Intervals and tests over seeds show how much a result moves from run to run on the same data, not how it "
+            "would be with other sites or patients."
         )
         if min(present) < ENOUGH_RUNS:
+            found.append(f"Some cells stand on {counted(min(present), 'run')} only: no interval, but the range seen.")
+        most = max((len(grid.sites(task)) for task in grid.tasks), default=1)
+        if report.choices.baseline_local and min(present) < runs_needed(most):
             found.append(
-                f"Some cells stand on {counted(min(present), 'run')} only: their intervals are little more than the "
-                "range seen, and no site is called a sure winner or loser."
+                f"Whether a single site gains or loses beyond chance takes {runs_needed(most)} runs or more with "
+                f"{counted(most, 'site')} (Holm’s correction)."
             )
     for ranking in report.rankings.get(report.metric, []):
         if ranking.friedman is None or (len(grid.tasks) > 1) != (ranking.over == "tasks"):
             continue
-        blocks = (
-            f"{len(ranking.blocks)} tasks"
-            if ranking.over == "tasks"
-            else f"the {len(ranking.blocks)} runs on {ranking.over}"
-        )
-        # Where all blocks agree Iman and Davenport's F is infinite, however few they are.
-        sure = max(ranking.friedman.p, ranking.friedman.f_p) < 0.05
+        over_tasks = ranking.over == "tasks"
+        blocks = f"{len(ranking.blocks)} tasks" if over_tasks else f"the {len(ranking.blocks)} runs on {ranking.over}"
+        test = ranking.friedman
+        # NaN, where F is not computable, leaves the decision to Friedman's own p.
+        sure = test.p < 0.05 and not test.f_p >= 0.05
         found.append(
             f"Over {blocks}, the {len(ranking.algorithms)} methods {'differ' if sure else 'cannot be told apart'} "
-            f"(Friedman p = {p_value(ranking.friedman.p)}{_iman_davenport(ranking.friedman)})."
-        )
-    if report.missing or report.failed:
-        found.append(
-            f"{counted(len(report.missing), 'run')} not finished and {counted(len(report.failed), 'run')} failed; "
-            "this report is about the others."
+            f"(Friedman {p_said(test.p)}, Iman-Davenport {p_said(test.f_p)})"
+            f"{'' if over_tasks else ', on this dataset only: its runs share the data'}."
         )
     return found
 
 
-def _iman_davenport(test: Friedman) -> str:
-    return "" if math.isinf(test.f) else f", Iman-Davenport p = {p_value(test.f_p)}"
-
-
-def _listed(names: list[str] | tuple[str, ...]) -> str:
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}" if names else "nothing"
+def _missing(report: Report) -> list[str]:
+    if not (report.missing or report.failed):
+        return []
+    rest = "this report is about the others." if report.grid.runs else "there is nothing to compare yet."
+    return [
+        f"{counted(len(report.missing), 'run')} not finished and {counted(len(report.failed), 'run')} failed; {rest}"
+    ]

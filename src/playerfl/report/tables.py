@@ -11,7 +11,7 @@ import numpy as np
 from playerfl import paper
 from playerfl.report.comparison import LOWER_IS_BETTER, incentive_rate, variance
 from playerfl.report.grid import Grid
-from playerfl.report.statistics import Array, bootstrap_interval, median, percentile_interval, worst_for_nan
+from playerfl.report.statistics import Array, apart, median, percentile_interval, resampled, worst_for_nan
 
 Kind = Literal["score", "fairness", "incentive"]
 KINDS: tuple[Kind, ...] = ("score", "fairness", "incentive")
@@ -46,7 +46,7 @@ class Cell:
     seeds: tuple[int, ...]
     best: bool = False
     tie: bool = False
-    """Its value lies inside the interval of the best."""
+    """Its distance to the best, in resamples of the seeds both have, has an interval that holds 0."""
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ def _table(grid: Grid, kind: Kind, metric: str, choices: Choices) -> Table:
     shown = tuple(task for task in grid.tasks if any((name, task) in cells for name in present))
     table = Table(kind, metric, present, shown, cells, ranked, _printed(grid, kind, metric, present))
     for task in shown:
-        cells |= _marked(table, task)
+        cells |= _marked(grid, table, task, choices)
     return table
 
 
@@ -110,35 +110,65 @@ def _cell(grid: Grid, kind: Kind, metric: str, task: str, algorithm: str, choice
             seeds = [seed for seed in seeds if seed in grid.results(task, baseline)]
     if not seeds or metric not in _metrics_of(grid, task, algorithm):
         return None
-    scores = grid.scores(task, algorithm, metric, seeds)
-    if kind == "score":
-        shares = grid.examples(task, algorithm) if choices.client_average == "samples" else np.ones_like(scores)
-        per_run = np.sum(scores * shares, axis=0) / np.sum(shares, axis=0)
-        return _median_of(per_run, seeds)
+    measured = _Measured(grid, kind, metric, task, algorithm, choices)
+    low, high = percentile_interval(measured.resampled(seeds)) if len(seeds) > 1 else (np.nan, np.nan)
+    return Cell(
+        value=float(measured.value(seeds)),
+        low=float(low),
+        high=float(high),
+        runs=len(seeds),
+        per_run=tuple(map(float, measured.per_run(seeds))),
+        seeds=tuple(seeds),
+    )
 
-    def measure(own: Array, *baselines: Array) -> Array:
-        if kind == "incentive":
-            return incentive_rate(metric, own, *baselines)
+
+@dataclass(frozen=True)
+class _Measured:
+    """One algorithm on one task by one measure: from some runs, in each of them, and in resamples of them."""
+
+    grid: Grid
+    kind: Kind
+    metric: str
+    task: str
+    algorithm: str
+    choices: Choices
+
+    def value(self, seeds: Sequence[int]) -> Array:
+        if self._of_runs:
+            return median(self.per_run(seeds))
+        return self._measure(*(median(self._scores(name, seeds)) for name in self._names))
+
+    def per_run(self, seeds: Sequence[int]) -> Array:
+        if self.kind != "score":
+            return self._measure(*(self._scores(name, seeds) for name in self._names))
+        scores = self._scores(self.algorithm, seeds)
+        by_size = self.choices.client_average == "samples"
+        shares = self.grid.examples(self.task, self.algorithm, seeds) if by_size else np.ones_like(scores)
+        return np.asarray(np.sum(scores * shares, axis=0) / np.sum(shares, axis=0))
+
+    def resampled(self, seeds: Sequence[int]) -> Array:
+        """The value in every resample of the runs; the same runs are drawn for whoever has the same seeds."""
+        if self._of_runs:
+            return resampled(median, self.per_run(seeds))
+        medians = (self.grid.resampled_medians(self.task, name, self.metric, seeds) for name in self._names)
+        return self._measure(*medians)
+
+    @property
+    def _of_runs(self) -> bool:
+        """Whether the value is a median of what each run gives, or of each site's median over runs."""
+        return self.kind == "score" or self.choices.per_run
+
+    @property
+    def _names(self) -> tuple[str, ...]:
+        return (self.algorithm, *(self.choices.baselines if self.kind == "incentive" else ()))
+
+    def _scores(self, name: str, seeds: Sequence[int]) -> Array:
+        return self.grid.scores(self.task, name, self.metric, seeds)
+
+    def _measure(self, own: Array, *baselines: Array) -> Array:
+        if self.kind == "incentive":
+            return incentive_rate(self.metric, own, *baselines)
         return worst_for_nan(variance(own), lower_is_better=True)
-
-    names = (algorithm, *(choices.baselines if kind == "incentive" else ()))
-    tables_of = [grid.scores(task, name, metric, seeds) for name in names]
-    per_run = measure(*tables_of)
-    if choices.per_run:
-        return _median_of(per_run, seeds)
-    low, high = np.array(np.nan), np.array(np.nan)
-    if len(seeds) > 1:
-        drawn = measure(*(grid.resampled_medians(task, name, metric, seeds) for name in names))
-        low, high = percentile_interval(drawn)
-    return _made(measure(*map(median, tables_of)), low, high, per_run, seeds)
-
-
-def _median_of(per_run: Array, seeds: Sequence[int]) -> Cell:
-    return _made(median(per_run), *bootstrap_interval(median, per_run), per_run, seeds)
-
-
-def _made(value: Array, low: Array, high: Array, per_run: Array, seeds: Sequence[int]) -> Cell:
-    return Cell(float(value), float(low), float(high), len(seeds), tuple(map(float, per_run)), tuple(seeds))
 
 
 def _metrics_of(grid: Grid, task: str, algorithm: str) -> set[str]:
@@ -146,19 +176,29 @@ def _metrics_of(grid: Grid, task: str, algorithm: str) -> set[str]:
     return {metric for own in result.site_scores.values() for metric in own}
 
 
-def _marked(table: Table, task: str) -> dict[tuple[str, str], Cell]:
-    """The best of a column, and those that its interval does not tell from it."""
+def _marked(grid: Grid, table: Table, task: str, choices: Choices) -> dict[tuple[str, str], Cell]:
+    """The best of a column, and those that chance over seeds does not tell from it."""
     rivals = {name: table.cells[name, task] for name in table.ranked if (name, task) in table.cells}
     if len(rivals) < 2:
         return {}
-    best = (min if table.lower_is_better else max)(rivals.values(), key=lambda cell: cell.value)
-    if not np.isfinite(best.value):
+    best = (min if table.lower_is_better else max)(rivals, key=lambda name: rivals[name].value)
+    if not np.isfinite(rivals[best].value):
         return {}
+
+    def ties(name: str) -> bool:
+        seeds = [seed for seed in rivals[name].seeds if seed in rivals[best].seeds]
+        if len(seeds) < 2:
+            return False
+        drawn = [
+            _Measured(grid, table.kind, table.metric, task, label, choices).resampled(seeds) for label in (name, best)
+        ]
+        low, high = percentile_interval(apart(*drawn))
+        return bool(low <= 0 <= high)
+
     found = {}
     for name, cell in rivals.items():
-        is_best = cell.value == best.value
-        tie = not is_best and bool(best.low <= cell.value <= best.high)
-        found[name, task] = replace(cell, best=is_best, tie=tie)
+        is_best = cell.value == rivals[best].value
+        found[name, task] = replace(cell, best=is_best, tie=not is_best and ties(name))
     return found
 
 

@@ -22,7 +22,14 @@ def tidy(report: Report) -> dict[str, list[Row]]:
         "curves": _curves(report),
         "cuts": _cuts(report),
         "missing": [
-            {"state": state, "task": gap.task, "algorithm": gap.algorithm, "seed": gap.seed, "reason": gap.reason}
+            {
+                "state": state,
+                "task": gap.task,
+                "algorithm": gap.algorithm,
+                "seed": gap.seed,
+                "chooses_rate": gap.tuning,
+                "reason": gap.reason,
+            }
             for state, gaps in (("not finished", report.missing), ("failed", report.failed))
             for gap in gaps
         ],
@@ -61,6 +68,7 @@ def _ranks(report: Report) -> list[Row]:
             "algorithm": algorithm,
             "mean_rank": float(mean),
             "blocks": len(ranking.blocks),
+            "blocks_left_out": " ".join(ranking.blocks_left_out),
         }
         for name, found in report.rankings.items()
         for ranking in found
@@ -130,6 +138,7 @@ def _sites(report: Report) -> list[Row]:
                     f"gain_on_{name}_low": difference and difference.low,
                     f"gain_on_{name}_high": difference and difference.high,
                     f"gain_on_{name}_runs": difference.runs if difference else 0,
+                    f"gain_on_{name}_p": difference and difference.p,
                     f"verdict_on_{name}": difference.verdict if difference else "",
                 }
             rows.append(found)
@@ -151,6 +160,7 @@ def _curves(report: Report) -> list[Row]:
             "median": float(curve.middle[i]),
             "lower_quartile": float(curve.low[i]),
             "upper_quartile": float(curve.high[i]),
+            "diverged_runs": curve.diverged,
         }
         for curve in report.curves
         for i, round_ in enumerate(curve.rounds)

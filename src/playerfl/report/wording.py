@@ -6,12 +6,39 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from playerfl.report.formats import p_value
+from playerfl.report.formats import counted, listed, p_said
 from playerfl.report.paper_arithmetic import Recomputed
 from playerfl.report.ranking import Ranking
 from playerfl.report.report import Report
-from playerfl.report.statistics import RESAMPLES
+from playerfl.report.statistics import ENOUGH_RUNS, RESAMPLES
 from playerfl.report.tables import Table
+
+
+def lead(report: Report) -> str:
+    """What the report is about, in a sentence or two."""
+    grid = report.grid
+    tuned = counted(report.tuning_runs, "run" if not grid.runs else "more run")
+    if not grid.runs:
+        done = f" {tuned} to choose learning rates have finished." if report.tuning_runs else ""
+        return f"No run has finished yet that could be reported: this says what is missing.{done}"
+    tuning = (
+        f" {tuned} chose each method’s learning rate, on other seeds and on validation data, and are not counted again."
+        if report.tuning_runs
+        else ""
+    )
+    return (
+        f"{counted(len(grid.runs), 'finished run')}: {counted(len(grid.algorithms), 'method')} on "
+        f"{counted(len(grid.tasks), 'task')} ({', '.join(grid.tasks)}).{tuning} Scores are of test data, on which no "
+        "choice was made."
+    )
+
+
+def gaps_lead(report: Report) -> str:
+    """How much is missing."""
+    tuning = sum(gap.tuning for gap in (*report.missing, *report.failed))
+    said = f"{counted(len(report.missing), 'run')} not finished, {counted(len(report.failed), 'run')} failed"
+    said += f"; {tuning} of these would only choose a learning rate. " if tuning else ". "
+    return said + ("Everything else here is about the runs that finished." if report.grid.runs else "")
 
 
 def table_rule(report: Report) -> str:
@@ -23,9 +50,11 @@ def table_rule(report: Report) -> str:
         else "Fairness and incentive are computed from each site’s median over runs."
     )
     return (
-        f"A cell is the median over runs of the average over sites ({average}), with its 95 % bootstrap interval and "
-        f"the number of runs. Bold: the best value of a column. ≈: the value lies inside the interval of the best. "
-        f"{fair} Where the task is one of the paper’s, the printed value stands below, whatever these runs’ settings."
+        f"A cell is the median over runs of the average over sites ({average}), with its 95 % bootstrap interval "
+        f"(“range” where fewer than {ENOUGH_RUNS} runs allow none) and the number of runs. Bold: the best value of a "
+        "column. ≈: chance over seeds does not tell it from the best, that is, the interval of their difference, "
+        "paired over seeds, holds 0 (not corrected for many comparisons; the tests below are). "
+        f"{fair} Where the task is one of the paper’s, what it prints is shown, whatever these runs’ settings."
     )
 
 
@@ -33,6 +62,54 @@ def table_ranking(report: Report, table: Table) -> Ranking | None:
     """The ranking a table shows: over its tasks, or over the runs of the only one."""
     found = report.rankings[table.name]
     return next((ranking for ranking in found if (ranking.over == "tasks") == (len(table.tasks) > 1)), None)
+
+
+def interval_head(table: Table) -> str:
+    """What stands above the ends of intervals where they have a column of their own."""
+    if ranges_only(table):
+        return "range of runs"
+    return (
+        "95 % interval" if all(cell.runs >= ENOUGH_RUNS for cell in table.cells.values()) else "95 % interval or range"
+    )
+
+
+def ranges_only(table: Table) -> bool:
+    """Whether a column's head says that its intervals are ranges, so that cells need not."""
+    return len(table.tasks) == 1 and all(cell.runs < ENOUGH_RUNS for cell in table.cells.values())
+
+
+def table_remarks(report: Report, table: Table) -> list[str]:
+    """What must be known about a table's ranks."""
+    ranking = table_ranking(report, table)
+    found = []
+    if set(table.ranked) < set(table.algorithms):
+        found.append("The two baselines are shown for reference; as in the paper, this table does not rank them.")
+    if table.kind == "fairness":
+        found.append("Evenly bad is even, too: read this beside the scores.")
+    if ranking is None:
+        return found
+    if ranking.over != "tasks":
+        found.append("Mean rank over the runs, since there is one task only.")
+        if table.kind != "score" and not report.choices.per_run:
+            found.append(
+                "Ranks are of each run’s own value, cells of the sites’ medians over runs (as in the paper), so the "
+                "two may order methods differently; --per-run makes cells of runs, too."
+            )
+    return [*found, *left_out(ranking)]
+
+
+def left_out(ranking: Ranking) -> list[str]:
+    """What a ranking could not count, since it needs every method in every block."""
+    found = []
+    if ranking.left_out:
+        found.append(f"Not ranked, because results are missing: {listed(ranking.left_out)}.")
+    if ranking.blocks_left_out:
+        total = len(ranking.blocks) + len(ranking.blocks_left_out)
+        seeds = [name.removeprefix("seed ") for name in ranking.blocks_left_out]
+        names = listed(seeds) if ranking.over == "tasks" else f"seeds {ranges([int(seed) for seed in seeds])}"
+        what = "tasks" if ranking.over == "tasks" else "runs"
+        found.append(f"Ranks leave out {len(seeds)} of {total} {what} in which a ranked method has no result: {names}.")
+    return found
 
 
 def printed_value(table: Table, algorithm: str, task: str) -> str:
@@ -58,8 +135,8 @@ def paper_meaning(table: Recomputed) -> str:
         return "follows from the printed cells"
     if table.explained_by_transposing:
         return (
-            "does not follow; it is what the transposed table gives, with datasets as treatments: "
-            f"p = {p_value(table.transposed.p)}"
+            "does not follow; consistent with the transposed table, with datasets as treatments: "
+            f"{p_said(table.transposed.p)}"
         )
     return "does not follow, transposed or not"
 
@@ -76,7 +153,10 @@ def methods(report: Report) -> list[str]:
         f"Selection: {'; '.join(reported[name] for name in sorted(selections))}. A method that tunes after the last "
         "round reports its tuned model.",
         "Macro-F1 is over the classes present at a site, in the truth or in the predictions.",
-        f"Intervals: percentile bootstrap over runs, {RESAMPLES:,} resamples, the same each time. One run gives none.",
+        f"Intervals: percentile bootstrap over runs, {RESAMPLES:,} resamples, the same each time. One run gives none, "
+        f"and that of fewer than {ENOUGH_RUNS} is called what it is, a range.",
+        "A site gains or loses beyond chance where Wilcoxon’s signed-rank p over seeds, with Holm’s correction over "
+        "the sites of the task, is below 0.05.",
         "Fairness is the population variance over sites, of scores between 0 and 1 (losses as they are).",
         "Incentive is the share of sites strictly better than under both baselines; equal is not better.",
         "Ranks: the best has 1, ties share the average. Friedman’s test is corrected for ties; its treatments are the "

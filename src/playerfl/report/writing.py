@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -12,18 +13,52 @@ from playerfl.errors import ConfigError, RunDirectoryError
 from playerfl.report.report import Report
 
 Form = Literal["html", "md", "latex", "csv"]
-_FILES = {"html": "report.html", "md": "report.md", "latex": "report.tex", "csv": "tables"}
-_SUFFIXES = {"html": (".html", ".htm"), "md": (".md",), "latex": (".tex",)}
+_FILES: dict[Form, str] = {"html": "report.html", "md": "report.md", "latex": "report.tex", "csv": "tables"}
+_FORMS: dict[str, Form] = {".html": "html", ".htm": "html", ".md": "md", ".tex": "latex"}
 
 
-def write_report(report: Report, form: Form, out: Path, title: str) -> Path:
-    """Writes a report into a file, or into the usual file of a folder; says where it is."""
-    if form == "csv":
-        if out.suffix == ".csv":
-            raise ConfigError(f"--format csv writes several tables; give a folder for --out, not {out}")
-        return _write_tables(report, out / _FILES[form] if out.name == "report" else out)
-    place = out if out.suffix in _SUFFIXES[form] else out / _FILES[form]
-    if form == "html":
+@dataclass(frozen=True)
+class Place:
+    """Where a report goes, and as what."""
+
+    form: Form
+    path: Path
+    """The file; for CSV the folder of the tables."""
+
+    @property
+    def figures(self) -> Path:
+        return self.path.parent / "figures"
+
+
+def place_of(out: Path, form: Form | None) -> Place:
+    """A name that ends like a report is that file; any other is a folder, which gets the usual file of the format.
+
+    Without a format, the ending decides, and a folder gets a page.
+
+    >>> place_of(Path("board.html"), None).form, place_of(Path("tables.tex"), None).form
+    ('html', 'latex')
+    >>> place_of(Path("out"), "md").path.as_posix(), place_of(Path("out"), "csv").path.as_posix()
+    ('out/report.md', 'out/tables')
+    """
+    if not out.suffix or out.is_dir():
+        return Place(form or "html", out / _FILES[form or "html"])
+    ends_like = _FORMS.get(out.suffix.lower())
+    if form == "csv" or out.suffix.lower() == ".csv":
+        raise ConfigError(f"--format csv writes several tables; give a folder for --out, not {out}")
+    if ends_like is None or ends_like != (form or ends_like):
+        wanted = [ending for ending, own in _FORMS.items() if form in (own, None)]
+        raise ConfigError(
+            f"--out {out}: a report ends with {' or '.join(wanted)}; a folder must be there or have no dot"
+        )
+    return Place(ends_like, out)
+
+
+def write_report(report: Report, place: Place, title: str) -> None:
+    """Writes a report."""
+    if place.form == "csv":
+        _write_tables(report, place.path)
+        return
+    if place.form == "html":
         try:
             from playerfl.report.page import page
 
@@ -33,12 +68,11 @@ def write_report(report: Report, form: Form, out: Path, title: str) -> Path:
     else:
         from playerfl.report.documents import Latex, Markdown, document
 
-        text = document(report, title, Markdown() if form == "md" else Latex())
-    _write(place, text)
-    return place
+        text = document(report, title, Markdown() if place.form == "md" else Latex())
+    _write(place.path, text)
 
 
-def _write_tables(report: Report, folder: Path) -> Path:
+def _write_tables(report: Report, folder: Path) -> None:
     from playerfl.report.tidy import tidy
 
     for name, rows in tidy(report).items():
@@ -49,7 +83,6 @@ def _write_tables(report: Report, folder: Path) -> Path:
         writer.writeheader()
         writer.writerows(rows)
         _write(folder / f"{name}.csv", text.getvalue())
-    return folder
 
 
 def _write(place: Path, text: str) -> None:

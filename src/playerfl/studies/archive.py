@@ -8,6 +8,7 @@ import hashlib
 import io
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +55,7 @@ def write_archive(directory: StudyDirectory, out: Path) -> int:
         "study": directory.study.name,
         "software": directory.software,
         "environment": runs[0][1].environment,
+        "tuning_runs": sum(len(line.tuning) for line in directory.study.lines),
         "data": directory.data,
         "lines": lines,
     }
@@ -103,8 +105,18 @@ def _write_packed(path: Path, text: str) -> None:
     write_atomically(path, gzip.compress(text.encode(), mtime=0))
 
 
-def read_archive(path: Path) -> list[RunResult]:
-    """The runs of an archive, in the order of the study file."""
+@dataclass(frozen=True)
+class Archive:
+    """What an archive holds."""
+
+    results: list[RunResult]
+    """In the order of the study file."""
+    tuning_runs: int
+    """How many runs more chose the learning rates."""
+
+
+def read_archive(path: Path) -> Archive:
+    """The runs of an archive."""
     try:
         about = json.loads((path / ARCHIVE).read_text(encoding="utf-8"))
         if about["format"] != _FORMAT:
@@ -115,7 +127,7 @@ def read_archive(path: Path) -> list[RunResult]:
         traffic = _by_run(path / "traffic.csv.gz", _traffic_rows)
         times = _by_run(path / "times.csv.gz", _times)
         layers = {(e["line"], e["seed"]): e["layers"] for e in map(json.loads, _unpacked(path / "layers.jsonl.gz"))}
-        return [
+        results = [
             RunResult(
                 experiment={**about["lines"][line]["experiment"], "seed": seed},
                 environment=about["environment"],
@@ -130,6 +142,7 @@ def read_archive(path: Path) -> list[RunResult]:
             )
             for (line, seed), rows in scores.items()
         ]
+        return Archive(results, int(about["tuning_runs"]))
     except (OSError, EOFError, ValueError, KeyError, IndexError, TypeError) as problem:
         raise RunDirectoryError(f"the archive {path} cannot be read: {problem}") from problem
 

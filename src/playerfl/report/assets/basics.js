@@ -37,10 +37,11 @@ function signed(x, metric) {
   return minus(x >= 0 && !text.startsWith("-") ? `+${text}` : text);
 }
 function pValue(p) {
-  if (p === 0) return "0";
+  if (p < data.smallestP) return `< ${data.smallestP.toExponential(0)}`;
   if (p < 1e-4) return p.toExponential(1);
   return p >= 0.095 ? p.toFixed(2) : String(Number(p.toPrecision(2)));
 }
+const pSaid = (p) => (p < data.smallestP ? `p ${pValue(p)}` : `p = ${pValue(p)}`);
 function size(bytes) {
   for (const unit of ["B", "kB", "MB"]) {
     if (bytes < 1000) return unit === "B" ? `${Math.round(bytes)} B` : `${bytes.toFixed(1)} ${unit}`;

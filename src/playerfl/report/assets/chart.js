@@ -56,7 +56,7 @@ function lineChart(home, { series, xLabel, yLabel, xTicks, log = false, format, 
     if (s.low) {
       const known = s.x.map((x, i) => [x, s.low[i], s.high[i]]).filter(([, a, b]) => drawn(a) && drawn(b));
       const band = [...known.map(([x, a]) => `${px(x)},${py(a)}`), ...known.reverse().map(([x, , b]) => `${px(x)},${py(b)}`)];
-      svg.append(el("polygon", { points: band.join(" "), fill: s.colour, opacity: 0.13 }));
+      svg.append(el("polygon", { points: band.join(" "), fill: s.colour, opacity: series.length > 6 ? 0.06 : 0.13 }));
     }
     // A gap in the numbers is a gap in the line.
     let path = "";

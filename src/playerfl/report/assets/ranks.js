@@ -22,10 +22,11 @@ function drawTests() {
   const f = r.friedman;
   $("friedman").textContent =
     (f
-      ? `Friedman: χ² = ${f.chi2.toFixed(2)}, ${f.df} degrees of freedom, p = ${pValue(f.p)}. ` +
-        `Iman-Davenport: F(${f.fdf.join(", ")}) = ${Number.isFinite(numeric(f.f)) ? f.f.toFixed(2) : "∞"}, p = ${pValue(f.fp)}. ` +
-        `Kendall’s W = ${f.w.toFixed(2)}. `
-      : "") + (r.remark ?? "") + (r.leftOut.length ? ` Left out, because results are missing: ${listed(r.leftOut)}.` : "");
+      ? `Friedman: χ² = ${f.chi2.toFixed(2)}, ${f.df} degrees of freedom, ${pSaid(f.p)}. ` +
+        `Iman-Davenport: ${f.f === null ? "not computable" : `F(${f.fdf.join(", ")}) = ${f.f.toFixed(2)}, ${pSaid(f.fp)}`}. ` +
+        `Kendall’s W = ${f.w.toFixed(2)}. ` +
+        (r.over === "tasks" ? "" : `On ${r.over} only: its runs share the data, so this says nothing about other datasets. `)
+      : "") + [r.remark, ...r.leftOut].join(" ");
   drawRanks(r);
   drawPairs(r);
 }
@@ -44,7 +45,9 @@ function drawRanks(r) {
     (r.cd === null ? "" : ` Critical difference ${r.cd.toFixed(2)}.`);
   const svg = el("svg", { viewBox: `0 0 ${wide} ${height}`, role: "img", "aria-label": alt, style: wide > 700 ? null : "font-size: 10px" });
   svg.append(el("line", { x1: left, x2: right, y1: top, y2: top, stroke: "#1a1f26" }));
-  for (let t = 1; t <= k; t++) {
+  // Numbers need some twenty pixels each; on a phone every second or third is told.
+  const every = Math.max(1, Math.ceil((20 * (k - 1)) / (right - left)));
+  for (let t = 1; t <= k; t += every) {
     svg.append(el("line", { x1: px(t), x2: px(t), y1: top - 5, y2: top, stroke: "#1a1f26" }), el("text", { x: px(t), y: top - 9, "text-anchor": "middle" }, String(t)));
   }
   if (r.cd !== null && k > 1) {
@@ -92,7 +95,7 @@ function drawPairs(r) {
         if (i === j) return el("td", { class: "none" }, "–");
         return what === "effect"
           ? el("td", {}, minus((value > 0 ? "+" : "") + value.toFixed(2)))
-          : el("td", { class: value < 0.05 ? "sure" : null }, pValue(value));
+          : el("td", { class: value < 0.05 ? "sure" : null, title: pSaid(value) }, value < 1e-4 ? "<1e-4" : pValue(value));
       })))),
   );
   $("pairs-caption").textContent = what === "effect"
