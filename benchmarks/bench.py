@@ -167,7 +167,7 @@ def rounds_rows(repeats: int) -> bool:
     for name, rounds, bound in (
         ("CNN 28", 2, 1.8),
         ("CNN 32", 2, 1.4),
-        ("text transformer", 3, 1.1),
+        ("text transformer", 8, 1.1),
         ("MLP", 30, None),
     ):
         ours, usual, tuned = (Side(name, rounds, how) for how in ("loop", "usual", "tuned"))  # type: ignore[arg-type]
