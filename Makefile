@@ -37,10 +37,10 @@ demo: $(STAMP)
 	@echo "The report, one page to open in a browser: $(CURDIR)/runs/demo/report/report.html"
 
 test: $(STAMP) lint
-	$(BIN)/python -m pytest -n auto
+	$(BIN)/python -m pytest -n auto --dist worksteal
 
 quick: $(STAMP)
-	$(BIN)/python -m pytest -n auto -m "not slow"
+	$(BIN)/python -m pytest -n auto --dist worksteal -m "not slow"
 
 lint: $(STAMP)
 	$(BIN)/ruff format --check .

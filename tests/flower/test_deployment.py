@@ -34,6 +34,7 @@ def institutions(tmp_path: Path) -> Iterator[Institutions]:
         yield Institutions(tmp_path, stack)
 
 
+@pytest.mark.long
 def test_sites_and_server_are_killed_in_mid_round(institutions: Institutions) -> None:
     """One job ends as if nothing had happened, the next one loses a site for good."""
     here = institutions

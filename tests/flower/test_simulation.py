@@ -27,6 +27,7 @@ class StoppedError(Exception):
 
 
 @needs_ray
+@pytest.mark.long
 def test_the_simulation_goes_on_where_one_process_stopped_and_ends_with_the_same_files(tmp_path: Path) -> None:
     def stop(progress: Progress) -> None:
         if progress.round == 1:

@@ -60,6 +60,7 @@ def killed(arguments: list[str], out: Path, rng: random.Random) -> int:
     return os.waitpid(child, 0)[1]
 
 
+@pytest.mark.long
 def test_killed_at_ten_random_moments_a_study_ends_bit_for_bit_the_same(tmp_path: Path) -> None:
     file = written(tmp_path, KILLED)
     whole, broken = tmp_path / "whole", tmp_path / "broken"

@@ -23,6 +23,7 @@ def command(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(started, cwd=cwd, capture_output=True, text=True, check=False, timeout=600)
 
 
+@pytest.mark.long
 def test_a_study_on_ray_gives_the_same_files_though_workers_are_killed(tmp_path: Path) -> None:
     changes = {
         "tasks": [own_task(tmp_path)],

@@ -236,14 +236,7 @@ class Running:
             time.sleep(0.02)
         self.kill()
         # Apps have sessions of their own, and notice only after a while that nobody is left to work for.
-        ends = time.monotonic() + _PATIENCE
-        while (
-            alive := [pid for pid, born in started.items() if born and _born(pid) == born]
-        ) and ends > time.monotonic():
-            for pid in alive:
-                with suppress(ProcessLookupError, PermissionError):
-                    os.kill(pid, signal.SIGKILL)
-            time.sleep(0.02)
+        _make_end(started)
 
     def kill(self) -> None:
         with suppress(ProcessLookupError, PermissionError):
@@ -263,6 +256,18 @@ def descendants(pid: int) -> dict[int, str]:
                 found.update({child: _born(child) for child in children})
                 waiting += children
     return found
+
+
+def _make_end(processes: Mapping[int, str]) -> None:
+    """Kills processes, known by number and birth, and waits until they are gone."""
+    ends = time.monotonic() + _PATIENCE
+    while (
+        alive := [pid for pid, born in processes.items() if born and _born(pid) == born]
+    ) and ends > time.monotonic():
+        for pid in alive:
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.02)
 
 
 def _born(pid: int) -> str:
@@ -291,6 +296,10 @@ def ending_on_signals() -> Iterator[None]:
     before = {number: signal.signal(number, interrupt) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
         yield
+    except KeyboardInterrupt:
+        # A signal may strike between the start of a program and the moment when anybody knows of it.
+        _make_end(descendants(os.getpid()))
+        raise
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
