@@ -63,7 +63,7 @@ def test_a_file_gives_the_run_back(keep: bool) -> None:
         assert torch.equal(read.model("site-1")(x), made.model("site-1")(x))
     else:
         assert not read.weights
-        with pytest.raises(PlayerflError, match="it was not kept .keep_weights = true"):
+        with pytest.raises(PlayerflError, match=r"it was not kept \(keep_weights = true"):
             read.model("site-1")
 
 
