@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -79,7 +80,8 @@ def test_the_task_left_out_is_judged_by_the_others() -> None:
 def test_what_is_in_the_table_is_not_measured_again(tmp_path: Path) -> None:
     tasks = [{"name": "heart-like", "cut": 2, "settings": {}}]
     table = CaseTable(tmp_path / "o" / "cases.csv")
-    table.add([case("heart-like", 2, (1.0, 2.0, 10.0), seed) for seed in (0, 1)])
+    table.add([replace(case("heart-like", 2, (1.0, 2.0, 10.0), seed), settings="{}") for seed in (0, 1)])
+    table.add([replace(case("heart-like", 2, (1.0, 1.0, 9.0)), settings='{"rounds": 3}')])
     found = measure_missing(tasks, ["running"], ["default"], [0, 1], table)
     assert [c.seed for c in found] == [0, 1]
     assert found[0].interval("layer_ratio") == (2.0, 5.0)

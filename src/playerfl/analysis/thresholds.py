@@ -8,9 +8,10 @@ still equal ones the printed rule; of an interval, the geometric middle.
 from __future__ import annotations
 
 import csv
+import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ from playerfl.probing import probe_sites
 RATIO_RULES: tuple[SplitRule, ...] = ("cumulative_ratio", "layer_ratio")
 # Where nothing bounds a threshold from above, as far as anybody would look.
 _HIGHEST = 1e6
-_COLUMNS = ("task", "mode", "init", "seed", "printed", "max_jump", *RATIO_RULES)
+_COLUMNS = ("task", "settings", "mode", "init", "seed", "printed", "max_jump", *RATIO_RULES)
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,13 @@ class Case:
     """The cut at the largest jump."""
     ratios: Mapping[str, tuple[float, ...]]
     """By rule, at p = 1 … L-1; 0 where there was nothing to compare with."""
+    settings: str = ""
+    """How the task was set, as JSON."""
+
+    @property
+    def name(self) -> tuple[str, str, str, str, int]:
+        """What tells it from others."""
+        return self.task, self.settings, self.mode, self.init, self.seed
 
     @property
     def setting(self) -> tuple[str, str]:
@@ -98,8 +106,12 @@ def measure_cases(
     asked = {**settings, "algorithm.sensitivity_mode": mode, "data.init": init}
     seeds = list(seeds)
     measured = probe_sites(task, seeds=seeds, settings=asked)
+    told = json.dumps(settings, sort_keys=True)
     return [
-        case_of(task, mode, init, seed, printed, {site: own.importance for site, own in profiles.items()})
+        replace(
+            case_of(task, mode, init, seed, printed, {site: own.importance for site, own in profiles.items()}),
+            settings=told,
+        )
         for seed, profiles in zip(seeds, measured.profiles, strict=True)
     ]
 
@@ -184,13 +196,20 @@ class CaseTable:
 
 def _row(case: Case) -> list[Any]:
     ratios = (" ".join(f"{ratio:.6g}" for ratio in case.ratios[rule]) for rule in RATIO_RULES)
-    return [case.task, case.mode, case.init, case.seed, case.printed, case.max_jump, *ratios]
+    return [case.task, case.settings, case.mode, case.init, case.seed, case.printed, case.max_jump, *ratios]
 
 
 def _from_row(row: Mapping[str, str]) -> Case:
     ratios: dict[str, tuple[float, ...]] = {rule: tuple(map(float, row[rule].split())) for rule in RATIO_RULES}
     return Case(
-        row["task"], row["mode"], row["init"], int(row["seed"]), int(row["printed"]), int(row["max_jump"]), ratios
+        row["task"],
+        row["mode"],
+        row["init"],
+        int(row["seed"]),
+        int(row["printed"]),
+        int(row["max_jump"]),
+        ratios,
+        row["settings"],
     )
 
 
@@ -203,13 +222,16 @@ def measure_missing(
     tick: Callable[[int, int, str], None] = lambda done, total, what: None,
 ) -> list[Case]:
     """Measures what is not in the table yet, and gives all that was asked for."""
-    known = {(case.task, *case.setting, case.seed) for case in table.read()}
+    known = {case.name for case in table.read()}
     plan = [(task, mode, init) for task in tasks for mode in modes for init in inits]
+    wanted = set()
     for done, (task, mode, init) in enumerate(plan):
         tick(done, len(plan), f"{task['name']}, {mode}, {init}")
-        left = [seed for seed in seeds if (task["name"], mode, init, seed) not in known]
+        told = json.dumps(task["settings"], sort_keys=True)
+        names = {seed: (task["name"], told, mode, init, seed) for seed in seeds}
+        wanted |= set(names.values())
+        left = [seed for seed in seeds if names[seed] not in known]
         if left:
             table.add(measure_cases(task["name"], task["settings"], mode, init, left, task["cut"]))
     tick(len(plan), len(plan), "")
-    wanted = {(task["name"], mode, init, seed) for task, mode, init in plan for seed in seeds}
-    return [case for case in table.read() if (case.task, *case.setting, case.seed) in wanted]
+    return [case for case in table.read() if case.name in wanted]
