@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 
 import pytest
 import torch
 from hypothesis import settings
 
+# Where the tests run in the background, SIGINT is ignored, and would be by every process they start to interrupt it.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 # A loaded machine must not fail a property, nor luck decide which examples are tried.
 settings.register_profile("steady", deadline=None, derandomize=True)
 settings.load_profile("steady")
