@@ -34,7 +34,7 @@ from torch.nn import functional as F
 import playerfl
 from playerfl.experiment import Experiment
 from playerfl.running import run_experiments
-from playerfl.studies.memory import keep_freed_memory, with_huge_pages
+from playerfl.studies.memory import keep_freed_memory
 from playerfl.tasks.task import own_task
 from works import Work, bare_loop, cnn28, cnn32, mlp, text
 
@@ -101,14 +101,7 @@ def speed_row(title: str, ours: Side, theirs: Side, repeats: int, bound: float |
 
 def own_process(*, as_worker: bool = False) -> ProcessPoolExecutor:
     """A process with one thread; `as_worker`: with the memory settings of a study's workers."""
-    before = dict(os.environ)
-    process = ProcessPoolExecutor(1, get_context("spawn"), initializer=begin, initargs=(as_worker,))
-    if as_worker:
-        os.environ.update(with_huge_pages(before))
-    process.submit(int).result()
-    os.environ.clear()
-    os.environ.update(before)
-    return process
+    return ProcessPoolExecutor(1, get_context("spawn"), initializer=begin, initargs=(as_worker,))
 
 
 def begin(as_worker: bool) -> None:

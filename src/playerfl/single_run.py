@@ -45,6 +45,11 @@ class Progress:
 Listener = Callable[[Progress], None]
 
 
+def score_rows(scores: Mapping[ClientId, tuple[Score, ...]]) -> list[Row]:
+    """What sites scored in an exchange, as rows of the table of scores."""
+    return [(s.stage, s.round, client, s.split, s.metric, s.value) for client in sorted(scores) for s in scores[client]]
+
+
 def found_layers(server: Server, profiles: Mapping[ClientId, Any]) -> dict[str, Any]:
     """What `RunResult.layers` holds: the sizes, the cut once it is decided, and the profiles that are known."""
     layers = server.layers
@@ -185,14 +190,11 @@ class Run:
 
     def exchanged(self, scores: Mapping[ClientId, tuple[Score, ...]], traffic: list[Traffic], *, done: bool) -> None:
         """Records an exchange."""
-        rows: list[Row] = [
-            (s.stage, s.round, client, s.split, s.metric, s.value) for client in sorted(scores) for s in scores[client]
-        ]
         now = time.perf_counter()
         self._seconds += now - self._clock
         self._clock = now
         self._done = done
-        self.record.exchanged(rows, list(traffic), self._state)
+        self.record.exchanged(score_rows(scores), list(traffic), self._state)
         if self.listener:
             self.listener(
                 Progress(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -40,12 +41,16 @@ def thresholds(
     from playerfl.analysis.thresholds import CaseTable, choose, measure_missing
     from playerfl.data.directory import use_data_directory
     from playerfl.experiment import read_toml
+    from playerfl.studies.display import duration
 
     asked = _asked(read_toml(file))
 
+    since = time.monotonic()
+
     def tick(done: int, total: int, what: str) -> None:
         if what and not quiet:
-            typer.echo(f"{done + 1} of {total}: {what}", err=True)
+            left = f", about {duration((time.monotonic() - since) / done * (total - done))} left" if done else ""
+            typer.echo(f"{done + 1} of {total}: {what}{left}", err=True)
 
     with use_data_directory(data_dir):
         cases = measure_missing(**asked, table=CaseTable(out / "cases.csv"), tick=tick)
@@ -69,13 +74,16 @@ def _asked(table: Mapping[str, Any]) -> dict[str, Any]:
         raise ConfigError(f"unknown key {unknown[0]!r} in the file; allowed: {', '.join(sorted(_KEYS))}")
     if not table.get("tasks"):
         raise ConfigError('tasks is missing in the file; for example tasks = [{ name = "heart" }]')
+    lists = {"modes": ["running", "post_epoch"], "inits": ["default", "kaiming"], **table}
+    for key in ("tasks", "modes", "inits"):
+        if not isinstance(lists[key], list):
+            raise ConfigError(f"{key} = {lists[key]!r} must be a list")
     seeds = table.get("seeds", 5)
-    return {
-        "tasks": [_task(entry) for entry in table["tasks"]],
-        "modes": table.get("modes", ["running", "post_epoch"]),
-        "inits": table.get("inits", ["default", "kaiming"]),
-        "seeds": list(range(seeds)) if isinstance(seeds, int) else seeds,
-    }
+    numbers = list(range(seeds)) if isinstance(seeds, int) else seeds
+    if not isinstance(numbers, list) or not numbers or not all(isinstance(n, int) and n >= 0 for n in numbers):
+        raise ConfigError(f"seeds = {seeds!r} must be a number of seeds, or a list of whole numbers from 0 up")
+    tasks = [_task(entry) for entry in lists["tasks"]]
+    return {"tasks": tasks, "modes": lists["modes"], "inits": lists["inits"], "seeds": numbers}
 
 
 def _task(entry: Any) -> dict[str, Any]:
@@ -83,7 +91,10 @@ def _task(entry: Any) -> dict[str, Any]:
     from playerfl import paper
     from playerfl.experiment import find_task
 
-    table = {"name": entry} if isinstance(entry, str) else dict(entry)
+    table = {"name": entry} if isinstance(entry, str) else entry
+    if not isinstance(table, Mapping):
+        raise ConfigError(f"{entry!r} in tasks must be a name, or a table with a name")
+    table = dict(table)
     task = find_task(table.pop("name", ""))
     cut = table.pop("cut", None)
     if cut is None:

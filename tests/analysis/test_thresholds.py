@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -21,7 +22,9 @@ from playerfl.analysis.thresholds import (
     measure_missing,
     share,
 )
+from playerfl.errors import PlayerflError
 from playerfl.layers.split import choose_cut
+from playerfl.thresholds_cli import thresholds
 
 
 def case(task: str, printed: int, scores: tuple[float, ...], seed: int = 0) -> Case:
@@ -100,3 +103,32 @@ def test_rows_are_plain_numbers(tmp_path: Path) -> None:
         rows = list(csv.DictReader(file))
     assert rows[0]["layer_ratio"] == "2 5"
     assert [(c.task, c.printed, c.max_jump) for c in table.read()] == [("a", 2, 2), ("b", 2, 2)]
+
+
+def test_the_command_tells_the_common_interval_and_draws_it(tmp_path: Path) -> None:
+    file = tmp_path / "study.toml"
+    file.write_text('tasks = ["heart"]\nmodes = ["running"]\ninits = ["default"]\nseeds = 2\n')
+    measured = [replace(case("heart", 2, (1.0, 2.0, 10.0, 1.0), seed), settings="{}") for seed in (0, 1)]
+    CaseTable(tmp_path / "o" / "cases.csv").add(measured)
+    thresholds(file, tmp_path / "o", as_json=False, quiet=True)
+    (found,) = json.loads((tmp_path / "o" / "thresholds.json").read_text())["by_setting"]
+    assert found["common"]["layer_ratio"] == [2.0, 5.0]
+    assert (tmp_path / "o" / "thresholds-running-default.png").stat().st_size > 1000
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("seeds = 3", "tasks is missing"),
+        ('tasks = "heart"', "tasks = 'heart' must be a list"),
+        ("tasks = [3]", "3 in tasks must be a name"),
+        ('tasks = ["digits"]', "the paper prints no cut for 'digits'"),
+        ('tasks = ["heart"]\nseeds = "many"', "seeds = 'many' must be a number"),
+        ('tasks = ["heart"]\nmodes = "running"', "modes = 'running' must be a list"),
+        ('tasks = ["heart"]\ncolor = 1', "unknown key 'color'"),
+    ],
+)
+def test_bad_files_get_one_sentence(tmp_path: Path, text: str, sentence: str) -> None:
+    (tmp_path / "study.toml").write_text(text)
+    with pytest.raises(PlayerflError, match=sentence):
+        thresholds(tmp_path / "study.toml", tmp_path / "o", quiet=True)

@@ -36,10 +36,10 @@ from playerfl.flower.secure import check_secure
 from playerfl.flower.transport import FlowerTransport, Grid, Participation
 from playerfl.ground import seeded_model
 from playerfl.layers.layer_map import LayerMap, state_entries
-from playerfl.results import SCORE_COLUMNS, Row, reported_stage
+from playerfl.results import SCORE_COLUMNS, reported_stage
 from playerfl.run_directory import ROSTER, RunDirectory
 from playerfl.running import limited_threads
-from playerfl.single_run import found_layers
+from playerfl.single_run import found_layers, score_rows
 from playerfl.tasks.load import load_task
 from playerfl.tasks.task import Task
 from playerfl.version import __version__
@@ -164,15 +164,12 @@ class Coordinator:
 
     def exchanged(self, scores: Mapping[ClientId, tuple[Score, ...]], traffic: list[Traffic], *, done: bool) -> None:
         """Records an exchange."""
-        rows: list[Row] = [
-            (s.stage, s.round, site, s.split, s.metric, s.value) for site in sorted(scores) for s in scores[site]
-        ]
         now = self._clock()
         self._seconds += now - self._since
         self._since = now
         self._done = done
         self._write_notes()
-        self.directory.exchanged(rows, traffic, self._state)
+        self.directory.exchanged(score_rows(scores), traffic, self._state)
         # Sites go on from what was accepted here, so it may not be forgotten again.
         settle(self.directory.path)
         self._status("running")

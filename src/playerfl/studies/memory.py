@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 
 
@@ -26,19 +25,6 @@ def peak() -> int:
         return 0
     # Linux counts kilobytes, macOS bytes.
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
-
-
-def with_huge_pages(environment: Mapping[str, str]) -> dict[str, str]:
-    """The environment of a new process whose large blocks lie in huge pages, where the C library can (glibc 2.35).
-
-    A stack of models and its optimiser's state are some dozen megabytes that every step goes through; with pages of
-    four kilobytes a tenth of the time goes into looking them up.
-
-    >>> with_huge_pages({"GLIBC_TUNABLES": "glibc.malloc.check=1"})
-    {'GLIBC_TUNABLES': 'glibc.malloc.check=1:glibc.malloc.hugetlb=1'}
-    """
-    asked = [environment["GLIBC_TUNABLES"]] if "GLIBC_TUNABLES" in environment else []
-    return {**environment, "GLIBC_TUNABLES": ":".join([*asked, "glibc.malloc.hugetlb=1"])}
 
 
 def keep_freed_memory() -> None:

@@ -16,7 +16,6 @@ from typing import IO, Any
 
 from playerfl.studies.backend import Done, Event, Group, Heard, Lost
 from playerfl.studies.group import Orders
-from playerfl.studies.memory import with_huge_pages
 
 # Not `-m`: the child must find the modules its parent found, wherever that found them.
 _START = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from playerfl.studies.worker import main; main()"
@@ -99,7 +98,7 @@ class _Worker:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,
-            env={**with_huge_pages(os.environ), "OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)},
+            env={**os.environ, "OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)},
         )
         self._send(orders)
         self._listener = threading.Thread(target=self._listen, args=(self.process.stdout, news), daemon=True)
