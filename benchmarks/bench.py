@@ -34,7 +34,7 @@ from torch.nn import functional as F
 import playerfl
 from playerfl.experiment import Experiment
 from playerfl.running import run_experiments
-from playerfl.studies.memory import keep_freed_memory
+from playerfl.studies.memory import keep_freed_memory, settle_imports
 from playerfl.tasks.task import own_task
 from works import Work, bare_loop, cnn28, cnn32, mlp, text
 
@@ -108,6 +108,7 @@ def begin(as_worker: bool) -> None:
     torch.set_num_threads(1)
     if as_worker:
         keep_freed_memory()
+        settle_imports()
 
 
 def cpu_seconds(work: Callable[[], None]) -> float:

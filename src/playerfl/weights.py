@@ -22,22 +22,30 @@ def weighted_mean(parts: Sequence[tuple[Mapping[str, Tensor], float]]) -> Weight
     >>> mean["w"]
     tensor([3.])
     """
-    names = dict.fromkeys(name for weights, _ in parts for name in weights)
-    return {name: _mean_of([(w[name], share) for w, share in parts if name in w]) for name in names}
+    senders: dict[str, tuple[int, ...]] = {
+        name: tuple(i for i, (weights, _) in enumerate(parts) if name in weights)
+        for name in dict.fromkeys(name for weights, _ in parts for name in weights)
+    }
+    means: Weights = {}
+    for group in dict.fromkeys(senders.values()):
+        means |= _means([name for name, own in senders.items() if own == group], [parts[i] for i in group])
+    return {name: means[name] for name in senders}
 
 
-def _mean_of(tensors: Sequence[tuple[Tensor, float]]) -> Tensor:
-    first = tensors[0][0]
-    if not first.is_floating_point():
-        return torch.stack([tensor for tensor, _ in tensors]).amax(0)
-    if all(torch.equal(tensor, first) for tensor, _ in tensors[1:]):
-        # No sum: in float64 three thirds need not be one, and 0.0 + -0.0 loses its sign.
-        return first.clone()
-    total = sum(share for _, share in tensors)
-    mean = torch.zeros_like(first, dtype=torch.float64)
-    for tensor, share in tensors:
-        mean.add_(tensor, alpha=share / total)
-    return mean.to(first.dtype)
+def _means(names: Sequence[str], parts: Sequence[tuple[Mapping[str, Tensor], float]]) -> Weights:
+    """The means of entries that all of these sent."""
+    first = parts[0][0]
+    # No sum of equals: in float64 three thirds need not be one, and 0.0 + -0.0 loses its sign.
+    means = {name: first[name].clone() for name in names if all(torch.equal(w[name], first[name]) for w, _ in parts)}
+    counts = [name for name in names if name not in means and not first[name].is_floating_point()]
+    means |= {name: torch.stack([w[name] for w, _ in parts]).amax(0) for name in counts}
+    if others := [name for name in names if name not in means]:
+        sums = [torch.zeros_like(first[name], dtype=torch.float64) for name in others]
+        total = sum(share for _, share in parts)
+        for weights, share in parts:
+            torch._foreach_add_(sums, [weights[name] for name in others], alpha=share / total)
+        means |= {name: mean.to(first[name].dtype) for name, mean in zip(others, sums, strict=True)}
+    return means
 
 
 def squared_distance(left: Mapping[str, Tensor], right: Mapping[str, Tensor]) -> float:

@@ -93,7 +93,7 @@ def test_a_site_is_compared_with_all_others() -> None:
 
 def test_representations_are_outputs_after_each_layer() -> None:
     with own_randomness(0):
-        net = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.ReLU(), nn.Flatten(), nn.Linear(8, 3))
+        net = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.ReLU(inplace=True), nn.Flatten(), nn.Linear(8, 3))
     x = torch.randn(6, 1, 4, 4, generator=generator_for(1, "x"))
     layers = LayerMap.of(net)
     found = representations(net, x, layers)

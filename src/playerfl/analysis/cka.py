@@ -137,7 +137,8 @@ def _rows(output: Tensor, mask: Tensor | None, maps: Maps) -> Tensor:
         return (output * kept).sum(1) / kept.sum(1).clamp_min(1)
     if output.dim() == 4 and maps == "mean":
         return output.mean((2, 3))
-    return output.flatten(1)
+    # A copy: an in-place ReLU behind the layer would write into its output.
+    return output.flatten(1).clone()
 
 
 def _token_mask(model: nn.Module, inputs: Any) -> Tensor | None:

@@ -48,7 +48,7 @@ class TensorExamples:
             raise DataError(f"inputs and targets must have the same number of rows, not {sorted(rows)}")
 
     def __len__(self) -> int:
-        return len(self.targets)
+        return self.targets.shape[0]
 
     def batches(self, size: int, order: torch.Generator | None = None, *, join_single: bool = False) -> Iterator[Batch]:
         rows = len(self)

@@ -138,7 +138,7 @@ class _Cohort:
             start + len(jobs),
             job.optimizer,
             job.examples,
-            torch.stack([_order(job)[:, found].flatten(0, 1) for job in jobs]),
+            torch.stack([_order(job) for job in jobs])[:, :, found].flatten(1, 2),
             shares.to(next(iter(job.weights.values())).dtype),
             sizes,
         )

@@ -41,7 +41,7 @@ class ConvNet(nn.Module):
             if number in self.pool_after:
                 # Pooling before ReLU gives the same values as after it, on a quarter of the pixels.
                 x = F.max_pool2d(x, 2)
-            x = x.relu()
+            x = x.relu_()
             if number in self.dropout:
                 x = F.dropout(x, self.dropout[number], self.training)
         out: Tensor = self.fc2(self.fc1(x.mean((2, 3))).relu())

@@ -21,7 +21,8 @@ class MLP(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         for name in self.names[:-1]:
-            x = getattr(self, name)(x).relu()
+            # In place: a stack's activations are what crowds the cache.
+            x = getattr(self, name)(x).relu_()
         out: Tensor = getattr(self, self.names[-1])(x)
         return out
 

@@ -30,9 +30,10 @@ def main() -> None:
     from playerfl.ground import Grounds
     from playerfl.locking import DirectoryLock
     from playerfl.studies.group import run_group
-    from playerfl.studies.memory import keep_freed_memory, resident
+    from playerfl.studies.memory import keep_freed_memory, resident, settle_imports
 
     keep_freed_memory()
+    settle_imports()
     orders = inbox.get()
     if orders.unfinished:
         DirectoryLock(Path(orders.unfinished)).take(shared=True)
