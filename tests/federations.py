@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor, nn
 
@@ -59,6 +60,11 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
     "convolutional": convolutional,
     "frozen first layer": frozen_first,
 }
+
+
+def quick_for(names: Iterable[str], *quick: str) -> list[Any]:
+    """All names as parameters, most of them in the whole suite only."""
+    return [name if name in quick else pytest.param(name, marks=pytest.mark.slow) for name in names]
 
 
 def sites(count: int = 3, rows: tuple[int, ...] = (40, 57, 33, 25)) -> dict[str, tuple[Tensor, Tensor]]:

@@ -64,7 +64,6 @@ def test_algorithms_do_not_import_each_other() -> None:
 @pytest.mark.parametrize(
     ("statement", "absent"),
     [
-        ("import playerfl", ["torch", "numpy", "pandas", "matplotlib", "sklearn"]),
         ("import playerfl.cli", ["torch", "numpy", "pandas", "matplotlib", "sklearn", "flwr", "cryptography"]),
         (
             "import playerfl.studies.conduct, playerfl.probing, playerfl.running",

@@ -33,6 +33,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
+@pytest.mark.slow
 def test_every_command_does_what_the_page_says(place: Path) -> None:
     said = [playerfl(*command, "-q", cwd=place) for command in commands()]
     assert [(run.returncode, run.stderr.count("Traceback")) for run in said] == [(0, 0)] * 5

@@ -9,7 +9,7 @@ import torch
 
 import playerfl
 from contract.wire import WireTransport
-from federations import MODELS, assert_same, build, federate, task
+from federations import MODELS, assert_same, build, federate, quick_for, task
 from playerfl.algorithms import ALGORITHMS, PartialAlgorithm
 from playerfl.engine import checkpoint
 from playerfl.engine.loop import run_rounds
@@ -19,9 +19,9 @@ from playerfl.federation.messages import Request
 from playerfl.single_run import Progress, Run
 
 every_algorithm = pytest.mark.parametrize("name", ALGORITHMS)
-HARDER = ("batch norm", "convolutional")
-# Those that keep most between rounds; the others are resumed in the slow tests.
-RESUMED_OFTEN = ("fedlama", "fedbabu", "pfedme", "player_fl")
+models = pytest.mark.parametrize("model", quick_for(("mlp", "batch norm", "convolutional"), "mlp"))
+# Those that keep most between rounds.
+remembering = pytest.mark.parametrize("name", quick_for(ALGORITHMS, "fedlama", "fedbabu", "player_fl"))
 
 
 def run_over(run: Run, transport: WireTransport) -> playerfl.RunResult:
@@ -30,7 +30,7 @@ def run_over(run: Run, transport: WireTransport) -> playerfl.RunResult:
 
 
 @every_algorithm
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("model", quick_for(MODELS, "mlp", "batch norm"))
 def test_two_rounds_give_finite_models_and_scores(name: str, model: str) -> None:
     result = federate(name, task(model), rounds=2)
     assert all(torch.isfinite(w).all() for own in result.weights.values() for w in own.values())
@@ -38,15 +38,15 @@ def test_two_rounds_give_finite_models_and_scores(name: str, model: str) -> None
     assert result.scores["value"].notna().all()
 
 
-@every_algorithm
-@pytest.mark.parametrize("model", ["mlp", *(pytest.param(m, marks=pytest.mark.slow) for m in HARDER)])
+@remembering
+@models
 def test_a_serialising_reordering_transport_gives_the_same_bits(name: str, model: str) -> None:
     run = build(name, task(model))
     assert_same(run_over(run, WireTransport(run)), federate(name, task(model)))
 
 
 @every_algorithm
-@pytest.mark.parametrize("selection", ["client_best", "round_best", "last"])
+@pytest.mark.parametrize("selection", quick_for(["client_best", "round_best", "last"], "client_best"))
 def test_the_kept_model_is_the_one_the_scores_choose(name: str, selection: str) -> None:
     result = federate(name, rounds=4, selection=selection)
     for site in result.clients:
@@ -88,10 +88,8 @@ class KilledError(Exception):
     pass
 
 
-@pytest.mark.parametrize(
-    "name", [n if n in RESUMED_OFTEN else pytest.param(n, marks=pytest.mark.slow) for n in ALGORITHMS]
-)
-@pytest.mark.parametrize("model", ["mlp", *(pytest.param(m, marks=pytest.mark.slow) for m in HARDER)])
+@remembering
+@models
 def test_a_run_stopped_after_any_exchange_resumes_to_the_same_files(name: str, model: str, tmp_path: Path) -> None:
     own = task(model)
     settings = {"training.batch_size": 8, "selection": "round_best"}

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
-
-import pytest
 
 from federations import settings_of, task
 from flower.loop_grid import Change, Clock, LoopGrid
@@ -23,11 +20,6 @@ from playerfl.single_run import Run
 from playerfl.tasks.task import Task
 
 SITES = ("site-0", "site-1", "site-2")
-
-
-def quick_for(names: Iterable[str], *quick: str) -> list[Any]:
-    """All names as parameters, most of them in the whole suite only."""
-    return [name if name in quick else pytest.param(name, marks=pytest.mark.slow) for name in names]
 
 
 class Job:

@@ -10,8 +10,8 @@ import torch
 from flwr.app import ArrayRecord
 
 import playerfl
-from federations import task
-from flower.jobs import SITES, Job, quick_for
+from federations import quick_for, task
+from flower.jobs import SITES, Job
 from flower.loop_grid import over_the_wire
 from playerfl.algorithms import ALGORITHMS, PartialAlgorithm, PLayerFL
 from playerfl.collecting import collect
@@ -21,7 +21,10 @@ from playerfl.run_directory import SCORE_COLUMNS, TRAFFIC_COLUMNS, RunDirectory
 from playerfl.weights import digest, num_bytes
 
 PARTIAL = [name for name, kind in ALGORITHMS.items() if issubclass(kind, PartialAlgorithm)]
-every_algorithm = pytest.mark.parametrize("name", ALGORITHMS)
+# Those with an exchange, a memory or a finish of their own; the others come over the same wire in the whole suite.
+every_algorithm = pytest.mark.parametrize(
+    "name", quick_for(ALGORITHMS, "fedavg", "ditto", "fedbabu", "fedlama", "pfedla", "player_fl")
+)
 
 
 def assert_equals_in_process(job: Job, coordinator: Any) -> None:

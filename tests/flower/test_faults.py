@@ -10,8 +10,8 @@ import pytest
 from flwr.app import Message
 
 import playerfl
-from federations import task
-from flower.jobs import SITES, Job, quick_for
+from federations import quick_for, task
+from flower.jobs import SITES, Job
 from flower.loop_grid import unreachable
 from flower.test_contract import assert_equals_in_process
 from playerfl.algorithms import ALGORITHMS

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import torch
 
-from federations import task
-from flower.jobs import SITES, Job, quick_for
+from federations import quick_for, task
+from flower.jobs import SITES, Job
 from flower.test_faults import participation
 from playerfl.algorithms import ALGORITHMS
 from playerfl.engine.scheduler import drive

@@ -11,7 +11,8 @@ import pytest
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 
-from flower.jobs import Job, quick_for
+from federations import quick_for
+from flower.jobs import Job
 from flower.test_faults import key_of, participation
 from playerfl.algorithms import FedLP
 from playerfl.flower.checks import far_away

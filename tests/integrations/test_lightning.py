@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib.util import find_spec
 from typing import Any
 
 import pytest
@@ -16,8 +17,11 @@ from playerfl.errors import ConfigError
 from playerfl.seeding import generator_for, own_randomness
 from playerfl.weights import digest
 
-pytest.importorskip("lightning", reason="lightning is not installed")
-pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
+pytestmark = [
+    pytest.mark.skipif(find_spec("lightning") is None, reason="lightning is not installed"),
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore"),
+]
 
 X = torch.randn(24, 5, generator=generator_for(0, "x"))
 Y = torch.randint(3, (24,), generator=generator_for(0, "y"))

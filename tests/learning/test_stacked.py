@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 import federations
 import playerfl
-from federations import CLASSES, FEATURES
+from federations import CLASSES, FEATURES, quick_for
 from playerfl.algorithms import ALGORITHMS
 from playerfl.experiment import Experiment
 from playerfl.learning import stackable
@@ -77,7 +77,7 @@ def test_stacked_equals_loop(algorithm: str) -> None:
     ],
     ids=lambda settings: ",".join(f"{key}={value}" for key, value in settings.items()),
 )
-@pytest.mark.parametrize("algorithm", ["player_fl", "ditto"])
+@pytest.mark.parametrize("algorithm", quick_for(["player_fl", "ditto"], "player_fl"))
 def test_stacked_equals_loop_however_sites_train(algorithm: str, settings: dict[str, Any]) -> None:
     task = double_task()
     difference = largest_difference(
