@@ -36,8 +36,11 @@ demo: $(STAMP)
 	@$(BIN)/playerfl report runs/demo >/dev/null
 	@echo "The report, one page to open in a browser: $(CURDIR)/runs/demo/report/report.html"
 
+# One more than cores: the longest tests wait for other processes most of the time.
+WORKERS = $(shell $(BIN)/python -c 'import os; print(os.cpu_count() + 1)')
+
 test: $(STAMP) lint
-	$(BIN)/python -m pytest -n auto --dist worksteal
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
 quick: $(STAMP)
 	$(BIN)/python -m pytest -n auto --dist worksteal -m "not slow"

@@ -29,14 +29,25 @@ class Layout:
     def __init__(self, entries: Mapping[str, Tensor]) -> None:
         self.shapes = {name: tuple(entry.shape) for name, entry in entries.items()}
         self.starts: dict[str, int] = {}
+        self.gaps: list[slice] = []
         self.width = 0
         for name, shape in self.shapes.items():
             self.starts[name] = self.width
+            end = self.width + math.prod(shape)
             self.width += -(-max(1, math.prod(shape)) // ALIGNMENT) * ALIGNMENT
+            if end < self.width:
+                self.gaps.append(slice(end, self.width))
+
+    def blank(self, count: int, dtype: torch.dtype) -> Tensor:
+        """A matrix of rows whose entries are still to be written; their gaps hold zeros already."""
+        rows = torch.empty(count, self.width, dtype=dtype)
+        for gap in self.gaps:
+            rows[:, gap] = 0
+        return rows
 
     def stacked(self, models: Sequence[Mapping[str, Tensor]]) -> Tensor:
         """A matrix of its own with one row a model."""
-        rows = torch.zeros(len(models), self.width, dtype=models[0][next(iter(self.shapes))].dtype)
+        rows = self.blank(len(models), models[0][next(iter(self.shapes))].dtype)
         for name, view in self.views(rows).items():
             own = [model[name] for model in models]
             # As they lie, and not with `out=`, which goes tensor by tensor where the view has gaps.

@@ -186,7 +186,7 @@ class _Stack:
         self.learner = self.job.learner
         self.layout = layout
         self.rows = layout.stacked([job.weights for job in jobs])
-        self.gradients = torch.zeros_like(self.rows)
+        self.gradients = layout.blank(len(jobs), self.rows.dtype)
         others = [name for name in self.learner.entries if name not in layout.shapes]
         fixed = self.learner.layout(others)
         self.fixed = fixed.views(fixed.stacked([job.weights for job in jobs])) if others else {}
