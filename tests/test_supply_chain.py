@@ -1,0 +1,63 @@
+"""Dependencies: each one used, licensed, and bound from above only with a reason; what the audit says."""
+
+from __future__ import annotations
+
+import ast
+import re
+import tomllib
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+
+import audit
+import licences
+
+ROOT = Path(__file__).parents[1]
+PROJECT = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+CORE = [Requirement(line) for line in tomllib.loads(PROJECT)["project"]["dependencies"]]
+
+
+def test_every_dependency_is_in_the_list_with_its_licence() -> None:
+    listed = licences.rows_of(licences.PAGE.read_text(encoding="utf-8"))
+    asked = licences.dependencies()
+    assert listed.keys() == asked.keys()
+    for name, groups in asked.items():
+        if licences.is_installed(name):
+            expected = f"| {name} | {licences.licence_of(name)} | {', '.join(groups)} |"
+            assert listed[name] == expected, "run make licences"
+    assert not [row for row in listed.values() if "not stated" in row]
+
+
+@pytest.mark.parametrize("needed", CORE, ids=lambda needed: needed.name)
+def test_what_every_installation_brings_is_imported(needed: Requirement) -> None:
+    imported = {
+        (node.module or "").partition(".")[0] if isinstance(node, ast.ImportFrom) else node.names[0].name.partition(".")[0]
+        for file in (ROOT / "src").rglob("*.py")
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Import | ast.ImportFrom)
+    }
+    modules = {module for module, owners in metadata.packages_distributions().items() if needed.name in owners}
+    assert modules & imported
+
+
+def test_an_upper_bound_has_its_reason_in_the_line_above() -> None:
+    lines = PROJECT.partition("[project.scripts]")[0].splitlines()
+    bound = [number for number, line in enumerate(lines) if re.search(r'"[\w\[\],.-]+[^"]*(?:<|==|~=)\d', line)]
+    assert [lines[number].partition(" ")[0] for number in bound] == ["flower"]
+    assert all(lines[number - 1].startswith("#") for number in bound)
+
+
+def test_the_audit_says_when_nothing_was_looked_up() -> None:
+    skipped = {"name": "torch", "version": "2", "skip_reason": "not found"}
+    assert audit.verdict(None) == audit.verdict([]) == audit.verdict([skipped]) == (audit.UNREACHABLE, -1)
+    clean = {"name": "rich", "version": "14", "vulns": []}
+    known = {"name": "old", "version": "1", "vulns": [{"id": "CVE-1", "fix_versions": ["2"]}]}
+    assert audit.verdict([clean, skipped])[0].splitlines() == [
+        "Not looked up, for the database does not have them: torch.",
+        "No known vulnerability in 1 package.",
+    ]
+    sentences, count = audit.verdict([clean, known])
+    assert count == 1
+    assert sentences.splitlines() == ["old 1: CVE-1, mended in 2", "1 known vulnerability in 2 packages."]
