@@ -1,8 +1,8 @@
 """The golden run: small comparisons whose bits are stored, to be made again in any process.
 
-    python tests/golden.py                 # digests and losses on stdout
-    python tests/golden.py --threads 2
-    python tests/golden.py --store         # after a change that is meant to change results: keep them as the golden ones
+python tests/golden.py                 # digests and losses on stdout
+python tests/golden.py --threads 2
+python tests/golden.py --store         # after a change that is meant to change results: keep them as the golden ones
 """
 
 from __future__ import annotations

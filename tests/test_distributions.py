@@ -32,9 +32,7 @@ SHIPPED = [
 def said_by(*command: object, cwd: Path) -> str:
     # The checkout must not be found by way of the environment.
     variables = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "PIP_"))}
-    said = subprocess.run(
-        [*map(str, command)], cwd=cwd, env=variables, capture_output=True, text=True, timeout=600
-    )
+    said = subprocess.run([*map(str, command)], cwd=cwd, env=variables, capture_output=True, text=True, timeout=600)
     assert said.returncode == 0, said.stdout + said.stderr
     return said.stdout
 
@@ -70,8 +68,8 @@ def test_it_installs_and_runs_in_a_bare_environment(kind: str, built: dict[str, 
     venv.create(tmp_path / "bare", with_pip=True)
     python = tmp_path / "bare" / "bin" / "python"
     site = Path(said_by(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))", cwd=tmp_path).strip())
-    # torch and the others are seen where they are: a download of gigabytes would prove nothing more. A copy of the lines
-    # that make the checkout importable is not, for a .pth file is read in the environment's own folder only.
+    # torch and the others are seen where they are, for a download of gigabytes would prove nothing more. A checkout that is
+    # installed there stays unseen: Python reads .pth files in the environment's own folder only.
     (site / "elsewhere.pth").write_text(sysconfig.get_path("purelib") + "\n")
     options = ("--quiet", "--no-deps", "--no-build-isolation", "--disable-pip-version-check")
     said_by(python, "-m", "pip", "install", *options, "--force-reinstall", built[kind], cwd=tmp_path)
@@ -79,10 +77,8 @@ def test_it_installs_and_runs_in_a_bare_environment(kind: str, built: dict[str, 
     where = said_by(python, "-c", "import playerfl; print(playerfl.__file__)", cwd=tmp_path).strip()
     assert Path(where).is_relative_to(tmp_path / "bare")
     assert said_by(command, "--version", cwd=tmp_path).startswith("playerfl ")
-    said = said_by(
-        command, "run", "digits", "-a", "local", "-a", "fedavg", "-a", "player_fl", "--rounds", 2, "--json", "-q", cwd=tmp_path
-    )  # fmt: skip
-    assert [run["algorithm"] for run in json.loads(said)["runs"]] == ["local", "fedavg", "player_fl"]
+    said = said_by(command, *"run digits -a local -a player_fl --rounds 2 --json -q".split(), cwd=tmp_path)
+    assert [run["algorithm"] for run in json.loads(said)["runs"]] == ["local", "player_fl"]
     said_by(command, "report", "runs", "--out", "page.html", cwd=tmp_path)
     assert "<script" in (tmp_path / "page.html").read_text(encoding="utf-8")
     said_by(command, "flower", "files", "conf", "--home", "lib", "--name", "fl.example.org", cwd=tmp_path)

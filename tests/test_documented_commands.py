@@ -1,4 +1,4 @@
-"""No printed command grows old: each is held against the command line, and run on small data where that takes seconds."""
+"""No printed command grows old: each is held against the command line, and run on small data."""
 
 from __future__ import annotations
 

@@ -33,7 +33,9 @@ def test_every_public_name_is_in_the_reference() -> None:
 
 @pytest.mark.slow
 def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
-    pytest.importorskip("mkdocstrings", reason="the documentation's tools are not installed; pip install 'playerfl[docs]'")
+    pytest.importorskip(
+        "mkdocstrings", reason="the documentation's tools are not installed; pip install 'playerfl[docs]'"
+    )
     said = subprocess.run(
         [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", tmp_path / "site"],
         cwd=ROOT, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"}, capture_output=True, text=True, timeout=600,

@@ -33,7 +33,9 @@ def test_every_dependency_is_in_the_list_with_its_licence() -> None:
 @pytest.mark.parametrize("needed", CORE, ids=lambda needed: needed.name)
 def test_what_every_installation_brings_is_imported(needed: Requirement) -> None:
     imported = {
-        (node.module or "").partition(".")[0] if isinstance(node, ast.ImportFrom) else node.names[0].name.partition(".")[0]
+        (node.module or "").partition(".")[0]
+        if isinstance(node, ast.ImportFrom)
+        else node.names[0].name.partition(".")[0]
         for file in (ROOT / "src").rglob("*.py")
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
         if isinstance(node, ast.Import | ast.ImportFrom)

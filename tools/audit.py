@@ -3,8 +3,8 @@
     python tools/audit.py
     python tools/audit.py --must-reach    # for pipelines: exit code 2 where the database cannot be reached
 
-Exit code 1 if a vulnerability is known. pip-audit itself ends in a traceback where it reaches nothing, and where a package
-mirror answers without the database it reports "no known vulnerabilities", having looked nothing up.
+Exit code 1 if a vulnerability is known. pip-audit itself ends in a traceback where it reaches nothing, and where a
+package mirror answers without the database it reports "no known vulnerabilities", having looked nothing up.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Writes docs/licences.md from the metadata of what is installed: every dependency of pyproject.toml and its licence.
 
-    python tools/licences.py            # write the page
-    python tools/licences.py --check    # exit code 1 if the page says something else than the metadata
+python tools/licences.py            # write the page
+python tools/licences.py --check    # exit code 1 if the page says something else than the metadata
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ _SPDX = {
 _HEAD = """\
 # Licences
 
-playerfl is under [Apache-2.0](https://www.apache.org/licenses/LICENSE-2.0). What it needs is installed beside it, not shipped in it.
-Written by `make licences` from the metadata of the installed packages; do not edit it by hand.
+playerfl is under [Apache-2.0](https://www.apache.org/licenses/LICENSE-2.0). What it needs is
+installed beside it, not shipped in it. Written by `make licences` from the metadata of the installed packages; do not edit it by hand.
 """
 
 

@@ -63,7 +63,7 @@ def on_files(files: Any, config: Any) -> Any:
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
-    """Links that leave docs/: to a page that is made here, or, to a file that the site does not hold, its words alone."""
+    """Links that leave docs/ lead to the pages made here; of one to a file the site does not hold, the words stay."""
     for name, page in _ROOT_PAGES.items():
         markdown = markdown.replace(f"](../{name})", f"]({page})")
     return re.sub(r"\[([^\]]+)\]\(\.\./[^)]*\)", r"\1", markdown)
@@ -150,7 +150,7 @@ def modules_page() -> str:
 
 
 def _public(module: str) -> list[str]:
-    """Where its classes and functions are defined: those a package lists, or those of a module, in the order of its file."""
+    """Where its classes and functions are defined: those a package lists, or those of a file, in their order."""
     found = import_module(module)
     named = [getattr(found, name) for name in getattr(found, "__all__", ())]
     own = [one for name, one in vars(found).items() if name[0] != "_" and getattr(one, "__module__", "") == module]
