@@ -68,8 +68,8 @@ def test_it_installs_and_runs_in_a_bare_environment(kind: str, built: dict[str, 
     venv.create(tmp_path / "bare", with_pip=True)
     python = tmp_path / "bare" / "bin" / "python"
     site = Path(said_by(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))", cwd=tmp_path).strip())
-    # torch and the others are seen where they are, for a download of gigabytes would prove nothing more. A checkout that is
-    # installed there stays unseen: Python reads .pth files in the environment's own folder only.
+    # torch and the others are seen where they are, for a download of gigabytes would prove nothing more. A checkout that
+    # is installed there stays unseen: Python reads .pth files in the environment's own folder only.
     (site / "elsewhere.pth").write_text(sysconfig.get_path("purelib") + "\n")
     options = ("--quiet", "--no-deps", "--no-build-isolation", "--disable-pip-version-check")
     said_by(python, "-m", "pip", "install", *options, "--force-reinstall", built[kind], cwd=tmp_path)
@@ -77,7 +77,7 @@ def test_it_installs_and_runs_in_a_bare_environment(kind: str, built: dict[str, 
     where = said_by(python, "-c", "import playerfl; print(playerfl.__file__)", cwd=tmp_path).strip()
     assert Path(where).is_relative_to(tmp_path / "bare")
     assert said_by(command, "--version", cwd=tmp_path).startswith("playerfl ")
-    said = said_by(command, *"run digits -a local -a player_fl --rounds 2 --json -q".split(), cwd=tmp_path)
+    said = said_by(command, "run", "digits", "-a", "local", "-a", "player_fl", "--rounds", 2, "--json", cwd=tmp_path)
     assert [run["algorithm"] for run in json.loads(said)["runs"]] == ["local", "player_fl"]
     said_by(command, "report", "runs", "--out", "page.html", cwd=tmp_path)
     assert "<script" in (tmp_path / "page.html").read_text(encoding="utf-8")

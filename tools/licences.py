@@ -42,7 +42,8 @@ _HEAD = """\
 # Licences
 
 playerfl is under [Apache-2.0](https://www.apache.org/licenses/LICENSE-2.0). What it needs is
-installed beside it, not shipped in it. Written by `make licences` from the metadata of the installed packages; do not edit it by hand.
+installed beside it, not shipped in it. Written by `make licences` from the metadata of the installed
+packages; do not edit it by hand.
 """
 
 
