@@ -68,7 +68,7 @@ def test_it_installs_and_runs_in_a_bare_environment(kind: str, built: dict[str, 
     venv.create(tmp_path / "bare", with_pip=True)
     python = tmp_path / "bare" / "bin" / "python"
     site = Path(said_by(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))", cwd=tmp_path).strip())
-    # torch and the others are seen where they are, for a download of gigabytes would prove nothing more. A checkout that
+    # torch and the others are seen where they are, for a download of gigabytes would prove no more. A checkout that
     # is installed there stays unseen: Python reads .pth files in the environment's own folder only.
     (site / "elsewhere.pth").write_text(sysconfig.get_path("purelib") + "\n")
     options = ("--quiet", "--no-deps", "--no-build-isolation", "--disable-pip-version-check")
