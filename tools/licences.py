@@ -105,7 +105,7 @@ def is_installed(name: str) -> bool:
 
 def rows_of(page: str) -> dict[str, str]:
     """The rows of a page for what pyproject.toml names, by package."""
-    named = page.partition("\n## What an installation")[0]
+    named = page.partition("|---|")[2].partition("\n## ")[0]
     return {found[1]: line for line in named.splitlines() if (found := re.match(r"\| ([a-z0-9-]+) \|", line))}
 
 
