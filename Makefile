@@ -8,7 +8,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 HALF   := $(VENV)/.installing
 
-.PHONY: help demo test quick lint bench bench-rivals reproduce reproduce-quick estimate clean
+.PHONY: help demo test quick lint bench bench-rivals reproduce reproduce-quick estimate docs licences audit clean
 .DEFAULT_GOAL := help
 
 help:
@@ -16,6 +16,8 @@ help:
 	@echo "make test    the whole test suite"
 	@echo "make quick   the tests that take seconds"
 	@echo "make lint    formatting, lint and types"
+	@echo "make docs    the documentation with its reference, as pages in site/"
+	@echo "make audit   known vulnerabilities in what is installed; make licences   docs/licences.md anew"
 	@echo "make bench   cost against a bare PyTorch loop"
 	@echo "make reproduce-quick   a small study on digits and its report (some minutes)"
 	@echo "make reproduce     every study of docs/reproduce.md, resumable (hours; it says how many first)"
@@ -50,6 +52,17 @@ lint: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
+# The theme announces its successor at every start.
+docs: $(STAMP)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "Open $(CURDIR)/site/index.html"
+
+licences: $(STAMP)
+	$(BIN)/python tools/licences.py
+
+audit: $(STAMP)
+	@$(BIN)/python tools/audit.py
+
 bench: $(STAMP)
 	$(BIN)/python benchmarks/bench.py
 
@@ -73,4 +86,4 @@ reproduce-quick: $(STAMP)
 	@echo "The report, one page to open in a browser: $(CURDIR)/runs/quick/report/report.html"
 
 clean:
-	rm -rf $(VENV) .venv-rivals build dist src/*.egg-info
+	rm -rf $(VENV) .venv-rivals build dist site src/*.egg-info

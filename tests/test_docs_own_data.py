@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 import shutil
 from pathlib import Path
@@ -10,14 +9,15 @@ from typing import Any
 
 import pytest
 
+import documented
+from documented import ROOT
 from test_cli import playerfl, refused
 
-ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "your-own-data.md").read_text(encoding="utf-8")
 
 
 def blocks(kind: str) -> list[str]:
-    return re.findall(rf"^```{kind}\n(.*?)^```$", PAGE, flags=re.MULTILINE | re.DOTALL)
+    return documented.blocks(PAGE, kind)
 
 
 def commands() -> list[list[str]]:

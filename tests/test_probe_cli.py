@@ -140,6 +140,11 @@ def test_a_model_and_sites_of_ones_own_get_a_recommendation(folder: Path) -> Non
     assert content["cut"]["index"] == 3
     assert content["verdict"] == "no clear transition"
     assert content["meaning"]["private_parameters"] == 0
+    playerfl("probe", "cut", "--threshold", "1e9", "--out", "other", cwd=folder)
+    (copied,) = json.loads((folder / "other" / "profiles.json").read_text())["seeds"]
+    assert copied == measured
+    # What was decided there is decided again, from the copy alone.
+    assert json.loads(playerfl("probe", "other", "--json", cwd=folder).stdout) == content
     assert "would measure again" in refused(playerfl("probe", "cut", "--seeds", "2", cwd=folder))
     (folder / "mymodule.py").unlink()
     sys.modules.pop("mymodule", None)
@@ -176,6 +181,8 @@ def test_runs_are_probed_without_training(folder: Path) -> None:
         content = json.loads(playerfl("probe", target, "--json", cwd=folder).stdout)
         assert content["cut"]["index"] == stored["index"]
         assert content["meaning"]["federated"] == stored["federated"]
+    assert playerfl("probe", "o/player_fl", "--out", "kept", cwd=folder).returncode == 0
+    assert json.loads(playerfl("probe", "kept", "--json", cwd=folder).stdout) == content
     fresh = json.loads(playerfl("probe", "synthetic", "--json", "-q", cwd=folder).stdout)
     assert fresh["cut"]["importance"] == stored["importance"]
     assert "measured nothing: local has no layer scores" in refused(playerfl("probe", "o/local", cwd=folder))

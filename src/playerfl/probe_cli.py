@@ -214,8 +214,7 @@ def probe(
     if kept is not None:
         if data or loss or settings or given or seeds > 1 or seed:
             raise ConfigError(f"{target} holds what was measured; options that would measure again do not go with it")
-        found = kept(changes)
-        measured = None
+        found, scores = kept(changes)
     else:
         if out is not None:
             make_folder(out)
@@ -229,10 +228,10 @@ def probe(
                 quiet=quiet,
                 shown=not as_json,
             )
-        found = measured.recommend(**changes)
+        found, scores = measured.recommend(**changes), _scores(measured, target, changes)
     # Files first: whoever pipes the table into `head` ends this process.
     if out is not None:
-        _keep(out, found, measured, target)
+        _keep(out, found, scores)
     if figure is not None:
         typer.echo(f"figure: {_save_figure(found, figure)}", err=True)
     if as_json:
@@ -376,8 +375,8 @@ def _example(data: str) -> Any:
     return next(iter(sites[min(sites)].train.batches(2)))[0]
 
 
-def _kept(path: Path) -> Callable[[dict[str, Any]], Recommendation] | None:
-    """A recommendation from what was measured before, if that is what a path holds."""
+def _kept(path: Path) -> Callable[[dict[str, Any]], tuple[Recommendation, dict[str, Any]]] | None:
+    """A recommendation from what was measured before, and that itself, if it is what a path holds."""
     from playerfl.tasks import TASKS
 
     if str(path) in TASKS or not path.exists():
@@ -398,7 +397,7 @@ def _text(file: Path) -> str:
     return file.read_text(encoding="utf-8") if file.is_file() else ""
 
 
-def _of_runs(runs: list[Path], changes: dict[str, Any]) -> Recommendation:
+def _of_runs(runs: list[Path], changes: dict[str, Any]) -> tuple[Recommendation, dict[str, Any]]:
     from playerfl.probing import measured_in
     from playerfl.running import load_result
 
@@ -407,30 +406,31 @@ def _of_runs(runs: list[Path], changes: dict[str, Any]) -> Recommendation:
     if len(tasks := sorted({result.experiment["task"] for result in results})) > 1:
         raise ConfigError(f"these runs are of several tasks ({', '.join(tasks)}); probe those of one task at a time")
     by_seed = {result.experiment["seed"]: result for result in results}
-    return measured_in(*(by_seed[seed] for seed in sorted(by_seed))).recommend(**changes)
+    measured = measured_in(*(by_seed[seed] for seed in sorted(by_seed)))
+    return measured.recommend(**changes), _scores(measured, tasks[0], changes)
 
 
-def _of_profiles(file: Path, changes: dict[str, Any]) -> Recommendation:
+def _of_profiles(file: Path, changes: dict[str, Any]) -> tuple[Recommendation, dict[str, Any]]:
     from playerfl.layers.layer_map import LayerMap
     from playerfl.layers.recommend import recommend
+    from playerfl.probing import changed_decision
 
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
-        options = {**content["options"], **changes}
+        options = changed_decision(content["options"], changes)
         target, groups, seeds = content["target"], content["layers"], content["seeds"]
     except (OSError, ValueError, KeyError, TypeError) as problem:
         raise RunDirectoryError(
             f"{file} does not hold what `playerfl probe --out` writes there: {problem}"
         ) from problem
-    if "rule" in changes and "threshold" not in changes:
-        options.pop("threshold", None)
+    scores = {**content, "options": options}
     try:
         model = _model_of(target)
         layers = LayerMap.from_groups(model, groups, statistics=content.get("bn_stats", "follow"))
     except PlayerflError as problem:
         typer.echo(f"note: parameters and bytes are not shown, for the model cannot be built: {problem}", err=True)
-        return recommend(seeds, **options)
-    return recommend(seeds, model, layers=layers, **options)
+        return recommend(seeds, **options), scores
+    return recommend(seeds, model, layers=layers, **options), scores
 
 
 def _model_of(target: str) -> nn.Module:
@@ -442,23 +442,29 @@ def _model_of(target: str) -> nn.Module:
     return seeded_model(0, found, found.options()) if isinstance(found, Task) else _built(found, target)
 
 
-def _keep(out: Path, found: Recommendation, measured: Measured | None, target: str) -> None:
+def _scores(measured: Measured, target: str, changes: dict[str, Any]) -> dict[str, Any]:
+    """What was measured and how it was decided, so that `playerfl probe DIR` finds the same again."""
+    from playerfl.probing import changed_decision
+
+    return {
+        "target": target,
+        "layers": [[name, list(entries)] for name, entries in measured.layers.entries.items()],
+        "bn_stats": measured.layers.statistics,
+        "options": changed_decision(measured.options, changes),
+        "seeds": [{site: profile.to_json() for site, profile in run.items()} for run in measured.profiles],
+    }
+
+
+def _keep(out: Path, found: Recommendation, scores: dict[str, Any]) -> None:
     """Everything a recommendation consists of, as files."""
     from playerfl.engine.checkpoint import write_atomically
 
     make_folder(out)
     content = found.to_json()
-    files = {"recommendation.json": json.dumps(content, indent=1) + "\n"}
-    if measured is not None:
-        seeds = [{site: profile.to_json() for site, profile in run.items()} for run in measured.profiles]
-        scores = {
-            "target": target,
-            "layers": [[name, list(entries)] for name, entries in measured.layers.entries.items()],
-            "bn_stats": measured.layers.statistics,
-            "options": dict(measured.options),
-            "seeds": seeds,
-        }
-        files[PROFILES] = json.dumps(scores, indent=1) + "\n"
+    files = {
+        "recommendation.json": json.dumps(content, indent=1) + "\n",
+        PROFILES: json.dumps(scores, indent=1) + "\n",
+    }
     if content["export"]:
         # Without a line's end: read as it stands it would be part of the regex, which then excludes nothing.
         files["nvflare_exclude_vars.txt"] = content["export"]["nvflare_exclude_vars"]

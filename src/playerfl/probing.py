@@ -41,9 +41,7 @@ class Measured:
 
     def recommend(self, **changes: Any) -> Recommendation:
         """The cut and its evidence; `changes` go before how PLayer-FL was asked to decide."""
-        options = {**self.options, **changes}
-        if "rule" in changes and "threshold" not in changes:
-            options.pop("threshold", None)
+        options = changed_decision(self.options, changes)
         return recommend(self.profiles, self.model, layers=self.layers, **options)
 
 
@@ -158,6 +156,18 @@ def decision_options(algorithm: PLayerFL) -> dict[str, Any]:
     options = {name: getattr(algorithm, name) for name in names}
     # A fixed cut is no finding; what would have been found is asked of the default rule.
     return {**options, "rule": "layer_ratio", "threshold": None} if algorithm.rule == "fixed" else options
+
+
+def changed_decision(options: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """How to decide after `changes`: another rule brings its own threshold, unless one is given with it.
+
+    >>> changed_decision({"rule": "layer_ratio", "threshold": 3.0}, {"rule": "max_jump"})
+    {'rule': 'max_jump'}
+    """
+    decided = {**options, **changes}
+    if "rule" in changes and "threshold" not in changes:
+        decided.pop("threshold", None)
+    return decided
 
 
 def measure_sites(

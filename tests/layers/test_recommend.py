@@ -229,3 +229,9 @@ def test_a_fixed_rule_is_refused() -> None:
 def test_a_single_layer_has_no_transition() -> None:
     found = recommend(Profile(("only",), ((1.0,),), (8,), 8))
     assert (found.cut.index, found.verdict) == (1, "no clear transition")
+
+
+@pytest.mark.parametrize("threshold", ["3", True, [3.5]], ids=["text", "truth value", "list"])
+def test_a_threshold_that_is_no_number_is_refused(threshold: object) -> None:
+    with pytest.raises(LayerError, match=r"threshold must be a number such as 3\.5, not "):
+        recommend(site(*CLEAR), threshold=threshold)  # type: ignore[arg-type]

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
+from numbers import Real
 from typing import Any, Literal
 
 from playerfl.errors import LayerError, one_of
@@ -151,6 +152,8 @@ def check_rule(rule: str, threshold: float | None, on_no_transition: str) -> flo
     if rule not in DEFAULT_THRESHOLDS:
         return None
     threshold = DEFAULT_THRESHOLDS[rule] if threshold is None else threshold
+    if isinstance(threshold, bool) or not isinstance(threshold, Real):
+        raise LayerError(f"threshold must be a number such as {DEFAULT_THRESHOLDS[rule]:g}, not {threshold!r}")
     lowest = 1.0 if rule == "cumulative_ratio" else 0.0
     if math.isnan(threshold) or threshold < lowest:
         raise LayerError(

@@ -1,0 +1,136 @@
+"""The golden run: small comparisons whose bits are stored, to be made again in any process.
+
+python tests/golden.py                 # digests and losses on stdout
+python tests/golden.py --threads 2
+python tests/golden.py --store         # after a change that is meant to change results: keep them as the golden ones
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from playerfl.data.examples import SiteData, TensorExamples
+from playerfl.environment import environment
+from playerfl.experiment import Experiment
+from playerfl.results import RunResult, digest_of
+from playerfl.running import run_experiments
+from playerfl.tasks import TASKS
+from playerfl.tasks.task import Task
+from playerfl.weights import digest
+
+STORED = Path(__file__).with_name("golden.json")
+ALGORITHMS = ("local", "fedavg", "player_fl")
+
+
+def _in_double(task: Task) -> Task:
+    def part(examples: TensorExamples) -> TensorExamples:
+        assert isinstance(examples.inputs, torch.Tensor)
+        return TensorExamples(examples.inputs.double(), examples.targets)
+
+    def load(options: Any) -> dict[str, SiteData]:
+        return {
+            name: SiteData(part(site.train), part(site.validation), part(site.test))  # type: ignore[arg-type]
+            for name, site in task.load_sites(options).items()
+        }
+
+    return replace(task, name="own", load_sites=load, build_model=lambda options: task.build_model(options).double())
+
+
+# As users run them: the plain loop on convolutions, the stacked trainer on linear layers; and one in float64, where
+# training does not amplify what another CPU rounds differently.
+RUNS: dict[str, Task] = {
+    "digits": TASKS["digits"],
+    "synthetic": TASKS["synthetic"],
+    "digits in float64": _in_double(TASKS["digits"]),
+}
+
+
+def golden_runs(threads: int = 1) -> dict[str, dict[str, Any]]:
+    """What each run came to: fingerprints of models and of everything recorded, and the test losses."""
+    return {name: _found(task, threads) for name, task in RUNS.items()}
+
+
+def _found(task: Task, threads: int) -> dict[str, Any]:
+    table = {"task": task.name, "rounds": 2, "seed": 0, "device": "cpu", "threads": threads}
+    experiments = [Experiment.resolve({**table, "algorithm": {"name": name}}, task) for name in ALGORITHMS]
+    results = run_experiments(experiments, [None] * len(experiments), task)
+    return {
+        "models": digest_of({f"{run.algorithm}/{site}": own for run in results for site, own in run.weights.items()}),
+        "records": _records(results),
+        "losses": {result.algorithm: _losses(result) for result in results},
+    }
+
+
+def _records(results: list[RunResult]) -> str:
+    content = [[result.score_rows, result.traffic_rows, result.layers] for result in results]
+    return hashlib.blake2b(json.dumps(content, sort_keys=True).encode(), digest_size=16).hexdigest()
+
+
+def _losses(result: RunResult) -> list[float]:
+    return [float(row[5]) for row in result.score_rows if row[3:5] == ("test", "loss")]
+
+
+def arithmetic() -> str:
+    """A fingerprint of this machine's kernels: torch alone, in the shapes of the golden runs.
+
+    Another CPU, build of torch or number of threads adds up in another order; then this differs, and the digests may.
+    """
+    found = {}
+    for kind in (torch.float32, torch.float64):
+        for rows in (16, 200):
+            for name, gradient in _gradients(rows, kind).items():
+                found[f"{name}/{rows}/{kind}"] = gradient
+    return digest(found)
+
+
+def _gradients(rows: int, kind: torch.dtype) -> dict[str, torch.Tensor]:
+    """Of a convolutional network and of stacked products, from numbers that every CPU rounds alike."""
+
+    def numbers(*shape: int) -> torch.Tensor:
+        count = torch.Size(shape).numel()
+        return ((torch.arange(count) * 7919 % 1009).to(kind) / 1009 - 0.5).reshape(shape)
+
+    shapes = {
+        "conv1": (16, 1, 3, 3), "conv2": (32, 16, 3, 3), "conv3": (64, 32, 3, 3), "fc1": (32, 64), "fc2": (10, 32),
+        "stacked": (4, 64, 64),
+    }  # fmt: skip
+    weights = {name: numbers(*shape).requires_grad_() for name, shape in shapes.items()}
+    x = numbers(rows, 1, 8, 8)
+    for name in ("conv1", "conv2", "conv3"):
+        x = nn.functional.conv2d(x, weights[name], padding=1).relu()
+        x = x if name == "conv3" else nn.functional.max_pool2d(x, 2)
+    x = nn.functional.linear(nn.functional.linear(x.mean((2, 3)), weights["fc1"]).relu(), weights["fc2"])
+    stacked = torch.bmm(numbers(4, rows, 64), weights["stacked"]).logsumexp(2).mean()
+    (nn.functional.cross_entropy(x, torch.arange(rows) % 10) + stacked).backward()  # type: ignore[no-untyped-call]
+    return {name: weight.grad for name, weight in weights.items() if weight.grad is not None}
+
+
+def everything(threads: int) -> dict[str, Any]:
+    torch.set_num_threads(threads)
+    made_with = environment("cpu", threads)
+    kept = ("torch", "machine", "cpu_capability", "threads")
+    return {
+        "made_with": {key: made_with[key] for key in kept},
+        "arithmetic": arithmetic(),
+        "runs": golden_runs(threads),
+    }
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--store", action="store_true")
+    given = parser.parse_args()
+    text = json.dumps(everything(given.threads), indent=1) + "\n"
+    if given.store:
+        STORED.write_text(text, encoding="utf-8")
+    else:
+        print(text)  # noqa: T201

@@ -1,0 +1,96 @@
+"""The golden run: the same bits in every process, and those that are stored, where torch computes alike."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import golden
+
+STORED: dict[str, Any] = json.loads(golden.STORED.read_text(encoding="utf-8"))
+# What rounding may do to a loss after two rounds, relative. Seen without vector units: 5e-6, and 1e-8 in float64,
+# whose initial weights are drawn in float32.
+TOLERANCES = {"digits": 1e-3, "synthetic": 1e-3, "digits in float64": 1e-6}
+
+
+def bits(found: dict[str, Any]) -> dict[str, tuple[str, str]]:
+    return {name: (run["models"], run["records"]) for name, run in found["runs"].items()}
+
+
+def assert_close(found: dict[str, Any], expected: dict[str, Any], why: str) -> None:
+    for name, run in found["runs"].items():
+        for algorithm, losses in run["losses"].items():
+            expected_losses = expected["runs"][name]["losses"][algorithm]
+            assert losses == pytest.approx(expected_losses, rel=TOLERANCES[name]), f"{name}, {algorithm}: {why}"
+
+
+def assert_golden(found: dict[str, Any]) -> str:
+    """Met to the bit where the kernels are those the stored digests were made with, else to a tolerance; says which."""
+    if found["arithmetic"] == STORED["arithmetic"]:
+        assert bits(found) == bits(STORED), (
+            "torch computes here as when tests/golden.json was made, but the results differ: a change of playerfl "
+            "changed them. If that was meant, store them (python tests/golden.py --store) and say so in CHANGELOG.md"
+        )
+        return "to the bit"
+    why = (
+        f"stored with {STORED['made_with']}, found with {found['made_with']}: other kernels, compared with a tolerance"
+    )
+    assert_close(found, STORED, why)
+    return why
+
+
+def test_the_golden_run_is_met(record_property: pytest.RecordProperty) -> None:
+    record_property("golden run met", assert_golden(golden.everything(threads=1)))
+
+
+def test_one_flipped_bit_or_a_loss_that_is_off_is_noticed() -> None:
+    changed = json.loads(json.dumps(STORED))
+    changed["runs"]["digits"]["models"] = "0" * 32
+    with pytest.raises(AssertionError, match="a change of playerfl"):
+        assert_golden(changed)
+    changed["arithmetic"] = "of another CPU"
+    assert "other kernels, compared with a tolerance" in assert_golden(changed)
+    changed["runs"]["digits in float64"]["losses"]["fedavg"][0] *= 1 + 1e-4
+    with pytest.raises(AssertionError, match="other kernels"):
+        assert_golden(changed)
+
+
+def fresh(threads: int, folder: Path, **variables: str) -> dict[str, Any]:
+    said = subprocess.run(
+        [sys.executable, golden.__file__, "--threads", str(threads)],
+        cwd=folder, env={**os.environ, **variables}, capture_output=True, text=True, timeout=600, check=True,
+    )  # fmt: skip
+    found: dict[str, Any] = json.loads(said.stdout)
+    return found
+
+
+@pytest.mark.slow
+def test_every_process_finds_the_same_bits(tmp_path: Path) -> None:
+    one, other = fresh(1, tmp_path, PYTHONHASHSEED="1"), fresh(1, tmp_path, PYTHONHASHSEED="2", OMP_NUM_THREADS="2")
+    assert bits(one) == bits(other)
+    assert_golden(one)
+
+
+@pytest.mark.slow
+def test_two_threads_repeat_themselves_and_differ_by_rounding_at_most(tmp_path: Path) -> None:
+    one, other = fresh(2, tmp_path), fresh(2, tmp_path, PYTHONHASHSEED="2")
+    assert one["made_with"]["threads"] == 2
+    assert bits(one) == bits(other)
+    assert_golden(one)
+
+
+@pytest.mark.slow
+def test_another_cpu_is_told_from_a_change_and_agrees_up_to_rounding(tmp_path: Path) -> None:
+    """A CPU without the vector units of this one: torch and its libraries are told not to use them."""
+    hidden = {"ATEN_CPU_CAPABILITY": "default", "ONEDNN_MAX_CPU_ISA": "SSE41", "MKL_ENABLE_INSTRUCTIONS": "SSE4_2"}
+    found = fresh(1, tmp_path, **hidden)
+    if found["made_with"]["cpu_capability"] != "DEFAULT":
+        pytest.skip("this torch does not hide vector units")
+    assert found["arithmetic"] != STORED["arithmetic"]
+    assert "compared with a tolerance" in assert_golden(found)

@@ -1,0 +1,30 @@
+"""An extension of griffe: doctests inside docstrings become code blocks, which Markdown would take for quotations."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from griffe import Extension
+
+
+class DoctestBlocks(Extension):
+    """Puts fences around every run of lines that starts with a prompt."""
+
+    def on_instance(self, *, obj: Any, **_: Any) -> None:
+        if obj.docstring:
+            obj.docstring.value = fenced(obj.docstring.value)
+
+
+def fenced(text: str) -> str:
+    """A docstring with its doctests in fences.
+
+    >>> print(fenced("Adds.\\n\\n>>> 1 + 1\\n2"))
+    Adds.
+    <BLANKLINE>
+    ```pycon
+    >>> 1 + 1
+    2
+    ```
+    """
+    return re.sub(r"(?m)^>>> (?:.+\n?)+", lambda found: f"```pycon\n{found[0].rstrip()}\n```\n", text).rstrip()

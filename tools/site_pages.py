@@ -1,0 +1,158 @@
+"""The pages of the documentation site that are made from the code: commands, Python reference, and the front page.
+
+A hook of mkdocs (mkdocs.yml). Nothing here is written to the source tree, so there is no copy that could grow old.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import typer
+
+import playerfl
+from playerfl.cli import app
+
+ROOT = Path(__file__).parents[1]
+
+MODULES = {
+    "playerfl.algorithms": "One class a method: frozen hyper-parameters, and both halves of what it does.",
+    "playerfl.federation.client": "A site's workbench: what an algorithm of yours may ask of a site.",
+    "playerfl.federation.server": "The coordinator's workbench.",
+    "playerfl.federation.messages": "What travels between the two.",
+    "playerfl.layers.sensitivity": "Layer scores, and how those of many sites become one.",
+    "playerfl.layers.split": "From scores to a cut.",
+    "playerfl.layers.meaning": "What a cut means in parameters and bytes.",
+    "playerfl.layers.export": "A cut in the words of other frameworks.",
+    "playerfl.probing": "One measured epoch at every site.",
+    "playerfl.integrations.hugging_face": "The probe inside Hugging Face's Trainer.",
+    "playerfl.integrations.lightning": "The probe inside Lightning.",
+    "playerfl.analysis.layer_analysis": "How layers generalise: the paper's quantities at three moments.",
+    "playerfl.analysis.figures": "Their figures.",
+    "playerfl.collecting": "All runs below a folder.",
+    "playerfl.report.report": "Tables, tests and rankings of those runs.",
+    "playerfl.errors": "The errors a user can mend.",
+}
+"""What the reference shows beside `playerfl` itself: all that the documentation imports from, and its neighbours."""
+
+_ROOT_PAGES = {
+    "README.md": "index.md",
+    "CHANGELOG.md": "changelog.md",
+    "CONTRIBUTING.md": "contributing.md",
+    "SECURITY.md": "security.md",
+}
+
+
+def on_files(files: Any, config: Any) -> Any:
+    """Adds the generated pages to those of docs/."""
+    from mkdocs.structure.files import File
+
+    pages = {
+        "reference/commands.md": commands_page(),
+        "reference/api.md": api_page(),
+        "reference/modules.md": modules_page(),
+        **{page: _as_page(ROOT / file) for file, page in _ROOT_PAGES.items()},
+    }
+    for name, content in pages.items():
+        files.append(File.generated(config, name, content=content))
+    return files
+
+
+def on_page_markdown(markdown: str, **_: Any) -> str:
+    """Links that leave docs/ lead to the pages made here; of one to a file the site does not hold, the words stay."""
+    for name, page in _ROOT_PAGES.items():
+        markdown = markdown.replace(f"](../{name})", f"]({page})")
+    return re.sub(r"\[([^\]]+)\]\(\.\./[^)]*\)", r"\1", markdown)
+
+
+def _as_page(file: Path) -> str:
+    """A file of the root as a page: links to docs/ and to its neighbours lead to the pages they are."""
+    text = file.read_text(encoding="utf-8").replace("](docs/", "](")
+    for name, page in _ROOT_PAGES.items():
+        text = text.replace(f"]({name})", f"]({page})")
+    return text
+
+
+def commands() -> Iterator[tuple[str, Any, Any]]:
+    """Every command as it is typed, with click's command and a context to ask it in; groups before their commands."""
+    top = typer.main.get_command(app)
+    yield from _below(top, typer.Context(top, info_name="playerfl"))
+
+
+def _below(command: Any, context: Any) -> Iterator[tuple[str, Any, Any]]:
+    yield context.command_path, command, context
+    for name, child in getattr(command, "commands", {}).items():
+        yield from _below(child, type(context)(child, info_name=name, parent=context))
+
+
+def commands_page() -> str:
+    parts = ["# Commands", f"Made from the command line of playerfl {playerfl.__version__}; `--help` says the same."]
+    for path, command, context in commands():
+        depth = "##" if path.count(" ") < 2 else "###"
+        usage = " ".join([path, *command.collect_usage_pieces(context)])
+        parts += [f"{depth} {path}", f"```text\n{usage}\n```", inspect.cleandoc(command.help or "")]
+        rows = [row for parameter in command.get_params(context) if (row := _parameter(parameter, context))]
+        if rows:
+            parts.append("\n".join(["| option | what it does |", "|---|---|", *rows]))
+        if examples := examples_of(command):
+            parts.append("```sh\n" + "\n".join(examples) + "\n```")
+    return "\n\n".join(parts) + "\n"
+
+
+def _parameter(parameter: Any, context: Any) -> str | None:
+    record = parameter.get_help_record(context)
+    if record is None or parameter.param_type_name == "argument" or "--help" in parameter.opts:
+        return None
+    names, words = (re.sub(r"\s+", " ", text) for text in record)
+    return f"| `{names}` | {_in_table(words)} |"
+
+
+def examples_of(command: Any) -> list[str]:
+    """The commands in its help's last lines."""
+    return [line.strip() for line in (command.epilog or "").splitlines() if line.strip().startswith("playerfl ")]
+
+
+def api_page() -> str:
+    """Every public name, first as a list, then one by one."""
+    names = [name for name in playerfl.__all__ if not name.startswith("__")]
+    rows = [f"| [`{name}`][{_home(name)}] | {_first_sentence(getattr(playerfl, name))} |" for name in names]
+    parts = ["# Python", f"Everything that `import playerfl` gives, in version {playerfl.__version__}."]
+    parts.append("\n".join(["| name | what it is |", "|---|---|", *rows]))
+    parts += [f"::: {_home(name)}\n    options:\n      heading_level: 2" for name in names]
+    return "\n\n".join(parts) + "\n"
+
+
+def _home(name: str) -> str:
+    found = getattr(playerfl, name)
+    return f"{found.__module__}.{name}"
+
+
+def _first_sentence(found: Any) -> str:
+    paragraph = (inspect.getdoc(found) or "").split("\n\n")[0].replace("\n", " ")
+    return _in_table(re.split(r"(?<=[.])\s", paragraph)[0])
+
+
+def _in_table(words: str) -> str:
+    return words.replace("|", "\\|")
+
+
+def modules_page() -> str:
+    shown = {_home(name) for name in playerfl.__all__ if not name.startswith("__")}
+    parts = ["# Modules", "What lies below `playerfl` and is meant to be used from outside."]
+    for module, words in MODULES.items():
+        parts += [f"## {module}", words]
+        parts += [f"::: {place}" for place in _public(module) if place not in shown]
+    return "\n\n".join(parts) + "\n"
+
+
+def _public(module: str) -> list[str]:
+    """Where its classes and functions are defined: those a package lists, or those of a file, in their order."""
+    found = import_module(module)
+    named = [getattr(found, name) for name in getattr(found, "__all__", ())]
+    own = [one for name, one in vars(found).items() if name[0] != "_" and getattr(one, "__module__", "") == module]
+    kinds = [one for one in named or own if (inspect.isclass(one) or inspect.isfunction(one)) and one.__doc__]
+    return [f"{one.__module__}.{one.__qualname__}" for one in kinds]
