@@ -71,6 +71,8 @@ def test_it_installs_and_runs_in_a_bare_environment(kind: str, built: dict[str, 
     # torch and the others are seen where they are, for a download of gigabytes would prove no more. A checkout that
     # is installed there stays unseen: Python reads .pth files in the environment's own folder only.
     (site / "elsewhere.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    # The setuptools that comes with a new environment is too old to build from source, and would be found first.
+    said_by(python, "-m", "pip", "uninstall", "--quiet", "--yes", "setuptools", cwd=tmp_path)
     options = ("--quiet", "--no-deps", "--no-build-isolation", "--disable-pip-version-check")
     said_by(python, "-m", "pip", "install", *options, "--force-reinstall", built[kind], cwd=tmp_path)
     command = tmp_path / "bare" / "bin" / "playerfl"
