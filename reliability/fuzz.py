@@ -38,15 +38,22 @@ if "--guided" in sys.argv:
     atheris.instrument_imports(include=["playerfl"]).__enter__()
 
 from mutation import Breaker
-from readers import READERS, NotAnInput, Reader
-
 from playerfl.errors import PlayerflError
+from readers import READERS, NotAnInput, Reader
 
 SECONDS = 5.0
 """An input that takes longer is a hang."""
 BYTES = 2**30
 """More memory than this for an input of at most a MiB is a blow-up."""
-_FORBIDDEN = ("os.system", "os.exec", "os.posix_spawn", "os.spawn", "subprocess.Popen", "socket.connect", "pickle.find_class")
+_FORBIDDEN = (
+    "os.system",
+    "os.exec",
+    "os.posix_spawn",
+    "os.spawn",
+    "subprocess.Popen",
+    "socket.connect",
+    "pickle.find_class",
+)
 _LONGEST_SENTENCE = 4000
 
 
@@ -196,7 +203,7 @@ class _Watch:
         if event.startswith(_FORBIDDEN):
             watch.seen = f"{event} {str(arguments)[:100]}"
         elif event == "open" and isinstance(arguments[0], str | bytes) and isinstance(arguments[2], int):
-            place = os.path.realpath(os.fsdecode(arguments[0]))  # noqa: PTH a Path would be opened under the hook
+            place = os.path.realpath(os.fsdecode(arguments[0]))
             writing = arguments[2] & (os.O_WRONLY | os.O_RDWR | os.O_CREAT)
             if writing and not place.startswith((watch.home, "/dev/", "/proc/")):
                 watch.seen = f"writes {place}"

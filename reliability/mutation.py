@@ -25,13 +25,16 @@ import tomli_w
 ODD_VALUES: tuple[Any, ...] = (
     None, True, False, 0, 1, -1, 2, 255, 2**15, 2**31, 2**32, 2**53, 2**63 - 1, 2**63, 2**64, -(2**63), 10**30, 10**400,
     0.0, -0.0, 0.5, -1.5, 1e-320, 1e308, -1e308, math.inf, -math.inf, math.nan,
-    "", " ", "0", "-1", "nan", "x" * 5000, "\0", "\ud800", "é\u202e", "a\nb", "../../up", "/etc/hostname", "C:\\x", ".", "a:b",
+    "", " ", "0", "-1", "nan", "x" * 5000, "\0", "\ud800", "é\u202e", "a\nb", "../../up", "/etc/hostname",
+    "C:\\x", ".", "a:b",
     "__import__('os').system('true')", "<script>alert(1)</script>", "%s%n", "float32", "int64", "validation", "north",
     [], [[]], {}, [None], ["a", 1], [1, 2, 3], {"name": "fedavg"}, {"": {}}, {"__tensor__": ["float32", 0, [1]]},
 )  # fmt: skip
 ODD_WORDS = (
-    "", "0", "-1", "1e999", "nan", "inf", "-inf", "9" * 30, "9" * 5000, "0x10", "1_000", "١٢", "½", "²", "true", "null", "''", '"', '"""',
-    "\\", "\0", "\r", "\n", "\t", ",", ";", "=", "[", "]", "[[", "{", "}", "#", "é", "\ud7ff", "\u2028", "\ufeff", "2101-13-40",
+    "", "0", "-1", "1e999", "nan", "inf", "-inf", "9" * 30, "9" * 5000, "0x10", "1_000", "١٢", "½", "²",
+    "true", "null", "''", '"', '"""',
+    "\\", "\0", "\r", "\n", "\t", ",", ";", "=", "[", "]", "[[", "{", "}", "#", "é", "\ud7ff", "\u2028", "\ufeff",
+    "2101-13-40",
     "fedavg", "paper", "all", "x.py:task", "a:b", "../..", "~", "$HOME", "=1+1", "NA", "None", "label", "target",
 )  # fmt: skip
 _DEEP = 100_000
@@ -147,7 +150,9 @@ class Breaker:
                 case 3:
                     holder[key] = [holder[key]]
                 case 4 if isinstance(holder[key], int | float):
-                    holder[key] = self.random.choice((-holder[key], holder[key] + 1, holder[key] * 1000, str(holder[key])))
+                    holder[key] = self.random.choice(
+                        (-holder[key], holder[key] + 1, holder[key] * 1000, str(holder[key]))
+                    )
                 case _:
                     holder[key] = self.random.choice(ODD_VALUES)
         return root[""]

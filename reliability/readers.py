@@ -51,6 +51,12 @@ batch_size = 8
 optimizer = "adamw"
 betas = [0.9, 0.999]
 """
+_SETTINGS = """\
+rounds=3
+training.betas=[0.9, 0.99]
+algorithm.name=fedavg
+data.rows=20
+"""
 _STUDY = """\
 name = "small"
 tasks = ["synthetic", { name = "heart", rounds = 3, training = { batch_size = 16 } }]
@@ -529,7 +535,9 @@ def as_records(content: Any) -> Any:
     for name, (kind, table) in content.items():
         if kind == "arrays":
             arrays = {
-                key: Array(dtype=a["dtype"], shape=tuple(a["shape"]), stype=a["stype"], data=base64.b64decode(a["data"]))
+                key: Array(
+                    dtype=a["dtype"], shape=tuple(a["shape"]), stype=a["stype"], data=base64.b64decode(a["data"])
+                )
                 for key, a in table.items()
             }
             made[name] = ArrayRecord(arrays)
@@ -675,11 +683,9 @@ def read_app(folder: Path) -> object:
     return experiment_of(read_app_folder(folder)), read_status(folder)
 
 
-
-
 READERS = (
     Reader("experiment file", partial(written, {"experiment.toml": _EXPERIMENT}), read_experiment, weight=3),
-    Reader("settings on the command line", partial(written, {"settings.txt": "rounds=3\ntraining.betas=[0.9, 0.99]\nalgorithm.name=fedavg\ndata.rows=20"}), read_setting),
+    Reader("settings on the command line", partial(written, {"settings.txt": _SETTINGS}), read_setting),
     Reader("study file", partial(written, {"study.toml": _STUDY}), read_study_file, weight=2),
     Reader("thresholds file", partial(written, {"thresholds.toml": _THRESHOLDS}), read_thresholds_file, weight=2),
     Reader("thresholds' cases", cases, read_cases, weight=1),

@@ -118,6 +118,15 @@ class Experiment(BaseModel):
     def from_toml(cls, path: Path, task: Task | None = None) -> Experiment:
         return cls.resolve(read_toml(path), task)
 
+    @classmethod
+    def from_resolved(cls, text: str) -> Experiment:
+        """What `to_toml` gave, perhaps by way of somebody else's file or message."""
+        try:
+            table = tomllib.loads(text)
+        except (ValueError, RecursionError) as problem:
+            raise ConfigError(f"the experiment is not a TOML file: {problem}") from problem
+        return validated(cls, table, "experiment")
+
     def to_toml(self) -> str:
         """The resolved file: reading it back gives the same experiment, whatever the defaults become."""
         return tomli_w.dumps(_without_none(self.model_dump(mode="json")))
@@ -152,7 +161,7 @@ def read_toml(path: Path) -> dict[str, Any]:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as problem:
         raise ConfigError(f"cannot read {path}: {problem.strerror or problem}") from problem
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as problem:
+    except (ValueError, RecursionError) as problem:
         raise ConfigError(f"{path} is not a TOML file: {problem}") from problem
 
 
@@ -167,7 +176,7 @@ def parse_setting(assignment: str) -> tuple[str, Any]:
         raise ConfigError(f"cannot read the setting {assignment!r}; write it as key=value, e.g. training.batch_size=16")
     try:
         return key.strip(), tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):
         return key.strip(), text.strip()
 
 

@@ -35,7 +35,7 @@ def unpack(archive: Path, folder: Path, wanted: Sequence[str], *, largest: int =
         with _opened(archive) as members:
             for member in _chosen(archive.name, members, wanted, largest):
                 _write(member, folder / PurePosixPath(member.name).name)
-    except (OSError, EOFError, zipfile.BadZipFile, tarfile.TarError, zlib.error, RuntimeError) as problem:
+    except (OSError, EOFError, zipfile.BadZipFile, tarfile.TarError, zlib.error, RuntimeError, ValueError) as problem:
         if isinstance(problem, OSError) and problem.errno is not None:
             raise storage_error(folder, problem) from problem
         raise DataError(f"{archive} cannot be unpacked: {problem}; delete it and fetch it again") from problem

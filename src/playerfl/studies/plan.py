@@ -27,6 +27,7 @@ PAPER_ALGORITHMS = (
 """The methods the paper compares, and the two that its own is closest to."""
 _GROUPS: dict[str, Sequence[str]] = {"paper": PAPER_ALGORITHMS, "all": tuple(ALGORITHMS)}
 _FIRST_TUNING_SEED = 1001
+MOST_SEEDS = 100_000
 _OF_THE_STUDY = ("task", "algorithm", "seed")
 
 
@@ -231,6 +232,8 @@ def _rate_count(line: Line) -> str:
 
 def _seeds(key: str, given: Any, first: int) -> list[int]:
     if isinstance(given, int) and not isinstance(given, bool) and given >= 0:
+        if given > MOST_SEEDS:
+            raise ConfigError(f"{key} = {given} is too many; at most {MOST_SEEDS:,} can be run")
         given = range(first, first + given)
     seeds = list(given) if isinstance(given, list | tuple | range) else None
     if seeds is None or not all(isinstance(s, int) and not isinstance(s, bool) and s >= 0 for s in seeds):
