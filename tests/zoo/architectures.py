@@ -324,7 +324,7 @@ class Architecture:
     build: Callable[[], nn.Module]
     inputs: Maker
     first: str
-    """The layer that data reach first."""
+    """The first layer; a module's own parameters come before those of the modules in it."""
     stacks: bool
     """Whether it can be trained with many others in one computation."""
 
@@ -343,7 +343,7 @@ ZOO: dict[str, Architecture] = {
         lambda: mlp(FEATURES, WIDTH, CLASSES, between=lambda _: nn.Dropout(0.2)), features, "0", False
     ),
     "MLP, PReLU": Architecture(lambda: mlp(FEATURES, WIDTH, CLASSES, activation=nn.PReLU), features, "0", True),
-    "MLP, weight norm": Architecture(weight_normed, features, "0", True),
+    "MLP, weight norm": Architecture(weight_normed, features, "0", False),
     "MLP, residual": Architecture(ResidualMlp, features, "enter", True),
     "MLP, one layer used twice": Architecture(UsedTwice, features, "enter", True),
     "MLP, first layer frozen": Architecture(
@@ -362,19 +362,19 @@ ZOO: dict[str, Architecture] = {
     "bottleneck adapters": Architecture(Adapted, features, "body.0", True),
     "CNN": Architecture(cnn, images, "0", True),
     "CNN, batch norm": Architecture(lambda: cnn(nn.BatchNorm2d), images, "0", False),
-    "CNN, group norm": Architecture(lambda: cnn(lambda n: nn.GroupNorm(2, n)), images, "0", True),
+    "CNN, group norm": Architecture(lambda: cnn(lambda n: nn.GroupNorm(2, n)), images, "0", False),
     "CNN, instance norm": Architecture(lambda: cnn(lambda n: nn.InstanceNorm2d(n, affine=True)), images, "0", True),
     "CNN, residual, batch norm": Architecture(lambda: ResidualCnn(nn.BatchNorm2d), images, "stem", False),
-    "CNN, residual, group norm": Architecture(lambda: ResidualCnn(lambda n: nn.GroupNorm(2, n)), images, "stem", True),
-    "CNN, depthwise": Architecture(depthwise, images, "0", True),
+    "CNN, residual, group norm": Architecture(lambda: ResidualCnn(lambda n: nn.GroupNorm(2, n)), images, "stem", False),
+    "CNN, depthwise": Architecture(depthwise, images, "0", False),
     "CNN, squeeze and excite": Architecture(SqueezeExcite, images, "conv", True),
     "CNN in time": Architecture(TemporalCnn, series, "conv1", True),
-    "bag of words": Architecture(BagOfWords, tokens, "bag", True),
-    "transformer, tied embeddings": Architecture(LanguageModel, tokens, "embedding", True),
+    "bag of words": Architecture(BagOfWords, tokens, "bag", False),
+    "transformer, tied embeddings": Architecture(LanguageModel, tokens, "parameters", True),
     "transformer, named inputs with a mask": Architecture(MaskedEncoder, named_inputs, "embedding", True),
-    "transformer, torch's encoder": Architecture(TorchEncoder, tokens, "embedding", True),
+    "transformer, torch's encoder": Architecture(TorchEncoder, tokens, "embedding", False),
     "transformer, dropout": Architecture(lambda: TorchEncoder(0.1), tokens, "embedding", False),
-    "transformer for images": Architecture(VisionTransformer, images, "patches", True),
+    "transformer for images": Architecture(VisionTransformer, images, "parameters", True),
     "LSTM": Architecture(lambda: Recurrent(nn.LSTM), series, "recurrent", False),
     "GRU, both directions": Architecture(lambda: Recurrent(nn.GRU, bidirectional=True), series, "recurrent", False),
 }

@@ -74,7 +74,7 @@ def test_layers_are_complete_disjoint_and_in_the_order_of_the_data(name: str) ->
     layers = LayerMap.of(model, own.inputs(2, generator_for(0, name)))
     held = [entry for entries in layers.entries.values() for entry in entries]
     assert sorted(held) == sorted(state_entries(model))
-    assert sum(layers.num_parameters.values()) == sum(p.numel() for p in model.parameters())
+    assert sum(layers.num_parameters.values()) == sum(p.numel() for p in model.parameters() if p.requires_grad)
     assert layers.frozen == {entry for entry, p in model.named_parameters() if not p.requires_grad}
     assert layers.names[0].startswith(own.first)
     if "head" in layers.names:
@@ -118,3 +118,7 @@ def test_frozen_parts_stay_as_they_were(name: str) -> None:
 
 def test_the_documentation_has_this_table() -> None:
     assert table() in DOCUMENT.read_text(encoding="utf-8")
+
+
+if __name__ == "__main__":
+    print(table())  # noqa: T201 for the documentation
