@@ -178,6 +178,25 @@ def test_every_write_fails_once(name: str, problem: int, before: Path, tmp_path:
     check(name, before, tmp_path, problem, wanted=None)
 
 
+@problems
+def test_a_site_across_institutions_answers_with_a_code_and_goes_on(problem: int, tmp_path: Path) -> None:
+    """Every write of a letter's work fails once; asked again, the site gives the answer it would have given."""
+    from readers import letters, site_of
+
+    _, letter = letters(tmp_path)
+    whole = FaultyDisk(tmp_path / "whole")
+    with whole.mounted():
+        answer = site_of(whole.home).answer(letter)
+    assert answer.code is None
+    for number in range(1, whole.count + 1):
+        disk = FaultyDisk(tmp_path / f"broken-{number}", number, problem)
+        site = site_of(disk.home)
+        with disk.mounted():
+            assert site.answer(letter).code == "storage", f"write {number}"
+        assert str(site.answer(letter)) == str(answer), f"after write {number}"
+        assert files_below(disk.home, ()) == files_below(whole.home, ()), f"after write {number}"
+
+
 @pytest.mark.slow
 def test_a_disk_that_is_really_full(tmp_path: Path) -> None:
     """A filesystem of 64 KiB, where this process may mount one."""

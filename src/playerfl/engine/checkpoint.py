@@ -21,6 +21,7 @@ from playerfl.errors import RunDirectoryError
 from playerfl.weights import digest
 
 _TENSOR = "__tensor__"
+_CHECKED = "checked tree"
 
 
 def encode(tree: Any) -> bytes:
@@ -34,10 +35,11 @@ def encode(tree: Any) -> bytes:
     packing = _Packing()
     skeleton = json.dumps(packing.without_tensors(tree))
     flat = {kind: torch.cat(tensors) for kind, tensors in packing.tensors.items()}
-    return save(flat, metadata={"tree": skeleton, "digest": _fingerprint(skeleton, flat)})
+    # In one entry: the library writes several in any order, and the same tree must give the same bytes.
+    return save(flat, metadata={_CHECKED: f"{fingerprint(skeleton, flat)} {skeleton}"})
 
 
-def _fingerprint(skeleton: str, flat: Mapping[str, Tensor]) -> str:
+def fingerprint(skeleton: str, flat: Mapping[str, Tensor]) -> str:
     """Of everything in the file: a bit that flips on a disk must not become another result."""
     return hashlib.blake2b(skeleton.encode() + digest(flat).encode(), digest_size=16).hexdigest()
 
@@ -75,11 +77,13 @@ def decode(data: bytes) -> Any:
     try:
         told = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])["__metadata__"]
         flat = load(data)
-        # Files that earlier versions wrote have none.
-        if "digest" in told and told["digest"] != _fingerprint(told["tree"], flat):
+        if _CHECKED not in told:  # as earlier versions wrote it
+            return _with_tensors(json.loads(told["tree"]), flat)
+        known, _, skeleton = told[_CHECKED].partition(" ")
+        if known != fingerprint(skeleton, flat):
             raise ValueError("it was changed since it was written")
-        return _with_tensors(json.loads(told["tree"]), flat)
-    except (SafetensorError, LookupError, TypeError, AttributeError, RuntimeError, RecursionError) as problem:
+        return _with_tensors(json.loads(skeleton), flat)
+    except (SafetensorError, LookupError, TypeError, AttributeError, RuntimeError, RecursionError, UnicodeError) as problem:
         raise ValueError(f"not a tree of tensors and values ({type(problem).__name__}: {problem})") from problem
 
 
