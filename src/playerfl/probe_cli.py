@@ -418,7 +418,7 @@ def _of_profiles(file: Path, changes: dict[str, Any]) -> Recommendation:
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
         options = {**content["options"], **changes}
-        target, groups, seeds = content["target"], content["layers"], content["seeds"]
+        target, groups, seeds = str(content["target"]), content["layers"], content["seeds"]
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as problem:
         raise RunDirectoryError(f"{file} {_NOT_KEPT}: {problem}") from problem
     if "rule" in changes and "threshold" not in changes:

@@ -6,6 +6,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
+
 from fuzz import Field, Reader
 from readers import READERS
 
