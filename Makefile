@@ -8,7 +8,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 HALF   := $(VENV)/.installing
 
-.PHONY: help demo test quick lint bench bench-rivals reproduce reproduce-quick estimate clean
+.PHONY: help demo test quick lint fuzz bench bench-rivals reproduce reproduce-quick estimate clean
 .DEFAULT_GOAL := help
 
 help:
@@ -16,6 +16,7 @@ help:
 	@echo "make test    the whole test suite"
 	@echo "make quick   the tests that take seconds"
 	@echo "make lint    formatting, lint and types"
+	@echo "make fuzz    every reader over 100,000 broken files (a quarter of an hour)"
 	@echo "make bench   cost against a bare PyTorch loop"
 	@echo "make reproduce-quick   a small study on digits and its report (some minutes)"
 	@echo "make reproduce     every study of docs/reproduce.md, resumable (hours; it says how many first)"
@@ -46,6 +47,9 @@ lint: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+
+fuzz: $(STAMP)
+	$(BIN)/python reliability/fuzz.py --inputs 100000 --save findings
 
 bench: $(STAMP)
 	$(BIN)/python benchmarks/bench.py

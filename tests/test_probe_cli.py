@@ -280,7 +280,7 @@ def test_a_finished_run_is_analyzed_with_its_own_models(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("key", "value"),
-    [("layers", 3), ("layers", [[1, 2]]), ("seeds", {"a": 1}), ("options", {"rule": []}), ("target", 5)],
+    [("layers", 3), ("layers", [[1, 2]]), ("seeds", {"a": 1}), ("options", {"rule": []}), ("options", {"reduce": 5})],
 )
 def test_scores_that_were_changed_by_hand_are_one_sentence(key: str, value: object, tmp_path: Path) -> None:
     small = ("--set", "data.rows=12", "--set", "data.sites=2", "--set", "data.accept_small_sites=true")

@@ -83,7 +83,7 @@ def decode(data: bytes) -> Any:
         if known != fingerprint(skeleton, flat):
             raise ValueError("it was changed since it was written")
         return _with_tensors(json.loads(skeleton), flat)
-    except (SafetensorError, LookupError, TypeError, AttributeError, RuntimeError, RecursionError, UnicodeError) as problem:
+    except (SafetensorError, LookupError, TypeError, AttributeError, RuntimeError, UnicodeError) as problem:
         raise ValueError(f"not a tree of tensors and values ({type(problem).__name__}: {problem})") from problem
 
 
