@@ -98,6 +98,10 @@ class Reader:
     """Files that are not broken."""
 
 
+class NotAnInput(Exception):  # noqa: N818 it is no error
+    """Nothing a reader could be given: a message that Flower refuses to make, a file that is no file here."""
+
+
 def written(files: dict[str, str | bytes], folder: Path) -> None:
     for name, content in files.items():
         file = folder / name
@@ -126,6 +130,8 @@ def read_study_file(folder: Path) -> object:
 def read_setting(folder: Path) -> object:
     from playerfl.experiment import Experiment, parse_setting, with_setting
 
+    if not (folder / "settings.txt").exists():
+        raise NotAnInput
     table: dict[str, Any] = {"task": "synthetic"}
     for line in (folder / "settings.txt").read_text(encoding="utf-8", errors="replace").splitlines():
         key, value = parse_setting(line)
@@ -586,10 +592,6 @@ def as_tree(records: Any) -> Any:
         return "config" if isinstance(record, ConfigRecord) else "metrics", dict(record)
 
     return {name: told(record) for name, record in records.items()}
-
-
-class NotAnInput(Exception):  # noqa: N818 it is no error
-    """Flower refuses to make or to carry such a message, so that none arrives."""
 
 
 def arrived(file: Path) -> Any:

@@ -95,3 +95,11 @@ def test_an_error_is_one_line_that_a_terminal_can_show() -> None:
     assert said.endswith(" end")
     assert said.isprintable()
     assert len(said) < 1600
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("algorithm__name", []), ("algorithm__name", {}), ("device", 3), ("device", [])]
+)
+def test_names_of_another_kind_are_refused(key: str, value: Any) -> None:
+    with pytest.raises(ConfigError, match="unknown"):
+        resolved(**{key: value})

@@ -146,7 +146,7 @@ def find_task(name: str) -> Task:
 
 def find_algorithm(name: str) -> type[Algorithm]:
     """A bundled algorithm, or one's own as FILE.py:NAME or module:NAME."""
-    if name in ALGORITHMS:
+    if isinstance(name, str) and name in ALGORITHMS:
         return ALGORITHMS[name]
     if not isinstance(name, str) or not names_object(name):
         raise ConfigError(f"{one_of(name, ALGORITHMS, 'algorithm')}, or FILE.py:NAME")
@@ -205,7 +205,7 @@ def resolve_device(name: str) -> str:
     available = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
     if name == "auto":
         return next((device for device in ("cuda", "mps") if available[device]), "cpu")
-    kind = name.partition(":")[0]
+    kind = str(name).partition(":")[0]
     if kind not in available:
         raise ConfigError(one_of(name, ("auto", *available), "device"))
     if not available[kind]:

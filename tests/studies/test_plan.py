@@ -130,5 +130,5 @@ def test_the_projects_own_study_files_can_be_read(file: str) -> None:
 
 @pytest.mark.parametrize("seeds", [10**12, 2**64])
 def test_more_seeds_than_anybody_runs_are_refused_before_they_are_listed(seeds: int) -> None:
-    with pytest.raises(PlayerflError, match="is too many; at most 100,000"):
+    with pytest.raises(PlayerflError, match="is too many; at most 2,000"):
         Study.resolve({**SMALL, "seeds": seeds})
