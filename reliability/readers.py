@@ -98,8 +98,8 @@ class Reader:
     """Files that are not broken."""
 
 
-class NotAnInput(Exception):  # noqa: N818 it is no error
-    """Nothing a reader could be given: a message that Flower refuses to make, a file that is no file here."""
+class NotAnInput(BaseException):
+    """Nothing that tells about a reader: a message that Flower refuses to make, a run that asks for hours of work."""
 
 
 def written(files: dict[str, str | bytes], folder: Path) -> None:
@@ -279,7 +279,12 @@ def report(folder: Path) -> object:
     from playerfl.report.tidy import tidy
 
     made = build_report(collect(folder))
-    return document(made, "title", Markdown()).encode(), document(made, "title", Latex()), tidy(made), payload(made)
+    return (
+        document(made, "title", Markdown()).encode("utf-8", "replace"),
+        document(made, "title", Latex()),
+        tidy(made),
+        payload(made),
+    )
 
 
 def load_run(folder: Path) -> object:
@@ -290,8 +295,13 @@ def load_run(folder: Path) -> object:
 
 
 def resume_run(folder: Path) -> object:
+    from playerfl.experiment import Experiment
     from playerfl.running import resume
 
+    with contextlib.suppress(Exception):  # what cannot be read is refused below
+        asked = Experiment.from_toml(folder / "run" / "experiment.toml")
+        if asked.training.local_epochs > 10 or asked.rounds > 10:
+            raise NotAnInput
     return resume(folder / "run")
 
 

@@ -249,26 +249,26 @@ class RunDirectory:
         if not self.is_finished:
             raise RunDirectoryError(f"{self.path} is not finished; continue it with  {self.continued_with}")
         weights = self._read_weights() if with_weights else {}
-        data = self.read_json("data.json")
         if with_weights and digest_of(weights) != self.read_json("finished.json").get("weights_digest"):
             raise RunDirectoryError(f"{self.path / 'weights'} was changed since the run ended; run it again")
-        # A job across institutions has none: models stay at their sites.
-        if weights and sorted(data.get("sites", {})) != sorted(weights):
-            raise RunDirectoryError(f"{self.path / 'data.json'} does not describe the sites of this run")
-        return checked(
+        result = checked(
             RunResult(
                 experiment=self.read_toml("experiment.toml"),
                 environment=self.read_json("environment.json"),
                 score_rows=self.read_table("scores.csv", SCORE_COLUMNS),
                 traffic_rows=self.read_table("traffic.csv", TRAFFIC_COLUMNS),
                 layers=self.read_json("layers.json"),
-                data=data,
+                data=self.read_json("data.json"),
                 weights=weights,
                 build_model=build_model,
                 timing=self.read_json("timing.json"),
                 path=self.path,
             )
         )
+        # A job across institutions has no weights: models stay at their sites.
+        if weights and result.clients != sorted(weights):
+            raise RunDirectoryError(f"{self.path / 'data.json'} does not describe the sites of this run")
+        return result
 
     def _read_weights(self) -> dict[str, Weights]:
         """Every site's model by site name."""
