@@ -39,7 +39,8 @@ if "--guided" in sys.argv:
 
 from mutation import Breaker
 from playerfl.errors import PlayerflError
-from readers import READERS, NotAnInput, Reader
+from reader import NotAnInput, Reader
+from readers import READERS
 
 SECONDS = 5.0
 """An input that takes longer is a hang."""

@@ -181,7 +181,7 @@ def test_every_write_fails_once(name: str, problem: int, before: Path, tmp_path:
 @problems
 def test_a_site_across_institutions_answers_with_a_code_and_goes_on(problem: int, tmp_path: Path) -> None:
     """Every write of a letter's work fails once; asked again, the site gives the answer it would have given."""
-    from readers import letters, site_of
+    from flower_files import letters, site_of
 
     _, letter = letters(tmp_path)
     whole = FaultyDisk(tmp_path / "whole")

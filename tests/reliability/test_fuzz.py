@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from fuzz import Field, Reader
+from fuzz import Field
+from reader import Reader
 from readers import READERS
 
 # The readers that train or write a report take a while for each input.

@@ -60,7 +60,7 @@ def test_a_damaged_archive_is_refused_in_one_sentence(directory: StudyDirectory,
 def test_damaged_and_swollen_tables_are_refused(directory: StudyDirectory, tmp_path: Path) -> None:
     import gzip
 
-    from readers import mend_archive
+    from run_files import mend_archive
 
     write_archive(directory, tmp_path / "a")
     file = tmp_path / "a" / "times.csv.gz"
