@@ -129,7 +129,7 @@ class _Timing(BaseModel):
     model_config = _STRICT
 
     wall_seconds: float
-    runs_side_by_side: _Count
+    runs_side_by_side: _Count = 1
 
 
 @cache
