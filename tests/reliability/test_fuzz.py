@@ -12,7 +12,7 @@ from reader import Reader
 from readers import READERS
 
 # The readers that train or write a report take a while for each input.
-SECONDS, INPUTS = 0.25, 60
+SECONDS, INPUTS = 0.12, 40
 
 
 @pytest.mark.parametrize("reader", READERS, ids=lambda reader: reader.name)
