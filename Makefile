@@ -8,7 +8,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 HALF   := $(VENV)/.installing
 
-.PHONY: help demo test quick lint bench bench-rivals reproduce reproduce-quick estimate docs licences audit clean
+.PHONY: help demo test quick lint fuzz bench bench-rivals reproduce reproduce-quick estimate docs licences audit clean
 .DEFAULT_GOAL := help
 
 help:
@@ -18,6 +18,7 @@ help:
 	@echo "make lint    formatting, lint and types"
 	@echo "make docs    the documentation with its reference, as pages in site/"
 	@echo "make audit   known vulnerabilities in what is installed; make licences   docs/licences.md anew"
+	@echo "make fuzz    every reader over 100,000 broken files (a quarter of an hour)"
 	@echo "make bench   cost against a bare PyTorch loop"
 	@echo "make reproduce-quick   a small study on digits and its report (some minutes)"
 	@echo "make reproduce     every study of docs/reproduce.md, resumable (hours; it says how many first)"
@@ -62,6 +63,9 @@ licences: $(STAMP)
 
 audit: $(STAMP)
 	@$(BIN)/python tools/audit.py
+
+fuzz: $(STAMP)
+	$(BIN)/python reliability/fuzz.py --inputs 100000 --save findings
 
 bench: $(STAMP)
 	$(BIN)/python benchmarks/bench.py

@@ -19,16 +19,20 @@ MAY_IMPORT = {
     "learning": {"learning", "layers", "data", "weights", "seeding", "errors"},
     "federation": {"federation", "learning", "layers", "data", "weights", "seeding", "errors"},
     "algorithms": {"algorithms", "federation", "learning", "layers", "data", "weights", "seeding", "errors"},
-    "engine": {"engine", "algorithms", "federation", "learning", "layers", "data", "weights", "seeding", "errors"},
+    "engine": {
+        *("engine", "algorithms", "federation", "learning", "layers", "data", "weights", "seeding", "errors"),
+        "atomic_files",
+    },
     "flower": {
         *("flower", "engine", "algorithms", "federation", "learning", "layers", "data", "tasks", "weights", "errors"),
         *("experiment", "ground", "single_run", "running", "results", "run_directory", "environment", "version"),
     },
     "tasks": {"tasks", "paper", "models", "data", "learning", "layers", "weights", "seeding", "errors"},
-    "report": {"report", "results", "paper", "layers", "errors", "version"},
+    "report": {"report", "results", "paper", "layers", "errors", "version", "atomic_files"},
     "studies": {
         "studies", "report", "results", "paper", "running", "single_run", "ground", "experiment", "environment",
         "locking", "tasks", "algorithms", "engine", "learning", "layers", "data", "weights", "errors",
+        "atomic_files", "stored_result",
     },
     "integrations": {"integrations", "layers", "errors"},
 }  # fmt: skip

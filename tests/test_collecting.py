@@ -132,3 +132,50 @@ def test_a_study_is_read_with_its_holes(tmp_path: Path) -> None:
         ("fedbabu", 1001, True, "not run yet"),
         *(("fedbabu", seed, False, "waits for its learning rate") for seed in (1, 2, 3)),
     ]
+
+
+def change(file: Path, *keys: str | int, value: object) -> None:
+    """Sets one value in a JSON file."""
+    content = place = json.loads(file.read_text())
+    for key in keys[:-1]:
+        place = place[key]
+    place[keys[-1]] = value
+    file.write_text(json.dumps(content))
+
+
+@pytest.mark.parametrize(
+    ("file", "keys", "value"),
+    [
+        ("layers.json", ("layers", 0, "parameters"), "many"),
+        ("layers.json", ("layers",), []),
+        ("layers.json", ("decision", "index"), 9),
+        ("layers.json", ("decision", "ratios"), None),
+        ("layers.json", ("profiles", "site-0", "batches"), [[1.0]]),
+        ("layers.json", ("profiles", "site-0", "batch_sizes"), [0]),
+        ("data.json", ("sites", "site-0", "train", "examples"), -3),
+        ("data.json", ("paper",), "no such dataset"),
+        ("data.json", ("sites", "site-0"), None),
+        ("timing.json", ("wall_seconds",), "long"),
+    ],
+    ids=lambda value: str(value).replace(" ", "") if isinstance(value, tuple) else None,
+)
+def test_a_run_with_impossible_contents_is_listed_and_the_others_reported(
+    file: str, keys: tuple[str | int, ...], value: object, tmp_path: Path
+) -> None:
+    run_into(tmp_path / "good")
+    run_into(tmp_path / "bad", "player_fl")
+    change(tmp_path / "bad" / file, *keys, value=value)
+    found = collect(tmp_path)
+    assert [result.algorithm for result in found.results] == ["fedavg"]
+    (gap,) = found.failed
+    assert "holds what no run writes" in gap.reason
+    with pytest.raises(RunDirectoryError, match="holds what no run writes"):
+        playerfl.load_result(tmp_path / "bad")
+
+
+def test_scores_of_a_round_that_never_was(tmp_path: Path) -> None:
+    run_into(tmp_path / "bad")
+    with (tmp_path / "bad" / "scores.csv").open("a") as table:
+        table.write("round,7,site-0,test,loss,0.5\n")
+    (gap,) = collect(tmp_path).failed
+    assert "scores of round 7" in gap.reason

@@ -70,3 +70,36 @@ def test_a_broken_file_is_named(tmp_path: Path, text: str) -> None:
         Experiment.from_toml(file)
     with pytest.raises(ConfigError, match="cannot read"):
         Experiment.from_toml(tmp_path / "absent.toml")
+
+
+@pytest.mark.parametrize("text", ["rounds = " + "9" * 5000, "rounds = " + "[" * 100_000, "a = '\0'"])
+def test_a_file_that_only_looks_like_toml_is_refused(text: str, tmp_path: Path) -> None:
+    file = tmp_path / "experiment.toml"
+    file.write_text(text)
+    with pytest.raises(ConfigError, match="is not a TOML file"):
+        Experiment.from_toml(file)
+    with pytest.raises(ConfigError, match="is not a TOML file"):
+        Experiment.from_resolved(text)
+
+
+@pytest.mark.parametrize("value", ["9" * 5000, "[" * 100_000])
+def test_a_setting_that_no_number_can_hold_is_a_text(value: str) -> None:
+    from playerfl.experiment import parse_setting
+
+    assert parse_setting(f"rounds={value}") == ("rounds", value)
+
+
+def test_an_error_is_one_line_that_a_terminal_can_show() -> None:
+    said = str(ConfigError("a\nb\r\n\x1b[31mred\x1b[0m\u202e " + "x" * 9000 + " end"))
+    assert said.startswith("a b  \\x1b[31mred")
+    assert said.endswith(" end")
+    assert said.isprintable()
+    assert len(said) < 1600
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("algorithm__name", []), ("algorithm__name", {}), ("device", 3), ("device", [])]
+)
+def test_names_of_another_kind_are_refused(key: str, value: Any) -> None:
+    with pytest.raises(ConfigError, match="unknown"):
+        resolved(**{key: value})

@@ -283,3 +283,17 @@ def test_a_finished_run_is_analyzed_with_its_own_models(tmp_path: Path) -> None:
     assert "those the run's sites keep" in content["notes"][-1]
     for other in (("--seeds", 2), ("--rounds", 3), ("--set", "training.batch_size=8")):
         assert "its models stand for the third moment" in refused(playerfl("analyze", "run", *other, cwd=tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("layers", 3), ("layers", [[1, 2]]), ("seeds", {"a": 1}), ("options", {"rule": []}), ("options", {"reduce": 5})],
+)
+def test_scores_that_were_changed_by_hand_are_one_sentence(key: str, value: object, tmp_path: Path) -> None:
+    small = ("--set", "data.rows=12", "--set", "data.sites=2", "--set", "data.accept_small_sites=true")
+    assert playerfl("probe", "synthetic", *small, "--out", "kept", cwd=tmp_path).returncode == 0
+    file = tmp_path / "kept" / "profiles.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), key: value}))
+    said = playerfl("probe", "kept", cwd=tmp_path)
+    assert said.returncode == 2
+    assert "Traceback" not in said.stderr

@@ -43,7 +43,7 @@ def test_a_finished_run_that_was_changed_is_refused(tmp_path: Path, change: str)
         (weights / "site-0.safetensors").unlink()
     else:
         (tmp_path / "o" / "data.json").write_text("{}")
-    with pytest.raises(PlayerflError, match=r"was changed since the run ended|does not describe the sites"):
+    with pytest.raises(PlayerflError, match=r"was changed since the run ended|holds what no run writes"):
         playerfl.load_result(tmp_path / "o")
 
 

@@ -131,7 +131,7 @@ def _announced(file: Path) -> list[dict[str, Any]]:
     try:
         tables = [tomllib.loads(str(text)) for text in json.loads(file.read_text(encoding="utf-8"))["experiments"]]
         return [table for table in tables if table["algorithm"]["name"]]
-    except (OSError, ValueError, KeyError, TypeError) as problem:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as problem:
         raise RunDirectoryError(f"{file} cannot be read: {problem}") from problem
 
 

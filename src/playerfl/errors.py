@@ -5,9 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable
 from difflib import get_close_matches
 
+_LONGEST = 1500
+
 
 class PlayerflError(Exception):
     """Base of every error that comes from input rather than from a bug."""
+
+    def __str__(self) -> str:
+        """One line that a terminal can show, whatever was quoted in it from somebody's file."""
+        text = super().__str__()
+        if len(text) > _LONGEST:
+            text = f"{text[: _LONGEST // 2]} … {text[-_LONGEST // 2 :]}"
+        return "".join(c if c.isprintable() else " " if c.isspace() else ascii(c)[1:-1] for c in text)
 
 
 class ConfigError(PlayerflError):

@@ -118,6 +118,15 @@ class Experiment(BaseModel):
     def from_toml(cls, path: Path, task: Task | None = None) -> Experiment:
         return cls.resolve(read_toml(path), task)
 
+    @classmethod
+    def from_resolved(cls, text: str) -> Experiment:
+        """What `to_toml` gave, perhaps by way of somebody else's file or message."""
+        try:
+            table = tomllib.loads(text)
+        except (ValueError, RecursionError) as problem:
+            raise ConfigError(f"the experiment is not a TOML file: {problem}") from problem
+        return validated(cls, table, "experiment")
+
     def to_toml(self) -> str:
         """The resolved file: reading it back gives the same experiment, whatever the defaults become."""
         return tomli_w.dumps(_without_none(self.model_dump(mode="json")))
@@ -137,7 +146,7 @@ def find_task(name: str) -> Task:
 
 def find_algorithm(name: str) -> type[Algorithm]:
     """A bundled algorithm, or one's own as FILE.py:NAME or module:NAME."""
-    if name in ALGORITHMS:
+    if isinstance(name, str) and name in ALGORITHMS:
         return ALGORITHMS[name]
     if not isinstance(name, str) or not names_object(name):
         raise ConfigError(f"{one_of(name, ALGORITHMS, 'algorithm')}, or FILE.py:NAME")
@@ -152,7 +161,7 @@ def read_toml(path: Path) -> dict[str, Any]:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as problem:
         raise ConfigError(f"cannot read {path}: {problem.strerror or problem}") from problem
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as problem:
+    except (ValueError, RecursionError) as problem:
         raise ConfigError(f"{path} is not a TOML file: {problem}") from problem
 
 
@@ -167,7 +176,7 @@ def parse_setting(assignment: str) -> tuple[str, Any]:
         raise ConfigError(f"cannot read the setting {assignment!r}; write it as key=value, e.g. training.batch_size=16")
     try:
         return key.strip(), tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):
         return key.strip(), text.strip()
 
 
@@ -196,7 +205,7 @@ def resolve_device(name: str) -> str:
     available = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
     if name == "auto":
         return next((device for device in ("cuda", "mps") if available[device]), "cpu")
-    kind = name.partition(":")[0]
+    kind = str(name).partition(":")[0]
     if kind not in available:
         raise ConfigError(one_of(name, ("auto", *available), "device"))
     if not available[kind]:

@@ -252,22 +252,29 @@ def site(
 ) -> None:
     """Take part as a site (a SuperNode), until Ctrl-C. Connections only go out, to the server."""
     from playerfl.flower.launch import Running, SiteNode, ending_on_signals
+    from playerfl.locking import DirectoryLock
 
     node = SiteNode(name, key, server, ca, state, task, data_dir, device, port)
     node.check()
-    with ending_on_signals():
-        while True:
-            with Running(node.supernode(), node.environment()) as running:
-                code = running.process.wait()
-            if code == 0:
-                return
-            _say(
-                f"the node ended with exit code {code}; most often its key is not registered yet, or the server has "
-                "not yet noticed that the node of before is gone (up to a minute)"
-            )
-            if not retry:
-                raise typer.Exit(1)
-            time.sleep(retry)
+    # Two sites in one directory would take turns in overwriting each other's private layers.
+    lock = DirectoryLock(state)
+    lock.take()
+    try:
+        with ending_on_signals():
+            while True:
+                with Running(node.supernode(), node.environment()) as running:
+                    code = running.process.wait()
+                if code == 0:
+                    return
+                _say(
+                    f"the node ended with exit code {code}; most often its key is not registered yet, or the server "
+                    "has not yet noticed that the node of before is gone (up to a minute)"
+                )
+                if not retry:
+                    raise typer.Exit(1)
+                time.sleep(retry)
+    finally:
+        lock.release()
 
 
 @flower_app.command(epilog="[bold]Examples[/bold]\n\n  playerfl flower run /var/lib/playerfl job\n")

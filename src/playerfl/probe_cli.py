@@ -42,6 +42,7 @@ _Json = Annotated[bool, typer.Option("--json", help="As JSON on stdout.")]
 _Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")]
 
 PROFILES = "profiles.json"
+_NOT_KEPT = "does not hold what `playerfl probe --out` writes there"
 
 
 def add_probe_commands(app: typer.Typer) -> None:
@@ -418,19 +419,22 @@ def _of_profiles(file: Path, changes: dict[str, Any]) -> tuple[Recommendation, d
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
         options = changed_decision(content["options"], changes)
-        target, groups, seeds = content["target"], content["layers"], content["seeds"]
-    except (OSError, ValueError, KeyError, TypeError) as problem:
-        raise RunDirectoryError(
-            f"{file} does not hold what `playerfl probe --out` writes there: {problem}"
-        ) from problem
-    scores = {**content, "options": options}
+        target, groups, seeds = str(content["target"]), content["layers"], content["seeds"]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as problem:
+        raise RunDirectoryError(f"{file} {_NOT_KEPT}: {problem}") from problem
     try:
-        model = _model_of(target)
-        layers = LayerMap.from_groups(model, groups, statistics=content.get("bn_stats", "follow"))
+        built = _model_of(target)
+        layers: LayerMap | None = LayerMap.from_groups(built, groups, statistics=content.get("bn_stats", "follow"))
+        model: nn.Module | None = built
+    except (TypeError, ValueError) as problem:
+        raise RunDirectoryError(f"{file} {_NOT_KEPT}: {problem}") from problem
     except PlayerflError as problem:
         typer.echo(f"note: parameters and bytes are not shown, for the model cannot be built: {problem}", err=True)
-        return recommend(seeds, **options), scores
-    return recommend(seeds, model, layers=layers, **options), scores
+        model = layers = None
+    try:
+        return recommend(seeds, model, layers=layers, **options), {**content, "options": options}
+    except (AttributeError, LookupError, TypeError, ValueError, ZeroDivisionError, OverflowError) as problem:
+        raise RunDirectoryError(f"{file} {_NOT_KEPT}: {problem!r}") from problem
 
 
 def _model_of(target: str) -> nn.Module:

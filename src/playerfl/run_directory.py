@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
 import json
@@ -22,6 +23,7 @@ from playerfl.engine.checkpoint import storage_error, write_atomically
 from playerfl.errors import RunDirectoryError
 from playerfl.locking import DirectoryLock
 from playerfl.results import SCORE_COLUMNS, TRAFFIC_COLUMNS, Row, RunResult, digest_of
+from playerfl.stored_result import checked
 from playerfl.weights import Weights
 
 FORMAT = "playerfl run 1"
@@ -123,7 +125,7 @@ class RunDirectory:
     def read_json(self, name: str) -> dict[str, Any]:
         try:
             content = json.loads((self.path / name).read_text(encoding="utf-8"))
-        except (OSError, ValueError) as problem:
+        except (OSError, ValueError, RecursionError) as problem:
             raise RunDirectoryError(f"{self.path / name} cannot be read: {problem}") from problem
         if not isinstance(content, dict):
             raise RunDirectoryError(f"{self.path / name} does not hold what a run writes there")
@@ -132,7 +134,7 @@ class RunDirectory:
     def read_toml(self, name: str) -> dict[str, Any]:
         try:
             return tomllib.loads((self.path / name).read_text(encoding="utf-8"))
-        except (OSError, ValueError) as problem:
+        except (OSError, ValueError, RecursionError) as problem:
             raise RunDirectoryError(f"{self.path / name} cannot be read: {problem}") from problem
 
     def write_json(self, name: str, content: Mapping[str, Any]) -> None:
@@ -142,7 +144,7 @@ class RunDirectory:
         """The state of the last checkpoint, the tables cut back to it; None for a run that has none."""
         self._same_ground(description)
         saved = self._load_checkpoint()
-        self._start_tables(saved and saved["tables"])
+        self._start_tables(None if saved is None else saved["tables"])
         return saved
 
     def _same_ground(self, description: Mapping[str, Any]) -> None:
@@ -172,7 +174,10 @@ class RunDirectory:
             table = self.path / name
             if not table.is_file() or table.stat().st_size < lengths[name]:
                 raise RunDirectoryError(f"{table} is shorter than its checkpoint says; it was changed by hand")
-            os.truncate(table, lengths[name])
+            try:
+                os.truncate(table, lengths[name])
+            except OSError as problem:
+                raise storage_error(table, problem) from problem
 
     def _append(self, scores: Iterable[Row], traffic: Iterable[Row]) -> dict[str, int]:
         """Adds rows and says how long the tables are now."""
@@ -202,12 +207,18 @@ class RunDirectory:
                     raise ValueError(f"its columns are not {', '.join(columns)}")
                 convert = [kinds.get(column, str) for column in columns]
                 return [tuple(f(v) for f, v in zip(convert, line, strict=True)) for line in lines]
-        except (OSError, ValueError) as problem:
+        except (OSError, ValueError, csv.Error) as problem:
             raise RunDirectoryError(f"{self.path / name} cannot be read: {problem}") from problem
 
     def _load_checkpoint(self) -> Any | None:
         file = self.path / "checkpoint.safetensors"
-        return checkpoint.read(file) if file.exists() else None
+        if not file.exists():
+            return None
+        saved = checkpoint.read(file)
+        tables = saved.get("tables") if isinstance(saved, dict) else None
+        if not isinstance(tables, dict) or any(type(tables.get(n)) is not int for n in ("scores.csv", "traffic.csv")):
+            raise RunDirectoryError(f"{file} does not hold what a run writes there; start a new run")
+        return saved
 
     def finish(
         self,
@@ -228,7 +239,9 @@ class RunDirectory:
         self.write_json("layers.json", layers)
         self.write_json("timing.json", timing)
         self.write_json("finished.json", {"weights_digest": digest_of(weights)})
-        (self.path / "checkpoint.safetensors").unlink(missing_ok=True)
+        # A finished run does not look at it: where it cannot be removed, it does no harm.
+        with contextlib.suppress(OSError):
+            (self.path / "checkpoint.safetensors").unlink(missing_ok=True)
         return self.result(build_model)
 
     def result(self, build_model: Callable[[], nn.Module], *, with_weights: bool = True) -> RunResult:
@@ -236,24 +249,26 @@ class RunDirectory:
         if not self.is_finished:
             raise RunDirectoryError(f"{self.path} is not finished; continue it with  {self.continued_with}")
         weights = self._read_weights() if with_weights else {}
-        data = self.read_json("data.json")
         if with_weights and digest_of(weights) != self.read_json("finished.json").get("weights_digest"):
             raise RunDirectoryError(f"{self.path / 'weights'} was changed since the run ended; run it again")
-        # A job across institutions has none: models stay at their sites.
-        if weights and sorted(data.get("sites", {})) != sorted(weights):
-            raise RunDirectoryError(f"{self.path / 'data.json'} does not describe the sites of this run")
-        return RunResult(
-            experiment=self.read_toml("experiment.toml"),
-            environment=self.read_json("environment.json"),
-            score_rows=self.read_table("scores.csv", SCORE_COLUMNS),
-            traffic_rows=self.read_table("traffic.csv", TRAFFIC_COLUMNS),
-            layers=self.read_json("layers.json"),
-            data=data,
-            weights=weights,
-            build_model=build_model,
-            timing=self.read_json("timing.json"),
-            path=self.path,
+        result = checked(
+            RunResult(
+                experiment=self.read_toml("experiment.toml"),
+                environment=self.read_json("environment.json"),
+                score_rows=self.read_table("scores.csv", SCORE_COLUMNS),
+                traffic_rows=self.read_table("traffic.csv", TRAFFIC_COLUMNS),
+                layers=self.read_json("layers.json"),
+                data=self.read_json("data.json"),
+                weights=weights,
+                build_model=build_model,
+                timing=self.read_json("timing.json"),
+                path=self.path,
+            )
         )
+        # A job across institutions has no weights: models stay at their sites.
+        if weights and result.clients != sorted(weights):
+            raise RunDirectoryError(f"{self.path / 'data.json'} does not describe the sites of this run")
+        return result
 
     def _read_weights(self) -> dict[str, Weights]:
         """Every site's model by site name."""

@@ -144,7 +144,7 @@ def read_comparison(home: Path) -> list[Experiment] | None:
     try:
         tables = json.loads(file.read_text(encoding="utf-8"))["experiments"]
         return [Experiment.resolve(tomllib.loads(table)) for table in tables]
-    except (OSError, ValueError, KeyError, TypeError) as problem:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as problem:
         raise RunDirectoryError(f"{file} cannot be read: {problem}") from problem
 
 

@@ -14,6 +14,7 @@ from playerfl.engine import worker
 from playerfl.engine.loop import run_rounds
 from playerfl.engine.transport import InProcess, Traffic, Transport
 from playerfl.environment import environment
+from playerfl.errors import RunDirectoryError
 from playerfl.experiment import Experiment
 from playerfl.federation.client import Client
 from playerfl.federation.messages import ClientId, Score
@@ -159,11 +160,16 @@ class Run:
             self._restore(saved)
 
     def _restore(self, saved: Mapping[str, Any]) -> None:
-        self.server.restore(saved["server"])
-        for name, client in self.clients.items():
-            client.restore(saved["clients"][name])
-        self._done = saved["done"]
-        self._seconds = saved["seconds"]
+        try:
+            self.server.restore(saved["server"])
+            for name, client in self.clients.items():
+                client.restore(saved["clients"][name])
+            self._done = bool(saved["done"])
+            self._seconds = float(saved["seconds"])
+        except (AttributeError, LookupError, TypeError, ValueError) as problem:
+            raise RunDirectoryError(
+                f"the checkpoint is not one of this run ({problem!r}); it was changed by hand, so start a new run"
+            ) from problem
 
     def _state(self) -> dict[str, Any]:
         return {

@@ -39,8 +39,10 @@ def thresholds(
     """
     from playerfl.analysis.threshold_figure import draw_thresholds
     from playerfl.analysis.thresholds import CaseTable, choose, measure_missing
+    from playerfl.atomic_files import AGAIN, write_atomically
     from playerfl.data.directory import use_data_directory
     from playerfl.experiment import read_toml
+    from playerfl.report.figures import save
     from playerfl.studies.display import duration
 
     asked = _asked(read_toml(file))
@@ -56,11 +58,11 @@ def thresholds(
         cases = measure_missing(**asked, table=CaseTable(out / "cases.csv"), tick=tick)
     settings = list(dict.fromkeys(case.setting for case in cases))
     found = {"by_setting": [_summary(cases, setting) for setting in settings]}
-    (out / "thresholds.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    write_atomically(out / "thresholds.json", (json.dumps(found, indent=1) + "\n").encode(), AGAIN)
     for mode, init in settings:
         own = [case for case in cases if case.setting == (mode, init)]
         figure, _ = draw_thresholds(own, choose(own))
-        figure.savefig(out / f"thresholds-{mode}-{init}.png", dpi=150)
+        save(figure, out / f"thresholds-{mode}-{init}.png")
     if as_json:
         typer.echo(json.dumps(found, indent=1))
     else:
@@ -70,6 +72,8 @@ def thresholds(
 
 
 def _asked(table: Mapping[str, Any]) -> dict[str, Any]:
+    from playerfl.studies.plan import MOST_SEEDS
+
     if unknown := sorted(set(table) - _KEYS):
         raise ConfigError(f"unknown key {unknown[0]!r} in the file; allowed: {', '.join(sorted(_KEYS))}")
     if not table.get("tasks"):
@@ -79,6 +83,8 @@ def _asked(table: Mapping[str, Any]) -> dict[str, Any]:
         if not isinstance(lists[key], list):
             raise ConfigError(f"{key} = {lists[key]!r} must be a list")
     seeds = table.get("seeds", 5)
+    if isinstance(seeds, int) and seeds > MOST_SEEDS:
+        raise ConfigError(f"seeds = {seeds} is too many; at most {MOST_SEEDS:,} can be measured")
     numbers = list(range(seeds)) if isinstance(seeds, int) else seeds
     if not isinstance(numbers, list) or not numbers or not all(isinstance(n, int) and n >= 0 for n in numbers):
         raise ConfigError(f"seeds = {seeds!r} must be a number of seeds, or a list of whole numbers from 0 up")

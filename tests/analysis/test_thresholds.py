@@ -132,3 +132,15 @@ def test_bad_files_get_one_sentence(tmp_path: Path, text: str, sentence: str) ->
     (tmp_path / "study.toml").write_text(text)
     with pytest.raises(PlayerflError, match=sentence):
         thresholds(tmp_path / "study.toml", tmp_path / "o", quiet=True)
+
+
+def test_seeds_without_end_and_rows_cut_short_are_refused(tmp_path: Path) -> None:
+    from playerfl.thresholds_cli import _asked
+
+    with pytest.raises(PlayerflError, match="is too many"):
+        _asked({"tasks": ["heart"], "seeds": 10**12})
+    table = CaseTable(tmp_path / "cases.csv")
+    table.add([case("a", 2, (1.0, 2.0, 10.0))])
+    table.path.write_text(table.path.read_text() + "heart,{}\n")
+    with pytest.raises(PlayerflError, match="is not a table of measured cases"):
+        table.read()

@@ -73,3 +73,13 @@ def test_pictures_and_labels_must_belong_together(tmp_path: Path) -> None:
         read_labelled(tmp_path, "pictures", "labels")
     with pytest.raises(DataError, match=r"has neither other nor other\.gz"):
         read_labelled(tmp_path, "pictures", "other")
+
+
+def test_a_small_file_that_claims_much_takes_little(tmp_path: Path) -> None:
+    import resource
+
+    (tmp_path / "a.gz").write_bytes(gzip.compress(bytes([0, 0, 8, 1]) + (2**31 - 1).to_bytes(4, "big") + b"x"))
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(DataError, match="promises 2,147,483,647 bytes and holds 1"):
+        read_idx(tmp_path / "a.gz")
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100_000

@@ -69,3 +69,18 @@ def test_a_damaged_archive_is_named(tmp_path: Path) -> None:
     (tmp_path / "a.zip").write_bytes(b"PK\x03\x04 nothing else")
     with pytest.raises(DataError, match=r"a\.zip cannot be read as a zip archive"):
         list(pictures_in_zip(tmp_path / "a.zip"))
+
+
+def test_an_archive_whose_directory_lies_is_refused(tmp_path: Path) -> None:
+    """Whatever one byte of its directory says: zipfile's own errors are many and documented nowhere."""
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("a.png", b"x" * 50)
+    content = packed.getvalue()
+    for place in range(len(content)):
+        for value in (0, 9, 255):
+            (tmp_path / "a.zip").write_bytes(content[:place] + bytes([value]) + content[place + 1 :])
+            try:
+                list(pictures_in_zip(tmp_path / "a.zip"))
+            except DataError as problem:
+                assert "a.zip" in str(problem)

@@ -94,3 +94,13 @@ def test_a_damaged_archive_is_said(make: Make, tmp_path: Path, out: Path) -> Non
         with pytest.raises(DataError, match=r"cannot be unpacked: .+; delete it and fetch it again"):
             unpack(archive, out, ["a.bin"])
         assert names(out) == []
+
+
+def test_a_tar_whose_sizes_are_no_numbers_is_refused(tmp_path: Path, out: Path) -> None:
+    """In 3.11, tarfile lets the ValueError of a made-up pax header through."""
+    info = tarfile.TarInfo("a.txt")
+    info.pax_headers = {"size": "x"}
+    with tarfile.open(tmp_path / "a.tgz", "w:gz", format=tarfile.PAX_FORMAT) as archive:
+        archive.addfile(info)
+    with pytest.raises(DataError, match=r"cannot be unpacked|has no"):
+        unpack(tmp_path / "a.tgz", out, ["wanted"])

@@ -78,3 +78,27 @@ def test_a_failed_write_leaves_the_old_file_and_no_other(tmp_path: Path, monkeyp
         checkpoint.write_atomically(file, b"new")
     assert [path.name for path in tmp_path.iterdir()] == ["state"]
     assert file.read_bytes() == b"old"
+
+
+def test_a_bit_that_flips_anywhere_is_noticed() -> None:
+    data = checkpoint.encode({"round": 1, "w": torch.arange(20.0)})
+    for place in range(0, len(data), 7):
+        flipped = bytearray(data)
+        flipped[place] ^= 1
+        with contextlib.suppress(ValueError):
+            # Blanks that pad the header carry nothing.
+            assert checkpoint.encode(checkpoint.decode(bytes(flipped))) == data
+            assert data[place : place + 1] == b" "
+
+
+def test_files_of_earlier_versions_are_read() -> None:
+    from safetensors.torch import save
+
+    tree = json.dumps({"w": {"__tensor__": ["float32", 1, [2]]}, "round": 3})
+    back = checkpoint.decode(save({"float32": torch.arange(4.0)}, metadata={"tree": tree}))
+    assert back["round"] == 3
+    assert back["w"].tolist() == [1, 2]
+
+
+def test_the_same_tree_gives_the_same_bytes() -> None:
+    assert len({checkpoint.encode({"a": torch.ones(2), "b": torch.arange(3)}) for _ in range(20)}) == 1

@@ -166,3 +166,19 @@ def test_what_was_started_ends_with_everything_it_started(tmp_path: Path) -> Non
     assert running.process.returncode is not None
     command = Path(f"/proc/{grandchild}/cmdline")
     wait_until(lambda: not command.exists() or not command.read_bytes(), 20, "the grandchild is gone")
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [("min-sites = 0", 'min-sites = "x"'), ("deadline = 60.0", "deadline = [1]"), ("rounds = 2", "rounds = two")],
+)
+def test_an_app_folder_that_was_changed_by_hand_is_one_sentence(before: str, after: str, tmp_path: Path) -> None:
+    from playerfl.flower.app_folder import read_app_folder
+    from playerfl.flower.coordinator import experiment_of
+
+    made(tmp_path, "--site", "north", "--site", "south", "--deadline", "60")
+    file = tmp_path / "job" / "pyproject.toml"
+    assert before in file.read_text()
+    file.write_text(file.read_text().replace(before, after))
+    with pytest.raises(ConfigError, match=r"wrong value|not a TOML file"):
+        experiment_of(read_app_folder(tmp_path / "job"))

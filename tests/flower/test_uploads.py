@@ -174,3 +174,14 @@ def test_a_kind_that_cannot_be_sent_is_named() -> None:
 
 def test_numbers_come_back_bit_for_bit() -> None:
     assert MetricRecord({"x": [0.1, 1e-300]})["x"] == [0.1, 1e-300]
+
+
+@pytest.mark.parametrize("told", ["[]", "{", '{"clip": null}', '{"clop": 1}', '{"clip": -1}', "[" * 100_000, "1e999"])
+def test_privacy_options_that_make_no_sense_are_refused_by_the_site(told: str) -> None:
+    from playerfl.flower.codec import decode_letter, encode_letter
+    from playerfl.flower.letters import Letter
+
+    content = encode_letter(Letter("job", "north", "rounds = 2", "0.1", "f00"))
+    content.config_records["letter"]["privacy"] = told
+    with pytest.raises(CodecError, match="privacy options cannot be read"):
+        decode_letter(content)

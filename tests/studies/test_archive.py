@@ -55,3 +55,22 @@ def test_a_damaged_archive_is_refused_in_one_sentence(directory: StudyDirectory,
         (tmp_path / "a" / "scores.csv.gz").write_bytes(damage)
         with pytest.raises(PlayerflError, match="cannot be read"):
             read_archive(tmp_path / "a")
+
+
+def test_damaged_and_swollen_tables_are_refused(directory: StudyDirectory, tmp_path: Path) -> None:
+    import gzip
+
+    from run_files import mend_archive
+
+    write_archive(directory, tmp_path / "a")
+    file = tmp_path / "a" / "times.csv.gz"
+    whole = file.read_bytes()
+    for content in (
+        whole[:20] + b"\xff" * 20 + whole[40:],
+        gzip.compress(b"x" * 2**29),
+        gzip.compress(b"line,seed\n0"),
+    ):
+        file.write_bytes(content)
+        mend_archive(tmp_path / "a")
+        with pytest.raises(PlayerflError):
+            read_archive(tmp_path / "a")

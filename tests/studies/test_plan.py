@@ -126,3 +126,9 @@ def test_what_must_be_said_is_asked_for(key: str) -> None:
 @pytest.mark.parametrize("file", sorted(path.name for path in EXPERIMENTS.glob("*.toml") if path.stem != "thresholds"))
 def test_the_projects_own_study_files_can_be_read(file: str) -> None:
     assert Study.from_toml(EXPERIMENTS / file).lines
+
+
+@pytest.mark.parametrize("seeds", [10**12, 2**64])
+def test_more_seeds_than_anybody_runs_are_refused_before_they_are_listed(seeds: int) -> None:
+    with pytest.raises(PlayerflError, match="is too many; at most 2,000"):
+        Study.resolve({**SMALL, "seeds": seeds})

@@ -8,6 +8,7 @@ still equal ones the printed rule; of an interval, the geometric middle.
 from __future__ import annotations
 
 import csv
+import io
 import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -16,7 +17,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from playerfl.engine.checkpoint import storage_error
+from playerfl.atomic_files import AGAIN, storage_error, write_atomically
 from playerfl.errors import ConfigError
 from playerfl.layers.sensitivity import Importance
 from playerfl.layers.split import SplitRule, choose_cut
@@ -178,20 +179,22 @@ class CaseTable:
         try:
             with self.path.open(newline="", encoding="utf-8") as table:
                 return [_from_row(row) for row in csv.DictReader(table)]
-        except (OSError, KeyError, TypeError, ValueError) as problem:
+        except (OSError, KeyError, TypeError, ValueError, AttributeError, csv.Error) as problem:
             raise ConfigError(f"{self.path} is not a table of measured cases: {problem}; delete it") from problem
 
     def add(self, cases: Iterable[Case]) -> None:
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            fresh = not self.path.exists()
-            with self.path.open("a", newline="", encoding="utf-8") as table:
-                rows = csv.writer(table, lineterminator="\n")
-                if fresh:
-                    rows.writerow(_COLUMNS)
-                rows.writerows(_row(case) for case in cases)
+            before = self.path.read_text(encoding="utf-8") if self.path.exists() else ""
         except OSError as problem:
-            raise storage_error(self.path, problem) from problem
+            raise storage_error(self.path, problem, AGAIN) from problem
+        text = io.StringIO()
+        rows = csv.writer(text, lineterminator="\n")
+        if not before:
+            rows.writerow(_COLUMNS)
+        rows.writerows(_row(case) for case in cases)
+        # Written anew as a whole: half a row at the end would spoil the rows before it.
+        write_atomically(self.path, (before + text.getvalue()).encode(), AGAIN)
 
 
 def _row(case: Case) -> list[Any]:

@@ -4,11 +4,20 @@ from __future__ import annotations
 
 import gzip
 import io
+import struct
+import tarfile
+import zipfile
+import zlib
 from pathlib import Path
 from typing import IO
 
 from playerfl.errors import DataError
 
+ARCHIVE_ERRORS = (
+    *(OSError, EOFError, ValueError, LookupError, OverflowError, NotImplementedError, RuntimeError, struct.error),
+    *(zipfile.BadZipFile, tarfile.TarError, zlib.error),
+)
+"""What reading a zip or tar archive raises if it was made up; most of it is documented nowhere."""
 LARGEST_FILE = 4 * 2**30
 LARGEST_ARRAY = 8 * 2**30
 _ALWAYS_UNPACKED = 2**28

@@ -32,7 +32,7 @@ def hub_rows(table: Path, columns: tuple[str, ...]) -> Iterator[dict[str, Any]]:
                 raise DataError(f"{table.name} lacks the columns {', '.join(missing)}")
             for piece in file.iter_batches(batch_size=1000, columns=list(columns)):
                 yield from piece.to_pylist()
-    except (OSError, arrow.ArrowException) as problem:
+    except (OSError, ValueError, arrow.ArrowException) as problem:
         raise DataError(f"{table.name} cannot be read as parquet: {problem}; get it again") from problem
 
 

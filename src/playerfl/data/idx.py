@@ -30,20 +30,21 @@ def read_idx(path: Path) -> NDArray[np.uint8]:
             count = int(np.prod([int(n) for n in shape], dtype=object))
             if count > _LARGEST:
                 raise DataError(f"{path.name} claims {count:,} bytes (shape {shape}); at most {_LARGEST:,} are read")
-            content = bytearray(count)
+            # Pages that are never filled take no memory, so that a small file cannot claim much of it.
+            content = np.zeros(count, dtype=np.uint8)
             found = _fill(file, content) + len(file.read(1))
-    except (OSError, EOFError, zlib.error) as problem:
+    except (OSError, EOFError, zlib.error, MemoryError) as problem:
         raise DataError(f"{path.name} cannot be read: {problem}; get it again") from problem
     if found != count:
         held = f"more than {count:,}" if found > count else f"{found:,}"
         raise DataError(f"{path.name} promises {count:,} bytes and holds {held}; get it again")
-    return np.frombuffer(content, dtype=np.uint8).reshape(shape)
+    return content.reshape(shape)
 
 
-def _fill(file: BinaryIO | gzip.GzipFile, content: bytearray) -> int:
+def _fill(file: BinaryIO | gzip.GzipFile, content: NDArray[np.uint8]) -> int:
     """Reads into what is there already, so that an array of it can be written to without another copy."""
     filled = 0
-    with memoryview(content) as view:
+    with content.data as view:
         while filled < len(content) and (more := file.readinto(view[filled:])):  # type: ignore[union-attr]
             filled += more
     return filled

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from playerfl.data.file_limits import check_file, in_units, unpacked_limit
+from playerfl.data.file_limits import ARCHIVE_ERRORS, check_file, in_units, unpacked_limit
 from playerfl.errors import DataError
 
 _KINDS = {"x": "biuf", "y": "biufU"}
@@ -24,7 +24,7 @@ def read_npz(path: Path) -> tuple[NDArray[Any], NDArray[Any]]:
     try:
         with zipfile.ZipFile(path) as archive:
             x, y = (_array(archive, name, array) for array in ("x", "y"))
-    except (OSError, EOFError, zipfile.BadZipFile, NotImplementedError, RuntimeError) as problem:
+    except ARCHIVE_ERRORS as problem:
         reason = str(problem)[:100]
         raise DataError(f"{name} cannot be read as an npz file ({reason}); write it with np.savez") from problem
     if len(x) != len(y):

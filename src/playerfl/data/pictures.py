@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from playerfl.data.file_limits import ARCHIVE_ERRORS
 from playerfl.errors import DataError
 
 _LARGEST_FILE = 2**25
@@ -90,7 +91,7 @@ def pictures_in_zip(path: Path) -> Iterator[tuple[str, bytes]]:
                         f"{entry.filename} in {path.name} is larger than it says; the archive is not read on"
                     )
                 yield Path(entry.filename).stem, content
-    except (OSError, zipfile.BadZipFile, EOFError, ValueError, NotImplementedError, RuntimeError) as problem:
+    except ARCHIVE_ERRORS as problem:
         raise DataError(f"{path.name} cannot be read as a zip archive: {problem}; get it again") from problem
 
 

@@ -7,7 +7,6 @@ import shutil
 import stat
 import tarfile
 import zipfile
-import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from pathlib import Path, PurePosixPath
 from typing import IO
 
 from playerfl.data.download import storage_error
+from playerfl.data.file_limits import ARCHIVE_ERRORS
 from playerfl.errors import DataError
 
 LARGEST = 2 * 10**9
@@ -35,7 +35,7 @@ def unpack(archive: Path, folder: Path, wanted: Sequence[str], *, largest: int =
         with _opened(archive) as members:
             for member in _chosen(archive.name, members, wanted, largest):
                 _write(member, folder / PurePosixPath(member.name).name)
-    except (OSError, EOFError, zipfile.BadZipFile, tarfile.TarError, zlib.error, RuntimeError) as problem:
+    except ARCHIVE_ERRORS as problem:
         if isinstance(problem, OSError) and problem.errno is not None:
             raise storage_error(folder, problem) from problem
         raise DataError(f"{archive} cannot be unpacked: {problem}; delete it and fetch it again") from problem

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import errno
+import hashlib
 import json
 import math
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,9 +14,14 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
+from playerfl.atomic_files import settle as settle
+from playerfl.atomic_files import storage_error as storage_error
+from playerfl.atomic_files import write_atomically as write_atomically
 from playerfl.errors import RunDirectoryError
+from playerfl.weights import digest
 
 _TENSOR = "__tensor__"
+_CHECKED = "checked tree"
 
 
 def encode(tree: Any) -> bytes:
@@ -29,9 +33,15 @@ def encode(tree: Any) -> bytes:
     {'step': 3, 'w': {'a': tensor([1., 1.])}}
     """
     packing = _Packing()
-    skeleton = packing.without_tensors(tree)
+    skeleton = json.dumps(packing.without_tensors(tree))
     flat = {kind: torch.cat(tensors) for kind, tensors in packing.tensors.items()}
-    return save(flat, metadata={"tree": json.dumps(skeleton)})
+    # In one entry: the library writes several in any order, and the same tree must give the same bytes.
+    return save(flat, metadata={_CHECKED: f"{fingerprint(skeleton, flat)} {skeleton}"})
+
+
+def fingerprint(skeleton: str, flat: Mapping[str, Tensor]) -> str:
+    """Of everything in the file: a bit that flips on a disk must not become another result."""
+    return hashlib.blake2b(skeleton.encode() + digest(flat).encode(), digest_size=16).hexdigest()
 
 
 class _Packing:
@@ -65,9 +75,15 @@ class _Packing:
 def decode(data: bytes) -> Any:
     """What `encode` was given; ValueError if these are not its bytes."""
     try:
-        header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
-        return _with_tensors(json.loads(header["__metadata__"]["tree"]), load(data))
-    except (SafetensorError, KeyError, TypeError, IndexError, RuntimeError, RecursionError, UnicodeError) as problem:
+        told = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])["__metadata__"]
+        flat = load(data)
+        if _CHECKED not in told:  # as earlier versions wrote it
+            return _with_tensors(json.loads(told["tree"]), flat)
+        known, _, skeleton = told[_CHECKED].partition(" ")
+        if known != fingerprint(skeleton, flat):
+            raise ValueError("it was changed since it was written")
+        return _with_tensors(json.loads(skeleton), flat)
+    except (SafetensorError, LookupError, TypeError, AttributeError, RuntimeError, UnicodeError) as problem:
         raise ValueError(f"not a tree of tensors and values ({type(problem).__name__}: {problem})") from problem
 
 
@@ -91,44 +107,3 @@ def read(path: Path) -> Any:
         return decode(path.read_bytes())
     except (OSError, ValueError) as problem:
         raise RunDirectoryError(f"{path} cannot be read as a checkpoint: {problem}") from problem
-
-
-def write_atomically(path: Path, data: bytes) -> None:
-    """Replaces a file so that a crash leaves either the old one or the new one, never half of one."""
-    temporary = path.with_name(f".{path.name}.tmp")
-    try:
-        with temporary.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        # The directory is not synced: after a power cut the old file may be back, which is as good to resume from,
-        # unless another party relies on the new one (see `settle`).
-        temporary.replace(path)
-    except OSError as problem:
-        temporary.unlink(missing_ok=True)
-        raise storage_error(path, problem) from problem
-
-
-def settle(folder: Path) -> None:
-    """After this, not even a power cut brings back what files in a folder were replaced."""
-    try:
-        handle = os.open(folder, os.O_RDONLY)
-    except OSError:  # Windows does not open directories
-        return
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
-def storage_error(path: Path, problem: OSError) -> RunDirectoryError:
-    """One sentence for a failed write: what, why, and what to do."""
-    remedy = {
-        errno.ENOSPC: "free some space",
-        errno.EDQUOT: "free some of your quota",
-        errno.EFBIG: "allow larger files",
-        errno.EACCES: "choose a directory you may write to",
-        errno.EPERM: "choose a directory you may write to",
-        errno.EROFS: "choose a directory that is not read-only",
-    }.get(problem.errno or 0, "mend that")
-    return RunDirectoryError(f"cannot write {path}: {problem.strerror or problem}; {remedy} and continue with --resume")

@@ -47,6 +47,9 @@ class Server:
 
     def restore(self, state: Memory) -> None:
         """Takes up what `state` gave."""
+        known = {name: (entry.shape, entry.dtype) for name, entry in self.weights.items()}
+        if known != {name: (entry.shape, entry.dtype) for name, entry in state["weights"].items()}:
+            raise ValueError("the weights are not of this model")
         self.weights = state["weights"]
         self.round = state["round"]
         self.memory = state["memory"]

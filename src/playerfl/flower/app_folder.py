@@ -59,5 +59,5 @@ def read_app_folder(folder: Path) -> Deployment:
         return Deployment.from_run_config(found["tool"]["flwr"]["app"]["config"])
     except OSError as problem:
         raise ConfigError(f"{folder} is not an app folder; make one with playerfl flower init {folder}") from problem
-    except (tomllib.TOMLDecodeError, KeyError, TypeError, UnicodeDecodeError) as problem:
+    except (ValueError, KeyError, TypeError, RecursionError) as problem:
         raise ConfigError(f"{file} was not made by playerfl flower init ({type(problem).__name__})") from problem

@@ -13,7 +13,7 @@ import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from torch import Tensor
 
-from playerfl.errors import PlayerflError
+from playerfl.errors import ConfigError, PlayerflError
 from playerfl.federation.messages import Download, Info, Reply, Request, Score, Upload, Verb
 from playerfl.flower.letters import Answer, Code, Letter, Privacy
 from playerfl.weights import Weights
@@ -84,8 +84,16 @@ def decode_letter(content: RecordDict) -> Letter:
         after=_typed(config, "after", str),
         request=None if _typed(config, "hello", bool) else request,
         initial=_typed(config, "initial", bool),
-        privacy=Privacy(**json.loads(_typed(config, "privacy", str))),
+        privacy=_privacy(_typed(config, "privacy", str)),
     )
+
+
+def _privacy(text: str) -> Privacy:
+    try:
+        told = json.loads(text)
+        return Privacy(**{name: float(value) for name, value in told.items()})
+    except (ValueError, TypeError, AttributeError, OverflowError, RecursionError, ConfigError) as problem:
+        raise CodecError(f"the letter's privacy options cannot be read ({type(problem).__name__})") from problem
 
 
 def encode_answer(answer: Answer) -> RecordDict:
@@ -205,7 +213,7 @@ def _tensors(record: ArrayRecord) -> Weights:
 def to_tensor(name: str, array: Array) -> Tensor:
     """The tensor an array stands for; refused unless its bytes are just what kind and shape say."""
     if array.stype != RAW or array.dtype not in KINDS:
-        raise CodecError(f"{name[:80]!r} is of the kind {array.stype[:40]}/{array.dtype[:40]}, which is not read")
+        raise CodecError(f"{name[:80]!r} is of the kind {array.stype[:40]!r}/{array.dtype[:40]!r}, which is not read")
     kind = KINDS[array.dtype]
     shape = tuple(array.shape)
     if any(type(side) is not int or side < 0 for side in shape):

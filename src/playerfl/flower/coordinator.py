@@ -7,7 +7,6 @@ import io
 import json
 import os
 import time
-import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
@@ -296,7 +295,7 @@ class Coordinator:
 
 def experiment_of(deployment: Deployment) -> Experiment:
     """What a job runs, once it has been found to go with how it is to be run."""
-    experiment = Experiment.model_validate(tomllib.loads(deployment.experiment))
+    experiment = Experiment.from_resolved(deployment.experiment)
     if deployment.privacy.secure_range:
         check_secure(experiment.build_algorithm(), deployment.needed)
     if experiment.selection == "round_best" and deployment.needed < len(deployment.sites):
@@ -366,6 +365,6 @@ def read_status(directory: Path) -> dict[str, Any]:
         found = json.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return {}
-    except (OSError, ValueError) as problem:
+    except (OSError, ValueError, RecursionError) as problem:
         raise RunDirectoryError(f"{file} cannot be read: {problem}") from problem
     return found if isinstance(found, dict) else {}

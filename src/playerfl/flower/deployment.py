@@ -96,6 +96,10 @@ class Deployment:
             )
         except KeyError as problem:
             raise ConfigError(f"the app folder lacks {problem}; make it with playerfl flower init") from problem
+        except (TypeError, ValueError, OverflowError) as problem:
+            raise ConfigError(
+                f"the app folder has a wrong value: {problem}; make it with playerfl flower init"
+            ) from problem
 
 
 def _names(text: Any) -> tuple[str, ...]:

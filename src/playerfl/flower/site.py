@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -79,7 +78,7 @@ class Site:
             raise RefusedError("version", f"the coordinator has {letter.version!r}, this is {__version__!r}")
 
     def _bench(self, letter: Letter) -> _Bench:
-        experiment = Experiment.model_validate(tomllib.loads(letter.experiment))
+        experiment = Experiment.from_resolved(letter.experiment)
         with limited_threads(experiment.threads):
             bench = _Bench(experiment, self.name, self.find_ground(experiment, self.name))
         if bench.fingerprint != letter.model:
@@ -270,7 +269,7 @@ def handle_request(bench: _Bench, client: Client, request: Request) -> Any:
 
 
 def _code_of(problem: Exception) -> Code:
-    if isinstance(problem, RunDirectoryError):
+    if isinstance(problem, RunDirectoryError | OSError):
         return "storage"
     if isinstance(problem, DataError | ConfigError | LayerError):
         return "data"
@@ -304,7 +303,7 @@ def own_ground(task: str | None = None, data_dir: Path | None = None, device: st
 @lru_cache(maxsize=4)
 def _ground(toml: str, name: ClientId, task: str | None, data_dir: Path | None, device: str | None) -> Ground:
     """Kept for the next letter, where a process lives that long."""
-    experiment = Experiment.model_validate(tomllib.loads(toml))
+    experiment = Experiment.from_resolved(toml)
     if device is not None:
         experiment = experiment.model_copy(update={"device": device})
     with use_data_directory(data_dir):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import warnings
 from typing import Any, Literal
 
 import torch
@@ -56,7 +58,13 @@ def reason_against(learner: Learner, inputs: Any, targets: Tensor) -> str | None
         return "its entries are not all of one floating-point kind"
     training = learner.model.training
     try:
-        return _reason_in_trial(learner, inputs, targets)
+        with warnings.catch_warnings():
+            # What torch cannot stack it does one by one, slowly, and warns of it: then the loop does it better.
+            warnings.filterwarnings("error", "There is a performance drop", UserWarning)
+            return _reason_in_trial(learner, inputs, targets)
+    except UserWarning as slow:
+        operation = re.search(r"batching rule for (?:aten::)?([\w.]*\w)", str(slow))
+        return f"torch has no stacked form of {operation[1] if operation else 'one of its operations'}"
     except Exception as problem:  # whatever a stranger's forward does not stand
         said = (str(problem).strip().splitlines() or ["no reason given"])[0]
         return f"its forward does not stand it ({type(problem).__name__}: {said})"

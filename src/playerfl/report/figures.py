@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -11,7 +12,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from playerfl.errors import ConfigError, RunDirectoryError, one_of
+from playerfl.atomic_files import AGAIN, write_atomically
+from playerfl.errors import ConfigError, one_of
 from playerfl.layers.sensitivity import federation_sensitivity
 from playerfl.layers.split import Cut
 from playerfl.report.comparison import AlgorithmSummary
@@ -127,13 +129,12 @@ def save_comparison(results: Sequence[RunResult], summaries: Sequence[AlgorithmS
 def save(figure: Figure, path: Path) -> Path:
     """Writes a figure in the format its file name ends with."""
     check_picture(path)
-    try:
-        with warnings.catch_warnings():
-            # A name in a script that the font lacks is drawn as boxes, which is seen in the picture.
-            warnings.filterwarnings("ignore", "Glyph .* missing from font", UserWarning)
-            figure.savefig(path, dpi=150)
-    except OSError as problem:
-        raise RunDirectoryError(f"cannot write {path}: {problem.strerror or problem}") from problem
+    drawn = io.BytesIO()
+    with warnings.catch_warnings():
+        # A name in a script that the font lacks is drawn as boxes, which is seen in the picture.
+        warnings.filterwarnings("ignore", "Glyph .* missing from font", UserWarning)
+        figure.savefig(drawn, dpi=150, format=path.suffix[1:].lower())
+    write_atomically(path, drawn.getvalue(), AGAIN)
     return path
 
 

@@ -145,9 +145,11 @@ def size(count: float) -> str:
 def duration(seconds: float) -> str:
     """Time for people.
 
-    >>> duration(0.42), duration(75), duration(7300)
-    ('0.4 s', '1 min 15 s', '2 h 1 min')
+    >>> duration(0.42), duration(75), duration(7300), duration(float("nan"))
+    ('0.4 s', '1 min 15 s', '2 h 1 min', 'unknown')
     """
+    if not math.isfinite(seconds):
+        return "unknown"
     if seconds < 60:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)

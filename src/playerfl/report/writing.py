@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from playerfl.errors import ConfigError, RunDirectoryError
+from playerfl.atomic_files import AGAIN, storage_error, write_atomically
+from playerfl.errors import ConfigError
 from playerfl.report.report import Report
 
 Form = Literal["html", "md", "latex", "csv"]
@@ -88,9 +89,10 @@ def _write_tables(report: Report, folder: Path) -> None:
 def _write(place: Path, text: str) -> None:
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
-        place.write_text(text, encoding="utf-8")
     except OSError as problem:
-        raise RunDirectoryError(f"cannot write {place}: {problem.strerror or problem}") from problem
+        raise storage_error(place.parent, problem, AGAIN) from problem
+    # A name may come from somebody's file; what no encoding has is shown as a question mark.
+    write_atomically(place, text.encode("utf-8", "replace"), AGAIN)
 
 
 def write_figures(report: Report, folder: Path, formats: Sequence[str]) -> list[Path]:
@@ -103,7 +105,7 @@ def write_figures(report: Report, folder: Path, formats: Sequence[str]) -> list[
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as problem:
-        raise RunDirectoryError(f"cannot write {folder}: {problem.strerror or problem}") from problem
+        raise storage_error(folder, problem, AGAIN) from problem
     found = []
     for name, (figure, _) in report_figures(report).items():
         found += [save(figure, folder / f"{name}.{ending}") for ending in formats]

@@ -7,6 +7,7 @@ import gzip
 import hashlib
 import io
 import json
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,9 +15,11 @@ from typing import Any
 
 from torch import nn
 
-from playerfl.engine.checkpoint import write_atomically
+from playerfl.atomic_files import AGAIN, storage_error, write_atomically
+from playerfl.data.file_limits import Bounded, unpacked_limit
 from playerfl.errors import RunDirectoryError
 from playerfl.results import Row, RunResult
+from playerfl.stored_result import checked
 from playerfl.studies.directory import StudyDirectory, data_name
 
 ARCHIVE = "archive.json"
@@ -59,7 +62,10 @@ def write_archive(directory: StudyDirectory, out: Path) -> int:
         "data": directory.data,
         "lines": lines,
     }
-    out.mkdir(parents=True, exist_ok=True)
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as problem:
+        raise storage_error(out, problem, AGAIN) from problem
     _write_table(out / "scores.csv.gz", (*_SCORES, *columns), _wide_scores(runs, columns))
     _write_table(
         out / "traffic.csv.gz",
@@ -78,7 +84,7 @@ def write_archive(directory: StudyDirectory, out: Path) -> int:
     _write_packed(out / "layers.jsonl.gz", "".join(f"{json.dumps(entry)}\n" for entry in layers))
     about["files"] = {name: _fingerprint(out / name) for name in _TABLES}
     # Last, because a folder with this file is an archive.
-    write_atomically(out / ARCHIVE, (json.dumps(about, indent=1) + "\n").encode())
+    write_atomically(out / ARCHIVE, (json.dumps(about, indent=1) + "\n").encode(), AGAIN)
     return len(runs)
 
 
@@ -102,7 +108,7 @@ def _write_table(path: Path, header: Sequence[str], rows: Iterable[Row]) -> None
 
 def _write_packed(path: Path, text: str) -> None:
     # Without a time and a name inside, so that the same runs give the same bytes.
-    write_atomically(path, gzip.compress(text.encode(), mtime=0))
+    write_atomically(path, gzip.compress(text.encode(), mtime=0), AGAIN)
 
 
 @dataclass(frozen=True)
@@ -142,8 +148,20 @@ def read_archive(path: Path) -> Archive:
             )
             for (line, seed), rows in scores.items()
         ]
+        for result in results:
+            checked(result)
         return Archive(results, int(about["tuning_runs"]))
-    except (OSError, EOFError, ValueError, KeyError, IndexError, TypeError) as problem:
+    except (
+        OSError,
+        EOFError,
+        ValueError,
+        LookupError,
+        TypeError,
+        AttributeError,
+        RecursionError,
+        zlib.error,
+        csv.Error,
+    ) as problem:
         raise RunDirectoryError(f"the archive {path} cannot be read: {problem}") from problem
 
 
@@ -175,7 +193,9 @@ def _times(row: Mapping[str, str]) -> Iterator[dict[str, float]]:
 
 
 def _unpacked(path: Path) -> Iterator[str]:
-    with gzip.open(path, "rt", encoding="utf-8", newline="") as text:
+    packed = gzip.GzipFile(path)
+    bounded = io.BufferedReader(Bounded(packed, path.name, unpacked_limit(path.stat().st_size)))
+    with io.TextIOWrapper(bounded, encoding="utf-8", newline="") as text:
         yield from text
 
 

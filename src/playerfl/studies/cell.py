@@ -13,13 +13,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from playerfl.atomic_files import AGAIN, write_atomically
 from playerfl.engine import checkpoint
-from playerfl.engine.checkpoint import write_atomically
 from playerfl.errors import RunDirectoryError
 from playerfl.experiment import Experiment, find_task
 from playerfl.ground import seeded_model
 from playerfl.results import Row, RunResult, digest_of
 from playerfl.single_run import InMemory
+from playerfl.stored_result import checked
 from playerfl.tasks.load import code_hash, names_object
 from playerfl.weights import Weights
 
@@ -108,7 +109,7 @@ class CellRecord(InMemory):
             return
         tables = {"scores": packed(self.score_rows), "traffic": packed(self.traffic_rows)}
         saved = checkpoint.encode({**state(), **tables, "exchanges": self._exchanges})
-        write_atomically(self._unfinished, saved)
+        write_atomically(self._unfinished, saved, AGAIN)
         self._saved_at = time.monotonic()
 
     def finish(
@@ -146,19 +147,21 @@ def read_cell(file: bytes, data: Mapping[str, Any], timing: Mapping[str, Any], p
         if weights and digest_of(weights) != tree["weights_digest"]:
             raise ValueError("its models were changed since the run ended")
         experiment = tree["experiment"]
-        return RunResult(
-            experiment=experiment,
-            environment=tree["environment"],
-            score_rows=unpacked(tree["scores"]),
-            traffic_rows=unpacked(tree["traffic"]),
-            layers=tree["layers"],
-            data=data,
-            weights=weights,
-            build_model=lambda: _model_of(experiment),
-            timing=timing,
-            path=path,
+        return checked(
+            RunResult(
+                experiment=experiment,
+                environment=tree["environment"],
+                score_rows=unpacked(tree["scores"]),
+                traffic_rows=unpacked(tree["traffic"]),
+                layers=tree["layers"],
+                data=data,
+                weights=weights,
+                build_model=lambda: _model_of(experiment),
+                timing=timing,
+                path=path,
+            )
         )
-    except (ValueError, KeyError, TypeError, IndexError) as problem:
+    except (ValueError, LookupError, TypeError, AttributeError, StopIteration) as problem:
         raise RunDirectoryError(f"{path or 'a cell'} cannot be read: {problem}; delete it to run it again") from problem
 
 

@@ -13,7 +13,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
-from playerfl.engine.checkpoint import storage_error, write_atomically
+from playerfl.atomic_files import AGAIN, storage_error, write_atomically
 from playerfl.errors import RunDirectoryError
 from playerfl.experiment import Experiment
 from playerfl.locking import DirectoryLock
@@ -25,7 +25,9 @@ from playerfl.studies.rates import choose_rate, tuned_loss, validation_losses
 
 Stage = Literal["tuning", "evaluation"]
 _SECONDS_FOR_WORKERS_TO_END = 10.0
+_AGAIN = "run the study again"
 _FOLDERS = ("cells", "failed", "unfinished", "data")
+_TIMING = re.compile(r"(\w+),([0-9]+\.[0-9]+),([0-9]{1,9})")
 _FILES = {"study.toml", "software.json", "timings.csv", *_FOLDERS}
 
 
@@ -74,7 +76,15 @@ class StudyDirectory:
         study = Study.from_toml(path / "study.toml")
         names = {data_name(line.experiment) for line in study.lines}
         data = {name: _read_json(path / "data" / f"{name}.json") for name in names}
-        return cls(path, study, _read_json(path / "software.json"), data)
+        made_with = _read_json(path / "software.json")
+        if not isinstance(made_with.get("code"), dict):
+            raise RunDirectoryError(f"{path / 'software.json'} does not hold what a study writes there; {_AGAIN}")
+        for name, description in data.items():
+            if not {"partition_hash", "model", "trainer", "sites"} <= description.keys():
+                raise RunDirectoryError(
+                    f"{path / 'data' / name}.json does not hold what a study writes there; {_AGAIN}"
+                )
+        return cls(path, study, made_with, data)
 
     @staticmethod
     def _check_free(path: Path) -> None:
@@ -93,16 +103,16 @@ class StudyDirectory:
             for folder in _FOLDERS:
                 (self.path / folder).mkdir(parents=True, exist_ok=True)
         except OSError as problem:
-            raise storage_error(self.path, problem) from problem
+            raise storage_error(self.path, problem, AGAIN) from problem
         self._lock.take()
         self._await_workers()
         for left in (*self.path.glob(".*.tmp"), *self.path.glob("*/.*.tmp")):
-            left.unlink(missing_ok=True)
-        write_atomically(self.path / "software.json", _json_bytes(self.software))
+            _remove(left)
+        write_atomically(self.path / "software.json", _json_bytes(self.software), AGAIN)
         for name, description in self.data.items():
-            write_atomically(self.path / "data" / f"{name}.json", _json_bytes(description))
+            write_atomically(self.path / "data" / f"{name}.json", _json_bytes(description), AGAIN)
         # Last, because a directory with this file is a study.
-        write_atomically(self.path / "study.toml", self.study.to_toml().encode())
+        write_atomically(self.path / "study.toml", self.study.to_toml().encode(), AGAIN)
 
     def _await_workers(self) -> None:
         """Workers of a killed process may take a moment to notice; they hold `unfinished` until they end."""
@@ -140,17 +150,17 @@ class StudyDirectory:
         """Writes what became of a cell."""
         failure = self.path / "failed" / f"{cell.key}.json"
         if outcome.file:
-            write_atomically(self._file(cell.key), outcome.file)
+            write_atomically(self._file(cell.key), outcome.file, AGAIN)
             self._note_time(cell.key, outcome.seconds, beside)
-            failure.unlink(missing_ok=True)
+            _remove(failure)
         else:
             told = {
                 "reason": outcome.reason,
                 "experiment": cell.experiment.model_dump(mode="json"),
                 "traceback": outcome.traceback.splitlines(),
             }
-            write_atomically(failure, _json_bytes(told))
-        (self.path / "unfinished" / f"{cell.key}.safetensors").unlink(missing_ok=True)
+            write_atomically(failure, _json_bytes(told), AGAIN)
+        _remove(self.path / "unfinished" / f"{cell.key}.safetensors")
 
     def _file(self, key: str) -> Path:
         return self.path / "cells" / f"{key}.safetensors"
@@ -161,7 +171,7 @@ class StudyDirectory:
             with (self.path / "timings.csv").open("a", newline="", encoding="utf-8") as table:
                 csv.writer(table, lineterminator="\n").writerow((key, f"{seconds:.6f}", beside))
         except OSError as problem:
-            raise storage_error(self.path / "timings.csv", problem) from problem
+            raise storage_error(self.path / "timings.csv", problem, AGAIN) from problem
         self.__dict__.pop("_timings", None)
 
     @cached_property
@@ -169,10 +179,10 @@ class StudyDirectory:
         file = self.path / "timings.csv"
         if not file.is_file():
             return {}
-        with file.open(newline="", encoding="utf-8") as table:
-            # A kill may have cut the last line short; a time that is not known matters little.
-            rows = [row for row in csv.reader(table) if len(row) == 3 and row[2].isdigit()]
-        return {key: {"wall_seconds": float(seconds), "runs_side_by_side": int(n)} for key, seconds, n in rows}
+        # A kill may have cut the last line short; a time that is not known matters little.
+        lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
+        found = (_TIMING.fullmatch(line) for line in lines)
+        return {m[1]: {"wall_seconds": float(m[2]), "runs_side_by_side": int(m[3])} for m in found if m}
 
     def result(self, experiment: Experiment) -> RunResult:
         """One finished run."""
@@ -244,7 +254,7 @@ class StudyDirectory:
             for experiment in (*line.tuning, *(line.evaluation(rate) if rate is not None else ())):
                 key = self.cell(experiment).key
                 if key in failed:
-                    reason = _read_json(self.path / "failed" / f"{key}.json")["reason"]
+                    reason = str(_read_json(self.path / "failed" / f"{key}.json").get("reason", "no reason is kept"))
                     at = experiment.training.learning_rate
                     found.append(Failure(line.task, line.algorithm, at, experiment.seed, reason, key))
             if rate is None and all(self.cell(e).key in known for e in line.tuning):
@@ -258,6 +268,13 @@ class StudyDirectory:
         own = {self.cell(e).key for line in self.study.lines for e in line.tuning}
         own |= {self.cell(e).key for line in self.study.lines for rate in line.rates for e in line.evaluation(rate)}
         return len(self.finished - own)
+
+
+def _remove(file: Path) -> None:
+    try:
+        file.unlink(missing_ok=True)
+    except OSError as problem:
+        raise storage_error(file, problem, AGAIN) from problem
 
 
 def data_name(experiment: Experiment) -> str:
@@ -274,8 +291,8 @@ def _json_bytes(content: Mapping[str, Any]) -> bytes:
 def _read_json(path: Path) -> dict[str, Any]:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as problem:
-        raise RunDirectoryError(f"{path} cannot be read: {problem}; run the study again") from problem
+    except (OSError, ValueError, RecursionError) as problem:
+        raise RunDirectoryError(f"{path} cannot be read: {problem}; {_AGAIN}") from problem
     if not isinstance(content, dict):
-        raise RunDirectoryError(f"{path} does not hold what a study writes there; run the study again")
+        raise RunDirectoryError(f"{path} does not hold what a study writes there; {_AGAIN}")
     return content

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -27,6 +26,8 @@ PAPER_ALGORITHMS = (
 """The methods the paper compares, and the two that its own is closest to."""
 _GROUPS: dict[str, Sequence[str]] = {"paper": PAPER_ALGORITHMS, "all": tuple(ALGORITHMS)}
 _FIRST_TUNING_SEED = 1001
+MOST_SEEDS = 2000
+_LARGEST_RATE = 1e300
 _OF_THE_STUDY = ("task", "algorithm", "seed")
 
 
@@ -204,7 +205,7 @@ def _rates(given: Any, where: str) -> list[float] | str:
         return "paper"
     values = given if isinstance(given, list | tuple) else [given]
     numbers = [v for v in values if isinstance(v, int | float) and not isinstance(v, bool)]
-    if not values or len(numbers) < len(values) or not all(math.isfinite(v) and v > 0 for v in numbers):
+    if not values or len(numbers) < len(values) or not all(0 < v < _LARGEST_RATE for v in numbers):
         raise ConfigError(f'{where} = {given!r} must be "paper" or a list of numbers above 0, like [0.01, 0.001]')
     if len(set(numbers)) < len(numbers):
         raise ConfigError(f"{where} = {given!r} has a rate twice; give each once")
@@ -231,10 +232,14 @@ def _rate_count(line: Line) -> str:
 
 def _seeds(key: str, given: Any, first: int) -> list[int]:
     if isinstance(given, int) and not isinstance(given, bool) and given >= 0:
+        if given > MOST_SEEDS:
+            raise ConfigError(f"{key} = {given} is too many; at most {MOST_SEEDS:,} can be run")
         given = range(first, first + given)
     seeds = list(given) if isinstance(given, list | tuple | range) else None
     if seeds is None or not all(isinstance(s, int) and not isinstance(s, bool) and s >= 0 for s in seeds):
         raise ConfigError(f"{key} = {given!r} must be a number of seeds, or a list of whole numbers from 0 up")
+    if len(seeds) > MOST_SEEDS:
+        raise ConfigError(f"{key} has {len(seeds):,} seeds; at most {MOST_SEEDS:,} can be run")
     if len(set(seeds)) < len(seeds):
         raise ConfigError(f"{key} has a seed twice; give each once")
     if key == "seeds" and not seeds:

@@ -46,7 +46,7 @@ def validation_losses(result: RunResult) -> dict[int, float]:
     return {
         round_: sum(loss * shares[client] for client, loss in losses.items()) / total
         for round_, losses in rounds.items()
-        if len(losses) == len(shares)
+        if losses.keys() == shares.keys()
     }
 
 

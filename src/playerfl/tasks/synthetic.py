@@ -9,18 +9,21 @@ from pydantic import Field
 from torch import nn
 
 from playerfl.data.examples import SiteData, TensorExamples
+from playerfl.errors import DataError
 from playerfl.models.mlp import MLP
 from playerfl.seeding import generator_for
 from playerfl.tasks.task import DataOptions, Task, split_site
+
+_MOST_NUMBERS = 100_000_000
 
 
 class SyntheticOptions(DataOptions):
     """The size of the made-up problem."""
 
-    sites: int = Field(4, ge=1)
-    rows: int = Field(200, ge=3)
-    features: int = Field(13, ge=1)
-    classes: int = Field(5, ge=2)
+    sites: int = Field(4, ge=1, le=10_000)
+    rows: int = Field(200, ge=3, le=10_000_000)
+    features: int = Field(13, ge=1, le=100_000)
+    classes: int = Field(5, ge=2, le=100_000)
     labels: Literal["shared", "own"] = "own"
     """Whether all sites name the classes alike, or each site has its own permutation of them."""
     data_seed: int = Field(42, ge=0)
@@ -28,6 +31,12 @@ class SyntheticOptions(DataOptions):
 
 def load_sites(options: SyntheticOptions) -> dict[str, SiteData]:
     """Labels are the largest of `classes` outputs of a fixed random network; a site may permute them."""
+    numbers = options.sites * options.rows * max(options.features, options.classes)
+    if numbers > _MOST_NUMBERS:
+        raise DataError(
+            f"made-up data of {numbers:,} numbers are more than the {_MOST_NUMBERS:,} allowed; "
+            "use fewer data.sites, data.rows, data.features or data.classes"
+        )
     teacher_rng = generator_for(options.data_seed, "teacher")
     hidden = torch.randn(options.features, 32, generator=teacher_rng) / options.features**0.5
     outputs = torch.randn(32, options.classes, generator=teacher_rng)

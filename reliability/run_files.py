@@ -1,0 +1,182 @@
+"""Run directories, comparisons, studies, archives, checkpoints and what a probe keeps."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import io
+import json
+import zlib
+from pathlib import Path
+from typing import Any
+
+from reader import NotAnInput
+from settings_files import settings
+
+
+def finished_run(folder: Path, algorithm: str = "player_fl") -> None:
+    from playerfl.experiment import Experiment
+    from playerfl.running import run_experiments
+
+    run_experiments([Experiment.resolve(settings() | {"algorithm": algorithm})], [folder / "run"])
+
+
+class Stopped(Exception):  # noqa: N818 it is no error
+    """Ends a run in its middle."""
+
+
+def unfinished_run(folder: Path) -> None:
+    from playerfl.experiment import Experiment
+    from playerfl.running import run_experiments
+
+    def stop(progress: Any) -> None:
+        if progress.round == 1:
+            raise Stopped
+
+    try:
+        run_experiments([Experiment.resolve(settings())], [folder / "run"], listener=stop)
+    except Stopped:
+        return
+
+
+def compared_runs(folder: Path) -> None:
+    from playerfl.experiment import Experiment
+    from playerfl.running import run_experiments
+
+    names = ("local", "fedavg", "player_fl")
+    experiments = [Experiment.resolve(settings() | {"algorithm": name}) for name in names]
+    run_experiments(experiments, [folder / name for name in names], home=folder)
+
+
+def small_study(folder: Path) -> None:
+    import playerfl
+
+    own = {key: settings()[key] for key in ("data", "training", "rounds", "device")}
+    own["training"].pop("learning_rate")
+    playerfl.study(
+        {
+            "name": "small",
+            "tasks": ["synthetic"],
+            "algorithms": ["local", "fedavg"],
+            "learning_rates": [0.01, 0.001],
+            "seeds": 1,
+            "tuning_seeds": 1,
+            "settings": own,
+        },
+        out=folder,
+        backend="serial",
+        quiet=True,
+    )
+
+
+def archive(folder: Path) -> None:
+    from tempfile import TemporaryDirectory
+
+    from playerfl.studies.archive import write_archive
+    from playerfl.studies.directory import StudyDirectory
+
+    with TemporaryDirectory() as study:
+        small_study(Path(study))
+        write_archive(StudyDirectory.open(study), folder)
+
+
+def mend_archive(folder: Path) -> None:
+    """Gives the tables' fingerprints, as they are now, to the file that keeps them."""
+    try:
+        about = json.loads((folder / "archive.json").read_bytes())
+        for name in about["files"]:
+            about["files"][name] = hashlib.blake2b((folder / name).read_bytes(), digest_size=16).hexdigest()
+        (folder / "archive.json").write_text(json.dumps(about))
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return
+
+
+def mend_fingerprints(folder: Path) -> None:
+    """Gives half of the changed files a fingerprint that is right, so that what they say is looked at."""
+    from safetensors.torch import load
+
+    from playerfl.engine import checkpoint
+
+    for file in folder.rglob("*.safetensors"):
+        content = file.read_bytes()
+        try:
+            length = int.from_bytes(content[:8], "little")
+            header = json.loads(content[8 : 8 + length])
+            known, _, tree = header["__metadata__"]["checked tree"].partition(" ")
+            right = checkpoint.fingerprint(tree, load(content))
+        except Exception:  # whatever a library says to it: a file that cannot be read has no fingerprint
+            continue
+        if known != right and zlib.crc32(content) % 2:
+            header["__metadata__"]["checked tree"] = f"{right} {tree}"
+            packed = json.dumps(header).encode()
+            packed += b" " * (-len(packed) % 8)
+            file.write_bytes(len(packed).to_bytes(8, "little") + packed + content[8 + length :])
+
+
+def report(folder: Path) -> object:
+    """All that `playerfl report` does, but for the page's markup."""
+    from playerfl.collecting import collect
+    from playerfl.report.documents import Latex, Markdown, document
+    from playerfl.report.payload import payload
+    from playerfl.report.report import build_report
+    from playerfl.report.tidy import tidy
+
+    made = build_report(collect(folder))
+    return (
+        document(made, "title", Markdown()).encode("utf-8", "replace"),
+        document(made, "title", Latex()),
+        tidy(made),
+        payload(made),
+    )
+
+
+def load_run(folder: Path) -> object:
+    from playerfl.running import load_result
+
+    result = load_result(folder / "run")
+    return repr(result), result.cut, result.site_scores, [result.model(site) for site in result.clients]
+
+
+def resume_run(folder: Path) -> object:
+    from playerfl.experiment import Experiment
+    from playerfl.running import resume
+
+    with contextlib.suppress(Exception):  # what cannot be read is refused below
+        asked = Experiment.from_toml(folder / "run" / "experiment.toml")
+        if asked.training.local_epochs > 10 or asked.rounds > 10:
+            raise NotAnInput
+    return resume(folder / "run")
+
+
+def read_checkpoint(folder: Path) -> object:
+    from playerfl.engine import checkpoint
+
+    return checkpoint.read(folder / "checkpoint.safetensors")
+
+
+def checkpoint_file(folder: Path) -> None:
+    import torch
+
+    from playerfl.engine import checkpoint
+
+    tree = {"round": 1, "weights": {"a": torch.ones(2, 3), "n": torch.arange(4)}, "rows": [["x", 0.5], [None, True]]}
+    (folder / "checkpoint.safetensors").write_bytes(checkpoint.encode(tree))
+
+
+def read_profiles(folder: Path) -> object:
+    from playerfl.probe_cli import PROFILES, _of_profiles
+
+    return _of_profiles(folder / PROFILES, {}).to_json()
+
+
+def profiles(folder: Path) -> None:
+    from playerfl.probe_cli import PROFILES, _keep
+    from playerfl.probing import probe_sites
+
+    own = {"data.rows": 12, "data.sites": 2, "data.accept_small_sites": True}
+    found = probe_sites("synthetic", settings=own)
+    with contextlib.redirect_stderr(io.StringIO()):
+        _keep(folder, found.recommend(), found, "synthetic")
+    for file in folder.iterdir():
+        if file.name != PROFILES:
+            file.unlink()

@@ -1,0 +1,58 @@
+"""Files that are there wholly or not at all, and one sentence where they cannot be written."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+from pathlib import Path
+
+from playerfl.errors import RunDirectoryError
+
+RESUME = "continue with --resume"
+AGAIN = "give the same command again"
+
+
+def write_atomically(path: Path, data: bytes, then: str = RESUME) -> None:
+    """Replaces a file so that a crash leaves either the old one or the new one, never half of one.
+
+    `then`: what to do once a failed write has been mended.
+    """
+    temporary = path.with_name(f".{path.name}.tmp")
+    try:
+        with temporary.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        # The directory is not synced: after a power cut the old file may be back, which is as good to resume from,
+        # unless another party relies on the new one (see `settle`).
+        temporary.replace(path)
+    except OSError as problem:
+        with contextlib.suppress(OSError):  # nor can it be removed where nothing can be written
+            temporary.unlink(missing_ok=True)
+        raise storage_error(path, problem, then) from problem
+
+
+def settle(folder: Path) -> None:
+    """After this, not even a power cut brings back what files in a folder were replaced."""
+    try:
+        handle = os.open(folder, os.O_RDONLY)
+    except OSError:  # Windows does not open directories
+        return
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def storage_error(path: Path, problem: OSError, then: str = RESUME) -> RunDirectoryError:
+    """One sentence for a failed write: what, why, and what to do."""
+    remedy = {
+        errno.ENOSPC: "free some space",
+        errno.EDQUOT: "free some of your quota",
+        errno.EFBIG: "allow larger files",
+        errno.EACCES: "choose a directory you may write to",
+        errno.EPERM: "choose a directory you may write to",
+        errno.EROFS: "choose a directory that is not read-only",
+    }.get(problem.errno or 0, "mend that")
+    return RunDirectoryError(f"cannot write {path}: {problem.strerror or problem}; {remedy} and {then}")
