@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from playerfl.errors import RunDirectoryError
@@ -28,6 +30,15 @@ class DirectoryLock:
             os.close(handle)
             raise RunDirectoryError(f"{self.path} is in use by another process; wait for it to end") from problem
         self._held = handle
+
+    @contextmanager
+    def released_on_failure(self) -> Iterator[None]:
+        """For the time between taking it and handing it on: whoever catches the error may want to try again."""
+        try:
+            yield
+        except BaseException:
+            self.release()
+            raise
 
     def release(self) -> None:
         if self._held is not None:

@@ -58,17 +58,18 @@ class RunDirectory:
     ) -> RunDirectory:
         present = cls.check_free(path, overwrite=overwrite)
         directory = cls(path)
-        try:
-            path.mkdir(parents=True, exist_ok=True)
-            directory.lock()
-            for name in sorted(present & _FILES):
-                target = path / name
-                shutil.rmtree(target) if target.is_dir() else target.unlink()
-        except OSError as problem:
-            raise storage_error(path, problem) from problem
-        directory.write_json("environment.json", {"format": FORMAT, **environment})
-        # Last, because a directory with this file is a run.
-        write_atomically(path / "experiment.toml", experiment_toml.encode())
+        with directory._lock.released_on_failure():
+            try:
+                path.mkdir(parents=True, exist_ok=True)
+                directory.lock()
+                for name in sorted(present & _FILES):
+                    target = path / name
+                    shutil.rmtree(target) if target.is_dir() else target.unlink()
+            except OSError as problem:
+                raise storage_error(path, problem) from problem
+            directory.write_json("environment.json", {"format": FORMAT, **environment})
+            # Last, because a directory with this file is a run.
+            write_atomically(path / "experiment.toml", experiment_toml.encode())
         return directory
 
     @staticmethod

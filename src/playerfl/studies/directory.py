@@ -105,14 +105,15 @@ class StudyDirectory:
         except OSError as problem:
             raise storage_error(self.path, problem, AGAIN) from problem
         self._lock.take()
-        self._await_workers()
-        for left in (*self.path.glob(".*.tmp"), *self.path.glob("*/.*.tmp")):
-            _remove(left)
-        write_atomically(self.path / "software.json", _json_bytes(self.software), AGAIN)
-        for name, description in self.data.items():
-            write_atomically(self.path / "data" / f"{name}.json", _json_bytes(description), AGAIN)
-        # Last, because a directory with this file is a study.
-        write_atomically(self.path / "study.toml", self.study.to_toml().encode(), AGAIN)
+        with self._lock.released_on_failure():
+            self._await_workers()
+            for left in (*self.path.glob(".*.tmp"), *self.path.glob("*/.*.tmp")):
+                _remove(left)
+            write_atomically(self.path / "software.json", _json_bytes(self.software), AGAIN)
+            for name, description in self.data.items():
+                write_atomically(self.path / "data" / f"{name}.json", _json_bytes(description), AGAIN)
+            # Last, because a directory with this file is a study.
+            write_atomically(self.path / "study.toml", self.study.to_toml().encode(), AGAIN)
 
     def _await_workers(self) -> None:
         """Workers of a killed process may take a moment to notice; they hold `unfinished` until they end."""
@@ -123,7 +124,6 @@ class StudyDirectory:
                 lock.take()
             except RunDirectoryError:
                 if time.monotonic() > end:
-                    self._lock.release()
                     raise
                 time.sleep(0.02)
             else:
