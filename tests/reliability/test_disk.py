@@ -16,6 +16,7 @@ import pytest
 import tomli_w
 from faulty_disk import FULL, READ_ONLY, FaultyDisk
 
+from data_files import heart
 from playerfl import cli
 
 SMALL = ("--set", "data.rows=12", "--set", "data.sites=2", "--set", "data.accept_small_sites=true")
@@ -29,12 +30,7 @@ STUDY = {
     "checkpoint_seconds": 0.0,
     "settings": {"rounds": 2, "data": {"rows": 12, "sites": 2, "accept_small_sites": True}},
 }
-THRESHOLDS = {
-    "modes": ["running"],
-    "inits": ["default"],
-    "seeds": 1,
-    "tasks": [{"name": name, "cut": 2, "rounds": 1, "data": {"sites": 2, "size": "small"}} for name in ("digits",)],
-}
+THRESHOLDS = {"modes": ["running"], "inits": ["default"], "seeds": 1, "tasks": ["heart"]}
 
 
 def playerfl(*arguments: object) -> tuple[int, str]:
@@ -102,7 +98,12 @@ COMMANDS: dict[str, Command] = {
     "report as tables": Command(
         lambda out, before: ("report", before / "study", "--out", out / "report", "--format", "csv")
     ),
-    "thresholds": Command(lambda out, before: ("thresholds", before / "thresholds.toml", "--out", out / "found", "-q")),
+    "thresholds": Command(
+        lambda out, before: (
+            *("thresholds", before / "thresholds.toml", "--out", out / "found", "-q"),
+            *("--data-dir", before / "data"),
+        )
+    ),
 }
 
 
@@ -112,6 +113,7 @@ def before(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("before")
     (folder / "study.toml").write_text(tomli_w.dumps(STUDY))
     (folder / "thresholds.toml").write_text(tomli_w.dumps(THRESHOLDS))
+    heart(folder / "data")
     code, said = playerfl("study", folder / "study.toml", "--out", folder / "study", "--backend", "serial", "-q")
     assert code == 0, said
     return folder
