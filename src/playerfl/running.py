@@ -86,6 +86,9 @@ def run_experiments(
                     works.append(_already(_finished(directory, task)))
             return drive(gather(works))
     finally:
+        # Where a later one could not begin, those before it were never driven.
+        for work in works:
+            work.close()
         for directory in directories:
             directory.unlock()
 
