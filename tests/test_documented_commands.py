@@ -6,6 +6,7 @@ import doctest
 import re
 import shutil
 import subprocess
+import sys
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -198,6 +199,9 @@ def made_small(arguments: list[str]) -> list[str]:
 def test_it_runs(command: Printed, prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     place = shutil.copytree(prepared, tmp_path / "here")
     monkeypatch.delenv("PLAYERFL_DATA", raising=False)
+    # Commands run in this process, where another test's module of this name may be loaded, or this one be found later.
+    monkeypatch.setitem(sys.modules, "mymodule", None)
+    monkeypatch.delitem(sys.modules, "mymodule")
     arguments, redirected = without_redirection(command.arguments)
     if arguments[0] in ("run", "probe") and "--out" in arguments:
         shutil.rmtree(place / arguments[arguments.index("--out") + 1], ignore_errors=True)

@@ -88,6 +88,7 @@ def detached(output, targets):
 @pytest.fixture
 def folder(tmp_path: Path) -> Iterator[Path]:
     (tmp_path / "mymodule.py").write_text(OWN)
+    sys.modules.pop("mymodule", None)
     yield tmp_path
     sys.modules.pop("mymodule", None)
 
