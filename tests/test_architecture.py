@@ -19,13 +19,11 @@ MAY_IMPORT = {
     "learning": {"learning", "layers", "data", "weights", "seeding", "errors"},
     "federation": {"federation", "learning", "layers", "data", "weights", "seeding", "errors"},
     "algorithms": {"algorithms", "federation", "learning", "layers", "data", "weights", "seeding", "errors"},
-    "engine": {
-        *("engine", "algorithms", "federation", "learning", "layers", "data", "weights", "seeding", "errors"),
-        "atomic_files",
-    },
+    "engine": {"engine", "algorithms", "federation", "learning", "layers", "data", "weights", "seeding", "errors"},
     "flower": {
         *("flower", "engine", "algorithms", "federation", "learning", "layers", "data", "tasks", "weights", "errors"),
         *("experiment", "ground", "single_run", "running", "results", "run_directory", "environment", "version"),
+        "atomic_files",
     },
     "tasks": {"tasks", "paper", "models", "data", "learning", "layers", "weights", "seeding", "errors"},
     "report": {"report", "results", "paper", "layers", "errors", "version", "atomic_files"},

@@ -272,7 +272,7 @@ def make_folder(out: Path) -> None:
 
 
 def _keep(out: Path, content: Content, figures: Figures) -> None:
-    from playerfl.engine.checkpoint import write_atomically
+    from playerfl.atomic_files import write_atomically
     from playerfl.report.comparison import without_nan
 
     name, tree = content

@@ -461,7 +461,7 @@ def _scores(measured: Measured, target: str, changes: dict[str, Any]) -> dict[st
 
 def _keep(out: Path, found: Recommendation, scores: dict[str, Any]) -> None:
     """Everything a recommendation consists of, as files."""
-    from playerfl.engine.checkpoint import write_atomically
+    from playerfl.atomic_files import write_atomically
 
     make_folder(out)
     content = found.to_json()

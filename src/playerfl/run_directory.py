@@ -18,8 +18,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import nn
 
+from playerfl.atomic_files import storage_error, write_atomically
 from playerfl.engine import checkpoint
-from playerfl.engine.checkpoint import storage_error, write_atomically
 from playerfl.errors import RunDirectoryError
 from playerfl.locking import DirectoryLock
 from playerfl.results import SCORE_COLUMNS, TRAFFIC_COLUMNS, Row, RunResult, digest_of

@@ -13,8 +13,8 @@ import torch
 from torch import nn
 
 from playerfl.algorithms import ALGORITHMS, Algorithm
+from playerfl.atomic_files import storage_error, write_atomically
 from playerfl.data.directory import use_data_directory
-from playerfl.engine.checkpoint import storage_error, write_atomically
 from playerfl.engine.scheduler import drive, gather
 from playerfl.engine.transport import Transport
 from playerfl.environment import environment

@@ -12,6 +12,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from playerfl.atomic_files import write_atomically
 from playerfl.engine import checkpoint
 from playerfl.errors import RunDirectoryError
 
@@ -68,14 +69,14 @@ def test_a_damaged_file_is_named(tmp_path: Path, damage: Any) -> None:
 
 def test_a_failed_write_leaves_the_old_file_and_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "state"
-    checkpoint.write_atomically(file, b"old")
+    write_atomically(file, b"old")
 
     def full(_: int) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(RunDirectoryError, match=r"cannot write .*: No space left on device; free some space"):
-        checkpoint.write_atomically(file, b"new")
+        write_atomically(file, b"new")
     assert [path.name for path in tmp_path.iterdir()] == ["state"]
     assert file.read_bytes() == b"old"
 

@@ -14,9 +14,6 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
-from playerfl.atomic_files import settle as settle
-from playerfl.atomic_files import storage_error as storage_error
-from playerfl.atomic_files import write_atomically as write_atomically
 from playerfl.errors import RunDirectoryError
 from playerfl.weights import digest
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import tomli_w
 
-from playerfl.engine.checkpoint import storage_error, write_atomically
+from playerfl.atomic_files import storage_error, write_atomically
 from playerfl.errors import ConfigError
 from playerfl.flower.deployment import Deployment
 from playerfl.version import __version__

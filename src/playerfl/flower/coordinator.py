@@ -17,8 +17,8 @@ import torch
 from safetensors.torch import save
 from torch import nn
 
+from playerfl.atomic_files import settle, write_atomically
 from playerfl.engine import worker
-from playerfl.engine.checkpoint import settle, write_atomically
 from playerfl.engine.loop import run_rounds
 from playerfl.engine.scheduler import drive
 from playerfl.engine.transport import Traffic

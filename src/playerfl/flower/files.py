@@ -7,7 +7,7 @@ import sys
 from importlib.resources import files
 from pathlib import Path
 
-from playerfl.engine.checkpoint import storage_error
+from playerfl.atomic_files import storage_error
 
 NAMES = ("nginx.conf", "playerfl-server.service", "playerfl-site.service")
 

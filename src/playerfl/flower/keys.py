@@ -8,7 +8,7 @@ from pathlib import Path
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from playerfl.engine.checkpoint import storage_error
+from playerfl.atomic_files import storage_error
 from playerfl.errors import ConfigError
 from playerfl.flower.letters import check_site
 

@@ -20,7 +20,7 @@ from typing import Any
 
 import tomli_w
 
-from playerfl.engine.checkpoint import storage_error, write_atomically
+from playerfl.atomic_files import storage_error, write_atomically
 from playerfl.errors import ConfigError, PlayerflError
 from playerfl.flower.certificates import names_in, write_certificates
 from playerfl.flower.letters import check_site

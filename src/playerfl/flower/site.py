@@ -13,9 +13,9 @@ from typing import Any
 
 from safetensors.torch import save
 
+from playerfl.atomic_files import settle, write_atomically
 from playerfl.data.directory import use_data_directory
 from playerfl.engine import checkpoint, worker
-from playerfl.engine.checkpoint import settle, write_atomically
 from playerfl.engine.scheduler import drive
 from playerfl.errors import ConfigError, DataError, LayerError, RunDirectoryError
 from playerfl.experiment import Experiment
