@@ -160,7 +160,7 @@ class RunDirectory:
     def exchanged(self, scores: Iterable[Row], traffic: Iterable[Row], state: Callable[[], dict[str, Any]]) -> None:
         """Rows first, then the checkpoint that counts them."""
         tables = self._append(scores, traffic)
-        saved = checkpoint.encode({**state(), "tables": tables})
+        saved = checkpoint.pieces({**state(), "tables": tables})
         write_atomically(self.path / "checkpoint.safetensors", saved)
 
     def _start_tables(self, lengths: Mapping[str, int] | None) -> None:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor
 
 Weights = dict[str, Tensor]
 """State entries of a model by name: parameters and buffers."""
+
+# Small models are summed in one call; of large ones no more than this is read at a time (or one entry).
+_BYTES_AT_ONCE = 2**26
 
 
 def weighted_mean(parts: Sequence[tuple[Mapping[str, Tensor], float]]) -> Weights:
@@ -28,18 +31,33 @@ def weighted_mean(parts: Sequence[tuple[Mapping[str, Tensor], float]]) -> Weight
     }
     means: Weights = {}
     for group in dict.fromkeys(senders.values()):
-        means |= _means([name for name, own in senders.items() if own == group], [parts[i] for i in group])
+        sent = [parts[i] for i in group]
+        for first in _some_at_once([name for name, own in senders.items() if own == group], sent[0][0]):
+            means |= _means(first, sent)
     return {name: means[name] for name in senders}
 
 
-def _means(names: Sequence[str], parts: Sequence[tuple[Mapping[str, Tensor], float]]) -> Weights:
-    """The means of entries that all of these sent."""
-    first = parts[0][0]
+def _some_at_once(names: Sequence[str], weights: Mapping[str, Tensor]) -> Iterator[Weights]:
+    """These entries in parts of a limited size."""
+    part: Weights = {}
+    size = 0
+    for name in names:
+        tensor = weights[name]
+        if part and size + tensor.nbytes > _BYTES_AT_ONCE:
+            yield part
+            part, size = {}, 0
+        part[name] = tensor
+        size += tensor.nbytes
+    yield part
+
+
+def _means(first: Weights, parts: Sequence[tuple[Mapping[str, Tensor], float]]) -> Weights:
+    """The means of entries that all of these sent; `first` is what the first of them did."""
     # No sum of equals: in float64 three thirds need not be one, and 0.0 + -0.0 loses its sign.
-    means = {name: first[name].clone() for name in names if all(torch.equal(w[name], first[name]) for w, _ in parts)}
-    counts = [name for name in names if name not in means and not first[name].is_floating_point()]
+    means = {name: own.clone() for name, own in first.items() if all(torch.equal(w[name], own) for w, _ in parts[1:])}
+    counts = [name for name, own in first.items() if name not in means and not own.is_floating_point()]
     means |= {name: torch.stack([w[name] for w, _ in parts]).amax(0) for name in counts}
-    if others := [name for name in names if name not in means]:
+    if others := [name for name in first if name not in means]:
         sums = [torch.zeros_like(first[name], dtype=torch.float64) for name in others]
         total = sum(share for _, share in parts)
         for weights, share in parts:

@@ -89,7 +89,7 @@ class PFedLA(Algorithm):
         # All sites learn from the models of the round's start, whoever comes first.
         mixers = {client: self.learned(server, client, upload.weights) for client, upload in uploads.items()}
         server.memory["mixers"] |= mixers
-        server.memory["models"] |= {client: upload.weights for client, upload in uploads.items()}
+        server.memory["models"] |= {client: dict(upload.weights) for client, upload in uploads.items()}
         super().server_merge(server, uploads)
 
     def learned(self, server: Server, client_id: ClientId, trained: Weights) -> Weights:

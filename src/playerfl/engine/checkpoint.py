@@ -6,18 +6,25 @@ import errno
 import json
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load, save
+from safetensors.torch import load
 from torch import Tensor
 
 from playerfl.errors import RunDirectoryError
 
 _TENSOR = "__tensor__"
+# Kinds of numbers by their names in torch and in safetensors files, in the order in which safetensors writes them:
+# the widest first, so that all of them are aligned.
+_KINDS = {
+    "uint64": "U64", "int64": "I64", "float64": "F64", "complex64": "C64", "float32": "F32", "uint32": "U32",
+    "int32": "I32", "bfloat16": "BF16", "float16": "F16", "uint16": "U16", "int16": "I16", "float8_e4m3fn": "F8_E4M3",
+    "float8_e5m2": "F8_E5M2", "int8": "I8", "uint8": "U8", "bool": "BOOL",
+}  # fmt: skip
 
 
 def encode(tree: Any) -> bytes:
@@ -28,10 +35,43 @@ def encode(tree: Any) -> bytes:
     >>> decode(encode({"step": 3, "w": {"a": torch.ones(2)}}))
     {'step': 3, 'w': {'a': tensor([1., 1.])}}
     """
+    return b"".join(pieces(tree))
+
+
+def pieces(tree: Any) -> Iterator[bytes | memoryview]:
+    """The bytes of `encode` one after the other, so that a large model is never copied as a whole."""
     packing = _Packing()
-    skeleton = packing.without_tensors(tree)
-    flat = {kind: torch.cat(tensors) for kind, tensors in packing.tensors.items()}
-    return save(flat, metadata={"tree": json.dumps(skeleton)})
+    header: dict[str, Any] = {"__metadata__": {"tree": json.dumps(packing.without_tensors(tree))}}
+    end = 0
+    kinds = [kind for kind in _KINDS if kind in packing.tensors]
+    for kind in kinds:
+        count = sum(tensor.numel() for tensor in packing.tensors[kind])
+        begin, end = end, end + sum(tensor.nbytes for tensor in packing.tensors[kind])
+        header[kind] = {"dtype": _KINDS[kind], "shape": [count], "data_offsets": [begin, end]}
+    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-len(text) % 8)
+    yield len(text).to_bytes(8, "little") + text
+    for kind in kinds:
+        for some in parts_of(packing.tensors[kind]):
+            yield raw(torch.cat(some))
+
+
+def parts_of(tensors: Iterable[Tensor], most: int = 2**24) -> Iterator[list[Tensor]]:
+    """Tensors in lists of limited bytes (or one tensor)."""
+    part: list[Tensor] = []
+    size = 0
+    for tensor in tensors:
+        if part and size + tensor.nbytes > most:
+            yield part
+            part, size = [], 0
+        part.append(tensor)
+        size += tensor.nbytes
+    yield part
+
+
+def raw(tensor: Tensor) -> memoryview:
+    """A tensor's bytes: its own memory, where that lies in one piece."""
+    return memoryview(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
 
 
 class _Packing:
@@ -93,12 +133,12 @@ def read(path: Path) -> Any:
         raise RunDirectoryError(f"{path} cannot be read as a checkpoint: {problem}") from problem
 
 
-def write_atomically(path: Path, data: bytes) -> None:
+def write_atomically(path: Path, data: bytes | Iterable[bytes | memoryview]) -> None:
     """Replaces a file so that a crash leaves either the old one or the new one, never half of one."""
     temporary = path.with_name(f".{path.name}.tmp")
     try:
         with temporary.open("wb") as file:
-            file.write(data)
+            file.writelines([data] if isinstance(data, bytes) else data)
             file.flush()
             os.fsync(file.fileno())
         # The directory is not synced: after a power cut the old file may be back, which is as good to resume from,
