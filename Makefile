@@ -8,7 +8,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 HALF   := $(VENV)/.installing
 
-.PHONY: help demo test quick lint bench bench-rivals reproduce reproduce-quick estimate clean
+.PHONY: help demo test quick lint bench bench-rivals reliability reproduce reproduce-quick estimate clean
 .DEFAULT_GOAL := help
 
 help:
@@ -17,6 +17,7 @@ help:
 	@echo "make quick   the tests that take seconds"
 	@echo "make lint    formatting, lint and types"
 	@echo "make bench   cost against a bare PyTorch loop"
+	@echo "make reliability   200 kills, 5,000 rounds, 500 sites, 100 million parameters (TIME)"
 	@echo "make reproduce-quick   a small study on digits and its report (some minutes)"
 	@echo "make reproduce     every study of docs/reproduce.md, resumable (hours; it says how many first)"
 	@echo "make bench-rivals   the same work in Flower, pfl and FedLab, side by side (half an hour)"
@@ -52,6 +53,13 @@ bench: $(STAMP)
 
 bench-rivals: $(STAMP)
 	$(BIN)/python benchmarks/rivals.py
+
+# What docs/reliability.md tells; each of them may be run alone. TIMES
+reliability: $(STAMP)
+	$(BIN)/python reliability/kills.py
+	$(BIN)/python reliability/long_run.py
+	$(BIN)/python reliability/many_sites.py
+	$(BIN)/python reliability/large_model.py
 
 # Datasets are looked for in $PLAYERFL_DATA; what is missing is said before anything runs. Interrupted, it goes on where it stopped.
 STUDIES := heart digits fashion_mnist emnist tweets cifar10 isic2019

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 
 Weights = dict[str, Tensor]
 """State entries of a model by name: parameters and buffers."""
+
+Key = TypeVar("Key", bound=Hashable)
 
 # Small models are summed in one call; of large ones no more than this is read at a time (or one entry).
 _BYTES_AT_ONCE = 2**26
@@ -32,23 +35,10 @@ def weighted_mean(parts: Sequence[tuple[Mapping[str, Tensor], float]]) -> Weight
     means: Weights = {}
     for group in dict.fromkeys(senders.values()):
         sent = [parts[i] for i in group]
-        for first in _some_at_once([name for name, own in senders.items() if own == group], sent[0][0]):
+        of_first = ((name, sent[0][0][name]) for name, own in senders.items() if own == group)
+        for first in some_at_once(of_first, _BYTES_AT_ONCE):
             means |= _means(first, sent)
     return {name: means[name] for name in senders}
-
-
-def _some_at_once(names: Sequence[str], weights: Mapping[str, Tensor]) -> Iterator[Weights]:
-    """These entries in parts of a limited size."""
-    part: Weights = {}
-    size = 0
-    for name in names:
-        tensor = weights[name]
-        if part and size + tensor.nbytes > _BYTES_AT_ONCE:
-            yield part
-            part, size = {}, 0
-        part[name] = tensor
-        size += tensor.nbytes
-    yield part
 
 
 def _means(first: Weights, parts: Sequence[tuple[Mapping[str, Tensor], float]]) -> Weights:
@@ -64,6 +54,24 @@ def _means(first: Weights, parts: Sequence[tuple[Mapping[str, Tensor], float]]) 
             torch._foreach_add_(sums, [weights[name] for name in others], alpha=share / total)
         means |= {name: mean.to(first[name].dtype) for name, mean in zip(others, sums, strict=True)}
     return means
+
+
+def some_at_once(tensors: Iterable[tuple[Key, Tensor]], most: int) -> Iterator[dict[Key, Tensor]]:
+    """Tensors in parts of at most so many bytes, or of one tensor.
+
+    >>> [list(part) for part in some_at_once(zip("abc", torch.ones(3, 2)), 16)]
+    [['a', 'b'], ['c']]
+    """
+    part: dict[Key, Tensor] = {}
+    size = 0
+    for key, tensor in tensors:
+        if part and size + tensor.nbytes > most:
+            yield part
+            part, size = {}, 0
+        part[key] = tensor
+        size += tensor.nbytes
+    if part:
+        yield part
 
 
 def squared_distance(left: Mapping[str, Tensor], right: Mapping[str, Tensor]) -> float:
@@ -88,6 +96,11 @@ def num_bytes(weights: Mapping[str, Tensor]) -> int:
     return sum(tensor.nbytes for tensor in weights.values())
 
 
+def raw(tensor: Tensor) -> memoryview:
+    """A tensor's bytes: its own memory, where that lies in one piece."""
+    return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data
+
+
 def digest(weights: Mapping[str, Tensor]) -> str:
     """A fingerprint of names, shapes, kinds and bits: equal digests mean equal weights.
 
@@ -96,7 +109,7 @@ def digest(weights: Mapping[str, Tensor]) -> str:
     """
     fingerprint = hashlib.blake2b(digest_size=16)
     for name in sorted(weights):
-        tensor = weights[name].detach().cpu().contiguous()
+        tensor = weights[name]
         fingerprint.update(f"{name}{tuple(tensor.shape)}{tensor.dtype}".encode())
-        fingerprint.update(tensor.reshape(-1).view(torch.uint8).numpy().tobytes())
+        fingerprint.update(raw(tensor))
     return fingerprint.hexdigest()

@@ -82,5 +82,5 @@ def test_a_full_disk_is_said_in_a_sentence(monkeypatch: pytest.MonkeyPatch) -> N
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(tempfile, "TemporaryFile", full)
-    with pytest.raises(RunDirectoryError, match="do not fit into .*: No space left on device; free some space"):
+    with pytest.raises(RunDirectoryError, match=r"do not fit into .*: No space left on device; free some space"):
         Spool(0).keep(reply(1.0))

@@ -7,17 +7,20 @@ import json
 import math
 import os
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load
 from torch import Tensor
 
 from playerfl.errors import RunDirectoryError
+from playerfl.weights import raw, some_at_once
 
 _TENSOR = "__tensor__"
+_BYTES_AT_ONCE = 2**24
 # Kinds of numbers by their names in torch and in safetensors files, in the order in which safetensors writes them:
 # the widest first, so that all of them are aligned.
 _KINDS = {
@@ -52,26 +55,8 @@ def pieces(tree: Any) -> Iterator[bytes | memoryview]:
     text += b" " * (-len(text) % 8)
     yield len(text).to_bytes(8, "little") + text
     for kind in kinds:
-        for some in parts_of(packing.tensors[kind]):
-            yield raw(torch.cat(some))
-
-
-def parts_of(tensors: Iterable[Tensor], most: int = 2**24) -> Iterator[list[Tensor]]:
-    """Tensors in lists of limited bytes (or one tensor)."""
-    part: list[Tensor] = []
-    size = 0
-    for tensor in tensors:
-        if part and size + tensor.nbytes > most:
-            yield part
-            part, size = [], 0
-        part.append(tensor)
-        size += tensor.nbytes
-    yield part
-
-
-def raw(tensor: Tensor) -> memoryview:
-    """A tensor's bytes: its own memory, where that lies in one piece."""
-    return memoryview(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
+        for some in some_at_once(enumerate(packing.tensors[kind]), _BYTES_AT_ONCE):
+            yield raw(torch.cat(list(some.values())))
 
 
 class _Packing:
@@ -104,9 +89,16 @@ class _Packing:
 
 def decode(data: bytes) -> Any:
     """What `encode` was given; ValueError if these are not its bytes."""
-    try:
+    with _only_ours():
         header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
         return _with_tensors(json.loads(header["__metadata__"]["tree"]), load(data))
+
+
+@contextmanager
+def _only_ours() -> Iterator[None]:
+    """Whatever foreign bytes lead to is a ValueError."""
+    try:
+        yield
     except (SafetensorError, KeyError, TypeError, IndexError, RuntimeError, RecursionError, UnicodeError) as problem:
         raise ValueError(f"not a tree of tensors and values ({type(problem).__name__}: {problem})") from problem
 
@@ -128,7 +120,10 @@ def _with_tensors(tree: Any, packed: Mapping[str, Tensor]) -> Any:
 def read(path: Path) -> Any:
     """Reads a file that `write_atomically(path, encode(tree))` wrote."""
     try:
-        return decode(path.read_bytes())
+        # Mapped, not read: of a large model there is then one copy, the one that is given.
+        with _only_ours(), safe_open(str(path), "pt") as file:
+            packed = {kind: file.get_tensor(kind) for kind in file.keys()}  # noqa: SIM118 it is no mapping
+            return _with_tensors(json.loads(file.metadata()["tree"]), packed)
     except (OSError, ValueError) as problem:
         raise RunDirectoryError(f"{path} cannot be read as a checkpoint: {problem}") from problem
 

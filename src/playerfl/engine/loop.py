@@ -105,13 +105,13 @@ class _Post:
             own.clear()
 
 
-def _participants(server: Server, participation: float) -> list[ClientId]:
+def _participants(server: Server, participation: float) -> frozenset[ClientId]:
     """The sites that fit this round: all of them in the first, since everybody needs the initial model."""
     if participation >= 1.0 or server.round == 0:
-        return list(server.clients)
+        return frozenset(server.clients)
     count = max(1, math.ceil(participation * len(server.clients)))
     drawn = torch.randperm(len(server.clients), generator=generator_for(server.seed, "participation", server.round))
-    return sorted(server.clients[i] for i in drawn[:count].tolist())
+    return frozenset(server.clients[i] for i in drawn[:count].tolist())
 
 
 def _note_best_round(server: Server, replies: Mapping[ClientId, Reply]) -> None:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import tempfile
+import weakref
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from playerfl.engine.checkpoint import raw
 from playerfl.errors import RunDirectoryError
 from playerfl.federation.messages import Reply, Upload
+from playerfl.weights import raw
 
 HELD_BYTES = 2**28
 """What the uploads of one exchange may take in memory; a common model of some megabytes never comes near it."""
@@ -61,6 +62,7 @@ class OnDisk(Mapping[str, Tensor]):
         self._places: dict[str, tuple[int, torch.Size, torch.dtype]] = {}
         try:
             self._file = tempfile.TemporaryFile()  # noqa: SIM115 closed with this object
+            weakref.finalize(self, self._file.close)
             for name, tensor in weights.items():
                 self._places[name] = (self._file.tell(), tensor.shape, tensor.dtype)
                 self._file.write(raw(tensor))
