@@ -8,7 +8,7 @@ the end is compared byte for byte with the undisturbed work: all files, but for 
 is 1 if anything differs.
 
   run    `playerfl run` with a run directory, of one algorithm or two side by side (RUNS, in turn), 1 to 3 kills each
-  study  `playerfl study` of 10 runs, 4 more to choose rates, kept after every round, in one process and on workers
+  study  `playerfl study` of 6 runs, 8 more to choose rates, kept after every round, in one process and on workers
          in turn, 1 to 3 kills each. The command is killed; its workers notice that and end by themselves
   site   a job of three sites over Flower's messages (JOBS, in turn): coordinator and transport are a deployment's, and
          each answer is made in a process of its own that has nothing but the site's directory. Half of the answers are

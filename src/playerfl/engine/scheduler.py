@@ -16,11 +16,12 @@ Work = Coroutine[Any, Any, Result]
 
 def drive(work: Work[Result], run: Callable[[Sequence[Job]], list[Any]] = run_jobs) -> Result:
     """Runs a coroutine to its end, doing its jobs as they come up."""
-    results = None
+    results: list[list[Any] | None] = [None]
     try:
         while True:
-            jobs = work.send(results)
-            results = run(jobs)
+            # Taken out: nobody holds on to what was trained before while the next jobs run.
+            jobs = work.send(results.pop())
+            results.append(run(jobs))
     except StopIteration as end:
         return end.value  # type: ignore[no-any-return]
     finally:
@@ -31,21 +32,23 @@ def drive(work: Work[Result], run: Callable[[Sequence[Job]], list[Any]] = run_jo
 def gather(works: Sequence[Work[Result]]) -> Generator[list[Job], list[Any], list[Result]]:
     """Runs coroutines side by side: the jobs all of them wait for are handed up as one list."""
     finished: dict[int, Result] = {}
-    incoming: list[Any] = [None] * len(works)
+    incoming: dict[int, list[Any]] = {}
     try:
         while len(finished) < len(works):
+            # The only name that jobs have here: with one that is left over, a model and its optimiser would live on.
             pending: dict[int, list[Job]] = {}
             for i, work in enumerate(works):
                 if i in finished:
                     continue
                 try:
-                    pending[i] = work.send(incoming[i])
+                    pending[i] = work.send(incoming.pop(i, None))
                 except StopIteration as end:
                     finished[i] = end.value
             if pending:
                 results = yield [job for jobs in pending.values() for job in jobs]
-                for i, jobs in pending.items():
-                    incoming[i], results = results[: len(jobs)], results[len(jobs) :]
+                for i in pending:
+                    count = len(pending[i])
+                    incoming[i], results = results[:count], results[count:]
     finally:
         for work in works:
             work.close()

@@ -15,7 +15,7 @@ from playerfl.federation.messages import Reply, Upload
 from playerfl.weights import raw
 
 HELD_BYTES = 2**28
-"""What the uploads of one exchange may take in memory; a common model of some megabytes never comes near it."""
+"""What the uploads of one exchange may take in memory."""
 
 
 class Spool:
