@@ -16,12 +16,12 @@ Work = Coroutine[Any, Any, Result]
 
 def drive(work: Work[Result], run: Callable[[Sequence[Job]], list[Any]] = run_jobs) -> Result:
     """Runs a coroutine to its end, doing its jobs as they come up."""
-    results: list[list[Any] | None] = [None]
+    results: list[Any] | None = None
     try:
         while True:
-            # Taken out: nobody holds on to what was trained before while the next jobs run.
-            jobs = work.send(results.pop())
-            results.append(run(jobs))
+            # Jobs have no name here, and who takes results empties their list: else the model that was trained last and
+            # its optimiser would live on while the next ones train, or all are merged.
+            results = run(work.send(results))
     except StopIteration as end:
         return end.value  # type: ignore[no-any-return]
     finally:
@@ -35,20 +35,21 @@ def gather(works: Sequence[Work[Result]]) -> Generator[list[Job], list[Any], lis
     incoming: dict[int, list[Any]] = {}
     try:
         while len(finished) < len(works):
-            # The only name that jobs have here: with one that is left over, a model and its optimiser would live on.
-            pending: dict[int, list[Job]] = {}
+            jobs: list[Job] = []
+            counts: dict[int, int] = {}
             for i, work in enumerate(works):
                 if i in finished:
                     continue
+                before = len(jobs)
                 try:
-                    pending[i] = work.send(incoming.pop(i, None))
+                    jobs += work.send(incoming.pop(i, None))
+                    counts[i] = len(jobs) - before
                 except StopIteration as end:
                     finished[i] = end.value
-            if pending:
-                results = yield [job for jobs in pending.values() for job in jobs]
-                for i in pending:
-                    count = len(pending[i])
-                    incoming[i], results = results[:count], results[count:]
+            if counts:
+                results = yield jobs
+                results.reverse()
+                incoming = {i: [results.pop() for _ in range(count)] for i, count in counts.items()}
     finally:
         for work in works:
             work.close()
