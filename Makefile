@@ -8,7 +8,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 HALF   := $(VENV)/.installing
 
-.PHONY: help demo test quick lint fuzz bench bench-rivals reproduce reproduce-quick estimate docs licences audit clean
+.PHONY: help demo test quick lint fuzz reliability bench bench-rivals reproduce reproduce-quick estimate docs licences audit clean
 .DEFAULT_GOAL := help
 
 help:
@@ -20,6 +20,7 @@ help:
 	@echo "make audit   known vulnerabilities in what is installed; make licences   docs/licences.md anew"
 	@echo "make fuzz    every reader over 100,000 broken files (a quarter of an hour)"
 	@echo "make bench   cost against a bare PyTorch loop"
+	@echo "make reliability   200 kills, 5,000 rounds, 500 sites, 100 million parameters (half an hour or more)"
 	@echo "make reproduce-quick   a small study on digits and its report (some minutes)"
 	@echo "make reproduce     every study of docs/reproduce.md, resumable (hours; it says how many first)"
 	@echo "make bench-rivals   the same work in Flower, pfl and FedLab, side by side (half an hour)"
@@ -72,6 +73,14 @@ bench: $(STAMP)
 
 bench-rivals: $(STAMP)
 	$(BIN)/python benchmarks/rivals.py
+
+# What docs/reliability.md tells; each of them may be run alone. On two busy cores: kills of runs
+# 3 minutes, of sites 1; 5,000 rounds 3 to 5 a trainer; many sites 5 to 10; a large model 3 to 5 in one process.
+reliability: $(STAMP)
+	$(BIN)/python reliability/kills.py
+	$(BIN)/python reliability/long_run.py
+	$(BIN)/python reliability/many_sites.py
+	$(BIN)/python reliability/large_model.py
 
 # Datasets are looked for in $PLAYERFL_DATA; what is missing is said before anything runs. Interrupted, it goes on where it stopped.
 STUDIES := heart digits fashion_mnist emnist tweets cifar10 isic2019

@@ -13,7 +13,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import playerfl
-from federations import FEATURES, federate, mlp, sites, task
+from federations import FEATURES, assert_same, federate, mlp, sites, task
 from playerfl.algorithms import FedPer, LocalAdaptation, PLayerFL, PLayerFLMinusOne
 from playerfl.errors import PlayerflError
 from playerfl.single_run import Progress
@@ -31,6 +31,33 @@ def test_a_run_of_your_own_task_gives_its_models_back(tmp_path: Path) -> None:
         x = torch.randn(4, FEATURES)
         assert torch.equal(read.model("site-1")(x), made.model("site-1")(x))
     assert repr(made).startswith("<RunResult: player_fl on own, 1 rounds, 3 sites")
+
+
+def test_models_that_are_large_together_are_read_one_by_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    held = playerfl.run("synthetic", "local", rounds=1, out=tmp_path / "o")
+    monkeypatch.setattr("playerfl.run_directory._HELD_BYTES", 0)
+    read = playerfl.load_result(tmp_path / "o")
+    assert isinstance(held.weights, dict) and not isinstance(read.weights, dict)
+    assert_same(read, held)
+    (tmp_path / "o" / "weights" / "site-2.safetensors").write_bytes(b"nonsense")
+    with pytest.raises(PlayerflError, match=r"site-2\.safetensors cannot be read"):
+        read.model("site-2")
+
+
+def test_files_neither_pile_up_nor_grow_but_for_the_tables(tmp_path: Path) -> None:
+    sizes: dict[int, dict[str, int]] = {}
+
+    def look(progress: Progress) -> None:
+        files = (file for file in (tmp_path / "o").rglob("*") if file.is_file())
+        sizes.setdefault(progress.round, {file.name: file.stat().st_size for file in files})
+
+    playerfl.run(task(), "player_fl", rounds=40, settings=SETTINGS, out=tmp_path / "o", listener=look)
+    early, late = sizes[10], sizes[39]
+    assert early.keys() == late.keys()
+    # The checkpoint says in digits how long the tables are and which round it is.
+    assert {name for name in early if late[name] > early[name] + 64} == {"scores.csv", "traffic.csv"}
+    a_round = (sizes[39]["scores.csv"] - sizes[10]["scores.csv"]) / 29
+    assert (sizes[20]["scores.csv"] - sizes[10]["scores.csv"]) / 10 == pytest.approx(a_round, rel=0.1)
 
 
 @pytest.mark.parametrize("change", ["swapped", "deleted", "data"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+from collections.abc import Iterable
 from pathlib import Path
 
 from playerfl.errors import RunDirectoryError
@@ -13,7 +14,7 @@ RESUME = "continue with --resume"
 AGAIN = "give the same command again"
 
 
-def write_atomically(path: Path, data: bytes, then: str = RESUME) -> None:
+def write_atomically(path: Path, data: bytes | Iterable[bytes | memoryview], then: str = RESUME) -> None:
     """Replaces a file so that a crash leaves either the old one or the new one, never half of one.
 
     `then`: what to do once a failed write has been mended.
@@ -21,7 +22,7 @@ def write_atomically(path: Path, data: bytes, then: str = RESUME) -> None:
     temporary = path.with_name(f".{path.name}.tmp")
     try:
         with temporary.open("wb") as file:
-            file.write(data)
+            file.writelines([data] if isinstance(data, bytes) else data)
             file.flush()
             os.fsync(file.fileno())
         # The directory is not synced: after a power cut the old file may be back, which is as good to resume from,

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from playerfl.errors import ConfigError, one_of
 from playerfl.layers.layer_map import state_entries
@@ -159,4 +159,22 @@ def choose_rounds(rows: Sequence[Row], num_examples: Mapping[str, int], selectio
 
 def digest_of(weights: Mapping[str, Weights]) -> str:
     """A fingerprint of every site's model together."""
-    return digest({f"{site}/{name}": w for site, own in weights.items() for name, w in own.items()})
+    return digest(_AllEntries(weights))
+
+
+class _AllEntries(Mapping[str, Tensor]):
+    """The entries of all sites by site and name, each model asked for when its turn comes."""
+
+    def __init__(self, weights: Mapping[str, Weights]) -> None:
+        self._weights = weights
+        self._places = {f"{site}/{name}": (site, name) for site, own in weights.items() for name in own}
+
+    def __getitem__(self, key: str) -> Tensor:
+        site, name = self._places[key]
+        return self._weights[site][name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._places)
+
+    def __len__(self) -> int:
+        return len(self._places)

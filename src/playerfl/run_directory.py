@@ -9,7 +9,7 @@ import json
 import os
 import shutil
 import tomllib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote
@@ -27,6 +27,8 @@ from playerfl.stored_result import checked
 from playerfl.weights import Weights
 
 FORMAT = "playerfl run 1"
+_HELD_BYTES = 2**28
+"""Models of all sites that are larger than this together are read from their files one by one."""
 ROSTER = "roster.json"
 """The sites of a job across institutions; a run on one machine has no such file."""
 _FILES = {
@@ -163,7 +165,7 @@ class RunDirectory:
     def exchanged(self, scores: Iterable[Row], traffic: Iterable[Row], state: Callable[[], dict[str, Any]]) -> None:
         """Rows first, then the checkpoint that counts them."""
         tables = self._append(scores, traffic)
-        saved = checkpoint.encode({**state(), "tables": tables})
+        saved = checkpoint.pieces({**state(), "tables": tables})
         write_atomically(self.path / "checkpoint.safetensors", saved)
 
     def _start_tables(self, lengths: Mapping[str, int] | None) -> None:
@@ -271,15 +273,37 @@ class RunDirectory:
             raise RunDirectoryError(f"{self.path / 'data.json'} does not describe the sites of this run")
         return result
 
-    def _read_weights(self) -> dict[str, Weights]:
+    def _read_weights(self) -> Mapping[str, Weights]:
         """Every site's model by site name."""
-        found = {}
-        for file in sorted((self.path / "weights").glob("*.safetensors")):
+        models = _ModelFiles(self.path / "weights")
+        return models if models.num_bytes > _HELD_BYTES else dict(models)
+
+
+class _ModelFiles(Mapping[str, Weights]):
+    """Every site's model by site name, read when it is asked for; the last one is held."""
+
+    def __init__(self, folder: Path) -> None:
+        self._files = {unquote(file.stem): file for file in sorted(folder.glob("*.safetensors"))}
+        self._last: tuple[str, Weights] = ("", {})
+
+    @property
+    def num_bytes(self) -> int:
+        return sum(file.stat().st_size for file in self._files.values())
+
+    def __getitem__(self, site: str) -> Weights:
+        file = self._files[site]
+        if self._last[0] != site:
             try:
-                found[unquote(file.stem)] = load(file.read_bytes())
+                self._last = (site, load(file.read_bytes()))
             except (OSError, SafetensorError) as problem:
                 raise RunDirectoryError(f"{file} cannot be read: {problem}") from problem
-        return found
+        return self._last[1]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._files)
+
+    def __len__(self) -> int:
+        return len(self._files)
 
 
 def _csv_bytes(rows: Iterable[Row]) -> bytes:

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 
 Weights = dict[str, Tensor]
 """State entries of a model by name: parameters and buffers."""
+
+Key = TypeVar("Key", bound=Hashable)
+
+# Small models are summed in one call; of large ones no more than this is read at a time (or one entry).
+_BYTES_AT_ONCE = 2**26
 
 
 def weighted_mean(parts: Sequence[tuple[Mapping[str, Tensor], float]]) -> Weights:
@@ -28,24 +34,44 @@ def weighted_mean(parts: Sequence[tuple[Mapping[str, Tensor], float]]) -> Weight
     }
     means: Weights = {}
     for group in dict.fromkeys(senders.values()):
-        means |= _means([name for name, own in senders.items() if own == group], [parts[i] for i in group])
+        sent = [parts[i] for i in group]
+        of_first = ((name, sent[0][0][name]) for name, own in senders.items() if own == group)
+        for first in some_at_once(of_first, _BYTES_AT_ONCE):
+            means |= _means(first, sent)
     return {name: means[name] for name in senders}
 
 
-def _means(names: Sequence[str], parts: Sequence[tuple[Mapping[str, Tensor], float]]) -> Weights:
-    """The means of entries that all of these sent."""
-    first = parts[0][0]
+def _means(first: Weights, parts: Sequence[tuple[Mapping[str, Tensor], float]]) -> Weights:
+    """The means of entries that all of these sent; `first` is what the first of them did."""
     # No sum of equals: in float64 three thirds need not be one, and 0.0 + -0.0 loses its sign.
-    means = {name: first[name].clone() for name in names if all(torch.equal(w[name], first[name]) for w, _ in parts)}
-    counts = [name for name in names if name not in means and not first[name].is_floating_point()]
+    means = {name: own.clone() for name, own in first.items() if all(torch.equal(w[name], own) for w, _ in parts[1:])}
+    counts = [name for name, own in first.items() if name not in means and not own.is_floating_point()]
     means |= {name: torch.stack([w[name] for w, _ in parts]).amax(0) for name in counts}
-    if others := [name for name in names if name not in means]:
+    if others := [name for name in first if name not in means]:
         sums = [torch.zeros_like(first[name], dtype=torch.float64) for name in others]
         total = sum(share for _, share in parts)
         for weights, share in parts:
             torch._foreach_add_(sums, [weights[name] for name in others], alpha=share / total)
         means |= {name: mean.to(first[name].dtype) for name, mean in zip(others, sums, strict=True)}
     return means
+
+
+def some_at_once(tensors: Iterable[tuple[Key, Tensor]], most: int) -> Iterator[dict[Key, Tensor]]:
+    """Tensors in parts of at most so many bytes, or of one tensor.
+
+    >>> [list(part) for part in some_at_once(zip("abc", torch.ones(3, 2)), 16)]
+    [['a', 'b'], ['c']]
+    """
+    part: dict[Key, Tensor] = {}
+    size = 0
+    for key, tensor in tensors:
+        if part and size + tensor.nbytes > most:
+            yield part
+            part, size = {}, 0
+        part[key] = tensor
+        size += tensor.nbytes
+    if part:
+        yield part
 
 
 def squared_distance(left: Mapping[str, Tensor], right: Mapping[str, Tensor]) -> float:
@@ -70,6 +96,11 @@ def num_bytes(weights: Mapping[str, Tensor]) -> int:
     return sum(tensor.nbytes for tensor in weights.values())
 
 
+def raw(tensor: Tensor) -> memoryview:
+    """A tensor's bytes: its own memory, where that lies in one piece."""
+    return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data
+
+
 def digest(weights: Mapping[str, Tensor]) -> str:
     """A fingerprint of names, shapes, kinds and bits: equal digests mean equal weights.
 
@@ -78,7 +109,7 @@ def digest(weights: Mapping[str, Tensor]) -> str:
     """
     fingerprint = hashlib.blake2b(digest_size=16)
     for name in sorted(weights):
-        tensor = weights[name].detach().cpu().contiguous()
+        tensor = weights[name]
         fingerprint.update(f"{name}{tuple(tensor.shape)}{tensor.dtype}".encode())
-        fingerprint.update(tensor.reshape(-1).view(torch.uint8).numpy().tobytes())
+        fingerprint.update(raw(tensor))
     return fingerprint.hexdigest()

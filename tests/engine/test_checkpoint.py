@@ -36,6 +36,21 @@ def test_every_kind_of_value_comes_back_exactly() -> None:
         assert torch.equal(left, right)
 
 
+def test_it_writes_what_safetensors_would(monkeypatch: pytest.MonkeyPatch) -> None:
+    from safetensors.torch import save
+
+    kinds = (torch.bool, torch.uint8, torch.int16, torch.float16, torch.bfloat16, torch.int32, torch.float32)
+    kinds += (torch.float64, torch.int64)
+    tensors = {str(kind).removeprefix("torch."): torch.arange(5).to(kind) for kind in kinds}
+    places = {kind: {"__tensor__": [kind, 0, [5]]} for kind in tensors}
+    skeleton = json.dumps({"ä": places})
+    told = f"{checkpoint.fingerprint(skeleton, {kind: [own] for kind, own in tensors.items()})} {skeleton}"
+    expected = save(tensors, metadata={"checked tree": told})
+    assert checkpoint.encode({"ä": tensors}) == expected
+    monkeypatch.setattr(checkpoint, "_BYTES_AT_ONCE", 1)
+    assert checkpoint.encode({"ä": tensors}) == expected
+
+
 def test_a_tensor_mentioned_twice_comes_back_as_two() -> None:
     shared = torch.ones(2)
     first, second = checkpoint.decode(checkpoint.encode([shared, shared]))

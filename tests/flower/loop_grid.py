@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from types import SimpleNamespace
 from typing import Any
 
 from flwr.app import Context, Error, Message, RecordDict
-from flwr.clientapp import ClientApp
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, no_object_id_recompute
 from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
 from flwr.supercore.task_identity import TaskIdentity
@@ -18,22 +17,31 @@ TaskIdentity.run_id = 1
 TaskIdentity.node_id = 1
 
 Change = Callable[[str, Message, Message], Message | None]
+App = Callable[[Message, Context], Message]
+
+
+def taken_apart(message: Message) -> tuple[str, dict[str, bytes]]:
+    """A message as it travels: its number, and Flower's objects by theirs."""
+    with no_object_id_recompute():
+        return message.object_id, {part: thing.deflate() for part, thing in get_all_nested_objects(message).items()}
+
+
+def put_together(number: str, objects: dict[str, bytes]) -> Message:
+    arrived: Any = inflate_object_from_contents(number, dict(objects))
+    arrived.metadata.__dict__["_message_id"] = number
+    return arrived  # type: ignore[no-any-return]
 
 
 def over_the_wire(message: Message) -> tuple[Message, int]:
     """What arrives, and how many bytes it was."""
-    with no_object_id_recompute():
-        number = message.object_id
-        objects = {part: thing.deflate() for part, thing in get_all_nested_objects(message).items()}
-    arrived: Any = inflate_object_from_contents(number, dict(objects))
-    arrived.metadata.__dict__["_message_id"] = number
-    return arrived, sum(map(len, objects.values()))
+    number, objects = taken_apart(message)
+    return put_together(number, objects), sum(map(len, objects.values()))
 
 
 class LoopGrid:
     """Nodes answer while their message is being pushed. `change` may tamper with a reply, or lose it (None)."""
 
-    def __init__(self, apps: dict[str, ClientApp], *, named: bool = True, change: Change | None = None) -> None:
+    def __init__(self, apps: Mapping[str, App], *, named: bool = True, change: Change | None = None) -> None:
         self.apps = apps
         self.numbers = {name: 100 + i for i, name in enumerate(apps)}
         self.named = named

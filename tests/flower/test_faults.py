@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import random
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,10 @@ from flwr.app import Message
 import playerfl
 from federations import quick_for, task
 from flower.jobs import SITES, Job
+from flower.killed_sites import MortalSites
 from flower.loop_grid import unreachable
 from flower.test_contract import assert_equals_in_process
+from killing import contents
 from playerfl.algorithms import ALGORITHMS
 from playerfl.collecting import collect
 from playerfl.errors import ConfigError, RunDirectoryError
@@ -273,6 +276,17 @@ def test_a_site_under_a_wrong_name_is_named(tmp_path: Path) -> None:
     job.sites["site-1"] = job.sites["site-2"]
     job.run()
     assert {row["site"] for row in participation(job) if "goes by another name" in row["reason"]} == {"site-1"}
+
+
+@pytest.mark.slow
+def test_sites_killed_at_random_moments_leave_the_files_of_an_undisturbed_job(tmp_path: Path) -> None:
+    """Ten kills; reliability/kills.py does many more, of runs and studies too."""
+    whole = MortalSites(Job(tmp_path / "whole", "player_fl"))
+    assert_equals_in_process(whole.job, whole.run())
+    broken = MortalSites(Job(tmp_path / "broken", "player_fl"), random.Random(20261115), 10, whole.seconds)
+    broken.run()
+    assert broken.kills
+    assert contents(broken.job.home) == contents(whole.job.home)
 
 
 def test_nothing_of_an_exception_leaves_a_site(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -15,9 +15,9 @@ from pathlib import Path
 
 import pytest
 
+from killing import ended, start, undisturbed
 from studies.small_studies import SMALL, cells, own_task, run, stamps, written
 from test_cli import playerfl as command
-from test_kill import start
 
 pytestmark = pytest.mark.slow
 
@@ -51,31 +51,31 @@ def killed(arguments: list[str], out: Path, rng: random.Random) -> int:
     seen: set[tuple[str, int]] = set()
     while wanted and len(seen) < wanted:
         seen |= files(out) - before
-        ended, status = os.waitpid(child, os.WNOHANG)
-        if ended:
-            return status
+        gone, status = os.waitpid(child, os.WNOHANG)
+        if gone:
+            return os.waitstatus_to_exitcode(status)
         time.sleep(0.002)
     time.sleep(rng.uniform(0, 1 if wanted == 0 else 0.02))
     os.kill(child, signal.SIGKILL)
-    return os.waitpid(child, 0)[1]
+    return ended(child)
 
 
 @pytest.mark.long
 def test_killed_at_ten_random_moments_a_study_ends_bit_for_bit_the_same(tmp_path: Path) -> None:
     file = written(tmp_path, KILLED)
     whole, broken = tmp_path / "whole", tmp_path / "broken"
-    assert os.waitpid(start(["study", str(file), "-q", "--out", str(whole)]), 0)[1] == 0
+    undisturbed(["study", str(file), "-q", "--out", str(whole)])
 
     rng = random.Random(20261115)
     again = ["study", str(file), "-q", "--out", str(broken)]
     seen: dict[str, int] = {}
     for kill in range(KILLS + 1):
-        status = killed(again, broken, rng) if kill < KILLS else os.waitpid(start(again), 0)[1]
-        assert os.WIFSIGNALED(status) == (kill < KILLS), "the study is too short for so many kills"
+        code = killed(again, broken, rng) if kill < KILLS else ended(start(again))
+        assert (code < 0) == (kill < KILLS), "the study is too short for so many kills"
         now = stamps(broken)
         assert {**now, **seen} == now, "a finished run was run again"
         seen = now
-    assert status == 0
+    assert code == 0
     assert cells(broken) == cells(whole)
     assert not list((broken / "unfinished").glob("*"))
     with (broken / "timings.csv").open() as table:

@@ -89,10 +89,10 @@ class PFedLA(Algorithm):
         # All sites learn from the models of the round's start, whoever comes first.
         mixers = {client: self.learned(server, client, upload.weights) for client, upload in uploads.items()}
         server.memory["mixers"] |= mixers
-        server.memory["models"] |= {client: upload.weights for client, upload in uploads.items()}
+        server.memory["models"] |= {client: dict(upload.weights) for client, upload in uploads.items()}
         super().server_merge(server, uploads)
 
-    def learned(self, server: Server, client_id: ClientId, trained: Weights) -> Weights:
+    def learned(self, server: Server, client_id: ClientId, trained: Mapping[str, Tensor]) -> Weights:
         """One step of a site's hypernetwork; ∂agg/∂α is linear, so only ⟨θ_j^l, agg^l - θ'^l⟩ is needed."""
         mixer = server.memory["mixers"][client_id]
         if self.hyper_learning_rate == 0:
@@ -113,7 +113,9 @@ class PFedLA(Algorithm):
             for (name, leaf), gradient in zip(leaves.items(), gradients, strict=True)
         }
 
-    def _product(self, server: Server, layer: LayerName, model: Weights, before: Weights, after: Weights) -> float:
+    def _product(
+        self, server: Server, layer: LayerName, model: Weights, before: Weights, after: Mapping[str, Tensor]
+    ) -> float:
         return sum(
             float((model[name].double() * (before[name].double() - after[name].double())).sum())
             for name in server.layers.select(after, [layer])

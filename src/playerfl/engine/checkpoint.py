@@ -5,20 +5,29 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load, save
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load
 from torch import Tensor
 
 from playerfl.errors import RunDirectoryError
-from playerfl.weights import digest
+from playerfl.weights import raw, some_at_once
 
 _TENSOR = "__tensor__"
 _CHECKED = "checked tree"
+_BYTES_AT_ONCE = 2**24
+# Kinds of numbers by their names in torch and in safetensors files, in the order in which safetensors writes them:
+# the widest first, so that all of them are aligned.
+_KINDS = {
+    "uint64": "U64", "int64": "I64", "float64": "F64", "complex64": "C64", "float32": "F32", "uint32": "U32",
+    "int32": "I32", "bfloat16": "BF16", "float16": "F16", "uint16": "U16", "int16": "I16", "float8_e4m3fn": "F8_E4M3",
+    "float8_e5m2": "F8_E5M2", "int8": "I8", "uint8": "U8", "bool": "BOOL",
+}  # fmt: skip
 
 
 def encode(tree: Any) -> bytes:
@@ -29,16 +38,43 @@ def encode(tree: Any) -> bytes:
     >>> decode(encode({"step": 3, "w": {"a": torch.ones(2)}}))
     {'step': 3, 'w': {'a': tensor([1., 1.])}}
     """
+    return b"".join(pieces(tree))
+
+
+def pieces(tree: Any) -> Iterator[bytes | memoryview]:
+    """The bytes of `encode` one after the other, so that a large model is never copied as a whole."""
     packing = _Packing()
     skeleton = json.dumps(packing.without_tensors(tree))
-    flat = {kind: torch.cat(tensors) for kind, tensors in packing.tensors.items()}
-    # In one entry: the library writes several in any order, and the same tree must give the same bytes.
-    return save(flat, metadata={_CHECKED: f"{fingerprint(skeleton, flat)} {skeleton}"})
+    # In one entry: several would be written by the library in any order, and the same tree must give the same bytes.
+    told = f"{fingerprint(skeleton, packing.tensors)} {skeleton}"
+    header: dict[str, Any] = {"__metadata__": {_CHECKED: told}}
+    end = 0
+    kinds = [kind for kind in _KINDS if kind in packing.tensors]
+    for kind in kinds:
+        count = sum(tensor.numel() for tensor in packing.tensors[kind])
+        begin, end = end, end + sum(tensor.nbytes for tensor in packing.tensors[kind])
+        header[kind] = {"dtype": _KINDS[kind], "shape": [count], "data_offsets": [begin, end]}
+    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-len(text) % 8)
+    yield len(text).to_bytes(8, "little") + text
+    for kind in kinds:
+        yield from _end_to_end(packing.tensors[kind])
 
 
-def fingerprint(skeleton: str, flat: Mapping[str, Tensor]) -> str:
+def _end_to_end(tensors: Sequence[Tensor]) -> Iterator[memoryview]:
+    """The bytes of tensors of one kind: small ones together, since each piece has its price."""
+    for some in some_at_once(enumerate(tensors), _BYTES_AT_ONCE):
+        yield raw(torch.cat(list(some.values())))
+
+
+def fingerprint(skeleton: str, tensors: Mapping[str, Sequence[Tensor]]) -> str:
     """Of everything in the file: a bit that flips on a disk must not become another result."""
-    return hashlib.blake2b(skeleton.encode() + digest(flat).encode(), digest_size=16).hexdigest()
+    found = hashlib.blake2b(skeleton.encode(), digest_size=16)
+    for kind in sorted(tensors):
+        found.update(kind.encode())
+        for piece in _end_to_end(tensors[kind]):
+            found.update(piece)
+    return found.hexdigest()
 
 
 class _Packing:
@@ -71,15 +107,25 @@ class _Packing:
 
 def decode(data: bytes) -> Any:
     """What `encode` was given; ValueError if these are not its bytes."""
-    try:
+    with _only_ours():
         told = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])["__metadata__"]
-        flat = load(data)
-        if _CHECKED not in told:  # as earlier versions wrote it
-            return _with_tensors(json.loads(told["tree"]), flat)
-        known, _, skeleton = told[_CHECKED].partition(" ")
-        if known != fingerprint(skeleton, flat):
-            raise ValueError("it was changed since it was written")
-        return _with_tensors(json.loads(skeleton), flat)
+        return _unpacked(told, load(data))
+
+
+def _unpacked(told: Mapping[str, str], flat: Mapping[str, Tensor]) -> Any:
+    if _CHECKED not in told:  # as earlier versions wrote it
+        return _with_tensors(json.loads(told["tree"]), flat)
+    known, _, skeleton = told[_CHECKED].partition(" ")
+    if known != fingerprint(skeleton, {kind: [numbers] for kind, numbers in flat.items()}):
+        raise ValueError("it was changed since it was written")
+    return _with_tensors(json.loads(skeleton), flat)
+
+
+@contextmanager
+def _only_ours() -> Iterator[None]:
+    """Whatever foreign bytes lead to is a ValueError."""
+    try:
+        yield
     except (SafetensorError, LookupError, TypeError, AttributeError, RuntimeError, UnicodeError) as problem:
         raise ValueError(f"not a tree of tensors and values ({type(problem).__name__}: {problem})") from problem
 
@@ -101,6 +147,9 @@ def _with_tensors(tree: Any, packed: Mapping[str, Tensor]) -> Any:
 def read(path: Path) -> Any:
     """Reads a file that `write_atomically(path, encode(tree))` wrote."""
     try:
-        return decode(path.read_bytes())
+        # Mapped, not read: of a large model there is then one copy, the one that is given.
+        with _only_ours(), safe_open(str(path), "pt") as file:
+            packed = {kind: file.get_tensor(kind) for kind in file.keys()}  # noqa: SIM118 it is no mapping
+            return _unpacked(file.metadata(), packed)
     except (OSError, ValueError) as problem:
         raise RunDirectoryError(f"{path} cannot be read as a checkpoint: {problem}") from problem

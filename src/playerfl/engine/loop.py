@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Protocol
 
 import torch
@@ -52,8 +52,8 @@ async def run_rounds(
         fitting = _participants(server, participation)
         before = evaluate if server.round else ()
         verbs: dict[ClientId, tuple[Verb, ...]] = {c: (*before, *(("fit",) if c in fitting else ())) for c in everyone}
-        uploads = await post.exchange({client: asked for client, asked in verbs.items() if asked})
-        algorithm.server_merge(server, {client: uploads[client] for client in fitting if client in uploads})
+        # Named nowhere, so that uploads are gone when they have been merged.
+        algorithm.server_merge(server, await post.exchange({c: asked for c, asked in verbs.items() if asked}, fitting))
         server.round += 1
         post.in_step()
     if evaluate and protocol.selection == "round_best":
@@ -77,8 +77,10 @@ class _Post:
         self.scores: dict[ClientId, list[Score]] = {client: [] for client in server.clients}
         self.traffic: list[Traffic] = []
 
-    async def exchange(self, verbs: Mapping[ClientId, tuple[Verb, ...]]) -> dict[ClientId, Upload]:
-        """One message to each of these sites and its answer, in the order of their names."""
+    async def exchange(
+        self, verbs: Mapping[ClientId, tuple[Verb, ...]], fitting: Collection[ClientId] | None = None
+    ) -> dict[ClientId, Upload]:
+        """One message to each of these sites and its answer, in the order of their names: of all, or who is fitting."""
         requests = {
             client: Request(verbs[client], self._download(client, verbs[client]), self.server.best_round)
             for client in sorted(verbs)
@@ -89,7 +91,7 @@ class _Post:
         for client, reply in replies.items():
             self.scores[client].extend(reply.scores)
             self.traffic.append(traffic_of(client, requests[client], reply))
-        return {client: reply.upload for client, reply in replies.items()}
+        return {client: reply.upload for client, reply in replies.items() if fitting is None or client in fitting}
 
     def _download(self, client: ClientId, verbs: tuple[Verb, ...]) -> Download:
         if verbs == ("finish",) and not self.algorithm.finishes:
@@ -103,13 +105,13 @@ class _Post:
             own.clear()
 
 
-def _participants(server: Server, participation: float) -> list[ClientId]:
+def _participants(server: Server, participation: float) -> frozenset[ClientId]:
     """The sites that fit this round: all of them in the first, since everybody needs the initial model."""
     if participation >= 1.0 or server.round == 0:
-        return list(server.clients)
+        return frozenset(server.clients)
     count = max(1, math.ceil(participation * len(server.clients)))
     drawn = torch.randperm(len(server.clients), generator=generator_for(server.seed, "participation", server.round))
-    return sorted(server.clients[i] for i in drawn[:count].tolist())
+    return frozenset(server.clients[i] for i in drawn[:count].tolist())
 
 
 def _note_best_round(server: Server, replies: Mapping[ClientId, Reply]) -> None:

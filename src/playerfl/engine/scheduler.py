@@ -16,11 +16,12 @@ Work = Coroutine[Any, Any, Result]
 
 def drive(work: Work[Result], run: Callable[[Sequence[Job]], list[Any]] = run_jobs) -> Result:
     """Runs a coroutine to its end, doing its jobs as they come up."""
-    results = None
+    results: list[Any] | None = None
     try:
         while True:
-            jobs = work.send(results)
-            results = run(jobs)
+            # Jobs have no name here, and who takes results empties their list: else the model that was trained last and
+            # its optimiser would live on while the next ones train, or all are merged.
+            results = run(work.send(results))
     except StopIteration as end:
         return end.value  # type: ignore[no-any-return]
     finally:
@@ -31,21 +32,24 @@ def drive(work: Work[Result], run: Callable[[Sequence[Job]], list[Any]] = run_jo
 def gather(works: Sequence[Work[Result]]) -> Generator[list[Job], list[Any], list[Result]]:
     """Runs coroutines side by side: the jobs all of them wait for are handed up as one list."""
     finished: dict[int, Result] = {}
-    incoming: list[Any] = [None] * len(works)
+    incoming: dict[int, list[Any]] = {}
     try:
         while len(finished) < len(works):
-            pending: dict[int, list[Job]] = {}
+            jobs: list[Job] = []
+            counts: dict[int, int] = {}
             for i, work in enumerate(works):
                 if i in finished:
                     continue
+                before = len(jobs)
                 try:
-                    pending[i] = work.send(incoming[i])
+                    jobs += work.send(incoming.pop(i, None))
+                    counts[i] = len(jobs) - before
                 except StopIteration as end:
                     finished[i] = end.value
-            if pending:
-                results = yield [job for jobs in pending.values() for job in jobs]
-                for i, jobs in pending.items():
-                    incoming[i], results = results[: len(jobs)], results[len(jobs) :]
+            if counts:
+                results = yield jobs
+                results.reverse()
+                incoming = {i: [results.pop() for _ in range(count)] for i, count in counts.items()}
     finally:
         for work in works:
             work.close()

@@ -7,7 +7,8 @@ from typing import NamedTuple, Protocol
 
 from playerfl.algorithms.algorithm import Algorithm
 from playerfl.engine import worker
-from playerfl.engine.scheduler import gather
+from playerfl.engine.scheduler import Work, gather
+from playerfl.engine.spool import Spool
 from playerfl.engine.worker import handle
 from playerfl.federation.client import Client
 from playerfl.federation.messages import ClientId, Reply, Request
@@ -40,7 +41,7 @@ class Transport(Protocol):
 
 
 class InProcess:
-    """All sites in this process; their jobs go to the trainer together."""
+    """All sites in this process: side by side where their jobs can be stacked, else one after the other."""
 
     def __init__(
         self,
@@ -55,8 +56,11 @@ class InProcess:
         self.protocol = protocol
 
     async def call(self, requests: Mapping[ClientId, Request]) -> dict[ClientId, Reply]:
-        works = [
-            handle(self.algorithm, self.clients[client], request, self.seed, self.protocol)
-            for client, request in requests.items()
-        ]
-        return dict(zip(requests, await gather(works), strict=True))
+        if any(self.clients[client].stacked for client in requests):
+            works = [self._handle(client, request) for client, request in requests.items()]
+            return dict(zip(requests, await gather(works), strict=True))
+        spool = Spool()
+        return {client: spool.keep(await self._handle(client, request)) for client, request in requests.items()}
+
+    def _handle(self, client: ClientId, request: Request) -> Work[Reply]:
+        return handle(self.algorithm, self.clients[client], request, self.seed, self.protocol)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Coroutine
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal, TypeVar
 
 from playerfl.algorithms.algorithm import Algorithm
 from playerfl.federation.client import Client, Snapshot
@@ -13,6 +14,7 @@ from playerfl.weights import Weights
 
 EvalPoint = Literal["post_agg", "post_local"]
 Selection = Literal["client_best", "round_best", "last"]
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
@@ -40,23 +42,31 @@ async def handle(algorithm: Algorithm, client: Client, request: Request, seed: i
         elif verb == "prepare":
             upload = await algorithm.client_prepare(client, download)
         elif verb == "fit":
-            if client.plan.optimizer_state == "reset":
-                client.optimizers.clear()
-            upload = await algorithm.client_fit(client, download)
+            upload = await _afresh(client, algorithm.client_fit(client, download))
             if client.train_loss is not None:
                 scores.append(Score("round", download.round + 1, "train", "loss", client.train_loss))
             if protocol.eval_point == "post_local":
                 scores += await _score(client, "round", download.round + 1, protocol)
         elif algorithm.finishes:
-            if client.plan.optimizer_state == "reset":
-                client.optimizers.clear()
             if protocol.eval_point == "post_local":
                 # What was kept is a site's own model, not a common one to go on from.
                 client.kept = None
-            await algorithm.client_finish(client, download)
+            await _afresh(client, algorithm.client_finish(client, download))
             client.kept = None
             scores += await _score(client, "finish", download.round, protocol)
+    client.end()
     return Reply(upload, tuple(scores))
+
+
+async def _afresh(client: Client, training: Coroutine[Any, Any, Result]) -> Result:
+    """Where optimisers start afresh each time, what they know is dropped before and after: nobody needs it between."""
+    reset = client.plan.optimizer_state == "reset"
+    if reset:
+        client.optimizers.clear()
+    result = await training
+    if reset:
+        client.optimizers.clear()
+    return result
 
 
 async def _score(client: Client, stage: Stage, round_: int, protocol: Protocol) -> list[Score]:

@@ -72,12 +72,21 @@ class Client:
     def layers(self) -> LayerMap:
         return self._learner.layers
 
+    @property
+    def stacked(self) -> bool:
+        """Whether its jobs gain by being done together with those of others."""
+        return self._learner.trainer == "stacked"
+
     def begin(self, seed: int, round_: int) -> None:
         """Starts a message's work: an empty bench, and random streams named by seed, site and round."""
         self._bench = {}
         self._streams = {}
         self._stream_parts = (seed, round_)
         self.train_loss = None
+
+    def end(self) -> None:
+        """Ends a message's work: what lasts is remembered, and a bench with a large model would only take memory."""
+        self._bench = {}
 
     def stream(self, purpose: str, round_: int | None = None) -> torch.Generator:
         """This round's generator for one purpose ("main", "aux", "mask" …), or that of another round."""

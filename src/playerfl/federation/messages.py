@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
+from torch import Tensor
+
 from playerfl.weights import Weights, num_bytes
 
 ClientId = str
@@ -35,7 +37,7 @@ class Upload:
     """One site to the coordinator."""
 
     num_examples: int
-    weights: Weights = field(default_factory=dict)
+    weights: Mapping[str, Tensor] = field(default_factory=dict)
     info: Info = field(default_factory=dict)
 
     @property

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from playerfl.federation.messages import Awaited, ClientId, Reply, Request, Upload
 from playerfl.layers.layer_map import LayerMap
-from playerfl.weights import Weights, squared_distance
+from playerfl.weights import squared_distance
 
 
 def refused_reply(
@@ -68,7 +68,9 @@ def _refused_scores(reply: Reply, request: Request) -> str | None:
     return None
 
 
-def far_away(uploads: Mapping[ClientId, Weights], common: Mapping[str, Tensor], bound: float) -> dict[ClientId, str]:
+def far_away(
+    uploads: Mapping[ClientId, Mapping[str, Tensor]], common: Mapping[str, Tensor], bound: float
+) -> dict[ClientId, str]:
     """Sites whose weights moved more than `bound` times as far from the common ones as the round's median.
 
     Of two sites the nearer one counts as the median, so that one of them cannot hide the other.

@@ -87,7 +87,10 @@ class Letter:
         if request is not None:
             download = request.download
             asked += [request.verbs, request.best_round, download.round, download.weights, dict(download.info)]
-        return hashlib.blake2b(checkpoint.encode({"asked": asked}), digest_size=16).hexdigest()
+        fingerprint = hashlib.blake2b(digest_size=16)
+        for piece in checkpoint.pieces({"asked": asked}):
+            fingerprint.update(piece)
+        return fingerprint.hexdigest()
 
 
 @dataclass(frozen=True)

@@ -127,7 +127,7 @@ class Site:
             contiguous = {name: entry.contiguous() for name, entry in kept.items()}
             write_atomically(self._folder(letter.job) / "model.safetensors", save(contiguous))
         write_atomically(self._folder(letter.job) / "experiment.toml", letter.experiment.encode())
-        write_atomically(self._state_file(letter.job), checkpoint.encode(now))
+        write_atomically(self._state_file(letter.job), checkpoint.pieces(now))
         settle(self._folder(letter.job))
         log.info("%s, %s: done", letter.job, letter.key)
         return self._answer_from(letter, now)

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, Protocol
 
 from flwr.app import Message
 
+from playerfl.engine.spool import Spool
 from playerfl.errors import PlayerflError
 from playerfl.federation.messages import ClientId, Reply, Request
 from playerfl.flower.codec import CodecError, decode_answer, encode_letter
@@ -76,6 +77,7 @@ class _Exchange:
     outstanding: dict[str, tuple[ClientId, int]] = field(default_factory=dict)
     """Message to (site, node); the site is "" where only the node is known."""
     not_before: dict[int, float] = field(default_factory=dict)
+    spool: Spool = field(default_factory=Spool)
 
     def close(self, site: ClientId, outcome: str, reason: str) -> None:
         self.waiting.discard(site)
@@ -244,7 +246,8 @@ class FlowerTransport:
     def _pull(self, exchange: _Exchange) -> None:
         if not exchange.outstanding:
             return
-        for message in self.grid.pull_messages(list(exchange.outstanding)):
+        # One at a time: answers with large models are put aside one by one.
+        for message in (m for number in list(exchange.outstanding) for m in self.grid.pull_messages([number])):
             site, node = exchange.outstanding.pop(message.metadata.reply_to_message_id, ("", -1))
             if node == -1:
                 continue
@@ -277,7 +280,7 @@ class FlowerTransport:
             self._met.add(site)
         if site in exchange.waiting and answer.key == exchange.letters[site].key:
             exchange.waiting.discard(site)
-            exchange.answers[site] = answer
+            exchange.answers[site] = replace(answer, reply=answer.reply and exchange.spool.keep(answer.reply))
         elif answer.key != "hello":
             return self._turn_away(exchange, site, node, "it answers something else than it was asked")
         return None

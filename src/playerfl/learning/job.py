@@ -52,8 +52,8 @@ class Trained:
 
 class _Awaited(Generic[Result]):
     def __await__(self) -> Generator[list[object], list[Result], Result]:
-        (result,) = yield [self]
-        return result
+        results = yield [self]
+        return results.pop()
 
 
 @dataclass(frozen=True, eq=False)

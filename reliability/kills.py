@@ -1,0 +1,147 @@
+"""Crash consistency: runs, studies and Flower sites are killed (SIGKILL) at random moments and taken up again.
+
+    python reliability/kills.py [--kills 200] [--seed 0] [--only run,study,site]
+
+Every kill falls anywhere in the time the work takes undisturbed, and is followed by the command that takes it up again:
+`playerfl run --resume`, the same `playerfl study`, or the same message to a new process of the site. What is left in
+the end is compared byte for byte with the undisturbed work: all files, but for those that hold times. The exit status
+is 1 if anything differs.
+
+  run    `playerfl run` with a run directory, of one algorithm or two side by side (RUNS, in turn), 1 to 3 kills each
+  study  `playerfl study` of 6 runs, 8 more to choose rates, kept after every round, in one process and on workers
+         in turn, 1 to 3 kills each. The command is killed; its workers notice that and end by themselves
+  site   a job of three sites over Flower's messages (JOBS, in turn): coordinator and transport are a deployment's, and
+         each answer is made in a process of its own that has nothing but the site's directory. Half of the answers are
+         killed, some again when the message comes again. SuperLink, SuperNode, TLS and the coordinator are not killed
+         here: tests/flower/test_deployment.py does that
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import redirect_stderr, redirect_stdout
+from functools import partial
+from io import StringIO
+from itertools import count
+from pathlib import Path
+
+import torch
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+
+from flower.jobs import Job
+from flower.killed_sites import MortalSites
+from flower.test_contract import assert_equals_in_process
+from killing import command, contents, kill_and_resume, run_or_resume, undisturbed
+from studies.small_studies import SMALL, written
+
+RUNS = (("local", "player_fl"), ("ditto",), ("fedlama",), ("pfedla",), ("fedbabu",), ("pfedme",))
+STUDIED = ("local", "player_fl")
+JOBS = ("player_fl", "ditto", "fedbabu")
+SHARES = {"run": 0.4, "study": 0.2, "site": 0.4}
+
+Command = Callable[[Path], list[str]]
+"""What starts a work in a folder, or takes up what is there."""
+Trial = tuple[int, bool]
+"""Kills in one piece of work, and whether it ended as if there had been none."""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--kills", type=int, default=200)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--only", default=",".join(SHARES), help=f"some of {', '.join(SHARES)}")
+    arguments = parser.parse_args()
+    kinds = arguments.only.split(",")
+    torch.set_num_threads(1)
+    differ = 0
+    for kind, wanted in shared_out(arguments.kills, kinds).items():
+        with tempfile.TemporaryDirectory() as folder:
+            differ += killed(kind, wanted, random.Random(f"{arguments.seed} {kind}"), Path(folder))
+    sys.exit(1 if differ else 0)
+
+
+def shared_out(kills: int, kinds: list[str]) -> dict[str, int]:
+    """How many kills each kind gets; the last one takes what rounding leaves."""
+    whole = sum(SHARES[kind] for kind in kinds)
+    shares = {kind: round(kills * SHARES[kind] / whole) for kind in kinds[:-1]}
+    return {**shares, kinds[-1]: kills - sum(shares.values())}
+
+
+def killed(kind: str, wanted: int, rng: random.Random, folder: Path) -> int:
+    """Kills of one kind, as many as are wanted; gives how many of them left something different behind."""
+    since = time.monotonic()
+    trials = equal = done = 0
+    for kills, same in KINDS[kind](folder, wanted, rng):
+        trials += 1
+        done += kills
+        equal += kills * same
+        if sys.stderr.isatty():
+            print(f"\r{kind}: {done} of {wanted}", end="", file=sys.stderr)
+        if done >= wanted:
+            break
+    seconds = time.monotonic() - since
+    print(f"\r{kind:<6} {equal:>3} of {done:>3} kills end bit-equal  ({trials} trials, {seconds:.0f} s)", flush=True)
+    return done - equal
+
+
+def runs(folder: Path, wanted: int, rng: random.Random) -> Iterator[Trial]:
+    def of(names: tuple[str, ...]) -> Command:
+        options = [option for name in names for option in ("-a", name)]
+        run = ["run", "synthetic", *options, "--rounds", "15", "-q"]
+        return lambda out: run_or_resume(run, out)
+
+    return commands([of(names) for names in RUNS], folder, wanted, rng)
+
+
+def studies(folder: Path, wanted: int, rng: random.Random) -> Iterator[Trial]:
+    settings = {**SMALL["settings"], "rounds": 10}
+    file = written(folder, {**SMALL, "algorithms": STUDIED, "checkpoint_seconds": 0, "settings": settings})
+
+    def on(backend: str) -> Command:
+        return lambda out: ["study", str(file), "-q", "--out", str(out), "--backend", backend]
+
+    return commands([on("serial"), on("processes")], folder, wanted, rng)
+
+
+def commands(works: Sequence[Command], folder: Path, wanted: int, rng: random.Random) -> Iterator[Trial]:
+    """Kills command after command, each work in its turn."""
+    whole = [folder / f"whole-{i}" for i in range(len(works))]
+    # Once in this process: what is imported on the way need not be imported by every child.
+    with redirect_stdout(StringIO()), redirect_stderr(StringIO()):
+        assert command(works[0](folder / "warm")) == 0
+    seconds = [undisturbed(work(out)) for work, out in zip(works, whole, strict=True)]
+    for trial in count():
+        which = trial % len(works)
+        broken = folder / f"broken-{trial}"
+        kills = kill_and_resume(partial(works[which], broken), seconds[which], min(rng.randint(1, 3), wanted), rng)
+        wanted -= kills
+        yield kills, contents(broken) == contents(whole[which])
+
+
+def sites(folder: Path, wanted: int, rng: random.Random) -> Iterator[Trial]:
+    whole = [MortalSites(Job(folder / f"whole-{name}", name)) for name in JOBS]
+    for undisturbed_sites in whole:
+        assert_equals_in_process(undisturbed_sites.job, undisturbed_sites.run())
+    for trial in count():
+        model = whole[trial % len(whole)]
+        broken = MortalSites(Job(folder / f"broken-{trial}", JOBS[trial % len(JOBS)]), rng, wanted, model.seconds)
+        broken.run()
+        wanted -= broken.kills
+        yield broken.kills, contents(broken.job.home) == contents(model.job.home)
+
+
+KINDS: dict[str, Callable[[Path, int, random.Random], Iterator[Trial]]] = {
+    "run": runs,
+    "study": studies,
+    "site": sites,
+}
+
+
+if __name__ == "__main__":
+    main()

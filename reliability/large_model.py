@@ -1,0 +1,202 @@
+"""A model of 100 million parameters at 10 sites: peak memory against its bound, in one process and at a coordinator.
+
+    python reliability/large_model.py [--sites 10] [--width 4096] [--rounds 2] [--only process,coordinator]
+
+FedAvg in float32, one thread, with a run directory and checkpoints. Memory is counted in models (M = 4 bytes a
+parameter), beyond what the process holds before the model is made. The exit status is 1 if a peak is above its bound.
+
+process      All sites in this process, AdamW whose state is reset each round: only the site at work has one. Bound:
+               4 M   the scratch model, its gradients, the common model, the initial model
+               2 M   the optimiser of the site that trains
+               1 M   the aggregation buffer: one upload on its way to disk, or the new common model while it is made
+             0.5 M   entries that are read and summed in float64 at the moment
+             All uploads held until the merge would be another M for every site but one. With persistent optimiser
+             state (the default) every site keeps 2 M more for good.
+coordinator  The coordinator of a job over Flower. Sites are other processes, which answer with made-up uploads, since
+             only the coordinator is looked at; messages come one by one from files in place of a SuperLink. Bound:
+               2 M   the common model, the initial model
+               4 M   one message: Flower's bytes of it as they come and as its objects, the decoded upload; or the same
+                     of a letter on its way out
+               1 M   the aggregation buffer, as above
+             0.5 M   as above
+"""
+
+from __future__ import annotations
+
+import argparse
+import pickle
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from flwr.app import Message
+from torch import nn
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+
+import playerfl
+from flower.jobs import Job
+from flower.loop_grid import LoopGrid, put_together, taken_apart
+from killing import ended, forked
+from playerfl.federation.messages import Reply, Score, Upload
+from playerfl.flower.codec import decode_letter, encode_answer
+from playerfl.flower.letters import Answer
+from playerfl.flower.site import Site
+from playerfl.seeding import generator_for
+from playerfl.studies.memory import peak, resident
+from playerfl.tasks.task import Task
+from promises import alone, line
+
+FEATURES, CLASSES, HIDDEN = 64, 10, 6
+BOUND = 7.5
+SETTINGS = {"training.optimizer_state": "reset", "training.batch_size": 32, "data.accept_small_sites": True}
+
+
+def wide(width: int) -> nn.Module:
+    """An MLP with HIDDEN square layers."""
+    square = [part for _ in range(HIDDEN) for part in (nn.Linear(width, width), nn.ReLU())]
+    return nn.Sequential(nn.Linear(FEATURES, width), nn.ReLU(), *square, nn.Linear(width, CLASSES))
+
+
+def size_of(width: int) -> int:
+    """Bytes of its parameters."""
+    with torch.device("meta"):
+        return sum(parameter.nbytes for parameter in wide(width).parameters())
+
+
+def task(sites: int, width: int) -> Task:
+    def made_up(site: int) -> tuple[torch.Tensor, torch.Tensor]:
+        inputs = torch.randn(40, FEATURES, generator=generator_for(site, "inputs"))
+        return inputs, inputs[:, :CLASSES].argmax(1)
+
+    return playerfl.own_task(partial(wide, width), {f"site-{i:02}": made_up(i) for i in range(sites)})
+
+
+def in_process(sites: int, width: int, rounds: int) -> dict[str, Any]:
+    # Whatever is loaded at the first run only.
+    playerfl.run(task(sites, 8), "fedavg", rounds=1, settings=SETTINGS)
+    before, peaks = resident(), []
+    with tempfile.TemporaryDirectory() as folder:
+        result = playerfl.run(
+            task(sites, width),
+            "fedavg",
+            rounds=rounds,
+            settings=SETTINGS,
+            out=Path(folder) / "run",
+            listener=lambda _: peaks.append(peak() - before),
+        )
+        losses = [row[5] for row in result.score_rows if row[3:5] == ("train", "loss")]
+        mean = [sum(some) / sites for some in (losses[:sites], losses[-sites:])]
+    return {
+        "before": before,
+        "peak": peaks[-1],
+        "peak once every site's model is written and checked": peak() - before,
+        "learned": f"mean training loss {mean[0]:.3f} in the first round, {mean[1]:.3f} in the last",
+    }
+
+
+class PostOffice(LoopGrid):
+    """Answers are made in other processes and wait in files, as they would at a SuperLink."""
+
+    def __init__(self, sites: Iterable[str], answer: Callable[[str, Message], Message], folder: Path) -> None:
+        super().__init__(dict.fromkeys(sites))  # type: ignore[arg-type]
+        self.answer = answer
+        self.folder = folder
+        self.most_waiting = 0
+
+    def _push(self, message: Message) -> str:
+        name = next(n for n, number in self.numbers.items() if number == message.metadata.dst_node_id)
+        number = message.object_id
+        message.metadata.__dict__["_message_id"] = number
+
+        def work() -> int:
+            (self.folder / number).write_bytes(pickle.dumps(taken_apart(self.answer(name, message)), protocol=5))
+            return 0
+
+        code = ended(forked(work))
+        assert code == 0, f"{name} ended with {code}"
+        self.most_waiting = max(self.most_waiting, sum(file.stat().st_size for file in self.folder.iterdir()))
+        return number
+
+    def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
+        found = []
+        for file in (self.folder / number for number in message_ids):
+            if file.exists():
+                found.append(put_together(*pickle.loads(file.read_bytes())))
+                file.unlink()
+        return found
+
+
+def made_up_answer(job: Job, name: str, message: Message) -> Message:
+    """Says hello as any site does, and uploads the initial model moved a little."""
+    letter = decode_letter(message.content)
+    site: Site = job.sites[name]
+    if letter.request is None:
+        return Message(encode_answer(site.answer(letter)), reply_to=message)
+    ground = site.find_ground(job.experiment, name)
+    examples, round_ = len(ground.sites[name].train), letter.request.download.round
+    weights, scores = {}, []
+    if "fit" in letter.request.verbs:
+        generator = generator_for(round_, name)
+        move = torch.rand((), generator=generator) / 1000
+        weights = {entry: tensor + move for entry, tensor in ground.initial.items()}
+        scores = [Score("round", round_ + 1, "train", "loss", float(move))]
+    if "evaluate" in letter.request.verbs:
+        scores += [Score("round", round_, split, "loss", 1.0) for split in ("validation", "test")]
+    return Message(
+        encode_answer(Answer(name, letter.key, Reply(Upload(examples, weights), tuple(scores)))), reply_to=message
+    )
+
+
+def at_coordinator(sites: int, width: int, rounds: int) -> dict[str, Any]:
+    names = tuple(f"site-{i:02}" for i in range(sites))
+
+    def job_of(folder: Path, wide: int) -> tuple[Job, PostOffice]:
+        job = Job(folder / "home", "fedavg", task(sites, wide), rounds, names, **SETTINGS)
+        (folder / "post").mkdir()
+        job.grid = PostOffice(names, partial(made_up_answer, job), folder / "post")
+        job.run(deadline=1e6)
+        return job, job.grid
+
+    with tempfile.TemporaryDirectory() as folder:
+        job_of(Path(folder), 8)
+    before = resident()
+    with tempfile.TemporaryDirectory() as folder:
+        _, post = job_of(Path(folder), width)
+        return {"before": before, "peak": peak() - before, "waiting": post.most_waiting}
+
+
+PARTS: dict[str, Callable[[int, int, int], dict[str, Any]]] = {"process": in_process, "coordinator": at_coordinator}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--sites", type=int, default=10)
+    parser.add_argument("--width", type=int, default=4096)
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--only", default=",".join(PARTS), help=f"some of {', '.join(PARTS)}")
+    arguments = parser.parse_args()
+    model = size_of(arguments.width)
+    print(f"{model / 4e6:.1f} million parameters (M = {model / 1e9:.2f} GB), {arguments.sites} sites")
+    held = True
+    for part in arguments.only.split(","):
+        since = time.monotonic()
+        found = alone(PARTS[part], arguments.sites, arguments.width, arguments.rounds)
+        print(f"\n{part}: {arguments.rounds} rounds, {time.monotonic() - since:.0f} s")
+        line("held before the model is made", f"{found.pop('before') / 1e9:.2f} GB")
+        most = found.pop("peak")
+        shown = f"{most / 1e9:.2f} GB, {most / model:.2f} M"
+        held &= line(f"peak of the rounds beyond that; bound {BOUND} M", shown, most <= BOUND * model)
+        line("the bound with all uploads held until the merge", f"{BOUND + arguments.sites - 1:.1f} M")
+        for what, value in found.items():
+            line(what, value if isinstance(value, str) else f"{value / 1e9:.2f} GB, {value / model:.2f} M")
+    sys.exit(0 if held else 1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,162 @@
+"""A long run of a tiny model with a run directory: does memory grow, do files pile up, does it become slower?
+
+    python reliability/long_run.py [--rounds 5000] [--only stacked,loop]
+
+FedAvg over 3 sites, a checkpoint on disk after every round, in a process of its own for each trainer. Speed is CPU
+seconds a round, divided by those of a round of a young run (the same, started anew every 50 rounds) that is done
+beside it, since a busy machine changes both alike; medians. The exit status is 1 if a promise is not kept: after the
+first 200 rounds memory grows by less than 2 %, the last 500 rounds are within 5 % of the first 500, there are as many
+files as at the start, the checkpoint keeps its size and the tables grow by the rows of a round.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import time
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from playerfl.environment import environment
+from playerfl.experiment import Experiment, find_task
+from playerfl.ground import prepare_ground
+from playerfl.learning.trainer import run_jobs
+from playerfl.run_directory import RunDirectory
+from playerfl.running import run_experiments
+from playerfl.single_run import Run
+from playerfl.studies.memory import resident
+from promises import alone, line
+
+SETTLED = 200
+PART = 500
+YOUNG = 50
+TABLES = ("scores.csv", "traffic.csv")
+
+
+class YoungRun:
+    """A run that is taken on by one round at a time, and started anew before it is old."""
+
+    def __init__(self, experiment: Experiment, folder: Path) -> None:
+        self.experiment = experiment
+        self.folder = folder
+        self.ground = prepare_ground(experiment, find_task(experiment.task))
+        self.exchanges = 0
+        self._begin()
+
+    def _begin(self) -> None:
+        made_with = environment(self.experiment.device, self.experiment.threads)
+        self.record = RunDirectory.create(self.folder, self.experiment.to_toml(), made_with, overwrite=True)
+        self.work = Run(self.experiment, self.ground, self.record, self._heard).rounds()
+        self.jobs = self.work.send(None)
+        self.age = 0
+
+    def _heard(self, _: Any) -> None:
+        self.exchanges += 1
+
+    def advance(self) -> float:
+        """One more round, in CPU seconds."""
+        if self.age == YOUNG:
+            self.work.close()
+            self.record.unlock()
+            self._begin()
+        self.age += 1
+        begun, before = time.process_time(), self.exchanges
+        while self.exchanges == before:
+            self.jobs = self.work.send(run_jobs(self.jobs))
+        return time.process_time() - begun
+
+
+class Watch:
+    """Measures after every round."""
+
+    def __init__(self, folder: Path, part: int, young: YoungRun) -> None:
+        self.folder = folder
+        self.part = part
+        self.young = young
+        self.seconds: dict[int, float] = {}
+        self.relative: dict[int, float] = {}
+        """CPU seconds of the first and the last rounds, and how many times those of a young run they are."""
+        self.memory: dict[int, int] = {}
+        self.files: dict[int, dict[str, int]] = {}
+        self.since = time.process_time()
+
+    def __call__(self, progress: Any) -> None:
+        now, round_ = time.process_time(), progress.round
+        if 1 < round_ <= self.part + 1 or round_ > progress.rounds - self.part:
+            self.seconds.setdefault(round_, now - self.since)
+            self.relative.setdefault(round_, self.seconds[round_] / self.young.advance())
+        self.memory.setdefault(round_, resident())
+        # Every hundredth round: looking costs time, too. After the last one comes another exchange.
+        if round_ and round_ % 100 == 0 and round_ not in self.files:
+            self.files[round_] = {file.name: file.stat().st_size for file in self.folder.rglob("*") if file.is_file()}
+        self.since = time.process_time()
+
+
+def watched(rounds: int, trainer: str) -> dict[str, Any]:
+    begun = time.process_time()
+    settings = {
+        "task": "synthetic",
+        "algorithm": "fedavg",
+        "rounds": rounds,
+        "trainer": trainer,
+        "data": {"sites": 3, "rows": 60},
+        "training": {"batch_size": 16},
+    }
+    experiment = Experiment.resolve(settings)
+    with tempfile.TemporaryDirectory() as folder:
+        watch = Watch(Path(folder) / "run", min(PART, rounds // 3), YoungRun(experiment, Path(folder) / "young"))
+        run_experiments([experiment], [watch.folder], listener=watch)
+    return {**vars(watch), "young": None, "after": resident(), "cpu": time.process_time() - begun}
+
+
+def report(rounds: int, trainer: str) -> bool:
+    found = alone(watched, rounds, trainer)
+    print(f"\n{trainer}: {rounds} rounds, {found['cpu']:.0f} s of CPU")
+    part, memory, seconds, relative = (found[name] for name in ("part", "memory", "seconds", "relative"))
+    first_rounds, last_rounds = range(2, part + 2), range(rounds - part + 1, rounds + 1)
+    begun, most = memory[SETTLED], max(held for round_, held in memory.items() if round_ >= SETTLED)
+    early, late = (median(relative[r] for r in some) for some in (first_rounds, last_rounds))
+    files = found["files"]
+    first, last = files[min(files)], files[max(files)]
+    grown = {name for name, size in last.items() if size > 1.01 * first.get(name, 0)}
+    a_round = [sum(files[round_][name] for name in TABLES) / round_ for round_ in (min(files), max(files))]
+    checks = [
+        line(
+            f"memory at round {SETTLED}, most after it",
+            f"{begun / 2**20:.1f}, {most / 2**20:.1f} MB: {most / begun - 1:+.2%}",
+            most / begun < 1.02,
+        ),
+        line(
+            f"CPU a round against a young run's, first {part} and last {part}",
+            f"{early:.3f}, {late:.3f}: {late / early - 1:+.1%}",
+            abs(late / early - 1) < 0.05,
+        ),
+        line(f"files at round {min(files)} and {max(files)}", f"{len(first)}, {len(last)}", len(first) == len(last)),
+        line("files that grow", ", ".join(sorted(grown)), grown <= set(TABLES)),
+        line(
+            f"bytes of tables a round, at round {min(files)} and {max(files)}",
+            f"{a_round[0]:.0f}, {a_round[1]:.0f}",
+            a_round[1] < 1.1 * a_round[0],
+        ),
+    ]
+    ms = [1e3 * median(seconds[r] for r in some) for some in (first_rounds, last_rounds)]
+    line("CPU a round by itself", f"{ms[0]:.1f}, {ms[1]:.1f} ms")
+    size = sum(last[name] for name in TABLES)
+    line("checkpoint, tables at the end", f"{last['checkpoint.safetensors'] / 1e3:.0f} kB, {size / 1e6:.1f} MB")
+    line("memory once the result has been read back", f"{found['after'] / 2**20:.1f} MB")
+    return all(checks)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=5000, help="at least 300")
+    parser.add_argument("--only", default="stacked,loop", help="some of stacked, loop")
+    arguments = parser.parse_args()
+    held = [report(arguments.rounds, trainer) for trainer in arguments.only.split(",")]
+    sys.exit(0 if all(held) else 1)
+
+
+if __name__ == "__main__":
+    main()

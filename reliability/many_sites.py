@@ -1,0 +1,72 @@
+"""Many sites in one process: do memory and time grow with their number, and no faster?
+
+    python reliability/many_sites.py [--sites 50,100,200,500] [--rounds 6]
+
+PLayer-FL on made-up sites of 60 rows with a run directory, in a process of its own for each number and trainer. Time is
+CPU seconds a round (median, without the first); memory is what the process holds at most beyond what it holds before
+the data are made. The exit status is 1 if a site costs more than 1.3 times as much among many sites as among few.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import time
+from itertools import pairwise
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import playerfl
+from playerfl.studies.memory import peak, resident
+from promises import alone, line
+
+SLACK = 1.3
+
+
+def cost(sites: int, trainer: str, rounds: int) -> tuple[float, float]:
+    """CPU seconds a round and bytes."""
+    # Whatever is loaded or made at the first run only.
+    settings = {"trainer": trainer, "data.rows": 60, "training.batch_size": 16}
+    playerfl.run("synthetic", "player_fl", rounds=1, settings={**settings, "data.sites": 2})
+    before = resident()
+    moments: list[float] = []
+
+    def listen(_: Any) -> None:
+        moments.append(time.process_time())
+
+    with tempfile.TemporaryDirectory() as folder:
+        settings["data.sites"] = sites
+        playerfl.run(
+            "synthetic", "player_fl", rounds=rounds, settings=settings, out=Path(folder) / "run", listener=listen
+        )
+    # The first exchange is PLayer-FL's measured epoch, the last one the finish.
+    seconds = [after - begun for begun, after in pairwise(moments[1:-1])]
+    return median(seconds), peak() - before
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--sites", default="50,100,200,500")
+    parser.add_argument("--rounds", type=int, default=6)
+    arguments = parser.parse_args()
+    held = True
+    for trainer in ("stacked", "loop"):
+        print(f"\n{trainer}")
+        found = {n: alone(cost, n, trainer, arguments.rounds) for n in map(int, arguments.sites.split(","))}
+        for sites, (seconds, memory) in found.items():
+            line(
+                f"{sites} sites",
+                f"{1e3 * seconds:7.1f} ms a round ({1e3 * seconds / sites:.3f} a site), "
+                f"{memory / 2**20:6.1f} MB ({memory / 2**10 / sites:.0f} kB a site)",
+            )
+        few, many = min(found), max(found)
+        for what, i in (("time", 0), ("memory", 1)):
+            ratio = (found[many][i] / many) / (found[few][i] / few)
+            held &= line(f"{what} a site, {many} sites against {few}", f"{ratio:.2f}", ratio < SLACK)
+    sys.exit(0 if held else 1)
+
+
+if __name__ == "__main__":
+    main()

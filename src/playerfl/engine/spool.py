@@ -1,0 +1,86 @@
+"""Spool: uploads of a round wait on disk where together they would take too much memory."""
+
+from __future__ import annotations
+
+import tempfile
+import weakref
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from playerfl.errors import RunDirectoryError
+from playerfl.federation.messages import Reply, Upload
+from playerfl.weights import raw
+
+HELD_BYTES = 2**28
+"""What the uploads of one exchange may take in memory."""
+
+
+class Spool:
+    """Takes the replies of one exchange as they come, and puts aside what is too much to hold until the merge.
+
+    A mean cannot be summed up at once: over whom it goes is known only when the last site has answered and its upload
+    has been found usable. So uploads wait, and `weighted_mean` reads them entry by entry.
+    """
+
+    def __init__(self, most: int | None = None) -> None:
+        """`most`: the bytes of uploads to hold in memory, HELD_BYTES if not given."""
+        self._left = HELD_BYTES if most is None else most
+
+    def keep(self, reply: Reply) -> Reply:
+        """The same reply, its weights in memory or on disk."""
+        upload = reply.upload
+        size = upload.num_bytes
+        if size <= self._left:
+            self._left -= size
+            return reply
+        return replace(reply, upload=_Spooled(upload.num_examples, OnDisk(upload.weights), upload.info, size))
+
+
+@dataclass(frozen=True)
+class _Spooled(Upload):
+    """An upload on disk, which need not be read to know what it weighs."""
+
+    size: int = 0
+
+    @property
+    def num_bytes(self) -> int:
+        return self.size
+
+
+class OnDisk(Mapping[str, Tensor]):
+    """Weights in a file without a name: it is gone with the last who uses it, or with the process.
+
+    >>> weights = OnDisk({"w": torch.ones(2, 2), "steps": torch.tensor(7)})
+    >>> weights["steps"], list(weights)
+    (tensor(7), ['w', 'steps'])
+    """
+
+    def __init__(self, weights: Mapping[str, Tensor]) -> None:
+        self._places: dict[str, tuple[int, torch.Size, torch.dtype]] = {}
+        try:
+            self._file = tempfile.TemporaryFile()  # noqa: SIM115 closed with this object
+            weakref.finalize(self, self._file.close)
+            for name, tensor in weights.items():
+                self._places[name] = (self._file.tell(), tensor.shape, tensor.dtype)
+                self._file.write(raw(tensor))
+        except OSError as problem:
+            raise RunDirectoryError(
+                f"the uploads of a round do not fit into {tempfile.gettempdir()}: {problem.strerror or problem}; "
+                "free some space there, or name another directory by TMPDIR, and continue with --resume"
+            ) from problem
+
+    def __getitem__(self, name: str) -> Tensor:
+        start, shape, kind = self._places[name]
+        tensor = torch.empty(shape, dtype=kind)
+        self._file.seek(start)
+        self._file.readinto(raw(tensor))
+        return tensor
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._places)
+
+    def __len__(self) -> int:
+        return len(self._places)
