@@ -111,8 +111,8 @@ class RunResult:
         entries = state_entries(model)
         if {name: entry.shape for name, entry in entries.items()} != {name: own.shape for name, own in kept.items()}:
             raise RunDirectoryError(
-                f"the weights of {client} do not fit the model its experiment describes: the experiment file was changed "
-                "since the run, or the code of the model; run it again"
+                f"the weights of {client} do not fit the model its experiment describes: the experiment file was "
+                "changed since the run, or the code of the model; run it again"
             )
         for name, entry in entries.items():
             entry.detach().copy_(kept[name])
