@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -140,7 +141,10 @@ def _cell(cell: Any) -> bool | float | str | None:
     if isinstance(cell, bool | np.bool_):
         return bool(cell)
     if not isinstance(cell, str):
-        return float(cell)
+        try:
+            return float(cell)
+        except OverflowError:  # a whole number of more than 308 digits
+            return math.inf
     text = cell.strip()
     if text.lower() in ("true", "false"):
         return text.lower() == "true"

@@ -20,9 +20,10 @@ from playerfl.engine.scheduler import drive
 from playerfl.errors import ConfigError, DataError, LayerError, RunDirectoryError
 from playerfl.experiment import Experiment
 from playerfl.federation.client import Client
-from playerfl.federation.messages import ClientId, Reply, Request, Score, Upload
+from playerfl.federation.messages import ClientId, Reply, Request, Upload
 from playerfl.flower.letters import Answer, Code, Letter, check_job
 from playerfl.flower.privacy import check_privacy, outside, private_upload, secret_generator
+from playerfl.flower.stored_state import check_state, reply_as_tree, reply_from_tree
 from playerfl.ground import Ground, prepare_ground
 from playerfl.running import limited_threads
 from playerfl.tasks.load import load_task
@@ -119,7 +120,7 @@ class Site:
             "key": letter.key,
             "asked": asked,
             "state": client.state(),
-            "reply": _as_tree(reply),
+            "reply": reply_as_tree(reply),
             "secure": bool(privacy.secure_range),
             "fingerprint": digest(kept) if "finish" in request.verbs else "",
         }
@@ -135,7 +136,7 @@ class Site:
     def adopt(self, job: str, key: str, state: Mapping[str, Any]) -> None:
         """Takes over a state that was kept elsewhere, as that after the answer `key`."""
         self._folder(job).mkdir(parents=True, exist_ok=True)
-        reply = _as_tree(Reply(Upload(0)))
+        reply = reply_as_tree(Reply(Upload(0)))
         now: dict[str, Any] = {"history": [], "key": key, "asked": "", "state": state, "reply": reply}
         now |= {"secure": False, "fingerprint": ""}
         write_atomically(self._state_file(job), checkpoint.encode(now))
@@ -168,7 +169,7 @@ class Site:
         return history[: found + 1]
 
     def _answer_from(self, letter: Letter, stored: Mapping[str, Any]) -> Answer:
-        reply = _from_tree(stored["reply"])
+        reply = reply_from_tree(stored["reply"])
         if letter.privacy.secure_range:
             # The weights are fetched masked, by `held`.
             reply = replace(reply, upload=replace(reply.upload, weights={}))
@@ -179,7 +180,7 @@ class Site:
         stored = self._load(check_job(job))
         if stored is None or stored["key"] != key or not stored["secure"]:
             raise RefusedError("state_differs", f"there is no upload of {key!r} to be masked")
-        return _from_tree(stored["reply"]).upload
+        return reply_from_tree(stored["reply"]).upload
 
     def _folder(self, job: str) -> Path:
         return self.home / job
@@ -192,10 +193,9 @@ class Site:
         if not file.exists():
             return None
         try:
-            found: dict[str, Any] = checkpoint.read(file)
+            return check_state(checkpoint.read(file))
         except RunDirectoryError as problem:
             raise RefusedError("state_lost", str(problem)) from problem
-        return found
 
     @contextmanager
     def _locked(self, job: str) -> Iterator[None]:
@@ -274,21 +274,6 @@ def _code_of(problem: Exception) -> Code:
     if isinstance(problem, DataError | ConfigError | LayerError):
         return "data"
     return "failed"
-
-
-def _as_tree(reply: Reply) -> dict[str, Any]:
-    upload = reply.upload
-    return {
-        "num_examples": upload.num_examples,
-        "weights": dict(upload.weights),
-        "info": dict(upload.info),
-        "scores": [list(score) for score in reply.scores],
-    }
-
-
-def _from_tree(tree: Mapping[str, Any]) -> Reply:
-    upload = Upload(tree["num_examples"], tree["weights"], tree["info"])
-    return Reply(upload, tuple(Score(*score) for score in tree["scores"]))
 
 
 def own_ground(task: str | None = None, data_dir: Path | None = None, device: str | None = None) -> FindGround:
