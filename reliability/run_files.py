@@ -116,7 +116,8 @@ def mend_fingerprints(folder: Path) -> None:
 def report(folder: Path) -> object:
     """All that `playerfl report` does, but for the page's markup."""
     from playerfl.collecting import collect
-    from playerfl.report.documents import Latex, Markdown, document
+    from playerfl.report.documents import document
+    from playerfl.report.markup import Latex, Markdown
     from playerfl.report.payload import payload
     from playerfl.report.report import build_report
     from playerfl.report.tidy import tidy
