@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from playerfl.layers.layer_map import LayerMap
-    from playerfl.layers.recommend import Recommendation
+    from playerfl.layers.recommendation import Recommendation
     from playerfl.probing import Measured
     from playerfl.tasks.task import Task
 

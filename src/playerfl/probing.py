@@ -19,7 +19,8 @@ from playerfl.ground import Ground, prepare_ground, unreadable
 from playerfl.layers.derive import call_model
 from playerfl.layers.gradients import left_as_it_was
 from playerfl.layers.layer_map import LayerMap
-from playerfl.layers.recommend import Recommendation, recommend
+from playerfl.layers.recommend import recommend
+from playerfl.layers.recommendation import Recommendation
 from playerfl.layers.sensitivity import Profile
 from playerfl.learning.losses import cross_entropy
 from playerfl.results import RunResult

@@ -15,7 +15,8 @@ from playerfl.federation.client import Client
 from playerfl.federation.messages import Download, Upload
 from playerfl.ground import prepare_ground
 from playerfl.layers.layer_map import LayerName
-from playerfl.layers.recommend import Recommendation, recommend
+from playerfl.layers.recommend import recommend
+from playerfl.layers.recommendation import Recommendation
 from playerfl.layers.sensitivity import Profile
 from playerfl.learning.job import Measure
 from playerfl.probing import decision_options

@@ -11,7 +11,7 @@ from rich.table import Table
 
 from playerfl.layers.layer_map import LayerMap
 from playerfl.layers.meaning import Meaning
-from playerfl.layers.recommend import Recommendation
+from playerfl.layers.recommendation import Recommendation
 from playerfl.layers.sensitivity import federation_sensitivity
 
 _VERDICTS = {"clear": "green", "doubtful": "yellow", "no clear transition": "red"}
