@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from playerfl.cli_options import DataDir, Json, Quiet
 from playerfl.errors import ConfigError, RunDirectoryError
 
 if TYPE_CHECKING:
@@ -60,12 +61,9 @@ def analyze(
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="Any setting of an experiment file, e.g. data.size=small."),
     ] = None,
-    data_dir: Annotated[
-        Path | None,
-        typer.Option("--data-dir", metavar="DIR", help="Data directory; $PLAYERFL_DATA or your cache if not given."),
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="As JSON on stdout.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
+    data_dir: DataDir = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
 ) -> None:
     """Look at layers as the paper does: gradient variance, Hessian, CKA and sensitivity, at three moments of training.
 

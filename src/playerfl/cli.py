@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from playerfl.analyze_cli import ANALYZE_EXAMPLES, analyze
 from playerfl.data.directory import use_data_directory
 from playerfl.data_cli import data_app
 from playerfl.errors import ConfigError, PlayerflError, one_of
 from playerfl.flower_cli import flower_app
-from playerfl.probe_cli import add_probe_commands
+from playerfl.layers_cli import LAYERS_EXAMPLES, layers
+from playerfl.probe_cli import PROBE_EXAMPLES, probe
 from playerfl.report_cli import REPORT_EXAMPLES, report
 from playerfl.study_cli import STUDY_EXAMPLES, study
 from playerfl.thresholds_cli import THRESHOLDS_EXAMPLES, thresholds
@@ -53,7 +55,9 @@ app.add_typer(data_app)
 app.add_typer(flower_app)
 app.command(epilog=STUDY_EXAMPLES)(study)
 app.command(epilog=REPORT_EXAMPLES)(report)
-add_probe_commands(app)
+app.command(epilog=LAYERS_EXAMPLES)(layers)
+app.command(epilog=PROBE_EXAMPLES)(probe)
+app.command(epilog=ANALYZE_EXAMPLES)(analyze)
 app.command(epilog=THRESHOLDS_EXAMPLES)(thresholds)
 
 
