@@ -26,3 +26,4 @@ Settings = Annotated[
 ]
 Json = Annotated[bool, typer.Option("--json", help="As JSON on stdout.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")]
+Home = Annotated[Path, typer.Argument(metavar="HOME", help="The server's directory.")]
