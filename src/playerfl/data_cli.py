@@ -73,10 +73,11 @@ def _described(source: Source) -> dict[str, Any]:
 
 
 def _print_table(directory: str, datasets: list[dict[str, Any]]) -> None:
-    from rich.console import Console
     from rich.filesize import decimal
     from rich.markup import escape
     from rich.table import Table
+
+    from playerfl.report.console import wide_console
 
     table = Table(show_lines=True)
     for heading in ("dataset", "present", "size"):
@@ -92,9 +93,7 @@ def _print_table(directory: str, datasets: list[dict[str, Any]]) -> None:
             "" if size is None else decimal(size),
             escape("\n".join([f"licence: {dataset['licence']}", *folder, *ways])),
         )
-    console = Console(highlight=False)
-    # Piped output has no width of its own; narrow columns would break addresses.
-    console = console if console.is_terminal else Console(highlight=False, width=120)
+    console = wide_console()
     console.print(table)
     console.print("The size is that on disk, or of the download where the dataset is not present.")
     console.print(f"Data directory: {escape(directory)}", soft_wrap=True)

@@ -73,8 +73,6 @@ def _deployment(
     norm_bound: float,
     privacy: Any,
 ) -> Deployment:
-    import re
-
     from playerfl.errors import ConfigError
     from playerfl.experiment import Experiment, find_task, read_toml
     from playerfl.flower.deployment import Deployment
@@ -87,9 +85,8 @@ def _deployment(
         sites = [name for name in sorted(task.for_options(options).load_sites(options)) if name != TEMPLATE]
     if min_sites is not None and min_sites < 1:
         raise ConfigError(f"--min-sites must be at least 1, not {min_sites}")
-    task_name = re.sub(r"[^\w.-]+", "-", Path(experiment.task).name).strip("-.") or "task"
     return Deployment(
-        job=job or f"{task_name}-{experiment.algorithm['name']}-seed{experiment.seed}",
+        job=job or f"{experiment.task_file_name}-{experiment.algorithm['name']}-seed{experiment.seed}",
         sites=tuple(sites),
         experiment=experiment.to_toml(),
         min_sites=min_sites or 0,
@@ -186,11 +183,11 @@ def status(
 
 
 def _print_status(nodes: list[dict[str, Any]], jobs: list[dict[str, Any]]) -> None:
-    from rich.console import Console
     from rich.table import Table
 
-    console = Console(highlight=False)
-    console = console if console.is_terminal else Console(highlight=False, width=120)
+    from playerfl.report.console import wide_console
+
+    console = wide_console()
     table = Table("site", "node")
     for node in nodes:
         table.add_row(node["name"], node["status"])

@@ -43,7 +43,8 @@ def layers(
     from playerfl.data.directory import use_data_directory
     from playerfl.errors import LayerError
     from playerfl.layers.meaning import cut_meaning
-    from playerfl.report.evidence import evidence_console, layer_rows, print_layers, print_meaning
+    from playerfl.report.console import wide_console
+    from playerfl.report.evidence import layer_rows, print_layers, print_meaning
 
     with use_data_directory(data_dir):
         model, found, in_flow = _layers_of(target, data, settings or [])
@@ -54,7 +55,7 @@ def layers(
         content = {"layers": layer_rows(found), "in_order_of_flow": in_flow, "warnings": _warnings(found)}
         typer.echo(json.dumps({**content, **({"cut": meaning.to_json()} if meaning else {})}, indent=1))
         return
-    console = evidence_console()
+    console = wide_console()
     print_layers(found, console, title=f"Layers of {type(model).__name__}, input to output", cut=cut)
     if not in_flow:
         typer.echo("note: in the order of definition; with --data the order is that of a forward pass", err=True)

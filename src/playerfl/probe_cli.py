@@ -132,7 +132,8 @@ def _measured(
 ) -> Measured:
     from playerfl.probing import own_model_task, probe_sites
     from playerfl.progress import counted
-    from playerfl.report.evidence import evidence_console, print_layers
+    from playerfl.report.console import wide_console
+    from playerfl.report.evidence import print_layers
     from playerfl.tasks.load import load_object
     from playerfl.tasks.task import Task
 
@@ -154,7 +155,7 @@ def _measured(
 
         def show(model: nn.Module, layers: LayerMap, sites: int) -> Callable[[], None]:
             if shown and not quiet:
-                console = evidence_console(stderr=True)
+                console = wide_console(stderr=True)
                 print_layers(layers, console, title=f"Layers of {type(model).__name__}, input to output")
             return bars.enter_context(counted("sites measured", sites * len(seeds), quiet=quiet, lines=True))
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
-from playerfl.errors import ConfigError, one_of
+from playerfl.errors import ConfigError, RunDirectoryError, one_of
 from playerfl.layers.layer_map import state_entries
 from playerfl.layers.split import Cut
 from playerfl.weights import Weights, digest
@@ -160,6 +160,11 @@ def choose_rounds(rows: Sequence[Row], num_examples: Mapping[str, int], selectio
 def digest_of(weights: Mapping[str, Weights]) -> str:
     """A fingerprint of every site's model together."""
     return digest(_AllEntries(weights))
+
+
+def no_model(reason: str) -> nn.Module:
+    """Stands for `build_model` where a result was read without its models."""
+    raise RunDirectoryError(reason)
 
 
 class _AllEntries(Mapping[str, Tensor]):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -138,9 +137,7 @@ def _named(table: dict[str, Any], name: str) -> dict[str, Any]:
 
 def _next_free(folder: Path, experiments: list[Experiment]) -> Path:
     names = "-".join(experiment.algorithm["name"] for experiment in experiments)
-    # A task may be a path; only its last part, and only letters and the like, belong into the name of a directory.
-    task = re.sub(r"[^\w.-]+", "-", Path(experiments[0].task).name).strip("-.") or "task"
-    stem = f"{task}-{names}-seed{experiments[0].seed}"
+    stem = f"{experiments[0].task_file_name}-{names}-seed{experiments[0].seed}"
     number = 1
     while (folder / f"{stem}-{number}").exists():
         number += 1

@@ -159,12 +159,11 @@ def _told(choice: Choice) -> dict[str, Any]:
 
 
 def _print(summary: Mapping[str, Any]) -> None:
-    from rich.console import Console
     from rich.table import Table
 
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console = Console(highlight=False, width=120)
+    from playerfl.report.console import wide_console
+
+    console = wide_console()
     title = f"Thresholds that give the printed cut at every seed ({summary['mode']}, {summary['init']} init)"
     table = Table(title=title, title_justify="left")
     table.add_column("task", no_wrap=True)

@@ -117,7 +117,7 @@ def monitor_drift(
     for site, client in run.clients.items():
         for round_, profile in client.memory.get("drift", {}).items():
             measured.setdefault(int(round_), {})[site] = profile
-    options = decision_options(algorithm)
+    options = decision_options(vars(algorithm))
     found: dict[int, Recommendation] = {}
     for round_, profiles in sorted(measured.items()):
         own = {site: Profile.from_json(profile) for site, profile in profiles.items()}
