@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from playerfl.analyze_cli import make_folder
+from playerfl.atomic_files import make_folder, write_atomically
 from playerfl.errors import ConfigError, PlayerflError, RunDirectoryError
 from playerfl.named_models import model_of
 
@@ -101,8 +101,6 @@ def scores_of(measured: Measured, target: str, changes: dict[str, Any]) -> dict[
 
 def keep(out: Path, found: Recommendation, scores: dict[str, Any]) -> None:
     """Everything a recommendation consists of, as files."""
-    from playerfl.atomic_files import write_atomically
-
     make_folder(out)
     content = found.to_json()
     files = {

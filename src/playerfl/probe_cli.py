@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from playerfl.analyze_cli import make_folder
+from playerfl.atomic_files import make_folder
 from playerfl.cli_options import DataDir, Json, Quiet, Settings, Sites
 from playerfl.errors import ConfigError, DataError
 from playerfl.kept_probe import keep, kept_at, save_figure, scores_of
