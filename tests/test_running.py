@@ -74,6 +74,14 @@ def test_a_finished_run_that_was_changed_is_refused(tmp_path: Path, change: str)
         playerfl.load_result(tmp_path / "o")
 
 
+def test_weights_that_do_not_fit_the_experiments_model_are_one_sentence(tmp_path: Path) -> None:
+    own = task()
+    playerfl.run(own, "local", rounds=1, settings=SETTINGS, out=tmp_path / "o")
+    other = own_task(lambda: nn.Linear(FEATURES, 3), sites())
+    with pytest.raises(PlayerflError, match="weights of site-0 do not fit the model its experiment describes"):
+        playerfl.load_result(tmp_path / "o", task=other).model("site-0")
+
+
 def stopped(own: Any, out: Path) -> None:
     def stop(progress: Progress) -> None:
         if progress.round == 1:

@@ -107,9 +107,15 @@ class RunResult:
                 f"the model of {client} is not here: it was not kept (keep_weights = true in the study file keeps it), "
                 "or it never left its site, where it is in the site's own directory"
             )
-        model = self.build_model()
-        for name, entry in state_entries(model).items():
-            entry.detach().copy_(self.weights[client][name])
+        model, kept = self.build_model(), self.weights[client]
+        entries = state_entries(model)
+        if {name: entry.shape for name, entry in entries.items()} != {name: own.shape for name, own in kept.items()}:
+            raise RunDirectoryError(
+                f"the weights of {client} do not fit the model its experiment describes: the experiment file was "
+                "changed since the run, or the code of the model; run it again"
+            )
+        for name, entry in entries.items():
+            entry.detach().copy_(kept[name])
         return model.eval()
 
 

@@ -21,7 +21,8 @@ from playerfl.single_run import Progress, Run
 every_algorithm = pytest.mark.parametrize("name", ALGORITHMS)
 models = pytest.mark.parametrize("model", quick_for(("mlp", "batch norm", "convolutional"), "mlp"))
 # Those that keep most between rounds.
-remembering = pytest.mark.parametrize("name", quick_for(ALGORITHMS, "fedlama", "fedbabu", "player_fl"))
+REMEMBERING = ("fedlama", "fedbabu", "player_fl")
+remembering = pytest.mark.parametrize("name", quick_for(ALGORITHMS, *REMEMBERING))
 
 
 def run_over(run: Run, transport: WireTransport) -> playerfl.RunResult:
@@ -88,8 +89,15 @@ class KilledError(Exception):
     pass
 
 
-@remembering
-@models
+@pytest.mark.parametrize(
+    ("name", "model"),
+    [
+        pytest.param(name, model, marks=() if name in REMEMBERING and model == "mlp" else pytest.mark.slow)
+        for name in ALGORITHMS
+        for model in ("mlp", "batch norm", "convolutional")
+        if model == "mlp" or name in (*REMEMBERING, "ditto", "pfedla", "fedlp")
+    ],
+)
 def test_a_run_stopped_after_any_exchange_resumes_to_the_same_files(name: str, model: str, tmp_path: Path) -> None:
     own = task(model)
     settings = {"training.batch_size": 8, "selection": "round_best"}
