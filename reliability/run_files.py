@@ -116,7 +116,8 @@ def mend_fingerprints(folder: Path) -> None:
 def report(folder: Path) -> object:
     """All that `playerfl report` does, but for the page's markup."""
     from playerfl.collecting import collect
-    from playerfl.report.documents import Latex, Markdown, document
+    from playerfl.report.documents import document
+    from playerfl.report.markup import Latex, Markdown
     from playerfl.report.payload import payload
     from playerfl.report.report import build_report
     from playerfl.report.tidy import tidy
@@ -164,19 +165,19 @@ def checkpoint_file(folder: Path) -> None:
 
 
 def read_profiles(folder: Path) -> object:
-    from playerfl.probe_cli import PROFILES, _of_profiles
+    from playerfl.kept_probe import PROFILES, of_profiles
 
-    return _of_profiles(folder / PROFILES, {})[0].to_json()
+    return of_profiles(folder / PROFILES, {})[0].to_json()
 
 
 def profiles(folder: Path) -> None:
-    from playerfl.probe_cli import PROFILES, _keep, _scores
+    from playerfl.kept_probe import PROFILES, keep, scores_of
     from playerfl.probing import probe_sites
 
     own = {"data.rows": 12, "data.sites": 2, "data.accept_small_sites": True}
     found = probe_sites("synthetic", settings=own)
     with contextlib.redirect_stderr(io.StringIO()):
-        _keep(folder, found.recommend(), _scores(found, "synthetic", {}))
+        keep(folder, found.recommend(), scores_of(found, "synthetic", {}))
     for file in folder.iterdir():
         if file.name != PROFILES:
             file.unlink()

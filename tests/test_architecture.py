@@ -32,6 +32,12 @@ MAY_IMPORT = {
         "locking", "tasks", "algorithms", "engine", "learning", "layers", "data", "weights", "errors",
         "atomic_files", "stored_result",
     },
+    "analysis": {
+        *("analysis", "probing", "running", "single_run", "ground", "experiment", "results", "report", "tasks"),
+        *("engine", "algorithms", "federation", "learning", "layers", "data", "weights", "seeding", "errors"),
+        "atomic_files",
+    },
+    "observers": {"observers", "single_run", "report", "layers", "errors"},
     "integrations": {"integrations", "layers", "errors"},
 }  # fmt: skip
 

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from playerfl.experiment import Experiment
     from playerfl.layers.layer_map import LayerMap
     from playerfl.layers.probe import SensitivityProbe
-    from playerfl.layers.recommend import Recommendation, recommend
+    from playerfl.layers.recommend import recommend
+    from playerfl.layers.recommendation import Recommendation
     from playerfl.layers.sensitivity import federation_sensitivity, layer_importance
     from playerfl.layers.split import choose_cut, transition_point
     from playerfl.probing import probe_sites
@@ -35,7 +36,7 @@ _HOMES = {
     "Experiment": "playerfl.experiment",
     "LayerMap": "playerfl.layers.layer_map",
     "PlayerflError": "playerfl.errors",
-    "Recommendation": "playerfl.layers.recommend",
+    "Recommendation": "playerfl.layers.recommendation",
     "RunResult": "playerfl.results",
     "SensitivityProbe": "playerfl.layers.probe",
     "StudyDirectory": "playerfl.studies.directory",

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from playerfl.errors import ConfigError, RunDirectoryError
+from playerfl.atomic_files import make_folder, write_atomically
+from playerfl.cli_options import DataDir, Json, Quiet
+from playerfl.errors import ConfigError
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -60,12 +62,9 @@ def analyze(
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="Any setting of an experiment file, e.g. data.size=small."),
     ] = None,
-    data_dir: Annotated[
-        Path | None,
-        typer.Option("--data-dir", metavar="DIR", help="Data directory; $PLAYERFL_DATA or your cache if not given."),
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="As JSON on stdout.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
+    data_dir: DataDir = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
 ) -> None:
     """Look at layers as the paper does: gradient variance, Hessian, CKA and sensitivity, at three moments of training.
 
@@ -261,18 +260,7 @@ def _stages(quiet: bool) -> Iterator[Callable[[str, int], tuple[Listener | None,
         yield watch
 
 
-def make_folder(out: Path) -> None:
-    """Before the work begins, so that a place that cannot be written to is known at once."""
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as problem:
-        raise RunDirectoryError(
-            f"cannot write {out}: {problem.strerror or problem}; choose another folder"
-        ) from problem
-
-
 def _keep(out: Path, content: Content, figures: Figures) -> None:
-    from playerfl.atomic_files import write_atomically
     from playerfl.report.comparison import without_nan
 
     name, tree = content

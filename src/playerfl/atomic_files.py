@@ -34,6 +34,16 @@ def write_atomically(path: Path, data: bytes | Iterable[bytes | memoryview], the
         raise storage_error(path, problem, then) from problem
 
 
+def make_folder(out: Path) -> None:
+    """Before the work begins, so that a place that cannot be written to is known at once."""
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as problem:
+        raise RunDirectoryError(
+            f"cannot write {out}: {problem.strerror or problem}; choose another folder"
+        ) from problem
+
+
 def settle(folder: Path) -> None:
     """After this, not even a power cut brings back what files in a folder were replaced."""
     try:

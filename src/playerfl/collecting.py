@@ -5,20 +5,20 @@ from __future__ import annotations
 import json
 import tomllib
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from torch import nn
-
 from playerfl.errors import RunDirectoryError
 from playerfl.report.collected import Collected, Gap
-from playerfl.results import SCORE_COLUMNS, RunResult
+from playerfl.results import SCORE_COLUMNS, RunResult, no_model
 from playerfl.run_directory import RunDirectory
 from playerfl.running import COMPARISON
 from playerfl.studies.archive import ARCHIVE, read_archive
 from playerfl.studies.directory import StudyDirectory
 
 STUDY_FILE = "study.toml"
+_NO_MODEL = partial(no_model, "this result was read without its models; use playerfl.load_result for those")
 
 
 def collect(path: Path | str) -> Collected:
@@ -51,7 +51,7 @@ def collect(path: Path | str) -> Collected:
             directory = RunDirectory.open(place)
             table = directory.read_toml("experiment.toml")
             if directory.is_finished:
-                results.append(_readable(directory.result(_no_model, with_weights=False)))
+                results.append(_readable(directory.result(_NO_MODEL, with_weights=False)))
             else:
                 missing.append(_gap(table, _how_far(directory, table)))
         except RunDirectoryError as problem:
@@ -144,7 +144,3 @@ def _how_far(directory: RunDirectory, table: Mapping[str, Any]) -> str:
     rows = directory.read_table("scores.csv", SCORE_COLUMNS) if directory.has("scores.csv") else []
     done = max((int(row[1]) for row in rows), default=0)
     return f"{done} of {table['rounds']} rounds done; continue it with  {directory.continued_with}"
-
-
-def _no_model() -> nn.Module:
-    raise RunDirectoryError("this result was read without its models; use playerfl.load_result for those")

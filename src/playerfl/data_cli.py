@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from playerfl.cli_options import DataDir, Json, Quiet
+
 if TYPE_CHECKING:
     from rich.progress import TaskID
 
@@ -31,10 +33,6 @@ data_app = typer.Typer(
 )
 
 _SECONDS_BETWEEN_LINES = 5.0
-_DataDir = Annotated[
-    Path | None,
-    typer.Option("--data-dir", metavar="DIR", help="Data directory; $PLAYERFL_DATA or your cache if not given."),
-]
 
 
 @data_app.command(
@@ -42,8 +40,8 @@ _DataDir = Annotated[
     epilog="[bold]Examples[/bold]\n\n  playerfl data list\n\n  playerfl data list --data-dir /data --json\n",
 )
 def list_(
-    data_dir: _DataDir = None,
-    as_json: Annotated[bool, typer.Option("--json", help="As JSON on stdout.")] = False,
+    data_dir: DataDir = None,
+    as_json: Json = False,
 ) -> None:
     """List the datasets: whether they are here, their size and licence, where to get them."""
     from playerfl.data.directory import data_directory, use_data_directory
@@ -75,10 +73,11 @@ def _described(source: Source) -> dict[str, Any]:
 
 
 def _print_table(directory: str, datasets: list[dict[str, Any]]) -> None:
-    from rich.console import Console
     from rich.filesize import decimal
     from rich.markup import escape
     from rich.table import Table
+
+    from playerfl.report.console import wide_console
 
     table = Table(show_lines=True)
     for heading in ("dataset", "present", "size"):
@@ -94,9 +93,7 @@ def _print_table(directory: str, datasets: list[dict[str, Any]]) -> None:
             "" if size is None else decimal(size),
             escape("\n".join([f"licence: {dataset['licence']}", *folder, *ways])),
         )
-    console = Console(highlight=False)
-    # Piped output has no width of its own; narrow columns would break addresses.
-    console = console if console.is_terminal else Console(highlight=False, width=120)
+    console = wide_console()
     console.print(table)
     console.print("The size is that on disk, or of the download where the dataset is not present.")
     console.print(f"Data directory: {escape(directory)}", soft_wrap=True)
@@ -114,11 +111,11 @@ def _print_table(directory: str, datasets: list[dict[str, Any]]) -> None:
 )
 def fetch(
     name: Annotated[str, typer.Argument()],
-    data_dir: _DataDir = None,
+    data_dir: DataDir = None,
     hub: Annotated[
         bool, typer.Option("--hub", help="A copy on the Hugging Face hub, as parquet, not checked against a hash.")
     ] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
+    quiet: Quiet = False,
 ) -> None:
     """Download a dataset from its official source into the data directory and check it.
 
@@ -189,7 +186,7 @@ def plot(
     settings: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Data settings, e.g. data.alpha=0.1.")
     ] = None,
-    data_dir: _DataDir = None,
+    data_dir: DataDir = None,
 ) -> None:
     """Draw who has how many examples of which class. TASK is any task that `playerfl run` takes."""
     from playerfl.data.directory import use_data_directory

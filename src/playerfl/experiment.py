@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import tomllib
 from collections.abc import Mapping
 from functools import cache
@@ -126,6 +127,11 @@ class Experiment(BaseModel):
         except (ValueError, RecursionError) as problem:
             raise ConfigError(f"the experiment is not a TOML file: {problem}") from problem
         return validated(cls, table, "experiment")
+
+    @property
+    def task_file_name(self) -> str:
+        """The task in the name of a file: of a path only its last part, and only letters and the like."""
+        return re.sub(r"[^\w.-]+", "-", Path(self.task).name).strip("-.") or "task"
 
     def to_toml(self) -> str:
         """The resolved file: reading it back gives the same experiment, whatever the defaults become."""

@@ -6,12 +6,12 @@ import json
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
-if TYPE_CHECKING:
-    from playerfl.flower.deployment import Deployment
+from playerfl.cli_options import Home
+from playerfl.flower_jobs_cli import INIT_EXAMPLES, RUN_EXAMPLES, STATUS_EXAMPLES, init, run, say, status, status_line
 
 flower_app = typer.Typer(
     name="flower",
@@ -33,7 +33,6 @@ _UNGUARDED = (
     "run code at every site. It listens on loopback only; let others in only through the proxy that "
     "`playerfl flower files` writes, which passes the fleet interface alone."
 )
-_Home = Annotated[Path, typer.Argument(metavar="HOME", help="The server's directory.")]
 
 
 @flower_app.callback()
@@ -44,10 +43,6 @@ def _needs_flower() -> None:
 
     if find_spec("flwr") is None:
         raise ConfigError("Flower is not installed; pip install 'playerfl[flower]'")
-
-
-def _say(line: str) -> None:
-    typer.echo(line, err=True)
 
 
 @flower_app.command(epilog="[bold]Examples[/bold]\n\n  playerfl flower keys north --out /etc/playerfl\n")
@@ -61,12 +56,12 @@ def keys(
     private, public = write_key_pair(name, out)
     typer.echo(private)
     typer.echo(public)
-    _say(f"keep {private} here and to yourself; send {public} to whoever runs the server")
+    say(f"keep {private} here and to yourself; send {public} to whoever runs the server")
 
 
 @flower_app.command(epilog="[bold]Examples[/bold]\n\n  playerfl flower up /var/lib/playerfl --name fl.example.org\n")
 def up(
-    home: _Home,
+    home: Home,
     name: Annotated[
         list[str] | None, typer.Option(help="A name or address sites reach the server by; repeat for several.")
     ] = None,
@@ -80,10 +75,10 @@ def up(
 
     server = ServerHome(home)
     server.prepare(name or (), port)
-    _say(_UNGUARDED)
+    say(_UNGUARDED)
     with ending_on_signals(), Running(server.superlink(port), server.environment()) as link:
         wait_for_port(port, link)
-        _say(f"the server listens on 127.0.0.1:{port}; give sites {server.authority}; jobs are kept in {server.jobs}")
+        say(f"the server listens on 127.0.0.1:{port}; give sites {server.authority}; jobs are kept in {server.jobs}")
         raise typer.Exit(link.process.wait())
 
 
@@ -107,7 +102,7 @@ def files(
 
 @flower_app.command(epilog="[bold]Examples[/bold]\n\n  playerfl flower register /var/lib/playerfl north.pub\n")
 def register(
-    home: _Home,
+    home: Home,
     public_key: Annotated[Path, typer.Argument()],
     name: Annotated[str | None, typer.Option(help="The site's name; the file's if not given.")] = None,
 ) -> None:
@@ -126,7 +121,7 @@ def register(
 
 
 @flower_app.command(epilog="[bold]Examples[/bold]\n\n  playerfl flower unregister /var/lib/playerfl north\n")
-def unregister(home: _Home, name: Annotated[str, typer.Argument()]) -> None:
+def unregister(home: Home, name: Annotated[str, typer.Argument()]) -> None:
     """Shut a site out: its key is no longer accepted."""
     from playerfl.errors import ConfigError, one_of
     from playerfl.flower.following import nodes_of
@@ -139,90 +134,7 @@ def unregister(home: _Home, name: Annotated[str, typer.Argument()]) -> None:
     server.flwr("supernode", "unregister", known[name], CONNECTION)
 
 
-_INIT_EXAMPLES = """
-[bold]Examples[/bold]
-
-  playerfl flower init job --config experiment.toml --site north --site south --site west
-
-  playerfl flower init job --config experiment.toml --min-sites 2 --deadline 7200
-"""
-
-
-@flower_app.command(epilog=_INIT_EXAMPLES)
-def init(
-    folder: Annotated[Path, typer.Argument(metavar="DIR")],
-    config: Annotated[Path, typer.Option(help="Experiment file (TOML).")],
-    site: Annotated[
-        list[str] | None, typer.Option(help="A site that takes part; repeat. The task's own sites if not given.")
-    ] = None,
-    job: Annotated[str | None, typer.Option(help="Names the job; task, algorithm and seed if not given.")] = None,
-    min_sites: Annotated[
-        int | None, typer.Option(help="A round goes on with at least so many; more than half if not given.")
-    ] = None,
-    deadline: Annotated[float, typer.Option(help="Seconds a round waits for sites that have not answered.")] = 3600.0,
-    norm_bound: Annotated[
-        float, typer.Option(help="Refuse uploads that moved so many times as far as the round's median; 0: none.")
-    ] = 20.0,
-    clip: Annotated[float, typer.Option(help="Experimental: largest update of a site; 0 is off.")] = 0.0,
-    noise: Annotated[float, typer.Option(help="Experimental: noise on updates, in units of --clip.")] = 0.0,
-    sensitivity_noise: Annotated[
-        float, typer.Option(help="Experimental: noise on the logarithm of layers' importances.")
-    ] = 0.0,
-    secure_range: Annotated[
-        float, typer.Option(help="Experimental: SecAgg+ for weights from -this to this, e.g. 8; 0 is off.")
-    ] = 0.0,
-) -> None:
-    """Make the folder that a job is submitted from: it names the installed package, and holds settings, no code."""
-    from playerfl.flower.app_folder import write_app_folder
-    from playerfl.flower.coordinator import experiment_of
-    from playerfl.flower.letters import Privacy
-    from playerfl.flower.privacy import epsilon
-
-    privacy = Privacy(clip, noise, sensitivity_noise, secure_range)
-    made = _deployment(config, site or [], job, min_sites, deadline, norm_bound, privacy)
-    rounds = experiment_of(made).rounds
-    typer.echo(write_app_folder(folder, made))
-    _say(f"job {made.job}: {', '.join(made.sites)}; a round needs {made.needed} of them")
-    if noise:
-        _say(
-            f"experimental: what a site uploads in {rounds} rounds is (ε = {epsilon(noise, rounds):.3g}, δ = 1e-5) "
-            "private, its scores and its number of examples are not"
-        )
-
-
-def _deployment(
-    config: Path,
-    sites: list[str],
-    job: str | None,
-    min_sites: int | None,
-    deadline: float,
-    norm_bound: float,
-    privacy: Any,
-) -> Deployment:
-    import re
-
-    from playerfl.errors import ConfigError
-    from playerfl.experiment import Experiment, find_task, read_toml
-    from playerfl.flower.deployment import Deployment
-    from playerfl.flower.site import TEMPLATE
-
-    experiment = Experiment.resolve({"device": "cpu", **read_toml(config)})
-    if not sites:
-        task = find_task(experiment.task)
-        options = experiment.data_options(task)
-        sites = [name for name in sorted(task.for_options(options).load_sites(options)) if name != TEMPLATE]
-    if min_sites is not None and min_sites < 1:
-        raise ConfigError(f"--min-sites must be at least 1, not {min_sites}")
-    task_name = re.sub(r"[^\w.-]+", "-", Path(experiment.task).name).strip("-.") or "task"
-    return Deployment(
-        job=job or f"{task_name}-{experiment.algorithm['name']}-seed{experiment.seed}",
-        sites=tuple(sites),
-        experiment=experiment.to_toml(),
-        min_sites=min_sites or 0,
-        deadline=deadline,
-        norm_bound=norm_bound,
-        privacy=privacy,
-    )
+flower_app.command(epilog=INIT_EXAMPLES)(init)
 
 
 _SITE_EXAMPLES = """
@@ -266,7 +178,7 @@ def site(
                     code = running.process.wait()
                 if code == 0:
                     return
-                _say(
+                say(
                     f"the node ended with exit code {code}; most often its key is not registered yet, or the server "
                     "has not yet noticed that the node of before is gone (up to a minute)"
                 )
@@ -277,100 +189,8 @@ def site(
         lock.release()
 
 
-@flower_app.command(epilog="[bold]Examples[/bold]\n\n  playerfl flower run /var/lib/playerfl job\n")
-def run(
-    home: _Home,
-    app: Annotated[Path, typer.Argument(metavar="DIR")],
-    readmit: Annotated[
-        list[str] | None, typer.Option(help="A site that lost its state and may start again as a new one.")
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="The result as JSON on stdout.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
-) -> None:
-    """Submit the job in DIR and follow it; the same job again goes on where it stands.
-
-    Ends with exit code 1 if the run failed. Ctrl-C stops following, not the job.
-    """
-    from playerfl.flower.app_folder import read_app_folder
-    from playerfl.flower.following import follow, submit
-    from playerfl.flower.launch import ServerHome
-
-    server = ServerHome(home)
-    job = read_app_folder(app).job
-    run_id = submit(server, app, tuple(readmit or ()))
-    try:
-        ended = follow(server, job, run_id, (lambda _: None) if quiet else _show_status)
-    except KeyboardInterrupt:
-        _say(f"the job goes on at the server; playerfl flower status {home} shows how far it is")
-        raise
-    folder = server.jobs / job
-    if as_json:
-        found = {"job": job, "completed": ended.completed, "detail": ended.detail, "folder": str(folder)}
-        typer.echo(json.dumps({**found, "bytes_in": ended.bytes_in, "bytes_out": ended.bytes_out}, indent=1))
-    elif ended.completed:
-        typer.echo(folder)
-    if not ended.completed:
-        _say(f"playerfl: the job failed: {ended.detail}")
-        raise typer.Exit(1)
-
-
-def _show_status(status: dict[str, Any]) -> None:
-    if not status:
-        return
-    done = "" if status["round"] is None else f", round {status['round']} of {status['rounds']}"
-    sites = ", ".join(f"{site} {key or '-'}" for site, key in status["sites"].items())
-    _say(f"{time.strftime('%H:%M:%S')} {status['state']}{done} ({sites})")
-
-
-@flower_app.command(epilog="[bold]Examples[/bold]\n\n  playerfl flower status /var/lib/playerfl --json\n")
-def status(
-    home: _Home,
-    as_json: Annotated[bool, typer.Option("--json", help="As JSON on stdout.")] = False,
-) -> None:
-    """Show who is on-line and how far each job is. Ends with exit code 1 if the server cannot be reached."""
-    from playerfl.flower.coordinator import read_status
-    from playerfl.flower.following import nodes_of
-    from playerfl.flower.launch import FlowerError, ServerHome
-
-    server = ServerHome(home)
-    port = server.port
-    problem = None
-    nodes: list[dict[str, Any]] = []
-    try:
-        nodes = list(nodes_of(server))
-    except FlowerError as found:
-        problem = str(found)
-    jobs = [read_status(folder) for folder in sorted(server.jobs.iterdir()) if folder.is_dir()]
-    if as_json:
-        typer.echo(
-            json.dumps({"port": port, "problem": problem, "sites": nodes, "jobs": [j for j in jobs if j]}, indent=1)
-        )
-    else:
-        _print_status(nodes, [j for j in jobs if j])
-    if problem:
-        _say(f"playerfl: the server on port {port} cannot be reached: {problem}")
-        raise typer.Exit(1)
-
-
-def _print_status(nodes: list[dict[str, Any]], jobs: list[dict[str, Any]]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    console = Console(highlight=False)
-    console = console if console.is_terminal else Console(highlight=False, width=120)
-    table = Table("site", "node")
-    for node in nodes:
-        table.add_row(node["name"], node["status"])
-    console.print(table)
-    table = Table("job", "state", "round", "last answers", "updated")
-    for job in jobs:
-        answers = ", ".join(f"{site} {key or '-'}" for site, key in job["sites"].items())
-        done = "-" if job["round"] is None else str(job["round"])
-        table.add_row(job["job"], job["state"], f"{done}/{job['rounds']}", answers, job["updated"])
-    console.print(table)
-    for job in jobs:
-        if job["detail"]:
-            console.print(f"{job['job']}: {job['detail']}", soft_wrap=True, markup=False)
+flower_app.command(epilog=RUN_EXAMPLES)(run)
+flower_app.command(epilog=STATUS_EXAMPLES)(status)
 
 
 @flower_app.command(
@@ -395,22 +215,20 @@ def demo(
 
     begun = time.monotonic()
 
-    def say(line: str) -> None:
-        _say(f"{time.monotonic() - begun:5.0f} s  {line}")
+    def say_after(line: str) -> None:
+        say(f"{time.monotonic() - begun:5.0f} s  {line}")
 
     def seen(status: dict[str, Any]) -> None:
         if status:
-            done = "" if status["round"] is None else f", round {status['round']} of {status['rounds']}"
-            sites = ", ".join(f"{site} {key or '-'}" for site, key in status["sites"].items())
-            say(f"{status['state']}{done} ({sites})")
+            say_after(status_line(status))
 
     if out is not None and out.exists() and any(out.iterdir()):
         raise ConfigError(f"{out} is not empty; choose another folder for --out")
     with tempfile.TemporaryDirectory(prefix="playerfl-demo-") as temporary:
         try:
-            shown = demonstrate(out or Path(temporary), rounds, say, seen)
+            shown = demonstrate(out or Path(temporary), rounds, say_after, seen)
         except KeyboardInterrupt:
-            say("interrupted; everything is shut down")
+            say_after("interrupted; everything is shut down")
             raise
     if as_json:
         found = {"equal": shown.equal, "models": shown.over_flower, "in_process": shown.in_process}
@@ -423,6 +241,6 @@ def demo(
         verdict = "equals" if shown.equal else "DOES NOT EQUAL"
         typer.echo(f"the result {verdict} the run in one process, bit for bit ({shown.seconds:.0f} s)")
     if out is not None:
-        _say(f"everything is in {out}; the job's results in {shown.folder}")
+        say(f"everything is in {out}; the job's results in {shown.folder}")
     if not shown.equal:
         sys.exit(1)

@@ -19,7 +19,8 @@ from playerfl.ground import Ground, prepare_ground, unreadable
 from playerfl.layers.derive import call_model
 from playerfl.layers.gradients import left_as_it_was
 from playerfl.layers.layer_map import LayerMap
-from playerfl.layers.recommend import Recommendation, recommend
+from playerfl.layers.recommend import recommend
+from playerfl.layers.recommendation import Recommendation
 from playerfl.layers.sensitivity import Profile
 from playerfl.learning.losses import cross_entropy
 from playerfl.results import RunResult
@@ -92,7 +93,7 @@ def probe_sites(
         with limited_threads(experiment.threads):
             ground = prepare_ground(experiment, chosen)
             if model is None:
-                model, layers, options = ground.build_model(), ground.learner.layers, decision_options(algorithm)
+                model, layers, options = ground.build_model(), ground.learner.layers, decision_options(vars(algorithm))
                 _rehearse(model, ground.learner.loss, ground.sites)
                 if before:
                     tick = before(model, layers, len(ground.sites))
@@ -150,12 +151,12 @@ def _experiment(task: Task, seed: int, settings: Mapping[str, Any] | Sequence[st
     return experiment
 
 
-def decision_options(algorithm: PLayerFL) -> dict[str, Any]:
-    """How an algorithm decides, as `recommend` takes it."""
+def decision_options(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """How an algorithm with these settings decides, as `recommend` takes it."""
     names = ("rule", "threshold", "on_no_transition", "client_weight", "normalise", "reduce")
-    options = {name: getattr(algorithm, name) for name in names}
+    options = {name: settings[name] for name in names if name in settings}
     # A fixed cut is no finding; what would have been found is asked of the default rule.
-    return {**options, "rule": "layer_ratio", "threshold": None} if algorithm.rule == "fixed" else options
+    return {**options, "rule": "layer_ratio", "threshold": None} if options.get("rule") == "fixed" else options
 
 
 def changed_decision(options: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
@@ -198,12 +199,7 @@ def measured_in(*results: RunResult) -> Measured:
         runs.append({site: Profile.from_json(profile) for site, profile in found.items()})
     first = results[0]
     model = first.build_model()
-    options = dict(first.experiment["algorithm"])
-    names = ("rule", "threshold", "on_no_transition", "client_weight", "normalise", "reduce")
-    asked = {name: options[name] for name in names if name in options}
-    if asked.get("rule") == "fixed":
-        asked.update(rule="layer_ratio", threshold=None)
-    return Measured(runs, model, layers_of(first, model), asked)
+    return Measured(runs, model, layers_of(first, model), decision_options(first.experiment["algorithm"]))
 
 
 def layers_of(result: RunResult, model: nn.Module) -> LayerMap:

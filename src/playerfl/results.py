@@ -168,6 +168,11 @@ def digest_of(weights: Mapping[str, Weights]) -> str:
     return digest(_AllEntries(weights))
 
 
+def no_model(reason: str) -> nn.Module:
+    """Stands for `build_model` where a result was read without its models."""
+    raise RunDirectoryError(reason)
+
+
 class _AllEntries(Mapping[str, Tensor]):
     """The entries of all sites by site and name, each model asked for when its turn comes."""
 

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from playerfl.cli_options import Quiet
+
 if TYPE_CHECKING:
     from playerfl.studies.campaign import Prepared
     from playerfl.studies.conduct import StudyResult
@@ -53,7 +55,7 @@ def study(
         Path | None, typer.Option(help="Folder for the reported runs as small tables, which `report` reads too.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Results as JSON on stdout.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
+    quiet: Quiet = False,
 ) -> None:
     """Run tasks x algorithms x learning rates x seeds: whatever of it is not there yet.
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from playerfl.cli_options import Quiet
 from playerfl.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ def thresholds(
         Path | None, typer.Option(help="Where dataset files are; $PLAYERFL_DATA or your cache if not given.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="The summary as JSON on stdout.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
+    quiet: Quiet = False,
 ) -> None:
     """Measure one epoch on every task, mode, init and seed of FILE, and ask which threshold gives the printed cuts.
 
@@ -158,12 +159,11 @@ def _told(choice: Choice) -> dict[str, Any]:
 
 
 def _print(summary: Mapping[str, Any]) -> None:
-    from rich.console import Console
     from rich.table import Table
 
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console = Console(highlight=False, width=120)
+    from playerfl.report.console import wide_console
+
+    console = wide_console()
     title = f"Thresholds that give the printed cut at every seed ({summary['mode']}, {summary['init']} init)"
     table = Table(title=title, title_justify="left")
     table.add_column("task", no_wrap=True)

@@ -24,7 +24,7 @@ def largest_shares(parts_of_draws: list[list[np.ndarray]]) -> np.ndarray:  # typ
 
 def test_shares_follow_flowers_law() -> None:
     flwr_datasets = pytest.importorskip("flwr_datasets", reason="compared with flwr-datasets where it is installed")
-    datasets = pytest.importorskip("datasets")
+    datasets = pytest.importorskip("datasets", reason="flwr-datasets cannot deal without the package datasets")
     pool = datasets.Dataset.from_dict({"label": LABELS.tolist(), "row": list(range(len(LABELS)))})
 
     def theirs(seed: int) -> list[np.ndarray]:  # type: ignore[type-arg]

@@ -78,7 +78,9 @@ def test_watching_changes_nothing() -> None:
 
 
 def test_tensorboard_shows_scores_settings_and_the_profile(tmp_path: Path) -> None:
-    event_accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    event_accumulator = pytest.importorskip(
+        "tensorboard.backend.event_processing.event_accumulator", reason="the extra 'tensorboard' is not installed"
+    )
     from playerfl.observers.tensorboard import TensorBoardObserver
 
     result = watched(TensorBoardObserver(tmp_path))
@@ -98,7 +100,7 @@ def test_tensorboard_shows_scores_settings_and_the_profile(tmp_path: Path) -> No
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
 def test_mlflow_shows_scores_settings_and_the_profile(tmp_path: Path) -> None:
-    tracking = pytest.importorskip("mlflow.tracking")
+    tracking = pytest.importorskip("mlflow.tracking", reason="the extra 'mlflow' is not installed")
     from playerfl.observers.mlflow import MLflowObserver
 
     result = watched(MLflowObserver(tmp_path))
@@ -118,7 +120,7 @@ def test_mlflow_shows_scores_settings_and_the_profile(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
 def test_mlflow_takes_any_site_name_and_leaves_out_what_is_no_number(tmp_path: Path) -> None:
-    tracking = pytest.importorskip("mlflow.tracking")
+    tracking = pytest.importorskip("mlflow.tracking", reason="the extra 'mlflow' is not installed")
     from federations import sites
     from playerfl.observers.mlflow import MLflowObserver
 

@@ -15,8 +15,9 @@ from matplotlib.figure import Figure
 
 from made_up_runs import made_up
 from playerfl.report.collected import Collected, Gap
-from playerfl.report.documents import Latex, Markdown, document
+from playerfl.report.documents import document
 from playerfl.report.figures import save
+from playerfl.report.markup import Latex, Markdown
 from playerfl.report.paper_figures import curves_figure, report_figures, sensitivity_figure
 from playerfl.report.report import Report, build_report
 

@@ -16,9 +16,10 @@ from playerfl.errors import ConfigError
 from playerfl.report.collected import Collected, Gap
 from playerfl.report.comparison import compare
 from playerfl.report.cost import never_leaves
-from playerfl.report.documents import Latex, Markdown, document
+from playerfl.report.documents import document
 from playerfl.report.grid import arrange
 from playerfl.report.holes import holes
+from playerfl.report.markup import Latex, Markdown
 from playerfl.report.page import page
 from playerfl.report.paper_figures import report_figures
 from playerfl.report.ranking import complete_part

@@ -72,7 +72,7 @@ def test_mean_ranks_add_up_and_turn_with_the_direction(seed: int, blocks: int, t
 
 @pytest.mark.parametrize(("blocks", "treatments"), [(3, 3), (7, 12), (20, 5)])
 def test_nemenyi_is_scikit_posthocs(blocks: int, treatments: int) -> None:
-    posthocs = pytest.importorskip("scikit_posthocs")
+    posthocs = pytest.importorskip("scikit_posthocs", reason="compared with scikit-posthocs where it is installed")
     scores = table(1, blocks, treatments)
     mean = ranks(scores, lower_is_better=True).mean(axis=0)
     theirs = posthocs.posthoc_nemenyi_friedman(scores).to_numpy()
@@ -112,7 +112,7 @@ def test_wilcoxon_by_pencil() -> None:
 
 @pytest.mark.parametrize("seed", range(2))
 def test_holm_is_scikit_posthocs(seed: int) -> None:
-    posthocs = pytest.importorskip("scikit_posthocs")
+    posthocs = pytest.importorskip("scikit_posthocs", reason="compared with scikit-posthocs where it is installed")
     scores = table(seed, 9, 4, 9)
     theirs = posthocs.posthoc_wilcoxon([list(column) for column in scores.T], p_adjust="holm").to_numpy()
     _, corrected = wilcoxon_holm(scores)

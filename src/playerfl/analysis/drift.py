@@ -15,7 +15,8 @@ from playerfl.federation.client import Client
 from playerfl.federation.messages import Download, Upload
 from playerfl.ground import prepare_ground
 from playerfl.layers.layer_map import LayerName
-from playerfl.layers.recommend import Recommendation, recommend
+from playerfl.layers.recommend import recommend
+from playerfl.layers.recommendation import Recommendation
 from playerfl.layers.sensitivity import Profile
 from playerfl.learning.job import Measure
 from playerfl.probing import decision_options
@@ -116,7 +117,7 @@ def monitor_drift(
     for site, client in run.clients.items():
         for round_, profile in client.memory.get("drift", {}).items():
             measured.setdefault(int(round_), {})[site] = profile
-    options = decision_options(algorithm)
+    options = decision_options(vars(algorithm))
     found: dict[int, Recommendation] = {}
     for round_, profiles in sorted(measured.items()):
         own = {site: Profile.from_json(profile) for site, profile in profiles.items()}

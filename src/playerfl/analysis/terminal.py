@@ -12,12 +12,12 @@ from playerfl.analysis.drift import Drift
 from playerfl.analysis.layer_analysis import QUANTITIES, LayerAnalysis
 from playerfl.analysis.moments import MOMENTS
 from playerfl.analysis.sweep import Sweep, spread
-from playerfl.report.evidence import evidence_console
+from playerfl.report.console import wide_console
 
 
 def print_analysis(analysis: LayerAnalysis) -> None:
     """Each quantity by layer at the three moments, then how it goes with sensitivity."""
-    console = evidence_console()
+    console = wide_console()
     for quantity, title in QUANTITIES.items():
         table = Table(title=f"{title}: mean of sites (smallest to largest)", title_justify="left")
         table.add_column("layer", overflow="fold")
@@ -68,7 +68,7 @@ def _rho(found: Correlation | None) -> str:
 
 def print_sweep(sweep: Sweep) -> None:
     """Every cut's score, then what each way of choosing one loses."""
-    console = evidence_console()
+    console = wide_console()
     what = "macro-F1" if sweep.metric == "f1" else "minus the loss"
     title = f"{sweep.task}: {what} of every cut, {sweep.rounds} rounds, {len(sweep.seeds)} seeds"
     table = Table(title=escape(title), title_justify="left")
@@ -118,6 +118,6 @@ def print_drift(drift: Drift) -> None:
             "" if interval is None else f"{interval[0]:.3g} to {interval[1]:.3g}",
             found.verdict,
         )
-    console = evidence_console()
+    console = wide_console()
     console.print(table)
     console.print(f"{str(drift).capitalize()}.")

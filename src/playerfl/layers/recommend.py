@@ -5,156 +5,23 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import Any, Literal
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from torch import nn
 
 from playerfl.errors import LayerError
-from playerfl.layers.export import export_cut
-from playerfl.layers.layer_map import LayerMap, LayerName, some
+from playerfl.layers.layer_map import LayerMap, LayerName
 from playerfl.layers.meaning import Meaning, cut_meaning
-from playerfl.layers.sensitivity import (
-    DOMINATES,
-    ClientWeight,
-    Importance,
-    Normalise,
-    Profile,
-    Reduce,
-    combine_sites,
-)
-from playerfl.layers.split import (
-    DEFAULT_THRESHOLDS,
-    NEAR,
-    Cut,
-    OnNoTransition,
-    SplitRule,
-    check_rule,
-    choose_cut,
-    transition_point,
-)
+from playerfl.layers.recommendation import NextBest, Recommendation, ThresholdStep, judged, step_at
+from playerfl.layers.sensitivity import ClientWeight, Importance, Normalise, Profile, Reduce, combine_sites
+from playerfl.layers.split import Cut, OnNoTransition, SplitRule, check_rule, choose_cut, transition_point
 
 SiteProfiles = Mapping[str, Profile | Mapping[str, Any]]
 """Every site's scores: profiles, or their JSON."""
-Verdict = Literal["clear", "doubtful", "no clear transition"]
-
-AGREEMENT = 0.95
-"""A cut is doubted if it comes out of a smaller share of resampled batches."""
 RULES: tuple[SplitRule, ...] = ("layer_ratio", "cumulative_ratio", "max_jump")
 NORMALISATIONS: tuple[Normalise, ...] = ("none", "first_layer", "last")
-
-
-@dataclass(frozen=True)
-class ThresholdStep:
-    """All thresholds t with low ≤ t < high give this cut."""
-
-    low: float
-    high: float
-    cut: int
-    transition: bool
-    """False for the last step, where no ratio is above the threshold."""
-
-
-@dataclass(frozen=True)
-class NextBest:
-    """The cut that would be chosen if the deciding number were a little different."""
-
-    cut: int
-    reason: str
-
-
-@dataclass(frozen=True)
-class Recommendation:
-    """A cut, the evidence for it, and what it means."""
-
-    cut: Cut
-    verdict: Verdict
-    doubts: tuple[str, ...]
-    """Why the verdict is not "clear", in sentences."""
-    importance: Mapping[str, Importance]
-    """Every site's layer scores s_l(c)."""
-    without_site: Mapping[str, int]
-    """The cut if one site is left out; empty for a single site."""
-    site_alone: Mapping[str, int]
-    """The cut each site would choose for itself."""
-    bootstrap: Mapping[int, float]
-    """The share of resampled batches that gives each cut; empty where sites measured once."""
-    resamples: int
-    by_seed: tuple[int, ...]
-    """The cut of each seed's scores alone."""
-    thresholds: tuple[ThresholdStep, ...]
-    """Every threshold and its cut; empty for a rule without one."""
-    next_best: NextBest | None
-    rules: Mapping[str, int]
-    normalisations: Mapping[str, int]
-    shares: Mapping[str, float]
-    """What each site that counts supplies of the summed sensitivity, as sites are weighed and normalised here."""
-    dominating: str | None
-    """The site that decides alone, if there is one."""
-    meaning: Meaning | None = None
-
-    @property
-    def interval(self) -> tuple[float, float] | None:
-        """The thresholds [low, high) in which the cut stays where it is."""
-        step = _step_at(self.thresholds, self.cut.threshold)
-        return None if step is None else (step.low, step.high)
-
-    @property
-    def agreement(self) -> float | None:
-        """The share of resampled batches that gives this cut."""
-        return self.bootstrap.get(self.cut.index, 0.0) if self.bootstrap else None
-
-    @property
-    def caveats(self) -> tuple[str, ...]:
-        """What the verdict does not cover: it is about the measurement, given the rule."""
-        others = [f"{rule} after {index}" for rule, index in self.rules.items() if index != self.cut.index]
-        return (f"other rules would cut elsewhere: {', '.join(others)}",) if others else ()
-
-    def to_json(self) -> dict[str, Any]:
-        """Everything, for machines. An endless interval has null for its end."""
-        interval = self.interval
-        return {
-            "cut": self.cut.to_json(),
-            "verdict": self.verdict,
-            "doubts": list(self.doubts),
-            "caveats": list(self.caveats),
-            "sites": {site: dict(scores) for site, scores in self.importance.items()},
-            "without_site": dict(self.without_site),
-            "site_alone": dict(self.site_alone),
-            "bootstrap": {str(cut): share for cut, share in self.bootstrap.items()},
-            "resamples": self.resamples,
-            "agreement": self.agreement,
-            "by_seed": list(self.by_seed),
-            "threshold_interval": interval and [interval[0], _finite(interval[1])],
-            "thresholds": [{**asdict(step), "high": _finite(step.high)} for step in self.thresholds],
-            "next_best": self.next_best and asdict(self.next_best),
-            "rules": dict(self.rules),
-            "normalisations": dict(self.normalisations),
-            "shares": dict(self.shares),
-            "dominating_site": self.dominating,
-            "meaning": self.meaning and self.meaning.to_json(),
-            "export": self.meaning and export_cut(self.meaning),
-        }
-
-    def __str__(self) -> str:
-        total = len(self.cut.layers)
-        lines = [
-            f"federate {self.cut.index} of {total} layers: {some(self.cut.federated, 8) or 'none'}",
-            f"keep private: {some(self.cut.personal, 8) or 'none'}",
-            f"verdict: {self.verdict}; {self.cut.reason}",
-            *(f"doubt: {doubt}" for doubt in self.doubts),
-            *(f"note: {caveat}" for caveat in self.caveats),
-        ]
-        if self.interval:
-            lines.append(f"the cut stays for thresholds from {self.interval[0]:.3g} to {self.interval[1]:.3g}")
-        if self.meaning:
-            lines.append(
-                f"{self.meaning.bytes_per_round:,} bytes a site and round each way instead of "
-                f"{self.meaning.bytes_of_whole_model:,}; {self.meaning.private_share:.0%} of parameters stay private"
-            )
-            lines += [f"note: {warning}" for warning in self.meaning.warnings]
-        return "\n".join(lines)
 
 
 def recommend(
@@ -246,8 +113,7 @@ def recommend(
         dominating=None,
         meaning=_meaning(model, layers, names, cut.index),
     )  # fmt: skip
-    found = replace(found, dominating=_dominating(found))
-    return _judged(found)
+    return judged(found)
 
 
 def _by_seed(profiles: Profile | SiteProfiles | Sequence[SiteProfiles]) -> list[dict[str, Profile]]:
@@ -332,12 +198,6 @@ def _threshold_steps(cut: Cut, on_no_transition: OnNoTransition) -> tuple[Thresh
     return (*steps, ThresholdStep(largest, math.inf, everything, False))
 
 
-def _step_at(steps: Sequence[ThresholdStep], threshold: float | None) -> ThresholdStep | None:
-    if threshold is None or not steps:
-        return None
-    return next((step for step in steps if step.low <= threshold < step.high), steps[-1])
-
-
 def _next_best(cut: Cut, steps: Sequence[ThresholdStep]) -> NextBest | None:
     """The neighbour that needs the least change of the threshold, by factor; for the largest jump, the second."""
     if cut.rule == "max_jump":
@@ -346,7 +206,7 @@ def _next_best(cut: Cut, steps: Sequence[ThresholdStep]) -> NextBest | None:
             return None
         ratio, p = max(others, key=lambda item: (item[0], -item[1]))
         return NextBest(p, f"the second largest jump, {ratio:.3g} times at {cut.layers[p]}")
-    here = _step_at(steps, cut.threshold)
+    here = step_at(steps, cut.threshold)
     if here is None or cut.threshold is None:
         return None
     place = steps.index(here)
@@ -363,67 +223,9 @@ def _next_best(cut: Cut, steps: Sequence[ThresholdStep]) -> NextBest | None:
     return NextBest(index, f"{need} (used: {cut.threshold:g})")
 
 
-def _dominating(found: Recommendation) -> str | None:
-    """The loudest site, if it is louder than all others by far or the cut would be elsewhere without it."""
-    if len(found.shares) < 2:
-        return None
-    loudest = max(found.shares, key=found.shares.__getitem__)
-    if found.shares[loudest] > DOMINATES:
-        return loudest
-    moving = [site for site, index in found.without_site.items() if index != found.cut.index]
-    return max(moving, key=found.shares.__getitem__) if moving else None
-
-
 def _meaning(
     model: nn.Module | None, layers: LayerMap | None, names: tuple[LayerName, ...], cut: int
 ) -> Meaning | None:
     if model is None:
         return None
     return cut_meaning(model, (layers or LayerMap.of(model)).in_order(names), cut)
-
-
-def _judged(found: Recommendation) -> Recommendation:
-    """The verdict, and a sentence for everything that speaks against it."""
-    cut = found.cut
-    doubts = []
-    flat = cut.rule == "max_jump" and max((r for r in cut.ratios if r is not None), default=0.0)
-    if flat and flat <= DEFAULT_THRESHOLDS["layer_ratio"]:
-        doubts.append(f"the largest jump is {flat:.3g} times only")
-    step = _step_at(found.thresholds, cut.threshold)
-    nothing = len(cut.layers) == 1 or bool(doubts) or (step is not None and not step.transition)
-    lost = [site for site in found.importance if site not in found.shares]
-    doubts += [f"{site} is left out: its scores are not finite or all zero" for site in lost]
-    if found.agreement is not None and found.agreement < AGREEMENT:
-        others = {index: share for index, share in found.bootstrap.items() if index != cut.index}
-        often = max(others, key=others.__getitem__)
-        doubts.append(
-            f"only {found.agreement:.0%} of resampled batches give this cut, {others[often]:.0%} give {often} layers"
-        )
-    moved = {site: index for site, index in found.without_site.items() if index != cut.index}
-    doubts += [f"without {site} the cut would be after {index} layers" for site, index in moved.items()]
-    if found.dominating is not None and found.dominating not in moved:
-        share = found.shares[found.dominating]
-        doubts.append(f"{found.dominating} alone supplies {share:.0%} of the summed sensitivity")
-    if any(index != cut.index for index in found.by_seed):
-        doubts.append(f"seeds disagree: they cut after {', '.join(map(str, found.by_seed))} layers")
-    differing = {name: index for name, index in found.normalisations.items() if index != cut.index}
-    doubts += [f"with {_described(name)} the cut would be after {index} layers" for name, index in differing.items()]
-    if step is not None and cut.threshold is not None and not math.isinf(cut.threshold):
-        for end in (step.low, step.high):
-            if abs(end - cut.threshold) <= NEAR * cut.threshold:
-                doubts.append(f"a ratio of {end:.3g} is within 10 % of the threshold {cut.threshold:g}")
-    verdict: Verdict = "no clear transition" if nothing else "doubtful" if doubts else "clear"
-    return replace(found, verdict=verdict, doubts=tuple(doubts))
-
-
-def _described(normalisation: str) -> str:
-    return {
-        "none": "sites' scores as they are",
-        "first_layer": "every site's scores relative to its first layer",
-        "last": "every site's scores relative to their sum",
-        "median of sites": "the median of sites",
-    }[normalisation]
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None

@@ -31,13 +31,7 @@ class Cost:
 
 def costs(grid: Grid) -> list[Cost]:
     """One row for each algorithm on each task."""
-    found = []
-    for task in grid.tasks:
-        for algorithm in grid.algorithms:
-            results = list(grid.results(task, algorithm).values())
-            if results:
-                found.append(_cost(task, algorithm, results))
-    return found
+    return [_cost(task, algorithm, list(results.values())) for task, algorithm, results in grid.cells()]
 
 
 def _cost(task: str, algorithm: str, results: list[RunResult]) -> Cost:

@@ -41,11 +41,8 @@ class Curve:
 def curves(grid: Grid) -> list[Curve]:
     """Every algorithm, metric and split of every task."""
     found = []
-    for task in grid.tasks:
-        for algorithm in grid.algorithms:
-            results = list(grid.results(task, algorithm).values())
-            if results:
-                found += _curves(grid, task, algorithm, results)
+    for task, algorithm, results in grid.cells():
+        found += _curves(grid, task, algorithm, list(results.values()))
     return found
 
 

@@ -11,30 +11,12 @@ from rich.table import Table
 
 from playerfl.layers.layer_map import LayerMap
 from playerfl.layers.meaning import Meaning
-from playerfl.layers.recommend import Recommendation
+from playerfl.layers.recommendation import Recommendation
 from playerfl.layers.sensitivity import federation_sensitivity
+from playerfl.report.console import wide_console
+from playerfl.report.formats import size
 
 _VERDICTS = {"clear": "green", "doubtful": "yellow", "no clear transition": "red"}
-
-
-def evidence_console(*, stderr: bool = False) -> Console:
-    console = Console(highlight=False, stderr=stderr)
-    # Piped output has no width of its own; narrow tables would be cut off.
-    return console if console.is_terminal else Console(highlight=False, stderr=stderr, width=120)
-
-
-def size(count: int) -> str:
-    """Bytes for people.
-
-    >>> size(999), size(93_184)
-    ('999 B', '93.2 kB')
-    """
-    value = float(count)
-    for unit in ("B", "kB", "MB"):
-        if value < 1000:
-            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
-        value /= 1000
-    return f"{value:.1f} GB"
 
 
 def layer_rows(layers: LayerMap) -> list[dict[str, Any]]:
@@ -92,7 +74,7 @@ def _entries(layer: str, entries: list[str]) -> str:
 
 def print_recommendation(found: Recommendation) -> None:
     """The cut layer by layer, the verdict, the evidence, what it means, and every doubt in a sentence."""
-    console = evidence_console()
+    console = wide_console()
     console.print(_scores(found))
     colour = _VERDICTS[found.verdict]
     here, total = found.cut.index, len(found.cut.layers)

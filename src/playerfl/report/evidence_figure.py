@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from playerfl.layers.recommend import Recommendation
+from playerfl.layers.recommendation import Recommendation
 from playerfl.report.figures import COLOURS, draw_profile
 
 _ROOM = 90

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -55,6 +55,13 @@ class Grid:
     def results(self, task: str, algorithm: str) -> dict[int, RunResult]:
         """The runs of one cell by seed."""
         return self._cells.get((task, algorithm), {})
+
+    def cells(self) -> Iterator[tuple[str, str, dict[int, RunResult]]]:
+        """Task, algorithm and runs of every cell that has some."""
+        for task in self.tasks:
+            for algorithm in self.algorithms:
+                if results := self.results(task, algorithm):
+                    yield task, algorithm, results
 
     @cached_property
     def _cells(self) -> dict[tuple[str, str], dict[int, RunResult]]:

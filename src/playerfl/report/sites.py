@@ -63,11 +63,9 @@ class SiteTable:
 
 def site_tables(grid: Grid, choices: Choices) -> list[SiteTable]:
     """A table for every task, algorithm and metric, but for what would be compared with itself alone."""
-    found = []
-    for task in grid.tasks:
-        for algorithm in grid.algorithms:
-            if grid.results(task, algorithm):
-                found += [_table(grid, task, algorithm, metric, choices) for metric in grid.metrics]
+    found = [
+        _table(grid, task, algorithm, metric, choices) for task, algorithm, _ in grid.cells() for metric in grid.metrics
+    ]
     return [table for table in found if table.rows]
 
 

@@ -6,21 +6,15 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from playerfl import paper
 from playerfl.layers.sensitivity import federation_sensitivity
 from playerfl.report.comparison import AlgorithmSummary
+from playerfl.report.console import wide_console
 from playerfl.report.formats import size
 from playerfl.results import RunResult
-
-
-def _console() -> Console:
-    console = Console(highlight=False)
-    # Piped output has no width of its own; narrow tables would be cut off.
-    return console if console.is_terminal else Console(highlight=False, width=120)
 
 
 def print_cut(result: RunResult) -> None:
@@ -46,7 +40,7 @@ def print_cut(result: RunResult) -> None:
             "[green]federated[/green]" if number < cut.index else "[magenta]private[/magenta]",
             end_section=number + 1 == cut.index,
         )
-    console = _console()
+    console = wide_console()
     console.print(table)
     console.print(f"Cut after {cut.index} of {len(cut.layers)} layers: {escape(cut.reason)}.")
     if printed := result.data.get("paper"):
@@ -65,7 +59,7 @@ _REPORTED = {
 
 def print_comparison(summaries: Sequence[AlgorithmSummary], selection: str) -> None:
     """Averages, fairness and cost by algorithm; then gains and losses by site."""
-    console = _console()
+    console = wide_console()
     console.print(_overview(summaries))
     first = _metrics_of(summaries[0])[0]
     if first == "f1":
@@ -134,7 +128,7 @@ def print_identities(rows: Sequence[tuple[str, str, float, float, bool]]) -> Non
         closely = "bit for bit" if tolerance == 0 else f"to {tolerance:g}"
         verdict = "[green]holds[/green]" if holds else f"[red]differs by {difference:.3g}[/red]"
         table.add_row(escape(left), escape(right), closely, verdict)
-    console = _console()
+    console = wide_console()
     console.print(table)
     held = sum(row[-1] for row in rows)
     console.print(f"{held} of {len(rows)} identities hold.")
@@ -150,4 +144,4 @@ def print_catalogue(what: str, entries: Sequence[dict[str, Any]]) -> None:
     for entry in entries:
         options = "\n".join(f"{name} = {json.dumps(value)}" for name, value in entry["options"].items())
         table.add_row(entry["name"], escape(entry["about"]), escape(options))
-    _console().print(table)
+    wide_console().print(table)

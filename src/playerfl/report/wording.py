@@ -168,26 +168,21 @@ def methods(report: Report) -> list[str]:
 
 def run_rows(report: Report) -> list[dict[str, Any]]:
     """One line for each cell: how many runs, which seeds, which settings."""
-    grid = report.grid
     found = []
-    for task in grid.tasks:
-        for algorithm in grid.algorithms:
-            results = grid.results(task, algorithm)
-            if not results:
-                continue
-            experiment = next(iter(results.values())).experiment
-            own = {k: v for k, v in experiment["algorithm"].items() if k != "name" and v is not None}
-            found.append(
-                {
-                    "task": task,
-                    "algorithm": algorithm,
-                    "runs": len(results),
-                    "seeds": ranges(sorted(results)),
-                    "rounds": experiment["rounds"],
-                    "rate": f"{experiment['training']['learning_rate']:g}" if "training" in experiment else "",
-                    "settings": ", ".join(f"{key} = {json.dumps(value)}" for key, value in own.items()),
-                }
-            )
+    for task, algorithm, results in report.grid.cells():
+        experiment = next(iter(results.values())).experiment
+        own = {k: v for k, v in experiment["algorithm"].items() if k != "name" and v is not None}
+        found.append(
+            {
+                "task": task,
+                "algorithm": algorithm,
+                "runs": len(results),
+                "seeds": ranges(sorted(results)),
+                "rounds": experiment["rounds"],
+                "rate": f"{experiment['training']['learning_rate']:g}" if "training" in experiment else "",
+                "settings": ", ".join(f"{key} = {json.dumps(value)}" for key, value in own.items()),
+            }
+        )
     return found
 
 

@@ -67,7 +67,8 @@ def write_report(report: Report, place: Place, title: str) -> None:
         except ImportError as problem:
             raise ConfigError(f"the page needs {problem.name}; pip install 'playerfl[report]'") from problem
     else:
-        from playerfl.report.documents import Latex, Markdown, document
+        from playerfl.report.documents import document
+        from playerfl.report.markup import Latex, Markdown
 
         text = document(report, title, Markdown() if place.form == "md" else Latex())
     _write(place.path, text)

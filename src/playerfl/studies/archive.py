@@ -10,15 +10,14 @@ import json
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
-
-from torch import nn
 
 from playerfl.atomic_files import AGAIN, storage_error, write_atomically
 from playerfl.data.file_limits import Bounded, unpacked_limit
 from playerfl.errors import RunDirectoryError
-from playerfl.results import Row, RunResult
+from playerfl.results import Row, RunResult, no_model
 from playerfl.stored_result import checked
 from playerfl.studies.directory import StudyDirectory, data_name
 
@@ -29,6 +28,7 @@ _RUN = ("line", "seed")
 _SCORES = (*_RUN, "stage", "round", "site")
 _TRAFFIC = (*_RUN, "round", "site", "verbs", "down", "up")
 _TIMES = (*_RUN, "wall_seconds", "runs_side_by_side")
+_NO_MODEL = partial(no_model, "an archive holds no models; run the study with keep_weights = true for those")
 # What tells two numbers of 32 bits apart.
 _DIGITS = 9
 
@@ -142,7 +142,7 @@ def read_archive(path: Path) -> Archive:
                 layers=layers[line, seed],
                 data=about["data"][about["lines"][line]["data"]],
                 weights={},
-                build_model=_no_model,
+                build_model=_NO_MODEL,
                 timing=times[line, seed][0],
                 path=path,
             )
@@ -197,7 +197,3 @@ def _unpacked(path: Path) -> Iterator[str]:
     bounded = io.BufferedReader(Bounded(packed, path.name, unpacked_limit(path.stat().st_size)))
     with io.TextIOWrapper(bounded, encoding="utf-8", newline="") as text:
         yield from text
-
-
-def _no_model() -> nn.Module:
-    raise RunDirectoryError("an archive holds no models; run the study with keep_weights = true for those")

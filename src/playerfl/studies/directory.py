@@ -280,8 +280,7 @@ def _remove(file: Path) -> None:
 def data_name(experiment: Experiment) -> str:
     """A file name for the description of what an experiment stands on: its sites, its model, its trainer."""
     given = experiment.model_dump_json(include={"task", "data", "trainer", "device", "bn_stats", "tie_policy"})
-    task = re.sub(r"[^\w.-]+", "-", Path(experiment.task).name).strip("-.") or "task"
-    return f"{task}-{hashlib.blake2b(given.encode(), digest_size=4).hexdigest()}"
+    return f"{experiment.task_file_name}-{hashlib.blake2b(given.encode(), digest_size=4).hexdigest()}"
 
 
 def _json_bytes(content: Mapping[str, Any]) -> bytes:

@@ -16,6 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from playerfl.report.comparison import compare
+from playerfl.report.console import wide_console
 from playerfl.studies.campaign import LineStatus, Status, Watcher
 from playerfl.studies.conduct import StudyResult
 from playerfl.studies.directory import Stage
@@ -150,9 +151,7 @@ def medians(result: StudyResult) -> list[dict[str, Any]]:
 
 def print_medians(rows: Sequence[dict[str, Any]]) -> None:
     """The results on stdout."""
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console = Console(highlight=False, width=120)
+    console = wide_console()
     tasks = dict.fromkeys(str(row["task"]) for row in rows)
     for task in tasks:
         own = [row for row in rows if row["task"] == task]

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
@@ -19,6 +18,7 @@ from playerfl.engine.scheduler import drive, gather
 from playerfl.ground import Ground, Grounds
 from playerfl.layers.sensitivity import Profile
 from playerfl.learning.job import EvalJob, Job, Scores, Trained, TrainJob
+from playerfl.report.console import wide_console
 from playerfl.running import limited_threads
 from playerfl.single_run import Run
 from playerfl.studies.campaign import Campaign, LineStatus, Prepared
@@ -241,9 +241,7 @@ def _first(examples: Examples, rows: int) -> Examples:
 
 def print_estimate(found: Estimate) -> None:
     """The counts, the time, and how it was found."""
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console = Console(highlight=False, width=120)
+    console = wide_console()
     table = Table(title="Runs: done / failed / missing", title_justify="left")
     for heading in ("task", "algorithm"):
         table.add_column(heading, no_wrap=True)
