@@ -19,6 +19,7 @@ from flower.test_contract import assert_equals_in_process
 from killing import contents
 from playerfl.algorithms import ALGORITHMS
 from playerfl.collecting import collect
+from playerfl.engine import checkpoint
 from playerfl.errors import ConfigError, RunDirectoryError
 from playerfl.flower.codec import decode_letter
 from playerfl.flower.transport import TooFewSitesError
@@ -218,12 +219,21 @@ def test_a_site_that_lost_its_state_says_so_and_does_not_start_afresh(tmp_path: 
     assert "site-1" not in coordinator.transport.fingerprints
 
 
-def test_a_damaged_state_counts_as_lost(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "damage", [None, {"scores": 3}, {"scores": [["round", 1]]}, {"info": []}, {"info": {"importance": [1, 0.5]}}],
+    ids=str,
+)  # fmt: skip
+def test_a_damaged_state_counts_as_lost(tmp_path: Path, damage: dict[str, Any] | None) -> None:
     job = Job(tmp_path, "fedper", rounds=2)
     job.tamper(Accident("site-2", "1:evaluate+fit", 1, stop))
     with pytest.raises(StoppedError):
         job.run()
-    (job.home / "site-1" / "job" / "state.safetensors").write_bytes(b"\x80\x04 not a checkpoint")
+    file = job.home / "site-1" / "job" / "state.safetensors"
+    if damage is None:
+        file.write_bytes(b"\x80\x04 not a checkpoint")
+    else:
+        stored = checkpoint.read(file)
+        file.write_bytes(checkpoint.encode({**stored, "reply": {**stored["reply"], **damage}}))
     job.run()
     assert {row["site"] for row in participation(job) if "lost its state" in row["reason"]} == {"site-1"}
 

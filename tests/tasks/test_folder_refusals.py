@@ -145,6 +145,12 @@ def test_a_target_without_two_values_or_with_too_many(folder: Path) -> None:
     assert "the target 'outcome' has 1,002 different values; at most 1,000 are taken as classes" in sentence_of(folder)
 
 
+@pytest.mark.parametrize(("column", "number"), [("age", "1e39"), ("dose", "9" * 400)])
+def test_numbers_that_no_network_can_take_are_refused_with_their_place(folder: Path, column: str, number: str) -> None:
+    set_cell(folder, column, number)
+    assert sentence_of(folder).startswith(f"south.csv, column '{column}', row 3: ")
+
+
 def test_an_error_reaches_the_command_line_as_one_sentence(folder: Path) -> None:
     set_cell(folder, "age", "old")
     assert "south.csv, column 'age', row 3" in refused(command("run", "hospitals", cwd=folder.parent))

@@ -21,12 +21,18 @@ def _score(parts: list[Any]) -> list[Any]:
     return parts
 
 
+def _alike(values: list[_Scalar]) -> list[_Scalar]:
+    if len({type(value) for value in values}) > 1:
+        raise ValueError("its values are not of one kind")
+    return values
+
+
 class _Reply(BaseModel):
     model_config = _STRICT
 
     num_examples: Annotated[int, Field(ge=0, lt=2**63)]
     weights: dict[str, Tensor]
-    info: dict[str, _Scalar | list[_Scalar]]
+    info: dict[str, _Scalar | Annotated[list[_Scalar], AfterValidator(_alike)]]
     scores: list[Annotated[list[Any], AfterValidator(_score)]]
 
 
