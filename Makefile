@@ -83,14 +83,21 @@ reliability: $(STAMP)
 	$(BIN)/python reliability/large_model.py
 
 # Datasets are looked for in $PLAYERFL_DATA; what is missing is said before anything runs. Interrupted, it goes on where it stopped.
+SMALL := --set data.size=small --set data.rows_per_site=500 --set training.batch_size=16
 STUDIES := heart digits fashion_mnist emnist tweets cifar10 isic2019
 
 estimate: $(STAMP)
-	@for study in $(STUDIES); do echo "== $$study"; $(BIN)/playerfl study experiments/$$study.toml --dry-run | tail -4 || exit 1; done
+	@for study in $(STUDIES); do \
+		echo "== $$study"; told=$$($(BIN)/playerfl study experiments/$$study.toml --dry-run) || exit 1; echo "$$told" | tail -4; \
+	done
 
 reproduce: estimate
 	@for study in $(STUDIES); do $(BIN)/playerfl study experiments/$$study.toml --archive results/$$study || exit 1; done
 	$(BIN)/playerfl thresholds experiments/thresholds.toml --out results/thresholds
+	$(BIN)/playerfl analyze heart --seeds 3 --out results/analysis/heart
+	$(BIN)/playerfl analyze heart --drift 5 --rounds 50 --out results/analysis/heart-drift
+	$(BIN)/playerfl analyze fashion_mnist --rounds 10 $(SMALL) --out results/analysis/fashion_mnist
+	$(BIN)/playerfl analyze fashion_mnist --drift 2 --rounds 10 $(SMALL) --out results/analysis/fashion_mnist-drift
 	$(BIN)/playerfl report results --out results/report.html
 
 reproduce-quick: $(STAMP)
