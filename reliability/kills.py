@@ -47,8 +47,8 @@ SHARES = {"run": 0.4, "study": 0.2, "site": 0.4}
 
 Command = Callable[[Path], list[str]]
 """What starts a work in a folder, or takes up what is there."""
-Trial = tuple[int, bool]
-"""Kills in one piece of work, and whether it ended as if there had been none."""
+Trial = tuple[int, list[str]]
+"""Kills in one piece of work, and the files that differ from those of undisturbed work."""
 
 
 def main() -> None:
@@ -77,10 +77,12 @@ def killed(kind: str, wanted: int, rng: random.Random, folder: Path) -> int:
     """Kills of one kind, as many as are wanted; gives how many of them left something different behind."""
     since = time.monotonic()
     trials = equal = done = 0
-    for kills, same in KINDS[kind](folder, wanted, rng):
+    for kills, differ in KINDS[kind](folder, wanted, rng):
         trials += 1
         done += kills
-        equal += kills * same
+        equal += 0 if differ else kills
+        if differ:
+            print(f"\r{kind}, trial {trials}: {', '.join(differ)}", file=sys.stderr)
         if sys.stderr.isatty():
             print(f"\r{kind}: {done} of {wanted}", end="", file=sys.stderr)
         if done >= wanted:
@@ -88,6 +90,11 @@ def killed(kind: str, wanted: int, rng: random.Random, folder: Path) -> int:
     seconds = time.monotonic() - since
     print(f"\r{kind:<6} {equal:>3} of {done:>3} kills end bit-equal  ({trials} trials, {seconds:.0f} s)", flush=True)
     return done - equal
+
+
+def differing(broken: Path, whole: Path) -> list[str]:
+    found, expected = contents(broken), contents(whole)
+    return sorted(name for name in found.keys() | expected.keys() if found.get(name) != expected.get(name))
 
 
 def runs(folder: Path, wanted: int, rng: random.Random) -> Iterator[Trial]:
@@ -121,7 +128,7 @@ def commands(works: Sequence[Command], folder: Path, wanted: int, rng: random.Ra
         broken = folder / f"broken-{trial}"
         kills = kill_and_resume(partial(works[which], broken), seconds[which], min(rng.randint(1, 3), wanted), rng)
         wanted -= kills
-        yield kills, contents(broken) == contents(whole[which])
+        yield kills, differing(broken, whole[which])
 
 
 def sites(folder: Path, wanted: int, rng: random.Random) -> Iterator[Trial]:
@@ -133,7 +140,7 @@ def sites(folder: Path, wanted: int, rng: random.Random) -> Iterator[Trial]:
         broken = MortalSites(Job(folder / f"broken-{trial}", JOBS[trial % len(JOBS)]), rng, wanted, model.seconds)
         broken.run()
         wanted -= broken.kills
-        yield broken.kills, contents(broken.job.home) == contents(model.job.home)
+        yield broken.kills, differing(broken.job.home, model.job.home)
 
 
 KINDS: dict[str, Callable[[Path, int, random.Random], Iterator[Trial]]] = {
