@@ -2,150 +2,77 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 import shutil
 import subprocess
-import sys
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
-from unittest.mock import patch
 
 import pytest
-import tomli_w
 from faulty_disk import FULL, READ_ONLY, FaultyDisk
-
-from data_files import heart
-from playerfl import cli
-
-SMALL = ("--set", "data.rows=12", "--set", "data.sites=2", "--set", "data.accept_small_sites=true")
-STUDY = {
-    "name": "small",
-    "tasks": ["synthetic"],
-    "algorithms": ["local", "fedavg"],
-    "learning_rates": [0.01, 0.001],
-    "seeds": 1,
-    "tuning_seeds": 1,
-    "checkpoint_seconds": 0.0,
-    "settings": {"rounds": 2, "data": {"rows": 12, "sites": 2, "accept_small_sites": True}},
-}
-THRESHOLDS = {"modes": ["running"], "inits": ["default"], "seeds": 1, "tasks": ["heart"]}
+from writing_commands import COMMANDS, made_before, playerfl, resumed, run
 
 
-def playerfl(*arguments: object) -> tuple[int, str]:
-    """A command in this process: its exit code, and what it says besides its results."""
-    said = io.StringIO()
-    with (
-        contextlib.redirect_stdout(io.StringIO()),
-        contextlib.redirect_stderr(said),
-        patch.object(sys, "argv", ["playerfl", *map(str, arguments)]),
-        pytest.raises(SystemExit) as left,
-    ):
-        cli.main()
-    assert isinstance(left.value.code, int)
-    return left.value.code, said.getvalue()
-
-
-@dataclass(frozen=True)
-class Command:
-    """Something that writes below a folder, and what goes on with it after a failure."""
-
-    start: Callable[[Path, Path], tuple[object, ...]]
-    """The arguments, from the folder that is written and a folder of things made before."""
-    go_on: Callable[[Path, Path], tuple[object, ...]] | None = None
-    varies: tuple[str, ...] = ()
-    """Files that hold the time a run took."""
-
-    def again(self, out: Path, before: Path) -> tuple[object, ...]:
-        return self.go_on(out, before) if self.go_on else self.start(out, before)
-
-
-def run(out: Path, _: Path) -> tuple[object, ...]:
-    return ("run", "synthetic", "-a", "player_fl", "--rounds", 2, "-q", *SMALL, "--out", out / "run")
-
-
-def resumed(start: Callable[[Path, Path], tuple[object, ...]]) -> Callable[[Path, Path], tuple[object, ...]]:
-    """What the sentence says: --resume, where there is something to resume."""
-
-    def go_on(out: Path, before: Path) -> tuple[object, ...]:
-        begun = any((out / "run" / name).exists() for name in ("experiment.toml", "comparison.json"))
-        return ("run", "--resume", out / "run", "-q") if begun else start(out, before)
-
-    return go_on
-
-
-COMMANDS: dict[str, Command] = {
-    "run": Command(run, resumed(run), ("timing.json",)),
-    "archive": Command(
-        lambda out, before: (
-            *("study", before / "study.toml", "--out", before / "study", "--backend", "serial", "-q"),
-            *("--archive", out / "archive"),
-        )
-    ),
-    "report as tables": Command(
-        lambda out, before: ("report", before / "study", "--out", out / "report", "--format", "csv")
-    ),
-    "thresholds": Command(
-        lambda out, before: (
-            *("thresholds", before / "thresholds.toml", "--out", out / "found", "-q"),
-            *("--data-dir", before / "data"),
-        )
-    ),
-}
-
-
-@pytest.fixture(scope="session")
-def before(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A finished study to archive and report, and the files of a study and of thresholds."""
+@pytest.fixture(scope="module")
+def before(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     folder = tmp_path_factory.mktemp("before")
-    (folder / "study.toml").write_text(tomli_w.dumps(STUDY))
-    (folder / "thresholds.toml").write_text(tomli_w.dumps(THRESHOLDS))
-    heart(folder / "data")
-    code, said = playerfl("study", folder / "study.toml", "--out", folder / "study", "--backend", "serial", "-q")
-    assert code == 0, said
-    return folder
+    with made_before(folder):
+        yield folder
 
 
 def files_below(folder: Path, varies: tuple[str, ...]) -> dict[str, bytes]:
+    """By path; nothing is said of the content of files that vary."""
     return {
-        str(file.relative_to(folder)): file.read_bytes()
+        str(file.relative_to(folder)): b"" if file.name in varies else file.read_bytes()
         for file in sorted(folder.rglob("*"))
-        if file.is_file() and file.name not in varies
+        if file.is_file()
     }
+
+
+def begun(name: str, out: Path, before: Path) -> None:
+    out.mkdir()
+    command = COMMANDS[name]
+    if command.begin:
+        code, said = playerfl(*command.begin(out, before))
+        assert code == 0, said
 
 
 def undisturbed(name: str, before: Path, tmp_path: Path) -> tuple[dict[str, bytes], int]:
     """What a command leaves where nothing fails, and how often it writes."""
-    disk = FaultyDisk(tmp_path / "whole")
-    disk.home.mkdir()
+    # Removals count as writes on a read-only disk, so that there are as many at least as on a full one.
+    disk = FaultyDisk(tmp_path / "broken", problem=READ_ONLY)
+    begun(name, disk.home, before)
     with disk.mounted():
         code, said = playerfl(*COMMANDS[name].start(disk.home, before))
     assert code == 0, said
-    return files_below(disk.home, COMMANDS[name].varies), disk.count
+    found = files_below(disk.home, COMMANDS[name].varies)
+    shutil.rmtree(disk.home)
+    return found, disk.count
 
 
-def check(name: str, before: Path, tmp_path: Path, problem: int, wanted: int) -> None:
-    """Lets a command fail at some of its writes, from the first to the last, and go on."""
+def check(name: str, before: Path, tmp_path: Path, problem: int, wanted: int | None = None, *, once: bool) -> None:
+    """Lets a command fail at `wanted` of its writes, from the first to the last, or at each of them, and go on."""
     command = COMMANDS[name]
     whole, writes = undisturbed(name, before, tmp_path)
     assert writes > 3
-    step = max(1, writes // wanted)
+    step = max(1, writes // wanted) if wanted else 1
     for number in range(1, writes + 1, step):
         out = tmp_path / "broken"
-        out.mkdir()
-        disk = FaultyDisk(out, number, problem)
+        begun(name, out, before)
+        disk = FaultyDisk(out, number, problem, once=once)
         with disk.mounted():
             code, said = playerfl(*command.start(out, before))
-        assert disk.failed
+        if not disk.failed:
+            assert problem == FULL, "a full disk lets files go, so there are fewer writes that can fail"
+            shutil.rmtree(out)
+            break
         if code != 0:
             assert code == 2, f"write {number}: {said}"
             assert "Traceback" not in said
             sentence = said.strip().splitlines()[-1]
             assert "cannot write" in sentence
             assert str(out) in sentence, sentence
-        code, said = playerfl(*command.again(out, before))
-        assert code == 0, f"after write {number}: {said}"
+            code, said = playerfl(*command.again(out, before))
+            assert code == 0, f"after write {number}: {said}"
         found = files_below(out, command.varies)
         assert found.keys() == whole.keys(), f"after write {number}"
         assert [file for file in found if found[file] != whole[file]] == [], f"after write {number}"
@@ -153,19 +80,25 @@ def check(name: str, before: Path, tmp_path: Path, problem: int, wanted: int) ->
 
 
 problems = pytest.mark.parametrize("problem", [FULL, READ_ONLY], ids=["full", "read-only"])
+commands = pytest.mark.parametrize("name", COMMANDS)
 
 
 @problems
-def test_some_writes_of_an_archive_fail(problem: int, before: Path, tmp_path: Path) -> None:
-    """The others draw figures again and again, which takes a while."""
-    check("archive", before, tmp_path, problem, wanted=3)
+def test_some_writes_fail(problem: int, before: Path, tmp_path: Path) -> None:
+    check("archive", before, tmp_path, problem, wanted=3, once=False)
 
 
 @pytest.mark.slow
 @problems
-@pytest.mark.parametrize("name", COMMANDS)
-def test_writes_fail_from_the_first_to_the_last(name: str, problem: int, before: Path, tmp_path: Path) -> None:
-    check(name, before, tmp_path, problem, wanted=8)
+@commands
+def test_every_write_fails(name: str, problem: int, before: Path, tmp_path: Path) -> None:
+    check(name, before, tmp_path, problem, once=False)
+
+
+@pytest.mark.slow
+@commands
+def test_every_write_fails_and_those_after_it_do_not(name: str, before: Path, tmp_path: Path) -> None:
+    check(name, before, tmp_path, FULL, once=True)
 
 
 @problems
