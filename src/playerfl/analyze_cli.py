@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from playerfl.errors import ConfigError, RunDirectoryError
+from playerfl.errors import ConfigError
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -263,20 +263,20 @@ def _stages(quiet: bool) -> Iterator[Callable[[str, int], tuple[Listener | None,
 
 def make_folder(out: Path) -> None:
     """Before the work begins, so that a place that cannot be written to is known at once."""
+    from playerfl.atomic_files import AGAIN, storage_error
+
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as problem:
-        raise RunDirectoryError(
-            f"cannot write {out}: {problem.strerror or problem}; choose another folder"
-        ) from problem
+        raise storage_error(out, problem, AGAIN) from problem
 
 
 def _keep(out: Path, content: Content, figures: Figures) -> None:
-    from playerfl.atomic_files import write_atomically
+    from playerfl.atomic_files import AGAIN, write_atomically
     from playerfl.report.comparison import without_nan
 
     name, tree = content
-    write_atomically(out / f"{name}.json", (json.dumps(without_nan(tree), indent=1) + "\n").encode())
+    write_atomically(out / f"{name}.json", (json.dumps(without_nan(tree), indent=1) + "\n").encode(), AGAIN)
     written = [f"{name}.json"]
     try:
         from playerfl.report.figures import save

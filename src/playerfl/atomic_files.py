@@ -8,19 +8,25 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-from playerfl.errors import RunDirectoryError
+from playerfl.errors import StorageError
 
 RESUME = "continue with --resume"
 AGAIN = "give the same command again"
 
 
-def write_atomically(path: Path, data: bytes | Iterable[bytes | memoryview], then: str = RESUME) -> None:
+def write_atomically(
+    path: Path, data: bytes | Iterable[bytes | memoryview], then: str = RESUME, *, secret: bool = False
+) -> None:
     """Replaces a file so that a crash leaves either the old one or the new one, never half of one.
 
-    `then`: what to do once a failed write has been mended.
+    `then`: what to do once a failed write has been mended. `secret`: only its owner can read it, from its first
+    byte on.
     """
     temporary = path.with_name(f".{path.name}.tmp")
     try:
+        if secret:
+            temporary.unlink(missing_ok=True)
+            temporary.touch(mode=0o600, exist_ok=False)
         with temporary.open("wb") as file:
             file.writelines([data] if isinstance(data, bytes) else data)
             file.flush()
@@ -42,11 +48,13 @@ def settle(folder: Path) -> None:
         return
     try:
         os.fsync(handle)
+    except OSError as problem:
+        raise storage_error(folder, problem) from problem
     finally:
         os.close(handle)
 
 
-def storage_error(path: Path, problem: OSError, then: str = RESUME) -> RunDirectoryError:
+def storage_error(path: Path, problem: OSError, then: str = RESUME) -> StorageError:
     """One sentence for a failed write: what, why, and what to do."""
     remedy = {
         errno.ENOSPC: "free some space",
@@ -56,4 +64,4 @@ def storage_error(path: Path, problem: OSError, then: str = RESUME) -> RunDirect
         errno.EPERM: "choose a directory you may write to",
         errno.EROFS: "choose a directory that is not read-only",
     }.get(problem.errno or 0, "mend that")
-    return RunDirectoryError(f"cannot write {path}: {problem.strerror or problem}; {remedy} and {then}")
+    return StorageError(f"cannot write {path}: {problem.strerror or problem}; {remedy} and {then}")

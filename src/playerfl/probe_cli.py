@@ -461,7 +461,7 @@ def _scores(measured: Measured, target: str, changes: dict[str, Any]) -> dict[st
 
 def _keep(out: Path, found: Recommendation, scores: dict[str, Any]) -> None:
     """Everything a recommendation consists of, as files."""
-    from playerfl.atomic_files import write_atomically
+    from playerfl.atomic_files import AGAIN, write_atomically
 
     make_folder(out)
     content = found.to_json()
@@ -475,7 +475,7 @@ def _keep(out: Path, found: Recommendation, scores: dict[str, Any]) -> None:
         for name in ("fl4health_layers_to_transfer", "flower_state_dict_keys"):
             files[f"{name}.json"] = json.dumps(content["export"][name], indent=1) + "\n"
     for name, text in files.items():
-        write_atomically(out / name, text.encode())
+        write_atomically(out / name, text.encode(), AGAIN)
     written = list(files)
     try:
         written.append(_save_figure(found, out / "recommendation.png").name)

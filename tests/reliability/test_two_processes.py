@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from test_disk import files_below
+from sweeping import files_below
 from writing_commands import STUDY, playerfl, run
 
 from flower.jobs import Job

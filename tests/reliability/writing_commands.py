@@ -4,23 +4,30 @@ from __future__ import annotations
 
 import contextlib
 import io
+import os
+import shutil
 import sys
 import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
 import pytest
 import tomli_w
+import typer
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
 from data_files import heart
 from playerfl import cli
 from playerfl.data.sources import SOURCES, RemoteFile
+from playerfl.errors import PlayerflError
+from playerfl.flower.coordinator import Coordinator
+from playerfl.flower.launch import ServerHome
 from settings_files import EXPERIMENT, study_settings
 from web import serving
 
@@ -30,22 +37,48 @@ SMALL = ("--set", "data.rows=12", "--set", "data.sites=2", "--set", "data.accept
 
 Arguments = Callable[[Path, Path], tuple[object, ...]]
 """A command, from the folder that it writes to and the folder of what was made before."""
+Work = Callable[[Path, Path], tuple[int, str]]
+"""Does something there: its exit code, and what it says besides its results."""
+
+
+def nothing(out: Path, before: Path) -> tuple[int, str]:
+    return 0, ""
 
 
 @dataclass(frozen=True)
-class Command:
+class Writes:
     """Something that writes below a folder."""
 
-    start: Arguments
-    go_on: Arguments | None = None
-    """What takes it up after a failure, if it is not the same command."""
-    begin: Arguments | None = None
-    """What stands in the folder already, by a command that never fails."""
+    start: Work
+    go_on: Work
+    """What takes it up after a failure."""
+    begin: Work = nothing
+    """Makes what stands in the folder already."""
     varies: tuple[str, ...] = ()
-    """Files that hold times or drawn keys: they must be there, whatever is in them."""
+    """Files that hold times or keys: they must be there, whatever is in them."""
 
-    def again(self, out: Path, before: Path) -> tuple[object, ...]:
-        return (self.go_on or self.start)(out, before)
+
+def command(
+    start: Arguments, go_on: Arguments | None = None, begin: Arguments | None = None, varies: tuple[str, ...] = ()
+) -> Writes:
+    """What goes on is the same command, where it is not said."""
+    works = [lambda out, before, own=own: playerfl(*own(out, before)) for own in (start, go_on or start)]
+    if begin:
+        works.append(lambda out, before: playerfl(*begin(out, before)))
+    return Writes(*works, varies=varies)
+
+
+def called(work: Callable[[Path], object], varies: tuple[str, ...], begin: Work = nothing) -> Writes:
+    """What a command does that would go on until it is stopped, or needs others to talk to."""
+
+    def told(out: Path, _: Path) -> tuple[int, str]:
+        try:
+            work(out)
+        except PlayerflError as problem:
+            return 2, str(problem)
+        return 0, ""
+
+    return Writes(told, told, begin, varies)
 
 
 def playerfl(*arguments: object) -> tuple[int, str]:
@@ -55,11 +88,18 @@ def playerfl(*arguments: object) -> tuple[int, str]:
         contextlib.redirect_stdout(io.StringIO()),
         contextlib.redirect_stderr(said),
         patch.object(sys, "argv", ["playerfl", *map(str, arguments)]),
+        patch.object(cli, "app", _app()),
         pytest.raises(SystemExit) as left,
     ):
         cli.main()
     assert isinstance(left.value.code, int)
     return left.value.code, said.getvalue()
+
+
+@cache
+def _app() -> Any:
+    """Put together once: of a small command that is most of the time."""
+    return typer.main.get_command(cli.app)
 
 
 def run(out: Path, _: Path) -> tuple[object, ...]:
@@ -89,55 +129,69 @@ def report(*options: object) -> Arguments:
 
 
 def analyze(*options: object) -> Arguments:
-    small = ("--rounds", 1, "--seeds", 1, "-q", *SMALL)
+    small = ("--seeds", 1, "-q", *SMALL)
     return lambda out, before: ("analyze", "synthetic", *options, *small, "--out", out / "analysis")
 
 
-COMMANDS: dict[str, Command] = {
-    "run": Command(run, resumed(run), varies=("timing.json",)),
-    "run over another": Command(
-        lambda out, before: (*run(out, before), "--overwrite"),
+def job(out: Path) -> None:
+    """The coordinator of a job across institutions; its sites keep their state elsewhere."""
+    from flower.jobs import Job
+
+    own = Job(out.with_name("sites"), "fedavg", rounds=1)
+    Coordinator(own.grid, own.deployment, out / "jobs", task=own.task, clock=own.clock, sleep=own.clock.sleep).run()
+
+
+def new_sites(out: Path, _: Path) -> tuple[int, str]:
+    shutil.rmtree(out.with_name("sites"), ignore_errors=True)
+    return 0, ""
+
+
+COMMANDS: dict[str, Writes] = {
+    "run": command(run, resumed(run), varies=("timing.json",)),
+    "run over another": command(
         lambda out, before: (*run(out, before), "--overwrite"),
         begin=run,
         varies=("timing.json",),
     ),
-    "comparison": Command(comparison, resumed(comparison), varies=("timing.json",)),
-    "study": Command(study, varies=("timings.csv",)),
-    "archive": Command(
+    "comparison": command(comparison, resumed(comparison), varies=("timing.json",)),
+    "study": command(study, varies=("timings.csv",)),
+    "archive": command(
         lambda out, before: (
             *("study", before / "study.toml", "--out", before / "study", "--backend", "serial", "-q"),
             *("--archive", out / "archive"),
         )
     ),
-    "report as a page": Command(report("--figures", "png")),
-    "report as tables": Command(report("--format", "csv")),
-    "report in LaTeX": Command(report("--format", "latex")),
-    "probe": Command(
+    "report as a page": command(report("--figures", "png")),
+    "report as tables": command(report("--format", "csv")),
+    "report in LaTeX": command(report("--format", "latex")),
+    "probe": command(
         lambda out, before: (
             *("probe", "synthetic", "-q", *SMALL),
             *("--out", out / "probe", "--figure", out / "picture.png"),
         )
     ),
-    "analyze": Command(analyze("--rows", 4, "--hessian", "repo_hv_nuclear", "--probes", 1)),
-    "analyze --sweep": Command(analyze("--sweep")),
-    "analyze --drift": Command(analyze("--drift", 1)),
-    "thresholds": Command(
+    "analyze": command(analyze("--rounds", 1, "--rows", 4, "--hessian", "hutchinson", "--probes", 2)),
+    "analyze --sweep": command(analyze("--sweep", "--rounds", 1)),
+    "analyze --drift": command(analyze("--drift", 1, "--rounds", 2)),
+    "thresholds": command(
         lambda out, before: (
             *("thresholds", before / "thresholds.toml", "--out", out / "found", "-q"),
             *("--data-dir", before / "data"),
         )
     ),
-    "data plot": Command(lambda out, before: ("data", "plot", "synthetic", *SMALL, "--out", out / "sites.png")),
-    "data fetch": Command(lambda out, before: ("data", "fetch", "cifar10", "-q", "--data-dir", out / "data")),
-    "flower keys": Command(
+    "data plot": command(lambda out, before: ("data", "plot", "synthetic", *SMALL, "--out", out / "sites.png")),
+    "data fetch": command(lambda out, before: ("data", "fetch", "cifar10", "-q", "--data-dir", out / "data")),
+    "flower keys": command(
         lambda out, before: ("flower", "keys", "north", "--out", out / "keys"), varies=("north.key", "north.pub")
     ),
-    "flower files": Command(
+    "flower files": command(
         lambda out, before: ("flower", "files", out / "conf", "--home", before, "--name", "fl.example.org")
     ),
-    "flower init": Command(
-        lambda out, before: ("flower", "init", out / "job", "--config", before / "experiment.toml")
+    "flower init": command(lambda out, before: ("flower", "init", out / "job", "--config", before / "experiment.toml")),
+    "flower up": called(
+        lambda out: ServerHome(out / "server").prepare((), 8000), varies=("server.key", "server.pem", "ca.crt")
     ),
+    "flower run": called(job, ("timing.json", "status.json", "participation.csv"), new_sites),
 }
 
 
@@ -145,7 +199,8 @@ COMMANDS: dict[str, Command] = {
 def made_before(folder: Path) -> Iterator[None]:
     """What commands start from: a finished study, settings, data here and data on the web.
 
-    Figures are not drawn, which would take nearly all of the time: a file holds the figure's words instead.
+    Figures are not drawn and nothing is synced, which would take nearly all of the time: a picture's file holds the
+    figure's words.
     """
     (folder / "study.toml").write_text(tomli_w.dumps(STUDY))
     (folder / "thresholds.toml").write_text(tomli_w.dumps(THRESHOLDS))
@@ -153,6 +208,7 @@ def made_before(folder: Path) -> Iterator[None]:
     heart(folder / "data")
     with pytest.MonkeyPatch.context() as changed, serving() as web:
         changed.setattr(Figure, "savefig", _words)
+        changed.setattr(os, "fsync", lambda _: None)
         changed.setenv("no_proxy", "127.0.0.1")
         packed = io.BytesIO()
         with zipfile.ZipFile(packed, "w") as archive:
@@ -171,4 +227,3 @@ def made_before(folder: Path) -> Iterator[None]:
 
 def _words(figure: Figure, file: Any, **_: object) -> None:
     file.write("\n".join(text.get_text() for text in figure.findobj(Text)).encode())
-

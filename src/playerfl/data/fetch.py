@@ -57,7 +57,10 @@ def _fetch_file(source: Source, file: RemoteFile, progress: Progress | None) -> 
         download(file.url, target, file.sha256, file.size, partial(progress, file.path) if progress else None)
     if file.members:
         unpack(target, source.home, file.members)
-        target.unlink()
+        try:
+            target.unlink()
+        except OSError as problem:
+            raise storage_error(target, problem) from problem
 
 
 @contextmanager

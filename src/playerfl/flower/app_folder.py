@@ -8,7 +8,7 @@ from typing import Any
 
 import tomli_w
 
-from playerfl.atomic_files import storage_error, write_atomically
+from playerfl.atomic_files import AGAIN, storage_error, write_atomically
 from playerfl.errors import ConfigError
 from playerfl.flower.deployment import Deployment
 from playerfl.version import __version__
@@ -46,8 +46,8 @@ def write_app_folder(folder: Path, deployment: Deployment) -> Path:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as problem:
-        raise storage_error(folder, problem) from problem
-    write_atomically(file, tomli_w.dumps(content, multiline_strings=True).encode())
+        raise storage_error(folder, problem, AGAIN) from problem
+    write_atomically(file, tomli_w.dumps(content, multiline_strings=True).encode(), AGAIN)
     return file
 
 
