@@ -164,9 +164,8 @@ class StudyDirectory:
         """Writes what became of a cell."""
         failure = self.path / "failed" / f"{cell.key}.json"
         if outcome.file:
-            # First, because a run that is there is never run again, and its time would stay unknown.
-            self._note_time(cell.key, outcome.seconds, beside)
             write_atomically(self._file(cell.key), outcome.file, AGAIN)
+            self._note_time(cell.key, outcome.seconds, beside)
             _remove(failure)
         else:
             told = {
