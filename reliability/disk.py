@@ -1,6 +1,6 @@
 """Faults of the disk: every write of every command that writes files fails, and the command goes on.
 
-    python reliability/disk.py [--most 8] [--only run,study]
+    python reliability/disk.py [--most 8] [--only run,study] [--problems full]
 
 The disk is full, or read-only, from one write on; or full for one write alone. The command must end with one sentence
 that names the file, or cope; and what goes on with it must leave the files of a command that nobody disturbed, byte for
@@ -27,6 +27,7 @@ def main() -> None:
     asked = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     asked.add_argument("--most", type=int, help="writes that fail, of each command; all if not given")
     asked.add_argument("--only", help=f"commands, by comma: {', '.join(COMMANDS)}")
+    asked.add_argument("--problems", help=f"by comma: {', '.join(PROBLEMS)}")
     options = asked.parse_args()
     torch.set_num_threads(1)
     lost = 0
@@ -35,7 +36,7 @@ def main() -> None:
         before.mkdir()
         with made_before(before):
             for name in options.only.split(",") if options.only else COMMANDS:
-                for problem in PROBLEMS:
+                for problem in options.problems.split(",") if options.problems else PROBLEMS:
                     lost += not _held(name, problem, before, options.most)
     sys.exit(1 if lost else 0)
 
