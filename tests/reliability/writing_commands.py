@@ -23,12 +23,14 @@ from matplotlib.figure import Figure
 
 from data_files import heart
 from playerfl import cli
+from playerfl.analysis import figures as analysis_figures
 from playerfl.analysis import layer_analysis
 from playerfl.data.sources import SOURCES, RemoteFile
 from playerfl.errors import PlayerflError
 from playerfl.flower.coordinator import Coordinator
 from playerfl.flower.launch import ServerHome
-from playerfl.report import paper_figures
+from playerfl.report import evidence_figure, paper_figures
+from playerfl.report import figures as report_figures
 from settings_files import EXPERIMENT, study_settings
 from web import serving
 
@@ -196,12 +198,24 @@ COMMANDS: dict[str, Writes] = {
 }
 
 
+ONCE = {
+    layer_analysis: ("analyze_layers",),
+    analysis_figures: (
+        *("overview_figure", "quantity_figure", "correlation_figure"),
+        *("sweep_figure", "drift_figure"),
+    ),
+    report_figures: ("comparison_figure", "partition_figure"),
+    evidence_figure: ("recommendation_figure",),
+    paper_figures: ("report_figures",),
+}
+
+
 @contextmanager
 def made_before(folder: Path) -> Iterator[None]:
     """What commands start from: a finished study, settings, data here and data on the web.
 
     Nothing is synced and no picture painted, which would take nearly all of the time: a picture's file holds the
-    figure's words. A report's figures and an analysis, always the same, are made once.
+    figure's words, and figures and an analysis, always the same, are made once.
     """
     (folder / "study.toml").write_text(tomli_w.dumps(STUDY))
     (folder / "thresholds.toml").write_text(tomli_w.dumps(THRESHOLDS))
@@ -209,8 +223,9 @@ def made_before(folder: Path) -> Iterator[None]:
     heart(folder / "data")
     with pytest.MonkeyPatch.context() as changed, serving() as web:
         changed.setattr(Figure, "savefig", _words)
-        for module, name in ((paper_figures, "report_figures"), (layer_analysis, "analyze_layers")):
-            changed.setattr(module, name, _once(getattr(module, name)))
+        for module, names in ONCE.items():
+            for name in names:
+                changed.setattr(module, name, _once(getattr(module, name)))
         changed.setattr(os, "fsync", lambda _: None)
         changed.setenv("no_proxy", "127.0.0.1")
         packed = io.BytesIO()
@@ -229,12 +244,14 @@ def made_before(folder: Path) -> Iterator[None]:
 
 
 def _once(work: Callable[..., Any]) -> Callable[..., Any]:
-    found: list[Any] = []
+    """What was found the first time that these words were given."""
+    found: dict[tuple[str, ...], Any] = {}
 
     def first(*given: Any, **named: Any) -> Any:
-        if not found:
-            found.append(work(*given, **named))
-        return found[0]
+        words = tuple(value for value in given if isinstance(value, str))
+        if words not in found:
+            found[words] = work(*given, **named)
+        return found[words]
 
     return first
 
