@@ -77,7 +77,7 @@ def run_experiments(
             if home is not None:
                 write_comparison(home, experiments)
             for experiment, place, ground in zip(experiments, places, unfinished, strict=True):
-                directory = place
+                directory = None if isinstance(place, Path) else place
                 if isinstance(place, Path):
                     directory = _start_directory(place, experiment, overwrite)
                     directories.append(directory)
