@@ -22,7 +22,7 @@ def write_atomically(
     `then`: what to do once a failed write has been mended. `secret`: only its owner can read it, from its first
     byte on.
     """
-    temporary = path.with_name(f".{path.name}.tmp")
+    temporary = half_of(path)
     try:
         if secret:
             temporary.unlink(missing_ok=True)
@@ -38,6 +38,11 @@ def write_atomically(
         with contextlib.suppress(OSError):  # nor can it be removed where nothing can be written
             temporary.unlink(missing_ok=True)
         raise storage_error(path, problem, then) from problem
+
+
+def half_of(path: Path) -> Path:
+    """Where a file is until it is whole; a disk that turns read-only in between leaves it there."""
+    return path.with_name(f".{path.name}.tmp")
 
 
 def settle(folder: Path) -> None:
