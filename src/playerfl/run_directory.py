@@ -248,10 +248,13 @@ class RunDirectory:
         self.write_json("layers.json", layers)
         self.write_json("timing.json", timing)
         self.write_json("finished.json", {"weights_digest": digest_of(weights)})
-        # A finished run does not look at it: where it cannot be removed, it does no harm.
+        self.drop_checkpoint()
+        return self.result(build_model)
+
+    def drop_checkpoint(self) -> None:
+        """A finished run does not look at it: where it cannot be removed, it does no harm."""
         with contextlib.suppress(OSError):
             (self.path / "checkpoint.safetensors").unlink(missing_ok=True)
-        return self.result(build_model)
 
     def result(self, build_model: Callable[[], nn.Module], *, with_weights: bool = True) -> RunResult:
         """The finished run, read and checked; `build_model` makes what its weights fit."""

@@ -126,7 +126,9 @@ def reopen_directory(path: Path, task: Task | None = None) -> tuple[Experiment, 
         now = environment(experiment.device, experiment.threads)
         before = recorded.get("resumed_with", [])
         known = [recorded, *before]
-        if not directory.is_finished and all(any(past.get(k) != v for k, v in now.items()) for past in known):
+        if directory.is_finished:
+            directory.drop_checkpoint()
+        elif all(any(past.get(k) != v for k, v in now.items()) for past in known):
             directory.write_json("environment.json", {**recorded, "resumed_with": [*before, now]})
     return experiment, directory
 

@@ -90,6 +90,7 @@ class Coordinator:
     def run(self) -> None:
         """All rounds that are left."""
         if self.directory.is_finished:
+            self.directory.drop_checkpoint()
             self.directory.write_json(STATUS, {**read_status(self.directory.path), "state": "finished", "detail": ""})
             self._say(f"job {self.deployment.job} is finished already; see {self.directory.path}")
             return
