@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from reader import NotAnInput
-from settings_files import settings
+from settings_files import settings, study_settings
 
 
 def finished_run(folder: Path, algorithm: str = "player_fl") -> None:
@@ -51,22 +51,7 @@ def compared_runs(folder: Path) -> None:
 def small_study(folder: Path) -> None:
     import playerfl
 
-    own = {key: settings()[key] for key in ("data", "training", "rounds", "device")}
-    own["training"].pop("learning_rate")
-    playerfl.study(
-        {
-            "name": "small",
-            "tasks": ["synthetic"],
-            "algorithms": ["local", "fedavg"],
-            "learning_rates": [0.01, 0.001],
-            "seeds": 1,
-            "tuning_seeds": 1,
-            "settings": own,
-        },
-        out=folder,
-        backend="serial",
-        quiet=True,
-    )
+    playerfl.study(study_settings(), out=folder, backend="serial", quiet=True)
 
 
 def archive(folder: Path) -> None:

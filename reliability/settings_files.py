@@ -67,6 +67,21 @@ def settings() -> dict[str, Any]:
     return tomllib.loads(EXPERIMENT)
 
 
+def study_settings() -> dict[str, Any]:
+    """A study of six runs, each of them a moment's work."""
+    own = {key: settings()[key] for key in ("data", "training", "rounds", "device")}
+    own["training"].pop("learning_rate")
+    return {
+        "name": "small",
+        "tasks": ["synthetic"],
+        "algorithms": ["local", "fedavg"],
+        "learning_rates": [0.01, 0.001],
+        "seeds": 1,
+        "tuning_seeds": 1,
+        "settings": own,
+    }
+
+
 def read_experiment(folder: Path) -> object:
     from playerfl.experiment import Experiment
 

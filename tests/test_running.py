@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from faulty_disk import FaultyDisk
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -99,6 +100,32 @@ def test_a_run_goes_on_only_with_the_data_and_the_model_it_began_with(tmp_path: 
     with pytest.raises(PlayerflError, match="was started with other model"):
         playerfl.resume(tmp_path / "o", task=task("batch norm"))
     assert playerfl.resume(tmp_path / "o", task=task()).clients == ["site-0", "site-1", "site-2"]
+
+
+def test_whoever_fails_to_take_a_run_up_leaves_it_to_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stopped(task(), tmp_path / "o")
+    with monkeypatch.context() as other:
+        other.setattr("playerfl.running.environment", lambda *_: {"python": "another"})
+        with FaultyDisk(tmp_path, 1).mounted(), pytest.raises(PlayerflError, match=r"cannot write .*environment\.json"):
+            playerfl.resume(tmp_path / "o", task=task())
+    with pytest.raises(PlayerflError, match="site-0"):
+        playerfl.resume(tmp_path / "o", task=task(sites={"site-0": (torch.zeros(0, FEATURES), torch.zeros(0))}))
+    assert playerfl.resume(tmp_path / "o", task=task()).clients == ["site-0", "site-1", "site-2"]
+
+
+def test_of_a_comparison_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from writing_commands import SMALL
+    from writing_commands import playerfl as here
+
+    assert here("run", "synthetic", "-a", "local", "-a", "fedavg", "--rounds", 1, *SMALL, "--out", tmp_path)[0] == 0
+    for name in ("local", "fedavg"):
+        (tmp_path / name / "finished.json").unlink()
+    with monkeypatch.context() as other:
+        other.setattr("playerfl.running.environment", lambda *_: {"python": "another"})
+        with FaultyDisk(tmp_path / "fedavg", 1).mounted():
+            code, said = here("run", "--resume", tmp_path)
+    assert code == 2 and "cannot write" in said
+    assert here("run", "--resume", tmp_path, "-q")[0] == 0
 
 
 def test_a_comparison_killed_between_two_directories_is_completed(tmp_path: Path) -> None:

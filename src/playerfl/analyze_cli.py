@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from playerfl.atomic_files import make_folder, write_atomically
+from playerfl.atomic_files import AGAIN, make_folder, write_atomically
 from playerfl.cli_options import DataDir, Json, Quiet
 from playerfl.errors import ConfigError
 
@@ -264,7 +264,7 @@ def _keep(out: Path, content: Content, figures: Figures) -> None:
     from playerfl.report.comparison import without_nan
 
     name, tree = content
-    write_atomically(out / f"{name}.json", (json.dumps(without_nan(tree), indent=1) + "\n").encode())
+    write_atomically(out / f"{name}.json", (json.dumps(without_nan(tree), indent=1) + "\n").encode(), AGAIN)
     written = [f"{name}.json"]
     try:
         from playerfl.report.figures import save

@@ -8,19 +8,25 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-from playerfl.errors import RunDirectoryError
+from playerfl.errors import StorageError
 
 RESUME = "continue with --resume"
 AGAIN = "give the same command again"
 
 
-def write_atomically(path: Path, data: bytes | Iterable[bytes | memoryview], then: str = RESUME) -> None:
+def write_atomically(
+    path: Path, data: bytes | Iterable[bytes | memoryview], then: str = RESUME, *, secret: bool = False
+) -> None:
     """Replaces a file so that a crash leaves either the old one or the new one, never half of one.
 
-    `then`: what to do once a failed write has been mended.
+    `then`: what to do once a failed write has been mended. `secret`: only its owner can read it, from its first
+    byte on.
     """
-    temporary = path.with_name(f".{path.name}.tmp")
+    temporary = half_of(path)
     try:
+        if secret:
+            temporary.unlink(missing_ok=True)
+            temporary.touch(mode=0o600, exist_ok=False)
         with temporary.open("wb") as file:
             file.writelines([data] if isinstance(data, bytes) else data)
             file.flush()
@@ -34,14 +40,17 @@ def write_atomically(path: Path, data: bytes | Iterable[bytes | memoryview], the
         raise storage_error(path, problem, then) from problem
 
 
+def half_of(path: Path) -> Path:
+    """Where a file is until it is whole; a disk that turns read-only in between leaves it there."""
+    return path.with_name(f".{path.name}.tmp")
+
+
 def make_folder(out: Path) -> None:
     """Before the work begins, so that a place that cannot be written to is known at once."""
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as problem:
-        raise RunDirectoryError(
-            f"cannot write {out}: {problem.strerror or problem}; choose another folder"
-        ) from problem
+        raise storage_error(out, problem, AGAIN) from problem
 
 
 def settle(folder: Path) -> None:
@@ -52,11 +61,13 @@ def settle(folder: Path) -> None:
         return
     try:
         os.fsync(handle)
+    except OSError as problem:
+        raise storage_error(folder, problem) from problem
     finally:
         os.close(handle)
 
 
-def storage_error(path: Path, problem: OSError, then: str = RESUME) -> RunDirectoryError:
+def storage_error(path: Path, problem: OSError, then: str = RESUME) -> StorageError:
     """One sentence for a failed write: what, why, and what to do."""
     remedy = {
         errno.ENOSPC: "free some space",
@@ -66,4 +77,4 @@ def storage_error(path: Path, problem: OSError, then: str = RESUME) -> RunDirect
         errno.EPERM: "choose a directory you may write to",
         errno.EROFS: "choose a directory that is not read-only",
     }.get(problem.errno or 0, "mend that")
-    return RunDirectoryError(f"cannot write {path}: {problem.strerror or problem}; {remedy} and {then}")
+    return StorageError(f"cannot write {path}: {problem.strerror or problem}; {remedy} and {then}")

@@ -35,6 +35,10 @@ class RunDirectoryError(PlayerflError):
     """A run directory cannot be read, written or trusted."""
 
 
+class StorageError(RunDirectoryError):
+    """Something cannot be written: there is no space, or no right to."""
+
+
 def one_of(value: object, allowed: Iterable[str], what: str) -> str:
     """Says that `value` is unknown, what is allowed and what was probably meant.
 

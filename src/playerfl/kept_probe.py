@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from playerfl.atomic_files import make_folder, write_atomically
+from playerfl.atomic_files import AGAIN, make_folder, write_atomically
 from playerfl.errors import ConfigError, PlayerflError, RunDirectoryError
 from playerfl.named_models import model_of
 
@@ -113,7 +113,7 @@ def keep(out: Path, found: Recommendation, scores: dict[str, Any]) -> None:
         for name in ("fl4health_layers_to_transfer", "flower_state_dict_keys"):
             files[f"{name}.json"] = json.dumps(content["export"][name], indent=1) + "\n"
     for name, text in files.items():
-        write_atomically(out / name, text.encode())
+        write_atomically(out / name, text.encode(), AGAIN)
     written = list(files)
     try:
         written.append(save_figure(found, out / "recommendation.png").name)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -159,8 +160,14 @@ def _reopened(path: Path) -> tuple[list[Experiment], list[RunDirectory | Path]]:
         experiment, directory = reopen_directory(path)
         return [experiment], [directory]
     places: list[RunDirectory | Path] = []
-    for place in _places(compared, path):
-        places.append(reopen_directory(place)[1] if (place / "experiment.toml").exists() else place)
+    with ExitStack() as failing:
+        for place in _places(compared, path):
+            if not (place / "experiment.toml").exists():
+                places.append(place)
+                continue
+            directory = reopen_directory(place)[1]
+            failing.enter_context(directory.unlocked_on_failure())
+            places.append(directory)
     return compared, places
 
 

@@ -10,6 +10,7 @@ import os
 import shutil
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote
@@ -60,11 +61,12 @@ class RunDirectory:
     ) -> RunDirectory:
         present = cls.check_free(path, overwrite=overwrite)
         directory = cls(path)
-        with directory._lock.released_on_failure():
+        with directory.unlocked_on_failure():
             try:
                 path.mkdir(parents=True, exist_ok=True)
                 directory.lock()
-                for name in sorted(present & _FILES):
+                # First the file that makes it a run: half of one is none.
+                for name in sorted(present & _FILES, key=lambda name: (name != "experiment.toml", name)):
                     target = path / name
                     shutil.rmtree(target) if target.is_dir() else target.unlink()
             except OSError as problem:
@@ -109,6 +111,10 @@ class RunDirectory:
     def lock(self) -> None:
         """Keeps a second process out until this one ends."""
         self._lock.take()
+
+    def unlocked_on_failure(self) -> AbstractContextManager[None]:
+        """For the time between locking it and handing it on."""
+        return self._lock.released_on_failure()
 
     def unlock(self) -> None:
         self._lock.release()
@@ -242,10 +248,13 @@ class RunDirectory:
         self.write_json("layers.json", layers)
         self.write_json("timing.json", timing)
         self.write_json("finished.json", {"weights_digest": digest_of(weights)})
-        # A finished run does not look at it: where it cannot be removed, it does no harm.
+        self.drop_checkpoint()
+        return self.result(build_model)
+
+    def drop_checkpoint(self) -> None:
+        """A finished run does not look at it: where it cannot be removed, it does no harm."""
         with contextlib.suppress(OSError):
             (self.path / "checkpoint.safetensors").unlink(missing_ok=True)
-        return self.result(build_model)
 
     def result(self, build_model: Callable[[], nn.Module], *, with_weights: bool = True) -> RunResult:
         """The finished run, read and checked; `build_model` makes what its weights fit."""

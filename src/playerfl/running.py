@@ -59,13 +59,13 @@ def run_experiments(
     None for a run that leaves no files. With `home`, what belongs to the comparison is noted there first.
     `transport_for` brings a run's requests elsewhere than to sites in this process.
     """
-    for place in places:
-        if isinstance(place, Path):
-            RunDirectory.check_free(place, overwrite=overwrite)
-    grounds = Grounds(task)
-    directories: list[RunDirectory] = []
+    directories = [place for place in places if isinstance(place, RunDirectory)]
     works = []
     try:
+        for place in places:
+            if isinstance(place, Path):
+                RunDirectory.check_free(place, overwrite=overwrite)
+        grounds = Grounds(task)
         with limited_threads(max(experiment.threads for experiment in experiments)):
             unfinished = [
                 None if isinstance(place, RunDirectory) and place.is_finished else grounds.of(experiment)
@@ -77,8 +77,10 @@ def run_experiments(
             if home is not None:
                 write_comparison(home, experiments)
             for experiment, place, ground in zip(experiments, places, unfinished, strict=True):
-                directory = _start_directory(place, experiment, overwrite) if isinstance(place, Path) else place
-                directories += [directory] if directory else []
+                directory = None if isinstance(place, Path) else place
+                if isinstance(place, Path):
+                    directory = _start_directory(place, experiment, overwrite)
+                    directories.append(directory)
                 if ground:
                     started = Run(experiment, ground, directory, listener, beside=len(places))
                     works.append(started.rounds(transport_for(started) if transport_for else None))
@@ -119,11 +121,15 @@ def reopen_directory(path: Path, task: Task | None = None) -> tuple[Experiment, 
         raise RunDirectoryError(f"{path} is a job across institutions; continue it with  {directory.continued_with}")
     experiment = Experiment.resolve(read_toml(path / "experiment.toml"), task)
     directory.lock()
-    recorded = directory.read_json("environment.json")
-    now = environment(experiment.device, experiment.threads)
-    known = [recorded, *recorded.get("resumed_with", [])]
-    if not directory.is_finished and all(any(past.get(k) != v for k, v in now.items()) for past in known):
-        directory.write_json("environment.json", {**recorded, "resumed_with": [*recorded.get("resumed_with", []), now]})
+    with directory.unlocked_on_failure():
+        recorded = directory.read_json("environment.json")
+        now = environment(experiment.device, experiment.threads)
+        before = recorded.get("resumed_with", [])
+        known = [recorded, *before]
+        if directory.is_finished:
+            directory.drop_checkpoint()
+        elif all(any(past.get(k) != v for k, v in now.items()) for past in known):
+            directory.write_json("environment.json", {**recorded, "resumed_with": [*before, now]})
     return experiment, directory
 
 

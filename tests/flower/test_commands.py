@@ -44,6 +44,30 @@ def test_keys_are_a_pair_that_flower_reads_and_only_the_owner_can(tmp_path: Path
     assert isinstance(again.exception, ConfigError) and "exists already" in str(again.exception)
 
 
+def test_a_private_key_alone_is_kept_and_gets_its_public_one(tmp_path: Path) -> None:
+    _, public = write_key_pair("north", tmp_path)
+    shown, secret = public.read_bytes(), (tmp_path / "north.key").read_bytes()
+    public.unlink()
+    write_key_pair("north", tmp_path)
+    assert (public.read_bytes(), (tmp_path / "north.key").read_bytes()) == (shown, secret)
+    public.unlink()
+    (tmp_path / "north.key").write_text("half a k")
+    with pytest.raises(ConfigError, match="exists already and cannot be read"):
+        write_key_pair("north", tmp_path)
+
+
+def test_certificates_that_were_half_made_are_made_and_those_of_others_are_not_replaced(tmp_path: Path) -> None:
+    home = launch.ServerHome(tmp_path)
+    home.prepare((), 8000)
+    secret = (tmp_path / "server.key").read_bytes()
+    (tmp_path / "server.pem").unlink()
+    home.prepare((), 8000)
+    assert (tmp_path / "server.key").read_bytes() == secret
+    home.authority.unlink()
+    with pytest.raises(ConfigError, match=r"there is no .*ca\.crt"):
+        home.prepare((), 8000)
+
+
 @pytest.mark.parametrize("name", ["", "../north", 'no"rth', "a,b", "x" * 64, "a\nb"])
 def test_a_name_that_could_break_out_is_refused(name: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="cannot name a site"):

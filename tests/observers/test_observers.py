@@ -11,7 +11,7 @@ import pytest
 
 import playerfl
 from federations import federate, task
-from playerfl.errors import ConfigError
+from playerfl.errors import ConfigError, PlayerflError
 from playerfl.observers import together
 from playerfl.observers.readings import hyper_parameters, profile_figure, scalars
 from playerfl.results import RunResult
@@ -95,6 +95,15 @@ def test_tensorboard_shows_scores_settings_and_the_profile(tmp_path: Path) -> No
     assert seen.Images("layer profile")
     (settings,) = seen.Tensors("settings/text_summary")
     assert b"training.learning_rate | 0.01" in settings.tensor_proto.string_val[0]
+
+
+def test_a_place_that_tensorboard_cannot_write_to_is_named(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard")
+    from playerfl.observers.tensorboard import TensorBoardObserver
+
+    (tmp_path / "file").touch()
+    with pytest.raises(PlayerflError, match=r"cannot write .*file/logs: Not a directory"):
+        watched(TensorBoardObserver(tmp_path / "file" / "logs"))
 
 
 @pytest.mark.slow

@@ -1,4 +1,7 @@
-"""A disk that fills up or turns read-only: every write below a folder is counted, and fails from one of them on."""
+"""A disk that fills up or turns read-only: every write below a folder is counted, and fails from one of them on.
+
+Or one of them fails and the others do not, as where a large file has no room and small ones have.
+"""
 
 from __future__ import annotations
 
@@ -18,12 +21,13 @@ _real_open = io.open
 
 
 class FaultyDisk:
-    """Counts what is written below `home`; from the `fails_at`th time on, nothing can be written any more."""
+    """Counts what is written below `home`; the `fails_at`th time fails, and unless `once` all that follow."""
 
-    def __init__(self, home: Path, fails_at: int | None = None, problem: int = FULL) -> None:
+    def __init__(self, home: Path, fails_at: int | None = None, problem: int = FULL, *, once: bool = False) -> None:
         self.home = home.resolve()
         self.fails_at = fails_at
         self.problem = problem
+        self.once = once
         self.count = 0
 
     @property
@@ -35,7 +39,7 @@ class FaultyDisk:
 
     def step(self, path: object) -> None:
         self.count += 1
-        if self.failed:
+        if self.count == self.fails_at or (self.failed and not self.once):
             raise OSError(self.problem, os.strerror(self.problem), str(path))
 
     @contextmanager
@@ -47,9 +51,10 @@ class FaultyDisk:
                 patch.setattr(os, name, self._watched(getattr(os, name)))
             if self.problem == READ_ONLY:
                 # A full disk lets files go; a read-only one does not.
-                for name in ("unlink", "remove", "rmdir"):
+                for name in ("unlink", "remove", "rmdir", "chmod"):
                     patch.setattr(os, name, self._watched(getattr(os, name)))
             patch.setattr(os, "fsync", self._fsync)
+            patch.setattr(os, "open", self._os_open)
             yield self
 
     def _watched(self, real: Callable[..., Any]) -> Callable[..., Any]:
@@ -61,11 +66,16 @@ class FaultyDisk:
 
         return call
 
-    def _fsync(self, handle: Any, real: Callable[[Any], None] = os.fsync) -> None:
+    def _fsync(self, handle: Any) -> None:
+        # Nothing is synced: no power is cut here, and it would take most of the time.
         number = handle if isinstance(handle, int) else handle.fileno()
         if self.holds(Path(f"/proc/self/fd/{number}").readlink()):
             self.step("fsync")
-        real(handle)
+
+    def _os_open(self, path: Any, flags: int, *options: Any, real: Callable[..., int] = os.open, **named: Any) -> int:
+        if flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT) and self.holds(path):
+            self.step(path)
+        return real(path, flags, *options, **named)
 
     def _open(self, file: Any, mode: str = "r", buffering: int = -1, *options: Any, **named: Any) -> Any:
         if not set(mode) & set("wax+") or not self.holds(file):

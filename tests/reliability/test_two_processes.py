@@ -9,7 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from test_disk import STUDY, files_below, playerfl, run
+from sweeping import files_below
+from writing_commands import STUDY, playerfl, run
 
 from flower.jobs import Job
 from playerfl.errors import RunDirectoryError

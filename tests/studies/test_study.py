@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 
 import playerfl
 from playerfl.algorithms import ALGORITHMS, FedAvg
+from playerfl.atomic_files import storage_error
 from playerfl.errors import PlayerflError
 from playerfl.locking import DirectoryLock
 from playerfl.studies.campaign import prepare
@@ -176,6 +178,40 @@ def test_an_algorithm_that_only_this_process_knows_needs_the_serial_backend(
     with pytest.raises(PlayerflError, match=r"call it FILE.py:NAME, or take the backend serial"):
         run(tmp_path / "o", **changes, backend="processes")
     assert len(run(tmp_path / "o", **changes).results) == 1
+
+
+def test_a_checkpoint_that_cannot_be_written_is_no_failure_of_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A large file has no room, small ones have: the study stops, and the same command runs what is missing."""
+
+    def full(path: Path, _: bytes, then: str) -> None:
+        raise storage_error(path, OSError(errno.ENOSPC, "No space left on device"), then)
+
+    small = {"algorithms": ["local"], "learning_rates": [0.01], "checkpoint_seconds": 0.0}
+    with monkeypatch.context() as patch:
+        patch.setattr("playerfl.studies.cell.write_atomically", full)
+        with pytest.raises(PlayerflError, match=r"cannot write .*unfinished.*give the same command again"):
+            run(tmp_path, **small)
+    assert list((tmp_path / "failed").iterdir()) == []
+    found = run(tmp_path, **small)
+    assert (len(found.results), found.failures) == (3, [])
+
+
+def test_what_a_process_that_ended_in_the_middle_left_is_removed(tmp_path: Path) -> None:
+    small = {"algorithms": ["local"], "learning_rates": [0.01]}
+    run(tmp_path, **small)
+    key = min(cells(tmp_path)).removesuffix(".safetensors")
+    left = [tmp_path / "unfinished" / f"{key}.safetensors", tmp_path / "failed" / f"{key}.json"]
+    other = tmp_path / "unfinished" / "another.safetensors"
+    for file in (*left, other):
+        file.write_bytes(b"{}")
+    timings = (tmp_path / "timings.csv").read_text()
+    (tmp_path / "timings.csv").write_text(timings + f"{key},12")
+    run(tmp_path, **small)
+    assert not any(file.exists() for file in left)
+    assert other.exists(), "a run of other settings is taken up when they come back"
+    assert (tmp_path / "timings.csv").read_text() == timings
 
 
 def test_a_second_process_is_refused(tmp_path: Path) -> None:

@@ -46,6 +46,9 @@ def _other_ways(source: Source, *, hub: bool = False) -> str:
 def _fetch_file(source: Source, file: RemoteFile, progress: Progress | None) -> None:
     target = source.home / file.path
     if file.members and all(path.is_file() for path in file.results(source.home)):
+        # It is still there where it could not be removed after it had been unpacked.
+        if target.is_file() and sha256_of(target) == file.sha256:
+            _remove(target)
         return
     if target.is_file():
         found = sha256_of(target)
@@ -57,7 +60,14 @@ def _fetch_file(source: Source, file: RemoteFile, progress: Progress | None) -> 
         download(file.url, target, file.sha256, file.size, partial(progress, file.path) if progress else None)
     if file.members:
         unpack(target, source.home, file.members)
-        target.unlink()
+        _remove(target)
+
+
+def _remove(archive: Path) -> None:
+    try:
+        archive.unlink()
+    except OSError as problem:
+        raise storage_error(archive, problem) from problem
 
 
 @contextmanager

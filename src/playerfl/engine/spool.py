@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from playerfl.errors import RunDirectoryError
+from playerfl.errors import StorageError
 from playerfl.federation.messages import Reply, Upload
 from playerfl.weights import raw
 
@@ -67,7 +67,7 @@ class OnDisk(Mapping[str, Tensor]):
                 self._places[name] = (self._file.tell(), tensor.shape, tensor.dtype)
                 self._file.write(raw(tensor))
         except OSError as problem:
-            raise RunDirectoryError(
+            raise StorageError(
                 f"the uploads of a round do not fit into {tempfile.gettempdir()}: {problem.strerror or problem}; "
                 "free some space there, or name another directory by TMPDIR, and continue with --resume"
             ) from problem

@@ -12,8 +12,9 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from playerfl.atomic_files import AGAIN, write_atomically
 from playerfl.errors import ConfigError
-from playerfl.flower.keys import write_secret
+from playerfl.flower.keys import own_key
 
 AUTHORITY_DAYS = 3650
 SERVER_DAYS = 825
@@ -24,7 +25,7 @@ def write_certificates(folder: Path, names: Sequence[str]) -> None:
     """Writes ca.crt, server.pem and server.key for a server that is reached by these names or addresses.
 
     The authority's key is not kept: a new server certificate means a new ca.crt for every site, which is right,
-    since nobody can then make a second server behind the sites' backs.
+    since nobody can then make a second server behind the sites' backs. A server.key that is there is taken.
     """
     authority_key = ec.generate_private_key(ec.SECP384R1())
     authority_name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "playerfl federation")])
@@ -42,7 +43,7 @@ def write_certificates(folder: Path, names: Sequence[str]) -> None:
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(authority_key.public_key()), critical=False)
         .sign(authority_key, hashes.SHA384())
     )
-    server_key = ec.generate_private_key(ec.SECP384R1())
+    server_key = own_key(folder / "server.key", serialization.PrivateFormat.PKCS8)
     server = (
         x509.CertificateBuilder()
         .subject_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, names[0][:64])]))
@@ -58,14 +59,9 @@ def write_certificates(folder: Path, names: Sequence[str]) -> None:
         .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(authority_key.public_key()), critical=False)
         .sign(authority_key, hashes.SHA384())
     )
-    write_secret(
-        folder / "server.key",
-        server_key.private_bytes(
-            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-        ),
-    )
-    (folder / "server.pem").write_bytes(server.public_bytes(serialization.Encoding.PEM))
-    (folder / "ca.crt").write_bytes(authority.public_bytes(serialization.Encoding.PEM))
+    # The server's last: where it is, all three are.
+    for certificate, name in ((authority, "ca.crt"), (server, "server.pem")):
+        write_atomically(folder / name, certificate.public_bytes(serialization.Encoding.PEM), AGAIN)
 
 
 def names_in(certificate: Path) -> list[str]:

@@ -8,6 +8,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -17,13 +18,13 @@ import torch
 from safetensors.torch import save
 from torch import nn
 
-from playerfl.atomic_files import settle, write_atomically
+from playerfl.atomic_files import AGAIN, settle, storage_error, write_atomically
 from playerfl.engine import worker
 from playerfl.engine.loop import run_rounds
 from playerfl.engine.scheduler import drive
 from playerfl.engine.transport import Traffic
 from playerfl.environment import environment
-from playerfl.errors import ConfigError, LayerError, RunDirectoryError
+from playerfl.errors import ConfigError, LayerError, RunDirectoryError, StorageError
 from playerfl.experiment import Experiment
 from playerfl.federation.messages import ClientId, Reply, Request, Score
 from playerfl.federation.server import Server
@@ -89,6 +90,7 @@ class Coordinator:
     def run(self) -> None:
         """All rounds that are left."""
         if self.directory.is_finished:
+            self.directory.drop_checkpoint()
             self.directory.write_json(STATUS, {**read_status(self.directory.path), "state": "finished", "detail": ""})
             self._say(f"job {self.deployment.job} is finished already; see {self.directory.path}")
             return
@@ -102,12 +104,15 @@ class Coordinator:
             server = self._set_out(saved)
             if not self._done:
                 self._run_rounds(server)
+            self._write_notes()
             self._finish(server)
         except BaseException as problem:
-            self._status("failed", str(problem) or type(problem).__name__)
+            # Where nothing can be written, the first thing that could not be is what is told.
+            with suppress(StorageError):
+                self._status("failed", str(problem) or type(problem).__name__)
+                self._write_notes()
             raise
         finally:
-            self._write_notes()
             self.directory.unlock()
 
     def _run_rounds(self, server: Server) -> None:
@@ -199,7 +204,10 @@ class Coordinator:
             write_atomically(notes, _csv([Participation._fields]))
             self._notes_length = notes.stat().st_size
             return
-        os.truncate(notes, saved["notes"])
+        try:
+            os.truncate(notes, saved["notes"])
+        except OSError as problem:
+            raise storage_error(notes, problem, AGAIN) from problem
         self._notes_length = saved["notes"]
         self._seconds, self._done = saved["seconds"], saved["done"]
         self._told_layers = saved["layers"]
@@ -237,9 +245,13 @@ class Coordinator:
     def _write_notes(self) -> None:
         if not self.transport.notes:
             return
-        with (self.directory.path / "participation.csv").open("ab") as table:
-            table.write(_csv(self.transport.notes))
-            self._notes_length = table.tell()
+        notes = self.directory.path / "participation.csv"
+        try:
+            with notes.open("ab") as table:
+                table.write(_csv(self.transport.notes))
+                self._notes_length = table.tell()
+        except OSError as problem:
+            raise storage_error(notes, problem, AGAIN) from problem
         self.transport.notes.clear()
 
     def _left(self) -> str:

@@ -7,7 +7,7 @@ import sys
 from importlib.resources import files
 from pathlib import Path
 
-from playerfl.atomic_files import storage_error
+from playerfl.atomic_files import AGAIN, storage_error, write_atomically
 
 NAMES = ("nginx.conf", "playerfl-server.service", "playerfl-site.service")
 
@@ -32,13 +32,10 @@ def write_files(folder: Path, home: Path, name: str, port: int, listen: int, sit
         "SITE": site,
         "PLAYERFL": command,
     }
-    written = []
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for file in NAMES:
-            target = folder / file
-            target.write_text(filled(file, values), encoding="utf-8")
-            written.append(target)
     except OSError as problem:
-        raise storage_error(folder, problem) from problem
-    return written
+        raise storage_error(folder, problem, AGAIN) from problem
+    for file in NAMES:
+        write_atomically(folder / file, filled(file, values).encode(), AGAIN)
+    return [folder / file for file in NAMES]

@@ -20,7 +20,7 @@ from typing import Any
 
 import tomli_w
 
-from playerfl.atomic_files import storage_error, write_atomically
+from playerfl.atomic_files import AGAIN, storage_error, write_atomically
 from playerfl.errors import ConfigError, PlayerflError
 from playerfl.flower.certificates import names_in, write_certificates
 from playerfl.flower.letters import check_site
@@ -62,14 +62,19 @@ class ServerHome:
             for folder in (self.path, self.jobs, self.path / "flwr"):
                 folder.mkdir(parents=True, exist_ok=True)
             self.path.chmod(0o700)
-            if not self.authority.exists():
-                write_certificates(self.path, [LOOPBACK, "localhost", *names])
         except OSError as problem:
-            raise storage_error(self.path, problem) from problem
-        missing = {LOOPBACK, *names} - set(names_in(self.path / "server.pem"))
+            raise storage_error(self.path, problem, AGAIN) from problem
+        certificate = self.path / "server.pem"
+        if not certificate.exists():
+            write_certificates(self.path, [LOOPBACK, "localhost", *names])
+        elif not self.authority.exists():
+            raise ConfigError(
+                f"there is no {self.authority}; put the certificate of the authority that signed {certificate} there"
+            )
+        missing = {LOOPBACK, *names} - set(names_in(certificate))
         if missing:
             raise ConfigError(
-                f"{self.path / 'server.pem'} is not for {', '.join(sorted(missing))}; give one that is, or delete "
+                f"{certificate} is not for {', '.join(sorted(missing))}; give one that is, or delete "
                 "ca.crt, server.pem and server.key to have new ones made (every site then needs the new ca.crt)"
             )
         connection = {
@@ -81,8 +86,8 @@ class ServerHome:
                 },
             }
         }
-        write_atomically(self.path / "flwr" / "config.toml", tomli_w.dumps(connection).encode())
-        write_atomically(self.path / "server.json", (json.dumps({"port": port}) + "\n").encode())
+        write_atomically(self.path / "flwr" / "config.toml", tomli_w.dumps(connection).encode(), AGAIN)
+        write_atomically(self.path / "server.json", (json.dumps({"port": port}) + "\n").encode(), AGAIN)
 
     def environment(self) -> dict[str, str]:
         home = self.path.resolve()
@@ -147,7 +152,7 @@ class SiteNode:
             self.state.mkdir(parents=True, exist_ok=True)
             self.state.chmod(0o700)
         except OSError as problem:
-            raise storage_error(self.state, problem) from problem
+            raise storage_error(self.state, problem, AGAIN) from problem
 
     def environment(self) -> dict[str, str]:
         return safe_environment(self.state.resolve() / "flwr")

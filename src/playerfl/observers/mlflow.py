@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 from time import time
 
+from playerfl.atomic_files import AGAIN, storage_error
 from playerfl.errors import ConfigError
 from playerfl.observers.readings import hyper_parameters, profile_figure, run_name, scalars
 from playerfl.single_run import Progress
@@ -35,7 +36,10 @@ class MLflowObserver:
         address = str(place)
         if not address.startswith(("http://", "https://", "sqlite:")):
             folder = Path(place).resolve()
-            folder.mkdir(parents=True, exist_ok=True)
+            try:
+                folder.mkdir(parents=True, exist_ok=True)
+            except OSError as problem:
+                raise storage_error(folder, problem, AGAIN) from problem
             address, artifacts = f"sqlite:///{folder / 'mlflow.db'}", (folder / "artifacts").as_uri()
         self._client = MlflowClient(tracking_uri=address)
         known = self._client.get_experiment_by_name(experiment)

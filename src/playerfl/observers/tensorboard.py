@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from playerfl.atomic_files import storage_error
 from playerfl.errors import ConfigError
 from playerfl.observers.readings import hyper_parameters, profile_figure, run_name, scalars
 from playerfl.single_run import Progress
@@ -31,6 +32,12 @@ class TensorBoardObserver:
         self._drawn: set[str] = set()
 
     def __call__(self, progress: Progress) -> None:
+        try:
+            self._show(progress)
+        except OSError as problem:
+            raise storage_error(self._directory, problem) from problem
+
+    def _show(self, progress: Progress) -> None:
         name = run_name(progress)
         if name not in self._writers:
             writer = self._open(str(self._directory / name))

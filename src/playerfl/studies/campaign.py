@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from playerfl.errors import StorageError
 from playerfl.ground import Grounds
 from playerfl.studies.backend import Backend, Done, Group, Heard, Lost
 from playerfl.studies.cell import Cell
@@ -195,9 +196,15 @@ class Campaign:
 
     def _keep(self, status: LineStatus, done: Done) -> None:
         for cell, outcome in zip(done.group.cells, done.outcomes, strict=True):
+            if outcome.storage:
+                continue
             self.directory.keep(cell, outcome, beside=len(done.group.cells))
             (self._finished if outcome.file else self._failed).add(cell.key)
             (status.done if outcome.file else status.failed)[status.stage] += 1
+        for outcome in done.outcomes:
+            if outcome.storage:
+                # Kept as failed, it would not be run again when there is space again.
+                raise StorageError(outcome.reason)
         status.running -= len(done.group.cells)
         if status.stage == "tuning" and not status.pending and not status.running:
             self._enter(status, "evaluation")

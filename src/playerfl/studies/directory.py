@@ -107,13 +107,27 @@ class StudyDirectory:
         self._lock.take()
         with self._lock.released_on_failure():
             self._await_workers()
-            for left in (*self.path.glob(".*.tmp"), *self.path.glob("*/.*.tmp")):
-                _remove(left)
+            self._tidy()
             write_atomically(self.path / "software.json", _json_bytes(self.software), AGAIN)
             for name, description in self.data.items():
                 write_atomically(self.path / "data" / f"{name}.json", _json_bytes(description), AGAIN)
             # Last, because a directory with this file is a study.
             write_atomically(self.path / "study.toml", self.study.to_toml().encode(), AGAIN)
+
+    def _tidy(self) -> None:
+        """Removes what a process that ended in the middle of `keep` left: halves, and notes on runs that ended."""
+        finished = self.finished
+        failed = [file for file in (self.path / "failed").glob("*.json") if file.stem in finished]
+        ended = finished | self.failed
+        unfinished = [file for file in (self.path / "unfinished").glob("*.safetensors") if file.stem in ended]
+        for left in (*self.path.glob(".*.tmp"), *self.path.glob("*/.*.tmp"), *failed, *unfinished):
+            _remove(left)
+        timings = self.path / "timings.csv"
+        noted = timings.read_bytes() if timings.is_file() else b""
+        whole = noted[: noted.rfind(b"\n") + 1]
+        if whole != noted:
+            # The next line would be added to the half one, and lost with it.
+            write_atomically(timings, whole, AGAIN)
 
     def _await_workers(self) -> None:
         """Workers of a killed process may take a moment to notice; they hold `unfinished` until they end."""

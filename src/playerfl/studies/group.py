@@ -12,7 +12,7 @@ from typing import Any
 from playerfl.data.directory import use_data_directory
 from playerfl.engine.scheduler import drive, gather
 from playerfl.environment import environment
-from playerfl.errors import PlayerflError
+from playerfl.errors import PlayerflError, StorageError
 from playerfl.ground import Ground, Grounds
 from playerfl.running import limited_threads
 from playerfl.single_run import Run
@@ -47,6 +47,8 @@ class Outcome:
     seconds: float = 0.0
     reason: str = ""
     traceback: str = ""
+    storage: bool = False
+    """It could not be written, which is no fault of the cell."""
 
 
 @cache
@@ -119,4 +121,5 @@ async def _guarded(run: Run) -> Exception | None:
 def _failed(cell: Cell, problem: Exception) -> Outcome:
     reason = str(problem) if isinstance(problem, PlayerflError) else f"{type(problem).__name__}: {problem}"
     told = "".join(traceback.format_exception(problem))
-    return Outcome(cell.key, reason=" ".join(reason.split()), traceback=told)
+    storage = isinstance(problem, StorageError)
+    return Outcome(cell.key, reason=" ".join(reason.split()), traceback=told, storage=storage)

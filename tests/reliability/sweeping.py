@@ -1,0 +1,72 @@
+"""A command fails at its writes, one after the other, and goes on: what is asked of every command that writes."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from faulty_disk import FULL, READ_ONLY, FaultyDisk
+from writing_commands import COMMANDS
+
+PROBLEMS = {"full": (FULL, False), "read-only": (READ_ONLY, False), "full once": (FULL, True)}
+"""What the disk says, and whether to one write alone."""
+
+
+def files_below(folder: Path, varies: tuple[str, ...]) -> dict[str, bytes]:
+    """By path; nothing is said of the content of files that vary."""
+    return {
+        str(file.relative_to(folder)): b"" if file.name in varies else file.read_bytes()
+        for file in sorted(folder.rglob("*"))
+        if file.is_file()
+    }
+
+
+def sweep(name: str, problem: str, before: Path, folder: Path, most: int | None = None) -> tuple[int, int]:
+    """Lets each write of a command fail, or `most` of them from the first to the last; how many did, of how many."""
+    command, (says, once), out = COMMANDS[name], PROBLEMS[problem], folder / "out"
+
+    def begin() -> None:
+        out.mkdir()
+        code, said = command.begin(out, before)
+        assert code == 0, said
+
+    disk = FaultyDisk(out, problem=says)
+    begin()
+    with disk.mounted():
+        code, said = command.start(out, before)
+    assert code == 0, said
+    whole = files_below(out, command.varies)
+    shutil.rmtree(out)
+    assert disk.count > 3
+    numbers = chosen(disk.count, most)
+    for number in numbers:
+        begin()
+        faulty = FaultyDisk(out, number, says, once=once)
+        with faulty.mounted():
+            code, said = command.start(out, before)
+        where = f"{name}, {problem}, write {number} of {disk.count}"
+        assert faulty.failed, where
+        if code != 0:
+            sentence = said.strip().splitlines()[-1]
+            assert code == 2, f"{where}: {said}"
+            assert "Traceback" not in said, f"{where}: {said}"
+            assert "cannot write" in sentence, f"{where}: {sentence}"
+            assert str(out) in sentence, f"{where}: {sentence}"
+            code, said = command.go_on(out, before)
+            assert code == 0, f"after {where}: {said}"
+        found = files_below(out, command.varies)
+        assert found.keys() == whole.keys(), f"after {where}: {found.keys() ^ whole.keys()}"
+        assert [file for file in found if found[file] != whole[file]] == [], f"after {where}"
+        shutil.rmtree(out)
+    return len(numbers), disk.count
+
+
+def chosen(count: int, most: int | None) -> list[int]:
+    """The writes that fail: all, or as many as wanted, the first and the last among them.
+
+    >>> chosen(9, None) == [1, 2, 3, 4, 5, 6, 7, 8, 9], chosen(9, 3)
+    (True, [1, 5, 9])
+    """
+    if most is None or most >= count:
+        return list(range(1, count + 1))
+    return [1 + round(place * (count - 1) / (most - 1)) for place in range(most)]
