@@ -37,7 +37,7 @@ MAY_IMPORT = {
         *("engine", "algorithms", "federation", "learning", "layers", "data", "weights", "seeding", "errors"),
         "atomic_files",
     },
-    "observers": {"observers", "single_run", "report", "layers", "errors"},
+    "observers": {"observers", "single_run", "report", "layers", "errors", "atomic_files"},
     "integrations": {"integrations", "layers", "errors"},
 }  # fmt: skip
 
