@@ -5,6 +5,7 @@ Of each command some writes; `python reliability/disk.py` lets all of them fail.
 
 from __future__ import annotations
 
+import logging
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -40,10 +41,14 @@ problems = pytest.mark.parametrize("problem", [FULL, READ_ONLY], ids=["full", "r
 
 
 @problems
-def test_a_site_across_institutions_answers_with_a_code_and_goes_on(problem: int, tmp_path: Path) -> None:
+def test_a_site_across_institutions_answers_with_a_code_and_goes_on(
+    problem: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """Every write of a letter's work fails once; asked again, the site gives the answer it would have given."""
     from flower_files import letters, site_of
 
+    # `site_of` silences it for good, and other tests read it.
+    caplog.set_level(logging.CRITICAL, "playerfl.flower.site")
     _, letter = letters(tmp_path)
     whole = FaultyDisk(tmp_path / "whole")
     with whole.mounted():
