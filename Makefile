@@ -20,7 +20,7 @@ help:
 	@echo "make audit   known vulnerabilities in what is installed; make licences   docs/licences.md anew"
 	@echo "make fuzz    every reader over 100,000 broken files (a quarter of an hour)"
 	@echo "make bench   cost against a bare PyTorch loop"
-	@echo "make reliability   200 kills, 2,000 failing writes, 5,000 rounds, 500 sites, 100 million parameters (half an hour or more)"
+	@echo "make reliability   200 kills, 2,600 failing writes, 5,000 rounds, 500 sites, 100 million parameters (half an hour or more)"
 	@echo "make reproduce-quick   a small study on digits and its report (some minutes)"
 	@echo "make reproduce     every study of docs/reproduce.md, resumable (hours; it says how many first)"
 	@echo "make bench-rivals   the same work in Flower, pfl and FedLab, side by side (half an hour)"
@@ -75,7 +75,7 @@ bench-rivals: $(STAMP)
 	$(BIN)/python benchmarks/rivals.py
 
 # What docs/reliability.md tells; each of them may be run alone. On two busy cores: kills of runs
-# 3 minutes, of sites 1; 5,000 rounds 3 to 5 a trainer; many sites 5 to 10; a large model 3 to 5 in one process.
+# 3 minutes, of sites 1; failing writes 7 to 40; 5,000 rounds 3 to 5 a trainer; many sites 5 to 10; a large model 3 to 5 in one process.
 reliability: $(STAMP)
 	$(BIN)/python reliability/kills.py
 	$(BIN)/python reliability/disk.py
