@@ -99,7 +99,7 @@ reproduce: estimate
 	$(BIN)/playerfl analyze heart --drift 5 --rounds 50 --out results/analysis/heart-drift
 	$(BIN)/playerfl analyze fashion_mnist --rounds 10 $(SMALL) --out results/analysis/fashion_mnist
 	$(BIN)/playerfl analyze fashion_mnist --drift 2 --rounds 10 $(SMALL) --out results/analysis/fashion_mnist-drift
-	$(BIN)/playerfl report results --out results/report.html
+	$(BIN)/playerfl report results --out results/report.md
 
 reproduce-quick: $(STAMP)
 	$(BIN)/playerfl study experiments/quick.toml
