@@ -48,7 +48,7 @@ def settle_imports() -> None:
     """What is loaded by now stays for good: Python need not look through it for garbage again and again.
 
     torch brings hundreds of thousands of objects, and a stacked study makes many small ones: looking through all of
-    them took a twelfth of the time, and looking through the new ones alone still a fiftieth, so that is done less often.
+    them took a twelfth of the time, and looking through the new ones alone still a fiftieth, so it is done less often.
     """
     gc.collect()
     gc.freeze()
