@@ -18,7 +18,7 @@ help:
 	@echo "make lint    formatting, lint and types"
 	@echo "make docs    the documentation with its reference, as pages in site/"
 	@echo "make audit   known vulnerabilities in what is installed; make licences   docs/licences.md anew"
-	@echo "make fuzz    every reader over 100,000 broken files (a quarter of an hour)"
+	@echo "make fuzz    every reader over 100,000 broken files (ten minutes)"
 	@echo "make bench   cost against a bare PyTorch loop"
 	@echo "make reliability   200 kills, 2,600 failing writes, 5,000 rounds, 500 sites, 100 million parameters (half an hour or more)"
 	@echo "make reproduce-quick   a small study on digits and its report (some minutes)"

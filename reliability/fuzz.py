@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import io
 import json
+import math
 import multiprocessing
 import os
 import resource
@@ -309,7 +310,7 @@ def guided(inputs: int, told: Callable[[Outcome], None]) -> Callable[[Field], No
 def shares(readers: Sequence[Reader], inputs: int) -> dict[str, int]:
     """How many inputs each reader gets of all."""
     whole = sum(reader.weight for reader in readers)
-    return {reader.name: max(1, round(inputs * reader.weight / whole)) for reader in readers}
+    return {reader.name: math.ceil(inputs * reader.weight / whole) for reader in readers}
 
 
 def main() -> int:
