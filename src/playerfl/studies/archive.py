@@ -151,6 +151,9 @@ def read_archive(path: Path) -> Archive:
         for result in results:
             checked(result)
         return Archive(results, int(about["tuning_runs"]))
+    except FileNotFoundError as missing:
+        name = Path(missing.filename).name
+        raise RunDirectoryError(f"the archive {path} has lost its {name}; get the archive again") from missing
     except (
         OSError,
         EOFError,
