@@ -290,13 +290,21 @@ def test_a_site_under_a_wrong_name_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_sites_killed_at_random_moments_leave_the_files_of_an_undisturbed_job(tmp_path: Path) -> None:
-    """Ten kills; reliability/kills.py does many more, of runs and studies too."""
+    """Ten kills at most; reliability/kills.py does many more, of runs and studies too."""
     whole = MortalSites(Job(tmp_path / "whole", "player_fl"))
     assert_equals_in_process(whole.job, whole.run())
-    broken = MortalSites(Job(tmp_path / "broken", "player_fl"), random.Random(20261115), 10, whole.seconds)
-    broken.run()
-    assert broken.kills
-    assert contents(broken.job.home) == contents(whole.job.home)
+    kills = 0
+    for attempt in range(8):
+        # A machine that was busy before and is idle now answers before it is killed: then earlier.
+        seconds = {letter: taken / 2**attempt for letter, taken in whole.seconds.items()}
+        job = Job(tmp_path / f"broken-{attempt}", "player_fl")
+        broken = MortalSites(job, random.Random(20261115 + attempt), 10, seconds)
+        broken.run()
+        kills += broken.kills
+        assert contents(job.home) == contents(whole.job.home)
+        if kills:
+            break
+    assert kills
 
 
 def test_nothing_of_an_exception_leaves_a_site(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
