@@ -98,7 +98,7 @@ def test_tensorboard_shows_scores_settings_and_the_profile(tmp_path: Path) -> No
 
 
 def test_a_place_that_tensorboard_cannot_write_to_is_named(tmp_path: Path) -> None:
-    pytest.importorskip("tensorboard")
+    pytest.importorskip("tensorboard", reason="the extra 'tensorboard' is not installed")
     from playerfl.observers.tensorboard import TensorBoardObserver
 
     (tmp_path / "file").touch()

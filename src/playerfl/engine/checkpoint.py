@@ -45,7 +45,7 @@ def pieces(tree: Any) -> Iterator[bytes | memoryview]:
     """The bytes of `encode` one after the other, so that a large model is never copied as a whole."""
     packing = _Packing()
     skeleton = json.dumps(packing.without_tensors(tree))
-    # In one entry: several would be written by the library in any order, and the same tree must give the same bytes.
+    # In one entry: safetensors, whose own bytes these are to be, writes several in any order.
     told = f"{fingerprint(skeleton, packing.tensors)} {skeleton}"
     header: dict[str, Any] = {"__metadata__": {_CHECKED: told}}
     end = 0
