@@ -11,7 +11,8 @@ from torch import Tensor
 # Every entry of every row begins at a multiple of this many numbers: then each number is worked on by the same lanes
 # of the same vector instructions, however many rows there are, and comes out with the same bits.
 ALIGNMENT = 64
-_NARROW = 16
+# Matrices with fewer outputs than this lie as they are.
+NARROW = 16
 
 
 class Layout:
@@ -70,7 +71,7 @@ class Layout:
 
     def _transposed(self, name: str) -> bool:
         shape = self.shapes[name]
-        return len(shape) == 2 and shape[0] >= _NARROW
+        return len(shape) == 2 and shape[0] >= NARROW
 
     def models(self, rows: Tensor) -> list[dict[str, Tensor]]:
         """Every row as a model: views, not copies."""

@@ -1,6 +1,7 @@
 """The stacked trainer: many models of one kind in each tensor operation, with the arithmetic of the plain loop.
 
-`torch.func.vmap` runs the model's own forward over a stack of weights. What comes out for one model has the same bits
+`torch.func.vmap` runs the model's own forward over a stack of weights (`linear_stack` does, where linear layers and
+activations are all there is). What comes out for one model has the same bits
 whatever else is in the stack: batches have a fixed width, rows a fixed alignment (see Layout), and no operation mixes
 models. The bits are not those of the plain loop, whose matrix products have other shapes.
 """
@@ -22,6 +23,7 @@ from playerfl.errors import DataError
 from playerfl.layers.sensitivity import Profile
 from playerfl.learning.job import EvalJob, Job, Scores, Trained, TrainJob
 from playerfl.learning.layout import Held, Layout, side_by_side
+from playerfl.learning.linear_stack import NotOnlyLinear, linear_outputs
 from playerfl.learning.losses import logits_of
 from playerfl.learning.metrics import of_many
 from playerfl.learning.optimizers import Optimizer
@@ -373,11 +375,20 @@ def _joined(batches: Sequence[tuple[Any, Tensor, Tensor]], models: int) -> tuple
 
 def outputs_of(learner: Learner, entries: Mapping[str, Tensor], inputs: Any) -> Any:
     """The outputs of all models for their inputs, the rows of one after those of the other."""
+    return tree_map(lambda output: output.flatten(0, 1), _by_model(learner, entries, inputs))
+
+
+def _by_model(learner: Learner, entries: Mapping[str, Tensor], inputs: Any) -> Any:
+    if learner.only_linear:
+        try:
+            return linear_outputs(learner.model, {id(learner.entries[name]): e for name, e in entries.items()}, inputs)
+        except NotOnlyLinear:
+            learner.only_linear = False
 
     def one(own: dict[str, Tensor], x: Any) -> Any:
         return functional_call(learner.model, own, *call_arguments(x))
 
-    return tree_map(lambda output: output.flatten(0, 1), vmap(one)(dict(entries), inputs))
+    return vmap(one)(dict(entries), inputs)
 
 
 def call_arguments(inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:

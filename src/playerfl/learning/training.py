@@ -53,6 +53,7 @@ class Learner:
         self.metrics = dict(metrics)
         self.entries = state_entries(self.model)
         self.parameters = dict(self.model.named_parameters())
+        self.only_linear = True  # until a stacked forward shows otherwise: see linear_stack
         self._norms = [(path, m) for path, m in self.model.named_modules() if isinstance(m, _NormBase)]
         self._batch_norms = [m for _, m in self._norms if isinstance(m, _BatchNorm)]
         self._trainable: dict[frozenset[str] | None, list[str]] = {}
