@@ -20,7 +20,8 @@ ACTIVATIONS = frozenset(
     | {Tensor.relu, Tensor.relu_, Tensor.tanh, Tensor.sigmoid}
 )
 
-class NotOnlyLinear(Exception):
+
+class NotOnlyLinearError(Exception):
     """A forward did something else than call linear layers and activations."""
 
 
@@ -28,8 +29,8 @@ def linear_outputs(model: nn.Module, entries: Mapping[int, Tensor], inputs: Any)
     """What `model` makes of inputs by model and row, with stacked weights, given by the `id` of its own.
 
     >>> layer = nn.Linear(2, 1)
-    >>> stack = {id(layer.weight): torch.tensor([[[1.0, 2.0]], [[3.0, 4.0]]]), id(layer.bias): torch.tensor([[0.0], [9.0]])}
-    >>> linear_outputs(layer, stack, torch.ones(2, 1, 2))
+    >>> weights, biases = torch.tensor([[[1.0, 2.0]], [[3.0, 4.0]]]), torch.tensor([[0.0], [9.0]])
+    >>> linear_outputs(layer, {id(layer.weight): weights, id(layer.bias): biases}, torch.ones(2, 1, 2))
     tensor([[[ 3.]],
     <BLANKLINE>
             [[16.]]])
@@ -54,14 +55,13 @@ class _Stacked(TorchFunctionMode):
         if function in ACTIVATIONS:
             return function(*args, **(kwargs or {}))
         if function is not F.linear:
-            raise NotOnlyLinear(getattr(function, "__name__", str(function)))
+            raise NotOnlyLinearError(getattr(function, "__name__", str(function)))
         return self._linear(*args, **(kwargs or {}))
 
-    def _linear(self, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-        stacked = self.entries.get(id(weight))
-        added = self.entries.get(id(bias))
+    def _linear(self, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:  # noqa: A002
+        stacked, added = self.entries.get(id(weight)), self.entries.get(id(bias))
         if stacked is None or (added is None and bias is not None) or input.dim() != 3:
-            raise NotOnlyLinear("linear")
+            raise NotOnlyLinearError("linear with weights that are not the model's own, or with more dimensions")
         outputs: Tensor = _Linear.apply(input, stacked, added)  # type: ignore[no-untyped-call]
         return outputs
 

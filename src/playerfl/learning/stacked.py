@@ -22,8 +22,8 @@ from playerfl.data.examples import Examples, TensorExamples, map_tensors
 from playerfl.errors import DataError
 from playerfl.layers.sensitivity import Profile
 from playerfl.learning.job import EvalJob, Job, Scores, Trained, TrainJob
-from playerfl.learning.layout import Held, Layout, side_by_side
-from playerfl.learning.linear_stack import NotOnlyLinear, linear_outputs
+from playerfl.learning.layout import Blocks, Held, Layout, side_by_side
+from playerfl.learning.linear_stack import NotOnlyLinearError, linear_outputs
 from playerfl.learning.losses import logits_of
 from playerfl.learning.metrics import of_many
 from playerfl.learning.optimizers import Optimizer
@@ -164,15 +164,14 @@ def _order(job: TrainJob) -> Tensor:
 
 @dataclass(frozen=True)
 class _Active:
-    """The first rows of a stack, as long as these models train."""
+    """The first models of a stack, as long as these train."""
 
     cohorts: list[_Cohort]
     entries: dict[str, Tensor]
     """The parameters that train, as leaves for autograd."""
     fixed: dict[str, Tensor]
-    gradients: dict[str, Tensor]
     anchors: dict[str, Tensor]
-    step: Callable[[], None]
+    step: Callable[[Blocks], None]
 
     @property
     def count(self) -> int:
@@ -180,15 +179,14 @@ class _Active:
 
 
 class _Stack:
-    """Some models side by side: one row a model of weights, gradients and each slot of the optimiser."""
+    """Some models side by side: one row a model in the blocks of weights and of each slot of the optimiser."""
 
     def __init__(self, jobs: Sequence[TrainJob], layout: Layout) -> None:
         self.jobs = jobs
         self.job = jobs[0]
         self.learner = self.job.learner
         self.layout = layout
-        self.rows = layout.stacked([job.weights for job in jobs])
-        self.gradients = layout.blank(len(jobs), self.rows.dtype)
+        self.blocks = layout.stacked([job.weights for job in jobs])
         others = [name for name in self.learner.entries if name not in layout.shapes]
         fixed = self.learner.layout(others)
         self.fixed = fixed.views(fixed.stacked([job.weights for job in jobs])) if others else {}
@@ -198,23 +196,27 @@ class _Stack:
         self.state = {slot: self._slot(slot) for slot in self.job.optimizer.slots}
         self.anchors = self._anchors()
 
-    def _slot(self, slot: str) -> list[Tensor]:
-        """What the optimiser remembers, by cohort: rows of numbers, or one count for all models of the cohort."""
+    def _slot(self, slot: str) -> list[Blocks]:
+        """What the optimiser remembers, by cohort: blocks, or a count for all models of the cohort."""
         return [
             self._held(slot, c, [job.state.get(slot, {}) for job in self.jobs[c.start : c.stop]]) for c in self.cohorts
         ]
 
-    def _held(self, slot: str, cohort: _Cohort, held: list[Mapping[str, Tensor]]) -> Tensor:
+    def _held(self, slot: str, cohort: _Cohort, held: list[Mapping[str, Tensor]]) -> Blocks:
         resident = side_by_side(held, self.layout)
         if resident is not None:
             return resident
-        fresh = cohort.optimizer.fresh(slot, self.rows[cohort.start : cohort.stop])
+        own = self._rows(cohort)
+        fresh = {name: cohort.optimizer.fresh(slot, block) for name, block in own.items()}
         if slot in self.job.optimizer.counts:
-            return held[0].get(next(iter(self.layout.shapes)), fresh).clone()
-        if any(own.keys() & self.layout.shapes.keys() for own in held):
+            return {name: held[0].get(name, count).clone() for name, count in fresh.items()}
+        if any(one.keys() & own.keys() for one in held):
             for name, view in self.layout.views(fresh).items():
-                view.copy_(torch.stack([own.get(name, view[i]) for i, own in enumerate(held)]))
+                view.copy_(torch.stack([one.get(name, view[i]) for i, one in enumerate(held)]))
         return fresh
+
+    def _rows(self, cohort: _Cohort) -> Blocks:
+        return {name: block[cohort.start : cohort.stop] for name, block in self.blocks.items()}
 
     def _anchors(self) -> dict[str, Tensor]:
         pull = self.job.pull
@@ -236,14 +238,12 @@ class _Stack:
                     outputs = outputs_of(self.learner, {**active.entries, **active.fixed}, inputs)
                     weighed = self.learner.loss(outputs, targets) * shares
                     # The sum is only a root for autograd: given `grad_outputs`, torch would first import sympy.
-                    gradients = torch.autograd.grad(weighed.sum(), list(active.entries.values()))
+                    found = torch.autograd.grad(weighed.sum(), list(active.entries.values()))
+                    gradients = dict(zip(active.entries, found, strict=True))
                     with torch.no_grad():
-                        # Also puts them in order: the fused optimisers ignore the strides of gradients.
-                        torch._foreach_copy_(list(active.gradients.values()), list(gradients))
                         if inner == 0:
-                            profiles.record(active, step)
-                        self._pull(active)
-                        active.step()
+                            profiles.record(active, gradients, step)
+                        active.step(self.layout.blocks(self._pulled(active, gradients)))
                 means = weighed.detach().view(active.count, -1).sum(1)
                 for c in active.cohorts:
                     losses[c.start : c.stop].add_(means[c.start : c.stop], alpha=c.sizes[step % len(c.sizes)])
@@ -253,7 +253,7 @@ class _Stack:
         return [
             Trained({**job.weights, **trained}, loss / rows, profile)
             for job, trained, loss, rows, profile in zip(
-                self.jobs, self.layout.models(self.rows), losses.tolist(), seen, profiles.found, strict=True
+                self.jobs, self.layout.models(self.blocks), losses.tolist(), seen, profiles.found, strict=True
             )
         ]
 
@@ -267,56 +267,50 @@ class _Stack:
                 done = cohorts[-1].steps
 
     def _active(self, cohorts: list[_Cohort]) -> _Active:
-        rows = slice(cohorts[-1].stop)
+        stop = cohorts[-1].stop
         return _Active(
             cohorts,
-            {name: view.detach().requires_grad_() for name, view in self.layout.views(self.rows[rows]).items()},
-            {name: view[rows] for name, view in self.fixed.items()},
-            self.layout.views(self.gradients[rows]),
-            {name: anchor[rows] for name, anchor in self.anchors.items()},
+            {name: view[:stop].detach().requires_grad_() for name, view in self.layout.views(self.blocks).items()},
+            {name: view[:stop] for name, view in self.fixed.items()},
+            {name: anchor[:stop] for name, anchor in self.anchors.items()},
             self._step(cohorts),
         )
 
-    def _step(self, cohorts: list[_Cohort]) -> Callable[[], None]:
+    def _step(self, cohorts: list[_Cohort]) -> Callable[[Blocks], None]:
         """Moves all of these models, with one call for each optimiser."""
         numbers: dict[Optimizer, list[int]] = {}
         for number, cohort in enumerate(cohorts):
             numbers.setdefault(cohort.optimizer, []).append(number)
+        steps = []
+        for optimizer, own in numbers.items():
+            parameters = [rows for i in own for rows in self._rows(cohorts[i]).values()]
+            state = {slot: [rows for i in own for rows in held[i].values()] for slot, held in self.state.items()}
+            steps.append((optimizer.stepper(parameters, state), own))
+        sizes = [cohort.stop - cohort.start for cohort in cohorts]
 
-        def part(rows: Tensor, own: list[int]) -> list[Tensor]:
-            return [rows[cohorts[i].start : cohorts[i].stop] for i in own]
-
-        steps = [
-            (
-                optimizer.stepper(
-                    part(self.rows, own), {slot: [held[i] for i in own] for slot, held in self.state.items()}
-                ),
-                part(self.gradients, own),
-            )
-            for optimizer, own in numbers.items()
-        ]
-
-        def move() -> None:
-            for step, gradients in steps:
-                step(gradients)
+        def move(gradients: Blocks) -> None:
+            by_cohort = list(zip(*(block.split_with_sizes(sizes) for block in gradients.values()), strict=True))
+            for step, own in steps:
+                step([rows for i in own for rows in by_cohort[i]])
 
         return move
 
-    def _pull(self, active: _Active) -> None:
+    def _pulled(self, active: _Active, gradients: dict[str, Tensor]) -> dict[str, Tensor]:
         if not active.anchors or not self.job.pull:
-            return
+            return gradients
         away = torch._foreach_sub([active.entries[n].detach() for n in active.anchors], list(active.anchors.values()))
-        torch._foreach_add_([active.gradients[n] for n in active.anchors], away, alpha=self.job.pull.strength)
+        pulled = torch._foreach_add([gradients[n] for n in active.anchors], away, alpha=self.job.pull.strength)
+        return {**gradients, **dict(zip(active.anchors, pulled, strict=True))}
 
     def _keep_state(self) -> None:
         for slot, by_cohort in self.state.items():
-            for cohort, rows in zip(self.cohorts, by_cohort, strict=True):
+            for cohort, held in zip(self.cohorts, by_cohort, strict=True):
                 for i, job in enumerate(self.jobs[cohort.start : cohort.stop]):
                     before = job.state.get(slot, {})
                     if slot in self.job.optimizer.counts:
-                        job.state[slot] = {**before, **dict.fromkeys(self.layout.shapes, rows.clone())}
+                        job.state[slot] = {**before, **dict.fromkeys(held, next(iter(held.values())).clone())}
                     else:
-                        job.state[slot] = Held(self.layout, rows, i, before)
+                        job.state[slot] = Held(self.layout, held, i, before)
 
 
 class _Profiles:
@@ -329,13 +323,13 @@ class _Profiles:
         running = self.measure and self.measure.mode == "running"
         self.probes = [stack.learner.probe(self.measure) for _ in stack.jobs] if self.measure and running else []
 
-    def record(self, active: _Active, step: int) -> None:
+    def record(self, active: _Active, gradients: Mapping[str, Tensor], step: int) -> None:
         """Between gradient and optimiser step, in the first epoch."""
         measured = [c for c in active.cohorts if step < len(c.sizes)]
         if not self.probes or not measured:
             return
         none = torch.zeros(active.count, dtype=torch.float64)
-        scores = torch.stack([_scores(active, name, none) for name in self.probes[0].scored], dim=1)
+        scores = torch.stack([_scores(active, gradients, name, none) for name in self.probes[0].scored], dim=1)
         for c in measured:
             for model in range(c.start, c.stop):
                 self.probes[model].take(scores[model], c.sizes[step])
@@ -351,17 +345,17 @@ class _Profiles:
             if self.probes:
                 self.found[c.start : c.stop] = [probe.profile() for probe in self.probes[c.start : c.stop]]
                 continue
-            models = self.stack.layout.models(self.stack.rows[c.start : c.stop])
+            models = self.stack.layout.models(self.stack.blocks)[c.start : c.stop]
             for i, entries in enumerate(models, start=c.start):
                 self.found[i] = learner.profile_at({**jobs[i].weights, **entries}, jobs[i])
             learner.model.train()
 
 
-def _scores(active: _Active, name: str, none: Tensor) -> Tensor:
+def _scores(active: _Active, gradients: Mapping[str, Tensor], name: str, none: Tensor) -> Tensor:
     """‖θ·g‖ of one entry, for each model."""
     if name not in active.entries:
         return none
-    products = active.entries[name].detach() * active.gradients[name]
+    products = active.entries[name].detach() * gradients[name]
     norms: Tensor = torch.linalg.vector_norm(products.flatten(1), dim=1, dtype=torch.float64)
     return norms
 
@@ -382,7 +376,7 @@ def _by_model(learner: Learner, entries: Mapping[str, Tensor], inputs: Any) -> A
     if learner.only_linear:
         try:
             return linear_outputs(learner.model, {id(learner.entries[name]): e for name, e in entries.items()}, inputs)
-        except NotOnlyLinear:
+        except NotOnlyLinearError:
             learner.only_linear = False
 
     def one(own: dict[str, Tensor], x: Any) -> Any:
