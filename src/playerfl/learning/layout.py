@@ -11,8 +11,7 @@ from torch import Tensor
 # Every row of every block begins at a multiple of this many numbers: then each number is worked on by the same lanes
 # of the same vector instructions, however many rows there are, and comes out with the same bits.
 ALIGNMENT = 64
-# Matrices with fewer outputs than this lie as they are.
-NARROW = 16
+_NARROW = 16
 
 Blocks = dict[str, Tensor]
 """By entry: one row a model."""
@@ -72,7 +71,7 @@ class Layout:
 
     def _transposed(self, name: str) -> bool:
         shape = self.shapes[name]
-        return len(shape) == 2 and shape[0] >= NARROW
+        return len(shape) == 2 and shape[0] >= _NARROW
 
     def models(self, blocks: Blocks) -> list[dict[str, Tensor]]:
         """Every model by itself: views, not copies."""
