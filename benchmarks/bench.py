@@ -27,6 +27,7 @@ from functools import cache
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Literal
+from unittest.mock import patch
 
 import torch
 from torch.nn import functional as F
@@ -34,7 +35,7 @@ from torch.nn import functional as F
 import playerfl
 from playerfl.experiment import Experiment
 from playerfl.running import run_experiments
-from playerfl.studies.memory import keep_freed_memory, settle_imports
+from playerfl.studies.memory import keep_freed_memory, large_pages, settle_imports
 from playerfl.tasks.task import own_task
 from works import Work, bare_loop, cnn28, cnn32, mlp, text
 
@@ -101,7 +102,10 @@ def speed_row(title: str, ours: Side, theirs: Side, repeats: int, bound: float |
 
 def own_process(*, as_worker: bool = False) -> ProcessPoolExecutor:
     """A process with one thread; `as_worker`: with the memory settings of a study's workers."""
-    return ProcessPoolExecutor(1, get_context("spawn"), initializer=begin, initargs=(as_worker,))
+    process = ProcessPoolExecutor(1, get_context("spawn"), initializer=begin, initargs=(as_worker,))
+    with patch.dict(os.environ, large_pages() if as_worker else {}):
+        process.submit(int).result()
+    return process
 
 
 def begin(as_worker: bool) -> None:

@@ -44,6 +44,17 @@ def keep_freed_memory() -> None:
     mallopt(trim_threshold, most)
 
 
+def large_pages() -> dict[str, str]:
+    """What to set for a new process so that its C library asks for large pages (glibc; others do not look at it).
+
+    A step of a stack passes through tens of megabytes: with pages of four kilobytes, looking up where they are takes
+    a twentieth of the time.
+    """
+    name = "GLIBC_TUNABLES"
+    own = os.environ.get(name)
+    return {name: "glibc.malloc.hugetlb=1" + (f":{own}" if own else "")}
+
+
 def settle_imports() -> None:
     """What is loaded by now stays for good: Python need not look through it for garbage again and again.
 

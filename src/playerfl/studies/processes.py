@@ -16,6 +16,7 @@ from typing import IO, Any
 
 from playerfl.studies.backend import Done, Event, Group, Heard, Lost
 from playerfl.studies.group import Orders
+from playerfl.studies.memory import large_pages
 
 # Not `-m`: the child must find the modules its parent found, wherever that found them.
 _START = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from playerfl.studies.worker import main; main()"
@@ -98,7 +99,7 @@ class _Worker:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,
-            env={**os.environ, "OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)},
+            env={**os.environ, **large_pages(), "OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)},
         )
         self._send(orders)
         self._listener = threading.Thread(target=self._listen, args=(self.process.stdout, news), daemon=True)
