@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import typer
+from matplotlib.figure import Figure
 
 from documented import ROOT, Printed, blocks, printed_commands
 from playerfl.cli import app
@@ -203,6 +204,8 @@ def test_it_runs(command: Printed, prepared: Path, tmp_path: Path, monkeypatch: 
     # Commands run in this process, where another test's module of this name may be loaded, or this one be found later.
     monkeypatch.setitem(sys.modules, "mymodule", None)
     monkeypatch.delitem(sys.modules, "mymodule")
+    # Painting takes most of the time, and is for the tests of the figures.
+    monkeypatch.setattr(Figure, "savefig", lambda _, file, **options: file.write(b"a picture"))
     arguments, redirected = without_redirection(command.arguments)
     if arguments[0] in ("run", "probe") and "--out" in arguments:
         shutil.rmtree(place / arguments[arguments.index("--out") + 1], ignore_errors=True)

@@ -1,0 +1,15 @@
+"""What workers are told about memory."""
+
+from __future__ import annotations
+
+import pytest
+
+from playerfl.studies.memory import large_pages
+
+
+def test_large_pages_leave_the_users_own_settings_in_force(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("GLIBC_TUNABLES", raising=False)
+    assert large_pages() == {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
+    monkeypatch.setenv("GLIBC_TUNABLES", "glibc.malloc.hugetlb=0:glibc.malloc.arena_max=1")
+    # The last word counts.
+    assert large_pages()["GLIBC_TUNABLES"].endswith(":glibc.malloc.hugetlb=0:glibc.malloc.arena_max=1")
