@@ -48,7 +48,7 @@ class Layout:
 
     def _block(self, name: str, lying: Tensor) -> Tensor:
         # In one piece: the fused optimisers ignore the strides of gradients.
-        rows = lying.reshape(len(lying), -1).contiguous()
+        rows = lying.reshape(len(lying), self._sizes[name]).contiguous()
         if rows.shape[1] == self._widths[name]:
             return rows
         block = torch.zeros(len(rows), self._widths[name], dtype=rows.dtype)
