@@ -26,6 +26,9 @@ from playerfl.seeding import own_randomness, seed_for
 from playerfl.tasks.task import DataOptions, Task
 from playerfl.weights import Weights
 
+# On which it is tried whether a model can be stacked: enough that rows and their targets differ.
+_TRIED_ROWS = 8
+
 _OF_THE_GROUND: Any = {
     "device": True,
     "tie_policy": True,
@@ -90,14 +93,15 @@ def prepare_ground(experiment: Experiment, task: Task) -> Ground:
         accept_small_sites=options.accept_small_sites,
     )
     model = seeded_model(experiment.seed, task, options)
-    inputs, targets = next(iter(sites[min(sites)].train.batches(2)))
+    inputs, _ = next(iter(sites[min(sites)].train.batches(2)))
     _check_outputs(model, inputs, task, sites)
     if experiment.training.batch_size == 1 and any(isinstance(m, _BatchNorm) for m in model.modules()):
         raise ConfigError("training.batch_size = 1 does not go with batch norm; use at least 2")
     layers = LayerMap.of(model, inputs, tie_policy=experiment.tie_policy, statistics=experiment.bn_stats)
     initial = _entries(model)
     learner = Learner(model, layers, task.loss, task.metrics, experiment.device)
-    learner.trainer, note = choose_trainer(experiment.trainer, learner, inputs, targets)
+    some = next(iter(sites[min(sites)].train.batches(_TRIED_ROWS)))
+    learner.trainer, note = choose_trainer(experiment.trainer, learner, *some)
     placed = {name: learner.place(site) for name, site in sites.items()}
     description = describe(sites, classification=task.classification)
     return Ground(

@@ -123,7 +123,7 @@ def _show(plan: Study, result: StudyResult, strangers: int, *, as_json: bool) ->
         _say(f"note: {note}")
     for failure in result.failures:
         _say(f"failed: {failure}")
-    if result.failures:
+    if any(failure.key for failure in result.failures):
         _say(f"try those again with  playerfl study {result.path} --retry-failed")
     if strangers:
         _say(f"{strangers} finished runs of other settings are kept")

@@ -19,6 +19,8 @@ def test_entries_come_back(shape: tuple[int, ...]) -> None:
     assert blocks["entry"].shape[1] % ALIGNMENT == 0
     for model, found in zip(models, layout.models(blocks), strict=True):
         assert torch.equal(found["entry"], model["entry"])
+        assert found["entry"].shape == shape
+    assert torch.equal(layout.view("entry", blocks["entry"][1]), models[1]["entry"])
     assert torch.equal(layout.blocks(layout.views(blocks))["entry"], blocks["entry"])
 
 

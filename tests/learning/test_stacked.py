@@ -15,8 +15,10 @@ import playerfl
 from federations import CLASSES, FEATURES, quick_for
 from playerfl.algorithms import ALGORITHMS
 from playerfl.experiment import Experiment
+from playerfl.layers.layer_map import LayerMap
 from playerfl.learning import stackable
-from playerfl.learning.losses import FocalLoss
+from playerfl.learning.losses import FocalLoss, cross_entropy
+from playerfl.learning.training import Learner
 from playerfl.results import RunResult
 from playerfl.running import run_experiments
 from playerfl.tasks.task import Task, own_task
@@ -217,6 +219,50 @@ class Unused(nn.Linear):
         self.spare = nn.Parameter(torch.zeros(3))
 
 
+class HiddenBehindZeros(nn.Sequential):
+    """Rows depend on each other, but at the start no output shows it."""
+
+    def __init__(self) -> None:
+        super().__init__(nn.Linear(FEATURES, 8), nn.Linear(8, CLASSES))
+        nn.init.zeros_(self[1].weight)
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = self[0](x)
+        out: Tensor = self[1](hidden - hidden.mean(0))
+        return out
+
+
+class _Shortened(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return torch.relu(x)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        return gradients[0] / gradients[0].norm()
+
+
+class OwnFunction(nn.Sequential):
+    def __init__(self) -> None:
+        super().__init__(nn.Linear(FEATURES, 8), nn.Linear(8, CLASSES))
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self[1](_Shortened.apply(self[0](x)))  # type: ignore[no-untyped-call]
+        return out
+
+
+def hooked() -> nn.Module:
+    model = nn.Linear(FEATURES, CLASSES)
+    model.weight.register_hook(lambda gradient: gradient * 0.5)
+    return model
+
+
+def hooked_module() -> nn.Module:
+    model = nn.Sequential(nn.Linear(FEATURES, 8), nn.Linear(8, CLASSES))
+    model[1].register_full_backward_hook(lambda module, inputs, outputs: (inputs[0] * 2,))
+    return model
+
+
 REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "batch norm": (federations.with_batch_norm, "padded rows would enter the statistics of the batch norm '1'"),
     "dropout": (federations.with_dropout, "the dropout '2' would draw other masks"),
@@ -224,6 +270,10 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "data-dependent": (lambda: DataDependent(FEATURES, CLASSES), "its forward does not stand it"),
     "across rows": (lambda: AcrossRows(FEATURES, CLASSES), "the rows of a batch depend on each other"),
     "changing buffers": (lambda: Counting(FEATURES, CLASSES), "its forward"),
+    "across rows, hidden": (HiddenBehindZeros, "the rows of a batch depend on each other"),
+    "own autograd function": (OwnFunction, "the gradient of 0.weight is another than in the loop"),
+    "hook on a parameter": (hooked, "the gradient of weight is another than in the loop"),
+    "hook on a module": (hooked_module, "stacked"),
     "unused parameter": (lambda: Unused(FEATURES, CLASSES), "spare gets no gradient"),
 }
 
@@ -241,6 +291,32 @@ def test_what_cannot_be_stacked_falls_back_and_says_so(case: str) -> None:
     said = any("stacked" in note for note in left_to_auto.data["notes"])
     assert said == stackable.pays(build()), "told where it would have paid"
     assert asked.score_rows == left_to_auto.score_rows
+
+
+def by_frequency(output: Tensor, targets: Tensor) -> Tensor:
+    return F.cross_entropy(output, targets, weight=1.0 / (1 + targets.bincount(minlength=CLASSES)), reduction="none")
+
+
+def centred(output: Tensor, targets: Tensor) -> Tensor:
+    return F.cross_entropy(output - output.mean(0), targets, reduction="none")
+
+
+@pytest.mark.parametrize("loss", [by_frequency, centred])
+def test_a_loss_that_looks_at_the_whole_batch_falls_back(loss: Callable[[Tensor, Tensor], Tensor]) -> None:
+    task = own_task(lambda: nn.Linear(FEATURES, CLASSES), federations.sites(), loss=loss)
+    found = run(task, "fedavg", "stacked", rounds=1)
+    assert found.data["trainer"] == "loop"
+    assert any("the loss of a row depends on other rows" in note for note in found.data["notes"])
+
+
+def test_the_trial_leaves_the_model_as_it_was() -> None:
+    model = nn.Linear(FEATURES, CLASSES)
+    before = {name: entry.clone() for name, entry in model.state_dict().items()}
+    layers = LayerMap.of(model, torch.zeros(2, FEATURES))
+    learner = Learner(model, layers, cross_entropy, {})
+    assert stackable.reason_against(learner, torch.randn(7, FEATURES), torch.arange(7) % CLASSES) is None
+    assert all(torch.equal(entry, before[name]) for name, entry in model.state_dict().items())
+    assert all(p.grad is None and p.requires_grad for p in model.parameters())
 
 
 def test_auto_stacks_small_fully_connected_models() -> None:
@@ -280,7 +356,8 @@ def test_optimiser_state_passes_between_trainers() -> None:
         for trainer, part in zip(trainers, parts, strict=True):
             ground.learner.trainer = trainer  # type: ignore[assignment]
             examples = ground.sites["site-0"].train
-            only = None if part is None else frozenset(ground.learner.layers.entries[part])
+            entries = ground.learner.layers.entries
+            only = None if part is None else frozenset(e for layer in part.split() for e in entries[layer])
             job = TrainJob(ground.learner, weights, examples, 1, 8, plan.optimizer, state, order, only)
             (trained,) = run_jobs([job])
             weights = trained.weights
@@ -291,11 +368,11 @@ def test_optimiser_state_passes_between_trainers() -> None:
         found = train(trainers)
         assert max(float((found[n] - reference[n]).abs().max()) for n in reference) < 1e-12
     # Layers that have trained unequally often count their steps apart.
-    parts = ("6", "6", None, "0")
-    reference = train(["loop"] * 4, parts)
-    for trainers in (["stacked"] * 4, ["loop", "stacked", "stacked", "loop"]):
-        found = train(trainers, parts)
-        assert max(float((found[n] - reference[n]).abs().max()) for n in reference) < 1e-12
+    for parts in (("6", "6", None, "0"), (None, "6", "6 4", None), ("0 2", "2 4", "0", None)):
+        reference = train(["loop"] * 4, parts)
+        for trainers in (["stacked"] * 4, ["loop", "stacked", "stacked", "loop"]):
+            found = train(trainers, parts)
+            assert max(float((found[n] - reference[n]).abs().max()) for n in reference) < 1e-12
 
 
 def test_learning_rates_share_a_stack() -> None:

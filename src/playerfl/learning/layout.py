@@ -63,7 +63,7 @@ class Layout:
         """The entries in a block, or the one in a row of it."""
         shape = self.shapes[name]
         lying = shape[::-1] if self._transposed(name) else shape
-        return self._lying(name, block[..., : self._sizes[name]].view(*block.shape[:-1], *lying))
+        return self._lying(name, block[..., : self._sizes[name]].view((*block.shape[:-1], *lying)))
 
     def _lying(self, name: str, entry: Tensor) -> Tensor:
         """From an entry (or many) to how it lies, and back."""

@@ -41,7 +41,8 @@ def linear_outputs(model: nn.Module, entries: Mapping[int, Tensor], inputs: Any)
 class _Stacked(TorchFunctionMode):
     """Puts stacked weights in the place of a model's own, and stops at all that is no linear layer or activation.
 
-    Looking at a tensor's shape passes through here too, so that no forward can mistake the stack for its batch.
+    Looking at a tensor's shape passes through here too, so that no forward can mistake the stack for its batch. An
+    autograd function of one's own does not: the trial in `stackable`, which compares gradients too, is for those.
     """
 
     def __init__(self, entries: Mapping[int, Tensor]) -> None:
@@ -81,7 +82,7 @@ class _Linear(torch.autograd.Function):
         of_x, of_weight, of_bias = ctx.needs_input_grad
         return (
             torch.bmm(g, weight) if of_x else None,
-            # As the weights lie in their Layout.
+            # As wide weights lie in their Layout.
             torch.bmm(x.mT, g).mT if of_weight else None,
             g.sum(1) if of_bias else None,
         )

@@ -12,9 +12,10 @@ from torch.func import functional_call
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 
-from playerfl.data.examples import map_tensors
+from playerfl.data.examples import TensorExamples, map_tensors
+from playerfl.learning.job import EvalJob
 from playerfl.learning.losses import logits_of
-from playerfl.learning.stacked import LANES, call_arguments, outputs_of
+from playerfl.learning.stacked import LANES, call_arguments, evaluate, outputs_of
 from playerfl.learning.training import Learner, Trainer
 
 # Above this, the matrix products of one model keep a core busy by themselves.
@@ -73,29 +74,69 @@ def reason_against(learner: Learner, inputs: Any, targets: Tensor) -> str | None
 
 
 def _reason_in_trial(learner: Learner, inputs: Any, targets: Tensor) -> str | None:
-    """Two models alone and stacked, on rows with padding."""
+    """Two models alone and stacked, each on rows of its own, one with more padding than the other."""
+    before = learner.weights()
+    # Moved a little: a layer that begins at zero would hide what is wrong before it.
+    noise = torch.Generator().manual_seed(0)
+    pair = [
+        {
+            name: entry + 0.05 * torch.randn(entry.shape, generator=noise, dtype=entry.dtype)
+            for name, entry in before.items()
+        }
+        for _ in range(2)
+    ]
+    layout = learner.layout(before)
+    stack = {name: view.detach().requires_grad_() for name, view in layout.views(layout.stacked(pair)).items()}
+    inputs = map_tensors(inputs, learner.placed)
     rows = len(targets)
-    before = {name: entry.detach().clone() for name, entry in learner.entries.items()}
-    pair = [before, {name: entry / 2 for name, entry in before.items()}]
-    stack = {name: torch.stack([own[name] for own in pair]).requires_grad_() for name in before}
-    padding = torch.arange(max(LANES, rows)).clamp_max(rows - 1)
-    wide = map_tensors(inputs, lambda x: x[padding].expand(2, *[-1] * x.dim()))
-    for training in (False, True):
-        learner.model.train(training)
-        output = outputs_of(learner, stack, wide)
+    orders = [torch.arange(rows), torch.arange(rows - 1, 0, -1)]
+    places = torch.arange(-(-rows // LANES) * LANES)
+    padded = torch.stack([order[places.clamp_max(len(order) - 1)] for order in orders])
+    batches = [(map_tensors(inputs, lambda x, order=order: x[order]), targets[order]) for order in orders]  # type: ignore[misc]
+    learner.model.train()
+    wide = map_tensors(inputs, lambda x: x.index_select(0, padded.flatten()).view(2, -1, *x.shape[1:]))
+    # One model by itself too: torch then lays out pictures another way.
+    for count in (1, 2):
+        few = {name: view[:count] for name, view in stack.items()}
+        output = outputs_of(learner, few, map_tensors(wide, lambda x, count=count: x[:count]))  # type: ignore[misc]
         logits = logits_of(output)
-        together = logits.view(2, -1, *logits.shape[1:])[:, :rows]
-        with torch.no_grad():
-            alone = [logits_of(functional_call(learner.model, own, *call_arguments(inputs))) for own in pair]
-        if not torch.allclose(together, torch.stack(alone), rtol=1e-3, atol=1e-5):
-            return "the rows of a batch depend on each other"
-    losses = learner.loss(output, targets[padding].repeat(2))
-    if losses.shape != (2 * len(padding),):
+        together = logits.view(count, len(places), *logits.shape[1:])
+        for own, (own_inputs, own_targets), found in zip(pair, batches, together, strict=False):
+            with torch.no_grad():
+                alone = logits_of(functional_call(learner.model, own, *call_arguments(own_inputs)))
+            if not _close(found[: len(own_targets)], alone, float(alone.abs().max())):
+                return "the rows of a batch depend on each other"
+    losses = learner.loss(output, targets[padded].flatten(0, 1))
+    if losses.shape != (padded.numel(),):
         return "its loss is not one number a row"
+    losses = losses.view(padded.shape)
+    shares = torch.stack([(places < len(order)) / len(order) for order in orders])
     trained = learner.trainable(None)
-    found = torch.autograd.grad(losses.sum(), [stack[name] for name in trained], allow_unused=True)
-    if unused := [name for name, gradient in zip(trained, found, strict=True) if gradient is None]:
+    slopes = torch.autograd.grad((losses * shares).sum(), [stack[name] for name in trained], allow_unused=True)
+    gradients = dict(zip(trained, slopes, strict=True))
+    if unused := [name for name, gradient in gradients.items() if gradient is None]:
         return f"{unused[0]} gets no gradient"
     if any(not torch.equal(entry, before[name]) for name, entry in learner.entries.items()):
         return "its forward changes its buffers"
+    try:
+        for i, (own, batch) in enumerate(zip(pair, batches, strict=True)):
+            alone, expected = learner.gradients(own, *batch)
+            if not _close(losses[i, : len(alone)], alone, float(alone.abs().max())):
+                return "the loss of a row depends on other rows"
+            largest = max(float(gradient.abs().max()) for gradient in expected.values() if gradient.numel())
+            for name, gradient in gradients.items():
+                if not _close(gradient[i], expected[name], largest):
+                    return f"the gradient of {name} is another than in the loop (is there a hook?)"
+        jobs = [EvalJob(learner, own, {"test": TensorExamples(inputs, targets)}) for own in pair]
+        for stacked, job in zip([*evaluate(jobs), *evaluate(jobs[:1])], [*jobs, jobs[0]], strict=True):
+            loss = learner.evaluate(job)["test"]["loss"]
+            if abs(stacked["test"]["loss"] - loss) > 1e-3 * abs(loss) + 1e-5:
+                return "in evaluation the rows of a batch depend on each other"
+    finally:
+        learner.load(before)
     return None
+
+
+def _close(found: Tensor, expected: Tensor, scale: float) -> bool:
+    """Up to rounding, of which numbers near zero have as much as the largest: `scale`."""
+    return torch.allclose(found, expected, rtol=1e-3, atol=1e-4 * scale)

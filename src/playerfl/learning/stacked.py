@@ -1,9 +1,9 @@
 """The stacked trainer: many models of one kind in each tensor operation, with the arithmetic of the plain loop.
 
-`torch.func.vmap` runs the model's own forward over a stack of weights (`linear_stack` does, where linear layers and
-activations are all there is). What comes out for one model has the same bits
-whatever else is in the stack: batches have a fixed width, rows a fixed alignment (see Layout), and no operation mixes
-models. The bits are not those of the plain loop, whose matrix products have other shapes.
+`torch.func.vmap` runs the model's own forward over a stack of weights, or `linear_stack` does, where linear layers and
+activations are all there is. What comes out for one model has the same bits whatever else is in the stack: batches have
+a fixed width, rows a fixed alignment (see Layout), and no operation mixes models. The bits are not those of the plain
+loop, whose matrix products have other shapes.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def group_of(job: Job) -> Hashable | None:
         return None
     if isinstance(job, EvalJob):
         tensors = all(isinstance(examples, TensorExamples) for examples in job.splits.values())
-        return (id(learner), *map(id, job.splits.values())) if tensors else None
+        return (id(learner), *job.splits, *map(id, job.splits.values())) if tensors else None
     touched = job.measure is not None and job.measure.embedding_rows == "touched"
     if touched or not isinstance(job.examples, TensorExamples) or not _in_step(job):
         return None
@@ -308,7 +308,7 @@ class _Stack:
                 for i, job in enumerate(self.jobs[cohort.start : cohort.stop]):
                     before = job.state.get(slot, {})
                     if slot in self.job.optimizer.counts:
-                        job.state[slot] = {**before, **dict.fromkeys(held, next(iter(held.values())).clone())}
+                        job.state[slot] = {**before, **{name: count.clone() for name, count in held.items()}}
                     else:
                         job.state[slot] = Held(self.layout, held, i, before)
 

@@ -67,19 +67,19 @@ class Learner:
         return {name: entry.detach().to("cpu", copy=True) for name, entry in self.entries.items()}
 
     def place(self, data: SiteData) -> SiteData:
-        """A site's data on the device, images laid out as the convolutions want them."""
+        """A site's data on the device."""
+        return SiteData(*(part.mapped(self.placed) for part in (data.train, data.validation, data.test)))
 
-        def move(tensor: Tensor) -> Tensor:
-            moved = tensor.to(self.device)
-            if self._format is not None and moved.dim() == 4:
-                return moved.contiguous(memory_format=self._format)
-            return moved
-
-        return SiteData(data.train.mapped(move), data.validation.mapped(move), data.test.mapped(move))
+    def placed(self, tensor: Tensor) -> Tensor:
+        """A tensor on the device, images laid out as the convolutions want them."""
+        moved = tensor.to(self.device)
+        if self._format is not None and moved.dim() == 4:
+            return moved.contiguous(memory_format=self._format)
+        return moved
 
     def train(self, job: TrainJob) -> Trained:
         """E epochs of: batch, gradient, (score), (pull), step."""
-        self._load(job.weights)
+        self.load(job.weights)
         chosen = self.trainable(job.only)
         if not chosen or job.epochs == 0:
             return Trained(self.weights(), None)
@@ -143,10 +143,20 @@ class Learner:
 
         return move
 
+    def gradients(self, weights: Weights, inputs: Any, targets: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        """The losses of a batch and the gradients of their mean, as `train` finds them."""
+        self.load(weights)
+        chosen = self.trainable(None)
+        with self._training(chosen):
+            losses = self._loss_of(call_model(self.model, inputs), targets)
+            losses.mean().backward()  # type: ignore[no-untyped-call]
+            found = {name: self.parameters[name].grad for name in chosen}
+            return losses.detach(), {name: g for name, g in found.items() if g is not None}
+
     def profile_at(self, weights: Weights, job: TrainJob) -> Profile:
         """What a job's measure gives at these weights, in the modes that measure after the epoch."""
         assert job.measure is not None
-        self._load(weights)
+        self.load(weights)
         with self._training(self.trainable(job.only)):
             return self._profile(self.probe(job.measure), job)
 
@@ -172,7 +182,7 @@ class Learner:
 
     def evaluate(self, job: EvalJob) -> Scores:
         """Each metric once over each whole split; the loss as the mean over examples."""
-        self._load(job.weights)
+        self.load(job.weights)
         self.model.eval()
         with torch.inference_mode():
             return {split: self._score(examples) for split, examples in job.splits.items()}
@@ -202,7 +212,8 @@ class Learner:
         except IndexError as problem:
             raise DataError(f"a site's targets do not fit the model's outputs: {problem}") from problem
 
-    def _load(self, weights: Weights) -> None:
+    def load(self, weights: Weights) -> None:
+        """Puts these weights in the scratch model."""
         with torch.no_grad():
             torch._foreach_copy_(
                 [entry.detach() for entry in self.entries.values()],

@@ -260,8 +260,7 @@ class StudyDirectory:
     def failures(self, rates: Mapping[tuple[str, str], float | None] | None = None) -> list[Failure]:
         """What could not be run, and why; give `chosen_rates` if they are at hand."""
         rates = self.chosen_rates if rates is None else rates
-        failed = self.failed
-        known = self.finished | failed
+        finished, failed = self.finished, self.failed
         found = []
         for line in self.study.lines:
             rate = rates[line.task, line.algorithm]
@@ -271,8 +270,11 @@ class StudyDirectory:
                     reason = str(_read_json(self.path / "failed" / f"{key}.json").get("reason", "no reason is kept"))
                     at = experiment.training.learning_rate
                     found.append(Failure(line.task, line.algorithm, at, experiment.seed, reason, key))
-            if rate is None and all(self.cell(e).key in known for e in line.tuning):
-                reason = "no learning rate gave a finite validation loss; try smaller ones"
+            if rate is None and all(self.cell(e).key in finished | failed for e in line.tuning):
+                ran = any(self.cell(e).key in finished for e in line.tuning)
+                reason = (
+                    "no learning rate gave a finite validation loss; try smaller ones" if ran else "no tuning run ended"
+                )
                 found.append(Failure(line.task, line.algorithm, None, None, reason))
         return found
 

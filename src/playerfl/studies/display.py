@@ -79,11 +79,11 @@ def _summary(status: Status) -> str:
     failed = sum(sum(line.failed.values()) for line in status.lines)
     runs = sum(sum(line.totals.values()) for line in status.lines)
     parts = (
-        f"{runs - sum(line.left for line in status.lines) - failed} of {runs} runs",
+        f"{sum(sum(line.done.values()) for line in status.lines)} of {runs} runs",
         f"{failed} failed" if failed else "",
         f"{duration(status.elapsed)} elapsed",
         left if any(line.left for line in status.lines) else "",
-        f"{status.workers} workers",
+        f"{status.workers} worker{'' if status.workers == 1 else 's'}",
         f"memory {_gigabytes(status.memory)} (peak {_gigabytes(status.peak_memory)})",
     )
     return ", ".join(part for part in parts if part)

@@ -40,8 +40,9 @@ def keep_freed_memory() -> None:
         mallopt = ctypes.CDLL(None).mallopt
     except (OSError, AttributeError, TypeError):
         return
-    mallopt(mmap_threshold, most)
-    mallopt(trim_threshold, most)
+    # Older versions take no more than 32 MiB. Without it, trimming less would only turn off glibc's own adjustment.
+    if mallopt(mmap_threshold, most) or mallopt(mmap_threshold, 2**25):
+        mallopt(trim_threshold, most)
 
 
 def large_pages() -> dict[str, str]:
