@@ -308,7 +308,8 @@ class _Stack:
                 for i, job in enumerate(self.jobs[cohort.start : cohort.stop]):
                     before = job.state.get(slot, {})
                     if slot in self.job.optimizer.counts:
-                        job.state[slot] = {**before, **{name: count.clone() for name, count in held.items()}}
+                        # One tensor for all parameters: the plain loop makes its own of it.
+                        job.state[slot] = {**before, **dict.fromkeys(held, next(iter(held.values())).clone())}
                     else:
                         job.state[slot] = Held(self.layout, held, i, before)
 

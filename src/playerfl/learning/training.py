@@ -223,7 +223,6 @@ class Learner:
     def _state(self, optimizer: Optimizer, state: OptimizerState, names: list[str]) -> dict[str, list[Tensor]]:
         """The slots of these parameters, made where missing, laid out as the parameters where they are not."""
         lists: dict[str, list[Tensor]] = {}
-        used: set[int] = set()
         for slot in optimizer.slots:
             known = dict(state.get(slot, {}))
             state[slot] = known
@@ -233,10 +232,9 @@ class Learner:
                     known[name] = optimizer.fresh(slot, parameter)
                 elif held.device != parameter.device or (held.dim() and held.stride() != parameter.stride()):
                     known[name] = optimizer.fresh(slot, parameter).copy_(held)
-                elif id(held) in used:
-                    # The stacked trainer counts a model's steps once for all of its parameters.
+                elif slot in optimizer.counts:
+                    # The stacked trainer leaves one tensor for all parameters, trained here or not.
                     known[name] = held.clone()
-                used.add(id(known[name]))
             lists[slot] = [known[name] for name in names]
         return lists
 
