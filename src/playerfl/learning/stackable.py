@@ -89,7 +89,7 @@ def _reason_in_trial(learner: Learner, inputs: Any, targets: Tensor) -> str | No
     stack = {name: view.detach().requires_grad_() for name, view in layout.views(layout.stacked(pair)).items()}
     inputs = map_tensors(inputs, learner.placed)
     rows = len(targets)
-    orders = [torch.arange(rows), torch.arange(rows - 1, 0, -1)]
+    orders = [torch.arange(rows), torch.arange(rows).flip(0)[: max(1, rows - 1)]]
     places = torch.arange(-(-rows // LANES) * LANES)
     padded = torch.stack([order[places.clamp_max(len(order) - 1)] for order in orders])
     batches = [(map_tensors(inputs, lambda x, order=order: x[order]), targets[order]) for order in orders]  # type: ignore[misc]

@@ -374,6 +374,7 @@ def outputs_of(learner: Learner, entries: Mapping[str, Tensor], inputs: Any) -> 
 
 
 def _by_model(learner: Learner, entries: Mapping[str, Tensor], inputs: Any) -> Any:
+    """The outputs with the model as first dimension, by the quicker of the two ways where the forward allows it."""
     if learner.only_linear:
         try:
             return linear_outputs(learner.model, {id(learner.entries[name]): e for name, e in entries.items()}, inputs)

@@ -261,6 +261,7 @@ class StudyDirectory:
         """What could not be run, and why; give `chosen_rates` if they are at hand."""
         rates = self.chosen_rates if rates is None else rates
         finished, failed = self.finished, self.failed
+        known = finished | failed
         found = []
         for line in self.study.lines:
             rate = rates[line.task, line.algorithm]
@@ -270,7 +271,7 @@ class StudyDirectory:
                     reason = str(_read_json(self.path / "failed" / f"{key}.json").get("reason", "no reason is kept"))
                     at = experiment.training.learning_rate
                     found.append(Failure(line.task, line.algorithm, at, experiment.seed, reason, key))
-            if rate is None and all(self.cell(e).key in finished | failed for e in line.tuning):
+            if rate is None and all(self.cell(e).key in known for e in line.tuning):
                 ran = any(self.cell(e).key in finished for e in line.tuning)
                 reason = (
                     "no learning rate gave a finite validation loss; try smaller ones" if ran else "no tuning run ended"
