@@ -8,12 +8,13 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 HALF   := $(VENV)/.installing
 
-.PHONY: help demo test quick lint fuzz reliability bench bench-rivals reproduce reproduce-quick estimate docs licences audit clean
+.PHONY: help demo test test-system quick lint fuzz reliability bench bench-rivals reproduce reproduce-quick estimate docs licences audit clean
 .DEFAULT_GOAL := help
 
 help:
 	@echo "make demo    train Local, FedAvg and PLayer-FL on handwritten digits, compare them, make a page (a minute)"
-	@echo "make test    the whole test suite"
+	@echo "make test    lint, types and the tests that run in one process"
+	@echo "make test-system   the tests that start other programs: servers, Ray, browsers, wheels, kills"
 	@echo "make quick   the tests that take seconds"
 	@echo "make lint    formatting, lint and types"
 	@echo "make docs    the documentation with its reference, as pages in site/"
@@ -44,10 +45,13 @@ demo: $(STAMP)
 WORKERS = $(shell $(BIN)/python -c 'import os; print(os.cpu_count() + 1)')
 
 test: $(STAMP) lint
-	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
+	$(BIN)/python -m pytest -n auto --dist worksteal -m "not system"
+
+test-system: $(STAMP)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m system
 
 quick: $(STAMP)
-	$(BIN)/python -m pytest -n auto --dist worksteal -m "not slow"
+	$(BIN)/python -m pytest -n auto --dist worksteal -m "not slow and not system"
 
 lint: $(STAMP)
 	$(BIN)/ruff format --check .

@@ -33,9 +33,9 @@ import torch
 from torch.nn import functional as F
 
 import playerfl
-from playerfl.experiment import Experiment
-from playerfl.running import run_experiments
-from playerfl.studies.memory import keep_freed_memory, large_pages, settle_imports
+from playerfl.runs.api import run_experiments
+from playerfl.runs.experiment import Experiment
+from playerfl.studies.backends.memory import keep_freed_memory, large_pages, settle_imports
 from playerfl.tasks.task import own_task
 from works import Work, bare_loop, cnn28, cnn32, mlp, text
 
@@ -230,7 +230,7 @@ def start_rows(repeats: int) -> bool:
     one_round = "import playerfl; playerfl.run('digits', 'fedavg', rounds=1)"
     version, torch_alone, run = (
         statistics.median(seconds(*arguments) for _ in range(repeats))
-        for arguments in (["-m", "playerfl.cli", "--version"], ["-c", "import torch"], ["-c", one_round])
+        for arguments in (["-m", "playerfl.cli.main", "--version"], ["-c", "import torch"], ["-c", one_round])
     )
     print("\nstart-up, seconds")
     first = row("playerfl --version", f"{version:6.2f}", version, 0.5, most=True)

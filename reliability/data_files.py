@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from playerfl.data.directory import use_data_directory
+from playerfl.data.download.directory import use_data_directory
 from reader import written
 
 
@@ -35,7 +35,7 @@ def fashion(folder: Path) -> None:
 
 
 def read_fashion(folder: Path) -> object:
-    from playerfl.data.idx import read_labelled
+    from playerfl.data.readers.idx import read_labelled
 
     return read_labelled(folder / "fashion_mnist", "train-images-idx3-ubyte", "train-labels-idx1-ubyte")
 
@@ -58,7 +58,7 @@ def read_task(name: str, folder: Path, **options: Any) -> object:
 
 
 def read_cifar_files(folder: Path) -> object:
-    from playerfl.data.cifar import read_cifar10
+    from playerfl.data.readers.cifar import read_cifar10
 
     files = sorted((folder / "cifar10").iterdir())
     # Without any, the task says so before it reads.
@@ -66,14 +66,14 @@ def read_cifar_files(folder: Path) -> object:
 
 
 def heart(folder: Path) -> None:
-    from playerfl.tasks.heart import HOSPITALS
+    from playerfl.tasks.bundled.heart import HOSPITALS
 
     rows = [f"{40 + i}.0,1.0,{1 + i % 4}.0,145.0,233.0,0.0,2.0,150.0,0.0,2.3,3.0,?,6.0,{i % 5}" for i in range(15)]
     written({f"heart/{name}": "\n".join([*rows, rows[0].replace("145.0", "?")]) for name in HOSPITALS.values()}, folder)
 
 
 def tweets(folder: Path) -> None:
-    from playerfl.tasks.tweets import AIRLINES, SENTIMENTS
+    from playerfl.tasks.bundled.tweets import AIRLINES, SENTIMENTS
 
     rows = ["tweet_id,airline_sentiment,airline,text"]
     for number in range(5):
@@ -93,7 +93,7 @@ def sent140(folder: Path) -> None:
 
 
 def mimic(folder: Path) -> None:
-    from playerfl.tasks.mimic3 import GROUP_WORDS
+    from playerfl.tasks.bundled.mimic3 import GROUP_WORDS
 
     admissions = ["ROW_ID,HADM_ID,ADMITTIME,ADMISSION_TYPE,DIAGNOSIS,HOSPITAL_EXPIRE_FLAG"]
     notes = ["HADM_ID,CHARTTIME,CATEGORY,TEXT"]
@@ -118,7 +118,7 @@ def pictures(folder: Path) -> None:
 
 
 def read_pictures(folder: Path) -> object:
-    from playerfl.data.pictures import read_picture, read_picture_file
+    from playerfl.data.readers.pictures import read_picture, read_picture_file
 
     return [read_picture(read_picture_file(file), file.name, 16) for file in sorted(folder.iterdir())]
 
@@ -196,14 +196,14 @@ def hub(folder: Path) -> None:
 
 
 def read_hub(folder: Path) -> object:
-    from playerfl.data.hub_tables import hub_pictures
+    from playerfl.data.readers.hub_tables import hub_pictures
 
     return hub_pictures(folder / "fashion_mnist" / "train.parquet", "image", "label", 10, 28, 100)
 
 
 def tokenizers(folder: Path) -> None:
     words = ["[UNK]", "[PAD]", "flight", "late", "##ly", "the", "a", "b", "##b"]
-    from playerfl.data.text import _bert_tokenizer
+    from playerfl.data.readers.text import _bert_tokenizer
 
     written(
         {"vocab.txt": "\n".join(words), "tokenizer.json": _bert_tokenizer("\n".join(words)).to_str()},
@@ -212,7 +212,7 @@ def tokenizers(folder: Path) -> None:
 
 
 def read_tokenizers(folder: Path) -> object:
-    from playerfl.data.text import WordPieces
+    from playerfl.data.readers.text import WordPieces
 
     return [WordPieces(folder / name).encode(["the late flight", ""], 6) for name in ("vocab.txt", "tokenizer.json")]
 
@@ -231,7 +231,7 @@ def packed(folder: Path) -> None:
 
 
 def unpack_all(folder: Path) -> None:
-    from playerfl.data.unpack import unpack
+    from playerfl.data.download.unpack import unpack
 
     out = folder / "out"
     out.mkdir(exist_ok=True)

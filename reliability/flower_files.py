@@ -61,8 +61,8 @@ def arrived(file: Path) -> Any:
 @cache
 def federation() -> Any:
     """An experiment, its sites' data and its task, made once."""
-    from playerfl.experiment import Experiment, find_task
-    from playerfl.flower.site import ground_of_site
+    from playerfl.flower.site.site import ground_of_site
+    from playerfl.runs.experiment import Experiment, find_task
 
     experiment = Experiment.resolve(settings())
     task = find_task("synthetic")
@@ -70,7 +70,7 @@ def federation() -> Any:
 
 
 def site_of(folder: Path) -> Any:
-    from playerfl.flower.site import Site
+    from playerfl.flower.site.site import Site
 
     logging.getLogger("playerfl.flower.site").setLevel(logging.CRITICAL + 1)
     _, grounds = federation()
@@ -80,7 +80,7 @@ def site_of(folder: Path) -> Any:
 def letters(folder: Path) -> Any:
     """The first letter and one that asks for a fit, as the coordinator writes them."""
     from playerfl.federation.messages import Download, Request
-    from playerfl.flower.letters import Letter
+    from playerfl.flower.wire.envelopes import Letter
     from playerfl.version import __version__
     from playerfl.weights import digest
 
@@ -91,7 +91,7 @@ def letters(folder: Path) -> Any:
 
 
 def letter_records(folder: Path) -> None:
-    from playerfl.flower.codec import encode_letter
+    from playerfl.flower.wire.codec import encode_letter
 
     for number, letter in enumerate(letters(folder)):
         (folder / f"letter{number}.records").write_text(json.dumps(as_tree(encode_letter(letter))))
@@ -99,14 +99,14 @@ def letter_records(folder: Path) -> None:
 
 def read_letters(folder: Path) -> object:
     """What a site makes of a message: an answer, always; a code, where it cannot be read or done."""
-    from playerfl.flower.codec import decode_letter, encode_answer
+    from playerfl.flower.wire.codec import decode_letter, encode_answer
 
     found = [decode_letter(arrived(file)) for file in sorted(folder.glob("*.records"))]
     return [encode_answer(site_of(folder).answer(letter)) for letter in found]
 
 
 def answer_records(folder: Path) -> None:
-    from playerfl.flower.codec import encode_answer
+    from playerfl.flower.wire.codec import encode_answer
 
     for number, letter in enumerate(letters(folder)):
         answer = site_of(folder).answer(letter)
@@ -116,10 +116,10 @@ def answer_records(folder: Path) -> None:
 def read_answers(folder: Path) -> object:
     """What a coordinator makes of a site's messages."""
     from playerfl.federation.messages import Awaited
-    from playerfl.flower.checks import far_away, refused_reply
-    from playerfl.flower.codec import CodecError, decode_answer
-    from playerfl.flower.coordinator import Coordinator
+    from playerfl.flower.coordinator.checks import far_away, refused_reply
+    from playerfl.flower.coordinator.coordinator import Coordinator
     from playerfl.flower.deployment import Deployment
+    from playerfl.flower.wire.codec import CodecError, decode_answer
 
     experiment, grounds = federation()
     ground = grounds["site-0"]
@@ -151,15 +151,15 @@ def site_state(folder: Path) -> None:
 
 
 def app_folder(folder: Path) -> None:
-    from playerfl.flower.app_folder import write_app_folder
     from playerfl.flower.deployment import Deployment
+    from playerfl.flower.operate.app_folder import write_app_folder
 
     experiment, _ = federation()
     write_app_folder(folder, Deployment("job", ("north", "south"), experiment.to_toml()))
 
 
 def read_app(folder: Path) -> object:
-    from playerfl.flower.app_folder import read_app_folder
-    from playerfl.flower.coordinator import experiment_of, read_status
+    from playerfl.flower.coordinator.coordinator import experiment_of, read_status
+    from playerfl.flower.operate.app_folder import read_app_folder
 
     return experiment_of(read_app_folder(folder)), read_status(folder)

@@ -44,11 +44,11 @@ from flower.jobs import Job
 from flower.loop_grid import LoopGrid, put_together, taken_apart
 from killing import ended, forked
 from playerfl.federation.messages import Reply, Score, Upload
-from playerfl.flower.codec import decode_letter, encode_answer
-from playerfl.flower.letters import Answer
-from playerfl.flower.site import Site
+from playerfl.flower.site.site import Site
+from playerfl.flower.wire.codec import decode_letter, encode_answer
+from playerfl.flower.wire.envelopes import Answer
 from playerfl.seeding import generator_for
-from playerfl.studies.memory import peak, resident
+from playerfl.studies.backends.memory import peak, resident
 from playerfl.tasks.task import Task
 from promises import alone, line
 

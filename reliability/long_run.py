@@ -19,14 +19,14 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from playerfl.environment import environment
-from playerfl.experiment import Experiment, find_task
-from playerfl.ground import prepare_ground
 from playerfl.learning.trainer import run_jobs
-from playerfl.run_directory import RunDirectory
-from playerfl.running import run_experiments
-from playerfl.single_run import Run
-from playerfl.studies.memory import resident
+from playerfl.runs.api import run_experiments
+from playerfl.runs.directory import RunDirectory
+from playerfl.runs.environment import environment
+from playerfl.runs.experiment import Experiment, find_task
+from playerfl.runs.run import Run
+from playerfl.runs.setup import prepare_ground
+from playerfl.studies.backends.memory import resident
 from promises import alone, line
 
 SETTLED = 200

@@ -19,7 +19,7 @@ from statistics import median
 from typing import Any
 
 import playerfl
-from playerfl.studies.memory import peak, resident
+from playerfl.studies.backends.memory import peak, resident
 from promises import alone, line
 
 SLACK = 1.3

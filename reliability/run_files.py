@@ -15,8 +15,8 @@ from settings_files import settings, study_settings
 
 
 def finished_run(folder: Path, algorithm: str = "player_fl") -> None:
-    from playerfl.experiment import Experiment
-    from playerfl.running import run_experiments
+    from playerfl.runs.api import run_experiments
+    from playerfl.runs.experiment import Experiment
 
     run_experiments([Experiment.resolve(settings() | {"algorithm": algorithm})], [folder / "run"])
 
@@ -26,8 +26,8 @@ class Stopped(Exception):  # noqa: N818 it is no error
 
 
 def unfinished_run(folder: Path) -> None:
-    from playerfl.experiment import Experiment
-    from playerfl.running import run_experiments
+    from playerfl.runs.api import run_experiments
+    from playerfl.runs.experiment import Experiment
 
     def stop(progress: Any) -> None:
         if progress.round == 1:
@@ -40,8 +40,8 @@ def unfinished_run(folder: Path) -> None:
 
 
 def compared_runs(folder: Path) -> None:
-    from playerfl.experiment import Experiment
-    from playerfl.running import run_experiments
+    from playerfl.runs.api import run_experiments
+    from playerfl.runs.experiment import Experiment
 
     names = ("local", "fedavg", "player_fl")
     experiments = [Experiment.resolve(settings() | {"algorithm": name}) for name in names]
@@ -80,7 +80,7 @@ def mend_fingerprints(folder: Path) -> None:
     """Gives half of the changed files a fingerprint that is right, so that what they say is looked at."""
     from safetensors.torch import load
 
-    from playerfl.engine import checkpoint
+    from playerfl.storage import tensor_tree
 
     for file in folder.rglob("*.safetensors"):
         content = file.read_bytes()
@@ -88,7 +88,7 @@ def mend_fingerprints(folder: Path) -> None:
             length = int.from_bytes(content[:8], "little")
             header = json.loads(content[8 : 8 + length])
             known, _, tree = header["__metadata__"]["checked tree"].partition(" ")
-            right = checkpoint.fingerprint(tree, {kind: [numbers] for kind, numbers in load(content).items()})
+            right = tensor_tree.fingerprint(tree, {kind: [numbers] for kind, numbers in load(content).items()})
         except Exception:  # whatever a library says to it: a file that cannot be read has no fingerprint
             continue
         if known != right and zlib.crc32(content) % 2:
@@ -100,12 +100,12 @@ def mend_fingerprints(folder: Path) -> None:
 
 def report(folder: Path) -> object:
     """All that `playerfl report` does, but for the page's markup."""
-    from playerfl.collecting import collect
-    from playerfl.report.documents import document
-    from playerfl.report.markup import Latex, Markdown
-    from playerfl.report.payload import payload
-    from playerfl.report.report import build_report
-    from playerfl.report.tidy import tidy
+    from playerfl.report.compute.report import build_report
+    from playerfl.report.write.documents import document
+    from playerfl.report.write.markup import Latex, Markdown
+    from playerfl.report.write.payload import payload
+    from playerfl.report.write.tidy import tidy
+    from playerfl.studies.collecting import collect
 
     made = build_report(collect(folder))
     return (
@@ -117,15 +117,15 @@ def report(folder: Path) -> object:
 
 
 def load_run(folder: Path) -> object:
-    from playerfl.running import load_result
+    from playerfl.runs.api import load_result
 
     result = load_result(folder / "run")
     return repr(result), result.cut, result.site_scores, [result.model(site) for site in result.clients]
 
 
 def resume_run(folder: Path) -> object:
-    from playerfl.experiment import Experiment
-    from playerfl.running import resume
+    from playerfl.runs.api import resume
+    from playerfl.runs.experiment import Experiment
 
     with contextlib.suppress(Exception):  # what cannot be read is refused below
         asked = Experiment.from_toml(folder / "run" / "experiment.toml")
@@ -135,29 +135,29 @@ def resume_run(folder: Path) -> object:
 
 
 def read_checkpoint(folder: Path) -> object:
-    from playerfl.engine import checkpoint
+    from playerfl.storage import tensor_tree
 
-    return checkpoint.read(folder / "checkpoint.safetensors")
+    return tensor_tree.read(folder / "checkpoint.safetensors")
 
 
 def checkpoint_file(folder: Path) -> None:
     import torch
 
-    from playerfl.engine import checkpoint
+    from playerfl.storage import tensor_tree
 
     tree = {"round": 1, "weights": {"a": torch.ones(2, 3), "n": torch.arange(4)}, "rows": [["x", 0.5], [None, True]]}
-    (folder / "checkpoint.safetensors").write_bytes(checkpoint.encode(tree))
+    (folder / "checkpoint.safetensors").write_bytes(tensor_tree.encode(tree))
 
 
 def read_profiles(folder: Path) -> object:
-    from playerfl.kept_probe import PROFILES, of_profiles
+    from playerfl.probe.stored import PROFILES, of_profiles
 
     return of_profiles(folder / PROFILES, {})[0].to_json()
 
 
 def profiles(folder: Path) -> None:
-    from playerfl.kept_probe import PROFILES, keep, scores_of
-    from playerfl.probing import probe_sites
+    from playerfl.probe.measure import probe_sites
+    from playerfl.probe.stored import PROFILES, keep, scores_of
 
     own = {"data.rows": 12, "data.sites": 2, "data.accept_small_sites": True}
     found = probe_sites("synthetic", settings=own)

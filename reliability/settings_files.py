@@ -83,7 +83,7 @@ def study_settings() -> dict[str, Any]:
 
 
 def read_experiment(folder: Path) -> object:
-    from playerfl.experiment import Experiment
+    from playerfl.runs.experiment import Experiment
 
     experiment = Experiment.from_toml(folder / "experiment.toml")
     experiment.build_algorithm()
@@ -98,7 +98,7 @@ def read_study_file(folder: Path) -> object:
 
 
 def read_setting(folder: Path) -> object:
-    from playerfl.experiment import Experiment, parse_setting, with_setting
+    from playerfl.runs.experiment import Experiment, parse_setting, with_setting
 
     if not (folder / "settings.txt").exists():
         raise NotAnInput
@@ -110,22 +110,22 @@ def read_setting(folder: Path) -> object:
 
 
 def read_thresholds_file(folder: Path) -> object:
-    from playerfl.experiment import read_toml
-    from playerfl.thresholds_cli import _asked
+    from playerfl.cli.thresholds import _asked
+    from playerfl.runs.experiment import read_toml
 
     return _asked(read_toml(folder / "thresholds.toml"))
 
 
 def read_cases(folder: Path) -> object:
-    from playerfl.analysis.thresholds import CaseTable
-    from playerfl.thresholds_cli import _summary
+    from playerfl.cli.thresholds import _summary
+    from playerfl.paper.thresholds import CaseTable
 
     found = CaseTable(folder / "cases.csv").read()
     return [_summary(found, setting) for setting in dict.fromkeys(case.setting for case in found)]
 
 
 def cases(folder: Path) -> None:
-    from playerfl.analysis.thresholds import CaseTable, case_of
+    from playerfl.paper.thresholds import CaseTable, case_of
 
     importance = {"north": {"a": 1e-4, "b": 2e-4, "c": 3e-3}, "south": {"a": 1e-4, "b": 1e-4, "c": 5e-3}}
     found = [case_of(t, "running", "default", seed, 2, importance) for t in ("heart", "digits") for seed in (0, 1)]

@@ -11,10 +11,10 @@ from torch import Tensor, nn
 
 import playerfl
 from playerfl.algorithms import Algorithm
-from playerfl.experiment import Experiment, with_setting
-from playerfl.ground import prepare_ground
-from playerfl.results import RunResult
-from playerfl.single_run import Run
+from playerfl.runs.experiment import Experiment, with_setting
+from playerfl.runs.result import RunResult
+from playerfl.runs.run import Run
+from playerfl.runs.setup import prepare_ground
 from playerfl.tasks.task import Task, own_task
 
 FEATURES, CLASSES = 6, 3
@@ -83,7 +83,7 @@ def task(model: str = "mlp", count: int = 3, **changes: Any) -> Task:
 
 
 def settings_of(algorithm: str | Algorithm, settings: Mapping[str, Any]) -> dict[str, Any]:
-    from playerfl.running import _algorithm_table
+    from playerfl.runs.api import _algorithm_table
 
     table: dict[str, Any] = {"algorithm": _algorithm_table(algorithm)}
     for key, value in {**QUICK, **settings}.items():

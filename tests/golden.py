@@ -18,10 +18,10 @@ import torch
 from torch import nn
 
 from playerfl.data.examples import SiteData, TensorExamples
-from playerfl.environment import environment
-from playerfl.experiment import Experiment
-from playerfl.results import RunResult, digest_of
-from playerfl.running import run_experiments
+from playerfl.runs.api import run_experiments
+from playerfl.runs.environment import environment
+from playerfl.runs.experiment import Experiment
+from playerfl.runs.result import RunResult, digest_of
 from playerfl.tasks import TASKS
 from playerfl.tasks.task import Task
 from playerfl.weights import digest

@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from unittest.mock import patch
 
-from playerfl import cli
+from playerfl.cli import main as cli
 
 # Written by the clock, or by how often something was killed: they say nothing about the result.
 OF_THE_CLOCK = {"timing.json", "timings.csv", "status.json", "participation.csv", "site.log", "comparison.png"}

@@ -9,8 +9,8 @@ import numpy as np
 from torch import nn
 
 from playerfl.layers.split import choose_cut
-from playerfl.results import RunResult
-from playerfl.run_directory import Row
+from playerfl.runs.directory import Row
+from playerfl.runs.result import RunResult
 
 LAYERS = {"conv1": 100, "conv2": 400, "fc": 1500}
 SITES = ("north", "south", "west")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from playerfl.data.sources import folder_of
+from playerfl.data.download.sources import folder_of
 from playerfl.errors import DataError
 
 

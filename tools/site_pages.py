@@ -15,7 +15,7 @@ from typing import Any
 import typer
 
 import playerfl
-from playerfl.cli import app
+from playerfl.cli.main import app
 
 ROOT = Path(__file__).parents[1]
 
@@ -28,13 +28,13 @@ MODULES = {
     "playerfl.layers.split": "From scores to a cut.",
     "playerfl.layers.meaning": "What a cut means in parameters and bytes.",
     "playerfl.layers.export": "A cut in the words of other frameworks.",
-    "playerfl.probing": "One measured epoch at every site.",
+    "playerfl.probe.measure": "One measured epoch at every site.",
     "playerfl.integrations.hugging_face": "The probe inside Hugging Face's Trainer.",
     "playerfl.integrations.lightning": "The probe inside Lightning.",
     "playerfl.analysis.layer_analysis": "How layers generalise: the paper's quantities at three moments.",
     "playerfl.analysis.figures": "Their figures.",
-    "playerfl.collecting": "All runs below a folder.",
-    "playerfl.report.report": "Tables, tests and rankings of those runs.",
+    "playerfl.studies.collecting": "All runs below a folder.",
+    "playerfl.report.compute.report": "Tables, tests and rankings of those runs.",
     "playerfl.errors": "The errors a user can mend.",
 }
 """What the reference shows beside `playerfl` itself: all that the documentation imports from, and its neighbours."""

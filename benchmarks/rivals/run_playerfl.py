@@ -5,9 +5,9 @@ from __future__ import annotations
 from work import Part, Stopwatch, arguments
 
 from playerfl import own_task
-from playerfl.experiment import Experiment
-from playerfl.running import run_experiments
-from playerfl.single_run import Progress
+from playerfl.runs.api import run_experiments
+from playerfl.runs.experiment import Experiment
+from playerfl.runs.run import Progress
 from playerfl.version import __version__
 
 

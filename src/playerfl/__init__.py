@@ -15,45 +15,45 @@ from playerfl.version import __version__
 
 if TYPE_CHECKING:
     from playerfl.errors import PlayerflError
-    from playerfl.experiment import Experiment
     from playerfl.layers.layer_map import LayerMap
     from playerfl.layers.probe import SensitivityProbe
     from playerfl.layers.recommend import recommend
     from playerfl.layers.recommendation import Recommendation
     from playerfl.layers.sensitivity import federation_sensitivity, layer_importance
     from playerfl.layers.split import choose_cut, transition_point
-    from playerfl.probing import probe_sites
-    from playerfl.report.comparison import compare
-    from playerfl.report.evidence_figure import recommendation_figure
-    from playerfl.results import RunResult
-    from playerfl.running import load_result, resume, run
-    from playerfl.studies.conduct import StudyResult, study
+    from playerfl.probe.measure import probe_sites
+    from playerfl.report.compute.comparison import compare
+    from playerfl.report.plots.recommendation import recommendation_figure
+    from playerfl.runs.api import load_result, resume, run
+    from playerfl.runs.experiment import Experiment
+    from playerfl.runs.result import RunResult
+    from playerfl.studies.api import StudyResult, study
     from playerfl.studies.directory import StudyDirectory
     from playerfl.tasks.task import Task, own_task
 
 # Looked up on first use, so that `import playerfl` (and the command line's --help) need not import torch.
 _HOMES = {
-    "Experiment": "playerfl.experiment",
+    "Experiment": "playerfl.runs.experiment",
     "LayerMap": "playerfl.layers.layer_map",
     "PlayerflError": "playerfl.errors",
     "Recommendation": "playerfl.layers.recommendation",
-    "RunResult": "playerfl.results",
+    "RunResult": "playerfl.runs.result",
     "SensitivityProbe": "playerfl.layers.probe",
     "StudyDirectory": "playerfl.studies.directory",
-    "StudyResult": "playerfl.studies.conduct",
+    "StudyResult": "playerfl.studies.api",
     "Task": "playerfl.tasks.task",
     "choose_cut": "playerfl.layers.split",
-    "compare": "playerfl.report.comparison",
+    "compare": "playerfl.report.compute.comparison",
     "federation_sensitivity": "playerfl.layers.sensitivity",
     "layer_importance": "playerfl.layers.sensitivity",
-    "load_result": "playerfl.running",
+    "load_result": "playerfl.runs.api",
     "own_task": "playerfl.tasks.task",
-    "probe_sites": "playerfl.probing",
+    "probe_sites": "playerfl.probe.measure",
     "recommend": "playerfl.layers.recommend",
-    "recommendation_figure": "playerfl.report.evidence_figure",
-    "resume": "playerfl.running",
-    "run": "playerfl.running",
-    "study": "playerfl.studies.conduct",
+    "recommendation_figure": "playerfl.report.plots.recommendation",
+    "resume": "playerfl.runs.api",
+    "run": "playerfl.runs.api",
+    "study": "playerfl.studies.api",
     "transition_point": "playerfl.layers.split",
 }
 

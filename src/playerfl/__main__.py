@@ -1,5 +1,5 @@
 """`python -m playerfl`: the command line, where its script is not on the path."""
 
-from playerfl.cli import main
+from playerfl.cli.main import main
 
 main()

@@ -34,13 +34,13 @@ from playerfl.algorithms import (
     PLayerFLRandom,
 )
 from playerfl.engine.scheduler import drive
-from playerfl.experiment import Experiment, with_setting
 from playerfl.federation.messages import ClientId
 from playerfl.federation.server import Server
-from playerfl.ground import prepare_ground
 from playerfl.models.mlp import MLP
-from playerfl.running import limited_threads
-from playerfl.single_run import Run
+from playerfl.runs.api import limited_threads
+from playerfl.runs.experiment import Experiment, with_setting
+from playerfl.runs.run import Run
+from playerfl.runs.setup import prepare_ground
 from playerfl.tasks.task import Task, own_task
 from playerfl.weights import Weights
 

@@ -13,12 +13,12 @@ from playerfl.algorithms import Algorithm
 from playerfl.engine.loop import run_rounds
 from playerfl.engine.scheduler import drive, run_jobs
 from playerfl.engine.transport import InProcess
-from playerfl.experiment import Experiment
 from playerfl.federation.messages import ClientId, Reply, Request
-from playerfl.ground import prepare_ground
 from playerfl.learning.job import Job, TrainJob
-from playerfl.results import RunResult
-from playerfl.single_run import Run
+from playerfl.runs.experiment import Experiment
+from playerfl.runs.result import RunResult
+from playerfl.runs.run import Run
+from playerfl.runs.setup import prepare_ground
 from playerfl.tasks.task import Task
 from playerfl.weights import Weights
 

@@ -16,7 +16,7 @@ from playerfl.analysis.figures import FIGURES, correlation_figure, overview_figu
 from playerfl.analysis.layer_analysis import AnalysisOptions, Finding, LayerAnalysis, analyze_layers
 from playerfl.analysis.moments import FEDERATED, FIRST_EPOCH, INDEPENDENT, MOMENTS
 from playerfl.errors import ConfigError
-from playerfl.report.comparison import without_nan
+from playerfl.report.compute.comparison import without_nan
 
 SETTINGS: dict[str, Any] = {"training.batch_size": 8, "training.learning_rate": 0.01}
 

@@ -11,12 +11,12 @@ import playerfl
 from contract.wire import WireTransport
 from federations import MODELS, assert_same, build, federate, quick_for, task
 from playerfl.algorithms import ALGORITHMS, PartialAlgorithm
-from playerfl.engine import checkpoint
 from playerfl.engine.loop import run_rounds
 from playerfl.engine.scheduler import drive
 from playerfl.engine.worker import handle
 from playerfl.federation.messages import Request
-from playerfl.single_run import Progress, Run
+from playerfl.runs.run import Progress, Run
+from playerfl.storage import tensor_tree
 
 every_algorithm = pytest.mark.parametrize("name", ALGORITHMS)
 models = pytest.mark.parametrize("model", quick_for(("mlp", "batch norm", "convolutional"), "mlp"))
@@ -63,11 +63,11 @@ def test_sending_and_evaluating_change_nothing(name: str) -> None:
     run = build(name, rounds=2)
     transport = WireTransport(run)
     run_over(run, transport)
-    before = checkpoint.encode([run.server.state(), {c: client.memory for c, client in run.clients.items()}])
+    before = tensor_tree.encode([run.server.state(), {c: client.memory for c, client in run.clients.items()}])
     for client in run.server.clients:
         download = run.algorithm.server_send(run.server, client)
         drive(handle(run.algorithm, run.clients[client], Request(("evaluate",), download), 0, run.protocol))
-    after = checkpoint.encode([run.server.state(), {c: client.memory for c, client in run.clients.items()}])
+    after = tensor_tree.encode([run.server.state(), {c: client.memory for c, client in run.clients.items()}])
     assert after == before
 
 

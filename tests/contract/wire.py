@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from playerfl.engine import checkpoint
 from playerfl.engine.scheduler import drive
 from playerfl.engine.worker import handle
 from playerfl.federation.client import Client
 from playerfl.federation.messages import ClientId, Download, Reply, Request, Score, Upload
-from playerfl.single_run import Run
+from playerfl.runs.run import Run
+from playerfl.storage import tensor_tree
 
 
 def over_the_wire(tree: object) -> dict:  # type: ignore[type-arg]
-    return checkpoint.decode(checkpoint.encode(tree))  # type: ignore[no-any-return]
+    return tensor_tree.decode(tensor_tree.encode(tree))  # type: ignore[no-any-return]
 
 
 class WireTransport:
@@ -21,7 +21,7 @@ class WireTransport:
 
     def __init__(self, run: Run) -> None:
         self.run = run
-        self.stored = {name: checkpoint.encode(client.state()) for name, client in run.clients.items()}
+        self.stored = {name: tensor_tree.encode(client.state()) for name, client in run.clients.items()}
         self.uploads: list[tuple[tuple[str, ...], ClientId, Upload]] = []
 
     async def call(self, requests: Mapping[ClientId, Request]) -> dict[ClientId, Reply]:
@@ -32,10 +32,10 @@ class WireTransport:
         arrived = Request(request.verbs, Download(request.download.round, **sent), request.best_round)
         run = self.run
         client = Client(name, run.clients[name].data, run.ground.learner, run.clients[name].plan, run.ground.initial)
-        client.restore(checkpoint.decode(self.stored[name]))
+        client.restore(tensor_tree.decode(self.stored[name]))
         reply = drive(handle(run.algorithm, client, arrived, run.experiment.seed, run.protocol))
-        self.stored[name] = checkpoint.encode(client.state())
-        run.clients[name].restore(checkpoint.decode(self.stored[name]))
+        self.stored[name] = tensor_tree.encode(client.state())
+        run.clients[name].restore(tensor_tree.decode(self.stored[name]))
         answer = over_the_wire(
             {
                 "upload": {**reply.upload.__dict__, "info": dict(reply.upload.info)},

@@ -15,16 +15,16 @@ from pathlib import Path
 from typing import Any
 
 from flower.held_task import SITES
-from playerfl.experiment import Experiment
-from playerfl.flower.app_folder import write_app_folder
 from playerfl.flower.deployment import Deployment
-from playerfl.flower.files import filled
-from playerfl.flower.keys import write_key_pair
-from playerfl.flower.launch import CONNECTION, ServerHome, free_port
-from playerfl.running import run_experiments
+from playerfl.flower.operate.app_folder import write_app_folder
+from playerfl.flower.operate.files import filled
+from playerfl.flower.operate.keys import write_key_pair
+from playerfl.flower.operate.launch import CONNECTION, ServerHome, free_port
+from playerfl.runs.api import run_experiments
+from playerfl.runs.experiment import Experiment
 from playerfl.weights import digest
 
-COMMAND = [sys.executable, "-m", "playerfl.cli", "flower"]
+COMMAND = [sys.executable, "-m", "playerfl.cli.main", "flower"]
 
 
 def wait_until(what: Callable[[], Any], seconds: float, why: str) -> None:

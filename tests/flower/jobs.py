@@ -10,13 +10,13 @@ from typing import Any
 from federations import settings_of, task
 from flower.loop_grid import Change, Clock, LoopGrid
 from playerfl.algorithms import Algorithm
-from playerfl.experiment import Experiment
 from playerfl.flower.client_app import make_app
-from playerfl.flower.coordinator import Coordinator
+from playerfl.flower.coordinator.coordinator import Coordinator
 from playerfl.flower.deployment import Deployment
-from playerfl.flower.site import Site, ground_of_site
-from playerfl.ground import prepare_ground
-from playerfl.single_run import Run
+from playerfl.flower.site.site import Site, ground_of_site
+from playerfl.runs.experiment import Experiment
+from playerfl.runs.run import Run
+from playerfl.runs.setup import prepare_ground
 from playerfl.tasks.task import Task
 
 SITES = ("site-0", "site-1", "site-2")

@@ -15,8 +15,8 @@ from flwr.app import Context, Message
 from flower.jobs import Job
 from flower.loop_grid import App, put_together, taken_apart, unreachable
 from killing import ended, forked, kill_after
-from playerfl.flower.codec import decode_letter
-from playerfl.flower.coordinator import Coordinator
+from playerfl.flower.coordinator.coordinator import Coordinator
+from playerfl.flower.wire.codec import decode_letter
 
 
 class MortalSites:

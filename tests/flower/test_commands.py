@@ -13,12 +13,12 @@ import pytest
 from typer.testing import CliRunner
 
 from flower.institutions import wait_until
-from playerfl.cli import app
+from playerfl.cli.main import app
 from playerfl.errors import ConfigError
-from playerfl.flower import launch
-from playerfl.flower.app_folder import read_app_folder
-from playerfl.flower.keys import write_key_pair
-from playerfl.flower.launch import Running, ServerHome, SiteNode, descendants
+from playerfl.flower.operate import launch
+from playerfl.flower.operate.app_folder import read_app_folder
+from playerfl.flower.operate.keys import write_key_pair
+from playerfl.flower.operate.launch import Running, ServerHome, SiteNode, descendants
 
 EXPERIMENT = 'task = "synthetic"\nrounds = 2\nalgorithm = "fedper"\n'
 
@@ -197,8 +197,8 @@ def test_what_was_started_ends_with_everything_it_started(tmp_path: Path) -> Non
     [("min-sites = 0", 'min-sites = "x"'), ("deadline = 60.0", "deadline = [1]"), ("rounds = 2", "rounds = two")],
 )
 def test_an_app_folder_that_was_changed_by_hand_is_one_sentence(before: str, after: str, tmp_path: Path) -> None:
-    from playerfl.flower.app_folder import read_app_folder
-    from playerfl.flower.coordinator import experiment_of
+    from playerfl.flower.coordinator.coordinator import experiment_of
+    from playerfl.flower.operate.app_folder import read_app_folder
 
     made(tmp_path, "--site", "north", "--site", "south", "--deadline", "60")
     file = tmp_path / "job" / "pyproject.toml"

@@ -14,10 +14,10 @@ from federations import quick_for, task
 from flower.jobs import SITES, Job
 from flower.loop_grid import over_the_wire
 from playerfl.algorithms import ALGORITHMS, PartialAlgorithm, PLayerFL
-from playerfl.collecting import collect
 from playerfl.engine.scheduler import drive
 from playerfl.errors import ConfigError
-from playerfl.run_directory import SCORE_COLUMNS, TRAFFIC_COLUMNS, RunDirectory
+from playerfl.runs.directory import SCORE_COLUMNS, TRAFFIC_COLUMNS, RunDirectory
+from playerfl.studies.collecting import collect
 from playerfl.weights import digest, num_bytes
 
 PARTIAL = [name for name, kind in ALGORITHMS.items() if issubclass(kind, PartialAlgorithm)]

@@ -21,7 +21,7 @@ from flower.jobs import Job
 from flower.loop_grid import unreachable
 from flower.test_faults import key_of
 from playerfl.algorithms import FedPer
-from playerfl.flower.keys import write_key_pair
+from playerfl.flower.operate.keys import write_key_pair
 from playerfl.tasks.load import load_task
 from playerfl.weights import digest, num_bytes
 

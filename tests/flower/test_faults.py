@@ -18,11 +18,11 @@ from flower.loop_grid import unreachable
 from flower.test_contract import assert_equals_in_process
 from killing import contents
 from playerfl.algorithms import ALGORITHMS
-from playerfl.collecting import collect
-from playerfl.engine import checkpoint
 from playerfl.errors import ConfigError, RunDirectoryError
-from playerfl.flower.codec import decode_letter
-from playerfl.flower.transport import TooFewSitesError
+from playerfl.flower.coordinator.transport import TooFewSitesError
+from playerfl.flower.wire.codec import decode_letter
+from playerfl.storage import tensor_tree
+from playerfl.studies.collecting import collect
 
 
 def key_of(message: Message) -> str:
@@ -94,7 +94,7 @@ def test_a_coordinator_that_dies_when_all_is_said_asks_nobody_again(
     """A site asked to finish twice would tune twice."""
     job = Job(tmp_path, "local_adaptation")
     with monkeypatch.context() as patched, pytest.raises(StoppedError):
-        patched.setattr("playerfl.run_directory.RunDirectory.finish", stop)
+        patched.setattr("playerfl.runs.directory.RunDirectory.finish", stop)
         job.run()
     with pytest.raises(RunDirectoryError, match="continue it with  playerfl flower run"):
         playerfl.resume(job.folder, task=job.task)
@@ -232,8 +232,8 @@ def test_a_damaged_state_counts_as_lost(tmp_path: Path, damage: dict[str, Any] |
     if damage is None:
         file.write_bytes(b"\x80\x04 not a checkpoint")
     else:
-        stored = checkpoint.read(file)
-        file.write_bytes(checkpoint.encode({**stored, "reply": {**stored["reply"], **damage}}))
+        stored = tensor_tree.read(file)
+        file.write_bytes(tensor_tree.encode({**stored, "reply": {**stored["reply"], **damage}}))
     job.run()
     assert {row["site"] for row in participation(job) if "lost its state" in row["reason"]} == {"site-1"}
 
@@ -267,7 +267,7 @@ def test_the_same_name_for_another_experiment_is_refused(tmp_path: Path) -> None
 
 def test_another_version_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     job = Job(tmp_path, "fedavg", rounds=1)
-    monkeypatch.setattr("playerfl.flower.coordinator.__version__", "0.0.0")
+    monkeypatch.setattr("playerfl.flower.coordinator.coordinator.__version__", "0.0.0")
     with pytest.raises(TooFewSitesError, match="the site has another version of playerfl"):
         job.run()
 
@@ -324,7 +324,7 @@ def test_nothing_of_an_exception_leaves_a_site(tmp_path: Path, caplog: pytest.Lo
 
 
 def test_a_full_disk_is_a_code_too_and_the_old_state_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from playerfl.flower import site
+    from playerfl.flower.site import site
 
     job = Job(tmp_path, "fedper", rounds=2)
     write, full = site.write_atomically, {"site-1"}

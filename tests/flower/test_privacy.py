@@ -17,10 +17,10 @@ from playerfl.algorithms import ALGORITHMS
 from playerfl.engine.scheduler import drive
 from playerfl.errors import ConfigError
 from playerfl.federation.messages import Upload
-from playerfl.flower.letters import Privacy
-from playerfl.flower.privacy import epsilon, outside, private_upload
-from playerfl.flower.secure import check_secure
-from playerfl.flower.transport import TooFewSitesError
+from playerfl.flower.coordinator.transport import TooFewSitesError
+from playerfl.flower.site.privacy import epsilon, outside, private_upload
+from playerfl.flower.wire.envelopes import Privacy
+from playerfl.flower.wire.secure import check_secure
 from playerfl.weights import squared_distance
 
 
@@ -72,7 +72,7 @@ def test_epsilon_by_hand() -> None:
 
 
 def test_every_upload_of_a_clipped_job_is_within_the_bound(tmp_path: Path) -> None:
-    from playerfl.flower.codec import decode_answer, decode_letter
+    from playerfl.flower.wire.codec import decode_answer, decode_letter
 
     job = private_job(tmp_path, "fedper", Privacy(clip=0.05))
     job.run()
@@ -93,7 +93,7 @@ def test_a_noisy_upload_asked_for_twice_is_the_same_upload(tmp_path: Path) -> No
     """Fresh noise on the same update would let the server average it away."""
     from flower.loop_grid import unreachable
     from flower.test_faults import Accident
-    from playerfl.flower.codec import decode_answer
+    from playerfl.flower.wire.codec import decode_answer
 
     job = private_job(tmp_path, "fedper", Privacy(clip=1.0, noise=1.0), rounds=1)
     seen = []
@@ -168,7 +168,7 @@ def test_methods_that_need_single_uploads_refuse_secure_aggregation(name: str) -
 
 
 def test_a_site_gives_nothing_to_be_masked_that_was_not_asked_for(tmp_path: Path) -> None:
-    from playerfl.flower.site import RefusedError
+    from playerfl.flower.site.site import RefusedError
 
     job = Job(tmp_path, "fedavg", rounds=1)
     job.run()

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 import playerfl
-from playerfl.single_run import Progress
+from playerfl.runs.run import Progress
 
 pytestmark = pytest.mark.slow
 
-RUN = ["-m", "playerfl.cli", "run", "--engine", "flower-simulation", "-q"]
+RUN = ["-m", "playerfl.cli.main", "run", "--engine", "flower-simulation", "-q"]
 TABLES = ("scores.csv", "traffic.csv", "layers.json", "data.json", "finished.json")
 needs_ray = pytest.mark.skipif(
     find_spec("ray") is None, reason="ray is not installed; pip install 'playerfl[flower-simulation]'"
@@ -56,7 +56,7 @@ def test_without_ray_it_says_what_to_install(tmp_path: Path, monkeypatch: pytest
 
 def test_an_unknown_engine_is_named() -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "playerfl.cli", "run", "synthetic", "--engine", "ray"],
+        [sys.executable, "-m", "playerfl.cli.main", "run", "synthetic", "--engine", "ray"],
         capture_output=True,
         text=True,
         check=False,

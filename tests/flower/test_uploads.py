@@ -15,8 +15,8 @@ from federations import quick_for
 from flower.jobs import Job
 from flower.test_faults import key_of, participation
 from playerfl.algorithms import FedLP
-from playerfl.flower.checks import far_away
-from playerfl.flower.codec import RAW, CodecError, to_array, to_tensor
+from playerfl.flower.coordinator.checks import far_away
+from playerfl.flower.wire.codec import RAW, CodecError, to_array, to_tensor
 
 Poison = Callable[[RecordDict], None]
 
@@ -178,8 +178,8 @@ def test_numbers_come_back_bit_for_bit() -> None:
 
 @pytest.mark.parametrize("told", ["[]", "{", '{"clip": null}', '{"clop": 1}', '{"clip": -1}', "[" * 100_000, "1e999"])
 def test_privacy_options_that_make_no_sense_are_refused_by_the_site(told: str) -> None:
-    from playerfl.flower.codec import decode_letter, encode_letter
-    from playerfl.flower.letters import Letter
+    from playerfl.flower.wire.codec import decode_letter, encode_letter
+    from playerfl.flower.wire.envelopes import Letter
 
     content = encode_letter(Letter("job", "north", "rounds = 2", "0.1", "f00"))
     content.config_records["letter"]["privacy"] = told

@@ -14,13 +14,13 @@ import federations
 import playerfl
 from federations import CLASSES, FEATURES, quick_for
 from playerfl.algorithms import ALGORITHMS
-from playerfl.experiment import Experiment
 from playerfl.layers.layer_map import LayerMap
 from playerfl.learning import stackable
 from playerfl.learning.losses import FocalLoss, cross_entropy
 from playerfl.learning.training import Learner
-from playerfl.results import RunResult
-from playerfl.running import run_experiments
+from playerfl.runs.api import run_experiments
+from playerfl.runs.experiment import Experiment
+from playerfl.runs.result import RunResult
 from playerfl.tasks.task import Task, own_task
 
 
@@ -340,10 +340,10 @@ def test_stacks_of_any_size_give_the_same(monkeypatch: pytest.MonkeyPatch) -> No
 def test_optimiser_state_passes_between_trainers() -> None:
     """A state the stack left is one the loop can go on with, and the other way round."""
     from playerfl.federation.client import TrainingPlan
-    from playerfl.ground import prepare_ground
     from playerfl.learning.job import TrainJob
     from playerfl.learning.optimizers import AdamW
     from playerfl.learning.trainer import run_jobs
+    from playerfl.runs.setup import prepare_ground
 
     task = double_task()
     settings = {"algorithm": "fedavg", "trainer": "stacked", "training": {"batch_size": 8}}

@@ -14,8 +14,8 @@ from federations import federate, task
 from playerfl.errors import ConfigError, PlayerflError
 from playerfl.observers import together
 from playerfl.observers.readings import hyper_parameters, profile_figure, scalars
-from playerfl.results import RunResult
-from playerfl.single_run import Progress
+from playerfl.runs.result import RunResult
+from playerfl.runs.run import Progress
 
 ROUNDS = 2
 

@@ -18,7 +18,7 @@ from playerfl.errors import RunDirectoryError
 HOLDER = """
 import sys
 from pathlib import Path
-from playerfl.locking import DirectoryLock
+from playerfl.storage.locking import DirectoryLock
 lock = DirectoryLock(Path(sys.argv[1]))
 lock.take()
 print("taken", flush=True)

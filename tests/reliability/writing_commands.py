@@ -22,15 +22,16 @@ import typer
 from matplotlib.figure import Figure
 
 from data_files import heart
-from playerfl import cli
 from playerfl.analysis import figures as analysis_figures
 from playerfl.analysis import layer_analysis
-from playerfl.data.sources import SOURCES, RemoteFile
+from playerfl.cli import main as cli
+from playerfl.data.download.sources import SOURCES, RemoteFile
 from playerfl.errors import PlayerflError
-from playerfl.flower.coordinator import Coordinator
-from playerfl.flower.launch import ServerHome
-from playerfl.report import evidence_figure, paper_figures
-from playerfl.report import figures as report_figures
+from playerfl.flower.coordinator.coordinator import Coordinator
+from playerfl.flower.operate.launch import ServerHome
+from playerfl.report.plots import comparison as report_figures
+from playerfl.report.plots import recommendation as evidence_figure
+from playerfl.report.plots import report as paper_figures
 from settings_files import EXPERIMENT, study_settings
 from web import serving
 

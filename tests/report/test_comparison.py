@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from torch import nn
 
 from playerfl.errors import ConfigError
-from playerfl.report.comparison import AlgorithmSummary, as_json, compare, fairness, gain, incentive
-from playerfl.results import RunResult
-from playerfl.run_directory import Row
+from playerfl.report.compute.comparison import AlgorithmSummary, as_json, compare, fairness, gain, incentive
+from playerfl.runs.directory import Row
+from playerfl.runs.result import RunResult
 
 scores = st.floats(0, 1)
 SIZES = {"a": 30, "b": 10}

@@ -14,12 +14,12 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from made_up_runs import made_up
-from playerfl.report.collected import Collected, Gap
-from playerfl.report.documents import document
-from playerfl.report.figures import save
-from playerfl.report.markup import Latex, Markdown
-from playerfl.report.paper_figures import curves_figure, report_figures, sensitivity_figure
-from playerfl.report.report import Report, build_report
+from playerfl.report.compute.collected import Collected, Gap
+from playerfl.report.compute.report import Report, build_report
+from playerfl.report.plots.comparison import save
+from playerfl.report.plots.report import curves_figure, report_figures, sensitivity_figure
+from playerfl.report.write.documents import document
+from playerfl.report.write.markup import Latex, Markdown
 
 NAMES = ("local", "fedavg", "ditto", "player_fl")
 ODD = ("a|b", "<b>c</b>", "50 % & $x_1$", "[2mm] \\end{document}", "* ^~ {#} 医院")
@@ -131,5 +131,5 @@ def test_runs_that_diverged_are_drawn_without_complaint(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_no_figure_opens_a_window() -> None:
     """Figures are made without pyplot, which would keep and might show them."""
-    check = "import sys, playerfl.report.paper_figures; print('matplotlib.pyplot' in sys.modules)"
+    check = "import sys, playerfl.report.plots.report; print('matplotlib.pyplot' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True).stdout == "False\n"

@@ -17,9 +17,9 @@ from made_up_runs import made_up
 from playerfl.errors import LayerError
 from playerfl.layers.sensitivity import combine_sites
 from playerfl.layers.split import choose_cut
-from playerfl.report.collected import Collected, Gap
-from playerfl.report.page import page
-from playerfl.report.report import build_report
+from playerfl.report.compute.collected import Collected, Gap
+from playerfl.report.compute.report import build_report
+from playerfl.report.write.page import page
 
 pytestmark = pytest.mark.slow
 __all__ = ["browser"]

@@ -13,21 +13,21 @@ from federations import federate
 from made_up_runs import LAYERS, by_site, constant, made_up, plausible
 from playerfl.algorithms import ALGORITHMS
 from playerfl.errors import ConfigError
-from playerfl.report.collected import Collected, Gap
-from playerfl.report.comparison import compare
-from playerfl.report.cost import never_leaves
-from playerfl.report.documents import document
-from playerfl.report.grid import arrange
-from playerfl.report.holes import holes
-from playerfl.report.markup import Latex, Markdown
-from playerfl.report.page import page
-from playerfl.report.paper_figures import report_figures
-from playerfl.report.ranking import complete_part
-from playerfl.report.report import Report, build_report
-from playerfl.report.summary import findings
-from playerfl.report.tidy import tidy
-from playerfl.report.wording import lead, left_out
-from playerfl.results import RunResult
+from playerfl.report.compute.collected import Collected, Gap
+from playerfl.report.compute.comparison import compare
+from playerfl.report.compute.cost import never_leaves
+from playerfl.report.compute.findings import findings
+from playerfl.report.compute.grid import arrange
+from playerfl.report.compute.missing_runs import holes
+from playerfl.report.compute.ranking import complete_part
+from playerfl.report.compute.report import Report, build_report
+from playerfl.report.plots.report import report_figures
+from playerfl.report.write.documents import document
+from playerfl.report.write.markup import Latex, Markdown
+from playerfl.report.write.page import page
+from playerfl.report.write.tidy import tidy
+from playerfl.report.write.wording import lead, left_out
+from playerfl.runs.result import RunResult
 
 NAMES = ("local", "fedavg", "ditto", "player_fl")
 

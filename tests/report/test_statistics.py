@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from playerfl.report.statistics import (
+from playerfl.report.compute.statistics import (
     bootstrap_interval,
     cliques,
     critical_difference,
@@ -160,7 +160,7 @@ def test_what_is_paired_stays_paired() -> None:
 def test_large_inputs_are_resampled_in_parts_with_the_same_result(monkeypatch: pytest.MonkeyPatch) -> None:
     runs = np.random.default_rng(0).normal(size=(5, 7))
     whole = bootstrap_interval(median, runs)
-    monkeypatch.setattr("playerfl.report.statistics._AT_ONCE", 100)
+    monkeypatch.setattr("playerfl.report.compute.statistics._AT_ONCE", 100)
     assert np.array_equal(whole, bootstrap_interval(median, runs))
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import tomli_w
 
 import playerfl
-from playerfl.studies.conduct import StudyResult
+from playerfl.studies.api import StudyResult
 
 SMALL: dict[str, Any] = {
     "name": "small",

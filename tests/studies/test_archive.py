@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from playerfl.collecting import collect
 from playerfl.errors import PlayerflError
-from playerfl.report.comparison import compare
+from playerfl.report.compute.comparison import compare
 from playerfl.studies.archive import read_archive, write_archive
+from playerfl.studies.collecting import collect
 from playerfl.studies.directory import StudyDirectory
 from studies.small_studies import run
 

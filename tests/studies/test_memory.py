@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from playerfl.studies.memory import large_pages
+from playerfl.studies.backends.memory import large_pages
 
 
 def test_large_pages_leave_the_users_own_settings_in_force(monkeypatch: pytest.MonkeyPatch) -> None:

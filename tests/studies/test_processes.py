@@ -15,9 +15,9 @@ from pathlib import Path
 
 import pytest
 
+from command_line import playerfl as command
 from killing import ended, start, undisturbed
 from studies.small_studies import SMALL, cells, own_task, run, stamps, written
-from test_cli import playerfl as command
 
 pytestmark = pytest.mark.slow
 
@@ -117,7 +117,7 @@ def test_workers_end_with_their_study_and_it_says_how_to_go_on(tmp_path: Path, h
     arguments = [
         sys.executable,
         "-m",
-        "playerfl.cli",
+        "playerfl.cli.main",
         "study",
         str(file),
         "--out",
@@ -172,7 +172,7 @@ def test_the_command_shows_medians_failures_and_exit_codes(tmp_path: Path) -> No
 
 
 def test_a_worker_that_cannot_start_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("playerfl.studies.processes._START", "raise SystemExit('no such luck')")
+    monkeypatch.setattr("playerfl.studies.backends.processes._START", "raise SystemExit('no such luck')")
     found = run(tmp_path / "o", backend="processes", workers=2, algorithms=["local"], learning_rates=[0.01], seeds=1)
     assert [failure.reason for failure in found.failures] == [
         "the worker process ended with exit code 1: no such luck, 3 times"

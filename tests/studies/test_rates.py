@@ -7,7 +7,7 @@ import math
 import pytest
 
 from federations import federate
-from playerfl import paper
+from playerfl.paper import facts as paper
 from playerfl.studies.rates import choose_rate, paper_grid, tuned_loss, validation_losses
 
 

@@ -19,7 +19,7 @@ pytestmark = [
 
 
 def command(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    started = [sys.executable, "-m", "playerfl.cli", *arguments]
+    started = [sys.executable, "-m", "playerfl.cli.main", *arguments]
     return subprocess.run(started, cwd=cwd, capture_output=True, text=True, check=False, timeout=600)
 
 

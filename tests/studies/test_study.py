@@ -11,12 +11,12 @@ import pytest
 
 import playerfl
 from playerfl.algorithms import ALGORITHMS, FedAvg
-from playerfl.atomic_files import storage_error
 from playerfl.errors import PlayerflError
-from playerfl.locking import DirectoryLock
-from playerfl.studies.campaign import prepare
+from playerfl.storage.atomic_files import storage_error
+from playerfl.storage.locking import DirectoryLock
 from playerfl.studies.estimate import estimate
 from playerfl.studies.plan import Study
+from playerfl.studies.scheduler import prepare
 from studies.small_studies import SMALL, cells, own_task, run, stamps
 
 
@@ -190,7 +190,7 @@ def test_a_checkpoint_that_cannot_be_written_is_no_failure_of_the_run(
 
     small = {"algorithms": ["local"], "learning_rates": [0.01], "checkpoint_seconds": 0.0}
     with monkeypatch.context() as patch:
-        patch.setattr("playerfl.studies.cell.write_atomically", full)
+        patch.setattr("playerfl.studies.run_file.write_atomically", full)
         with pytest.raises(PlayerflError, match=r"cannot write .*unfinished.*give the same command again"):
             run(tmp_path, **small)
     assert list((tmp_path / "failed").iterdir()) == []

@@ -12,6 +12,8 @@ import pytest
 import torch
 
 import playerfl
+from command_line import playerfl as command
+from command_line import refused
 from own_data import (
     ROWS,
     as_gzip,
@@ -27,8 +29,6 @@ from own_data import (
     whole,
 )
 from playerfl.errors import PlayerflError
-from test_cli import playerfl as command
-from test_cli import refused
 
 
 @pytest.fixture

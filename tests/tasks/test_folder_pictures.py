@@ -14,8 +14,8 @@ from PIL import Image
 
 import playerfl
 from own_data import load, sentence_of, whole
-from playerfl.data import file_limits
-from playerfl.data.image_folders import read_pictures
+from playerfl.data.readers import file_limits
+from playerfl.data.readers.image_folders import read_pictures
 
 
 @pytest.fixture

@@ -17,6 +17,8 @@ import pandas as pd
 import pytest
 import torch
 
+from command_line import playerfl as command
+from command_line import refused
 from own_data import (
     HEAD,
     ROWS,
@@ -31,9 +33,7 @@ from own_data import (
     table,
     whole,
 )
-from playerfl.data import file_limits
-from test_cli import playerfl as command
-from test_cli import refused
+from playerfl.data.readers import file_limits
 
 
 @pytest.fixture

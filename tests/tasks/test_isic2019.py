@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from data.test_pictures import png
+from data.readers.test_pictures import png
+from playerfl.data.download.sources import SOURCES
 from playerfl.data.examples import SiteData
 from playerfl.data.sites import Sites
-from playerfl.data.sources import SOURCES
 from playerfl.errors import DataError
-from playerfl.tasks import isic2019
+from playerfl.tasks.bundled import isic2019
 
 HOSPITALS = ("rosendahl", "vidir_modern")
 KINDS = ("nv", "mel", "bkl", "bcc")

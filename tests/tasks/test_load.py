@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 import playerfl
+from command_line import playerfl as command
+from command_line import refused
 from playerfl.errors import PlayerflError
 from playerfl.tasks import TASKS
 from playerfl.tasks.load import load_task
-from test_cli import playerfl as command
-from test_cli import refused
 
 OWN = """
 import torch

@@ -17,10 +17,10 @@ import playerfl
 from playerfl.data.examples import TensorExamples
 from playerfl.data.sites import Sites
 from playerfl.errors import DataError
-from playerfl.experiment import Experiment
 from playerfl.layers.layer_map import LayerMap
 from playerfl.learning.losses import FocalLoss
-from playerfl.tasks.mimic3 import (
+from playerfl.runs.experiment import Experiment
+from playerfl.tasks.bundled.mimic3 import (
     GROUPS,
     TASK,
     Admission,
@@ -82,7 +82,7 @@ def made_up(each: int = 20) -> tuple[list[dict[str, object]], list[dict[str, obj
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr("playerfl.tasks.mimic3.folder_of", lambda name: tmp_path)
+    monkeypatch.setattr("playerfl.tasks.bundled.mimic3.folder_of", lambda name: tmp_path)
     return tmp_path
 
 
@@ -267,7 +267,7 @@ def test_a_round_of_player_fl(folder: Path) -> None:
 MEASURE = """
 import sys
 from pathlib import Path
-from playerfl.tasks import mimic3
+from playerfl.tasks.bundled import mimic3
 
 def peak():
     # Not ru_maxrss, which begins with what the parent held.

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 import playerfl
-from playerfl import paper
-from playerfl.experiment import Experiment
 from playerfl.layers.layer_map import LayerMap
+from playerfl.paper import facts as paper
+from playerfl.runs.experiment import Experiment
 from playerfl.tasks import TASKS
 from real_data import needs
 
@@ -128,9 +128,9 @@ def test_isic_on_the_real_lesions() -> None:
 @pytest.mark.slow
 @needs("isic2019")
 def test_pictures_of_one_lesion_stay_in_one_part() -> None:
-    from playerfl.data.sources import folder_of
+    from playerfl.data.download.sources import folder_of
     from playerfl.data.splits import three_way_split
-    from playerfl.tasks import isic2019
+    from playerfl.tasks.bundled import isic2019
 
     lesions = isic2019.read_labels(next(folder_of("isic2019").glob("*.csv")))
     own = [lesion for lesion in lesions if lesion.hospital == "rosendahl"]

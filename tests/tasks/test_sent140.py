@@ -10,14 +10,14 @@ import pytest
 import torch
 
 import playerfl
+from playerfl.data.download.sources import folder_of
 from playerfl.data.examples import TensorExamples
 from playerfl.data.sites import Sites
-from playerfl.data.sources import folder_of
 from playerfl.errors import ConfigError, DataError
-from playerfl.experiment import Experiment
 from playerfl.layers.layer_map import LayerMap
 from playerfl.learning.losses import cross_entropy
-from playerfl.tasks.sent140 import TASK, Sent140Options, busiest_users, load_sites, read_tweets
+from playerfl.runs.experiment import Experiment
+from playerfl.tasks.bundled.sent140 import TASK, Sent140Options, busiest_users, load_sites, read_tweets
 from real_data import needs
 
 TRAINING, TEST = "training.1600000.processed.noemoticon.csv", "testdata.manual.2009.06.14.csv"
@@ -38,7 +38,7 @@ def tweets_of(**counts: int) -> list[list[str]]:
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr("playerfl.tasks.sent140.folder_of", lambda name: tmp_path)
+    monkeypatch.setattr("playerfl.tasks.bundled.sent140.folder_of", lambda name: tmp_path)
     return tmp_path
 
 

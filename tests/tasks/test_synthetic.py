@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 
 from playerfl.errors import DataError, PlayerflError
-from playerfl.experiment import Experiment
-from playerfl.tasks.synthetic import SyntheticOptions, load_sites
+from playerfl.runs.experiment import Experiment
+from playerfl.tasks.bundled.synthetic import SyntheticOptions, load_sites
 
 
 def test_data_that_no_machine_holds_are_refused_before_they_are_made() -> None:

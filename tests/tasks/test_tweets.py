@@ -12,9 +12,9 @@ import playerfl
 from playerfl.data.examples import TensorExamples
 from playerfl.data.sites import Sites, describe
 from playerfl.errors import ConfigError, DataError
-from playerfl.experiment import Experiment
 from playerfl.layers.layer_map import LayerMap
-from playerfl.tasks.tweets import AIRLINES, TASK, TweetsOptions, load_sites
+from playerfl.runs.experiment import Experiment
+from playerfl.tasks.bundled.tweets import AIRLINES, TASK, TweetsOptions, load_sites
 from real_data import needs
 
 HEADER = (
@@ -42,7 +42,7 @@ def made_up(rows_each: int = 30) -> list[list[str]]:
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr("playerfl.tasks.tweets.folder_of", lambda name: tmp_path)
+    monkeypatch.setattr("playerfl.tasks.bundled.tweets.folder_of", lambda name: tmp_path)
     return tmp_path
 
 

@@ -11,7 +11,7 @@ import torch
 import playerfl
 from playerfl.algorithms import ALGORITHMS
 from playerfl.layers.layer_map import LayerMap, state_entries
-from playerfl.results import RunResult
+from playerfl.runs.result import RunResult
 from playerfl.seeding import generator_for
 from playerfl.tasks.task import Task, own_task
 from zoo.architectures import CLASSES, ZOO

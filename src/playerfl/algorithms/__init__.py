@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 from playerfl.algorithms.algorithm import Algorithm
-from playerfl.algorithms.ditto import Ditto
-from playerfl.algorithms.fedavg import FedAvg
-from playerfl.algorithms.fedbabu import FedBABU
-from playerfl.algorithms.fedlama import FedLAMA
-from playerfl.algorithms.fedlp import FedLP
-from playerfl.algorithms.fedper import FedPer
-from playerfl.algorithms.fedprox import FedProx
-from playerfl.algorithms.fedrep import FedRep
-from playerfl.algorithms.local import Local
-from playerfl.algorithms.local_adaptation import LocalAdaptation
+from playerfl.algorithms.one_model.fedavg import FedAvg
+from playerfl.algorithms.one_model.fedlama import FedLAMA
+from playerfl.algorithms.one_model.fedlp import FedLP
+from playerfl.algorithms.one_model.fedprox import FedProx
 from playerfl.algorithms.partial import PartialAlgorithm
-from playerfl.algorithms.pfedla import PFedLA
-from playerfl.algorithms.pfedme import PFedMe
-from playerfl.algorithms.player_fl import PLayerFL
-from playerfl.algorithms.player_fl_random import PLayerFLRandom
-from playerfl.algorithms.player_fl_shifted import PLayerFLMinusOne, PLayerFLPlusOne
-from playerfl.algorithms.player_fl_with import PLayerFLDitto, PLayerFLFedProx, PLayerFLFedRep
+from playerfl.algorithms.personal_models.ditto import Ditto
+from playerfl.algorithms.personal_models.local import Local
+from playerfl.algorithms.personal_models.local_adaptation import LocalAdaptation
+from playerfl.algorithms.personal_models.pfedla import PFedLA
+from playerfl.algorithms.personal_models.pfedme import PFedMe
+from playerfl.algorithms.shared_layers.fedbabu import FedBABU
+from playerfl.algorithms.shared_layers.fedper import FedPer
+from playerfl.algorithms.shared_layers.fedrep import FedRep
+from playerfl.algorithms.shared_layers.player_fl import PLayerFL
+from playerfl.algorithms.shared_layers.player_fl_random import PLayerFLRandom
+from playerfl.algorithms.shared_layers.player_fl_shifted import PLayerFLMinusOne, PLayerFLPlusOne
+from playerfl.algorithms.shared_layers.player_fl_with import PLayerFLDitto, PLayerFLFedProx, PLayerFLFedRep
 
 ALGORITHMS: dict[str, type[Algorithm]] = {
     "local": Local,

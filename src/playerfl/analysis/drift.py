@@ -6,22 +6,22 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from playerfl.algorithms.player_fl import PLayerFL
+from playerfl.algorithms.shared_layers.player_fl import PLayerFL
 from playerfl.analysis.layer_analysis import analysis_table
 from playerfl.engine.scheduler import drive
 from playerfl.errors import ConfigError
-from playerfl.experiment import Experiment, find_task
 from playerfl.federation.client import Client
 from playerfl.federation.messages import Download, Upload
-from playerfl.ground import prepare_ground
 from playerfl.layers.layer_map import LayerName
 from playerfl.layers.recommend import recommend
 from playerfl.layers.recommendation import Recommendation
 from playerfl.layers.sensitivity import Profile
 from playerfl.learning.job import Measure
-from playerfl.probing import decision_options
-from playerfl.running import limited_threads
-from playerfl.single_run import Listener, Run
+from playerfl.probe.measure import decision_options
+from playerfl.runs.api import limited_threads
+from playerfl.runs.experiment import Experiment, find_task
+from playerfl.runs.run import Listener, Run
+from playerfl.runs.setup import prepare_ground
 from playerfl.tasks.task import Task
 from playerfl.weights import Weights
 

@@ -14,7 +14,7 @@ from playerfl.analysis.layer_analysis import QUANTITIES, LayerAnalysis
 from playerfl.analysis.moments import MOMENTS
 from playerfl.analysis.sweep import RANDOM, Sweep, spread
 from playerfl.layers.sensitivity import federation_sensitivity
-from playerfl.report.figures import COLOURS
+from playerfl.report.plots.comparison import COLOURS
 
 FIGURES = ("gradient_variance", "hessian", "cka", "sensitivity")
 _SHORT = {"gradient_variance": "gradient\nvariance", "hessian": "Hessian", "cka": "CKA"}

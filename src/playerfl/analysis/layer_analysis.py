@@ -17,13 +17,13 @@ from playerfl.analysis.hessian import Method, hessian_traces
 from playerfl.analysis.moments import MOMENTS, weights_at_moments
 from playerfl.data.examples import Examples, map_tensors, tensors_in
 from playerfl.errors import ConfigError, DataError
-from playerfl.experiment import Experiment, find_task, parse_setting, with_setting
-from playerfl.ground import Ground, prepare_ground
 from playerfl.layers.gradients import left_as_it_was, mean_gradient
 from playerfl.layers.layer_map import LayerName, state_entries
 from playerfl.layers.sensitivity import federation_sensitivity, layer_importance
-from playerfl.running import limited_threads
-from playerfl.single_run import Listener
+from playerfl.runs.api import limited_threads
+from playerfl.runs.experiment import Experiment, find_task, parse_setting, with_setting
+from playerfl.runs.run import Listener
+from playerfl.runs.setup import Ground, prepare_ground
 from playerfl.tasks.task import Task
 from playerfl.weights import Weights
 

@@ -7,9 +7,9 @@ from typing import Any
 
 from playerfl.engine.scheduler import drive
 from playerfl.errors import ConfigError
-from playerfl.experiment import Experiment
-from playerfl.ground import Ground
-from playerfl.single_run import Listener, Run
+from playerfl.runs.experiment import Experiment
+from playerfl.runs.run import Listener, Run
+from playerfl.runs.setup import Ground
 from playerfl.tasks.task import Task
 from playerfl.weights import Weights
 

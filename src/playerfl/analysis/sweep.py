@@ -14,14 +14,14 @@ from playerfl.analysis.cka import gram, representations, similarity_between_site
 from playerfl.analysis.layer_analysis import analysis_table, common_inputs, load_weights
 from playerfl.engine.scheduler import drive
 from playerfl.errors import ConfigError
-from playerfl.experiment import Experiment, find_task
-from playerfl.ground import Ground, prepare_ground
 from playerfl.layers.layer_map import LayerMap, LayerName
 from playerfl.layers.recommend import recommend
 from playerfl.layers.split import transition_point
-from playerfl.results import RunResult
-from playerfl.running import limited_threads
-from playerfl.single_run import Run
+from playerfl.runs.api import limited_threads
+from playerfl.runs.experiment import Experiment, find_task
+from playerfl.runs.result import RunResult
+from playerfl.runs.run import Run
+from playerfl.runs.setup import Ground, prepare_ground
 from playerfl.tasks.task import Task
 from playerfl.weights import Weights, squared_distance, weighted_mean
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from playerfl.data.site_tables import Table
+from playerfl.data.readers.site_tables import Table
 from playerfl.errors import DataError
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from playerfl.data.columns import Cells, Column, Numbers, cells_of, kind_of
 from playerfl.data.examples import SiteData, TensorExamples
-from playerfl.data.site_tables import Table
+from playerfl.data.readers.site_tables import Table
 from playerfl.errors import DataError
 
 MOST_CLASSES = 1000

@@ -11,9 +11,9 @@ from flwr.app import Context, Error, Message
 from flwr.clientapp import ClientApp
 
 from playerfl.errors import ConfigError
-from playerfl.flower.codec import decode_letter, encode_answer
-from playerfl.flower.letters import Answer, check_site
-from playerfl.flower.site import Site, own_ground
+from playerfl.flower.site.site import Site, own_ground
+from playerfl.flower.wire.codec import decode_letter, encode_answer
+from playerfl.flower.wire.envelopes import Answer, check_site
 
 log = logging.getLogger("playerfl.flower.site")
 
@@ -33,7 +33,7 @@ def make_app(site_of: Callable[[Context], Site]) -> ClientApp:
         return Message(content, reply_to=message)
 
     def stage(message: Message, context: Context) -> Message:
-        from playerfl.flower.secure import answer_stage
+        from playerfl.flower.wire.secure import answer_stage
 
         try:
             return answer_stage(message, context, site_of(context).held)

@@ -8,7 +8,7 @@ from typing import Any
 
 from playerfl.errors import ConfigError, one_of
 from playerfl.federation.messages import ClientId
-from playerfl.flower.letters import Privacy, check_job, check_site
+from playerfl.flower.wire.envelopes import Privacy, check_job, check_site
 
 
 @dataclass(frozen=True)

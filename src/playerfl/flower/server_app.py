@@ -10,7 +10,7 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from playerfl.errors import ConfigError
-from playerfl.flower.coordinator import Coordinator
+from playerfl.flower.coordinator.coordinator import Coordinator
 from playerfl.flower.deployment import Deployment
 
 JOBS = "PLAYERFL_FLOWER_JOBS"

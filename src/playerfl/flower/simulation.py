@@ -12,15 +12,15 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeVar
 
-from playerfl.data.directory import data_directory
+from playerfl.data.download.directory import data_directory
 from playerfl.errors import ConfigError
-from playerfl.experiment import Experiment, find_task
 from playerfl.federation.messages import ClientId, Reply, Request
+from playerfl.flower.coordinator.transport import FlowerTransport, Grid
 from playerfl.flower.deployment import Deployment
-from playerfl.flower.letters import Letter
-from playerfl.flower.site import Site, own_ground
-from playerfl.flower.transport import FlowerTransport, Grid
-from playerfl.single_run import Run
+from playerfl.flower.site.site import Site, own_ground
+from playerfl.flower.wire.envelopes import Letter
+from playerfl.runs.experiment import Experiment, find_task
+from playerfl.runs.run import Run
 from playerfl.version import __version__
 from playerfl.weights import Weights, digest
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from playerfl.single_run import Listener, Progress
+from playerfl.runs.run import Listener, Progress
 
 
 def together(*listeners: Listener | None) -> Listener:

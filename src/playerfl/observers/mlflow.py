@@ -7,10 +7,10 @@ import os
 from pathlib import Path
 from time import time
 
-from playerfl.atomic_files import AGAIN, storage_error
 from playerfl.errors import ConfigError
 from playerfl.observers.readings import hyper_parameters, profile_figure, run_name, scalars
-from playerfl.single_run import Progress
+from playerfl.runs.run import Progress
+from playerfl.storage.atomic_files import AGAIN, storage_error
 
 _LONGEST_VALUE = 6000
 _AT_ONCE = 1000

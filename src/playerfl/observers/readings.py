@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from playerfl.single_run import Progress
+from playerfl.runs.run import Progress
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -59,7 +59,7 @@ def profile_figure(progress: Progress) -> Figure | None:
     try:
         from matplotlib.figure import Figure
 
-        from playerfl.report.figures import draw_profile
+        from playerfl.report.plots.comparison import draw_profile
     except ImportError:
         return None
     from playerfl.layers.split import Cut

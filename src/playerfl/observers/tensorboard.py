@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from playerfl.atomic_files import storage_error
 from playerfl.errors import ConfigError
 from playerfl.observers.readings import hyper_parameters, profile_figure, run_name, scalars
-from playerfl.single_run import Progress
+from playerfl.runs.run import Progress
+from playerfl.storage.atomic_files import storage_error
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter

@@ -14,11 +14,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from playerfl.atomic_files import AGAIN, storage_error, write_atomically
-from playerfl.data.file_limits import Bounded, unpacked_limit
+from playerfl.data.readers.file_limits import Bounded, unpacked_limit
 from playerfl.errors import RunDirectoryError
-from playerfl.results import Row, RunResult, no_model
-from playerfl.stored_result import checked
+from playerfl.runs.result import Row, RunResult, no_model
+from playerfl.runs.schema import checked
+from playerfl.storage.atomic_files import AGAIN, storage_error, write_atomically
 from playerfl.studies.directory import StudyDirectory, data_name
 
 ARCHIVE = "archive.json"

@@ -13,15 +13,15 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
-from playerfl.atomic_files import AGAIN, storage_error, write_atomically
 from playerfl.errors import RunDirectoryError
-from playerfl.experiment import Experiment
-from playerfl.locking import DirectoryLock
-from playerfl.results import RunResult
-from playerfl.studies.cell import Cell, cell_of, read_cell, software
-from playerfl.studies.group import Outcome
+from playerfl.runs.experiment import Experiment
+from playerfl.runs.result import RunResult
+from playerfl.storage.atomic_files import AGAIN, storage_error, write_atomically
+from playerfl.storage.locking import DirectoryLock
+from playerfl.studies.backends.group import Outcome
 from playerfl.studies.plan import Line, Study
 from playerfl.studies.rates import choose_rate, tuned_loss, validation_losses
+from playerfl.studies.run_file import Cell, cell_of, read_cell, software
 
 Stage = Literal["tuning", "evaluation"]
 _SECONDS_FOR_WORKERS_TO_END = 10.0

@@ -13,20 +13,20 @@ import torch
 from rich.markup import escape
 from rich.table import Table
 
+from playerfl.cli.tables.console import wide_console
+from playerfl.cli.tables.study import duration
 from playerfl.data.examples import Examples, TensorExamples
 from playerfl.engine.scheduler import drive, gather
-from playerfl.ground import Ground, Grounds
 from playerfl.layers.sensitivity import Profile
 from playerfl.learning.job import EvalJob, Job, Scores, Trained, TrainJob
-from playerfl.report.console import wide_console
-from playerfl.running import limited_threads
-from playerfl.single_run import Run
-from playerfl.studies.campaign import Campaign, LineStatus, Prepared
+from playerfl.runs.api import limited_threads
+from playerfl.runs.run import Run
+from playerfl.runs.setup import Ground, Grounds
+from playerfl.studies.backends.memory import peak, resident
+from playerfl.studies.backends.processes import available_cores
 from playerfl.studies.directory import StudyDirectory, data_name
-from playerfl.studies.display import duration
-from playerfl.studies.memory import peak, resident
 from playerfl.studies.plan import Line
-from playerfl.studies.processes import available_cores
+from playerfl.studies.scheduler import Campaign, LineStatus, Prepared
 
 AnyJob = TypeVar("AnyJob", TrainJob, EvalJob)
 _COUNTED_ROUNDS = (2, 4)

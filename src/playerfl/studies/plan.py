@@ -12,10 +12,10 @@ from typing import Any, Literal
 import tomli_w
 from pydantic import BaseModel, ConfigDict, Field
 
-from playerfl import paper
 from playerfl.algorithms import ALGORITHMS
 from playerfl.errors import ConfigError, one_of
-from playerfl.experiment import Experiment, find_task, merged, read_toml, validated
+from playerfl.paper import facts as paper
+from playerfl.runs.experiment import Experiment, find_task, merged, read_toml, validated
 from playerfl.studies.rates import paper_grid
 from playerfl.tasks.load import names_object
 

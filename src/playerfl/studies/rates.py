@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from playerfl import paper
-from playerfl.results import RunResult, reported_stage
+from playerfl.paper import facts as paper
+from playerfl.runs.result import RunResult, reported_stage
 
 # In the order in which they are tried: what the paper's text says, the grid as it stands, what is between.
 _PFEDME_FACTORS = (100, 1, 10)

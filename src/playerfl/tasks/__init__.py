@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from playerfl.tasks import (
+from playerfl.tasks.bundled import (
     cifar10,
     digits,
     emnist,

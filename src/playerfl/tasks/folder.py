@@ -12,7 +12,6 @@ import torch
 from pydantic import BeforeValidator, Field
 from torch import nn
 
-from playerfl.data import site_tables
 from playerfl.data.columns import Column, column_of
 from playerfl.data.encoding import (
     MissingPolicy,
@@ -25,9 +24,10 @@ from playerfl.data.encoding import (
     with_scaled_targets,
 )
 from playerfl.data.examples import SiteData, TensorExamples
-from playerfl.data.file_limits import check_array
-from playerfl.data.image_folders import listed, pictures_by_class, read_pictures
-from playerfl.data.site_tables import NPZ_TARGET, Table, read_table
+from playerfl.data.readers import site_tables
+from playerfl.data.readers.file_limits import check_array
+from playerfl.data.readers.image_folders import listed, pictures_by_class, read_pictures
+from playerfl.data.readers.site_tables import NPZ_TARGET, Table, read_table
 from playerfl.data.sites import Sites
 from playerfl.errors import ConfigError, DataError, one_of
 from playerfl.learning.losses import cross_entropy, squared_error

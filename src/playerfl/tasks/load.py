@@ -83,7 +83,7 @@ def load_object(text: str) -> Any:
 def code_hash(text: str) -> str | None:
     """Fingerprint of the file that FILE.py:NAME or module:NAME stands for; what that file imports is not seen.
 
-    >>> code_hash("heart") is None, len(code_hash("playerfl.tasks.heart:TASK"))
+    >>> code_hash("heart") is None, len(code_hash("playerfl.tasks.bundled.heart:TASK"))
     (True, 32)
     """
     if not names_object(text):

@@ -11,13 +11,13 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor, nn
 
-from playerfl import paper
 from playerfl.data.examples import SiteData, TensorExamples, as_examples
 from playerfl.data.splits import three_way_split
 from playerfl.errors import ConfigError, DataError
 from playerfl.learning.losses import cross_entropy
 from playerfl.learning.metrics import Metric, accuracy, macro_f1
 from playerfl.models.initial import kaiming
+from playerfl.paper import facts as paper
 
 METRICS: dict[str, Metric] = {"f1": macro_f1, "accuracy": accuracy}
 

@@ -1,0 +1,1 @@
+"""Methods that give every site a whole model of its own."""

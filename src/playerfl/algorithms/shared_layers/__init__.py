@@ -1,0 +1,1 @@
+"""Methods that share some layers and keep the others private."""

@@ -1,0 +1,214 @@
+"""`playerfl data`: which datasets are here, and how the others get here."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from playerfl.cli.options import DataDir, Json, Quiet
+
+if TYPE_CHECKING:
+    from rich.progress import TaskID
+
+    from playerfl.data.download.sources import Source
+
+data_app = typer.Typer(
+    name="data",
+    help="Show which datasets are here, and fetch the others.",
+    epilog="""[bold]Examples[/bold]
+
+  playerfl data list
+
+  playerfl data fetch heart
+""",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+)
+
+_SECONDS_BETWEEN_LINES = 5.0
+
+
+@data_app.command(
+    name="list",
+    epilog="[bold]Examples[/bold]\n\n  playerfl data list\n\n  playerfl data list --data-dir /data --json\n",
+)
+def list_(
+    data_dir: DataDir = None,
+    as_json: Json = False,
+) -> None:
+    """List the datasets: whether they are here, their size and licence, where to get them."""
+    from playerfl.data.download.directory import data_directory, use_data_directory
+    from playerfl.data.download.sources import SOURCES
+
+    with use_data_directory(data_dir):
+        directory = str(data_directory())
+        datasets = [_described(source) for source in SOURCES.values()]
+    if as_json:
+        typer.echo(json.dumps({"directory": directory, "datasets": datasets}, indent=1))
+    else:
+        _print_table(directory, datasets)
+
+
+def _described(source: Source) -> dict[str, Any]:
+    place = source.place()
+    return {
+        "name": source.name,
+        "about": source.about,
+        "present": place is not None,
+        "folder": str(place or source.home),
+        "bytes": place and sum(path.stat().st_size for path in place.rglob("*") if path.is_file()),
+        "download_bytes": sum(file.size for file in source.files) or None,
+        "licence": source.licence,
+        "page": source.page,
+        "commands": source.commands,
+        "by_hand": source.instructions,
+    }
+
+
+def _print_table(directory: str, datasets: list[dict[str, Any]]) -> None:
+    from rich.filesize import decimal
+    from rich.markup import escape
+    from rich.table import Table
+
+    from playerfl.cli.tables.console import wide_console
+
+    table = Table(show_lines=True)
+    for heading in ("dataset", "present", "size"):
+        table.add_column(heading, no_wrap=True)
+    table.add_column("licence, folder, where to get it", overflow="fold")
+    for dataset in datasets:
+        size = dataset["bytes"] if dataset["present"] else dataset["download_bytes"]
+        ways = [*dataset["commands"], dataset["page"]] if dataset["commands"] else [dataset["by_hand"]]
+        folder = [f"in {dataset['folder']}"] if dataset["present"] else []
+        table.add_row(
+            dataset["name"],
+            "[green]yes[/green]" if dataset["present"] else "no",
+            "" if size is None else decimal(size),
+            escape("\n".join([f"licence: {dataset['licence']}", *folder, *ways])),
+        )
+    console = wide_console()
+    console.print(table)
+    console.print("The size is that on disk, or of the download where the dataset is not present.")
+    console.print(f"Data directory: {escape(directory)}", soft_wrap=True)
+
+
+@data_app.command(
+    epilog="""[bold]Examples[/bold]
+
+  playerfl data fetch heart
+
+  playerfl data fetch cifar10 --data-dir /data
+
+  playerfl data fetch isic2019 --hub
+""",
+)
+def fetch(
+    name: Annotated[str, typer.Argument()],
+    data_dir: DataDir = None,
+    hub: Annotated[
+        bool, typer.Option("--hub", help="A copy on the Hugging Face hub, as parquet, not checked against a hash.")
+    ] = False,
+    quiet: Quiet = False,
+) -> None:
+    """Download a dataset from its official source into the data directory and check it.
+
+    NAME is what `playerfl data list` calls it. A download that broke off is continued by the same command.
+    """
+    from playerfl.data.download.directory import use_data_directory
+    from playerfl.data.download.fetch import fetch as fetch_dataset
+    from playerfl.data.download.sources import source_of
+
+    with use_data_directory(data_dir), _shown(quiet=quiet) as progress:
+        source = source_of(name)
+        place = fetch_dataset(name, progress, hub=hub)
+    typer.echo(f"licence of {name}: {source.licence}, see {source.page}", err=True)
+    typer.echo(place)
+
+
+@contextmanager
+def _shown(*, quiet: bool) -> Iterator[Callable[[str, int, int | None], None] | None]:
+    """A bar for each file on a terminal, a line every few seconds elsewhere; always on stderr."""
+    if quiet:
+        yield None
+        return
+    if not sys.stderr.isatty():
+        yield _lines()
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+
+    columns = (
+        TextColumn("[bold]{task.description}"),
+        BarColumn(),
+        DownloadColumn(),
+        TransferSpeedColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True)) as bars:
+        tasks: dict[str, TaskID] = {}
+
+        def show(file: str, done: int, total: int | None) -> None:
+            if file not in tasks:
+                tasks[file] = bars.add_task(file, total=total)
+            bars.update(tasks[file], completed=done, total=total)
+
+        yield show
+
+
+def _lines() -> Callable[[str, int, int | None], None]:
+    last: dict[str, float] = {}
+
+    def show(file: str, done: int, total: int | None) -> None:
+        now = time.monotonic()
+        if done == total or now - last.setdefault(file, now) >= _SECONDS_BETWEEN_LINES:
+            last[file] = now
+            typer.echo(f"{file}: {done:,}" + (f" of {total:,} bytes" if total else " bytes"), err=True)
+
+    return show
+
+
+@data_app.command(
+    epilog="[bold]Examples[/bold]\n\n  playerfl data plot digits\n\n"
+    "  playerfl data plot fashion_mnist --set data.alpha=0.1 --out skewed.png\n",
+)
+def plot(
+    task: Annotated[str, typer.Argument()],
+    out: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Picture (.png, .svg, .pdf); TASK-sites.png else.")
+    ] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Data settings, e.g. data.alpha=0.1.")
+    ] = None,
+    data_dir: DataDir = None,
+) -> None:
+    """Draw who has how many examples of which class. TASK is any task that `playerfl run` takes."""
+    from playerfl.data.download.directory import use_data_directory
+    from playerfl.data.sites import describe
+    from playerfl.errors import ConfigError
+    from playerfl.runs.experiment import Experiment, find_task, parse_setting, with_setting
+
+    try:
+        from playerfl.report.plots.comparison import partition_figure, save
+    except ImportError as problem:
+        raise ConfigError("pictures are drawn with matplotlib; pip install 'playerfl[report]'") from problem
+    table: dict[str, Any] = {"task": task}
+    for assignment in settings or []:
+        table = with_setting(table, *parse_setting(assignment))
+    chosen = find_task(task)
+    options = Experiment.resolve(table, chosen).data_options(chosen)
+    with use_data_directory(data_dir):
+        if not chosen.for_options(options).classification:
+            raise ConfigError(f"the targets of {task} are numbers, not classes; there is nothing to count")
+        sites = describe(chosen.load_sites(options), classification=True)
+    figure, _ = partition_figure(sites, task)
+    target = out or Path(f"{Path(task).name.partition(':')[0]}-sites.png")
+    typer.echo(save(figure, target))
+    for note in sites["notes"]:
+        typer.echo(note, err=True)

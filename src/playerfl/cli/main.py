@@ -1,0 +1,165 @@
+"""The command line: results on stdout, everything else on stderr, one sentence and exit code 2 for bad input."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from typing import Annotated
+
+import typer
+
+from playerfl.cli.analyze import ANALYZE_EXAMPLES, analyze
+from playerfl.cli.data import data_app
+from playerfl.cli.flower import flower_app
+from playerfl.cli.layers import LAYERS_EXAMPLES, layers
+from playerfl.cli.options import Json, Quiet
+from playerfl.cli.probe import PROBE_EXAMPLES, probe
+from playerfl.cli.report import REPORT_EXAMPLES, report
+from playerfl.cli.run import RUN_EXAMPLES, run
+from playerfl.cli.study import STUDY_EXAMPLES, study
+from playerfl.cli.thresholds import THRESHOLDS_EXAMPLES, thresholds
+from playerfl.errors import ConfigError, PlayerflError, one_of
+from playerfl.version import __version__
+
+app = typer.Typer(
+    name="playerfl",
+    help="Personalised, layer-wise, cross-silo federated learning: which layers to share, what it brings each site.",
+    epilog="""[bold]Examples[/bold]
+
+  playerfl run digits -a local -a fedavg -a player_fl
+
+  playerfl run --resume runs/digits-player_fl-seed0-1
+
+  playerfl report runs
+
+  playerfl list algorithms
+""",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.add_typer(data_app)
+app.add_typer(flower_app)
+app.command(epilog=STUDY_EXAMPLES)(study)
+app.command(epilog=REPORT_EXAMPLES)(report)
+app.command(epilog=LAYERS_EXAMPLES)(layers)
+app.command(epilog=PROBE_EXAMPLES)(probe)
+app.command(epilog=ANALYZE_EXAMPLES)(analyze)
+app.command(epilog=THRESHOLDS_EXAMPLES)(thresholds)
+app.command(epilog=RUN_EXAMPLES)(run)
+
+
+def main() -> None:
+    """Runs a command; what the user can mend is said in one sentence, without a traceback."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # A terminal that cannot show μ or a table's lines gets something else, not an error.
+        sys.stdout.reconfigure(errors="replace")
+    try:
+        code = app(standalone_mode=False)
+    except PlayerflError as problem:
+        _fail(str(problem))
+    except (KeyboardInterrupt, typer.Abort):
+        print("interrupted", file=sys.stderr, flush=True)
+        sys.exit(130)
+    except BrokenPipeError:
+        sys.exit(141)
+    except Exception as problem:
+        if not hasattr(problem, "format_message"):
+            raise
+        if not problem.format_message():
+            sys.exit(2)  # the help was shown instead
+        _fail(problem.format_message())
+    else:
+        sys.exit(code or 0)
+
+
+def _fail(sentence: str) -> None:
+    print(f"playerfl: {sentence}", file=sys.stderr, flush=True)
+    sys.exit(2)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"playerfl {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit."),
+    ] = False,
+) -> None:
+    pass
+
+
+_LISTS = ("algorithms", "tasks", "settings")
+
+
+@app.command(
+    name="list",
+    epilog="[bold]Examples[/bold]\n\n  playerfl list algorithms\n\n  playerfl list tasks --json\n",
+)
+def list_(
+    what: Annotated[str, typer.Argument()],
+    as_json: Json = False,
+) -> None:
+    """List what can be chosen, with defaults. WHAT is algorithms, tasks or settings (of runs and training)."""
+    if what not in _LISTS:
+        raise ConfigError(one_of(what, _LISTS, "list"))
+    from playerfl.cli import catalogue
+
+    entries = {"algorithms": catalogue.algorithms, "tasks": catalogue.tasks, "settings": catalogue.settings}[what]()
+    if as_json:
+        print(json.dumps(entries, indent=1))
+        return
+    from playerfl.cli.tables.comparison import print_catalogue
+
+    print_catalogue(what, entries)
+
+
+@app.command(epilog="[bold]Examples[/bold]\n\n  playerfl selftest\n\n  playerfl selftest --json\n")
+def selftest(
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Check on small made-up sites that every algorithm is what it says: identities that must hold exactly.
+
+    Ends with exit code 1 if one of them does not.
+    """
+    from playerfl.cli.progress import counted
+    from playerfl.selftest import check, identities
+
+    with counted("identities", len(list(identities())), quiet=quiet) as tick:
+        findings = check(lambda _: tick())
+    if as_json:
+        found = [
+            {
+                "left": finding.identity.left.name,
+                "right": finding.identity.right.name,
+                "tolerance": finding.identity.tolerance,
+                "difference": finding.difference,
+                "holds": finding.holds,
+            }
+            for finding in findings
+        ]
+        print(json.dumps({"identities": found}, indent=1))
+    else:
+        from playerfl.cli.tables.comparison import print_identities
+
+        print_identities(
+            [
+                (f.identity.left.name, f.identity.right.name, f.identity.tolerance, f.difference, f.holds)
+                for f in findings
+            ]
+        )
+    if not all(finding.holds for finding in findings):
+        raise typer.Exit(1)
+
+
+if __name__ == "__main__":
+    main()

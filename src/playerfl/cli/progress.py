@@ -1,0 +1,119 @@
+"""Progress for people: a live display on a terminal, plain lines elsewhere. Always on stderr."""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+from rich.progress import Progress as Bars
+
+from playerfl.runs.run import Listener, Progress
+
+_SECONDS_BETWEEN_LINES = 5.0
+
+
+@contextmanager
+def shown_progress(rounds: Mapping[str, int], *, quiet: bool = False) -> Iterator[Listener | None]:
+    """A listener that shows how far each of several runs is."""
+    if quiet:
+        yield None
+    elif sys.stderr.isatty():
+        with _bars() as bars:
+            yield _live(bars, rounds)
+    else:
+        yield _lines()
+
+
+@contextmanager
+def counted(what: str, total: int, *, quiet: bool = False, lines: bool = False) -> Iterator[Callable[[], None]]:
+    """A function to call after each of `total` things: a bar on a terminal, elsewhere nothing, or `lines`."""
+    if not quiet and lines and not sys.stderr.isatty():
+        yield _counted_lines(what, total)
+        return
+    if quiet or not sys.stderr.isatty():
+        yield lambda: None
+        return
+    columns = (TextColumn("[bold]{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Bars(*columns, console=Console(stderr=True)) as bars:
+        task = bars.add_task(what, total=total)
+        yield lambda: bars.advance(task)
+
+
+def _counted_lines(what: str, total: int) -> Callable[[], None]:
+    """A line for the first thing, then one every few seconds, then one for the last."""
+    start = time.monotonic()
+    done, last = 0, -math.inf
+
+    def tick() -> None:
+        nonlocal done, last
+        done += 1
+        now = time.monotonic()
+        if done < total and now - last < _SECONDS_BETWEEN_LINES:
+            return
+        last = now
+        taken = now - start
+        left = f"{taken / done * (total - done):.0f} s left" if done < total else f"done in {taken:.0f} s"
+        print(f"{what}: {done}/{total}, {left}", file=sys.stderr, flush=True)
+
+    return tick
+
+
+def _bars() -> Bars:
+    return Bars(
+        TextColumn("[bold]{task.description:<12}"),
+        BarColumn(bar_width=28),
+        MofNCompleteColumn(),
+        TextColumn("rounds  {task.fields[loss]}"),
+        TimeRemainingColumn(compact=True),
+        TextColumn("left"),
+        console=Console(stderr=True),
+    )
+
+
+def _live(bars: Bars, rounds: Mapping[str, int]) -> Listener:
+    shown = {name: bars.add_task(name, total=total, loss="") for name, total in rounds.items()}
+
+    def show(progress: Progress) -> None:
+        loss = _loss(progress)
+        fields = {"loss": loss} if loss else {}
+        bars.update(shown[progress.algorithm], completed=progress.round, **fields)  # type: ignore[arg-type]
+
+    return show
+
+
+def _lines() -> Listener:
+    """A line for the first round, then one every few seconds, then one for the last."""
+    start = time.monotonic()
+    last: dict[str, float] = {}
+    first: dict[str, tuple[int, float]] = {}
+
+    def show(progress: Progress) -> None:
+        now = time.monotonic()
+        name = progress.algorithm
+        due = name not in last or now - last[name] >= _SECONDS_BETWEEN_LINES or progress.done
+        if progress.round == 0 or not due:
+            return
+        last[name] = now
+        begun, since = first.setdefault(name, (progress.round, now))
+        if progress.done:
+            left = f"done in {now - start:.0f} s"
+        elif progress.round > begun:
+            left = f"{(now - since) / (progress.round - begun) * (progress.rounds - progress.round):.0f} s left"
+        else:
+            left = "time left not known yet"
+        parts = (f"{name}: round {progress.round}/{progress.rounds}", _loss(progress), left)
+        print(", ".join(part for part in parts if part), file=sys.stderr, flush=True)
+
+    return show
+
+
+def _loss(progress: Progress) -> str | None:
+    """The training loss of this round; where nothing was trained, the validation loss of the last merge."""
+    if not math.isnan(progress.train_loss):
+        return f"training loss {progress.train_loss:.4f}"
+    return None if math.isnan(progress.validation_loss) else f"validation loss {progress.validation_loss:.4f}"

@@ -1,0 +1,125 @@
+"""`playerfl report`: from runs to tables, figures and one page."""
+
+from __future__ import annotations
+
+import json
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+REPORT_EXAMPLES = """
+[bold]Examples[/bold]
+
+  playerfl report runs/demo
+
+  playerfl report runs --metric accuracy --out board.html
+
+  playerfl report runs --out tables.tex
+
+  playerfl report runs --format csv --out numbers --figures pdf
+
+  playerfl report runs --baseline-global fedprox --json > report.json
+"""
+
+
+class Form(StrEnum):
+    """What a report can be written as."""
+
+    html = "html"
+    md = "md"
+    latex = "latex"
+    csv = "csv"
+
+
+class Average(StrEnum):
+    """How sites are averaged."""
+
+    samples = "samples"
+    uniform = "uniform"
+
+
+class Picture(StrEnum):
+    """File formats of figures."""
+
+    png = "png"
+    svg = "svg"
+    pdf = "pdf"
+
+
+def report(
+    directory: Annotated[Path, typer.Argument(metavar="DIR")],
+    baseline_local: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Stands for training alone; local if not given.")
+    ] = None,
+    baseline_global: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Stands for plain averaging; fedavg if not given.")
+    ] = None,
+    metric: Annotated[
+        str | None, typer.Option(metavar="f1|accuracy|loss", help="The metric that is shown first.")
+    ] = None,
+    form: Annotated[
+        Form | None,
+        typer.Option(
+            "--format", help="A page, Markdown, LaTeX, or CSV tables; if not given, as --out ends, else html."
+        ),
+    ] = None,
+    figures: Annotated[
+        list[Picture] | None,
+        typer.Option("--figures", help="Also draw the figures as files; repeat for more formats."),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="A file (.html, .md, .tex), or a folder, which gets report.html, report.md, report.tex or "
+            "tables/*.csv; DIR/report if not given. Figures go into figures/ beside it."
+        ),
+    ] = None,
+    client_average: Annotated[
+        Average, typer.Option(help="Weigh sites by their examples, or each the same.")
+    ] = Average.samples,
+    per_run: Annotated[
+        bool, typer.Option("--per-run", help="Fairness and incentive in each run, then their median.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="All numbers as JSON on stdout; no file is written.")] = False,
+) -> None:
+    """Tables, tests and figures of the runs in a folder: one page that needs no network.
+
+    DIR is a run directory, a comparison, a study, or a folder of such at any depth. Runs that are not finished are
+    listed as missing, and the report is about the others.
+    """
+    from playerfl.report.compute.report import build_report
+    from playerfl.report.write.files import place_of, write_figures, write_report
+    from playerfl.studies.collecting import collect
+
+    place = place_of(out or directory / "report", form.value if form else None)
+    made = build_report(
+        collect(directory),
+        baseline_local=baseline_local,
+        baseline_global=baseline_global,
+        metric=metric,
+        client_average=client_average.value,
+        per_run=per_run,
+    )
+    if as_json:
+        from playerfl.report.compute.comparison import without_nan
+        from playerfl.report.write.tidy import tidy
+
+        typer.echo(json.dumps(without_nan(tidy(made)), indent=1))
+    else:
+        write_report(made, place, title_of(directory))
+        typer.echo(place.path)
+    if figures:
+        drawn = write_figures(made, place.figures, [picture.value for picture in figures])
+        typer.echo(f"{len(drawn)} figures: {place.figures}", err=True)
+    if not made.grid.runs:
+        typer.echo("no run has finished yet", err=True)
+    for state, gaps in (("not finished", made.missing), ("failed", made.failed)):
+        if gaps:
+            typer.echo(f"{len(gaps)} runs {state}; the report lists them", err=True)
+
+
+def title_of(directory: Path) -> str:
+    """The name a reader knows the folder by."""
+    return f"Federated learning report: {directory.resolve().name}"

@@ -1,0 +1,259 @@
+"""`playerfl run`: one or several algorithms on a task, side by side."""
+
+from __future__ import annotations
+
+import json
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from playerfl.cli.options import Quiet
+from playerfl.data.download.directory import use_data_directory
+from playerfl.errors import ConfigError, one_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from playerfl.engine.transport import Transport
+    from playerfl.runs.directory import RunDirectory
+    from playerfl.runs.experiment import Experiment
+    from playerfl.runs.result import RunResult
+    from playerfl.runs.run import Listener, Run
+
+_ENGINES = ("in-process", "flower-simulation")
+
+RUN_EXAMPLES = """
+[bold]Examples[/bold]
+
+  playerfl run digits --algorithm player_fl --rounds 30 --seed 0 --out runs/first
+
+  playerfl run digits -a local -a fedavg -a player_fl --out runs/compared
+
+  playerfl run digits -a fedper --set algorithm.personal_layers=2 --set training.batch_size=32
+
+  playerfl run ./hospitals -a local -a fedavg --set data.target=outcome
+
+  playerfl run digits -a fedavg --tensorboard logs
+
+  playerfl run --config experiment.toml --json > result.json
+
+  playerfl run --resume runs/first
+"""
+
+
+def run(
+    task: Annotated[str | None, typer.Argument()] = None,
+    task_option: Annotated[
+        str | None, typer.Option("--task", metavar="TASK", help="The same as TASK, for those who prefer an option.")
+    ] = None,
+    algorithm: Annotated[
+        list[str] | None,
+        typer.Option("--algorithm", "-a", help="Repeat to run several side by side and compare them."),
+    ] = None,
+    rounds: Annotated[int | None, typer.Option(help="Communication rounds.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Decides initial weights, batch order and dropout.")] = None,
+    learning_rate: Annotated[float | None, typer.Option(help="Of every site's optimiser.")] = None,
+    sites: Annotated[int | None, typer.Option(help="Number of sites, where the task deals its data.")] = None,
+    alpha: Annotated[float | None, typer.Option(help="Dirichlet label skew: small for unequal sites.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Run directory; the next free one under runs/ if not given.")] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Any setting of an experiment file."),
+    ] = None,
+    config: Annotated[Path | None, typer.Option(help="Experiment file (TOML); options win over it.")] = None,
+    resume: Annotated[Path | None, typer.Option(help="Continue an interrupted run, or a folder of runs.")] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the runs in --out.")] = False,
+    device: Annotated[str | None, typer.Option(help="auto, cpu, cuda or mps.")] = None,
+    data_dir: Annotated[
+        Path | None, typer.Option(help="Where dataset files are; $PLAYERFL_DATA or your cache if not given.")
+    ] = None,
+    engine: Annotated[str, typer.Option(help="in-process, or flower-simulation (Ray: one site a CPU).")] = "in-process",
+    tensorboard: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Also write scores and layer profile for TensorBoard.")
+    ] = None,
+    mlflow: Annotated[
+        str | None, typer.Option(metavar="DIR|URL", help="Also write them for MLflow: a directory, or a server.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Results as JSON on stdout.")] = False,
+    quiet: Quiet = False,
+) -> None:
+    """Train one or several algorithms on a task and show what each site gets out of it.
+
+    TASK is what to train on: a name (`playerfl list tasks` shows what there is), a folder with one file per site, or
+    FILE.py:NAME for a task of your own.
+    """
+    if task is not None and task_option is not None:
+        raise ConfigError(f"give the task once, not as {task!r} and as --task {task_option!r}")
+    given = {
+        "task": task if task is not None else task_option,
+        "rounds": rounds,
+        "seed": seed,
+        "training.learning_rate": learning_rate,
+        "data.sites": sites,
+        "data.alpha": alpha,
+        "device": device,
+    }
+    if resume is not None:
+        if config or out or overwrite or algorithm or settings or any(v is not None for v in given.values()):
+            raise ConfigError("--resume continues a run as it was started; give no other setting with it")
+        home = resume
+        experiments, places = _reopened(resume)
+    else:
+        experiments = _experiments(given, algorithm or [], settings or [], config)
+        home = out or _next_free(Path("runs"), experiments)
+        places = [*_places(experiments, home)]
+    with use_data_directory(data_dir):
+        observers = _observers(tensorboard, mlflow)
+        results = _run_all(experiments, places, home, engine, observers, overwrite=overwrite, quiet=quiet)
+    _show(results, home, as_json=as_json)
+
+
+def _experiments(
+    given: dict[str, Any], algorithms: list[str], settings: list[str], config: Path | None
+) -> list[Experiment]:
+    from playerfl.runs.experiment import Experiment, parse_setting, read_toml, with_setting
+
+    table = read_toml(config) if config else {}
+    for key, value in given.items():
+        if value is not None:
+            table = with_setting(table, key, value)
+    for assignment in settings:
+        table = with_setting(table, *parse_setting(assignment))
+    if len(set(algorithms)) != len(algorithms):
+        raise ConfigError(f"each algorithm may be given once, not {', '.join(algorithms)}")
+    if not algorithms:
+        return [Experiment.resolve(table)]
+    if len(algorithms) > 1 and isinstance(table.get("algorithm"), dict) and table["algorithm"].keys() - {"name"}:
+        raise ConfigError("algorithm settings cannot be given for several algorithms at once; run them one by one")
+    return [Experiment.resolve(with_setting(table, "algorithm", _named(table, name))) for name in algorithms]
+
+
+def _named(table: dict[str, Any], name: str) -> dict[str, Any]:
+    own = table.get("algorithm", {})
+    return {**(own if isinstance(own, dict) else {}), "name": name}
+
+
+def _next_free(folder: Path, experiments: list[Experiment]) -> Path:
+    names = "-".join(experiment.algorithm["name"] for experiment in experiments)
+    stem = f"{experiments[0].task_file_name}-{names}-seed{experiments[0].seed}"
+    number = 1
+    while (folder / f"{stem}-{number}").exists():
+        number += 1
+    return folder / f"{stem}-{number}"
+
+
+def _places(experiments: list[Experiment], home: Path) -> list[Path]:
+    if len(experiments) == 1:
+        return [home]
+    return [home / experiment.algorithm["name"] for experiment in experiments]
+
+
+def _reopened(path: Path) -> tuple[list[Experiment], list[RunDirectory | Path]]:
+    """One run, or all runs of a comparison; those that had no directory yet get one."""
+    from playerfl.runs.api import read_comparison, reopen_directory
+
+    compared = None if (path / "experiment.toml").exists() else read_comparison(path)
+    if compared is None:
+        experiment, directory = reopen_directory(path)
+        return [experiment], [directory]
+    places: list[RunDirectory | Path] = []
+    with ExitStack() as failing:
+        for place in _places(compared, path):
+            if not (place / "experiment.toml").exists():
+                places.append(place)
+                continue
+            directory = reopen_directory(place)[1]
+            failing.enter_context(directory.unlocked_on_failure())
+            places.append(directory)
+    return compared, places
+
+
+def _observers(tensorboard: Path | None, mlflow: str | None) -> list[Listener]:
+    found: list[Listener] = []
+    if tensorboard is not None:
+        from playerfl.observers.tensorboard import TensorBoardObserver
+
+        found.append(TensorBoardObserver(tensorboard))
+    if mlflow is not None:
+        from playerfl.observers.mlflow import MLflowObserver
+
+        found.append(MLflowObserver(mlflow))
+    return found
+
+
+def _run_all(
+    experiments: list[Experiment],
+    places: list[RunDirectory | Path],
+    home: Path,
+    engine: str,
+    observers: list[Listener],
+    *,
+    overwrite: bool,
+    quiet: bool,
+) -> list[RunResult]:
+    from playerfl.cli.progress import shown_progress
+    from playerfl.observers import together
+    from playerfl.runs.api import run_experiments
+
+    if engine not in _ENGINES:
+        raise ConfigError(one_of(engine, _ENGINES, "engine"))
+
+    try:
+        with shown_progress({e.algorithm["name"]: e.rounds for e in experiments}, quiet=quiet) as listener:
+            compared = home if len(experiments) > 1 else None
+            told = together(listener, *observers)
+
+            def work(transport_for: Callable[[Run], Transport] | None) -> list[RunResult]:
+                return run_experiments(
+                    experiments,
+                    places,
+                    None,
+                    told,
+                    overwrite=overwrite,
+                    home=compared,
+                    transport_for=transport_for,
+                )
+
+            if engine == "in-process":
+                return work(None)
+            from playerfl.flower.simulation import simulate
+
+            return simulate(experiments, home, work)
+    except KeyboardInterrupt:
+        _say(f"interrupted; nothing is lost: continue with  playerfl run --resume {home}")
+        sys.exit(130)
+
+
+def _show(results: list[RunResult], home: Path, *, as_json: bool) -> None:
+    from playerfl.report.compute import comparison
+    from playerfl.report.compute.comparison import without_nan
+
+    summaries = comparison.compare(results)
+    if as_json:
+        found = [comparison.as_json(r, s) for r, s in zip(results, summaries, strict=True)]
+        print(json.dumps(without_nan({"runs": found}), indent=1))
+    else:
+        from playerfl.cli.tables.comparison import print_comparison, print_cut
+
+        for result in results:
+            print_cut(result)
+        print_comparison(summaries, results[0].experiment["selection"])
+    for note in results[0].data["notes"]:
+        _say(f"note: {note}")
+    for result in results:
+        if result.diverged:
+            _say(f"note: {result.algorithm} diverged (its loss became NaN); try a smaller learning rate")
+    try:
+        from playerfl.report.plots.comparison import save_comparison
+    except ImportError:
+        _say("no figure was made: matplotlib is missing; pip install 'playerfl[report]'")
+    else:
+        _say(f"figure: {save_comparison(results, summaries, home / 'comparison.png')}")
+    _say(f"results: {home}")
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)

@@ -1,0 +1,147 @@
+"""Tables for the terminal."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from rich.markup import escape
+from rich.table import Table
+
+from playerfl.cli.tables.console import wide_console
+from playerfl.layers.sensitivity import federation_sensitivity
+from playerfl.paper import facts as paper
+from playerfl.report.compute.comparison import AlgorithmSummary
+from playerfl.report.write.formats import size
+from playerfl.runs.result import RunResult
+
+
+def print_cut(result: RunResult) -> None:
+    """The sensitivity of every layer, the cut, and why it is there."""
+    cut = result.cut
+    if cut is None:
+        return
+    parameters = {layer["name"]: layer["parameters"] for layer in result.layers["layers"]}
+    table = Table(title=f"Which layers to federate ({result.algorithm})", title_justify="left")
+    table.add_column("layer")
+    for heading in ("parameters", "score s", "sensitivity F", "jump"):
+        table.add_column(heading, justify="right")
+    table.add_column("decision")
+    sensitivity = federation_sensitivity(cut.importance)
+    for number, layer in enumerate(cut.layers):
+        ratio = cut.ratios[number - 1] if number else None
+        table.add_row(
+            escape(layer),
+            f"{parameters[layer]:,}",
+            f"{cut.importance[layer]:.3g}",
+            f"{sensitivity[layer]:.3g}",
+            "" if ratio is None else f"x {ratio:.3g}",
+            "[green]federated[/green]" if number < cut.index else "[magenta]private[/magenta]",
+            end_section=number + 1 == cut.index,
+        )
+    console = wide_console()
+    console.print(table)
+    console.print(f"Cut after {cut.index} of {len(cut.layers)} layers: {escape(cut.reason)}.")
+    if printed := result.data.get("paper"):
+        console.print(f"The paper prints a cut after {paper.protocol(printed)['cut']} layers for {printed}.")
+    for warning in cut.warnings:
+        console.print(f"[yellow]Note:[/yellow] {escape(warning)}.")
+    console.print()
+
+
+_REPORTED = {
+    "client_best": "Each site reports the round with its lowest validation loss",
+    "round_best": "All sites report the round with the lowest validation loss over all of them",
+    "last": "All sites report the last round",
+}
+
+
+def print_comparison(summaries: Sequence[AlgorithmSummary], selection: str) -> None:
+    """Averages, fairness and cost by algorithm; then gains and losses by site."""
+    console = wide_console()
+    console.print(_overview(summaries))
+    first = _metrics_of(summaries[0])[0]
+    if first == "f1":
+        console.print("F1 is macro-averaged over the classes present at a site.")
+    console.print(f"Averages weigh sites by examples; fairness is the variance of {first} over sites.")
+    console.print(f"{_REPORTED[selection]}; a method that tunes after the last round, its tuned model.\n")
+    for summary in summaries:
+        if summary.gains:
+            console.print(_gains(summary))
+            console.print()
+
+
+def _overview(summaries: Sequence[AlgorithmSummary]) -> Table:
+    table = Table(title="Comparison on the sites' test data", title_justify="left")
+    table.add_column("algorithm", no_wrap=True)
+    metrics = _metrics_of(summaries[0])
+    for metric in metrics:
+        table.add_column(metric, justify="right", no_wrap=True)
+    for heading in ("fairness", "better off", "sent to sites", "sent by sites"):
+        table.add_column(heading, justify="right")
+    for summary in summaries:
+        better = summary.incentive and summary.incentive[metrics[0]]
+        table.add_row(
+            summary.algorithm,
+            *(f"{summary.average[metric]:.4f}" for metric in metrics),
+            f"{summary.fairness[metrics[0]]:.2g}",
+            "" if better is None else f"{better:.0f} %",
+            size(summary.bytes_down),
+            size(summary.bytes_up),
+        )
+    return table
+
+
+def _metrics_of(summary: AlgorithmSummary) -> list[str]:
+    return sorted(summary.average, key=lambda metric: (metric == "loss", metric != "f1", metric))
+
+
+def _gains(summary: AlgorithmSummary) -> Table:
+    metrics = [metric for metric in _metrics_of(summary) if metric != "loss"] or ["loss"]
+    table = Table(title=f"What each site gains or loses with {summary.algorithm}", title_justify="left")
+    table.add_column("site")
+    for metric in metrics:
+        table.add_column(metric, justify="right")
+        for baseline in summary.gains:
+            table.add_column(f"vs {baseline}", justify="right")
+    for site, scores in summary.sites.items():
+        cells = []
+        for metric in metrics:
+            cells.append(f"{scores[metric]:.4f}")
+            cells += [_signed(gains[metric][site]) for gains in summary.gains.values()]
+        table.add_row(escape(site), *cells)
+    return table
+
+
+def _signed(value: float) -> str:
+    colour = "green" if value > 0 else "red" if value < 0 else "dim"
+    return f"[{colour}]{value:+.4f}[/{colour}]"
+
+
+def print_identities(rows: Sequence[tuple[str, str, float, float, bool]]) -> None:
+    """What must equal what, how closely, and whether it does."""
+    table = Table(title="Identities", title_justify="left")
+    for heading in ("this", "must equal", "how closely", "verdict"):
+        table.add_column(heading)
+    for left, right, tolerance, difference, holds in rows:
+        closely = "bit for bit" if tolerance == 0 else f"to {tolerance:g}"
+        verdict = "[green]holds[/green]" if holds else f"[red]differs by {difference:.3g}[/red]"
+        table.add_row(escape(left), escape(right), closely, verdict)
+    console = wide_console()
+    console.print(table)
+    held = sum(row[-1] for row in rows)
+    console.print(f"{held} of {len(rows)} identities hold.")
+
+
+def print_catalogue(what: str, entries: Sequence[dict[str, Any]]) -> None:
+    """Names, what they are, and their options with defaults."""
+    table = Table(show_lines=True)
+    table.add_column(what)
+    table.add_column("what it is")
+    prefix = {"algorithms": "algorithm.", "tasks": "data.", "settings": ""}[what]
+    table.add_column(f"options (--set {prefix}…)")
+    for entry in entries:
+        options = "\n".join(f"{name} = {json.dumps(value)}" for name, value in entry["options"].items())
+        table.add_row(entry["name"], escape(entry["about"]), escape(options))
+    wide_console().print(table)

@@ -1,0 +1,106 @@
+"""Brings a dataset's files into its folder below the data directory."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
+from pathlib import Path
+
+from playerfl.data.download.file import UnreachableError, download, sha256_of, storage_error
+from playerfl.data.download.hub import copy_from_hub
+from playerfl.data.download.sources import RemoteFile, Source, source_of
+from playerfl.data.download.unpack import unpack
+from playerfl.errors import DataError
+
+Progress = Callable[[str, int, int | None], None]
+"""Told a file's name, how many of its bytes are there, and how many there will be if that is known."""
+
+
+def fetch(name: str, progress: Progress | None = None, *, hub: bool = False) -> Path:
+    """The folder of a dataset, after fetching what is missing there from the official source or from the hub."""
+    source = source_of(name)
+    if hub:
+        if source.hub is None:
+            raise DataError(f"dataset {name!r} has no copy on the hub; {_other_ways(source)}")
+        with _in_use(source):
+            copy_from_hub(source.hub, source.home)
+        return source.home
+    if not source.files:
+        raise DataError(f"dataset {name!r} has no address to download it from; {_other_ways(source, hub=True)}")
+    place = source.place()
+    if place in source.other_places:
+        return place
+    with _in_use(source):
+        for file in source.files:
+            _fetch_file(source, file, progress)
+    return source.home
+
+
+def _other_ways(source: Source, *, hub: bool = False) -> str:
+    ways = [command for command in source.commands if command.endswith("--hub") == hub]
+    return ", or ".join([*ways, f"by hand: {source.instructions}"])
+
+
+def _fetch_file(source: Source, file: RemoteFile, progress: Progress | None) -> None:
+    target = source.home / file.path
+    if file.members and all(path.is_file() for path in file.results(source.home)):
+        # It is still there where it could not be removed after it had been unpacked.
+        if target.is_file() and sha256_of(target) == file.sha256:
+            _remove(target)
+        return
+    if target.is_file():
+        found = sha256_of(target)
+        if found != file.sha256:
+            raise DataError(
+                f"{target} has the SHA-256 {found} instead of {file.sha256}; move it away to fetch the official file"
+            )
+    else:
+        download(file.url, target, file.sha256, file.size, partial(progress, file.path) if progress else None)
+    if file.members:
+        unpack(target, source.home, file.members)
+        _remove(target)
+
+
+def _remove(archive: Path) -> None:
+    try:
+        archive.unlink()
+    except OSError as problem:
+        raise storage_error(archive, problem) from problem
+
+
+@contextmanager
+def _in_use(source: Source) -> Iterator[None]:
+    """Makes the folder and keeps other processes out of it; without internet, leaves none and says what to do."""
+    folder = source.home
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as problem:
+        raise storage_error(folder, problem) from problem
+    try:
+        with _locked(folder):
+            yield
+    except UnreachableError as problem:
+        raise DataError(f"{problem}; by hand: {source.instructions}") from problem
+    finally:
+        with suppress(OSError):
+            folder.rmdir()
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    try:
+        import fcntl
+    except ImportError:  # Windows
+        yield
+        return
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as problem:
+            raise DataError(f"{folder} is being filled by another process; wait for it to end") from problem
+        yield
+    finally:
+        os.close(handle)

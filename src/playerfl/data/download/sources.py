@@ -1,0 +1,289 @@
+"""Every dataset with files: what it is, where its files are looked for, and where they come from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from playerfl.data.download.directory import data_directory
+from playerfl.errors import DataError, one_of
+
+Layout = tuple[str, ...]
+"""Files that must all be there, as patterns; `|` stands between alternatives."""
+
+HUB_LAYOUT: Layout = ("train.parquet",)
+
+
+@dataclass(frozen=True)
+class RemoteFile:
+    """A file at its official address, pinned."""
+
+    path: str
+    """Its name in the dataset's folder."""
+    url: str
+    sha256: str
+    size: int
+    members: tuple[str, ...] = ()
+    """If it is an archive: what is unpacked from it, after which it is deleted."""
+
+    def results(self, folder: Path) -> list[Path]:
+        """What is in the folder once this file was fetched."""
+        names = [PurePosixPath(member).name for member in self.members] or [self.path]
+        return [folder / name for name in names]
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where a dataset is and how it gets there."""
+
+    name: str
+    about: str
+    licence: str
+    page: str
+    folder: str
+    """Its folder below the data directory."""
+    layouts: tuple[Layout, ...]
+    """The dataset is present if one of these is."""
+    by_hand: str
+    """What a person without internet, or with an account, does; `{folder}` stands for the folder."""
+    files: tuple[RemoteFile, ...] = ()
+    other_places: tuple[Path, ...] = ()
+    hub: str | None = None
+    """Its name on the Hugging Face hub, if there is a copy in parquet form."""
+
+    @property
+    def home(self) -> Path:
+        """Its folder below the data directory, whether it is there or not."""
+        return data_directory() / self.folder
+
+    @property
+    def instructions(self) -> str:
+        return self.by_hand.format(folder=self.home)
+
+    @property
+    def commands(self) -> list[str]:
+        """The commands that fetch it."""
+        command = f"playerfl data fetch {self.name}"
+        return [command] * bool(self.files) + [f"{command} --hub"] * bool(self.hub)
+
+    def place(self) -> Path | None:
+        """The first folder the dataset is in: the data directory's, then other places.
+
+        A copy from the hub comes last, whatever folder it is in.
+        """
+        places = (self.home, *self.other_places)
+        for layouts in (self.layouts, (HUB_LAYOUT,) if self.hub else ()):
+            for place in places:
+                if any(_has(place, layout) for layout in layouts):
+                    return place
+        return None
+
+
+def _has(folder: Path, layout: Layout) -> bool:
+    return all(
+        any(path.is_file() for pattern in patterns.split("|") for path in folder.glob(pattern)) for patterns in layout
+    )
+
+
+def source_of(name: str) -> Source:
+    if name not in SOURCES:
+        raise DataError(one_of(name, SOURCES, "dataset"))
+    return SOURCES[name]
+
+
+def folder_of(name: str) -> Path:
+    """The folder a dataset is in; an error that says how to get it if it is nowhere."""
+    source = source_of(name)
+    place = source.place()
+    if place is None:
+        looked = " nor in ".join(str(folder) for folder in (source.home, *source.other_places))
+        ways = [*source.commands, f"by hand: {source.instructions}"]
+        raise DataError(f"dataset {name!r} is not in {looked}; {', or '.join(ways)}")
+    return place
+
+
+def _or_gz(*names: str) -> Layout:
+    return tuple(f"{name}|{name}.gz" for name in names)
+
+
+_FASHION = "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com"
+_UCI = "https://archive.ics.uci.edu/ml/machine-learning-databases/heart-disease"
+_HOSPITALS = ("cleveland", "hungarian", "switzerland", "va")
+
+# The SHA-256 of FashionMNIST, EMNIST, CIFAR-10 and Sentiment140 are those of TensorFlow Datasets (url_checksums,
+# checksums.tsv); those of UCI's files are FLamby's and others'.
+_ALL = (
+    Source(
+        name="fashion_mnist",
+        about="70,000 pictures of clothes, 28x28, 10 classes",
+        licence="MIT",
+        page="https://github.com/zalandoresearch/fashion-mnist",
+        folder="fashion-mnist",
+        layouts=(_or_gz("train-images-idx3-ubyte", "train-labels-idx1-ubyte"),),
+        by_hand="download the four .gz files in data/fashion of https://github.com/zalandoresearch/fashion-mnist into "
+        "{folder}, or install Debian's package dataset-fashion-mnist",
+        files=(
+            RemoteFile(
+                "train-images-idx3-ubyte.gz",
+                f"{_FASHION}/train-images-idx3-ubyte.gz",
+                "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84",
+                26_421_880,
+            ),
+            RemoteFile(
+                "train-labels-idx1-ubyte.gz",
+                f"{_FASHION}/train-labels-idx1-ubyte.gz",
+                "a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845",
+                29_515,
+            ),
+            RemoteFile(
+                "t10k-images-idx3-ubyte.gz",
+                f"{_FASHION}/t10k-images-idx3-ubyte.gz",
+                "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073",
+                4_422_102,
+            ),
+            RemoteFile(
+                "t10k-labels-idx1-ubyte.gz",
+                f"{_FASHION}/t10k-labels-idx1-ubyte.gz",
+                "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5",
+                5_148,
+            ),
+        ),
+        other_places=(Path("/usr/share/datasets/fashion-mnist"),),
+        hub="zalando-datasets/fashion_mnist",
+    ),
+    Source(
+        name="emnist",
+        about="814,255 handwritten letters and digits, 28x28, 62 classes (EMNIST by class)",
+        licence="none stated; derived from NIST Special Database 19",
+        page="https://www.nist.gov/itl/products-and-services/emnist-dataset",
+        folder="emnist",
+        layouts=tuple(
+            _or_gz(f"emnist-byclass-{part}-images-idx3-ubyte", f"emnist-byclass-{part}-labels-idx1-ubyte")
+            for part in ("train", "test")
+        ),
+        by_hand="download gzip.zip (binary format) from https://www.nist.gov/itl/products-and-services/emnist-dataset "
+        "into {folder} and run 'playerfl data fetch emnist', which checks and unpacks it",
+        files=(
+            RemoteFile(
+                "gzip.zip",
+                "https://biometrics.nist.gov/cs_links/EMNIST/gzip.zip",
+                "fb9bb67e33772a9cc0b895e4ecf36d2cf35be8b709693c3564cea2a019fcda8e",
+                561_753_746,
+                members=(
+                    "gzip/emnist-byclass-train-images-idx3-ubyte.gz",
+                    "gzip/emnist-byclass-train-labels-idx1-ubyte.gz",
+                    "gzip/emnist-byclass-test-images-idx3-ubyte.gz",
+                    "gzip/emnist-byclass-test-labels-idx1-ubyte.gz",
+                    "gzip/emnist-byclass-mapping.txt",
+                ),
+            ),
+        ),
+    ),
+    Source(
+        name="cifar10",
+        about="60,000 colour pictures, 32x32, 10 classes",
+        licence="none stated; cite Krizhevsky 2009",
+        page="https://www.cs.toronto.edu/~kriz/cifar.html",
+        folder="cifar10",
+        layouts=(_or_gz("data_batch*.bin"), _or_gz("cifar-10-batches-bin/data_batch*.bin")),
+        by_hand="download the binary version, cifar-10-binary.tar.gz, from https://www.cs.toronto.edu/~kriz/cifar.html "
+        "into {folder} and run 'playerfl data fetch cifar10', which checks and unpacks it",
+        files=(
+            RemoteFile(
+                "cifar-10-binary.tar.gz",
+                "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",
+                "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd",
+                170_052_171,
+                members=(
+                    *(f"cifar-10-batches-bin/data_batch_{number}.bin" for number in range(1, 6)),
+                    "cifar-10-batches-bin/test_batch.bin",
+                    "cifar-10-batches-bin/batches.meta.txt",
+                ),
+            ),
+        ),
+        hub="uoft-cs/cifar10",
+    ),
+    Source(
+        name="isic2019",
+        about="dermoscopic pictures of several hospitals (Fed-ISIC 2019, or HAM10000)",
+        licence="CC BY-NC 4.0",
+        page="https://challenge.isic-archive.com/data/#2019",
+        folder="ham10000",
+        layouts=(
+            ("fed_ham10000_labels.csv", "ham10000_64x64_jpg.zip"),
+            ("fed_ham10000_labels.csv|HAM10000_metadata.csv", "*/*.jpg"),
+            ("train_test_split.csv", "ISIC_2019_Training_Input_preprocessed/*.jpg"),
+        ),
+        by_hand="put HAM10000_metadata.csv and folders of HAM10000's pictures into {folder}; or make Fed-ISIC 2019 "
+        "with FLamby (https://github.com/owkin/FLamby) and put its folder "
+        "ISIC_2019_Training_Input_preprocessed and its table train_test_split, named train_test_split.csv, into "
+        "{folder}",
+        hub="flwrlabs/fed-isic2019",
+    ),
+    Source(
+        name="heart",
+        about="920 patients of four hospitals, 13 measurements, 5 degrees of heart disease",
+        licence="CC BY 4.0",
+        page="https://archive.ics.uci.edu/dataset/45/heart+disease",
+        folder="heart",
+        layouts=(tuple(f"processed.{hospital}.data" for hospital in _HOSPITALS),),
+        by_hand="download the zip at https://archive.ics.uci.edu/dataset/45/heart+disease and put its four files "
+        "processed.*.data into {folder}",
+        files=tuple(
+            RemoteFile(f"processed.{hospital}.data", f"{_UCI}/processed.{hospital}.data", sha256, size)
+            for hospital, sha256, size in zip(
+                _HOSPITALS,
+                (
+                    "a74b7efa387bc9d108d7d0115d831fe9b414b29ae7124f331b622b4efa0427c8",
+                    "d1ad108f785768cd3d7e82dc522e6f5a61eea93cccfb3a46ee8076f73fc3d796",
+                    "834a405ccf5b66ab4056bb77794adc8df0b7125186454c0a1d002d33c6c3b314",
+                    "e7c93d8d0d2acdadfa4c5e8de768e2191e7f618b952e29623f1f0d5949ff6b8f",
+                ),
+                (18_461, 10_263, 4_109, 6_737),
+                strict=True,
+            )
+        ),
+    ),
+    Source(
+        name="sent140",
+        about="1,600,000 tweets of 659,774 users, positive or negative (Sentiment140)",
+        licence="none stated; cite Go, Bhayani and Huang 2009",
+        page="http://help.sentiment140.com/for-students",
+        folder="sent140",
+        layouts=(_or_gz("training.1600000.processed.noemoticon.csv"), _or_gz("testdata.manual.2009.06.14.csv")),
+        by_hand="download trainingandtestdata.zip from http://help.sentiment140.com/for-students into {folder} and run "
+        "'playerfl data fetch sent140', which checks and unpacks it",
+        files=(
+            RemoteFile(
+                "trainingandtestdata.zip",
+                "https://cs.stanford.edu/people/alecmgo/trainingandtestdata.zip",
+                "004a3772c8a7ff9bbfeb875880f47f0679d93fc63e5cf9cff72d54a8a6162e57",
+                81_363_704,
+                members=("training.1600000.processed.noemoticon.csv", "testdata.manual.2009.06.14.csv"),
+            ),
+        ),
+        hub="stanfordnlp/sentiment140",
+    ),
+    Source(
+        name="mimic3",
+        about="hospital admissions and clinical notes (MIMIC-III 1.4)",
+        licence="PhysioNet Credentialed Health Data License",
+        page="https://physionet.org/content/mimiciii/1.4/",
+        folder="mimic3",
+        layouts=(_or_gz("ADMISSIONS.csv", "NOTEEVENTS.csv"),),
+        by_hand="become a credentialed user at https://physionet.org/content/mimiciii/1.4/ and put ADMISSIONS.csv.gz "
+        "and NOTEEVENTS.csv.gz into {folder}",
+    ),
+    Source(
+        name="tweets",
+        about="14,640 labelled tweets about six airlines",
+        licence="CC BY-NC-SA 4.0",
+        page="https://www.kaggle.com/datasets/crowdflower/twitter-airline-sentiment",
+        folder="airline_tweets",
+        layouts=(_or_gz("Tweets.csv"),),
+        by_hand="download Tweets.csv, with a Kaggle account, from "
+        "https://www.kaggle.com/datasets/crowdflower/twitter-airline-sentiment into {folder}",
+    ),
+)
+
+SOURCES: dict[str, Source] = {source.name: source for source in _ALL}

@@ -1,0 +1,73 @@
+"""One site's pictures: a folder for each class, the pictures in it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from playerfl.data.readers.file_limits import check_file
+from playerfl.data.readers.pictures import pillow, read_picture
+from playerfl.errors import DataError
+
+ENDINGS = (".png", ".jpg", ".jpeg")
+_LARGEST_PICTURE = 2**28
+# What file managers leave behind; hidden files are passed over too.
+_LITTER = {"thumbs.db", "desktop.ini"}
+
+
+def listed(folder: Path) -> list[Path]:
+    """What is in a folder, by name, without hidden files and litter."""
+    try:
+        return sorted(
+            (path for path in folder.iterdir() if not path.name.startswith(".") and path.name.lower() not in _LITTER),
+            key=lambda path: path.name,
+        )
+    except OSError as problem:
+        raise DataError(f"cannot read the folder {folder}: {problem.strerror or problem}") from problem
+
+
+def pictures_by_class(site: Path) -> dict[str, list[Path]]:
+    """The picture files of every class; refuses what is no picture by its name."""
+    found = {}
+    for folder in listed(site):
+        if not folder.is_dir():
+            raise DataError(
+                f"{site.name}/{folder.name} lies beside the class folders; pictures belong into one folder a class, "
+                f"such as {site.name}/CLASS/{folder.name}"
+            )
+        found[folder.name] = listed(folder)
+        for file in found[folder.name]:
+            if not file.name.lower().endswith(ENDINGS) or not file.is_file():
+                raise DataError(
+                    f"{_name(file)} is not a .png or .jpg picture; move it out of the folder, or convert it"
+                )
+    if not any(found.values()):
+        raise DataError(f"{site.name} has no pictures; put them into one folder a class, such as {site.name}/CLASS")
+    return found
+
+
+def read_pictures(
+    files: Mapping[str, Sequence[Path]], classes: Sequence[str], side: int
+) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+    """(pictures, 3, side, side) and class numbers."""
+    image = pillow()
+    labels = [(file, number) for number, name in enumerate(classes) for file in files.get(name, ())]
+    pixels = np.empty((len(labels), 3, side, side), dtype=np.uint8)
+    for position, (file, _) in enumerate(labels):
+        check_file(file, _name(file), _LARGEST_PICTURE)
+        try:
+            content = file.read_bytes()
+        except OSError as problem:
+            raise DataError(f"cannot read {_name(file)}: {problem.strerror or problem}") from problem
+        whole = read_picture(content, _name(file)).transpose(1, 2, 0)
+        scaled = image.fromarray(np.ascontiguousarray(whole)).resize((side, side), image.Resampling.BILINEAR)
+        pixels[position] = np.asarray(scaled).transpose(2, 0, 1)
+    return pixels, np.array([number for _, number in labels], dtype=np.int64)
+
+
+def _name(file: Path) -> str:
+    """Site, class and file, as a user thinks of it."""
+    return "/".join(file.parts[-3:])

@@ -1,0 +1,105 @@
+"""Pictures out of files and archives that may not be what they say."""
+
+from __future__ import annotations
+
+import io
+import warnings
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from playerfl.data.readers.file_limits import ARCHIVE_ERRORS
+from playerfl.errors import DataError
+
+_LARGEST_FILE = 2**25
+_MOST_PIXELS = 50_000_000
+
+
+def pillow() -> ModuleType:
+    try:
+        from PIL import Image
+    except ImportError as problem:
+        raise DataError(
+            "pictures are read with Pillow, which is not installed; pip install 'playerfl[image]'"
+        ) from problem
+    return Image
+
+
+def read_picture(content: bytes, name: str, side: int | None = None) -> NDArray[np.uint8]:
+    """An RGB picture as (3, height, width), its centre square scaled to `side` if one is given.
+
+    The size is read from the header and checked before a pixel is decoded.
+    """
+    image = pillow()
+    try:
+        with warnings.catch_warnings():
+            # Pillow only warns up to twice its own limit; ours is checked below.
+            warnings.simplefilter("ignore", image.DecompressionBombWarning)
+            # Other formats than these are decoded by code that is tried less often.
+            opened = image.open(io.BytesIO(content), formats=("JPEG", "PNG"))
+        with opened as picture:
+            if picture.width * picture.height > _MOST_PIXELS:
+                raise DataError(
+                    f"{name} claims {picture.width} x {picture.height} pixels; {_MOST_PIXELS:,} are allowed"
+                )
+            colours = _in_colours(picture, image)
+    except DataError:
+        raise
+    except image.DecompressionBombError as problem:
+        raise DataError(f"{name} claims far more than the {_MOST_PIXELS:,} pixels that are allowed") from problem
+    except Exception as problem:
+        # What a decoder raises on a made-up file is not documented.
+        reason = str(problem).partition("<")[0].strip()
+        raise DataError(f"{name} is not a picture that can be read (PNG or JPEG): {reason or 'damaged'}") from problem
+    if side is not None and colours.size != (side, side):
+        edge = min(colours.size)
+        left, top = (colours.width - edge) // 2, (colours.height - edge) // 2
+        colours = colours.crop((left, top, left + edge, top + edge)).resize((side, side), image.Resampling.BILINEAR)
+    return np.asarray(colours, dtype=np.uint8).transpose(2, 0, 1)
+
+
+def _in_colours(picture: Any, image: Any) -> Any:
+    if picture.mode.startswith("I"):
+        # 16 bits a pixel; a plain conversion would cut all but the darkest off to white.
+        return image.fromarray((np.asarray(picture).clip(0, 65535) // 257).astype(np.uint8)).convert("RGB")
+    if "transparency" in picture.info:
+        picture = picture.convert("RGBA")
+    return picture.convert("RGB")
+
+
+def pictures_in_zip(path: Path) -> Iterator[tuple[str, bytes]]:
+    """Name (without folder and ending) and content of every picture in an archive."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            for entry in archive.infolist():
+                if entry.is_dir() or not entry.filename.lower().endswith((".jpg", ".jpeg", ".png")):
+                    continue
+                if entry.file_size > _LARGEST_FILE:
+                    raise DataError(
+                        f"{entry.filename} in {path.name} has {entry.file_size:,} bytes; that is no picture"
+                    )
+                with archive.open(entry) as file:
+                    # The directory of the archive may lie about the size; the read does not believe it.
+                    content = file.read(_LARGEST_FILE + 1)
+                if len(content) > _LARGEST_FILE:
+                    raise DataError(
+                        f"{entry.filename} in {path.name} is larger than it says; the archive is not read on"
+                    )
+                yield Path(entry.filename).stem, content
+    except ARCHIVE_ERRORS as problem:
+        raise DataError(f"{path.name} cannot be read as a zip archive: {problem}; get it again") from problem
+
+
+def read_picture_file(path: Path) -> bytes:
+    """The bytes of a picture file, if it is as small as pictures are."""
+    try:
+        if path.stat().st_size > _LARGEST_FILE:
+            raise DataError(f"{path.name} has {path.stat().st_size:,} bytes; that is no picture")
+        return path.read_bytes()
+    except OSError as problem:
+        raise DataError(f"{path.name} cannot be read: {problem.strerror or problem}") from problem

@@ -1,0 +1,314 @@
+"""FlowerTransport: requests to sites by name, over Flower's push and pull, until all have answered or time is up."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple, Protocol
+
+from flwr.app import Message
+
+from playerfl.engine.spool import Spool
+from playerfl.errors import PlayerflError
+from playerfl.federation.messages import ClientId, Reply, Request
+from playerfl.flower.deployment import Deployment
+from playerfl.flower.wire.codec import CodecError, decode_answer, encode_letter
+from playerfl.flower.wire.envelopes import SENTENCES, Answer, Letter
+from playerfl.weights import Weights, digest
+
+RETRY_SECONDS = 5.0
+"""Before a site that could not be reached is tried again: its node needs seconds to come back."""
+
+
+class Grid(Protocol):
+    """The part of Flower's Grid that is used."""
+
+    def get_nodes(self) -> Iterable[Any]: ...
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]: ...
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]: ...
+
+
+class TooFewSitesError(PlayerflError):
+    """A round cannot go on; submitting the same job again takes it up where it stands."""
+
+
+class Participation(NamedTuple):
+    """What became of one letter to one site."""
+
+    round: int
+    verbs: str
+    site: ClientId
+    outcome: str
+    """answered, refused, late or offline."""
+    reason: str
+    seconds: float
+
+
+class Listener(Protocol):
+    """Decides what is let in."""
+
+    def met(self, site: ClientId, about: Mapping[str, Any]) -> str | None:
+        """A site has said hello; gives the reason why it cannot take part, or None."""
+        ...
+
+    def refused(
+        self, requests: Mapping[ClientId, Request], replies: Mapping[ClientId, Reply]
+    ) -> Mapping[ClientId, str]:
+        """Of the replies to these requests, those that cannot be used, and why."""
+        ...
+
+    def awaited(self) -> Weights:
+        """What a fit uploads now, for its names and shapes."""
+        ...
+
+
+@dataclass
+class _Exchange:
+    """One letter to each of some sites, under way."""
+
+    letters: Mapping[ClientId, Letter]
+    ends: float
+    begun: float
+    waiting: set[ClientId]
+    answers: dict[ClientId, Answer] = field(default_factory=dict)
+    outcomes: dict[ClientId, tuple[str, str]] = field(default_factory=dict)
+    """Of the others: outcome and reason."""
+    outstanding: dict[str, tuple[ClientId, int]] = field(default_factory=dict)
+    """Message to (site, node); the site is "" where only the node is known."""
+    not_before: dict[int, float] = field(default_factory=dict)
+    spool: Spool = field(default_factory=Spool)
+
+    def close(self, site: ClientId, outcome: str, reason: str) -> None:
+        self.waiting.discard(site)
+        self.outcomes[site] = (outcome, reason)
+
+
+class FlowerTransport:
+    """One message per site and exchange; sites are known by name, never by a node's number."""
+
+    def __init__(
+        self,
+        grid: Grid,
+        deployment: Deployment,
+        letterhead: Letter,
+        listener: Listener,
+        accepted: dict[ClientId, str],
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+        say: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        """`accepted`: the key of each site's last accepted answer; kept up to date here, saved by the caller."""
+        self.grid = grid
+        self.deployment = deployment
+        self.letterhead = letterhead
+        self.listener = listener
+        self.accepted = accepted
+        self.notes: list[Participation] = []
+        self.fingerprints: dict[ClientId, str] = {}
+        self._initial: str | None = None
+        self._met: set[ClientId] = set()
+        self.away: set[ClientId] = set()
+        """Sites that missed the last deadline."""
+        self._learned: dict[int, ClientId] = {}
+        self._clock, self._sleep, self._say = clock, sleep, say
+
+    def set_initial(self, weights: Weights) -> None:
+        """What a new site is sent, so that it need not travel: every site has built it, as its fingerprint shows."""
+        self._initial = digest(weights)
+
+    def hello(self) -> None:
+        """Asks every site whether it is ready, before anything trains."""
+        letters = {site: self._letter(site, None) for site in self.deployment.sites}
+        exchange = self._deliver(letters)
+        self._note(exchange, 0, "hello")
+        ready = [site for site in letters if site in exchange.answers]
+        self._enough(len(ready), self.deployment.needed, exchange)
+
+    async def call(self, requests: Mapping[ClientId, Request]) -> dict[ClientId, Reply]:
+        exchange = self._deliver({site: self._letter(site, request) for site, request in requests.items()})
+        replies = {site: answer.reply for site, answer in sorted(exchange.answers.items()) if answer.reply}
+        for site, reason in self.listener.refused(requests, replies).items():
+            self._say(f"{site}: its upload is refused: {reason}")
+            exchange.close(site, "refused", reason)
+            del replies[site], exchange.answers[site]
+        first = next(iter(requests.values()))
+        self._note(exchange, first.download.round, lambda site: "+".join(requests[site].verbs))
+        fitting = {site for site, request in requests.items() if "fit" in request.verbs} or set(requests)
+        self._enough(len(fitting & replies.keys()), min(self.deployment.needed, len(fitting)), exchange)
+        if self.deployment.privacy.secure_range and any("fit" in request.verbs for request in requests.values()):
+            replies |= self._unmasked(exchange, {site: replies[site] for site in sorted(fitting & replies.keys())})
+        for site in replies:
+            self.accepted[site] = exchange.answers[site].key
+            if exchange.answers[site].fingerprint:
+                self.fingerprints[site] = exchange.answers[site].fingerprint
+        return replies
+
+    def _unmasked(self, exchange: _Exchange, replies: dict[ClientId, Reply]) -> dict[ClientId, Reply]:
+        """Replies that all hold the mean of what these sites held back; merging equal uploads gives them back."""
+        from playerfl.flower.wire.secure import LEAST_SITES, secure_mean
+
+        nodes = {site: node for site, node in self._nodes().items() if site in replies}
+        if len(nodes) < LEAST_SITES:
+            raise TooFewSitesError(f"secure aggregation needs {LEAST_SITES} sites; {', '.join(nodes)} have trained")
+        found = secure_mean(
+            self.grid,
+            nodes,
+            {site: reply.upload.num_examples for site, reply in replies.items()},
+            self.listener.awaited(),
+            job=self.deployment.job,
+            key=exchange.answers[next(iter(nodes))].key,
+            bound=self.deployment.privacy.secure_range,
+            seconds=self.deployment.deadline,
+            poll=self.deployment.poll,
+        )
+        if found is None or found[1] != nodes.keys():
+            raise TooFewSitesError("secure aggregation has lost a site on its way; run the same job again")
+        return {site: replace(reply, upload=replace(reply.upload, weights=found[0])) for site, reply in replies.items()}
+
+    def _letter(self, site: ClientId, request: Request | None) -> Letter:
+        letter = replace(self.letterhead, site=site, request=request, after=self.accepted.get(site, ""))
+        if request is None or digest(request.download.weights) != self._initial:
+            return letter
+        return replace(letter, initial=True)
+
+    def _deliver(self, letters: Mapping[ClientId, Letter]) -> _Exchange:
+        """Sends, waits, sends again to who could not be reached, until all have answered or the deadline."""
+        now = self._clock()
+        exchange = _Exchange(letters, now + self.deployment.deadline, now, set(letters))
+        while exchange.waiting:
+            self._leave_out(exchange)
+            self._push(exchange)
+            self._pull(exchange)
+            if not exchange.waiting or self._clock() >= exchange.ends:
+                break
+            self._sleep(self.deployment.poll)
+        online = self._nodes()
+        for site in sorted(exchange.waiting):
+            if site in online:
+                exchange.close(site, "late", f"it has not answered within {self.deployment.deadline:g} s")
+            else:
+                exchange.close(site, "offline", "its node is not on-line")
+            self.away.add(site)
+        self.away -= exchange.answers.keys()
+        return exchange
+
+    def _leave_out(self, exchange: _Exchange) -> None:
+        """Nobody waits twice for a site that was away: until its node is on-line again it is not asked."""
+        online = self._nodes()
+        gone = {site for site in exchange.waiting if site in self.away and site not in online}
+        possible = len(exchange.answers) + len(exchange.waiting) - len(gone)
+        if possible >= min(self.deployment.needed, len(exchange.letters)):
+            for site in gone:
+                exchange.close(site, "offline", "its node is not on-line")
+
+    def _nodes(self) -> dict[ClientId, int]:
+        """The node of each site that is on-line."""
+        found: dict[ClientId, int] = {}
+        for node in sorted(self.grid.get_nodes(), key=lambda node: int(node.node_id)):
+            # The name a key is registered under cannot be chosen by the node; without keys it says its name itself.
+            name = node.name or self._learned.get(node.node_id, "")
+            if name in self.deployment.sites:
+                found.setdefault(name, node.node_id)
+        return found
+
+    def _strangers(self) -> list[int]:
+        """Nodes that have no registered name and have not said one."""
+        return [n.node_id for n in self.grid.get_nodes() if not n.name and n.node_id not in self._learned]
+
+    def _push(self, exchange: _Exchange) -> None:
+        now = self._clock()
+        busy = {node for _, node in exchange.outstanding.values()}
+        pending: list[tuple[Letter, int]] = []
+        for site, node in self._nodes().items():
+            if site in exchange.waiting and node not in busy and now >= exchange.not_before.get(node, 0.0):
+                letter = exchange.letters[site]
+                pending.append((letter if site in self._met else replace(letter, request=None, initial=False), node))
+        for node in self._strangers():
+            if node not in busy and now >= exchange.not_before.get(node, 0.0):
+                pending.append((replace(self.letterhead, site="", request=None), node))
+        seconds = max(1.0, exchange.ends - now)
+        for letter, node in pending:
+            message = Message(
+                encode_letter(letter),
+                node,
+                _kind(letter),
+                group_id=str(letter.request.download.round if letter.request else 0),
+                ttl=seconds,
+            )
+            number = next(iter(self.grid.push_messages([message])), None)
+            if number is None:
+                exchange.not_before[node] = now + RETRY_SECONDS
+            else:
+                exchange.outstanding[number] = (letter.site, node)
+
+    def _pull(self, exchange: _Exchange) -> None:
+        if not exchange.outstanding:
+            return
+        # One at a time: answers with large models are put aside one by one.
+        for message in (m for number in list(exchange.outstanding) for m in self.grid.pull_messages([number])):
+            site, node = exchange.outstanding.pop(message.metadata.reply_to_message_id, ("", -1))
+            if node == -1:
+                continue
+            if message.has_error():
+                # Node gone, app died, message expired: all of these may pass. Its text may quote data: dropped.
+                exchange.not_before[node] = self._clock() + RETRY_SECONDS
+                self._say(
+                    f"{site or node}: no answer (Flower's code {message.error.code}); tried again until the deadline"
+                )
+                continue
+            self._take(exchange, site, node, message)
+
+    def _take(self, exchange: _Exchange, site: ClientId, node: int, message: Message) -> None:
+        try:
+            answer = decode_answer(message.content)
+        except CodecError as problem:
+            return self._turn_away(exchange, site, node, f"its answer cannot be read: {problem}")
+        if not site:
+            if answer.site not in self.deployment.sites or answer.site in self._nodes():
+                return self._turn_away(exchange, "", node, f"{answer.site[:63]!r} is not awaited")
+            self._learned[node] = site = answer.site
+        if answer.code is not None:
+            return self._turn_away(exchange, site, node, SENTENCES[answer.code])
+        if answer.site != site:
+            return self._turn_away(exchange, site, node, f"it answers as {answer.site[:63]!r}")
+        if answer.key == "hello":
+            reason = self.listener.met(site, answer.about)
+            if reason:
+                return self._turn_away(exchange, site, node, reason)
+            self._met.add(site)
+        if site in exchange.waiting and answer.key == exchange.letters[site].key:
+            exchange.waiting.discard(site)
+            exchange.answers[site] = replace(answer, reply=answer.reply and exchange.spool.keep(answer.reply))
+        elif answer.key != "hello":
+            return self._turn_away(exchange, site, node, "it answers something else than it was asked")
+        return None
+
+    def _turn_away(self, exchange: _Exchange, site: ClientId, node: int, reason: str) -> None:
+        self._say(f"{site or f'node {node}'}: {reason}")
+        if site:
+            exchange.close(site, "refused", reason)
+        else:
+            exchange.not_before[node] = float("inf")
+
+    def _note(self, exchange: _Exchange, round_: int, verbs: str | Callable[[ClientId], str]) -> None:
+        seconds = self._clock() - exchange.begun
+        for site in sorted(exchange.letters):
+            outcome, reason = exchange.outcomes.get(site, ("answered", ""))
+            asked = verbs if isinstance(verbs, str) else verbs(site)
+            self.notes.append(Participation(round_, asked, site, outcome, reason, round(seconds, 1)))
+
+    def _enough(self, found: int, needed: int, exchange: _Exchange) -> None:
+        if found < needed:
+            missing = "; ".join(f"{site}: {reason}" for site, (_, reason) in sorted(exchange.outcomes.items()))
+            raise TooFewSitesError(
+                f"{found} of {needed} sites that a round needs have answered ({missing}); "
+                "nothing is lost: mend that and run the same job again"
+            )
+
+
+def _kind(letter: Letter) -> str:
+    if letter.request is None:
+        return "query.hello"
+    return "query.prepare" if "prepare" in letter.request.verbs else "train.letter"

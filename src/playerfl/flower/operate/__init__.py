@@ -1,0 +1,1 @@
+"""Keys, certificates, configuration files and processes: what an operator needs."""

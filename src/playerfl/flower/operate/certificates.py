@@ -1,0 +1,95 @@
+"""The server's certificate and the authority that signs it, for parties who have no authority in common."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from ipaddress import ip_address
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from playerfl.errors import ConfigError
+from playerfl.flower.operate.keys import own_key
+from playerfl.storage.atomic_files import AGAIN, write_atomically
+
+AUTHORITY_DAYS = 3650
+SERVER_DAYS = 825
+"""Longer ones are refused by some clients."""
+
+
+def write_certificates(folder: Path, names: Sequence[str]) -> None:
+    """Writes ca.crt, server.pem and server.key for a server that is reached by these names or addresses.
+
+    The authority's key is not kept: a new server certificate means a new ca.crt for every site, which is right,
+    since nobody can then make a second server behind the sites' backs. A server.key that is there is taken.
+    """
+    authority_key = ec.generate_private_key(ec.SECP384R1())
+    authority_name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "playerfl federation")])
+    now = datetime.now(UTC) - timedelta(minutes=5)
+    authority = (
+        x509.CertificateBuilder()
+        .subject_name(authority_name)
+        .issuer_name(authority_name)
+        .public_key(authority_key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now)
+        .not_valid_after(now + timedelta(days=AUTHORITY_DAYS))
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(_usage(signs_certificates=True), critical=True)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(authority_key.public_key()), critical=False)
+        .sign(authority_key, hashes.SHA384())
+    )
+    server_key = own_key(folder / "server.key", serialization.PrivateFormat.PKCS8)
+    server = (
+        x509.CertificateBuilder()
+        .subject_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, names[0][:64])]))
+        .issuer_name(authority_name)
+        .public_key(server_key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now)
+        .not_valid_after(now + timedelta(days=SERVER_DAYS))
+        .add_extension(x509.SubjectAlternativeName([_alternative(name) for name in names]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(_usage(signs_certificates=False), critical=True)
+        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(authority_key.public_key()), critical=False)
+        .sign(authority_key, hashes.SHA384())
+    )
+    # The server's last: where it is, all three are.
+    for certificate, name in ((authority, "ca.crt"), (server, "server.pem")):
+        write_atomically(folder / name, certificate.public_bytes(serialization.Encoding.PEM), AGAIN)
+
+
+def names_in(certificate: Path) -> list[str]:
+    """The names and addresses a certificate is for."""
+    try:
+        found = x509.load_pem_x509_certificate(certificate.read_bytes())
+        alternatives = found.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except (OSError, ValueError, x509.ExtensionNotFound) as problem:
+        raise ConfigError(f"{certificate} is not a server's certificate: {problem}") from problem
+    return [str(name.value) for name in alternatives]
+
+
+def _alternative(name: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ip_address(name))
+    except ValueError:
+        return x509.DNSName(name)
+
+
+def _usage(*, signs_certificates: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=not signs_certificates,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        key_cert_sign=signs_certificates,
+        crl_sign=signs_certificates,
+        encipher_only=False,
+        decipher_only=False,
+    )

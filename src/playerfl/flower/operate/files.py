@@ -1,0 +1,41 @@
+"""Ready configuration: the proxy before the server, and services that start again by themselves."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from importlib.resources import files
+from pathlib import Path
+
+from playerfl.storage.atomic_files import AGAIN, storage_error, write_atomically
+
+NAMES = ("nginx.conf", "playerfl-server.service", "playerfl-site.service")
+
+
+def filled(name: str, values: dict[str, str]) -> str:
+    """One of the files, with its placeholders filled in."""
+    text = files("playerfl.flower").joinpath("deploy", name).read_text(encoding="utf-8")
+    for key, value in values.items():
+        text = text.replace(f"@{key}@", value)
+    return text
+
+
+def write_files(folder: Path, home: Path, name: str, port: int, listen: int, site: str) -> list[Path]:
+    """Writes all of them, with this server's paths, name and ports."""
+    beside = Path(sys.executable).with_name("playerfl")
+    command = str(beside) if beside.exists() else shutil.which("playerfl") or "playerfl"
+    values = {
+        "HOME": str(home.resolve()),
+        "NAME": name,
+        "PORT": str(port),
+        "LISTEN": str(listen),
+        "SITE": site,
+        "PLAYERFL": command,
+    }
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as problem:
+        raise storage_error(folder, problem, AGAIN) from problem
+    for file in NAMES:
+        write_atomically(folder / file, filled(file, values).encode(), AGAIN)
+    return [folder / file for file in NAMES]

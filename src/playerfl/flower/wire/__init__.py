@@ -1,0 +1,1 @@
+"""What travels between coordinator and sites, and how it is encoded."""

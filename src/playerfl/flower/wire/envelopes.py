@@ -1,0 +1,125 @@
+"""What coordinator and site say to each other besides the request and the reply themselves."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from playerfl.errors import ConfigError
+from playerfl.federation.messages import ClientId, Reply, Request
+from playerfl.storage import tensor_tree
+
+Code = Literal["version", "model", "name", "data", "state_lost", "state_differs", "storage", "privacy", "failed"]
+
+SENTENCES: dict[Code, str] = {
+    "version": "the site has another version of playerfl; install the same one everywhere",
+    "model": "the site builds another model from this experiment; check its task, its data's columns and classes",
+    "name": "the site goes by another name; register its key under the name it was started with",
+    "data": "the site's data cannot be used for this experiment; its log says why",
+    "state_lost": "the site has lost its state; restore it from a backup, or readmit the site as a new one",
+    "state_differs": "the site's state belongs to another point of the job; its log says which",
+    "storage": "the site cannot write its state; its log says why",
+    "privacy": "the site refuses to send what was asked; its log says why",
+    "failed": "the site could not do what was asked; its log says why",
+}
+"""All that leaves a site when something goes wrong there: no path, no value, no text of an exception."""
+
+_JOB = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
+_SITE = re.compile(r"[^\s\"'\\,/\x00-\x1f][^\"'\\,/\x00-\x1f]{0,62}")
+
+
+@dataclass(frozen=True)
+class Privacy:
+    """What a site does to an upload before it leaves; all off by default. See `playerfl.flower.site.privacy`."""
+
+    clip: float = 0.0
+    """The largest ‖upload - what was sent‖ that may leave; 0 is off."""
+    noise: float = 0.0
+    """Standard deviation of the noise on every number, in units of `clip`; 0 is off."""
+    sensitivity_noise: float = 0.0
+    """Standard deviation of the noise on the logarithm of each layer's importance; 0 is off."""
+    secure_range: float = 0.0
+    """Weights go through SecAgg+, which can carry values from -this to this; 0 is off."""
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            if not 0 <= value < math.inf:
+                raise ConfigError(f"{name} must be at least 0 and finite, not {value}")
+        if self.noise and not self.clip:
+            raise ConfigError("noise is given in units of the clipping bound; set clip too")
+
+
+@dataclass(frozen=True)
+class Letter:
+    """Coordinator to one site: who is meant, which job and experiment, and what to do."""
+
+    job: str
+    site: ClientId
+    experiment: str
+    """The resolved experiment file."""
+    version: str
+    model: str
+    """Fingerprint of the seeded initial model, which every party builds for itself."""
+    after: str = ""
+    """The last answer of this site that was accepted; its state must be that of this answer."""
+    request: Request | None = None
+    """None for the first letter, which only asks whether the site is ready."""
+    initial: bool = False
+    """Whether the download is the initial model: the site has it, so its weights are not sent."""
+    privacy: Privacy = field(default_factory=Privacy)
+
+    @property
+    def key(self) -> str:
+        """Names an exchange of a job: the same request has the same key, whenever it is sent."""
+        if self.request is None:
+            return "hello"
+        return f"{self.request.download.round}:{'+'.join(self.request.verbs)}"
+
+    def digest(self) -> str:
+        """A fingerprint of everything the answer depends on."""
+        request = self.request
+        asked: list[Any] = [self.job, self.site, self.experiment, self.model, self.after, self.initial]
+        asked += [vars(self.privacy)]
+        if request is not None:
+            download = request.download
+            asked += [request.verbs, request.best_round, download.round, download.weights, dict(download.info)]
+        fingerprint = hashlib.blake2b(digest_size=16)
+        for piece in tensor_tree.pieces({"asked": asked}):
+            fingerprint.update(piece)
+        return fingerprint.hexdigest()
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One site to the coordinator: the reply, or why there is none."""
+
+    site: ClientId
+    key: str
+    reply: Reply | None = None
+    code: Code | None = None
+    about: Mapping[str, Any] = field(default_factory=dict)
+    """Of the first letter: how the site's layers are cut, and how many examples it has."""
+    fingerprint: str = ""
+    """Of the model the site keeps, once it has finished; the model itself stays there."""
+
+
+def check_job(name: str) -> str:
+    """A job's name becomes a directory at every party.
+
+    >>> check_job("heart-2026.1")
+    'heart-2026.1'
+    """
+    if not _JOB.fullmatch(name):
+        raise ConfigError(f"{name!r} cannot name a job; use up to 64 letters, digits, dots, dashes and underscores")
+    return name
+
+
+def check_site(name: str) -> str:
+    """A site's name is compared between the key's registration, the site's own command and the experiment."""
+    if not _SITE.fullmatch(name):
+        raise ConfigError(f"{name!r} cannot name a site; use up to 63 characters without quotes, commas and slashes")
+    return name

@@ -1,0 +1,1 @@
+"""The probe: one measured epoch at every site, and what is kept of it."""

@@ -1,0 +1,210 @@
+"""probe_sites: one measured epoch at every site, from a common start, and the cut it recommends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from torch import Tensor, nn
+
+from playerfl.algorithms.shared_layers.player_fl import PLayerFL
+from playerfl.data.examples import SiteData, as_examples, map_tensors
+from playerfl.engine.scheduler import drive
+from playerfl.engine.transport import InProcess
+from playerfl.errors import ConfigError
+from playerfl.federation.messages import Request
+from playerfl.layers.derive import call_model
+from playerfl.layers.gradients import left_as_it_was
+from playerfl.layers.layer_map import LayerMap
+from playerfl.layers.recommend import recommend
+from playerfl.layers.recommendation import Recommendation
+from playerfl.layers.sensitivity import Profile
+from playerfl.learning.losses import cross_entropy
+from playerfl.runs.api import limited_threads
+from playerfl.runs.experiment import Experiment, find_task, parse_setting, with_setting
+from playerfl.runs.result import RunResult
+from playerfl.runs.run import Run
+from playerfl.runs.setup import Ground, prepare_ground, unreadable
+from playerfl.tasks.task import Task, own_task
+
+
+@dataclass(frozen=True)
+class Measured:
+    """The sites' scores of one or several seeds, and the model they belong to."""
+
+    profiles: Sequence[Mapping[str, Profile]]
+    """A mapping by site for each seed."""
+    model: nn.Module
+    layers: LayerMap
+    options: Mapping[str, Any]
+    """How PLayer-FL was asked to decide: rule, threshold and the rest."""
+
+    def recommend(self, **changes: Any) -> Recommendation:
+        """The cut and its evidence; `changes` go before how PLayer-FL was asked to decide."""
+        options = changed_decision(self.options, changes)
+        return recommend(self.profiles, self.model, layers=self.layers, **options)
+
+
+def own_model_task(
+    model: Callable[[], nn.Module],
+    sites: Mapping[str, object] | Sequence[object],
+    loss: Callable[[Any, Tensor], Tensor] | None = None,
+    name: str = "own",
+) -> Task:
+    """As `own_task`, for probing: nothing is evaluated, so all of a site's examples are training data. A site that
+    comes in three parts gives its training part."""
+    named = dict(sites) if isinstance(sites, Mapping) else {f"site-{i}": s for i, s in enumerate(sites)}
+    given: dict[str, object] = {}
+    for site, source in named.items():
+        trained = source["train"] if isinstance(source, Mapping) and "train" in source else source
+        examples = as_examples(trained, site)
+        given[site] = SiteData(examples, examples, examples)
+    return own_task(model, given, name=name, loss=loss or cross_entropy, metrics=None if loss is None else {})
+
+
+def probe_sites(
+    task: str | Task | Callable[[], nn.Module],
+    sites: Mapping[str, object] | Sequence[object] | None = None,
+    *,
+    loss: Callable[[Any, Tensor], Tensor] | None = None,
+    seeds: int | Sequence[int] = 1,
+    settings: Mapping[str, Any] | Sequence[str] = (),
+    before: Callable[[nn.Module, LayerMap, int], Callable[[], None]] | None = None,
+) -> Measured:
+    """Trains one epoch at every site from a common initial model, and measures every layer on the way.
+
+    `task`: what `playerfl.run` takes, or a function that builds your model, with `sites`: (inputs, targets), a Dataset
+    or a DataLoader each, of what you would train on. `seeds`: which, or how many, from 0 on. `settings` as in
+    `playerfl.run`: training.learning_rate, algorithm.threshold … `before` is shown the model, its layers and the number
+    of sites before anything is trained, and gives back what is called after each site of each seed.
+
+    >>> measured = probe_sites("synthetic")
+    >>> measured.recommend().cut.layers
+    ('fc1', 'fc2', 'fc3', 'fc4')
+    """
+    chosen = _task(task, sites, loss)
+    runs = []
+    model, layers, options, tick = None, None, {}, None
+    for seed in range(seeds) if isinstance(seeds, int) else seeds:
+        experiment = _experiment(chosen, seed, settings)
+        algorithm = experiment.build_algorithm()
+        assert isinstance(algorithm, PLayerFL)
+        with limited_threads(experiment.threads):
+            ground = prepare_ground(experiment, chosen)
+            if model is None:
+                model, layers, options = ground.build_model(), ground.learner.layers, decision_options(vars(algorithm))
+                _rehearse(model, ground.learner.loss, ground.sites)
+                if before:
+                    tick = before(model, layers, len(ground.sites))
+            runs.append(measure_sites(experiment, ground, algorithm, tick))
+    if model is None or layers is None:
+        raise ConfigError("give at least one seed")
+    return Measured(runs, model, layers, options)
+
+
+def _rehearse(model: nn.Module, loss: Callable[[Any, Tensor], Tensor], sites: Mapping[str, SiteData]) -> None:
+    """Two examples of every site through model and loss: what fails later would fail after hours, in a traceback."""
+    for site, data in sites.items():
+        with left_as_it_was(model):
+            model.eval()
+            inputs, targets = next(iter(data.train.batches(2)))
+            try:
+                output = call_model(model, map_tensors(inputs, lambda x: x.cpu()))
+            except Exception as problem:
+                raise unreadable(f"{site}'s inputs", inputs, problem) from problem
+            try:
+                value = loss(output, targets.cpu())
+            except Exception as problem:
+                said = " ".join(str(problem).split())
+                raise ConfigError(f"the loss failed at {site}: {type(problem).__name__}: {said}") from problem
+        if not isinstance(value, Tensor):
+            raise ConfigError(
+                f"the loss gives {type(value).__name__}; a tensor is needed: one value an example, or their mean"
+            )
+        if not value.requires_grad:
+            raise ConfigError("the loss does not depend on the model's trainable parameters, so it cannot be trained")
+
+
+def _task(
+    task: str | Task | Callable[[], nn.Module],
+    sites: Mapping[str, object] | Sequence[object] | None,
+    loss: Callable[[Any, Tensor], Tensor] | None,
+) -> Task:
+    if isinstance(task, str | Task):
+        if sites is not None or loss is not None:
+            raise ConfigError("a task brings its sites and its loss; give sites and loss with a model of your own only")
+        return task if isinstance(task, Task) else find_task(task)
+    if sites is None:
+        raise ConfigError("give the sites' data with the model: a mapping from site names to (inputs, targets)")
+    return own_model_task(task, sites, loss)
+
+
+def _experiment(task: Task, seed: int, settings: Mapping[str, Any] | Sequence[str]) -> Experiment:
+    given: dict[str, Any] = {"task": task.name, "seed": seed, "algorithm": {"name": "player_fl"}}
+    pairs = settings.items() if isinstance(settings, Mapping) else map(parse_setting, settings)
+    for key, value in pairs:
+        given = with_setting(given, key, value)
+    experiment = Experiment.resolve(given, task)
+    if experiment.algorithm["name"] != "player_fl":
+        raise ConfigError(f"player_fl is what measures, so algorithm.name cannot be {experiment.algorithm['name']!r}")
+    return experiment
+
+
+def decision_options(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """How an algorithm with these settings decides, as `recommend` takes it."""
+    names = ("rule", "threshold", "on_no_transition", "client_weight", "normalise", "reduce")
+    options = {name: settings[name] for name in names if name in settings}
+    # A fixed cut is no finding; what would have been found is asked of the default rule.
+    return {**options, "rule": "layer_ratio", "threshold": None} if options.get("rule") == "fixed" else options
+
+
+def changed_decision(options: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """How to decide after `changes`: another rule brings its own threshold, unless one is given with it.
+
+    >>> changed_decision({"rule": "layer_ratio", "threshold": 3.0}, {"rule": "max_jump"})
+    {'rule': 'max_jump'}
+    """
+    decided = {**options, **changes}
+    if "rule" in changes and "threshold" not in changes:
+        decided.pop("threshold", None)
+    return decided
+
+
+def measure_sites(
+    experiment: Experiment, ground: Ground, algorithm: PLayerFL, tick: Callable[[], None] | None = None
+) -> dict[str, Profile]:
+    """PLayer-FL's first exchange and nothing else: bit for bit what a run measures."""
+    run = Run(experiment, ground, algorithm=algorithm)
+    transport = InProcess(algorithm, run.clients, experiment.seed, run.protocol)
+    profiles = {}
+    for site, client in run.clients.items():
+        drive(transport.call({site: Request(("prepare",), algorithm.server_send(run.server, site))}))
+        profiles[site] = Profile.from_json(client.memory["profile"])
+        if tick:
+            tick()
+    return profiles
+
+
+def measured_in(*results: RunResult) -> Measured:
+    """The scores that finished runs stored; several runs are taken for several seeds."""
+    runs = []
+    for result in results:
+        found = result.layers.get("profiles", {})
+        if not found:
+            raise ConfigError(
+                f"{result.path or 'this run'} measured nothing: {result.algorithm} has no layer scores; "
+                "probe a run of player_fl or its variants"
+            )
+        runs.append({site: Profile.from_json(profile) for site, profile in found.items()})
+    first = results[0]
+    model = first.build_model()
+    return Measured(runs, model, layers_of(first, model), decision_options(first.experiment["algorithm"]))
+
+
+def layers_of(result: RunResult, model: nn.Module) -> LayerMap:
+    """The layers a run worked with, as it stored them."""
+    policies = {"tie_policy": result.experiment["tie_policy"], "statistics": result.experiment["bn_stats"]}
+    stored = [(layer["name"], layer["entries"]) for layer in result.layers["layers"]]
+    # A run stores each entry once, so who else uses it is asked of the model.
+    return replace(LayerMap.from_groups(model, stored, **policies), tied=LayerMap.of(model, **policies).tied)

@@ -1,0 +1,1 @@
+"""From results to numbers: grids, tables, ranks, tests, costs."""

@@ -1,0 +1,69 @@
+"""What an algorithm costs: bytes, what never leaves a site, time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from statistics import median
+
+from playerfl.report.compute.grid import Grid
+from playerfl.runs.result import RunResult
+
+
+@dataclass(frozen=True)
+class Cost:
+    """One algorithm on one task: medians over runs."""
+
+    task: str
+    algorithm: str
+    runs: int
+    rounds: int
+    down_per_round: float
+    """Bytes to all sites, on average over rounds; the first message with the whole model is in it."""
+    up_per_round: float
+    down: float
+    up: float
+    never_leaves: float | None
+    """Share of the model's parameters that no site ever sends; None where the layers are not recorded."""
+    seconds: float
+    side_by_side: int
+    """How many runs shared the process, and so the wall time."""
+
+
+def costs(grid: Grid) -> list[Cost]:
+    """One row for each algorithm on each task."""
+    return [_cost(task, algorithm, list(results.values())) for task, algorithm, results in grid.cells()]
+
+
+def _cost(task: str, algorithm: str, results: list[RunResult]) -> Cost:
+    rounds = int(results[0].experiment["rounds"])
+    down = median(sum(int(row[3]) for row in result.traffic_rows) for result in results)
+    up = median(sum(int(row[4]) for row in result.traffic_rows) for result in results)
+    shares = [share for share in map(never_leaves, results) if share is not None]
+    return Cost(
+        task=task,
+        algorithm=algorithm,
+        runs=len(results),
+        rounds=rounds,
+        down_per_round=down / rounds,
+        up_per_round=up / rounds,
+        down=down,
+        up=up,
+        never_leaves=median(shares) if shares else None,
+        seconds=median(float(result.timing.get("wall_seconds", 0.0)) for result in results),
+        side_by_side=max(int(result.timing.get("runs_side_by_side", 1)) for result in results),
+    )
+
+
+def never_leaves(result: RunResult) -> float | None:
+    """The share of parameters that stay at every site for the whole run."""
+    sizes = [int(layer["parameters"]) for layer in result.layers.get("layers", ())]
+    if not sum(sizes):
+        return None
+    if all(int(row[4]) == 0 for row in result.traffic_rows):
+        return 1.0
+    federated = len(sizes)
+    if result.cut is not None:
+        federated = result.cut.index
+    elif "personal_layers" in result.experiment["algorithm"]:
+        federated = len(sizes) - int(result.experiment["algorithm"]["personal_layers"])
+    return 1.0 - sum(sizes[:federated]) / sum(sizes)

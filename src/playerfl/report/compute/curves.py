@@ -1,0 +1,120 @@
+"""Learning curves: the sites' average with its spread over runs, and each site's own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from playerfl.report.compute.comparison import LOWER_IS_BETTER
+from playerfl.report.compute.grid import Grid
+from playerfl.report.compute.statistics import Array, median, percentiles
+from playerfl.runs.result import RunResult
+
+_Key = Sequence[str | int | float]
+SPLITS = ("test", "validation", "train")
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One algorithm on one task, metric and split, by round."""
+
+    task: str
+    algorithm: str
+    metric: str
+    split: str
+    rounds: tuple[int, ...]
+    middle: Array
+    """Median over runs of the average over sites, weighted by examples."""
+    low: Array
+    high: Array
+    """The quartiles over runs."""
+    sites: Array
+    """Sites × rounds: each site's median over runs."""
+    tuned: float | None
+    """The average after the finishing phase, where the algorithm has one."""
+    diverged: int
+    """Runs with a score that is no number in some round; from there they count as the worst, as in the tables."""
+
+
+def curves(grid: Grid) -> list[Curve]:
+    """Every algorithm, metric and split of every task."""
+    found = []
+    for task, algorithm, results in grid.cells():
+        found += _curves(grid, task, algorithm, list(results.values()))
+    return found
+
+
+def _curves(grid: Grid, task: str, algorithm: str, results: Sequence[RunResult]) -> list[Curve]:
+    sites = grid.sites(task)
+    columns = [(split, metric) for split in SPLITS for metric in grid.metrics]
+    rounds = max(int(result.experiment["rounds"]) for result in results)
+    # runs × what × sites × (rounds 0 … R, then the finishing phase)
+    values = np.full((len(results), len(columns), len(sites), rounds + 2), np.nan)
+    # A score that is NaN was told all the same: the run diverged, it is not a round that never was.
+    told = np.zeros(values.shape[1:], dtype=bool)
+    keys: list[_Key] = []
+    for run, result in enumerate(results):
+        # Runs of a cell write the same rows in the same order, so their places need finding once.
+        own = [row[:5] for row in result.score_rows]
+        if own != keys:
+            keys, places = own, _places(own, columns, sites, rounds)
+        found_values = np.fromiter((float(row[5]) for row in result.score_rows), float, len(own))
+        values[run].reshape(-1)[places[0]] = found_values[places[1]]
+        told.reshape(-1)[places[0]] = True
+    worst = np.array([np.inf if metric in LOWER_IS_BETTER else -np.inf for _, metric in columns])
+    values = np.where(np.isnan(values) & told, worst[:, None, None], values)
+    shares = grid.examples(task, algorithm).T[:, None, :, None]
+    averages = np.sum(values * shares, axis=2) / np.sum(shares, axis=2)
+    found = []
+    for place, (split, metric) in enumerate(columns):
+        known = np.flatnonzero(told[place, :, : rounds + 1].any(axis=0))
+        if not len(known):
+            continue
+        average = averages[:, place, known]
+        low, middle, high = percentiles(average.T, (25, 50, 75))
+        finish = averages[:, place, rounds + 1]
+        found.append(
+            Curve(
+                task,
+                algorithm,
+                metric,
+                split,
+                tuple(int(i) for i in known),
+                middle,
+                low,
+                high,
+                sites=median(np.moveaxis(values[:, place][:, :, known], 0, -1)),
+                tuned=float(median(finish)) if told[place, :, rounds + 1].any() else None,
+                diverged=int(np.isinf(average).any(axis=1).sum()),
+            )
+        )
+    return found
+
+
+def _places(
+    keys: Sequence[_Key], columns: Sequence[tuple[str, str]], sites: Sequence[str], rounds: int
+) -> tuple[list[int], list[int]]:
+    """Where each row's value goes in (what × sites × rounds), flattened; and which rows those are."""
+    column_of = {pair: i for i, pair in enumerate(columns)}
+    site_of = {site: i for i, site in enumerate(sites)}
+    places, rows = [], []
+    for row, (stage, round_, client, split, metric) in enumerate(keys):
+        column, site = column_of.get((str(split), str(metric))), site_of.get(str(client))
+        if column is not None and site is not None:
+            last = rounds + 1 if stage == "finish" else int(round_)
+            places.append((column * len(sites) + site) * (rounds + 2) + last)
+            rows.append(row)
+    return places, rows
+
+
+def thinned(rounds: Sequence[int], points: int) -> list[int]:
+    """Positions of at most so many rounds, the first and the last among them.
+
+    >>> thinned(range(100), 4)
+    [0, 33, 66, 99]
+    """
+    if len(rounds) <= points:
+        return list(range(len(rounds)))
+    return sorted({round(float(i)) for i in np.linspace(0, len(rounds) - 1, points)})

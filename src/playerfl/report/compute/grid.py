@@ -1,0 +1,224 @@
+"""Grid: results by task, algorithm and seed, under names that tell apart whatever differs."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from playerfl.paper import facts as paper
+from playerfl.report.compute.comparison import LOWER_IS_BETTER
+from playerfl.report.compute.statistics import Array, median, resampled, worst_for_nan
+from playerfl.runs.result import RunResult
+
+# What algorithms on the same task share. The rest (learning rate, hyper-parameters) belongs to the algorithm.
+_OF_THE_TASK = ("task", "data", "rounds", "participation", "eval_point", "selection")
+# What may differ between runs without making them another algorithm.
+_OF_THE_RUN = ("seed", "device", "threads")
+
+
+@dataclass(frozen=True)
+class Placed:
+    """A result and where it belongs."""
+
+    task: str
+    algorithm: str
+    seed: int
+    result: RunResult
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Every result in its place; tasks and algorithms in the paper's order, others after them."""
+
+    runs: tuple[Placed, ...]
+    notes: tuple[str, ...] = ()
+
+    @cached_property
+    def tasks(self) -> list[str]:
+        printed = {name: number for number, name in enumerate(paper.facts()["datasets"])}
+        labels = {run.task: printed.get(str(run.result.data.get("paper")), len(printed)) for run in self.runs}
+        return sorted(labels, key=lambda label: (labels[label], label))
+
+    @cached_property
+    def algorithms(self) -> list[str]:
+        order = {name: number for number, name in enumerate(paper.ALGORITHM_NAMES)}
+        labels = {run.algorithm: order.get(run.result.algorithm, len(order)) for run in self.runs}
+        return sorted(labels, key=lambda label: (labels[label], label))
+
+    def results(self, task: str, algorithm: str) -> dict[int, RunResult]:
+        """The runs of one cell by seed."""
+        return self._cells.get((task, algorithm), {})
+
+    def cells(self) -> Iterator[tuple[str, str, dict[int, RunResult]]]:
+        """Task, algorithm and runs of every cell that has some."""
+        for task in self.tasks:
+            for algorithm in self.algorithms:
+                if results := self.results(task, algorithm):
+                    yield task, algorithm, results
+
+    @cached_property
+    def _cells(self) -> dict[tuple[str, str], dict[int, RunResult]]:
+        found: dict[tuple[str, str], dict[int, RunResult]] = {}
+        for run in self.runs:
+            found.setdefault((run.task, run.algorithm), {})[run.seed] = run.result
+        return found
+
+    def plain_name(self, algorithm: str) -> str:
+        """The algorithm's own name, without what tells variants apart."""
+        return next(run.result.algorithm for run in self.runs if run.algorithm == algorithm)
+
+    def printed_name(self, task: str) -> str | None:
+        """What the paper calls this task, if it is one of the paper's."""
+        found = next(run.result.data.get("paper") for run in self.runs if run.task == task)
+        return None if found is None else str(found)
+
+    @cached_property
+    def metrics(self) -> list[str]:
+        """Those of all runs: F1, accuracy and others, loss last."""
+        found = {metric for run in self.runs for own in run.result.site_scores.values() for metric in own}
+        return sorted(found, key=lambda name: (name == "loss", name != "f1", name != "accuracy", name))
+
+    def sites(self, task: str) -> list[str]:
+        """The sites that every run of a task has."""
+        return self._sites[task]
+
+    @cached_property
+    def _sites(self) -> dict[str, list[str]]:
+        shared: dict[str, set[str]] = {}
+        for run in self.runs:
+            shared.setdefault(run.task, set(run.result.clients)).intersection_update(run.result.clients)
+        return {task: sorted(sites) for task, sites in shared.items()}
+
+    def scores(self, task: str, algorithm: str, metric: str, seeds: Sequence[int] | None = None) -> Array:
+        """Test scores at each site's chosen round: sites × runs, with the worst possible score in place of NaN."""
+        results = self.results(task, algorithm)
+        wanted = sorted(results) if seeds is None else seeds
+        found = np.array(
+            [[results[seed].site_scores[site].get(metric, math.nan) for seed in wanted] for site in self.sites(task)]
+        ).reshape(len(self.sites(task)), len(wanted))
+        return worst_for_nan(found, lower_is_better=metric in LOWER_IS_BETTER)
+
+    def resampled_medians(self, task: str, algorithm: str, metric: str, seeds: Sequence[int]) -> Array:
+        """Each site's median over runs, in every bootstrap resample of the runs: sites × resamples."""
+        key = (task, algorithm, metric, tuple(seeds))
+        if key not in self._resampled:
+            self._resampled[key] = resampled(median, self.scores(task, algorithm, metric, seeds))
+        return self._resampled[key]
+
+    @cached_property
+    def _resampled(self) -> dict[tuple[str, str, str, tuple[int, ...]], Array]:
+        return {}
+
+    def examples(self, task: str, algorithm: str, seeds: Sequence[int] | None = None) -> Array:
+        """Training examples: sites × runs."""
+        results = self.results(task, algorithm)
+        wanted = sorted(results) if seeds is None else seeds
+        return np.array([[results[seed].num_examples[site] for seed in wanted] for site in self.sites(task)], float)
+
+
+def arrange(results: Sequence[RunResult]) -> Grid:
+    """Finds what is the same task and the same algorithm, and names both."""
+    task_labels = _labels(
+        results,
+        lambda r: task_name(str(r.experiment["task"])),
+        lambda r: _flat({k: r.experiment.get(k) for k in _OF_THE_TASK}),
+    )
+    labels: list[str] = [""] * len(results)
+    for task in set(task_labels):
+        members = [i for i, label in enumerate(task_labels) if label == task]
+        own = _labels([results[i] for i in members], lambda r: method_name(r.algorithm), _algorithm_settings)
+        for i, label in zip(members, own, strict=True):
+            labels[i] = label
+    places: dict[tuple[str, str, int], Placed] = {}
+    notes = []
+    for result, task, algorithm in zip(results, task_labels, labels, strict=True):
+        seed = int(result.experiment["seed"])
+        place = (task, algorithm, seed)
+        if place in places:
+            notes.append(f"{algorithm} on {task} with seed {seed} was run more than once; {result.path} is left out")
+        else:
+            places[place] = Placed(task, algorithm, seed, result)
+    runs = tuple(places.values())
+    return Grid(runs, tuple(notes + _other_data(runs)))
+
+
+def _other_data(runs: Sequence[Placed]) -> list[str]:
+    """Algorithms are compared on the same data, or the reader is told."""
+    hashes: dict[tuple[str, int], set[str]] = {}
+    for run in runs:
+        hashes.setdefault((run.task, run.seed), set()).add(str(run.result.data.get("partition_hash")))
+    return [
+        f"runs on {task} with seed {seed} do not stand on the same data (their partition hashes differ); "
+        "differences between their algorithms may come from that"
+        for (task, seed), found in hashes.items()
+        if len(found) > 1
+    ]
+
+
+def task_name(task: str) -> str:
+    """What readers call a task: it may be a folder or FILE.py:NAME, and the rest of the path is nobody's business.
+
+    >>> task_name("/home/someone/hospitals")
+    'hospitals'
+    """
+    return Path(task).name or task
+
+
+def method_name(algorithm: str) -> str:
+    """What the paper calls an algorithm, or the literature where the paper has it not.
+
+    >>> method_name("player_fl"), method_name("fedper"), method_name("my_own")
+    ('PLayer-FL', 'FedPer', 'my_own')
+    """
+    return {"fedper": "FedPer", "fedrep": "FedRep", **paper.ALGORITHM_NAMES}.get(algorithm, algorithm)
+
+
+def _algorithm_settings(result: RunResult) -> dict[str, Hashable]:
+    left_out = {*_OF_THE_TASK, *_OF_THE_RUN}
+    return _flat({key: value for key, value in result.experiment.items() if key not in left_out})
+
+
+def _labels(
+    results: Sequence[RunResult],
+    name_of: Callable[[RunResult], str],
+    settings_of: Callable[[RunResult], Mapping[str, Hashable]],
+) -> list[str]:
+    """A name for each, with the settings in which namesakes differ."""
+    names = [name_of(result) for result in results]
+    settings = [settings_of(result) for result in results]
+    found = []
+    varying: dict[str, list[str]] = {}
+    for name in set(names):
+        own = [table for table, other in zip(settings, names, strict=True) if other == name]
+        keys = sorted({key for table in own for key in table})
+        varying[name] = [key for key in keys if len({table.get(key) for table in own}) > 1]
+    for name, table in zip(names, settings, strict=True):
+        told = ", ".join(f"{key.rpartition('.')[2]}={_plain(table.get(key))}" for key in varying[name])
+        found.append(f"{name} ({told})" if told else name)
+    return found
+
+
+def _plain(value: Hashable) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Hashable]:
+    """Settings by dotted name.
+
+    >>> _flat({"training": {"learning_rate": 0.1}, "rounds": 3})
+    {'training.learning_rate': 0.1, 'rounds': 3}
+    """
+    found: dict[str, Hashable] = {}
+    for key, value in table.items():
+        if isinstance(value, Mapping):
+            found |= _flat(value, f"{prefix}{key}.")
+        else:
+            found[f"{prefix}{key}"] = tuple(value) if isinstance(value, list) else value
+    return found

@@ -1,0 +1,163 @@
+"""Ranking: mean ranks over blocks and the tests that say whether they mean anything."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+import numpy as np
+
+from playerfl.report.compute.statistics import (
+    Array,
+    Friedman,
+    cliques,
+    critical_difference,
+    friedman,
+    nemenyi,
+    rank_biserial,
+    ranks,
+    smallest_wilcoxon_p,
+    wilcoxon_holm,
+)
+from playerfl.report.compute.tables import Table
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """Algorithms ranked within each block, and how far apart they are."""
+
+    table: str
+    over: str
+    """What a block is: "tasks", or a task whose runs are the blocks."""
+    algorithms: tuple[str, ...]
+    blocks: tuple[str, ...]
+    ranks: Array
+    """Blocks × algorithms."""
+    left_out: tuple[str, ...]
+    """Algorithms that lack too many blocks to be ranked."""
+    blocks_left_out: tuple[str, ...]
+    """Blocks in which one of the ranked algorithms has no result."""
+    friedman: Friedman | None
+    critical_difference: float | None
+    cliques: tuple[tuple[int, ...], ...]
+    nemenyi: Array | None
+    wilcoxon: Array | None
+    holm: Array | None
+    effect: Array | None
+    """Rank-biserial correlation of every pair, positive where the row's algorithm is better."""
+    remark: str
+    """Why a test is missing, or what it cannot show."""
+
+    @property
+    def mean_ranks(self) -> Array:
+        return np.asarray(self.ranks.mean(axis=0))
+
+
+def rankings(table: Table, keep: Collection[str] = ()) -> list[Ranking]:
+    """Over tasks where there are several, and over the runs of each task; `keep` are algorithms never left out."""
+    found = []
+    values = np.array(
+        [[_value(table, name, task) for name in table.ranked] for task in table.tasks], dtype=np.float64
+    ).reshape(len(table.tasks), len(table.ranked))
+    if len(table.tasks) > 1:
+        found.append(rank(values, table.ranked, table.tasks, table.name, "tasks", table.lower_is_better, keep))
+    for task in table.tasks:
+        cells = {name: table.cells[name, task] for name in table.ranked if (name, task) in table.cells}
+        seeds = sorted({seed for cell in cells.values() for seed in cell.seeds})
+        scores = np.full((len(seeds), len(cells)), np.nan)
+        for column, cell in enumerate(cells.values()):
+            scores[[seeds.index(seed) for seed in cell.seeds], column] = cell.per_run
+        blocks = [f"seed {seed}" for seed in seeds]
+        found.append(rank(scores, tuple(cells), blocks, table.name, task, table.lower_is_better, keep))
+    return [ranking for ranking in found if len(ranking.algorithms) > 1]
+
+
+def _value(table: Table, algorithm: str, task: str) -> float:
+    cell = table.cells.get((algorithm, task))
+    return np.nan if cell is None else cell.value
+
+
+def rank(
+    values: Array,
+    algorithms: tuple[str, ...],
+    blocks: list[str] | tuple[str, ...],
+    table: str,
+    over: str,
+    lower_is_better: bool,
+    keep: Collection[str] = (),
+) -> Ranking:
+    """Ranks and tests of blocks × algorithms; NaN is a cell that is missing."""
+    rows, columns = complete_part(values, [i for i, name in enumerate(algorithms) if name in keep])
+    scores = values[np.ix_(rows, columns)]
+    names = tuple(algorithms[i] for i in columns)
+    kept = tuple(blocks[i] for i in rows)
+    gone = tuple(name for i, name in enumerate(algorithms) if i not in columns)
+    blocks_gone = tuple(name for i, name in enumerate(blocks) if i not in rows)
+    positions = ranks(scores, lower_is_better=lower_is_better)
+    count, k = scores.shape
+    if count < 2 or k < 2:
+        remark = "one block only: ranks are shown, but nothing can be said about chance" if count == 1 else "no blocks"
+        return Ranking(table, over, names, kept, positions, gone, blocks_gone, *_NO_TESTS, remark)
+    mean = positions.mean(axis=0)
+    found = friedman(scores) if k > 2 else None
+    difference = critical_difference(k, count)
+    raw, holm = wilcoxon_holm(scores)
+    sign = -1.0 if lower_is_better else 1.0
+    effect = sign * rank_biserial(scores.T[:, None], scores.T[None, :])
+    return Ranking(
+        table,
+        over,
+        names,
+        kept,
+        positions,
+        gone,
+        blocks_gone,
+        found,
+        difference,
+        tuple(cliques(mean, difference)),
+        nemenyi(mean, count),
+        raw,
+        holm,
+        effect,
+        _limits(count, k, found),
+    )
+
+
+_NO_TESTS = (None, None, (), None, None, None, None)
+
+
+def _limits(blocks: int, treatments: int, test: Friedman | None) -> str:
+    pairs = treatments * (treatments - 1) // 2
+    smallest = min(1.0, smallest_wilcoxon_p(blocks) * pairs)
+    said = "" if treatments > 2 else "Friedman's test needs three algorithms. "
+    if test is not None and np.isnan(test.f):
+        said += (
+            f"All {blocks} blocks give the same order, so Iman and Davenport's F has no finite value: not computable. "
+        )
+    if smallest > 0.05:
+        said += (
+            f"With {blocks} blocks and {pairs} pairs Holm's correction cannot give a p-value below "
+            f"{smallest:.2g}: no pair can be told apart this way."
+        )
+    return said.strip()
+
+
+def complete_part(values: Array, keep: Collection[int] = ()) -> tuple[list[int], list[int]]:
+    """Blocks (rows) and algorithms (columns) without a missing cell.
+
+    Blocks are left out before algorithms: only an algorithm that lacks more than half of the blocks goes first, and,
+    should no two blocks remain, the one that lacks most. Columns in `keep` never go.
+
+    >>> complete_part(np.array([[1.0, 2.0, np.nan], [3.0, 4.0, 8.0], [5.0, 6.0, 7.0]]))
+    ([1, 2], [0, 1, 2])
+    >>> complete_part(np.array([[1.0, 2.0, np.nan], [3.0, 4.0, np.nan], [5.0, 6.0, 7.0]]))
+    ([0, 1, 2], [0, 1])
+    """
+    empty = np.isnan(values)
+    columns = [i for i in range(values.shape[1]) if i in keep or 2 * empty[:, i].sum() <= len(empty)]
+    while True:
+        rows = np.flatnonzero(~empty[:, columns].any(axis=1)).tolist()
+        spare = [i for i in columns if i not in keep and empty[:, i].any()]
+        if len(rows) > 1 or not spare:
+            return rows, columns
+        columns.remove(max(spare, key=lambda i: (empty[:, i].sum(), i)))

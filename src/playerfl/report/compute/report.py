@@ -1,0 +1,207 @@
+"""Report: everything that can be said about a collection of runs, computed once and shown in several ways."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Literal
+
+import numpy as np
+
+from playerfl.errors import ConfigError, one_of
+from playerfl.paper.arithmetic import Recomputed, recomputed
+from playerfl.report.compute.collected import Collected, Gap
+from playerfl.report.compute.cost import Cost, costs
+from playerfl.report.compute.curves import Curve, curves
+from playerfl.report.compute.grid import Grid, arrange
+from playerfl.report.compute.ranking import Ranking, rankings
+from playerfl.report.compute.sites import SiteTable, site_tables
+from playerfl.report.compute.tables import Choices, Table, tables
+from playerfl.report.compute.what_if import Measured, measured
+from playerfl.report.write.formats import listed
+
+
+@dataclass(frozen=True)
+class Report:
+    """Computed, not yet shown. Parts that only some formats need are computed when they are asked for."""
+
+    grid: Grid
+    choices: Choices
+    metric: str
+    """The one that is shown first."""
+    missing: tuple[Gap, ...]
+    failed: tuple[Gap, ...]
+    tuning_runs: int
+    """Finished runs that chose learning rates and are not reported."""
+    notes: tuple[str, ...]
+
+    @cached_property
+    def tables(self) -> list[Table]:
+        found = tables(self.grid, self.choices)
+        return sorted(found, key=lambda table: table.metric != self.metric)
+
+    def table(self, name: str) -> Table | None:
+        return next((table for table in self.tables if table.name == name), None)
+
+    @cached_property
+    def rankings(self) -> dict[str, list[Ranking]]:
+        """By table."""
+        keep = {self.subject, *self.choices.baselines}
+        return {table.name: rankings(table, keep) for table in self.tables}
+
+    @cached_property
+    def sites(self) -> list[SiteTable]:
+        return site_tables(self.grid, self.choices)
+
+    def site_table(self, task: str, algorithm: str, metric: str) -> SiteTable | None:
+        wanted = (task, algorithm, metric)
+        return next((t for t in self.sites if (t.task, t.algorithm, t.metric) == wanted), None)
+
+    @cached_property
+    def costs(self) -> list[Cost]:
+        return costs(self.grid)
+
+    @cached_property
+    def curves(self) -> list[Curve]:
+        return curves(self.grid)
+
+    @cached_property
+    def measured(self) -> list[Measured]:
+        return measured(self.grid)
+
+    @property
+    def recomputed(self) -> tuple[Recomputed, ...]:
+        """The paper's own tables."""
+        return recomputed()
+
+    @cached_property
+    def subject(self) -> str:
+        """The algorithm the summary speaks of: PLayer-FL, or else the first that is no baseline."""
+        own = [name for name in self.grid.algorithms if name not in self.choices.baselines]
+        own.sort(key=lambda name: self.grid.plain_name(name) != "player_fl")
+        return next(iter(own or reversed(self.grid.algorithms)), "")
+
+
+def build_report(
+    collected: Collected,
+    *,
+    baseline_local: str | None = None,
+    baseline_global: str | None = None,
+    metric: str | None = None,
+    client_average: Literal["samples", "uniform"] = "samples",
+    per_run: bool = False,
+) -> Report:
+    """A report on these runs. Baselines are named as algorithms are; where not given, `local` and `fedavg`.
+
+    Where nothing has finished yet, the report says what is missing.
+    """
+    grid = arrange(collected.results)
+    if metric is not None and grid.runs and metric not in grid.metrics:
+        raise ConfigError(one_of(metric, grid.metrics, "metric"))
+    local, global_ = _baseline(grid, baseline_local, "local"), _baseline(grid, baseline_global, "fedavg")
+    choices = Choices(local, global_, client_average=client_average, per_run=per_run)
+    if local is not None and local == global_:
+        raise ConfigError(f"the two baselines must be different algorithms, not both {local!r}")
+    made = Report(
+        grid=grid,
+        choices=choices,
+        metric=metric or next(iter(grid.metrics), "f1"),
+        missing=tuple(collected.missing),
+        failed=tuple(collected.failed),
+        tuning_runs=collected.tuning_runs,
+        notes=(),
+    )
+    notes = (
+        *grid.notes,
+        *_diverged(grid),
+        *_alike(grid),
+        *(_lacking(choices) if grid.runs else ()),
+        *_variants(made, baseline_local, baseline_global),
+        *_data_notes(grid),
+    )
+    return replace(made, notes=notes)
+
+
+def _baseline(grid: Grid, wanted: str | None, usual: str) -> str | None:
+    """The label that is meant: an exact one, or the variant of the named algorithm with most runs."""
+    name = wanted or usual
+    if name in grid.algorithms or not grid.runs:
+        return name if grid.runs else None
+    variants = _variants_of(grid, name)
+    if wanted is not None and len(variants) != 1:
+        if variants:
+            raise ConfigError(f"{wanted!r} is any of several here; name one of {', '.join(map(repr, variants))}")
+        known = {*grid.algorithms, *(grid.plain_name(label) for label in grid.algorithms)}
+        raise ConfigError(one_of(wanted, known, "baseline"))
+    return max(variants, key=lambda label: sum(run.algorithm == label for run in grid.runs), default=None)
+
+
+def _variants_of(grid: Grid, name: str) -> list[str]:
+    return [label for label in grid.algorithms if grid.plain_name(label) == name]
+
+
+def _variants(report: Report, *named: str | None) -> list[str]:
+    """Where an algorithm ran with several settings, which of them was taken."""
+    found = []
+    choices = (report.choices.baseline_local, report.choices.baseline_global, report.subject)
+    for label, given, what, how in zip(
+        choices,
+        (*named, None),
+        ("training alone", "plain averaging", "what the summary speaks of"),
+        ("; --baseline-local names another", "; --baseline-global names another", ""),
+        strict=True,
+    ):
+        others = (
+            [] if not label else [o for o in _variants_of(report.grid, report.grid.plain_name(label)) if o != label]
+        )
+        if others and given is None:
+            found.append(f"{label} stands for {what}, and not {' or '.join(others)}{how}")
+    return found
+
+
+def _alike(grid: Grid) -> list[str]:
+    """Methods that come to the same thing on a task: ranks and tests count them as if they were several."""
+    found: dict[tuple[str, ...], list[str]] = {}
+    for task in grid.tasks:
+        groups: dict[bytes, list[str]] = {}
+        for algorithm in grid.algorithms:
+            if seeds := sorted(grid.results(task, algorithm)):
+                scores = np.stack([grid.scores(task, algorithm, metric) for metric in grid.metrics])
+                if np.isfinite(scores).any():
+                    groups.setdefault(np.array(seeds).tobytes() + scores.tobytes(), []).append(algorithm)
+        for group in groups.values():
+            if len(group) > 1:
+                found.setdefault(tuple(group), []).append(task)
+    return [
+        f"{listed(group)} give identical numbers on {listed(tasks)}: there they are one method under "
+        f"{len(group)} names. Each of them is ranked, which pushes back the ranks of those behind them"
+        for group, tasks in found.items()
+    ]
+
+
+def _diverged(grid: Grid) -> list[str]:
+    counts: dict[tuple[str, str], int] = {}
+    for run in grid.runs:
+        if run.result.diverged:
+            counts[run.algorithm, run.task] = counts.get((run.algorithm, run.task), 0) + 1
+    return [
+        f"{algorithm} on {task}: a loss became NaN in {count} of {len(grid.results(task, algorithm))} runs; "
+        "a score that is not a number counts as worse than any number"
+        for (algorithm, task), count in counts.items()
+    ]
+
+
+def _lacking(choices: Choices) -> list[str]:
+    lacking = [
+        name
+        for name, label in (("training alone (local)", choices.baseline_local), ("FedAvg", choices.baseline_global))
+        if label is None
+    ]
+    if not lacking:
+        return []
+    return [f"there are no runs of {' and '.join(lacking)}, so gains over them and incentive cannot be shown"]
+
+
+def _data_notes(grid: Grid) -> list[str]:
+    notes = {f"{run.task}: {note}": None for run in grid.runs for note in run.result.data.get("notes", [])}
+    return list(notes)

@@ -1,0 +1,131 @@
+"""Who gains, who loses: each site's difference to training alone and to plain averaging, paired over seeds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from playerfl.report.compute.comparison import gain
+from playerfl.report.compute.grid import Grid
+from playerfl.report.compute.statistics import (
+    bootstrap_interval,
+    differences,
+    holm,
+    median,
+    smallest_wilcoxon_p,
+    wilcoxon,
+)
+from playerfl.report.compute.tables import Choices
+
+Verdict = Literal["gains", "loses", "unclear"]
+LEVEL = 0.05
+
+
+@dataclass(frozen=True)
+class Difference:
+    """The median over seeds of a site's gain on a baseline, with its interval; positive is better for the site."""
+
+    value: float
+    low: float
+    high: float
+    runs: int
+    p: float
+    """Wilcoxon's, over seeds; Holm's correction over the sites of the table, since each of them is looked at."""
+
+    @property
+    def verdict(self) -> Verdict:
+        """Clear only where chance over seeds would rarely give this at any site."""
+        if self.p >= LEVEL or self.value == 0:
+            return "unclear"
+        return "gains" if self.value > 0 else "loses"
+
+
+@dataclass(frozen=True)
+class SiteRow:
+    """One site under one algorithm and metric."""
+
+    site: str
+    examples: int
+    score: float
+    to_local: Difference | None
+    to_global: Difference | None
+
+    @property
+    def harmed(self) -> bool:
+        """Joining leaves this site worse off than training alone, as far as can be seen."""
+        return self.to_local is not None and self.to_local.value < 0
+
+
+@dataclass(frozen=True)
+class SiteTable:
+    """All sites of a task under one algorithm, the worst off first."""
+
+    task: str
+    algorithm: str
+    metric: str
+    rows: tuple[SiteRow, ...]
+
+
+def site_tables(grid: Grid, choices: Choices) -> list[SiteTable]:
+    """A table for every task, algorithm and metric, but for what would be compared with itself alone."""
+    found = [
+        _table(grid, task, algorithm, metric, choices) for task, algorithm, _ in grid.cells() for metric in grid.metrics
+    ]
+    return [table for table in found if table.rows]
+
+
+def _table(grid: Grid, task: str, algorithm: str, metric: str, choices: Choices) -> SiteTable:
+    scores = median(grid.scores(task, algorithm, metric))
+    if np.all(np.isinf(scores)) and metric not in _metrics(grid, task):
+        return SiteTable(task, algorithm, metric, ())
+    sizes = median(grid.examples(task, algorithm))
+    local = _differences(grid, task, algorithm, metric, choices.baseline_local)
+    averaged = _differences(grid, task, algorithm, metric, choices.baseline_global)
+    rows = [
+        SiteRow(site, int(sizes[i]), float(scores[i]), local[i], averaged[i]) for i, site in enumerate(grid.sites(task))
+    ]
+    return SiteTable(task, algorithm, metric, tuple(sorted(rows, key=_worst_first)))
+
+
+def _metrics(grid: Grid, task: str) -> set[str]:
+    return {
+        metric for run in grid.runs if run.task == task for own in run.result.site_scores.values() for metric in own
+    }
+
+
+def _worst_first(row: SiteRow) -> tuple[float, float, str]:
+    against = row.to_local or row.to_global
+    return (against.value if against else 0.0, row.score, row.site)
+
+
+def _differences(
+    grid: Grid, task: str, algorithm: str, metric: str, baseline: str | None
+) -> list[Difference] | list[None]:
+    nothing: list[None] = [None] * len(grid.sites(task))
+    if baseline is None or baseline == algorithm:
+        return nothing
+    seeds = sorted(grid.results(task, algorithm).keys() & grid.results(task, baseline).keys())
+    if not seeds:
+        return nothing
+    own, other = grid.scores(task, algorithm, metric, seeds), grid.scores(task, baseline, metric, seeds)
+    with np.errstate(invalid="ignore"):
+        # Where both diverged neither is better.
+        gains = np.where(own == other, 0.0, gain(metric, own, other))
+    low, high = bootstrap_interval(median, gains)
+    zero = np.zeros_like(gains)
+    p = holm(wilcoxon(differences(gains, zero)))
+    return [
+        Difference(float(value), float(low[i]), float(high[i]), len(seeds), float(p[i]))
+        for i, value in enumerate(median(gains))
+    ]
+
+
+def runs_needed(sites: int) -> int:
+    """How many runs it takes before Holm's correction can leave any of so many sites below 5 %.
+
+    >>> runs_needed(1), runs_needed(4), runs_needed(300)
+    (6, 8, 14)
+    """
+    return next(runs for runs in range(1, 100) if sites * smallest_wilcoxon_p(runs) < LEVEL)

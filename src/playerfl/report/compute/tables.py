@@ -1,0 +1,214 @@
+"""The nine tables: F1, accuracy and loss; fairness of each; incentivised participation of each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+import numpy as np
+
+from playerfl.paper import facts as paper
+from playerfl.report.compute.comparison import LOWER_IS_BETTER, incentive_rate, variance
+from playerfl.report.compute.grid import Grid
+from playerfl.report.compute.statistics import Array, apart, median, percentile_interval, resampled, worst_for_nan
+
+Kind = Literal["score", "fairness", "incentive"]
+KINDS: tuple[Kind, ...] = ("score", "fairness", "incentive")
+
+
+@dataclass(frozen=True)
+class Choices:
+    """How a report counts."""
+
+    baseline_local: str | None = None
+    baseline_global: str | None = None
+    """Labels of the algorithms that stand for training alone and for plain averaging; None where there is none."""
+    client_average: Literal["samples", "uniform"] = "samples"
+    per_run: bool = False
+    """Fairness and incentive in each run, then their median; else of each site's median over runs."""
+
+    @property
+    def baselines(self) -> tuple[str, ...]:
+        return tuple(name for name in (self.baseline_local, self.baseline_global) if name is not None)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One algorithm on one task: the estimate, its 95 % interval over runs, and how many runs that is."""
+
+    value: float
+    low: float
+    high: float
+    runs: int
+    per_run: tuple[float, ...]
+    """What each run gives, in the order of seeds."""
+    seeds: tuple[int, ...]
+    best: bool = False
+    tie: bool = False
+    """Its distance to the best, in resamples of the seeds both have, has an interval that holds 0."""
+
+
+@dataclass(frozen=True)
+class Table:
+    """One measure of one metric: algorithms × tasks."""
+
+    kind: Kind
+    metric: str
+    algorithms: tuple[str, ...]
+    tasks: tuple[str, ...]
+    cells: dict[tuple[str, str], Cell]
+    ranked: tuple[str, ...]
+    """The algorithms that compete: as in the paper, fairness and incentive leave the two baselines out."""
+    printed: dict[tuple[str, str], str] = field(default_factory=dict)
+    """What the paper prints in a cell."""
+
+    @property
+    def name(self) -> str:
+        return self.metric if self.kind == "score" else f"{self.kind}_{self.metric}"
+
+    @property
+    def lower_is_better(self) -> bool:
+        return self.kind == "fairness" or (self.kind == "score" and self.metric in LOWER_IS_BETTER)
+
+
+def tables(grid: Grid, choices: Choices) -> list[Table]:
+    """Every measure of every metric, those of the paper in its order."""
+    found = []
+    for kind in KINDS:
+        for metric in grid.metrics:
+            made = _table(grid, kind, metric, choices)
+            if made.cells:
+                found.append(made)
+    return found
+
+
+def _table(grid: Grid, kind: Kind, metric: str, choices: Choices) -> Table:
+    left_out = choices.baselines if kind != "score" else ()
+    rows = [name for name in grid.algorithms if kind != "incentive" or name not in left_out]
+    cells = {}
+    for task in grid.tasks:
+        for algorithm in rows:
+            cell = _cell(grid, kind, metric, task, algorithm, choices)
+            if cell is not None:
+                cells[algorithm, task] = cell
+    present = tuple(name for name in rows if any((name, task) in cells for task in grid.tasks))
+    ranked = tuple(name for name in present if name not in left_out)
+    shown = tuple(task for task in grid.tasks if any((name, task) in cells for name in present))
+    table = Table(kind, metric, present, shown, cells, ranked, _printed(grid, kind, metric, present))
+    for task in shown:
+        cells |= _marked(grid, table, task, choices)
+    return table
+
+
+def _cell(grid: Grid, kind: Kind, metric: str, task: str, algorithm: str, choices: Choices) -> Cell | None:
+    seeds = sorted(grid.results(task, algorithm))
+    if kind == "incentive":
+        for baseline in (choices.baseline_local, choices.baseline_global):
+            if baseline is None:
+                return None
+            seeds = [seed for seed in seeds if seed in grid.results(task, baseline)]
+    if not seeds or metric not in _metrics_of(grid, task, algorithm):
+        return None
+    measured = _Measured(grid, kind, metric, task, algorithm, choices)
+    low, high = percentile_interval(measured.resampled(seeds)) if len(seeds) > 1 else (np.nan, np.nan)
+    return Cell(
+        value=float(measured.value(seeds)),
+        low=float(low),
+        high=float(high),
+        runs=len(seeds),
+        per_run=tuple(map(float, measured.per_run(seeds))),
+        seeds=tuple(seeds),
+    )
+
+
+@dataclass(frozen=True)
+class _Measured:
+    """One algorithm on one task by one measure: from some runs, in each of them, and in resamples of them."""
+
+    grid: Grid
+    kind: Kind
+    metric: str
+    task: str
+    algorithm: str
+    choices: Choices
+
+    def value(self, seeds: Sequence[int]) -> Array:
+        if self._of_runs:
+            return median(self.per_run(seeds))
+        return self._measure(*(median(self._scores(name, seeds)) for name in self._names))
+
+    def per_run(self, seeds: Sequence[int]) -> Array:
+        if self.kind != "score":
+            return self._measure(*(self._scores(name, seeds) for name in self._names))
+        scores = self._scores(self.algorithm, seeds)
+        by_size = self.choices.client_average == "samples"
+        shares = self.grid.examples(self.task, self.algorithm, seeds) if by_size else np.ones_like(scores)
+        return np.asarray(np.sum(scores * shares, axis=0) / np.sum(shares, axis=0))
+
+    def resampled(self, seeds: Sequence[int]) -> Array:
+        """The value in every resample of the runs; the same runs are drawn for whoever has the same seeds."""
+        if self._of_runs:
+            return resampled(median, self.per_run(seeds))
+        medians = (self.grid.resampled_medians(self.task, name, self.metric, seeds) for name in self._names)
+        return self._measure(*medians)
+
+    @property
+    def _of_runs(self) -> bool:
+        """Whether the value is a median of what each run gives, or of each site's median over runs."""
+        return self.kind == "score" or self.choices.per_run
+
+    @property
+    def _names(self) -> tuple[str, ...]:
+        return (self.algorithm, *(self.choices.baselines if self.kind == "incentive" else ()))
+
+    def _scores(self, name: str, seeds: Sequence[int]) -> Array:
+        return self.grid.scores(self.task, name, self.metric, seeds)
+
+    def _measure(self, own: Array, *baselines: Array) -> Array:
+        if self.kind == "incentive":
+            return incentive_rate(self.metric, own, *baselines)
+        return worst_for_nan(variance(own), lower_is_better=True)
+
+
+def _metrics_of(grid: Grid, task: str, algorithm: str) -> set[str]:
+    result = next(iter(grid.results(task, algorithm).values()))
+    return {metric for own in result.site_scores.values() for metric in own}
+
+
+def _marked(grid: Grid, table: Table, task: str, choices: Choices) -> dict[tuple[str, str], Cell]:
+    """The best of a column, and those that chance over seeds does not tell from it."""
+    rivals = {name: table.cells[name, task] for name in table.ranked if (name, task) in table.cells}
+    if len(rivals) < 2:
+        return {}
+    best = (min if table.lower_is_better else max)(rivals, key=lambda name: rivals[name].value)
+    if not np.isfinite(rivals[best].value):
+        return {}
+
+    def ties(name: str) -> bool:
+        seeds = [seed for seed in rivals[name].seeds if seed in rivals[best].seeds]
+        if len(seeds) < 2:
+            return False
+        drawn = [
+            _Measured(grid, table.kind, table.metric, task, label, choices).resampled(seeds) for label in (name, best)
+        ]
+        low, high = percentile_interval(apart(*drawn))
+        return bool(low <= 0 <= high)
+
+    found = {}
+    for name, cell in rivals.items():
+        is_best = cell.value == rivals[best].value
+        found[name, task] = replace(cell, best=is_best, tie=not is_best and ties(name))
+    return found
+
+
+def _printed(grid: Grid, kind: Kind, metric: str, algorithms: Sequence[str]) -> dict[tuple[str, str], str]:
+    rows = paper.facts()["tables"].get(metric if kind == "score" else f"{kind}_{metric}", {}).get("rows", {})
+    found = {}
+    for task in grid.tasks:
+        dataset = grid.printed_name(task)
+        for algorithm in algorithms:
+            cell = rows.get(paper.ALGORITHM_NAMES.get(grid.plain_name(algorithm), ""), {}).get(dataset or "")
+            if cell:
+                found[algorithm, task] = str(cell["printed"])
+    return found

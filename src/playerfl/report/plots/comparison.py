@@ -1,0 +1,147 @@
+"""Figures. Every function returns figure and axes and shows nothing."""
+
+from __future__ import annotations
+
+import io
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from playerfl.errors import ConfigError, one_of
+from playerfl.layers.sensitivity import federation_sensitivity
+from playerfl.layers.split import Cut
+from playerfl.report.compute.comparison import AlgorithmSummary
+from playerfl.runs.result import RunResult
+from playerfl.storage.atomic_files import AGAIN, write_atomically
+
+# Okabe and Ito's palette: told apart with any kind of colour vision.
+COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#000000")
+
+_ROOM = 40
+"""Letters that fit below an axis side by side."""
+
+
+def comparison_figure(results: Sequence[RunResult], summaries: Sequence[AlgorithmSummary]) -> tuple[Figure, list[Axes]]:
+    """Left, where a run decided on one: the sensitivity profile with the cut. Right: each site's score as bars."""
+    decided = next((result for result in results if result.cut is not None), None)
+    figure = Figure(figsize=(11 if decided else 7, 4.2), layout="constrained")
+    axes: list[Axes] = list(figure.subplots(1, 2 if decided else 1, squeeze=False)[0])
+    if decided and decided.cut:
+        draw_profile(axes[0], decided.cut, decided.layers.get("profiles", {}))
+    draw_sites(axes[-1], summaries)
+    return figure, axes
+
+
+def draw_profile(axes: Axes, cut: Cut, profiles: dict[str, Any]) -> None:
+    """Federation sensitivity by layer, relative to the first, for every site and all of them; the cut dashed."""
+    positions = np.arange(1, len(cut.layers) + 1)
+    for number, profile in enumerate(profiles.values()):
+        score = np.cumsum(np.mean(np.array(profile["batches"]), axis=0))
+        axes.plot(
+            positions,
+            100 * score / score[score > 0][0],
+            color="0.7",
+            linewidth=1,
+            label="one site" if number == 0 else None,
+        )
+    together = np.array(list(federation_sensitivity(cut.importance).values()))
+    axes.plot(positions, 100 * together / together[together > 0][0], color=COLOURS[0], marker="o", label="all sites")
+    axes.axvline(cut.index + 0.5, color=COLOURS[5], linestyle="--", label="cut")
+    axes.axvspan(0.5, cut.index + 0.5, color=COLOURS[2], alpha=0.08)
+    axes.set_yscale("log")
+    axes.set_xlim(0.5, len(cut.layers) + 0.5)
+    crowded = len(cut.layers) * max(map(len, cut.layers)) > _ROOM
+    axes.set_xticks(positions, cut.layers, rotation=30 if crowded else 0, ha="right" if crowded else "center")
+    axes.set_ylabel("federation sensitivity, % of the first layer")
+    axes.set_title(f"federated: {cut.index} layers, private: {len(cut.layers) - cut.index}", fontsize=11)
+    axes.legend(frameon=False)
+
+
+def draw_sites(axes: Axes, summaries: Sequence[AlgorithmSummary]) -> None:
+    """One group of bars a site, one bar an algorithm."""
+    metric = "f1" if "f1" in summaries[0].average else "loss"
+    sites = list(summaries[0].sites)
+    width = 0.8 / len(summaries)
+    for number, summary in enumerate(summaries):
+        offset = (number - (len(summaries) - 1) / 2) * width
+        axes.bar(
+            np.arange(len(sites)) + offset,
+            [summary.sites[site][metric] for site in sites],
+            width,
+            label=f"{summary.algorithm} (mean {summary.average[metric]:.3f})",
+            color=COLOURS[number % len(COLOURS)],
+            hatch=("", "//", "..")[number // len(COLOURS) % 3],
+        )
+    axes.set_xticks(np.arange(len(sites)), sites, rotation=30 if len(sites) > 8 else 0)
+    axes.set_ylabel({"f1": "macro-F1 on test data", "loss": "loss on test data"}[metric])
+    if metric == "f1":
+        axes.set_ylim(0, 1)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(frameon=False, loc="lower center", bbox_to_anchor=(0.5, 1), ncols=min(3, len(summaries)), fontsize=9)
+
+
+def partition_figure(description: Mapping[str, Any], title: str = "") -> tuple[Figure, Axes]:
+    """Who has how many examples of which class: a bubble for each, its area the number. Takes `RunResult.data`."""
+    sites = list(description["sites"])
+    totals = {site: _class_totals(parts) for site, parts in description["sites"].items()}
+    classes = sorted({label for own in totals.values() for label in own}, key=float)
+    largest = max((count for own in totals.values() for count in own.values()), default=1)
+    figure = Figure(
+        figsize=(max(5.0, 0.42 * len(classes) + 2.5), max(2.5, 0.5 * len(sites) + 1.5)), layout="constrained"
+    )
+    axes = figure.subplots()
+    for row, site in enumerate(sites):
+        columns = [classes.index(label) for label in totals[site]]
+        sizes = [600 * count / largest for count in totals[site].values()]
+        axes.scatter(columns, [row] * len(columns), s=sizes, color=COLOURS[0], alpha=0.8, linewidths=0)
+    labels = [f"{site} ({sum(totals[site].values()):,})" for site in sites]
+    axes.set_yticks(range(len(sites)), labels)
+    axes.set_ylim(len(sites) - 0.4, -0.6)
+    shown = range(0, len(classes), max(1, len(classes) // 31))
+    axes.set_xticks(list(shown), [classes[i] for i in shown])
+    axes.set_xlim(-0.8, len(classes) - 0.2)
+    axes.set_xlabel(f"class (largest bubble: {largest:,} examples)")
+    axes.set_title(title, fontsize=11)
+    axes.spines[["top", "right"]].set_visible(False)
+    return figure, axes
+
+
+def _class_totals(parts: Mapping[str, Any]) -> dict[str, int]:
+    """Examples of each class in a site's three parts together."""
+    totals: dict[str, int] = {}
+    for part in parts.values():
+        for label, count in part.get("classes", {}).items():
+            totals[label] = totals.get(label, 0) + count
+    return totals
+
+
+def save_comparison(results: Sequence[RunResult], summaries: Sequence[AlgorithmSummary], path: Path) -> Path:
+    """Draws the comparison into a file."""
+    figure, _ = comparison_figure(results, summaries)
+    return save(figure, path)
+
+
+def save(figure: Figure, path: Path) -> Path:
+    """Writes a figure in the format its file name ends with."""
+    check_picture(path)
+    drawn = io.BytesIO()
+    with warnings.catch_warnings():
+        # A name in a script that the font lacks is drawn as boxes, which is seen in the picture.
+        warnings.filterwarnings("ignore", "Glyph .* missing from font", UserWarning)
+        figure.savefig(drawn, dpi=150, format=path.suffix[1:].lower())
+    write_atomically(path, drawn.getvalue(), AGAIN)
+    return path
+
+
+def check_picture(path: Path) -> None:
+    """Refuses a file that no picture can be written to: its name or its folder is wrong."""
+    formats = sorted(Figure().canvas.get_supported_filetypes())
+    if path.suffix[1:].lower() not in formats:
+        raise ConfigError(one_of(path.suffix[1:], formats, f"picture format in {path.name}:"))
+    if not path.parent.is_dir():
+        raise ConfigError(f"cannot write {path}: there is no folder {path.parent}; make it first")

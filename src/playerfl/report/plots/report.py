@@ -1,0 +1,280 @@
+"""The report's figures, one panel a task in the paper's order. Each returns figure and axes and shows nothing."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from textwrap import fill
+from typing import Literal
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from playerfl.report.compute.comparison import LOWER_IS_BETTER
+from playerfl.report.compute.ranking import Ranking
+from playerfl.report.compute.report import Report
+from playerfl.report.compute.tables import Table
+from playerfl.report.plots.comparison import COLOURS, draw_profile
+from playerfl.report.write.formats import counted, in_percent, interval_name, metric_name, table_title
+
+Drawn = tuple[Figure, list[Axes]]
+# As a line on white, Okabe and Ito's yellow is too faint.
+_LINES = tuple(colour for colour in COLOURS if colour != "#F0E442")
+_MOST_SITES = 24
+# Methods that a legend holds in one line, and whose bands can be told apart.
+_FEW = 6
+
+
+def report_figures(report: Report) -> dict[str, Drawn]:
+    """Every figure that these runs allow, by file name."""
+    found: dict[str, Drawn] = {}
+    if not report.grid.runs:
+        return found
+    for table in report.tables:
+        found[f"scores_{table.name}" if table.kind == "score" else table.name] = table_figure(table)
+        for ranking in report.rankings[table.name]:
+            if ranking.critical_difference is not None and len(ranking.algorithms) > 2:
+                found[_file_name(f"ranks_{table.name}_over_{ranking.over}")] = critical_difference_figure(ranking)
+    for metric in report.grid.metrics:
+        found[f"curves_{metric}"] = curves_figure(report, metric)
+    for task in report.grid.tasks:
+        if len(report.grid.sites(task)) <= _MOST_SITES:
+            found[_file_name(f"site_curves_{task}")] = site_curves_figure(report, task, report.metric)
+    if any(table.rows and table.rows[0].to_local for table in report.sites):
+        found[f"gains_{report.metric}"] = gains_figure(report, report.subject, report.metric)
+    if report.measured:
+        found["sensitivity"] = sensitivity_figure(report)
+    return found
+
+
+def _file_name(text: str) -> str:
+    return re.sub(r"[^\w.-]+", "-", text).strip("-.")
+
+
+def _panels(count: int, *, width: float = 4.0, height: float = 3.2, columns: int = 4) -> tuple[Figure, list[Axes]]:
+    """As many panels as asked, up to four a row; the rest of the last row stays empty."""
+    across = min(count, columns)
+    down = math.ceil(count / across)
+    figure = Figure(figsize=(max(7.0, width * across), height * down + 0.4), layout="constrained")
+    axes: list[Axes] = list(figure.subplots(down, across, squeeze=False).flat)
+    for unused in axes[count:]:
+        unused.set_visible(False)
+    return figure, axes[:count]
+
+
+def _look(algorithms: list[str], name: str) -> dict[str, str]:
+    number = algorithms.index(name)
+    return {
+        "color": _LINES[number % len(_LINES)],
+        "linestyle": ("-", "--", ":")[number // len(_LINES) % 3],
+    }
+
+
+def table_figure(table: Table) -> Drawn:
+    """Each method's value with its interval; the paper's value, where it prints one, as a hollow diamond."""
+    figure, axes = _panels(len(table.tasks), height=0.26 * len(table.algorithms) + 1.2)
+    scale = _scale(table.metric)[0] if table.kind == "score" else 1.0
+    for panel, task in zip(axes, table.tasks, strict=True):
+        for row, name in enumerate(table.algorithms):
+            cell = table.cells.get((name, task))
+            if cell is None or not math.isfinite(cell.value):
+                continue
+            if not math.isnan(cell.low) and math.isfinite(cell.high - cell.low):
+                panel.plot([scale * cell.low, scale * cell.high], [row, row], color=COLOURS[0], linewidth=1.5)
+            panel.plot(scale * cell.value, row, "o", color=COLOURS[0], markersize=7 if cell.best else 5)
+            printed = _printed_number(table, name, task)
+            if printed is not None:
+                panel.plot(printed, row, "D", color=COLOURS[5], markersize=5, markerfacecolor="none")
+        panel.set_yticks(range(len(table.algorithms)), table.algorithms if panel is axes[0] or len(axes) > 4 else [])
+        panel.set_ylim(len(table.algorithms) - 0.5, -0.5)
+        panel.set_title(_plain(task), fontsize=10)
+        panel.grid(axis="x", color="0.9")
+        panel.set_axisbelow(True)
+        panel.spines[["top", "right"]].set_visible(False)
+    _say_below(figure, table_title(table.kind, table.metric))
+    if table.printed:
+        marks = [
+            Line2D([], [], marker=marker, color=colour, markerfacecolor=face, linestyle="")
+            for marker, colour, face in (("o", COLOURS[0], COLOURS[0]), ("D", COLOURS[5], "none"))
+        ]
+        runs = min(cell.runs for cell in table.cells.values())
+        words = [f"these runs, {interval_name(runs)}" if runs > 1 else "this run", "printed in the paper"]
+        figure.legend(marks, words, loc="outside upper center", ncols=2, frameon=False, fontsize=9)
+    return figure, axes
+
+
+def _printed_number(table: Table, algorithm: str, task: str) -> float | None:
+    printed = table.printed.get((algorithm, task))
+    if printed is None:
+        return None
+    # The paper's losses are in hundredths.
+    return float(printed.split(" ")[0]) / (100 if table.name == "loss" else 1)
+
+
+def _say_below(figure: Figure, text: str) -> None:
+    """A label under all panels, in as many lines as it needs."""
+    figure.supxlabel(fill(_plain(text), int(11 * figure.get_figwidth())), fontsize=10)
+
+
+def _scale(metric: str) -> tuple[float, str]:
+    """By what a metric is multiplied to be drawn, and its name with the unit."""
+    return (100.0, f"{metric_name(metric)}, %") if in_percent(metric) else (1.0, metric_name(metric))
+
+
+def _plain(text: str) -> str:
+    """Text that matplotlib shall not read as a formula."""
+    return text.replace("$", r"\$")
+
+
+def curves_figure(report: Report, metric: str, split: str = "test") -> Drawn:
+    """Learning curves: median over runs of the sites' average; the band holds the middle half of the runs."""
+    tasks = report.grid.tasks
+    figure, axes = _panels(len(tasks))
+    names = report.grid.algorithms
+    scale, label = _scale(metric)
+    for panel, task in zip(axes, tasks, strict=True):
+        diverged = 0
+        for curve in report.curves:
+            if (curve.task, curve.metric, curve.split) == (task, metric, split):
+                diverged += curve.diverged
+                look = _look(names, curve.algorithm)
+                panel.plot(curve.rounds, scale * curve.middle, linewidth=1.6, label=_plain(curve.algorithm), **look)  # type: ignore[arg-type]
+                band = (scale * curve.low, scale * curve.high)
+                alpha = 0.13 if len(names) <= _FEW else 0.06
+                panel.fill_between(curve.rounds, *band, color=look["color"], alpha=alpha, linewidth=0)
+        panel.set_title(_plain(task) + (f" ({counted(diverged, 'run')} diverged)" if diverged else ""), fontsize=10)
+        panel.set_xlabel("round")
+        panel.spines[["top", "right"]].set_visible(False)
+    axes[0].set_ylabel(f"{label}, on {split} data")
+    _legend(figure, axes)
+    return figure, axes
+
+
+def site_curves_figure(report: Report, task: str, metric: str) -> Drawn:
+    """One panel a site: every method's test score by round, median over runs."""
+    sites = report.grid.sites(task)
+    figure, axes = _panels(len(sites), width=3.0, height=2.4)
+    scale, label = _scale(metric)
+    for row, (panel, site) in enumerate(zip(axes, sites, strict=True)):
+        for curve in report.curves:
+            if (curve.task, curve.metric, curve.split) == (task, metric, "test"):
+                look = _look(report.grid.algorithms, curve.algorithm)
+                panel.plot(curve.rounds, scale * curve.sites[row], linewidth=1.4, label=_plain(curve.algorithm), **look)  # type: ignore[arg-type]
+        panel.set_title(_plain(site), fontsize=9)
+        panel.spines[["top", "right"]].set_visible(False)
+    _say_below(figure, "round")
+    figure.supylabel(f"{label}, on test data", fontsize=10)
+    _legend(figure, axes)
+    return figure, axes
+
+
+def _legend(figure: Figure, axes: list[Axes]) -> None:
+    shown = {label: line for panel in axes for line, label in zip(*panel.get_legend_handles_labels(), strict=True)}
+    few = len(shown) <= _FEW
+    place: Literal["outside upper center", "outside right center"]
+    place = "outside upper center" if few else "outside right center"
+    if not few:
+        figure.set_figheight(max(figure.get_figheight(), 0.21 * len(shown) + 0.3))
+    figure.legend(shown.values(), shown.keys(), loc=place, ncols=len(shown) if few else 1, frameon=False, fontsize=9)
+
+
+def gains_figure(report: Report, algorithm: str, metric: str) -> Drawn:
+    """Each site's gain on training alone, the worst off at the top, with its interval over seeds."""
+    tables = [
+        table
+        for task in report.grid.tasks
+        if (table := report.site_table(task, algorithm, metric)) and table.rows[0].to_local
+    ]
+    most = max(min(len(table.rows), 40) for table in tables)
+    figure, axes = _panels(len(tables), height=0.24 * most + 1.3)
+    scale = _scale(metric)[0]
+    for panel, table in zip(axes, tables, strict=True):
+        rows = table.rows[:40]
+        for position, row in enumerate(rows):
+            found = row.to_local
+            if found is None or not math.isfinite(found.value):
+                continue
+            marker, colour = ("v", COLOURS[5]) if found.value < 0 else ("^", COLOURS[2])
+            if found.value == 0:
+                marker, colour = "o", "0.4"
+            face = "white" if found.verdict == "unclear" else colour
+            if math.isfinite(found.high - found.low):
+                panel.plot([scale * found.low, scale * found.high], [position, position], color=colour, linewidth=1.5)
+            panel.plot(scale * found.value, position, marker, color=colour, markerfacecolor=face)
+        panel.axvline(0, color="0.4", linewidth=1)
+        panel.set_yticks(range(len(rows)), [_plain(row.site) for row in rows], fontsize=8)
+        panel.set_ylim(len(rows) - 0.5, -0.5)
+        more = f" (40 of {len(table.rows)} sites)" if len(table.rows) > 40 else ""
+        panel.set_title(_plain(table.task) + more, fontsize=10)
+        panel.spines[["top", "right"]].set_visible(False)
+    unit = " points" if scale == 100.0 else ""
+    better = "lower loss" if metric in LOWER_IS_BETTER else metric_name(metric)
+    told = f"gain of {algorithm} on {report.choices.baseline_local}: {better}{unit}; hollow marks may be chance"
+    _say_below(figure, told)
+    return figure, axes
+
+
+def sensitivity_figure(report: Report) -> Drawn:
+    """Federation sensitivity by layer in percent of the first, one panel a task, with the cut (first run each)."""
+    figure, axes = _panels(len(report.measured))
+    for panel, own in zip(axes, report.measured, strict=True):
+        result = report.grid.results(own.task, own.algorithm)[min(own.runs)]
+        if result.cut is not None:
+            draw_profile(panel, result.cut, _finite(result.layers.get("profiles", {})))
+        panel.set_title(f"{_plain(own.task)}\n{panel.get_title()}", fontsize=10)
+    return figure, axes
+
+
+def _finite(profiles: Mapping[str, Mapping[str, object]]) -> dict[str, Mapping[str, object]]:
+    """Profiles that can be drawn: those of sites whose loss stayed finite."""
+    return {
+        site: profile
+        for site, profile in profiles.items()
+        if np.isfinite(batches := np.array(profile["batches"], dtype=float)).all() and (batches > 0).any()
+    }
+
+
+def critical_difference_figure(ranking: Ranking) -> Drawn:
+    """Mean ranks on a line; methods joined by a bar are closer than the critical difference (Demšar 2006)."""
+    names, mean = ranking.algorithms, ranking.mean_ranks
+    difference = ranking.critical_difference
+    assert difference is not None
+    count = len(names)
+    order = np.argsort(mean, kind="stable")
+    half = math.ceil(count / 2)
+    bars = 0.22 * len(ranking.cliques)
+    figure = Figure(figsize=(8, 1.5 + bars + 0.28 * half), layout="constrained")
+    axes = figure.subplots()
+    axes.set_xlim(1 - 0.45 * count, count + 0.45 * count)
+    axes.set_ylim(-(bars + 0.45 + 0.3 * half), 1.05)
+    axes.axis("off")
+    axes.plot([1, count], [0, 0], color="black", linewidth=1)
+    for tick in range(1, count + 1):
+        axes.plot([tick, tick], [0, 0.08], color="black", linewidth=1)
+        axes.text(tick, 0.14, str(tick), ha="center", va="bottom", fontsize=9)
+    axes.plot([1, 1 + difference], [0.72, 0.72], color="black", linewidth=1.5, marker="|")
+    axes.text(1 + difference / 2, 0.78, f"CD = {difference:.2f}", ha="center", va="bottom", fontsize=9)
+    for number, members in enumerate(ranking.cliques):
+        ends = mean[list(members)]
+        axes.plot([ends.min() - 0.05, ends.max() + 0.05], [-0.18 - 0.22 * number] * 2, color="0.35", linewidth=4)
+    for position, member in enumerate(order):
+        left = position < half
+        y = -(bars + 0.3 + 0.3 * (position if left else count - 1 - position))
+        edge = 0.85 if left else count + 0.15
+        axes.plot(
+            [mean[member], mean[member], edge], [0, y, y], color=_look(list(names), names[member])["color"], linewidth=1
+        )
+        label = f"{_plain(names[member])}  {mean[member]:.2f}"
+        axes.annotate(
+            label,
+            (edge, y),
+            xytext=(-4 if left else 4, 0),
+            textcoords="offset points",
+            ha="right" if left else "left",
+            va="center",
+            fontsize=9,
+        )
+    return figure, [axes]

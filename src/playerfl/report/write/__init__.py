@@ -1,0 +1,1 @@
+"""A report as files: page, Markdown, LaTeX, CSV, JSON."""

@@ -1,0 +1,113 @@
+"""Reports and figures as files."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from playerfl.errors import ConfigError
+from playerfl.report.compute.report import Report
+from playerfl.storage.atomic_files import AGAIN, storage_error, write_atomically
+
+Form = Literal["html", "md", "latex", "csv"]
+_FILES: dict[Form, str] = {"html": "report.html", "md": "report.md", "latex": "report.tex", "csv": "tables"}
+_FORMS: dict[str, Form] = {".html": "html", ".htm": "html", ".md": "md", ".tex": "latex"}
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a report goes, and as what."""
+
+    form: Form
+    path: Path
+    """The file; for CSV the folder of the tables."""
+
+    @property
+    def figures(self) -> Path:
+        return self.path.parent / "figures"
+
+
+def place_of(out: Path, form: Form | None) -> Place:
+    """A name that ends like a report is that file; any other is a folder, which gets the usual file of the format.
+
+    Without a format, the ending decides, and a folder gets a page.
+
+    >>> place_of(Path("board.html"), None).form, place_of(Path("tables.tex"), None).form
+    ('html', 'latex')
+    >>> place_of(Path("out"), "md").path.as_posix(), place_of(Path("out"), "csv").path.as_posix()
+    ('out/report.md', 'out/tables')
+    """
+    if not out.suffix or out.is_dir():
+        return Place(form or "html", out / _FILES[form or "html"])
+    ends_like = _FORMS.get(out.suffix.lower())
+    if form == "csv" or out.suffix.lower() == ".csv":
+        raise ConfigError(f"--format csv writes several tables; give a folder for --out, not {out}")
+    if ends_like is None or ends_like != (form or ends_like):
+        wanted = [ending for ending, own in _FORMS.items() if form in (own, None)]
+        raise ConfigError(
+            f"--out {out}: a report ends with {' or '.join(wanted)}; a folder must be there or have no dot"
+        )
+    return Place(ends_like, out)
+
+
+def write_report(report: Report, place: Place, title: str) -> None:
+    """Writes a report."""
+    if place.form == "csv":
+        _write_tables(report, place.path)
+        return
+    if place.form == "html":
+        try:
+            from playerfl.report.write.page import page
+
+            text = page(report, title)
+        except ImportError as problem:
+            raise ConfigError(f"the page needs {problem.name}; pip install 'playerfl[report]'") from problem
+    else:
+        from playerfl.report.write.documents import document
+        from playerfl.report.write.markup import Latex, Markdown
+
+        text = document(report, title, Markdown() if place.form == "md" else Latex())
+    _write(place.path, text)
+
+
+def _write_tables(report: Report, folder: Path) -> None:
+    from playerfl.report.write.tidy import tidy
+
+    for name, rows in tidy(report).items():
+        if not rows:
+            continue
+        text = io.StringIO()
+        writer = csv.DictWriter(text, fieldnames=list(rows[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+        _write(folder / f"{name}.csv", text.getvalue())
+
+
+def _write(place: Path, text: str) -> None:
+    try:
+        place.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as problem:
+        raise storage_error(place.parent, problem, AGAIN) from problem
+    # A name may come from somebody's file; what no encoding has is shown as a question mark.
+    write_atomically(place, text.encode("utf-8", "replace"), AGAIN)
+
+
+def write_figures(report: Report, folder: Path, formats: Sequence[str]) -> list[Path]:
+    """Draws every figure into files named after it."""
+    try:
+        from playerfl.report.plots.comparison import save
+        from playerfl.report.plots.report import report_figures
+    except ImportError as problem:
+        raise ConfigError("pictures are drawn with matplotlib; pip install 'playerfl[report]'") from problem
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as problem:
+        raise storage_error(folder, problem, AGAIN) from problem
+    found = []
+    for name, (figure, _) in report_figures(report).items():
+        found += [save(figure, folder / f"{name}.{ending}") for ending in formats]
+    return found

@@ -1,0 +1,212 @@
+"""run and resume: from an experiment to its result, one or several side by side."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from playerfl.algorithms import ALGORITHMS, Algorithm
+from playerfl.storage.atomic_files import storage_error, write_atomically
+from playerfl.data.download.directory import use_data_directory
+from playerfl.engine.scheduler import drive, gather
+from playerfl.engine.transport import Transport
+from playerfl.runs.environment import environment
+from playerfl.errors import ConfigError, RunDirectoryError
+from playerfl.runs.experiment import Experiment, find_task, parse_setting, read_toml, with_setting
+from playerfl.runs.setup import Grounds, seeded_model
+from playerfl.runs.result import RunResult
+from playerfl.runs.directory import ROSTER, RunDirectory
+from playerfl.runs.run import Listener, Run
+from playerfl.tasks.task import Task
+
+COMPARISON = "comparison.json"
+
+
+def load_result(path: Path | str, *, task: Task | None = None) -> RunResult:
+    """A finished run, read from the directory it was written to; give the `task` again if it was your own."""
+    return _finished(RunDirectory.open(Path(path)), task)
+
+
+def _finished(directory: RunDirectory, task: Task | None) -> RunResult:
+    def rebuild() -> nn.Module:
+        experiment = Experiment.resolve(read_toml(directory.path / "experiment.toml"), task)
+        known = task or find_task(experiment.task)
+        return seeded_model(experiment.seed, known, experiment.data_options(known))
+
+    return directory.result(rebuild)
+
+
+def run_experiments(
+    experiments: Sequence[Experiment],
+    places: Sequence[RunDirectory | Path | None],
+    task: Task | None = None,
+    listener: Listener | None = None,
+    *,
+    overwrite: bool = False,
+    home: Path | None = None,
+    transport_for: Callable[[Run], Transport] | None = None,
+) -> list[RunResult]:
+    """Runs experiments side by side in one process; those already finished are read instead.
+
+    A place is a directory to go on in, a path where one is made once the data have been found usable, or
+    None for a run that leaves no files. With `home`, what belongs to the comparison is noted there first.
+    `transport_for` brings a run's requests elsewhere than to sites in this process.
+    """
+    directories = [place for place in places if isinstance(place, RunDirectory)]
+    works = []
+    try:
+        for place in places:
+            if isinstance(place, Path):
+                RunDirectory.check_free(place, overwrite=overwrite)
+        grounds = Grounds(task)
+        with limited_threads(max(experiment.threads for experiment in experiments)):
+            unfinished = [
+                None if isinstance(place, RunDirectory) and place.is_finished else grounds.of(experiment)
+                for experiment, place in zip(experiments, places, strict=True)
+            ]
+            for experiment, ground in zip(experiments, unfinished, strict=True):
+                if ground:
+                    experiment.build_algorithm().check_layers(ground.learner.layers)
+            if home is not None:
+                write_comparison(home, experiments)
+            for experiment, place, ground in zip(experiments, places, unfinished, strict=True):
+                directory = None if isinstance(place, Path) else place
+                if isinstance(place, Path):
+                    directory = _start_directory(place, experiment, overwrite)
+                    directories.append(directory)
+                if ground:
+                    started = Run(experiment, ground, directory, listener, beside=len(places))
+                    works.append(started.rounds(transport_for(started) if transport_for else None))
+                elif directory:
+                    works.append(_already(_finished(directory, task)))
+            return drive(gather(works))
+    finally:
+        # Where a later one could not begin, those before it were never driven.
+        for work in works:
+            work.close()
+        for directory in directories:
+            directory.unlock()
+
+
+def _start_directory(path: Path, experiment: Experiment, overwrite: bool) -> RunDirectory:
+    made_with = environment(experiment.device, experiment.threads)
+    return RunDirectory.create(path, experiment.to_toml(), made_with, overwrite=overwrite)
+
+
+async def _already(result: RunResult) -> RunResult:
+    return result
+
+
+@contextmanager
+def limited_threads(count: int) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def reopen_directory(path: Path, task: Task | None = None) -> tuple[Experiment, RunDirectory]:
+    """A run directory and its experiment, locked, with a note in it if the software has changed since."""
+    directory = RunDirectory.open(path)
+    if directory.has(ROSTER):
+        raise RunDirectoryError(f"{path} is a job across institutions; continue it with  {directory.continued_with}")
+    experiment = Experiment.resolve(read_toml(path / "experiment.toml"), task)
+    directory.lock()
+    with directory.unlocked_on_failure():
+        recorded = directory.read_json("environment.json")
+        now = environment(experiment.device, experiment.threads)
+        before = recorded.get("resumed_with", [])
+        known = [recorded, *before]
+        if directory.is_finished:
+            directory.drop_checkpoint()
+        elif all(any(past.get(k) != v for k, v in now.items()) for past in known):
+            directory.write_json("environment.json", {**recorded, "resumed_with": [*before, now]})
+    return experiment, directory
+
+
+def write_comparison(home: Path, experiments: Sequence[Experiment]) -> None:
+    """Notes which runs belong together, and in which order, before the first of them has a directory."""
+    if (home / "experiment.toml").exists():
+        raise RunDirectoryError(f"{home} holds a single run; choose another directory for --out")
+    try:
+        home.mkdir(parents=True, exist_ok=True)
+    except OSError as problem:
+        raise storage_error(home, problem) from problem
+    tables = [experiment.to_toml() for experiment in experiments]
+    write_atomically(home / COMPARISON, (json.dumps({"experiments": tables}, indent=1) + "\n").encode())
+
+
+def read_comparison(home: Path) -> list[Experiment] | None:
+    """The experiments of a comparison in their order; None where there is none."""
+    file = home / COMPARISON
+    if not file.is_file():
+        return None
+    try:
+        tables = json.loads(file.read_text(encoding="utf-8"))["experiments"]
+        return [Experiment.resolve(tomllib.loads(table)) for table in tables]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as problem:
+        raise RunDirectoryError(f"{file} cannot be read: {problem}") from problem
+
+
+def run(
+    task: str | Task = "digits",
+    algorithm: str | Algorithm = "player_fl",
+    *,
+    rounds: int | None = None,
+    seed: int = 0,
+    learning_rate: float | None = None,
+    settings: Mapping[str, Any] | Sequence[str] = (),
+    out: Path | str | None = None,
+    overwrite: bool = False,
+    device: str = "auto",
+    data_dir: Path | str | None = None,
+    listener: Listener | None = None,
+) -> RunResult:
+    """Runs one experiment and gives its result.
+
+    `task` is a name, a folder with one file per site, FILE.py:NAME, or your own `Task` (see `own_task`); `algorithm`
+    a name or an instance. `settings` takes everything else an experiment file can say, as
+    {"training.batch_size": 16} or ["training.batch_size=16"].
+    With `out`, the run is kept in that directory and can be resumed; without, nothing is written. `data_dir` is where
+    dataset files are ($PLAYERFL_DATA, else the user's cache, where it is not given).
+    """
+    own = task if isinstance(task, Task) else None
+    given: dict[str, Any] = {"task": own.name if own else task, "seed": seed, "device": device}
+    if rounds is not None:
+        given["rounds"] = rounds
+    if learning_rate is not None:
+        given["training"] = {"learning_rate": learning_rate}
+    given["algorithm"] = _algorithm_table(algorithm)
+    pairs = settings.items() if isinstance(settings, Mapping) else map(parse_setting, settings)
+    for key, value in pairs:
+        given = with_setting(given, key, value)
+    experiment = Experiment.resolve(given, own)
+    place = None if out is None else Path(out)
+    with use_data_directory(None if data_dir is None else Path(data_dir)):
+        return run_experiments([experiment], [place], own, listener, overwrite=overwrite)[0]
+
+
+def resume(path: Path | str, *, task: Task | None = None, listener: Listener | None = None) -> RunResult:
+    """Continues an interrupted run; give the `task` again if it was your own."""
+    experiment, directory = reopen_directory(Path(path), task)
+    return run_experiments([experiment], [directory], task, listener)[0]
+
+
+def _algorithm_table(algorithm: str | Algorithm) -> dict[str, Any]:
+    if isinstance(algorithm, str):
+        return {"name": algorithm}
+    for name, kind in ALGORITHMS.items():
+        if type(algorithm) is kind:
+            return {"name": name, **algorithm.__dict__}
+    raise ConfigError(
+        f"{type(algorithm).__name__} is not in playerfl.algorithms.ALGORITHMS; add it there under a name first"
+    )

@@ -1,0 +1,324 @@
+"""RunDirectory: the files of one run, written and read here only."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import io
+import json
+import os
+import shutil
+import tomllib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, unquote
+
+from safetensors import SafetensorError
+from safetensors.torch import load, save
+from torch import nn
+
+from playerfl.storage.atomic_files import storage_error, write_atomically
+from playerfl.storage import tensor_tree
+from playerfl.errors import RunDirectoryError
+from playerfl.storage.locking import DirectoryLock
+from playerfl.runs.result import SCORE_COLUMNS, TRAFFIC_COLUMNS, Row, RunResult, digest_of
+from playerfl.runs.schema import checked
+from playerfl.weights import Weights
+
+FORMAT = "playerfl run 1"
+_HELD_BYTES = 2**28
+"""Models of all sites that are larger than this together are read from their files one by one."""
+ROSTER = "roster.json"
+"""The sites of a job across institutions; a run on one machine has no such file."""
+_FILES = {
+    "experiment.toml",
+    "environment.json",
+    "scores.csv",
+    "traffic.csv",
+    "layers.json",
+    "data.json",
+    "timing.json",
+    "checkpoint.safetensors",
+    "finished.json",
+    "weights",
+    "comparison.png",
+    "report",
+}
+
+
+class RunDirectory:
+    """The files of one run. Every write is atomic, or is cut back to the last checkpoint on resume."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._lock = DirectoryLock(path)
+
+    @classmethod
+    def create(
+        cls, path: Path, experiment_toml: str, environment: Mapping[str, Any], *, overwrite: bool = False
+    ) -> RunDirectory:
+        present = cls.check_free(path, overwrite=overwrite)
+        directory = cls(path)
+        with directory.unlocked_on_failure():
+            try:
+                path.mkdir(parents=True, exist_ok=True)
+                directory.lock()
+                # First the file that makes it a run: half of one is none.
+                for name in sorted(present & _FILES, key=lambda name: (name != "experiment.toml", name)):
+                    target = path / name
+                    shutil.rmtree(target) if target.is_dir() else target.unlink()
+            except OSError as problem:
+                raise storage_error(path, problem) from problem
+            directory.write_json("environment.json", {"format": FORMAT, **environment})
+            # Last, because a directory with this file is a run.
+            write_atomically(path / "experiment.toml", experiment_toml.encode())
+        return directory
+
+    @staticmethod
+    def check_free(path: Path, *, overwrite: bool = False) -> set[str]:
+        """Refuses a place that is taken; gives the names of what is there and may go."""
+        if path.exists() and not path.is_dir():
+            raise RunDirectoryError(f"{path} is a file; give a directory for --out")
+        present = {entry.name for entry in path.iterdir()} if path.is_dir() else set()
+        strangers = {name for name in present if name not in _FILES and not name.startswith(".")}
+        if strangers:
+            raise RunDirectoryError(
+                f"{path} holds files that are not a run's ({min(strangers)}); choose another directory for --out"
+            )
+        if "experiment.toml" in present and not overwrite:
+            raise RunDirectoryError(
+                f"{path} holds a run already; continue it with --resume {path}, replace it with --overwrite, "
+                "or choose another directory for --out"
+            )
+        return present
+
+    @classmethod
+    def open(cls, path: Path) -> RunDirectory:
+        directory = cls(path)
+        if not path.is_dir():
+            raise RunDirectoryError(f"there is no run in {path}; start one with --out {path}")
+        if not (path / "experiment.toml").is_file():
+            raise RunDirectoryError(f"{path} is not a run directory: it has no experiment.toml")
+        made_by = directory.read_json("environment.json").get("format")
+        if made_by != FORMAT:
+            raise RunDirectoryError(
+                f"{path} was not written by this version of playerfl (it says {made_by!r}, not {FORMAT!r})"
+            )
+        return directory
+
+    def lock(self) -> None:
+        """Keeps a second process out until this one ends."""
+        self._lock.take()
+
+    def unlocked_on_failure(self) -> AbstractContextManager[None]:
+        """For the time between locking it and handing it on."""
+        return self._lock.released_on_failure()
+
+    def unlock(self) -> None:
+        self._lock.release()
+
+    @property
+    def is_finished(self) -> bool:
+        return (self.path / "finished.json").is_file()
+
+    @property
+    def continued_with(self) -> str:
+        """The command that takes it up again."""
+        return "playerfl flower run" if self.has(ROSTER) else f"playerfl run --resume {self.path}"
+
+    def has(self, name: str) -> bool:
+        return (self.path / name).is_file()
+
+    def read_json(self, name: str) -> dict[str, Any]:
+        try:
+            content = json.loads((self.path / name).read_text(encoding="utf-8"))
+        except (OSError, ValueError, RecursionError) as problem:
+            raise RunDirectoryError(f"{self.path / name} cannot be read: {problem}") from problem
+        if not isinstance(content, dict):
+            raise RunDirectoryError(f"{self.path / name} does not hold what a run writes there")
+        return content
+
+    def read_toml(self, name: str) -> dict[str, Any]:
+        try:
+            return tomllib.loads((self.path / name).read_text(encoding="utf-8"))
+        except (OSError, ValueError, RecursionError) as problem:
+            raise RunDirectoryError(f"{self.path / name} cannot be read: {problem}") from problem
+
+    def write_json(self, name: str, content: Mapping[str, Any]) -> None:
+        write_atomically(self.path / name, (json.dumps(content, indent=1) + "\n").encode())
+
+    def take_up(self, description: Mapping[str, Any]) -> Any | None:
+        """The state of the last checkpoint, the tables cut back to it; None for a run that has none."""
+        self._same_ground(description)
+        saved = self._load_checkpoint()
+        self._start_tables(None if saved is None else saved["tables"])
+        return saved
+
+    def _same_ground(self, description: Mapping[str, Any]) -> None:
+        """A run goes on with the data and the model it was started with, or not at all."""
+        if not self.has("data.json"):
+            self.write_json("data.json", description)
+            return
+        begun = self.read_json("data.json")
+        for key, what in (("partition_hash", "data"), ("model", "model"), ("trainer", "trainer")):
+            if begun.get(key) != description[key]:
+                raise RunDirectoryError(
+                    f"{self.path} was started with other {what}; resume it with those, or start a new run"
+                )
+
+    def exchanged(self, scores: Iterable[Row], traffic: Iterable[Row], state: Callable[[], dict[str, Any]]) -> None:
+        """Rows first, then the checkpoint that counts them."""
+        tables = self._append(scores, traffic)
+        saved = tensor_tree.pieces({**state(), "tables": tables})
+        write_atomically(self.path / "checkpoint.safetensors", saved)
+
+    def _start_tables(self, lengths: Mapping[str, int] | None) -> None:
+        """Empty tables with their headings, or the tables as they were at a checkpoint."""
+        for name, columns in (("scores.csv", SCORE_COLUMNS), ("traffic.csv", TRAFFIC_COLUMNS)):
+            if lengths is None:
+                write_atomically(self.path / name, _csv_bytes([columns]))
+                continue
+            table = self.path / name
+            if not table.is_file() or table.stat().st_size < lengths[name]:
+                raise RunDirectoryError(f"{table} is shorter than its checkpoint says; it was changed by hand")
+            try:
+                os.truncate(table, lengths[name])
+            except OSError as problem:
+                raise storage_error(table, problem) from problem
+
+    def _append(self, scores: Iterable[Row], traffic: Iterable[Row]) -> dict[str, int]:
+        """Adds rows and says how long the tables are now."""
+        lengths = {}
+        for name, rows in (("scores.csv", scores), ("traffic.csv", traffic)):
+            try:
+                with (self.path / name).open("ab") as table:
+                    table.write(_csv_bytes(rows))
+                    table.flush()
+                    os.fsync(table.fileno())
+                    lengths[name] = table.tell()
+            except OSError as problem:
+                raise storage_error(self.path / name, problem) from problem
+        return lengths
+
+    def read_table(self, name: str, columns: Sequence[str]) -> list[Row]:
+        kinds: dict[str, Callable[[str], str | int | float]] = {
+            "round": int,
+            "value": float,
+            "down": int,
+            "up": int,
+        }
+        try:
+            with (self.path / name).open(newline="", encoding="utf-8") as table:
+                lines = csv.reader(table)
+                if tuple(next(lines, ())) != tuple(columns):
+                    raise ValueError(f"its columns are not {', '.join(columns)}")
+                convert = [kinds.get(column, str) for column in columns]
+                return [tuple(f(v) for f, v in zip(convert, line, strict=True)) for line in lines]
+        except (OSError, ValueError, csv.Error) as problem:
+            raise RunDirectoryError(f"{self.path / name} cannot be read: {problem}") from problem
+
+    def _load_checkpoint(self) -> Any | None:
+        file = self.path / "checkpoint.safetensors"
+        if not file.exists():
+            return None
+        saved = tensor_tree.read(file)
+        tables = saved.get("tables") if isinstance(saved, dict) else None
+        if not isinstance(tables, dict) or any(type(tables.get(n)) is not int for n in ("scores.csv", "traffic.csv")):
+            raise RunDirectoryError(f"{file} does not hold what a run writes there; start a new run")
+        return saved
+
+    def finish(
+        self,
+        weights: Mapping[str, Weights],
+        layers: Mapping[str, Any],
+        timing: Mapping[str, Any],
+        build_model: Callable[[], nn.Module],
+    ) -> RunResult:
+        """Writes the results, marks the run as finished, drops the checkpoint, and reads all of it back."""
+        folder = self.path / "weights"
+        try:
+            folder.mkdir(exist_ok=True)
+        except OSError as problem:
+            raise storage_error(folder, problem) from problem
+        for client, entries in weights.items():
+            contiguous = {name: entry.contiguous() for name, entry in entries.items()}
+            write_atomically(folder / f"{quote(client, safe=' ')}.safetensors", save(contiguous))
+        self.write_json("layers.json", layers)
+        self.write_json("timing.json", timing)
+        self.write_json("finished.json", {"weights_digest": digest_of(weights)})
+        self.drop_checkpoint()
+        return self.result(build_model)
+
+    def drop_checkpoint(self) -> None:
+        """A finished run does not look at it: where it cannot be removed, it does no harm."""
+        with contextlib.suppress(OSError):
+            (self.path / "checkpoint.safetensors").unlink(missing_ok=True)
+
+    def result(self, build_model: Callable[[], nn.Module], *, with_weights: bool = True) -> RunResult:
+        """The finished run, read and checked; `build_model` makes what its weights fit."""
+        if not self.is_finished:
+            raise RunDirectoryError(f"{self.path} is not finished; continue it with  {self.continued_with}")
+        weights = self._read_weights() if with_weights else {}
+        if with_weights and digest_of(weights) != self.read_json("finished.json").get("weights_digest"):
+            raise RunDirectoryError(f"{self.path / 'weights'} was changed since the run ended; run it again")
+        result = checked(
+            RunResult(
+                experiment=self.read_toml("experiment.toml"),
+                environment=self.read_json("environment.json"),
+                score_rows=self.read_table("scores.csv", SCORE_COLUMNS),
+                traffic_rows=self.read_table("traffic.csv", TRAFFIC_COLUMNS),
+                layers=self.read_json("layers.json"),
+                data=self.read_json("data.json"),
+                weights=weights,
+                build_model=build_model,
+                timing=self.read_json("timing.json"),
+                path=self.path,
+            )
+        )
+        # A job across institutions has no weights: models stay at their sites.
+        if weights and result.clients != sorted(weights):
+            raise RunDirectoryError(f"{self.path / 'data.json'} does not describe the sites of this run")
+        return result
+
+    def _read_weights(self) -> Mapping[str, Weights]:
+        """Every site's model by site name."""
+        models = _ModelFiles(self.path / "weights")
+        return models if models.num_bytes > _HELD_BYTES else dict(models)
+
+
+class _ModelFiles(Mapping[str, Weights]):
+    """Every site's model by site name, read when it is asked for; the last one is held."""
+
+    def __init__(self, folder: Path) -> None:
+        self._files = {unquote(file.stem): file for file in sorted(folder.glob("*.safetensors"))}
+        self._last: tuple[str, Weights] = ("", {})
+
+    @property
+    def num_bytes(self) -> int:
+        return sum(file.stat().st_size for file in self._files.values())
+
+    def __getitem__(self, site: str) -> Weights:
+        file = self._files[site]
+        if self._last[0] != site:
+            try:
+                self._last = (site, load(file.read_bytes()))
+            except (OSError, SafetensorError) as problem:
+                raise RunDirectoryError(f"{file} cannot be read: {problem}") from problem
+        return self._last[1]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._files)
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+
+def _csv_bytes(rows: Iterable[Row]) -> bytes:
+    text = io.StringIO()
+    # repr gives floats back bit for bit.
+    csv.writer(text, lineterminator="\n").writerows(
+        [repr(value) if isinstance(value, float) else value for value in row] for row in rows
+    )
+    return text.getvalue().encode()

@@ -1,0 +1,1 @@
+"""Who runs the groups of a study: this process, worker processes, or a Ray cluster."""

@@ -1,0 +1,146 @@
+"""collect: every run below a folder, whatever kind of folder it is."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from playerfl.errors import RunDirectoryError
+from playerfl.report.compute.collected import Collected, Gap
+from playerfl.runs.api import COMPARISON
+from playerfl.runs.directory import RunDirectory
+from playerfl.runs.result import SCORE_COLUMNS, RunResult, no_model
+from playerfl.studies.archive import ARCHIVE, read_archive
+from playerfl.studies.directory import StudyDirectory
+
+STUDY_FILE = "study.toml"
+_NO_MODEL = partial(no_model, "this result was read without its models; use playerfl.load_result for those")
+
+
+def collect(path: Path | str) -> Collected:
+    """The runs in a run directory, in a comparison, in a study, in an archive, or in a folder of such at any depth.
+
+    Models are not read: a report needs none. A run that is not finished or cannot be read is listed with its reason.
+    """
+    home = Path(path)
+    if not home.is_dir():
+        raise RunDirectoryError(f"{home} is not a directory; give the --out of `playerfl run`, or a folder of such")
+    results: list[RunResult] = []
+    missing: list[Gap] = []
+    failed: list[Gap] = []
+    tuning_runs = 0
+    for place in (folder for folder in _folders(home) if (folder / STUDY_FILE).is_file()):
+        own = _of_study(StudyDirectory.open(place))
+        results += own.results
+        missing += own.missing
+        failed += own.failed
+        tuning_runs += own.tuning_runs
+    for place in (folder for folder in _folders(home) if (folder / ARCHIVE).is_file()):
+        archive = read_archive(place)
+        results += map(_readable, archive.results)
+        tuning_runs += archive.tuning_runs
+    for place, planned in sorted(_places(home, failed).items()):
+        if not (place / "experiment.toml").is_file():
+            missing.append(_gap(planned, "not started"))
+            continue
+        try:
+            directory = RunDirectory.open(place)
+            table = directory.read_toml("experiment.toml")
+            if directory.is_finished:
+                results.append(_readable(directory.result(_NO_MODEL, with_weights=False)))
+            else:
+                missing.append(_gap(table, _how_far(directory, table)))
+        except RunDirectoryError as problem:
+            failed.append(_gap(planned or {"task": str(place)}, str(problem)))
+    if not (results or missing or failed):
+        raise RunDirectoryError(f"there is no run in {home} or below it; `playerfl run … --out {home}` makes one")
+    return Collected(results, missing, failed, tuning_runs)
+
+
+def _of_study(study: StudyDirectory) -> Collected:
+    """What a study reports, and its gaps, among them runs that cannot start before their rate is chosen."""
+    finished, tried = study.finished, study.failed
+    rates = study.chosen_rates
+    failed = [
+        Gap(f.task, f.algorithm, f.seed, f.reason, f.seed in study.study.tuning_seeds) for f in study.failures(rates)
+    ]
+    hopeless = {(gap.task, gap.algorithm) for gap in failed if gap.seed is None}
+    results: list[RunResult] = []
+    missing: list[Gap] = []
+    tuning_runs = 0
+    for line in study.study.lines:
+        for experiment in line.tuning:
+            key = study.cell(experiment).key
+            tuning_runs += key in finished
+            if key not in finished | tried:
+                missing.append(_gap(experiment.model_dump(), "not run yet", tuning=True))
+        rate = rates[line.task, line.algorithm]
+        if rate is None and (line.task, line.algorithm) not in hopeless:
+            table = line.experiment.model_dump()
+            missing += [_gap({**table, "seed": seed}, "waits for its learning rate") for seed in line.seeds]
+        for experiment in line.evaluation(rate) if rate is not None else ():
+            key = study.cell(experiment).key
+            if key in finished:
+                try:
+                    results.append(_readable(study.result(experiment)))
+                except RunDirectoryError as problem:
+                    failed.append(_gap(experiment.model_dump(), str(problem)))
+            elif key not in tried:
+                missing.append(_gap(experiment.model_dump(), "not run yet"))
+    return Collected(results, missing, failed, tuning_runs)
+
+
+def _readable(result: RunResult) -> RunResult:
+    """The same, once its scores have been found to make sense."""
+    try:
+        if all(result.site_scores.values()):
+            return result
+    except (AttributeError, LookupError, TypeError, ValueError) as problem:
+        raise RunDirectoryError(f"{result.path} holds what no run writes: {problem!r}") from problem
+    raise RunDirectoryError(f"{result.path} lacks the test scores of a site")
+
+
+def _places(home: Path, failed: list[Gap]) -> dict[Path, Mapping[str, Any]]:
+    """Where runs are or should be, with the plan of those that a comparison announced."""
+    found: dict[Path, Mapping[str, Any]] = {}
+    for folder in _folders(home):
+        if (folder / "experiment.toml").is_file():
+            found.setdefault(folder, {})
+        elif (folder / COMPARISON).is_file():
+            try:
+                found |= {folder / str(table["algorithm"]["name"]): table for table in _announced(folder / COMPARISON)}
+            except RunDirectoryError as problem:
+                failed.append(_gap({"task": str(folder)}, str(problem)))
+    return found
+
+
+def _folders(home: Path) -> Iterator[Path]:
+    """The folder and those below it; a run has none that hold runs."""
+    yield home
+    if not any((home / name).is_file() for name in ("experiment.toml", STUDY_FILE, ARCHIVE)):
+        for folder in sorted(entry for entry in home.iterdir() if entry.is_dir() and not entry.name.startswith(".")):
+            yield from _folders(folder)
+
+
+def _announced(file: Path) -> list[dict[str, Any]]:
+    # As tables, not experiments: reading a report must not need the task, let alone run its code.
+    try:
+        tables = [tomllib.loads(str(text)) for text in json.loads(file.read_text(encoding="utf-8"))["experiments"]]
+        return [table for table in tables if table["algorithm"]["name"]]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as problem:
+        raise RunDirectoryError(f"{file} cannot be read: {problem}") from problem
+
+
+def _gap(table: Mapping[str, Any], reason: str, *, tuning: bool = False) -> Gap:
+    algorithm = table.get("algorithm", {})
+    return Gap(str(table.get("task", "?")), str(algorithm.get("name", "?")), table.get("seed"), reason, tuning)
+
+
+def _how_far(directory: RunDirectory, table: Mapping[str, Any]) -> str:
+    rows = directory.read_table("scores.csv", SCORE_COLUMNS) if directory.has("scores.csv") else []
+    done = max((int(row[1]) for row in rows), default=0)
+    return f"{done} of {table['rounds']} rounds done; continue it with  {directory.continued_with}"

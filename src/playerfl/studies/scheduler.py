@@ -1,0 +1,245 @@
+"""Campaign: what of a study is still to do, in which order, and how long it takes."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from playerfl.errors import StorageError
+from playerfl.runs.setup import Grounds
+from playerfl.studies.backends.backend import Backend, Done, Group, Heard, Lost
+from playerfl.studies.backends.group import Outcome, runs_together
+from playerfl.studies.backends.memory import resident
+from playerfl.studies.directory import Stage, StudyDirectory, data_name
+from playerfl.studies.plan import Line, Study
+from playerfl.studies.run_file import Cell
+from playerfl.weights import num_bytes
+
+_MOST_LOSSES = 3
+# Below this many runs side by side a stack loses much of what it gains; see docs/studies.md.
+_LEAST_STACKED = 8
+_SECONDS_BETWEEN_LOOKS = 0.25
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What must be known of a study's data and models before anything runs."""
+
+    study: Study
+    data: Mapping[str, Any]
+    """Descriptions of the sites, by `data_name`."""
+    together: Mapping[str, int]
+    model_bytes: Mapping[str, int]
+
+    def units(self, line: Line) -> float:
+        """The work of one run as far as sizes tell it."""
+        name = data_name(line.experiment)
+        rows = sum(parts["train"]["examples"] for parts in self.data[name]["sites"].values())
+        return float(line.experiment.rounds * line.experiment.training.local_epochs * rows * self.model_bytes[name])
+
+
+def prepare(study: Study) -> Prepared:
+    """Reads every task's data once and refuses, before anything is written, what cannot be run."""
+    data, together, model_bytes = {}, {}, {}
+    grounds = Grounds()
+    for line in sorted(study.lines, key=lambda line: data_name(line.experiment)):
+        ground = grounds.of(line.experiment)
+        line.experiment.build_algorithm().check_layers(ground.learner.layers)
+        name = data_name(line.experiment)
+        data[name] = ground.description
+        setting = study.seeds_per_group
+        together[name] = runs_together(ground) if setting == "auto" else setting
+        model_bytes[name] = num_bytes(ground.initial)
+    return Prepared(study, data, together, model_bytes)
+
+
+@dataclass
+class LineStatus:
+    """How far one task and algorithm is."""
+
+    line: Line
+    units: float
+    """The work of one run, in numbers that compare with other lines' only."""
+    together: int
+    """How many of its runs are best trained side by side."""
+    stage: Stage = "tuning"
+    pending: list[Cell] = field(default_factory=list)
+    running: int = 0
+    done: dict[Stage, int] = field(default_factory=lambda: {"tuning": 0, "evaluation": 0})
+    failed: dict[Stage, int] = field(default_factory=lambda: {"tuning": 0, "evaluation": 0})
+    rate: float | None = None
+    rate_failed: bool = False
+
+    @property
+    def totals(self) -> dict[Stage, int]:
+        return {"tuning": len(self.line.rates) * len(self.line.tuning_seeds), "evaluation": len(self.line.seeds)}
+
+    @property
+    def left(self) -> int:
+        """Runs that are neither done nor failed, those that wait for a rate included."""
+        if self.rate_failed:
+            return 0
+        return sum(self.totals.values()) - sum(self.done.values()) - sum(self.failed.values())
+
+
+@dataclass(frozen=True)
+class Status:
+    """How far a study is."""
+
+    lines: list[LineStatus]
+    elapsed: float
+    seconds_left: float | None
+    """None while nothing has been measured."""
+    memory: int
+    peak_memory: int
+    workers: int
+
+
+Watcher = Callable[[Status], None]
+
+
+class Campaign:
+    """Hands out groups of runs until none is left, and keeps what comes back."""
+
+    def __init__(self, directory: StudyDirectory, prepared: Prepared, *, retry_failed: bool) -> None:
+        self.directory = directory
+        self._begun = time.monotonic()
+        self._finished = directory.finished
+        self._failed = set() if retry_failed else directory.failed
+        self._pace = _Pace()
+        self._peak = 0
+        self.lines = [
+            LineStatus(line, prepared.units(line), prepared.together[data_name(line.experiment)])
+            for line in prepared.study.lines
+        ]
+        for status in self.lines:
+            self._enter(status, "tuning")
+        # Tasks with long runs first, so that the end of the study is made of short ones; a task's lines stay together,
+        # so that workers read its data once.
+        longest: dict[str, float] = {}
+        for status in self.lines:
+            longest[status.line.task] = max(longest.get(status.line.task, 0), status.units * status.left)
+        self._order = {task: place for place, task in enumerate(sorted(longest, key=lambda t: -longest[t]))}
+        self._under_way: dict[Group, tuple[LineStatus, float, float]] = {}
+
+    @property
+    def left(self) -> int:
+        return sum(status.left for status in self.lines)
+
+    def _enter(self, status: LineStatus, stage: Stage) -> None:
+        """Finds out what of a stage is left; where nothing is, goes on to the next."""
+        status.stage = stage
+        if stage == "evaluation":
+            status.rate = self.directory.chosen_rate(status.line)
+            status.rate_failed = status.rate is None
+        experiments = status.line.tuning if stage == "tuning" else []
+        if status.rate is not None:
+            experiments = status.line.evaluation(status.rate)
+        cells = [self.directory.cell(experiment) for experiment in experiments]
+        status.done[stage] = sum(cell.key in self._finished for cell in cells)
+        status.failed[stage] = sum(cell.key in self._failed for cell in cells)
+        known = self._finished | self._failed
+        status.pending = [cell for cell in cells if cell.key not in known]
+        if stage == "tuning" and not status.pending:
+            self._enter(status, "evaluation")
+
+    def run(self, backend: Backend, watch: Watcher) -> None:
+        again: list[tuple[LineStatus, Group]] = []
+        watch(self._status(backend))
+        while self._under_way or again or any(status.pending for status in self.lines):
+            while len(self._under_way) < backend.slots:
+                status, group = again.pop() if again else self._next(backend.slots)
+                if group is None:
+                    break
+                self._under_way[group] = (status, time.monotonic(), 0.0)
+                backend.start(group)
+            for event in backend.wait(_SECONDS_BETWEEN_LOOKS):
+                status, since, _ = self._under_way[event.group]
+                if isinstance(event, Heard):
+                    self._under_way[event.group] = (status, since, event.share)
+                    continue
+                del self._under_way[event.group]
+                if isinstance(event, Lost):
+                    again += [(status, group) for group in self._after_loss(status, event)]
+                else:
+                    self._pace.note(status, len(event.group.cells), time.monotonic() - since)
+                    self._keep(status, event)
+            watch(self._status(backend))
+
+    def _next(self, slots: int) -> tuple[LineStatus, Group | None]:
+        """The next group: of the line with most work left, as large as is good for it and fair to the other workers."""
+        waiting = [status for status in self.lines if status.pending]
+        if not waiting:
+            return self.lines[0], None
+        status = min(waiting, key=lambda s: (self._order[s.line.task], -s.left * self._pace.of(s)))
+        work = sum(other.left * self._pace.of(other) for other in self.lines)
+        fair = math.ceil(work / (2 * slots * self._pace.of(status)))
+        size = min(status.together, max(fair, _LEAST_STACKED))
+        cells, status.pending = status.pending[:size], status.pending[size:]
+        status.running += len(cells)
+        return status, Group(cells)
+
+    def _after_loss(self, status: LineStatus, lost: Lost) -> list[Group]:
+        """The same once more, then run by run; a cell over which workers keep dying has failed."""
+        group = lost.group
+        group.losses += lost.blame
+        if group.losses >= _MOST_LOSSES:
+            reason = f"{lost.reason}, {group.losses} times"
+            self._keep(status, Done(group, [Outcome(cell.key, reason=reason) for cell in group.cells]))
+            return []
+        if group.losses > 1:
+            return [Group([cell], group.losses) for cell in group.cells]
+        return [group]
+
+    def _keep(self, status: LineStatus, done: Done) -> None:
+        for cell, outcome in zip(done.group.cells, done.outcomes, strict=True):
+            if outcome.storage:
+                continue
+            self.directory.keep(cell, outcome, beside=len(done.group.cells))
+            (self._finished if outcome.file else self._failed).add(cell.key)
+            (status.done if outcome.file else status.failed)[status.stage] += 1
+        for outcome in done.outcomes:
+            if outcome.storage:
+                # Kept as failed, it would not be run again when there is space again.
+                raise StorageError(outcome.reason)
+        status.running -= len(done.group.cells)
+        if status.stage == "tuning" and not status.pending and not status.running:
+            self._enter(status, "evaluation")
+
+    def _status(self, backend: Backend) -> Status:
+        memory = resident() + backend.memory
+        self._peak = max(self._peak, memory)
+        left = None
+        if self._pace.known:
+            begun = sum(share * len(group.cells) * self._pace.of(s) for group, (s, _, share) in self._under_way.items())
+            left = (sum(s.left * self._pace.of(s) for s in self.lines) - begun) / backend.slots
+        elapsed = time.monotonic() - self._begun
+        return Status(self.lines, elapsed, left, memory, self._peak, backend.slots)
+
+
+class _Pace:
+    """Seconds a run takes, from those that were run: of its own line, else judged by the others and its size."""
+
+    def __init__(self) -> None:
+        self._lines: dict[int, tuple[float, int]] = {}
+        self._seconds = 0.0
+        self._units = 0.0
+
+    @property
+    def known(self) -> bool:
+        return self._units > 0
+
+    def note(self, status: LineStatus, runs: int, seconds: float) -> None:
+        before, count = self._lines.get(id(status), (0.0, 0))
+        self._lines[id(status)] = (before + seconds, count + runs)
+        self._seconds += seconds
+        self._units += runs * status.units
+
+    def of(self, status: LineStatus) -> float:
+        if id(status) in self._lines:
+            seconds, count = self._lines[id(status)]
+            return seconds / count
+        return status.units * (self._seconds / self._units if self.known else 1.0)

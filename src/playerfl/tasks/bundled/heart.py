@@ -1,0 +1,121 @@
+"""UCI heart disease: patients of four hospitals, 10 measurements, 5 degrees of disease."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from playerfl.data.download.sources import folder_of
+from playerfl.data.examples import SiteData, TensorExamples
+from playerfl.data.sites import Sites
+from playerfl.errors import DataError
+from playerfl.learning.losses import FocalLoss
+from playerfl.models.mlp import MLP
+from playerfl.paper import facts as paper
+from playerfl.tasks.task import PaperOptions, Task, split_site
+
+HOSPITALS = {
+    "cleveland": "processed.cleveland.data",
+    "hungary": "processed.hungarian.data",
+    "switzerland": "processed.switzerland.data",
+    "va": "processed.va.data",
+}
+_COLUMNS = 14
+# slope, vessels and thal (columns 10 to 12) are mostly missing outside Cleveland.
+_FEATURES = 10
+# All but sex, fasting sugar and exercise angina, which are 0 or 1.
+_STANDARDISED = [0, 2, 3, 4, 6, 7, 9]
+
+
+class HeartOptions(PaperOptions):
+    """Four hospitals; Switzerland has 30 training rows, fewer than a batch."""
+
+    accept_small_sites: bool = True
+    scaling: Literal["client", "pooled_train"] = "client"
+    """Standardised with the site's own training rows, or with those of all sites."""
+
+
+def read_hospital(path: Path) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    """The rows of one hospital that lack none of the 10 measurements, and their degree of disease."""
+    try:
+        lines = path.read_text(encoding="ascii").splitlines()
+    except (OSError, UnicodeDecodeError) as problem:
+        raise DataError(f"{path.name} cannot be read: {problem}") from problem
+    rows, degrees = [], []
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        cells = line.split(",")
+        if len(cells) != _COLUMNS:
+            raise DataError(f"{path.name} has {len(cells)} columns in row {number}; {_COLUMNS} are needed")
+        if "?" in cells[:_FEATURES] or cells[-1] == "?":
+            continue
+        try:
+            values = [float(cell) for cell in (*cells[:_FEATURES], cells[-1])]
+        except ValueError as problem:
+            raise DataError(f"{path.name} has text where a number belongs, in row {number}: {problem}") from problem
+        if not all(map(math.isfinite, values)):
+            raise DataError(f"{path.name} has a number that is not finite in row {number}")
+        if values[-1] not in range(5):
+            raise DataError(f"{path.name} has the degree of disease {cells[-1]} in row {number}; 0 to 4 are known")
+        rows.append(values[:-1])
+        degrees.append(int(values[-1]))
+    if not rows:
+        raise DataError(f"{path.name} has no complete row")
+    return np.array(rows, dtype=np.float32), np.array(degrees, dtype=np.int64)
+
+
+def load_sites(options: HeartOptions) -> Sites:
+    folder = folder_of("heart")
+    split = {}
+    for site, name in HOSPITALS.items():
+        rows, degrees = read_hospital(folder / name)
+        examples = TensorExamples(torch.from_numpy(rows), torch.from_numpy(degrees))
+        split[site] = split_site(examples, options.split_seed, site)
+    pooled = torch.cat([_train_rows(site) for site in split.values()])
+    own = options.scaling == "client"
+    return Sites({name: _standardised(site, _train_rows(site) if own else pooled) for name, site in split.items()})
+
+
+def _train_rows(site: SiteData) -> Tensor:
+    assert isinstance(site.train, TensorExamples)
+    assert isinstance(site.train.inputs, Tensor)
+    return site.train.inputs
+
+
+def _standardised(site: SiteData, reference: Tensor) -> SiteData:
+    """Zero mean and unit variance on the reference rows; a column that is constant there becomes 0."""
+    mean = torch.zeros(_FEATURES)
+    scale = torch.ones(_FEATURES)
+    mean[_STANDARDISED] = reference[:, _STANDARDISED].mean(0)
+    spread = reference[:, _STANDARDISED].std(0, correction=0)
+    scale[_STANDARDISED] = torch.where(spread > 0, spread, torch.ones(()))
+
+    def part(examples: object) -> TensorExamples:
+        assert isinstance(examples, TensorExamples)
+        assert isinstance(examples.inputs, Tensor)
+        return TensorExamples((examples.inputs - mean) / scale, examples.targets)
+
+    return SiteData(part(site.train), part(site.validation), part(site.test))
+
+
+def build_model(options: HeartOptions) -> nn.Module:
+    return options.initialised(MLP((_FEATURES, options.width(50), options.width(20), options.width(20), 5)))
+
+
+TASK = Task(
+    name="heart",
+    about="740 patients of 4 hospitals (10 measurements, 5 degrees of heart disease), 4 linear layers",
+    load_sites=load_sites,
+    build_model=build_model,
+    options=HeartOptions,
+    loss=FocalLoss(*paper.focal("Heart")),
+    defaults={"training": {"batch_size": 128}},
+    paper="Heart",
+)

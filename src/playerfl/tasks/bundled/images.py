@@ -1,0 +1,73 @@
+"""What the image tasks share: pixels as numbers, and a pool made of a file's first pictures."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from pydantic import Field
+from torch import Tensor, nn
+
+from playerfl.data.examples import Examples, SiteData, TensorExamples
+from playerfl.data.sites import Sites
+from playerfl.models.cnn import ConvNet
+from playerfl.tasks.bundled.pool import PoolOptions, deal_pool
+from playerfl.tasks.task import PaperOptions
+
+
+class ImagePoolOptions(PoolOptions, PaperOptions):
+    """Pictures of one file, dealt to sites."""
+
+    rows_per_site: int = Field(2000, ge=3)
+    """The pool is the first sites x rows_per_site pictures of the file."""
+
+    @property
+    def wanted(self) -> int:
+        """How many pictures the pool shall have."""
+        return self.sites * self.rows_per_site
+
+
+def normalised(pixels: Tensor, mean: Sequence[float], std: Sequence[float]) -> Tensor:
+    """Bytes (rows, channels, height, width) as (x/255 - mean) / std, channel by channel."""
+    centre, scale = (torch.tensor(values).reshape(-1, 1, 1) for values in (mean, std))
+    return pixels.float().div_(255).sub_(centre).div_(scale)
+
+
+def deal_images(
+    pixels: NDArray[np.uint8],
+    labels: NDArray[np.uint8],
+    options: ImagePoolOptions,
+    *,
+    mean: Sequence[float],
+    std: Sequence[float],
+    notes: Sequence[str] = (),
+) -> Sites:
+    """Sites from the first pictures of a file."""
+    wanted = options.wanted
+    found = list(notes)
+    if len(labels) < wanted:
+        found.append(f"the pool has {len(labels):,} pictures instead of {wanted:,}: that is all there are")
+    targets = torch.from_numpy(labels[:wanted].astype(np.int64))
+    # Dealt as bytes: as numbers the pool would be four times as large, and there twice while it is dealt.
+    own = np.require(pixels[:wanted], requirements=["C", "W"])
+    dealt = deal_pool(TensorExamples(torch.from_numpy(own), targets), options)
+
+    def numbers(examples: Examples) -> TensorExamples:
+        assert isinstance(examples, TensorExamples)
+        assert isinstance(examples.inputs, Tensor)
+        return TensorExamples(normalised(examples.inputs, mean, std), examples.targets)
+
+    sites = {}
+    for name in list(dealt):
+        site = dealt.pop(name)
+        sites[name] = SiteData(numbers(site.train), numbers(site.validation), numbers(site.test))
+    return Sites(sites, found)
+
+
+def grey_network(options: ImagePoolOptions, classes: int) -> nn.Module:
+    """The paper's network for 28x28 grey pictures: three 5x5 convolutions with pooling, two linear layers."""
+    widths = [options.width(width) for width in (64, 128, 256)]
+    model = ConvNet(1, widths, options.width(100), classes, kernel=5, padding=2, pool_after=(1, 2, 3))
+    return options.initialised(model)

@@ -1,0 +1,137 @@
+"""MIMIC-III: who dies in hospital, from a note of the first day; emergency admissions in four groups of diagnoses."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from pathlib import Path
+
+from pydantic import Field
+from torch import nn
+
+from playerfl.data.download.sources import folder_of
+from playerfl.data.readers.csv_tables import Row, find_table, read_table
+from playerfl.data.sites import Sites
+from playerfl.learning.losses import FocalLoss
+from playerfl.paper import facts as paper
+from playerfl.tasks.bundled.texts import TextOptions, encode_sites
+from playerfl.tasks.task import Task
+
+# Words of the admission's DIAGNOSIS that put it into a group; the first group with one of its words in it counts.
+GROUP_WORDS = {
+    "gastrointestinal": ("GI BLEED", "GI HEMORRHAGE", "GASTROINTESTINAL", "ABDOMINAL PAIN"),
+    "infection": ("PNEUMONIA", "SEPSIS", "SEPTIC", "URINARY", "RESPIRATORY FAILURE"),
+    "cardiac": ("CORONARY", "MYOCARDIAL INFARCT", "ANGINA", "CHEST PAIN"),
+    "brain": ("INTRACRANIAL", "SUBARACHNOID", "CEREBRAL", "SUBDURAL", "STROKE", "CARDIAC ARREST"),
+}
+GROUPS = tuple(sorted(GROUP_WORDS))
+CATEGORIES = frozenset({"Nursing", "Nursing/other", "Physician"})
+_FIRST_DAY = timedelta(hours=24)
+_DIED = {"0": 0, "1": 1}
+
+
+class Mimic3Options(TextOptions):
+    """Notes are longer than tweets."""
+
+    length: int = Field(512, ge=2, le=100_000)
+
+
+@dataclass
+class Admission:
+    """What is kept of an admission while the notes go by: the longest note so far, and nothing of the others."""
+
+    group: str
+    died: int
+    start: datetime
+    note: str = ""
+
+
+def group_of(diagnosis: str) -> str | None:
+    """The group an admission's diagnosis belongs to.
+
+    >>> group_of("pneumonia;telemetry"), group_of("HIP FRACTURE")
+    ('infection', None)
+    """
+    text = diagnosis.upper()
+    return next((group for group, words in GROUP_WORDS.items() if any(word in text for word in words)), None)
+
+
+def read_admissions(file: Path) -> dict[str, Admission]:
+    """Emergency admissions with a diagnosis of one of the groups, by HADM_ID."""
+    admissions: dict[str, Admission] = {}
+    columns = ("HADM_ID", "ADMITTIME", "ADMISSION_TYPE", "DIAGNOSIS", "HOSPITAL_EXPIRE_FLAG")
+    for row in read_table(file, columns):
+        group = group_of(row["DIAGNOSIS"])
+        if group is None or row["ADMISSION_TYPE"].strip().upper() != "EMERGENCY":
+            continue
+        number = _number(row)
+        if not number or number in admissions:
+            raise row.error("HADM_ID", "every admission needs a number of its own")
+        died = row.one_of("HOSPITAL_EXPIRE_FLAG", _DIED)
+        admissions[number] = Admission(group, died, _time(row, "ADMITTIME"))
+    return admissions
+
+
+def add_longest_notes(file: Path, admissions: dict[str, Admission]) -> None:
+    """Gives every admission its longest note by a nurse or a physician, charted in its first 24 hours."""
+    for row in read_table(file, ("HADM_ID", "CHARTTIME", "CATEGORY", "TEXT")):
+        admission = admissions.get(_number(row))
+        # "Physician " has a blank behind it in the table.
+        if admission is None or row["CATEGORY"].strip() not in CATEGORIES or not row["CHARTTIME"]:
+            continue
+        within = timedelta() <= _time(row, "CHARTTIME") - admission.start <= _FIRST_DAY
+        if within and len(row["TEXT"]) > len(admission.note):
+            admission.note = row["TEXT"]
+
+
+def _number(row: Row) -> str:
+    """The admission a row belongs to; empty for a patient who was not admitted."""
+    number = row["HADM_ID"]
+    if number and not number.isdecimal():
+        raise row.error("HADM_ID", "a whole number is needed")
+    return number
+
+
+def _time(row: Row, column: str) -> datetime:
+    try:
+        return datetime.strptime(row[column], "%Y-%m-%d %H:%M:%S")
+    except ValueError:
+        raise row.error(column, "a time like 2101-10-20 19:08:00 is needed") from None
+
+
+def load_sites(options: Mimic3Options) -> Sites:
+    folder = folder_of("mimic3")
+    notes_file = find_table(folder, "NOTEEVENTS.csv")
+    admissions = read_admissions(find_table(folder, "ADMISSIONS.csv"))
+    add_longest_notes(notes_file, admissions)
+    examples: dict[str, list[tuple[str, int]]] = {group: [] for group in GROUPS}
+    for admission in admissions.values():
+        if admission.note:
+            examples[admission.group].append((admission.note, admission.died))
+    noted = sum(map(len, examples.values()))
+    return encode_sites(
+        examples,
+        options,
+        [
+            f"{noted:,} of {len(admissions):,} emergency admissions have a nurse's or physician's note of the first 24 "
+            "hours; the longest one counts",
+            "diagnoses are grouped by words, since the paper does not print its lists",
+            "a patient's admissions may fall on both sides of a split",
+        ],
+    )
+
+
+def build_model(options: Mimic3Options) -> nn.Module:
+    return options.transformer(classes=2)
+
+
+TASK = Task(
+    name="mimic3",
+    about="deaths in hospital from notes of the first 24 hours (MIMIC-III), 4 groups of diagnoses, a transformer block",
+    load_sites=load_sites,
+    build_model=build_model,
+    options=Mimic3Options,
+    loss=FocalLoss(*paper.focal("MIMIC")),
+    defaults={"training": {"batch_size": 128}},
+    paper="MIMIC",
+)

@@ -1,0 +1,110 @@
+"""Sentiment140: the tweets of its busiest users, one site each, positive or negative."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from pydantic import Field, ValidationInfo, field_validator
+from torch import nn
+
+from playerfl.data.download.sources import folder_of
+from playerfl.data.readers.csv_tables import find_table, read_table
+from playerfl.data.readers.hub_tables import hub_rows, hub_table
+from playerfl.data.sites import Sites
+from playerfl.errors import DataError
+from playerfl.tasks.bundled.texts import TextOptions, encode_sites
+from playerfl.tasks.task import Task
+
+_TRAINING, _TEST = "training.1600000.processed.noemoticon.csv", "testdata.manual.2009.06.14.csv"
+_COLUMNS = ("polarity", "id", "date", "query", "user", "text")
+_NEUTRAL = "2"
+SENTIMENTS = {"0": 0, "4": 1}
+
+
+class Sent140Options(TextOptions):
+    """Which users: the paper says the 15 with most tweets; the authors' code took those of rank 36 to 50."""
+
+    first_rank: int = Field(1, ge=1)
+    last_rank: int = Field(15, ge=1)
+    accept_small_sites: bool = True
+    """Some of the busiest users only ever write tweets of one class, and all have few."""
+
+    @field_validator("last_rank")
+    @classmethod
+    def _after_the_first(cls, last: int, info: ValidationInfo) -> int:
+        first = info.data.get("first_rank", 1)
+        if last < first:
+            raise ValueError(f"it must be at least first_rank, {first}")
+        return last
+
+
+class Tweet(NamedTuple):
+    """Who wrote what, and whether it is negative (0) or positive (1)."""
+
+    user: str
+    text: str
+    label: int
+
+
+def read_tweets(file: Path) -> Iterator[Tweet]:
+    """The tweets of the original table, or of the hub's copy of it; neutral ones are left out."""
+    if file.suffix == ".parquet":
+        for found in hub_rows(file, ("sentiment", "user", "text")):
+            if str(found["sentiment"]) in SENTIMENTS:
+                yield Tweet(found["user"], found["text"], SENTIMENTS[str(found["sentiment"])])
+        return
+    for row in read_table(file, _COLUMNS, header=False, encoding="latin-1"):
+        if row["polarity"] != _NEUTRAL:
+            yield Tweet(row["user"], row["text"], row.one_of("polarity", SENTIMENTS))
+
+
+def busiest_users(file: Path, first_rank: int, last_rank: int) -> dict[str, int]:
+    """The users of these ranks and their number of tweets; of users with equally many, by name."""
+    counts = Counter(tweet.user for tweet in read_tweets(file))
+    if last_rank > len(counts):
+        raise DataError(f"{file.name} has tweets of {len(counts):,} users; data.last_rank = {last_rank} is too large")
+    ranked = sorted(counts.items(), key=lambda counted: (-counted[1], counted[0]))
+    return dict(ranked[first_rank - 1 : last_rank])
+
+
+def load_sites(options: Sent140Options) -> Sites:
+    folder = folder_of("sent140")
+    table = hub_table(folder)
+    file = table if table and not any(folder.glob("*.csv*")) else find_table(folder, _TRAINING, _TEST)
+    # The file is read twice: the tweets of 660,000 users would take more memory than those of 15.
+    users = busiest_users(file, options.first_rank, options.last_rank)
+    fewest = min(users.values())
+    if fewest < 3:
+        raise DataError(
+            f"the user of rank {options.last_rank} has too few tweets in {file.name}: {fewest}, and a site needs 3; "
+            f"choose other ranks, or use {_TRAINING}"
+        )
+    examples: dict[str, list[tuple[str, int]]] = {user: [] for user in users}
+    for tweet in read_tweets(file):
+        if tweet.user in examples:
+            examples[tweet.user].append((tweet.text, tweet.label))
+    ranks = f"users of rank {options.first_rank} to {options.last_rank} by tweets"
+    return encode_sites(examples, options, [ranks, *_of_one_class(examples)])
+
+
+def _of_one_class(examples: dict[str, list[tuple[str, int]]]) -> list[str]:
+    found = sorted(user for user, own in examples.items() if len({label for _, label in own}) == 1)
+    return [f"only tweets of one class by {', '.join(found)}"] if found else []
+
+
+def build_model(options: Sent140Options) -> nn.Module:
+    return options.transformer(classes=len(SENTIMENTS))
+
+
+TASK = Task(
+    name="sent140",
+    about="tweets of the 15 busiest users of Sentiment140, 2 sentiments, a transformer block",
+    load_sites=load_sites,
+    build_model=build_model,
+    options=Sent140Options,
+    defaults={"training": {"batch_size": 128}},
+    paper="Sent140",
+)

@@ -1,0 +1,300 @@
+"""`playerfl layers`, `probe` and `analyze` as a stranger uses them, with files of their own."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from command_line import playerfl, refused
+
+OWN = """
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+class BasicBlock(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.conv, self.norm = nn.Conv2d(width, width, 3, padding=1), nn.BatchNorm2d(width)
+    def forward(self, x):
+        return (x + self.norm(self.conv(x))).relu()
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.head = nn.Linear(4, 3)  # registered first, called last
+        self.stem = nn.Conv2d(1, 4, 3, padding=1)
+        self.block = BasicBlock(4)
+    def forward(self, x):
+        return self.head(self.block(self.stem(x)).mean((2, 3)))
+
+def make_model():
+    return Net()
+
+def make_sites():
+    rng = torch.Generator().manual_seed(0)
+    def site(rows):
+        return torch.randn(rows, 1, 6, 6, generator=rng), torch.arange(rows) % 3
+    return {"north": site(60), "south": site(90)}
+
+def make_loaders():
+    return {name: DataLoader(TensorDataset(*data), batch_size=16) for name, data in make_sites().items()}
+
+def numbers():
+    return [(x, x.mean((1, 2, 3))) for x, _ in make_sites().values()]
+
+def one_number():
+    return nn.Sequential(nn.Flatten(), nn.Linear(36, 4), nn.ReLU(), nn.Linear(4, 1))
+
+def squared(output, targets):
+    return (output.squeeze(1) - targets) ** 2
+
+class Tied(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed, self.middle, self.out = nn.Embedding(5, 4), nn.Linear(4, 4), nn.Linear(4, 5, bias=False)
+        self.out.weight = self.embed.weight
+
+instance = Net()
+constant = 3
+def broken():
+    missing = {}
+    return missing["weights"]
+def wrong():
+    return "a text"
+def needs(width):
+    return Net()
+def no_sites():
+    return {}
+def flat():
+    return {"north": (torch.zeros(9, 2), torch.arange(9) % 3)}
+def wide():
+    sites = make_sites()
+    return {**sites, "south": (sites["south"][0].double(), sites["south"][1])}
+def text_loss(output, targets):
+    return "small"
+def loss_fails(output, targets):
+    raise RuntimeError("too late")
+def detached(output, targets):
+    return (output.detach().squeeze(1) - targets) ** 2
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    (tmp_path / "mymodule.py").write_text(OWN)
+    sys.modules.pop("mymodule", None)
+    yield tmp_path
+    sys.modules.pop("mymodule", None)
+
+
+def test_layers_are_shown_before_anything_runs(folder: Path) -> None:
+    said = playerfl("layers", "mymodule:make_model", cwd=folder)
+    assert said.returncode == 0, said.stderr
+    assert "Layers of Net, input to output" in said.stdout
+    assert "in the order of definition" in said.stderr
+    assert said.stdout.index("head") < said.stdout.index("stem")
+    said = playerfl("layers", "mymodule.py:make_model", "--data", "mymodule:make_sites", "--cut", "1", cwd=folder)
+    assert said.returncode == 0, said.stderr
+    assert said.stdout.index("stem") < said.stdout.index("head")
+    assert "What it means, for one site" in said.stdout
+
+
+def test_layers_as_json_with_warnings(folder: Path) -> None:
+    said = playerfl("layers", "mymodule:Tied", "--json", cwd=folder)
+    content = json.loads(said.stdout)
+    assert [layer["name"] for layer in content["layers"]] == ["embed", "middle"]
+    assert content["warnings"] == ["embed.weight is used by embed and out: a cut after layer 1 parts its users"]
+    said = playerfl("layers", "digits", "--json", cwd=folder)
+    assert [layer["name"] for layer in json.loads(said.stdout)["layers"]][-1] == "fc2"
+
+
+def test_a_model_and_sites_of_ones_own_get_a_recommendation(folder: Path) -> None:
+    said = playerfl("probe", "mymodule:make_model", "--data", "mymodule:make_sites", "--out", "cut", cwd=folder)
+    assert said.returncode == 0, said.stderr
+    for text in (
+        "Which layers to federate",
+        "Verdict",
+        "batches, resampled",
+        "one left out",
+        "next-best",
+        "any t from",
+    ):
+        assert text in said.stdout
+    assert said.stderr.index("Layers of Net") < said.stderr.index("sites measured: 2/2")
+    assert {path.name for path in (folder / "cut").iterdir()} == {
+        "recommendation.json", "profiles.json", "recommendation.png", "nvflare_exclude_vars.txt",
+        "fl4health_layers_to_transfer.json", "flower_state_dict_keys.json",
+    }  # fmt: skip
+    stored = json.loads((folder / "cut" / "recommendation.json").read_text())
+    # Whoever reads the file has the regex: with a line's end it would find nothing, and all layers would travel.
+    assert (folder / "cut" / "nvflare_exclude_vars.txt").read_text() == stored["export"]["nvflare_exclude_vars"]
+    (measured,) = json.loads((folder / "cut" / "profiles.json").read_text())["seeds"]
+    assert {site: profile["num_examples"] for site, profile in measured.items()} == {"north": 60, "south": 90}
+    again = playerfl("probe", "cut", "--threshold", "1e9", "--json", cwd=folder)
+    content = json.loads(again.stdout)
+    assert content["cut"]["index"] == 3
+    assert content["verdict"] == "no clear transition"
+    assert content["meaning"]["private_parameters"] == 0
+    playerfl("probe", "cut", "--threshold", "1e9", "--out", "other", cwd=folder)
+    (copied,) = json.loads((folder / "other" / "profiles.json").read_text())["seeds"]
+    assert copied == measured
+    # What was decided there is decided again, from the copy alone.
+    assert json.loads(playerfl("probe", "other", "--json", cwd=folder).stdout) == content
+    assert "would measure again" in refused(playerfl("probe", "cut", "--seeds", "2", cwd=folder))
+    (folder / "mymodule.py").unlink()
+    sys.modules.pop("mymodule", None)
+    bare = playerfl("probe", "cut", "--json", cwd=folder)
+    assert json.loads(bare.stdout)["meaning"] is None
+    assert "the model cannot be built" in bare.stderr
+
+
+def test_json_is_alone_on_stdout_and_seeds_are_compared(folder: Path) -> None:
+    said = playerfl(
+        "probe", "mymodule:make_model", "--data", "mymodule.py:make_loaders", "--seeds", 2, "--rule", "max_jump",
+        "--json", "--figure", "cut.svg", "--batch-size", 16, cwd=folder,
+    )  # fmt: skip
+    content = json.loads(said.stdout)
+    assert len(content["by_seed"]) == 2
+    assert content["cut"]["rule"] == "max_jump"
+    assert content["threshold_interval"] is None
+    assert (folder / "cut.svg").stat().st_size > 5_000
+
+
+def test_numbers_as_targets_need_a_loss(folder: Path) -> None:
+    given = ("probe", "mymodule:one_number", "--data", "mymodule:numbers")
+    said = playerfl(*given, "--loss", "mymodule:squared", "--json", cwd=folder)
+    assert said.returncode == 0, said.stderr
+    assert list(json.loads(said.stdout)["sites"]) == ["site-0", "site-1"]
+    assert "--loss" in refused(playerfl(*given, cwd=folder))
+
+
+def test_runs_are_probed_without_training(folder: Path) -> None:
+    ran = playerfl("run", "synthetic", "-a", "local", "-a", "player_fl", "--rounds", 1, "--out", "o", "-q", cwd=folder)
+    assert ran.returncode == 0, ran.stderr
+    stored = json.loads((folder / "o" / "player_fl" / "layers.json").read_text())["decision"]
+    for target in ("o/player_fl", "o"):
+        content = json.loads(playerfl("probe", target, "--json", cwd=folder).stdout)
+        assert content["cut"]["index"] == stored["index"]
+        assert content["meaning"]["federated"] == stored["federated"]
+    assert playerfl("probe", "o/player_fl", "--out", "kept", cwd=folder).returncode == 0
+    assert json.loads(playerfl("probe", "kept", "--json", cwd=folder).stdout) == content
+    fresh = json.loads(playerfl("probe", "synthetic", "--json", "-q", cwd=folder).stdout)
+    assert fresh["cut"]["importance"] == stored["importance"]
+    assert "measured nothing: local has no layer scores" in refused(playerfl("probe", "o/local", cwd=folder))
+    other = shutil.copytree(folder / "o" / "player_fl", folder / "o" / "other") / "experiment.toml"
+    other.write_text(other.read_text().replace('task = "synthetic"', 'task = "digits"'))
+    assert "several tasks (digits, synthetic)" in refused(playerfl("probe", "o", cwd=folder))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("layers", "mymodule:make_modl"), "mymodule has no 'make_modl'; did you mean 'make_model'?"),
+        (("layers", "mymodul:make_model"), "there is no module mymodul"),
+        (("layers", "mymodule:broken"), "calling mymodule:broken failed in line 53: KeyError: 'weights'"),
+        (("layers", "mymodule:wrong"), "mymodule:wrong returned str"),
+        (("layers", "mymodule:needs"), "cannot be called without arguments: missing a required argument: 'width'"),
+        (("layers", "mymodule:constant"), "mymodule:constant is of type int"),
+        (("layers", "mymodule:instance"), "give a function that builds it"),
+        (("layers", "mymodule:make_model", "--cut", "7"), "--cut must be between 0 and 3"),
+        (("layers", "mymodule:make_model", "--set", "rounds=3"), "allowed: bn_stats, tie_policy"),
+        (("layers", "absent.py:make_model"), "there is no file absent.py"),
+        (("layers", "hart"), "unknown task 'hart'; did you mean 'heart'?"),
+        (("probe", "mymodule:make_model"), "say where the sites' data are"),
+        (("probe", "mymodule:make_model", "--data", "here"), "--data here is no place"),
+        (("probe", "mymodule:make_model", "--data", "mymodule:broken"), "calling mymodule:broken failed in line 53"),
+        (("probe", "mymodule:make_model", "--data", "mymodule:no_sites"), "gives no site"),
+        (("probe", "mymodule:make_model", "--data", "mymodule:constant"), "a mapping from site names"),
+        (("probe", "mymodule:make_model", "--data", "mymodule:numbers", "--loss", "mymodule:constant"), "is int"),
+        (("probe", "synthetic", "--data", "mymodule:make_sites"), "is a task and brings its data"),
+        (("probe", "synthetic", "--rule", "biggest"), "unknown --rule 'biggest'"),
+        (("probe", "synthetic", "--normalise", "all"), "unknown --normalise 'all'"),
+        (("probe", "synthetic", "--figure", "cut.pgn"), "did you mean 'png'"),
+        (("probe", "synthetic", "--figure", "absent/cut.png"), "there is no folder absent"),
+        (("probe", "synthetic", "--out", "mymodule.py"), "cannot write mymodule.py"),
+        (("layers", "mymodule:make_model", "--data", "mymodule:flat"), "cannot be called with the example batch"),
+        (("probe", "mymodule:make_model", "--data", "mymodule:wide"), "convert them, as in inputs.float()"),
+        (("probe", "mymodule:one_number", "--data", "mymodule:numbers", "--loss", "mymodule:text_loss"), "gives str"),
+        (("probe", "mymodule:one_number", "--data", "mymodule:numbers", "--loss", "mymodule:loss_fails"), "too late"),
+        (("probe", "mymodule:one_number", "--data", "mymodule:numbers", "--loss", "mymodule:detached"), "not depend"),
+        (("probe", "synthetic", "--threshold", "-1"), "threshold -1.0 is not allowed"),
+        (("probe", "synthetic", "--seeds", "0"), "--seeds must be at least 1"),
+        (("probe", "synthetic", "--set", "algorithm.name=fedavg"), "player_fl is what measures"),
+        (("analyze", "synthetic", "--sweep", "--drift", "2"), "ask one at a time"),
+        (("analyze", "synthetic", "--hessian", "exactly"), "unknown --hessian 'exactly'"),
+        (("analyze", "synthetic", "--probes", "1"), "--probes must be at least 2"),
+        (("analyze", "synthetic", "--drift", "0"), "give at least 1"),
+        (("analyze", "synthetic", "--drift", "5", "--rounds", "5"), "measures nothing again in 5 rounds"),
+        (("analyze", "synthetic", "--federated", "fedvag"), "did you mean 'fedavg'"),
+        (("analyze", "synthetic", "--out", "mymodule.py"), "cannot write mymodule.py"),
+        (("analyze", "synthetic", "--set", "algorithm.mu=1"), "leave algorithm settings out"),
+    ],
+    ids=lambda value: None if isinstance(value, tuple) else value[:30],
+)  # fmt: skip
+def test_bad_input_gets_one_sentence(arguments: tuple[str, ...], sentence: str, folder: Path) -> None:
+    said = playerfl(*arguments, "-q", cwd=folder) if arguments[0] != "layers" else playerfl(*arguments, cwd=folder)
+    assert sentence in refused(said)
+
+
+@pytest.mark.parametrize("command", ["layers", "probe", "analyze"])
+def test_help_has_examples(command: str, tmp_path: Path) -> None:
+    said = playerfl(command, "--help", cwd=tmp_path)
+    assert said.returncode == 0
+    assert "Examples" in said.stdout
+
+
+@pytest.mark.slow
+def test_analyze_leaves_figures_and_json(tmp_path: Path) -> None:
+    quick = ("--set", "data.rows=60", "--set", "data.sites=2", "--rounds", 1)
+    said = playerfl("analyze", "synthetic", *quick, "--rows", 8, "--hessian", "hutchinson", "--probes", 2, cwd=tmp_path)
+    assert said.returncode == 0, said.stderr
+    assert "Rank correlation" in said.stdout
+    assert {path.name for path in (tmp_path / "synthetic-analysis").iterdir()} == {
+        "analysis.json", "overview.png", "gradient_variance.png", "hessian.png", "cka.png", "sensitivity.png",
+        "correlation.png",
+    }  # fmt: skip
+    assert "layers measured: 24/24, done in" in said.stderr
+    said = playerfl("analyze", "synthetic", *quick, "--sweep", "--seeds", 1, "--out", "o", "--json", cwd=tmp_path)
+    assert json.loads(said.stdout)["best_cuts"].keys() == {"0"}
+    assert "runs: 6/6" in said.stderr
+    said = playerfl("analyze", "synthetic", *quick[:4], "--rounds", 3, "--drift", 2, "--out", "o", cwd=tmp_path)
+    assert "later measurements agree" in said.stdout
+    assert {path.name for path in (tmp_path / "o").iterdir()} == {"sweep.json", "sweep.png", "drift.json", "drift.png"}
+
+
+@pytest.mark.slow
+def test_a_finished_run_is_analyzed_with_its_own_models(tmp_path: Path) -> None:
+    playerfl("run", "synthetic", "-a", "fedavg", "--rounds", 1, "--seed", 3, "--set", "data.sites=2",
+             "--set", "data.rows=60", "--out", "run", "-q", cwd=tmp_path)  # fmt: skip
+    said = playerfl(
+        "analyze", "run", "--rows", 8, "--hessian", "hutchinson", "--probes", 2, "--json", "-q", cwd=tmp_path
+    )
+    content = json.loads(said.stdout)
+    assert {finding["seed"] for finding in content["findings"]} == {3}
+    similar = [
+        f["value"] for f in content["findings"] if (f["quantity"], f["moment"][:16]) == ("cka", "end of federated")
+    ]
+    assert similar == pytest.approx([1.0] * 6)  # after averaging all sites have the same model
+    assert "those the run's sites keep" in content["notes"][-1]
+    for other in (("--seeds", 2), ("--rounds", 3), ("--set", "training.batch_size=8")):
+        assert "its models stand for the third moment" in refused(playerfl("analyze", "run", *other, cwd=tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("layers", 3), ("layers", [[1, 2]]), ("seeds", {"a": 1}), ("options", {"rule": []}), ("options", {"reduce": 5})],
+)
+def test_scores_that_were_changed_by_hand_are_one_sentence(key: str, value: object, tmp_path: Path) -> None:
+    small = ("--set", "data.rows=12", "--set", "data.sites=2", "--set", "data.accept_small_sites=true")
+    assert playerfl("probe", "synthetic", *small, "--out", "kept", cwd=tmp_path).returncode == 0
+    file = tmp_path / "kept" / "profiles.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), key: value}))
+    said = playerfl("probe", "kept", cwd=tmp_path)
+    assert said.returncode == 2
+    assert "Traceback" not in said.stderr

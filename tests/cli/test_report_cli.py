@@ -1,0 +1,102 @@
+"""`playerfl report` as a stranger meets it."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+import playerfl
+from playerfl.cli.main import app
+from playerfl.errors import ConfigError, PlayerflError
+
+runner = CliRunner()
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    home = tmp_path_factory.mktemp("runs")
+    for seed in range(2):
+        for algorithm in ("local", "fedavg", "player_fl"):
+            playerfl.run("synthetic", algorithm, rounds=2, seed=seed, out=home / f"{algorithm}-{seed}")
+    return home
+
+
+def told(*arguments: str | Path) -> str:
+    result = runner.invoke(app, ["report", *map(str, arguments)], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def test_a_page_is_written_and_its_place_is_told(runs: Path, tmp_path: Path) -> None:
+    place = Path(told(runs, "--out", tmp_path / "board.html").strip())
+    text = place.read_text(encoding="utf-8")
+    assert place == tmp_path / "board.html"
+    assert text.startswith("<!doctype html>")
+    assert "http://" not in text.replace("http://www.w3.org/2000/svg", "")
+    assert "https://" not in text
+    assert told(runs).strip() == str(runs / "report" / "report.html")
+    assert (runs / "report" / "report.html").read_text(encoding="utf-8") == text
+
+
+def test_markdown_and_latex_hold_the_nine_tables(runs: Path, tmp_path: Path) -> None:
+    markdown = Path(told(runs, "--format", "md", "--out", tmp_path / "x.md").strip()).read_text(encoding="utf-8")
+    assert markdown.count("| mean rank |") == 9
+    assert "player_fl" not in markdown.split("## Tables")[1].split("## Ranks")[0]
+    latex = Path(told(runs, "--out", tmp_path / "x.tex").strip()).read_text(encoding="utf-8")
+    assert latex.count("mean rank \\\\") == 9
+    assert latex.count("\\begin{longtable}") == latex.count("\\end{longtable}")
+    assert "\\textbf{" in latex
+
+
+def test_csv_is_a_folder_of_tidy_tables(runs: Path, tmp_path: Path) -> None:
+    folder = Path(told(runs, "--format", "csv", "--out", tmp_path).strip())
+    assert folder == tmp_path / "tables"
+    with (folder / "cells.csv").open(newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    cell = next(row for row in rows if (row["table"], row["algorithm"]) == ("f1", "PLayer-FL"))
+    assert float(cell["low"]) <= float(cell["value"]) <= float(cell["high"])
+    assert cell["runs"] == "2"
+
+
+def test_json_goes_to_stdout_and_writes_nothing(runs: Path) -> None:
+    before = sorted(runs.rglob("*"))
+    found = json.loads(told(runs, "--json"))
+    assert {row["algorithm"] for row in found["cells"]} == {"Local", "FedAvg", "PLayer-FL"}
+    assert sorted(runs.rglob("*")) == before
+
+
+@pytest.mark.slow
+def test_figures_are_drawn_in_the_asked_formats(runs: Path, tmp_path: Path) -> None:
+    told(runs, "--out", tmp_path / "page.html", "--figures", "png", "--figures", "svg")
+    made = {file.name for file in (tmp_path / "figures").iterdir()}
+    assert {"scores_f1.png", "scores_f1.svg", "curves_loss.png", "sensitivity.png", "gains_f1.png"} <= made
+
+
+def test_baselines_and_metric_are_taken(runs: Path) -> None:
+    found = json.loads(told(runs, "--baseline-global", "player_fl", "--metric", "loss", "--json"))
+    assert found["cells"][0]["table"] == "loss"
+    assert {row["algorithm"] for row in found["cells"] if row["table"] == "incentive_f1"} == {"FedAvg"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--metric", "auc"), "unknown metric"),
+        (("--baseline-local", "nobody"), "unknown baseline"),
+        (("--format", "csv", "--out", "x.csv"), "give a folder"),
+        (("--out", "x.pdf"), r"ends with \.html or \.htm or \.md or \.tex"),
+        (("--format", "latex", "--out", "x.md"), r"ends with \.tex"),
+    ],
+)
+def test_bad_input_is_one_sentence(runs: Path, arguments: tuple[str, ...], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        runner.invoke(app, ["report", str(runs), *arguments], catch_exceptions=False)
+
+
+def test_a_folder_without_runs_is_one_sentence(tmp_path: Path) -> None:
+    with pytest.raises(PlayerflError, match="there is no run"):
+        runner.invoke(app, ["report", str(tmp_path)], catch_exceptions=False)

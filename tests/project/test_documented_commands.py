@@ -1,0 +1,224 @@
+"""No printed command grows old: each is held against the command line, and run on small data."""
+
+from __future__ import annotations
+
+import doctest
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from matplotlib.figure import Figure
+
+from command_line import playerfl
+from documented import ROOT, Printed, blocks, printed_commands
+from playerfl.cli.main import app
+from playerfl.studies.plan import Study
+
+PRINTED = printed_commands()
+COMMAND_LINE: Any = typer.main.get_command(app)
+
+NAMED_ONLY = {
+    "playerfl run": "the command as such",
+    "playerfl flower": "a group of commands as such",
+    "playerfl run --engine flower-simulation": "an option as such; tests/flower/test_simulation.py runs it",
+}
+"""Parse as whole commands, but are names in a sentence."""
+
+NOT_RUN = {
+    "make": "installs an environment; the commands of its recipe are held against the command line below",
+    "playerfl flower up": "serves until it is ended; tests/flower/test_deployment.py runs it",
+    "playerfl flower register": "needs a server that runs; tests/flower/test_deployment.py runs it",
+    "playerfl flower unregister": "needs a server that runs; tests/flower/test_deployment.py runs it",
+    "playerfl flower site": "needs a server that runs; tests/flower/test_deployment.py runs it",
+    "playerfl flower run": "needs a server that runs; tests/flower/test_deployment.py runs it",
+    "playerfl flower status": "needs a server that runs; tests/flower/test_deployment.py runs it",
+    "playerfl flower demo": "takes minutes; tests/flower/test_deployment.py runs such a deployment",
+    "playerfl selftest": "tests/identities/test_selftest.py runs it",
+    "playerfl data fetch": "downloads; tests/data/download/test_download.py does so from a server of its own",
+    "playerfl thresholds": "needs every dataset and minutes; tests/paper/test_thresholds.py runs a small one",
+    "playerfl study experiments/heart.toml --backend ray": "needs Ray; tests/studies/test_ray_tasks.py runs it",
+}
+"""What is not run, and why."""
+
+OTHER_TESTS = {"docs/your-own-data.md": "tests/project/test_docs_own_data.py runs them as they stand"}
+
+SMALL = {
+    "heart": "synthetic",
+    "tweets": "synthetic",
+    "fashion_mnist": "synthetic",
+    "data.size=small": "data.rows=200",
+    "data.alpha=0.1": "data.rows=200",
+    "data.rows_per_site=500": "data.rows=200",
+    "results/heart": "results/digits",
+    "DIR": "runs/compared",
+    "NAME": "digits",
+    "/etc/playerfl": "etc",
+    "/var/lib/playerfl": "lib",
+    "/data": "data",
+}
+"""Words of a command that are replaced so that it runs anywhere within seconds."""
+
+
+def is_listed(command: Printed, names: dict[str, str]) -> bool:
+    """A name of NAMED_ONLY is the whole text, one of NOT_RUN its beginning."""
+    return command.text in names or any(name in NOT_RUN and command.text.startswith(f"{name} ") for name in names)
+
+
+def understood(arguments: list[str]) -> None:
+    """Parses as the command line would; a wrong option, command or value is an exception with `format_message`."""
+    command: Any = COMMAND_LINE
+    context, rest = command.make_context("playerfl", list(arguments), resilient_parsing=True), list(arguments)
+    while hasattr(command, "commands"):
+        if not rest or rest[0] == "--version":
+            return
+        name, command, rest = command.resolve_command(context, rest)
+        group = hasattr(command, "commands")
+        context = command.make_context(name, list(rest), parent=context, resilient_parsing=group)
+
+
+def objection(command: Printed) -> str | None:
+    """What the command line has against it; a sentence may name a command without all it needs."""
+    try:
+        understood(without_redirection(command.arguments)[0])
+    except Exception as problem:
+        return problem.format_message() if hasattr(problem, "format_message") else repr(problem)
+    return None
+
+
+def without_redirection(arguments: list[str]) -> tuple[list[str], str | None]:
+    if ">" not in arguments:
+        return arguments, None
+    at = arguments.index(">")
+    return arguments[:at], arguments[at + 1]
+
+
+@pytest.mark.parametrize("command", [c for c in PRINTED if c.text.startswith("playerfl ")], ids=lambda c: c.text)
+def test_the_command_line_understands_it(command: Printed) -> None:
+    said = objection(command)
+    if command.whole or not (said or "").startswith("Missing "):
+        assert said is None, f"{command.place} prints  {command.text}"
+    for word in command.arguments:
+        if word.startswith(("experiments/", "examples/")):
+            assert (ROOT / word).exists(), f"{command.place}: there is no {word}"
+
+
+@pytest.mark.parametrize("command", [c for c in PRINTED if c.text.startswith("make ")], ids=lambda c: c.text)
+def test_make_knows_the_target_and_the_command_line_its_recipe(command: Printed) -> None:
+    said = subprocess.run(["make", "-n", *command.arguments], cwd=ROOT, capture_output=True, text=True)
+    assert said.returncode == 0, said.stderr
+    for line in re.findall(r"bin/(playerfl [^|;>&)\n]+)", said.stdout.replace("$study", "heart")):
+        assert objection(Printed(line.strip(), "Makefile")) is None
+
+
+def test_the_lists_name_nothing_that_is_not_printed() -> None:
+    for names in (NAMED_ONLY, NOT_RUN):
+        for name in names:
+            assert any(is_listed(command, {name: ""}) for command in PRINTED), f"{name} is printed nowhere"
+
+
+@pytest.mark.parametrize("file", sorted(ROOT.glob("experiments/*.toml")), ids=lambda file: file.name)
+def test_study_files_are_read(file: Path) -> None:
+    if file.name != "thresholds.toml":
+        assert Study.from_toml(file).algorithms
+
+
+def run_here() -> list[Printed]:
+    listed = {**NAMED_ONLY, **NOT_RUN}
+    return [
+        command
+        for command in PRINTED
+        if command.place not in OTHER_TESTS and not is_listed(command, listed) and objection(command) is None
+    ]
+
+
+MODULE = """
+import torch
+from torch import nn
+
+
+def make_model():
+    return nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 3), nn.Linear(3, 3))
+
+
+def make_sites():
+    x = torch.randn(60, 8, generator=torch.Generator().manual_seed(0))
+    return {"north": (x, x[:, :3].argmax(1)), "south": (x + 0.1, x[:, :3].argmax(1))}
+"""
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with what the documentation takes for granted: runs, a study, a module, tables."""
+    place = tmp_path_factory.mktemp("reader")
+    shutil.copytree(ROOT / "examples", place / "examples")
+    shutil.copytree(ROOT / "examples" / "hospitals", place / "hospitals")
+    shutil.copytree(ROOT / "results" / "digits", place / "results" / "digits")
+    (place / "mymodule.py").write_text(MODULE)
+    (place / "experiment.toml").write_text('task = "synthetic"\nrounds = 1\n')
+    median = blocks((ROOT / "docs" / "add-an-algorithm.md").read_text(), "python")[0]
+    (place / "mine.py").write_text("".join(e.source for e in doctest.DocTestParser().get_examples(median)))
+    (place / "experiments").mkdir()
+    for file in ROOT.glob("experiments/*.toml"):
+        name = tomllib.loads(file.read_text()).get("name", file.stem)
+        small = f'name = "{name}"\ntasks = ["synthetic"]\nalgorithms = ["local", "fedavg"]\nlearning_rates = [0.1]\n'
+        (place / "experiments" / file.name).write_text(f"{small}seeds = 2\n[settings]\nrounds = 1\n")
+    compared = ("run", "synthetic", "-a", "local", "-a", "fedavg", "-a", "fedprox", "-a", "player_fl", "-q", "--out")
+    for out in ("runs/compared", "runs/demo"):
+        assert playerfl(*compared, out, "--rounds", "2", cwd=place).returncode == 0
+    for study in ("digits", "heart"):
+        said = playerfl("study", f"experiments/{study}.toml", "--backend", "serial", "-q", cwd=place)
+        assert said.returncode == 0, said.stderr
+    for name in ("cut", "heart-cut"):
+        assert playerfl("probe", "synthetic", "--out", name, "-q", cwd=place).returncode == 0
+    for name in ("first", "digits-player_fl-seed0-1"):
+        shutil.copytree(place / "runs" / "compared" / "player_fl", place / "runs" / name)
+    return place
+
+
+def made_small(arguments: list[str]) -> list[str]:
+    """The same command on small data; a later option wins over an earlier one."""
+    small = [SMALL.get(word, word) for word in arguments]
+    match small[0]:
+        case "run":
+            return [*small, "-q"] if "--resume" in small else [*small, "--set", "rounds=1", "-q"]
+        case "analyze":
+            small = [*small, *(("--drift", "1", "--rounds", "3") if "--drift" in small else ("--rounds", "2")), "-q"]
+            return [*small, "--seeds", "1"] if "--seeds" in small else small
+        case "study":
+            return [*small, "--backend", "serial", "-q"]
+    return small
+
+
+def not_painted(figure: Figure, file: Any, **options: object) -> None:
+    if hasattr(file, "write"):
+        file.write(b"a picture")
+    else:
+        Path(file).write_bytes(b"a picture")
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of what other packages do with one another
+@pytest.mark.parametrize("command", run_here(), ids=lambda c: c.text)
+def test_it_runs(command: Printed, prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = shutil.copytree(prepared, tmp_path / "here")
+    monkeypatch.delenv("PLAYERFL_DATA", raising=False)
+    # Commands run in this process, where another test's module of this name may be loaded, or this one be found later.
+    monkeypatch.setitem(sys.modules, "mymodule", None)
+    monkeypatch.delitem(sys.modules, "mymodule")
+    # Painting takes most of the time, and is for the tests of the figures.
+    monkeypatch.setattr(Figure, "savefig", not_painted)
+    arguments, redirected = without_redirection(command.arguments)
+    if arguments[0] in ("run", "probe") and "--out" in arguments:
+        shutil.rmtree(place / arguments[arguments.index("--out") + 1], ignore_errors=True)
+    said = playerfl(*made_small(arguments), cwd=place)
+    assert said.returncode == 0, said.stderr
+    assert "Traceback" not in said.stderr
+    assert said.stdout or said.stderr
+    if redirected is not None:
+        assert said.stdout

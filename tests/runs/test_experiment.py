@@ -1,0 +1,105 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from playerfl.errors import ConfigError, PlayerflError
+from playerfl.runs.experiment import Experiment, with_setting
+
+
+def resolved(**settings: Any) -> Experiment:
+    table: dict[str, Any] = {"task": "digits"}
+    for key, value in settings.items():
+        table = with_setting(table, key.replace("__", "."), value)
+    return Experiment.resolve(table)
+
+
+def test_a_resolved_experiment_reads_back_as_itself(tmp_path: Path) -> None:
+    experiment = resolved(algorithm__name="player_fl", training__learning_rate=0.1, data__alpha=3)
+    file = tmp_path / "experiment.toml"
+    file.write_text(experiment.to_toml())
+    assert Experiment.from_toml(file) == experiment
+
+
+def test_the_users_settings_win_over_the_tasks_which_win_over_the_general() -> None:
+    assert resolved().rounds == 30
+    assert resolved(rounds=2).rounds == 2
+    assert resolved().training.batch_size == 16
+    assert resolved().training.local_epochs == 1
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"task": "digit"}, "unknown task 'digit'; did you mean 'digits'? allowed: "),
+        ({"algorithm__name": "fedavgg"}, "unknown algorithm 'fedavgg'; did you mean 'fedavg'?"),
+        ({"round": 3}, "unknown key 'round'; did you mean 'rounds'?"),
+        ({"training__learning_rat": 3}, "unknown key 'learning_rat'; did you mean 'learning_rate'?"),
+        ({"algorithm__treshold": 3}, "unknown key 'treshold'; did you mean 'threshold'?"),
+        ({"data__alhpa": 3}, "unknown key 'alhpa'; did you mean 'alpha'?"),
+        ({"rounds": 0}, "rounds = 0 is not allowed: it should be greater than or equal to 1"),
+        ({"seed": -1}, "seed = -1 is not allowed"),
+        ({"data__alpha": 0}, "alpha = 0 in [data of task digits] is not allowed: it should be greater than 0"),
+        ({"data__alpha": "much"}, "alpha = 'much' in [data of task digits] is not allowed"),
+        ({"data__sites": 2.5}, "sites = 2.5"),
+        ({"training__learning_rate": float("nan")}, "learning_rate = nan"),
+        ({"training__optimizer": "adam"}, "optimizer = 'adam' is not allowed: it should be 'adamw' or 'sgd'"),
+        ({"device": "gpu"}, "unknown device 'gpu'"),
+        ({"device": "cuda"}, "device 'cuda' is not available here; available: cpu"),
+        ({"selection": "best"}, "selection = 'best' is not allowed"),
+        ({"algorithm__rule": "steepest"}, "rule = 'steepest'"),
+        ({"algorithm__rule": "fixed"}, 'rule="fixed" and fixed_cut go together'),
+        ({"algorithm": 3}, "algorithm must be a table with a name, not 3"),
+        ({"data": 3}, "data must be a table, not 3"),
+    ],
+)
+def test_bad_settings_are_explained_in_one_sentence(settings: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(PlayerflError) as caught:
+        resolved(**settings)
+    assert sentence in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["rounds = ", "\x00", "[training\n"])
+def test_a_broken_file_is_named(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "broken.toml"
+    file.write_text(text)
+    with pytest.raises(ConfigError, match=r"broken\.toml is not a TOML file"):
+        Experiment.from_toml(file)
+    with pytest.raises(ConfigError, match="cannot read"):
+        Experiment.from_toml(tmp_path / "absent.toml")
+
+
+@pytest.mark.parametrize("text", ["rounds = " + "9" * 5000, "rounds = " + "[" * 100_000, "a = '\0'"])
+def test_a_file_that_only_looks_like_toml_is_refused(text: str, tmp_path: Path) -> None:
+    file = tmp_path / "experiment.toml"
+    file.write_text(text)
+    with pytest.raises(ConfigError, match="is not a TOML file"):
+        Experiment.from_toml(file)
+    with pytest.raises(ConfigError, match="is not a TOML file"):
+        Experiment.from_resolved(text)
+
+
+@pytest.mark.parametrize("value", ["9" * 5000, "[" * 100_000])
+def test_a_setting_that_no_number_can_hold_is_a_text(value: str) -> None:
+    from playerfl.runs.experiment import parse_setting
+
+    assert parse_setting(f"rounds={value}") == ("rounds", value)
+
+
+def test_an_error_is_one_line_that_a_terminal_can_show() -> None:
+    said = str(ConfigError("a\nb\r\n\x1b[31mred\x1b[0m\u202e " + "x" * 9000 + " end"))
+    assert said.startswith("a b  \\x1b[31mred")
+    assert said.endswith(" end")
+    assert said.isprintable()
+    assert len(said) < 1600
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("algorithm__name", []), ("algorithm__name", {}), ("device", 3), ("device", [])]
+)
+def test_names_of_another_kind_are_refused(key: str, value: Any) -> None:
+    with pytest.raises(ConfigError, match="unknown"):
+        resolved(**{key: value})

@@ -1,0 +1,111 @@
+"""A cell's name holds everything that decides its result; its file gives the run back exactly."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from playerfl.engine.scheduler import drive
+from playerfl.errors import PlayerflError
+from playerfl.runs.experiment import Experiment
+from playerfl.runs.run import Run
+from playerfl.runs.setup import prepare_ground
+from playerfl.storage.tensor_tree import decode
+from playerfl.studies.run_file import CellRecord, cell_of, packed, read_cell, software, unpacked
+from playerfl.tasks import TASKS
+
+TABLE: dict[str, Any] = {"task": "synthetic", "rounds": 3, "data": {"rows": 60, "sites": 2}, "algorithm": "player_fl"}
+EXPERIMENT = Experiment.resolve(TABLE)
+GROUND = prepare_ground(EXPERIMENT, TASKS["synthetic"])
+CELL = cell_of(EXPERIMENT, GROUND.description, software())
+
+
+def test_another_choice_data_or_software_is_another_cell() -> None:
+    data, made_with = GROUND.description, software()
+    others = [
+        cell_of(EXPERIMENT.model_copy(update={"seed": 1}), data, made_with),
+        cell_of(Experiment.resolve({**TABLE, "training": {"eps": 1e-7}}), data, made_with),
+        cell_of(Experiment.resolve({**TABLE, "algorithm": {"name": "player_fl", "threshold": 9.0}}), data, made_with),
+        cell_of(EXPERIMENT, {**data, "partition_hash": "0"}, made_with),
+        cell_of(EXPERIMENT, {**data, "model": {}}, made_with),
+        cell_of(EXPERIMENT, data, {**made_with, "torch": "1.0"}),
+        cell_of(EXPERIMENT, data, {**made_with, "results": 0}),
+        cell_of(EXPERIMENT, data, {**made_with, "code": {"player_fl": "0"}}),
+        cell_of(EXPERIMENT, data, made_with, keep_weights=True),
+    ]
+    assert len({CELL.key, *(other.key for other in others)}) == 10
+    assert cell_of(Experiment.resolve(TABLE), data, software()) == CELL
+
+
+def finished(**options: Any) -> tuple[CellRecord, Any]:
+    record = CellRecord(CELL, {"torch": "x"}, **options)
+    return record, drive(Run(EXPERIMENT, GROUND, record).rounds())
+
+
+@pytest.mark.parametrize("keep", [True, False])
+def test_a_file_gives_the_run_back(keep: bool) -> None:
+    record, made = finished(keep_weights=keep)
+    read = read_cell(record.file, GROUND.description, {"wall_seconds": 1.0})
+    assert read.score_rows == made.score_rows
+    assert [tuple(row) for row in read.traffic_rows] == [tuple(row) for row in made.traffic_rows]
+    assert read.site_scores == made.site_scores
+    assert read.chosen_rounds == made.chosen_rounds
+    assert read.clients == made.clients == ["site-0", "site-1"]
+    assert read.cut == made.cut
+    assert read.experiment == made.experiment
+    if keep:
+        x = torch.randn(5, 13)
+        assert torch.equal(read.model("site-1")(x), made.model("site-1")(x))
+    else:
+        assert not read.weights
+        with pytest.raises(PlayerflError, match=r"it was not kept \(keep_weights = true"):
+            read.model("site-1")
+
+
+def test_the_bytes_are_the_same_each_time_and_small() -> None:
+    assert finished()[0].file == finished()[0].file
+    assert len(finished()[0].file) < 10_000
+
+
+def test_a_run_is_taken_up_where_it_was_kept(tmp_path: Path) -> None:
+    kept = tmp_path / "unfinished.safetensors"
+
+    def stop(exchanges: int) -> None:
+        if exchanges == 3:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        finished(unfinished=kept, seconds=0.0, heard=stop)
+    assert decode(kept.read_bytes())["exchanges"] == 2
+    told: list[int] = []
+    record, _ = finished(unfinished=kept, seconds=1000.0, heard=told.append)
+    assert told == [3, 4, 5]
+    assert record.file == finished()[0].file
+
+
+def test_short_runs_are_not_kept_on_the_way(tmp_path: Path) -> None:
+    finished(unfinished=tmp_path / "unfinished.safetensors")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_damaged_file_is_refused() -> None:
+    file = finished()[0].file
+    for broken in (b"", file[:100], file[:-4]):
+        with pytest.raises(PlayerflError, match=r"cannot be read: .*; delete it to run it again"):
+            read_cell(broken, GROUND.description, {})
+    with pytest.raises(PlayerflError, match="not of this study"):
+        read_cell(file, {**GROUND.description, "partition_hash": "0"}, {})
+
+
+@given(
+    st.lists(
+        st.tuples(st.text(max_size=2), st.integers(-(2**40), 2**40), st.sampled_from("ab"), st.floats(allow_nan=False))
+    )
+)
+def test_tables_read_back_exactly(rows: list[tuple[str, int, str, float]]) -> None:
+    assert unpacked(packed(rows)) == rows
