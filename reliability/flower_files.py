@@ -61,20 +61,20 @@ def arrived(file: Path) -> Any:
 @cache
 def federation() -> Any:
     """An experiment, its sites' data and its task, made once."""
-    from playerfl.flower.site.site import ground_of_site
+    from playerfl.flower.site.site import site_setup
     from playerfl.runs.experiment import Experiment, find_task
 
     experiment = Experiment.resolve(settings())
     task = find_task("synthetic")
-    return experiment, {site: ground_of_site(experiment, task, site) for site in ("site-0", "site-1")}
+    return experiment, {site: site_setup(experiment, task, site) for site in ("site-0", "site-1")}
 
 
 def site_of(folder: Path) -> Any:
     from playerfl.flower.site.site import Site
 
     logging.getLogger("playerfl.flower.site").setLevel(logging.CRITICAL + 1)
-    _, grounds = federation()
-    return Site("site-0", folder / "state", lambda _, name: grounds[name])
+    _, setups = federation()
+    return Site("site-0", folder / "state", lambda _, name: setups[name])
 
 
 def letters(folder: Path) -> Any:
@@ -84,8 +84,8 @@ def letters(folder: Path) -> Any:
     from playerfl.version import __version__
     from playerfl.weights import digest
 
-    experiment, grounds = federation()
-    initial = grounds["site-0"].initial
+    experiment, setups = federation()
+    initial = setups["site-0"].initial
     head = ("job", "site-0", experiment.to_toml(), __version__, digest(initial))
     return Letter(*head), Letter(*head, request=Request(("prepare",), Download(0, initial, {"n": [1.0, 2.5]})))
 
@@ -121,24 +121,24 @@ def read_answers(folder: Path) -> object:
     from playerfl.flower.deployment import Deployment
     from playerfl.flower.wire.codec import CodecError, decode_answer
 
-    experiment, grounds = federation()
-    ground = grounds["site-0"]
+    experiment, setups = federation()
+    setup = setups["site-0"]
     coordinator = Coordinator.__new__(Coordinator)
     coordinator.__dict__.update(
-        initial=ground.initial, layers=None, algorithm=experiment.build_algorithm(), examples={}, _say=str,
+        initial=setup.initial, layers=None, algorithm=experiment.build_algorithm(), examples={}, _say=str,
         deployment=Deployment("job", ("site-0",), experiment.to_toml()),
     )  # fmt: skip
     _, asked = letters(folder)
-    layers = ground.learner.layers
+    layers = setup.learner.layers
     reasons: list[object] = []
     for file in sorted(folder.glob("*.records")):
         answer = decode_answer(arrived(file))
         reasons.append(coordinator.met("site-0", answer.about) if answer.key == "hello" else None)
         if answer.reply:
             awaited = Awaited((), {"importance": len(layers.names)})
-            reasons.append(refused_reply(answer.reply, asked.request, awaited, layers, ground.initial, 7))
-            if answer.reply.upload.weights.keys() <= ground.initial.keys():
-                reasons.append(far_away({"a": {}, "b": {}}, ground.initial, 20))
+            reasons.append(refused_reply(answer.reply, asked.request, awaited, layers, setup.initial, 7))
+            if answer.reply.upload.weights.keys() <= setup.initial.keys():
+                reasons.append(far_away({"a": {}, "b": {}}, setup.initial, 20))
     if any(reason for reason in reasons):
         raise CodecError(next(str(reason) for reason in reasons if reason))
     return reasons

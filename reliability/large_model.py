@@ -138,13 +138,13 @@ def made_up_answer(job: Job, name: str, message: Message) -> Message:
     site: Site = job.sites[name]
     if letter.request is None:
         return Message(encode_answer(site.answer(letter)), reply_to=message)
-    ground = site.find_ground(job.experiment, name)
-    examples, round_ = len(ground.sites[name].train), letter.request.download.round
+    setup = site.find_setup(job.experiment, name)
+    examples, round_ = len(setup.sites[name].train), letter.request.download.round
     weights, scores = {}, []
     if "fit" in letter.request.verbs:
         generator = generator_for(round_, name)
         move = torch.rand((), generator=generator) / 1000
-        weights = {entry: tensor + move for entry, tensor in ground.initial.items()}
+        weights = {entry: tensor + move for entry, tensor in setup.initial.items()}
         scores = [Score("round", round_ + 1, "train", "loss", float(move))]
     if "evaluate" in letter.request.verbs:
         scores += [Score("round", round_, split, "loss", 1.0) for split in ("validation", "test")]

@@ -25,7 +25,7 @@ from playerfl.runs.directory import RunDirectory
 from playerfl.runs.environment import environment
 from playerfl.runs.experiment import Experiment, find_task
 from playerfl.runs.run import Run
-from playerfl.runs.setup import prepare_ground
+from playerfl.runs.setup import prepare_setup
 from playerfl.studies.backends.memory import resident
 from promises import alone, line
 
@@ -41,14 +41,14 @@ class YoungRun:
     def __init__(self, experiment: Experiment, folder: Path) -> None:
         self.experiment = experiment
         self.folder = folder
-        self.ground = prepare_ground(experiment, find_task(experiment.task))
+        self.setup = prepare_setup(experiment, find_task(experiment.task))
         self.exchanges = 0
         self._begin()
 
     def _begin(self) -> None:
         made_with = environment(self.experiment.device, self.experiment.threads)
         self.record = RunDirectory.create(self.folder, self.experiment.to_toml(), made_with, overwrite=True)
-        self.work = Run(self.experiment, self.ground, self.record, self._heard).rounds()
+        self.work = Run(self.experiment, self.setup, self.record, self._heard).rounds()
         self.jobs = self.work.send(None)
         self.age = 0
 

@@ -14,7 +14,7 @@ from playerfl.algorithms import Algorithm
 from playerfl.runs.experiment import Experiment, with_setting
 from playerfl.runs.result import RunResult
 from playerfl.runs.run import Run
-from playerfl.runs.setup import prepare_ground
+from playerfl.runs.setup import prepare_setup
 from playerfl.tasks.task import Task, own_task
 
 FEATURES, CLASSES = 6, 3
@@ -99,7 +99,7 @@ def build(algorithm: str | Algorithm, a_task: Task | None = None, rounds: int = 
     """A run that has not started, with its server and clients in reach."""
     own = a_task or task()
     experiment = Experiment.resolve(settings_of(algorithm, {"rounds": rounds, **settings}), own)
-    return Run(experiment, prepare_ground(experiment, own))
+    return Run(experiment, prepare_setup(experiment, own))
 
 
 def largest_difference(left: RunResult, right: RunResult) -> float:

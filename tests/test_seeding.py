@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from playerfl.seeding import own_randomness, seed_for
+from playerfl.seeding import seed_for, seeded_rng
 
 
 def test_seeds_are_the_same_on_every_machine() -> None:
@@ -19,7 +19,7 @@ def test_numbers_and_texts_name_different_streams() -> None:
 
 def test_own_randomness_repeats_itself_and_gives_the_global_state_back() -> None:
     def draw(seed: int) -> float:
-        with own_randomness(seed):
+        with seeded_rng(seed):
             return torch.rand(()).item()
 
     before = torch.get_rng_state()
@@ -29,7 +29,7 @@ def test_own_randomness_repeats_itself_and_gives_the_global_state_back() -> None
 
 def test_own_randomness_gives_the_global_state_back_after_an_error() -> None:
     before = torch.get_rng_state()
-    with pytest.raises(ZeroDivisionError), own_randomness(1):
+    with pytest.raises(ZeroDivisionError), seeded_rng(1):
         torch.rand(())
         raise ZeroDivisionError
     assert torch.equal(torch.get_rng_state(), before)

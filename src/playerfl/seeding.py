@@ -27,7 +27,7 @@ def generator_for(*parts: int | str) -> torch.Generator:
 
 
 @contextmanager
-def own_randomness(seed: int, device: torch.device | str = "cpu") -> Iterator[None]:
+def seeded_rng(seed: int, device: torch.device | str = "cpu") -> Iterator[None]:
     """Whatever draws from the global generators in here (dropout, initial weights) draws from `seed`.
 
     Afterwards they stand where they stood. `torch.manual_seed` is not used: without a GPU it formats a

@@ -40,7 +40,7 @@ from playerfl.models.mlp import MLP
 from playerfl.runs.api import limited_threads
 from playerfl.runs.experiment import Experiment, with_setting
 from playerfl.runs.run import Run
-from playerfl.runs.setup import prepare_ground
+from playerfl.runs.setup import prepare_setup
 from playerfl.tasks.task import Task, own_task
 from playerfl.weights import Weights
 
@@ -208,7 +208,7 @@ def _models(side: Side) -> Models:
         settings = with_setting(settings, key, value)
     task = _task(side.sites, side.frozen_head, side.renamed)
     experiment = Experiment.resolve(settings, task)
-    run = Run(experiment, prepare_ground(experiment, task), algorithm=side.algorithm)
+    run = Run(experiment, prepare_setup(experiment, task), algorithm=side.algorithm)
     return {**drive(run.rounds()).weights, COMMON: run.server.weights}
 
 
@@ -242,4 +242,4 @@ def _options() -> Any:
 
 def _server() -> Server:
     experiment = Experiment.resolve({"rounds": 1, "training": {"batch_size": 8}}, _task(3, False))
-    return Run(experiment, prepare_ground(experiment, _task(3, False))).server
+    return Run(experiment, prepare_setup(experiment, _task(3, False))).server

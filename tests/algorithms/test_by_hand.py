@@ -10,7 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 from algorithms.linear import FULL_BATCH, ROWS, data, linear_task
-from algorithms.watching import Watched, watch
+from algorithms.recorder import Watched, watch
 from federations import build
 from playerfl.algorithms import Algorithm, Ditto, FedProx, FedRep, PFedMe
 
@@ -44,7 +44,7 @@ def averaged(models: dict[str, Model]) -> Model:
 def federated(algorithm: Algorithm, **settings: object) -> tuple[Watched, Model]:
     """The run, and the model it started from."""
     watched = watch(build(algorithm, linear_task(), rounds=ROUNDS, **FULL_BATCH, **settings))
-    return watched, [watched.run.ground.initial[f"{layer}.weight"].numpy() for layer in (0, 1)]
+    return watched, [watched.run.setup.initial[f"{layer}.weight"].numpy() for layer in (0, 1)]
 
 
 def assert_reported(watched: Watched, expected: dict[str, Model]) -> None:

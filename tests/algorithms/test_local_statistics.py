@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from algorithms.watching import assert_same_models
+from algorithms.recorder import assert_same_models
 from federations import federate, task
 from playerfl.algorithms import (
     Algorithm,

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from algorithms.watching import LAYERS, Watched, part_of, watch
+from algorithms.recorder import LAYERS, Watched, part_of, watch
 from federations import build
 from playerfl.algorithms import (
     ALGORITHMS,

@@ -10,7 +10,7 @@ from playerfl.analysis.cka import gram, linear_cka, representations, similarity_
 from playerfl.errors import LayerError
 from playerfl.layers.layer_map import LayerMap
 from playerfl.models.transformer import TextTransformer
-from playerfl.seeding import generator_for, own_randomness
+from playerfl.seeding import generator_for, seeded_rng
 
 
 def normal(rows: int, columns: int, name: str) -> Tensor:
@@ -92,7 +92,7 @@ def test_a_site_is_compared_with_all_others() -> None:
 
 
 def test_representations_are_outputs_after_each_layer() -> None:
-    with own_randomness(0):
+    with seeded_rng(0):
         net = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.ReLU(inplace=True), nn.Flatten(), nn.Linear(8, 3))
     x = torch.randn(6, 1, 4, 4, generator=generator_for(1, "x"))
     layers = LayerMap.of(net)
@@ -107,7 +107,7 @@ def test_representations_are_outputs_after_each_layer() -> None:
 
 
 def test_tokens_are_averaged_without_padding() -> None:
-    with own_randomness(0):
+    with seeded_rng(0):
         model = TextTransformer(9, 5, 4, 8, 2)
     ids = torch.tensor([[1, 2, 0, 0, 0], [1, 3, 4, 5, 6]])
     found = representations(model, ids, LayerMap.of(model))
@@ -126,7 +126,7 @@ def test_a_residual_blocks_output_has_its_shortcut_in_it() -> None:
         def forward(self, x: Tensor) -> Tensor:
             return x + super().forward(x)
 
-    with own_randomness(0):
+    with seeded_rng(0):
         net = nn.Sequential(ResidualBlock(nn.Linear(3, 3), nn.Tanh()), nn.Linear(3, 2))
     x = torch.randn(4, 3, generator=generator_for(1, "r"))
     with torch.no_grad():
@@ -144,7 +144,7 @@ def test_a_table_of_the_network_itself_does_not_make_its_output_a_layers() -> No
             out: Tensor = self.last(self.first(x) + self.pos_embed)
             return out
 
-    with own_randomness(0):
+    with seeded_rng(0):
         net = Tabled()
     x = torch.randn(5, 4, generator=generator_for(1, "t"))
     found = representations(net, x, LayerMap.of(net))

@@ -16,7 +16,7 @@ from playerfl.errors import LayerError
 from playerfl.layers.layer_map import LayerMap
 from playerfl.models.mlp import MLP
 from playerfl.models.transformer import TextTransformer
-from playerfl.seeding import generator_for, own_randomness
+from playerfl.seeding import generator_for, seeded_rng
 from playerfl.weights import digest
 
 # torch.func imports parts of torch that warn about torch.jit.
@@ -88,7 +88,7 @@ def test_a_linear_model_has_the_mean_squared_norm_of_its_inputs() -> None:
 
 
 def mlp() -> tuple[nn.Module, LayerMap, Tensor, Tensor]:
-    with own_randomness(0):
+    with seeded_rng(0):
         model = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Dropout(0.5), nn.Linear(5, 3)).double()
     x = torch.randn(16, 4, generator=generator_for(2, "x"), dtype=torch.float64)
     return model, LayerMap.of(model), x, torch.randint(3, (16,), generator=generator_for(2, "y"))
@@ -139,7 +139,7 @@ def test_measuring_leaves_the_model_alone() -> None:
 
 
 def test_attention_is_differentiated_twice() -> None:
-    with own_randomness(0):
+    with seeded_rng(0):
         model = TextTransformer(20, 6, 8, 16, 3).double()
     ids = torch.randint(1, 20, (4, 6), generator=generator_for(3, "ids"))
     found = hessian_traces(model, [(ids, torch.tensor([0, 1, 2, 0]))], F.cross_entropy, LayerMap.of(model))
@@ -150,7 +150,7 @@ def test_attention_is_differentiated_twice() -> None:
 
 
 def test_convolutions_are_estimated_and_large_layers_too() -> None:
-    with own_randomness(0):
+    with seeded_rng(0):
         model = nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten(), nn.Linear(8, 300), nn.Linear(300, 2))
     x, y = torch.randn(4, 1, 4, 4, generator=generator_for(4, "x")), torch.tensor([0, 1, 0, 1])
     found = hessian_traces(model, [(x, y)], F.cross_entropy, LayerMap.of(model), probes=4)
@@ -187,7 +187,7 @@ def test_unknown_options_are_refused(options: dict[str, object], said: str) -> N
 
 @pytest.mark.slow
 def test_the_heart_network_is_exact_within_five_seconds_of_computing() -> None:
-    with own_randomness(0):
+    with seeded_rng(0):
         model = MLP((10, 50, 20, 20, 5))
     x, y = torch.randn(256, 10, generator=generator_for(5, "x")), torch.randint(5, (256,))
     before = torch.get_num_threads()

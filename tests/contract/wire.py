@@ -31,7 +31,7 @@ class WireTransport:
         sent = over_the_wire({"weights": request.download.weights, "info": dict(request.download.info)})
         arrived = Request(request.verbs, Download(request.download.round, **sent), request.best_round)
         run = self.run
-        client = Client(name, run.clients[name].data, run.ground.learner, run.clients[name].plan, run.ground.initial)
+        client = Client(name, run.clients[name].data, run.setup.learner, run.clients[name].plan, run.setup.initial)
         client.restore(tensor_tree.decode(self.stored[name]))
         reply = drive(handle(run.algorithm, client, arrived, run.experiment.seed, run.protocol))
         self.stored[name] = tensor_tree.encode(client.state())

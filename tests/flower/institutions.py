@@ -84,7 +84,10 @@ class Institutions:
         else:
             # The same without two more processes.
             ServerHome(self.home).flwr("supernode", "register", str(public), CONNECTION, "--name", name)
-        told = {"PLAYERFL_TEST_SITE": str(self.state(name)), "PYTHONPATH": str(Path(__file__).with_name("impatient"))}
+        told = {
+            "PLAYERFL_TEST_SITE": str(self.state(name)),
+            "PYTHONPATH": str(Path(__file__).with_name("fast_heartbeat")),
+        }
         self.sites[name] = self.start(self.site_command(name), f"{name}.log", **told)
 
     def kill_node(self, name: str) -> None:

@@ -13,10 +13,10 @@ from playerfl.algorithms import Algorithm
 from playerfl.flower.client_app import make_app
 from playerfl.flower.coordinator.coordinator import Coordinator
 from playerfl.flower.deployment import Deployment
-from playerfl.flower.site.site import Site, ground_of_site
+from playerfl.flower.site.site import Site, site_setup
 from playerfl.runs.experiment import Experiment
 from playerfl.runs.run import Run
-from playerfl.runs.setup import prepare_ground
+from playerfl.runs.setup import prepare_setup
 from playerfl.tasks.task import Task
 
 SITES = ("site-0", "site-1", "site-2")
@@ -45,7 +45,7 @@ class Job:
 
     def site(self, name: str) -> Site:
         # Data and model are read once; what a site knows is read from its directory for every letter.
-        find = cache(lambda _: ground_of_site(self.experiment, self.task, name))
+        find = cache(lambda _: site_setup(self.experiment, self.task, name))
         return Site(name, self.home / name, lambda _, n: find(n))
 
     def tamper(self, change: Change | None) -> None:
@@ -72,4 +72,4 @@ class Job:
         return self.home / "jobs" / "job"
 
     def in_process(self) -> Run:
-        return Run(self.experiment, prepare_ground(self.experiment, self.task))
+        return Run(self.experiment, prepare_setup(self.experiment, self.task))

@@ -38,7 +38,7 @@ class MortalSites:
         self.seconds: dict[str, float] = {}
         for name, own in job.sites.items():
             # Read before anybody is killed: data and model are only read, and a kill shall hit what is written.
-            own.find_ground(job.experiment, name)
+            own.find_setup(job.experiment, name)
         job.grid.apps = {site: self._mortal(site, app) for site, app in job.grid.apps.items()}
 
     def run(self) -> Coordinator:

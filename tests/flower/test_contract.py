@@ -49,7 +49,7 @@ def test_a_job_over_flower_equals_the_run_in_one_process(name: str, tmp_path: Pa
 @pytest.mark.parametrize("name", quick_for(["pfedme", "fedlama", "player_fl_ditto"], "player_fl_ditto"))
 def test_a_site_alone_computes_what_it_does_stacked_among_others(name: str, tmp_path: Path) -> None:
     job = Job(tmp_path, name)
-    assert job.in_process().ground.learner.trainer == "stacked"
+    assert job.in_process().setup.learner.trainer == "stacked"
     assert_equals_in_process(job, job.run())
 
 

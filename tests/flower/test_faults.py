@@ -313,7 +313,7 @@ def test_nothing_of_an_exception_leaves_a_site(tmp_path: Path, caplog: pytest.Lo
     def broken(*_: Any) -> Any:
         raise ValueError("patient 4711 in /srv/secret has NaN")
 
-    object.__setattr__(job.sites["site-1"], "find_ground", broken)
+    object.__setattr__(job.sites["site-1"], "find_setup", broken)
     job.run()
     sent = b"".join(message.content["answer"].deflate() for _, message in job.grid.replies)
     assert b"4711" not in sent and b"secret" not in sent

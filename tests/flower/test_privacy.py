@@ -76,7 +76,7 @@ def test_every_upload_of_a_clipped_job_is_within_the_bound(tmp_path: Path) -> No
 
     job = private_job(tmp_path, "fedper", Privacy(clip=0.05))
     job.run()
-    initial = job.in_process().ground.initial
+    initial = job.in_process().setup.initial
     asked = {(n, m.metadata.message_id): decode_letter(m.content) for n, m in job.grid.requests}
     bounded = 0
     for name, message in job.grid.replies:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 import playerfl
 from playerfl.errors import ConfigError
-from playerfl.seeding import generator_for, own_randomness
+from playerfl.seeding import generator_for, seeded_rng
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
@@ -26,7 +26,7 @@ def bert() -> nn.Module:
         vocab_size=30, hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16,
         max_position_embeddings=8, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0,
     )  # fmt: skip
-    with own_randomness(1):
+    with seeded_rng(1):
         model: nn.Module = transformers.BertForSequenceClassification(config)
     return model
 

@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import playerfl
 from playerfl.errors import ConfigError
-from playerfl.seeding import generator_for, own_randomness
+from playerfl.seeding import generator_for, seeded_rng
 from playerfl.weights import digest
 
 pytestmark = [
@@ -33,7 +33,7 @@ def module(optimizer: Callable[[Any], Any] | None = None) -> Any:
     class Module(lightning.LightningModule):  # type: ignore[misc]
         def __init__(self) -> None:
             super().__init__()
-            with own_randomness(1):
+            with seeded_rng(1):
                 self.net = nn.Sequential(nn.Linear(5, 6), nn.ReLU(), nn.Linear(6, 3))
 
         def forward(self, x: Tensor) -> Tensor:

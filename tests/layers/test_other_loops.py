@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from playerfl.errors import LayerError
 from playerfl.layers.probe import SensitivityProbe
-from playerfl.seeding import generator_for, own_randomness
+from playerfl.seeding import generator_for, seeded_rng
 from playerfl.weights import digest
 
 X = torch.randn(24, 5, generator=generator_for(0, "x"))
@@ -20,7 +20,7 @@ Rows = tuple[tuple[float, ...], ...]
 
 
 def net() -> nn.Module:
-    with own_randomness(2):
+    with seeded_rng(2):
         return nn.Sequential(nn.Linear(5, 6), nn.ReLU(), nn.Linear(6, 3))
 
 

@@ -343,23 +343,23 @@ def test_optimiser_state_passes_between_trainers() -> None:
     from playerfl.learning.job import TrainJob
     from playerfl.learning.optimizers import AdamW
     from playerfl.learning.trainer import run_jobs
-    from playerfl.runs.setup import prepare_ground
+    from playerfl.runs.setup import prepare_setup
 
     task = double_task()
     settings = {"algorithm": "fedavg", "trainer": "stacked", "training": {"batch_size": 8}}
-    ground = prepare_ground(Experiment.resolve(settings, task), task)
+    setup = prepare_setup(Experiment.resolve(settings, task), task)
     plan = TrainingPlan(AdamW(1e-3), batch_size=8)
 
     def train(trainers: list[str], parts: tuple[str | None, ...] = (None,) * 4) -> dict[str, Tensor]:
         state: dict[str, dict[str, Tensor]] = {}
-        weights = ground.initial
+        weights = setup.initial
         order = torch.Generator().manual_seed(3)
         for trainer, part in zip(trainers, parts, strict=True):
-            ground.learner.trainer = trainer  # type: ignore[assignment]
-            examples = ground.sites["site-0"].train
-            entries = ground.learner.layers.entries
+            setup.learner.trainer = trainer  # type: ignore[assignment]
+            examples = setup.sites["site-0"].train
+            entries = setup.learner.layers.entries
             only = None if part is None else frozenset(e for layer in part.split() for e in entries[layer])
-            job = TrainJob(ground.learner, weights, examples, 1, 8, plan.optimizer, state, order, only)
+            job = TrainJob(setup.learner, weights, examples, 1, 8, plan.optimizer, state, order, only)
             (trained,) = run_jobs([job])
             weights = trained.weights
         return weights

@@ -14,14 +14,14 @@ from playerfl.engine.scheduler import drive
 from playerfl.errors import PlayerflError
 from playerfl.runs.experiment import Experiment
 from playerfl.runs.run import Run
-from playerfl.runs.setup import prepare_ground
+from playerfl.runs.setup import prepare_setup
 from playerfl.storage.tensor_tree import decode
 from playerfl.studies.run_file import CellRecord, cell_of, packed, read_cell, software, unpacked
 from playerfl.tasks import TASKS
 
 TABLE: dict[str, Any] = {"task": "synthetic", "rounds": 3, "data": {"rows": 60, "sites": 2}, "algorithm": "player_fl"}
 EXPERIMENT = Experiment.resolve(TABLE)
-GROUND = prepare_ground(EXPERIMENT, TASKS["synthetic"])
+GROUND = prepare_setup(EXPERIMENT, TASKS["synthetic"])
 CELL = cell_of(EXPERIMENT, GROUND.description, software())
 
 

@@ -54,7 +54,7 @@ class Algorithm:
         """One round at one site. Leaves the model it would predict with on the bench."""
         raise TypeError(f"{type(self).__name__} must define client_fit")
 
-    def server_awaits(self, server: Server, verbs: tuple[Verb, ...]) -> Awaited:
+    def server_expects(self, server: Server, verbs: tuple[Verb, ...]) -> Awaited:
         """What sites upload in answer to these verbs, so that anything else can be refused."""
         return Awaited(server.layers.names if "fit" in verbs else ())
 

@@ -29,9 +29,9 @@ class PartialAlgorithm(Algorithm):
 
     def server_send(self, server: Server, client_id: ClientId) -> Download:
         """The federated layers; to a site that is new, the whole initial model."""
-        return server.download(self.federated(server) if client_id in server.greeted else None)
+        return server.download(self.federated(server) if client_id in server.initialised else None)
 
-    def server_awaits(self, server: Server, verbs: tuple[Verb, ...]) -> Awaited:
+    def server_expects(self, server: Server, verbs: tuple[Verb, ...]) -> Awaited:
         return Awaited(self.federated(server) if "fit" in verbs else ())
 
     async def client_fit(self, client: Client, download: Download) -> Upload:

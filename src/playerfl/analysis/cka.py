@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from playerfl.errors import LayerError
 from playerfl.layers.derive import call_model
-from playerfl.layers.gradients import left_as_it_was
+from playerfl.layers.gradients import preserve_state
 from playerfl.layers.layer_map import LayerMap, LayerName
 
 Formula = Literal["centred", "debiased", "printed"]
@@ -95,7 +95,7 @@ def representations(
         for module in owners
     ]
     try:
-        with left_as_it_was(model), torch.no_grad():
+        with preserve_state(model), torch.no_grad():
             model.eval()
             call_model(model, inputs)
     finally:

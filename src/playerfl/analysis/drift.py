@@ -21,7 +21,7 @@ from playerfl.probe.measure import decision_options
 from playerfl.runs.api import limited_threads
 from playerfl.runs.experiment import Experiment, find_task
 from playerfl.runs.run import Listener, Run
-from playerfl.runs.setup import prepare_ground
+from playerfl.runs.setup import prepare_setup
 from playerfl.tasks.task import Task
 from playerfl.weights import Weights
 
@@ -109,9 +109,9 @@ def monitor_drift(
     arguments = {key: value for key, value in experiment.algorithm.items() if key != "name"}
     algorithm = Monitored(**arguments, every=every)
     with limited_threads(experiment.threads):
-        ground = prepare_ground(experiment, chosen)
-        algorithm.check_layers(ground.learner.layers)
-        run = Run(experiment, ground, listener=listener, algorithm=algorithm)
+        setup = prepare_setup(experiment, chosen)
+        algorithm.check_layers(setup.learner.layers)
+        run = Run(experiment, setup, listener=listener, algorithm=algorithm)
         drive(run.rounds())
     measured = {1: {site: client.memory["profile"] for site, client in run.clients.items()}}
     for site, client in run.clients.items():
@@ -122,4 +122,4 @@ def monitor_drift(
     for round_, profiles in sorted(measured.items()):
         own = {site: Profile.from_json(profile) for site, profile in profiles.items()}
         found[round_] = recommend(own, resamples=_RESAMPLES, **options)
-    return Drift(chosen.name, ground.learner.layers.names, found)
+    return Drift(chosen.name, setup.learner.layers.names, found)

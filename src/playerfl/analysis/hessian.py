@@ -13,7 +13,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from playerfl.errors import LayerError, one_of
 from playerfl.layers.derive import call_model
-from playerfl.layers.gradients import LossFunction, left_as_it_was
+from playerfl.layers.gradients import LossFunction, preserve_state
 from playerfl.layers.layer_map import LayerMap, LayerName
 from playerfl.layers.sensitivity import scored_entries
 from playerfl.seeding import generator_for
@@ -75,7 +75,7 @@ def hessian_traces(
     found = {}
     behind = sum(layers.num_parameters.values())
     # Only the plain attention kernel has a second derivative.
-    with left_as_it_was(model), sdpa_kernel(SDPBackend.MATH):
+    with preserve_state(model), sdpa_kernel(SDPBackend.MATH):
         model.eval()
         for layer, names in scored_entries(layers, parameters, include_bias=True).items():
             own = [parameters[name] for name in names]

@@ -17,13 +17,13 @@ from playerfl.analysis.hessian import Method, hessian_traces
 from playerfl.analysis.moments import MOMENTS, weights_at_moments
 from playerfl.data.examples import Examples, map_tensors, tensors_in
 from playerfl.errors import ConfigError, DataError
-from playerfl.layers.gradients import left_as_it_was, mean_gradient
+from playerfl.layers.gradients import mean_gradient, preserve_state
 from playerfl.layers.layer_map import LayerName, state_entries
 from playerfl.layers.sensitivity import federation_sensitivity, layer_importance
 from playerfl.runs.api import limited_threads
 from playerfl.runs.experiment import Experiment, find_task, parse_setting, with_setting
 from playerfl.runs.run import Listener
-from playerfl.runs.setup import Ground, prepare_ground
+from playerfl.runs.setup import Setup, prepare_setup
 from playerfl.tasks.task import Task
 from playerfl.weights import Weights
 
@@ -165,11 +165,11 @@ def analyze_layers(
         table = {**given, "seed": seed}
         experiment = Experiment.resolve(table, chosen)
         with limited_threads(experiment.threads):
-            ground = prepare_ground(experiment, chosen)
+            setup = prepare_setup(experiment, chosen)
             weights = weights_at_moments(
-                table, chosen, ground, federated=federated, watch=lambda what, steps: watch(what, steps)[0]
+                table, chosen, setup, federated=federated, watch=lambda what, steps: watch(what, steps)[0]
             )
-            parts.append(measure_moments(chosen.name, seed, ground, weights, options or AnalysisOptions(), watch))
+            parts.append(measure_moments(chosen.name, seed, setup, weights, options or AnalysisOptions(), watch))
     if parts and not isinstance(federated, str):
         parts[0] = replace(parts[0], notes=(*parts[0].notes, _THE_RUNS_OWN))
     if not parts:
@@ -193,27 +193,27 @@ def analysis_table(task: Task, rounds: int | None, settings: Mapping[str, Any] |
 def measure_moments(
     name: str,
     seed: int,
-    ground: Ground,
+    setup: Setup,
     weights: Mapping[str, Mapping[str, Weights]],
     options: AnalysisOptions,
     watch: Watch = _unwatched,
 ) -> LayerAnalysis:
     """The four quantities of given models: moment, then site, then weights."""
-    layers, loss = ground.learner.layers, ground.learner.loss
+    layers, loss = setup.learner.layers, setup.learner.loss
     # A model of its own: what is laid out for fast convolutions cannot be differentiated twice in bulk.
-    model = ground.build_model()
+    model = setup.build_model()
     findings: list[Finding] = []
     notes: list[str] = []
-    probe_inputs = common_inputs({site: data.train for site, data in ground.sites.items()}, options.inputs)
-    several = len(ground.sites) > 1
+    probe_inputs = common_inputs({site: data.train for site, data in setup.sites.items()}, options.inputs)
+    several = len(setup.sites) > 1
     if not several:
         notes.append("there is one site only, so there is no similarity between sites")
-    _, tick = watch("layers measured", len(weights) * len(ground.sites) * len(layers.names))
+    _, tick = watch("layers measured", len(weights) * len(setup.sites) * len(layers.names))
     for moment, models in weights.items():
         grams = {}
         for site, held in models.items():
             load_weights(model, held)
-            train = ground.sites[site].train
+            train = setup.sites[site].train
 
             def note(quantity: str, values: Mapping[str, float], errors: Mapping[str, float] | None = None,
                      moment: str = moment, site: str = site) -> None:  # fmt: skip
@@ -222,7 +222,7 @@ def measure_moments(
                     for layer, value in values.items()
                 )
 
-            with left_as_it_was(model):
+            with preserve_state(model):
                 model.eval()
                 gradients, _ = mean_gradient(model, _contiguous(train.batches(512)), loss)
             note("gradient_variance", gradient_variance(gradients, layers, normalise=options.normalise_variance))

@@ -9,7 +9,7 @@ from playerfl.engine.scheduler import drive
 from playerfl.errors import ConfigError
 from playerfl.runs.experiment import Experiment
 from playerfl.runs.run import Listener, Run
-from playerfl.runs.setup import Ground
+from playerfl.runs.setup import Setup
 from playerfl.tasks.task import Task
 from playerfl.weights import Weights
 
@@ -22,7 +22,7 @@ MOMENTS = (FIRST_EPOCH, INDEPENDENT, FEDERATED)
 def weights_at_moments(
     table: Mapping[str, Any],
     task: Task,
-    ground: Ground,
+    setup: Setup,
     *,
     federated: str | Mapping[str, Weights] = "fedavg",
     watch: Callable[[str, int], Listener | None] = lambda name, rounds: None,
@@ -45,7 +45,7 @@ def weights_at_moments(
         experiment = Experiment.resolve({**own, **changes, "selection": "last"}, task)
         if experiment.training.local_epochs != 1 and moment == FIRST_EPOCH:
             raise ConfigError("a round must be one epoch here; leave training.local_epochs at 1")
-        result = drive(Run(experiment, ground, listener=watch(moment, experiment.rounds)).rounds())
+        result = drive(Run(experiment, setup, listener=watch(moment, experiment.rounds)).rounds())
         found[moment] = {site: result.weights[site] for site in result.clients}
     if not isinstance(federated, str):
         found[FEDERATED] = {site: federated[site] for site in sorted(federated)}

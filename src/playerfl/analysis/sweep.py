@@ -21,7 +21,7 @@ from playerfl.runs.api import limited_threads
 from playerfl.runs.experiment import Experiment, find_task
 from playerfl.runs.result import RunResult
 from playerfl.runs.run import Run
-from playerfl.runs.setup import Ground, prepare_ground
+from playerfl.runs.setup import Setup, prepare_setup
 from playerfl.tasks.task import Task
 from playerfl.weights import Weights, squared_distance, weighted_mean
 
@@ -153,21 +153,21 @@ def sweep_cuts(
         table = {**given, "seed": seed}
         base = Experiment.resolve(table, chosen_task)
         with limited_threads(base.threads):
-            ground = prepare_ground(base, chosen_task)
-            names, number = ground.learner.layers.names, base.rounds
-            metric = "f1" if "f1" in ground.learner.metrics else "loss"
+            setup = prepare_setup(base, chosen_task)
+            names, number = setup.learner.layers.names, base.rounds
+            metric = "f1" if "f1" in setup.learner.metrics else "loss"
             tick = tick or watch(len(seeds) * (len(names) + 2))
             profiles: Mapping[str, Any] = {}
             for cut in range(len(names) + 1):
                 fixed = {"name": "player_fl", "rule": "fixed", "fixed_cut": cut}
-                result = drive(Run(Experiment.resolve({**table, "algorithm": fixed}, chosen_task), ground).rounds())
+                result = drive(Run(Experiment.resolve({**table, "algorithm": fixed}, chosen_task), setup).rounds())
                 scores.append(CutScore(seed, cut, *(_average(result, split, metric) for split in _SPLITS)))
                 profiles = result.layers["profiles"]
                 tick()
             # The first epoch is the same whatever the cut, so every run has measured the same.
             answers = {
                 RECOMMENDED: recommend(profiles, resamples=0).cut.index,
-                **_by_models(table, chosen_task, ground),
+                **_by_models(table, chosen_task, setup),
             }
             tick()
         for way, cut in answers.items():
@@ -190,18 +190,18 @@ def _average(result: RunResult, split: str, metric: str) -> float:
     return -mean if metric == "loss" else mean
 
 
-def _by_models(table: Mapping[str, Any], task: Task, ground: Ground) -> dict[str, int]:
+def _by_models(table: Mapping[str, Any], task: Task, setup: Setup) -> dict[str, int]:
     """The cuts that other ways choose, from the sites' models after one epoch alone."""
     alone = {**table, "algorithm": {"name": "local"}, "rounds": 1, "selection": "last"}
-    models = drive(Run(Experiment.resolve(alone, task), ground).rounds()).weights
+    models = drive(Run(Experiment.resolve(alone, task), setup).rounds()).weights
     for site, weights in models.items():
         if not all(bool(entry.isfinite().all()) for entry in weights.values()):
             raise ConfigError(f"training diverged at {site} in the first epoch; try a smaller training.learning_rate")
-    layers = ground.learner.layers
+    layers = setup.learner.layers
     count = len(layers.names)
     found = {LAST_ONLY: max(count - 1, 0)}
     if len(models) > 1:
-        found[CKA_DROP] = _cka_drop(ground, models)
+        found[CKA_DROP] = _cka_drop(setup, models)
         found[DIVERGENCE] = divergence_cut(models, layers)
     return {**found, EVERYTHING: count, NOTHING: 0}
 
@@ -220,10 +220,10 @@ def divergence_cut(models: Mapping[str, Weights], layers: LayerMap) -> int:
     return transition_point(drift, "max_jump").index
 
 
-def _cka_drop(ground: Ground, models: Mapping[str, Weights]) -> int:
+def _cka_drop(setup: Setup, models: Mapping[str, Weights]) -> int:
     """Before the layer at which the sites' representations lose most of their similarity; logits count here."""
-    layers, model = ground.learner.layers, ground.build_model()
-    inputs = common_inputs({site: data.train for site, data in ground.sites.items()}, 512)
+    layers, model = setup.learner.layers, setup.build_model()
+    inputs = common_inputs({site: data.train for site, data in setup.sites.items()}, 512)
     grams = {}
     for site, weights in models.items():
         load_weights(model, weights)

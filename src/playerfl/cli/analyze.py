@@ -12,7 +12,7 @@ import typer
 
 from playerfl.cli.options import DataDir, Json, Quiet
 from playerfl.errors import ConfigError
-from playerfl.storage.atomic_files import AGAIN, make_folder, write_atomically
+from playerfl.storage.atomic_files import RERUN_HINT, make_folder, write_atomically
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -264,7 +264,7 @@ def _keep(out: Path, content: Content, figures: Figures) -> None:
     from playerfl.report.compute.comparison import without_nan
 
     name, tree = content
-    write_atomically(out / f"{name}.json", (json.dumps(without_nan(tree), indent=1) + "\n").encode(), AGAIN)
+    write_atomically(out / f"{name}.json", (json.dumps(without_nan(tree), indent=1) + "\n").encode(), RERUN_HINT)
     written = [f"{name}.json"]
     try:
         from playerfl.report.plots.comparison import save

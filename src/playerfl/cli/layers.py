@@ -77,7 +77,7 @@ def _layers_of(target: str, data: str | None, settings: list[str]) -> tuple[nn.M
         layers = LayerMap.of(model, example, **_policies(settings))
         return model, layers, example is not None or hasattr(model, "layer_groups")
     from playerfl.runs.experiment import Experiment, parse_setting, with_setting
-    from playerfl.runs.setup import prepare_ground, seeded_model
+    from playerfl.runs.setup import prepare_setup, seeded_model
 
     table: dict[str, Any] = {"task": found.name}
     for assignment in settings:
@@ -87,7 +87,7 @@ def _layers_of(target: str, data: str | None, settings: list[str]) -> tuple[nn.M
     policies: dict[str, Any] = {"tie_policy": experiment.tie_policy, "statistics": experiment.bn_stats}
     if hasattr(model, "layer_groups"):
         return model, LayerMap.of(model, **policies), True
-    return model, prepare_ground(experiment, found).learner.layers, True
+    return model, prepare_setup(experiment, found).learner.layers, True
 
 
 def _policies(settings: list[str]) -> dict[str, Any]:

@@ -44,7 +44,7 @@ def thresholds(
     from playerfl.paper.thresholds import CaseTable, choose, measure_missing
     from playerfl.report.plots.comparison import save
     from playerfl.runs.experiment import read_toml
-    from playerfl.storage.atomic_files import AGAIN, write_atomically
+    from playerfl.storage.atomic_files import RERUN_HINT, write_atomically
 
     asked = _asked(read_toml(file))
 
@@ -59,7 +59,7 @@ def thresholds(
         cases = measure_missing(**asked, table=CaseTable(out / "cases.csv"), tick=tick)
     settings = list(dict.fromkeys(case.setting for case in cases))
     found = {"by_setting": [_summary(cases, setting) for setting in settings]}
-    write_atomically(out / "thresholds.json", (json.dumps(found, indent=1) + "\n").encode(), AGAIN)
+    write_atomically(out / "thresholds.json", (json.dumps(found, indent=1) + "\n").encode(), RERUN_HINT)
     for mode, init in settings:
         own = [case for case in cases if case.setting == (mode, init)]
         figure, _ = draw_thresholds(own, choose(own))

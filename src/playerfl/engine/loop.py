@@ -61,7 +61,7 @@ async def run_rounds(
         await post.exchange(dict.fromkeys(everyone, evaluate))
         evaluate = ()
     # A site that was away in every round has nothing to finish.
-    last = {client: (*evaluate, *(("finish",) if client in server.greeted else ())) for client in everyone}
+    last = {client: (*evaluate, *(("finish",) if client in server.initialised else ())) for client in everyone}
     await post.exchange({client: asked for client, asked in last.items() if asked})
     post.in_step(done=True)
 
@@ -86,7 +86,7 @@ class _Post:
             for client in sorted(verbs)
         }
         replies = dict(sorted((await self.transport.call(requests)).items()))
-        self.server.greeted.update(client for client in replies if "fit" in verbs[client])
+        self.server.initialised.update(client for client in replies if "fit" in verbs[client])
         _note_best_round(self.server, replies)
         for client, reply in replies.items():
             self.scores[client].extend(reply.scores)

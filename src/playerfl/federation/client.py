@@ -62,7 +62,7 @@ class Client:
         self.candidate: Snapshot | None = None
         self._learner = learner
         # What never travels is the same everywhere at first: frozen layers, and statistics kept local.
-        self._at_home: Weights = {name: initial[name] for name in learner.layers.stays}
+        self._at_home: Weights = {name: initial[name] for name in learner.layers.never_sent}
         self._bench: Weights = {}
         self._streams: dict[tuple[str, int], torch.Generator] = {}
         self._stream_parts: tuple[int, int] = (0, 0)

@@ -22,7 +22,7 @@ class Server:
         self.round = 0
         """Merges completed so far."""
         self.memory: Memory = {}
-        self.greeted: set[ClientId] = set()
+        self.initialised: set[ClientId] = set()
         """Sites that have trained in a round, and so have the initial model and layers of their own."""
         self.prepared = False
         self.best_round: int | None = None
@@ -39,7 +39,7 @@ class Server:
             "weights": self.weights,
             "round": self.round,
             "memory": self.memory,
-            "greeted": sorted(self.greeted),
+            "initialised": sorted(self.initialised),
             "prepared": self.prepared,
             "best_round": self.best_round,
             "best_loss": self.best_loss,
@@ -53,7 +53,8 @@ class Server:
         self.weights = state["weights"]
         self.round = state["round"]
         self.memory = state["memory"]
-        self.greeted = set(state["greeted"])
+        # Checkpoints of version 0.1 call it "greeted".
+        self.initialised = set(state["initialised"] if "initialised" in state else state["greeted"])
         self.prepared = state["prepared"]
         self.best_round = state["best_round"]
         self.best_loss = state["best_loss"]

@@ -11,7 +11,7 @@ from flwr.app import Context, Error, Message
 from flwr.clientapp import ClientApp
 
 from playerfl.errors import ConfigError
-from playerfl.flower.site.site import Site, own_ground
+from playerfl.flower.site.site import Site, own_setup
 from playerfl.flower.wire.codec import decode_letter, encode_answer
 from playerfl.flower.wire.envelopes import Answer, check_site
 
@@ -63,9 +63,7 @@ def site_from_node(context: Context) -> Site:
     data_dir = text("data-dir")
     folder = Path(home)
     _log_to(folder)
-    return Site(
-        check_site(name), folder, own_ground(text("task"), Path(data_dir) if data_dir else None, text("device"))
-    )
+    return Site(check_site(name), folder, own_setup(text("task"), Path(data_dir) if data_dir else None, text("device")))
 
 
 def _log_to(folder: Path) -> None:

@@ -17,7 +17,7 @@ from playerfl.errors import ConfigError
 from playerfl.federation.messages import ClientId, Reply, Request
 from playerfl.flower.coordinator.transport import FlowerTransport, Grid
 from playerfl.flower.deployment import Deployment
-from playerfl.flower.site.site import Site, own_ground
+from playerfl.flower.site.site import Site, own_setup
 from playerfl.flower.wire.envelopes import Letter
 from playerfl.runs.experiment import Experiment, find_task
 from playerfl.runs.run import Run
@@ -51,9 +51,9 @@ class Simulated:
             norm_bound=0.0,
             poll=POLL,
         )
-        letterhead = Letter(self.job, "", text, __version__, digest(run.ground.initial))
+        letterhead = Letter(self.job, "", text, __version__, digest(run.setup.initial))
         self._transport = FlowerTransport(self.grid, deployment, letterhead, self, self.accepted)
-        self._transport.set_initial(run.ground.learner.layers.travelling(run.ground.initial))
+        self._transport.set_initial(run.setup.learner.layers.travelling(run.setup.initial))
         if run.server.prepared:
             for name, client in run.clients.items():
                 self._site(name).adopt(self.job, "resumed", client.state())
@@ -66,7 +66,7 @@ class Simulated:
         return replies
 
     def _site(self, name: ClientId) -> Site:
-        return Site(name, self.home / name, own_ground())
+        return Site(name, self.home / name, own_setup())
 
     def met(self, site: ClientId, about: Mapping[str, Any]) -> None:
         return None
@@ -122,7 +122,7 @@ def _on_ray(names: Sequence[ClientId], sites: Path, serve: Callable[[Grid], None
 
     def site_of(context: Context) -> Site:
         name = names[int(str(context.node_config["partition-id"]))]
-        return Site(name, home / name, own_ground(data_dir=data_dir))
+        return Site(name, home / name, own_setup(data_dir=data_dir))
 
     logging.getLogger("flwr").setLevel(logging.ERROR)
     with warnings.catch_warnings():

@@ -49,7 +49,7 @@ def mean_gradient(
 
 
 @contextmanager
-def left_as_it_was(model: nn.Module) -> Iterator[None]:
+def preserve_state(model: nn.Module) -> Iterator[None]:
     """Afterwards the model's modes and buffers, and the random state, are what they were."""
     modes = [(module, module.training) for module in model.modules()]
     buffers = {name: buffer.detach().clone() for name, buffer in model.named_buffers()}

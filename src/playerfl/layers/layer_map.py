@@ -136,7 +136,7 @@ class LayerMap:
         return tuple(name for names in self.entries.values() for name in names)
 
     @property
-    def stays(self) -> frozenset[str]:
+    def never_sent(self) -> frozenset[str]:
         """Entries that never leave a site, whatever the algorithm."""
         return self.frozen | self.buffers if self.statistics == "local" else self.frozen
 
@@ -152,7 +152,7 @@ class LayerMap:
 
     def travelling(self, weights: Mapping[str, Tensor], layers: Iterable[LayerName] | None = None) -> Weights:
         """As `select`, without what never leaves a site."""
-        selected, stays = self.select(weights, layers), self.stays
+        selected, stays = self.select(weights, layers), self.never_sent
         return {name: w for name, w in selected.items() if name not in stays} if stays else selected
 
     def straddling(self, cut: int) -> dict[str, tuple[LayerName, ...]]:

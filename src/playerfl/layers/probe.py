@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from playerfl.errors import LayerError, one_of
-from playerfl.layers.gradients import LossFunction, batch_gradients, left_as_it_was, mean_gradient
+from playerfl.layers.gradients import LossFunction, batch_gradients, mean_gradient, preserve_state
 from playerfl.layers.layer_map import LayerMap
 from playerfl.layers.sensitivity import Profile, ScoreRecorder
 
@@ -207,7 +207,7 @@ class SensitivityProbe:
         if self.mode == "running":
             raise LayerError("mode 'running' measures during training: use attach(optimizer)")
         self._recorder, self._num_examples = self._new_recorder(), 0
-        with left_as_it_was(self.model):
+        with preserve_state(self.model):
             self.model.train(self.mode == "one_batch")
             self._pass_over(batches, loss)
         return self.profile()

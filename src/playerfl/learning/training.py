@@ -21,7 +21,7 @@ from playerfl.learning.layout import Layout
 from playerfl.learning.losses import logits_of
 from playerfl.learning.metrics import Metric
 from playerfl.learning.optimizers import Optimizer, OptimizerState
-from playerfl.seeding import own_randomness
+from playerfl.seeding import seeded_rng
 from playerfl.weights import Weights
 
 EVALUATION_BATCH = 512
@@ -91,7 +91,7 @@ class Learner:
         loss_sum = torch.zeros((), dtype=parameters[0].dtype, device=self.device)
         seen = 0
         noise = int(torch.randint(2**62, (), generator=job.order))
-        with self._training(chosen), own_randomness(noise, self.device):
+        with self._training(chosen), seeded_rng(noise, self.device):
             for epoch in range(job.epochs):
                 measuring = probe if epoch == 0 and probe and probe.mode == "running" else None
                 batches = job.examples.batches(job.batch_size, job.order, join_single=bool(self._batch_norms))

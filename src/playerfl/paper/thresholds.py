@@ -21,7 +21,7 @@ from playerfl.errors import ConfigError
 from playerfl.layers.sensitivity import Importance
 from playerfl.layers.split import SplitRule, choose_cut
 from playerfl.probe.measure import probe_sites
-from playerfl.storage.atomic_files import AGAIN, storage_error, write_atomically
+from playerfl.storage.atomic_files import RERUN_HINT, storage_error, write_atomically
 
 RATIO_RULES: tuple[SplitRule, ...] = ("cumulative_ratio", "layer_ratio")
 # Where nothing bounds a threshold from above, as far as anybody would look.
@@ -187,14 +187,14 @@ class CaseTable:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             before = self.path.read_text(encoding="utf-8") if self.path.exists() else ""
         except OSError as problem:
-            raise storage_error(self.path, problem, AGAIN) from problem
+            raise storage_error(self.path, problem, RERUN_HINT) from problem
         text = io.StringIO()
         rows = csv.writer(text, lineterminator="\n")
         if not before:
             rows.writerow(_COLUMNS)
         rows.writerows(_row(case) for case in cases)
         # Written anew as a whole: half a row at the end would spoil the rows before it.
-        write_atomically(self.path, (before + text.getvalue()).encode(), AGAIN)
+        write_atomically(self.path, (before + text.getvalue()).encode(), RERUN_HINT)
 
 
 def _row(case: Case) -> list[Any]:

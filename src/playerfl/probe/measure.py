@@ -15,7 +15,7 @@ from playerfl.engine.transport import InProcess
 from playerfl.errors import ConfigError
 from playerfl.federation.messages import Request
 from playerfl.layers.derive import call_model
-from playerfl.layers.gradients import left_as_it_was
+from playerfl.layers.gradients import preserve_state
 from playerfl.layers.layer_map import LayerMap
 from playerfl.layers.recommend import recommend
 from playerfl.layers.recommendation import Recommendation
@@ -25,7 +25,7 @@ from playerfl.runs.api import limited_threads
 from playerfl.runs.experiment import Experiment, find_task, parse_setting, with_setting
 from playerfl.runs.result import RunResult
 from playerfl.runs.run import Run
-from playerfl.runs.setup import Ground, prepare_ground, unreadable
+from playerfl.runs.setup import Setup, input_error, prepare_setup
 from playerfl.tasks.task import Task, own_task
 
 
@@ -91,13 +91,13 @@ def probe_sites(
         algorithm = experiment.build_algorithm()
         assert isinstance(algorithm, PLayerFL)
         with limited_threads(experiment.threads):
-            ground = prepare_ground(experiment, chosen)
+            setup = prepare_setup(experiment, chosen)
             if model is None:
-                model, layers, options = ground.build_model(), ground.learner.layers, decision_options(vars(algorithm))
-                _rehearse(model, ground.learner.loss, ground.sites)
+                model, layers, options = setup.build_model(), setup.learner.layers, decision_options(vars(algorithm))
+                _rehearse(model, setup.learner.loss, setup.sites)
                 if before:
-                    tick = before(model, layers, len(ground.sites))
-            runs.append(measure_sites(experiment, ground, algorithm, tick))
+                    tick = before(model, layers, len(setup.sites))
+            runs.append(measure_sites(experiment, setup, algorithm, tick))
     if model is None or layers is None:
         raise ConfigError("give at least one seed")
     return Measured(runs, model, layers, options)
@@ -106,13 +106,13 @@ def probe_sites(
 def _rehearse(model: nn.Module, loss: Callable[[Any, Tensor], Tensor], sites: Mapping[str, SiteData]) -> None:
     """Two examples of every site through model and loss: what fails later would fail after hours, in a traceback."""
     for site, data in sites.items():
-        with left_as_it_was(model):
+        with preserve_state(model):
             model.eval()
             inputs, targets = next(iter(data.train.batches(2)))
             try:
                 output = call_model(model, map_tensors(inputs, lambda x: x.cpu()))
             except Exception as problem:
-                raise unreadable(f"{site}'s inputs", inputs, problem) from problem
+                raise input_error(f"{site}'s inputs", inputs, problem) from problem
             try:
                 value = loss(output, targets.cpu())
             except Exception as problem:
@@ -172,10 +172,10 @@ def changed_decision(options: Mapping[str, Any], changes: Mapping[str, Any]) -> 
 
 
 def measure_sites(
-    experiment: Experiment, ground: Ground, algorithm: PLayerFL, tick: Callable[[], None] | None = None
+    experiment: Experiment, setup: Setup, algorithm: PLayerFL, tick: Callable[[], None] | None = None
 ) -> dict[str, Profile]:
     """PLayer-FL's first exchange and nothing else: bit for bit what a run measures."""
-    run = Run(experiment, ground, algorithm=algorithm)
+    run = Run(experiment, setup, algorithm=algorithm)
     transport = InProcess(algorithm, run.clients, experiment.seed, run.protocol)
     profiles = {}
     for site, client in run.clients.items():

@@ -11,7 +11,7 @@ import typer
 
 from playerfl.errors import ConfigError, PlayerflError, RunDirectoryError
 from playerfl.probe.named_models import model_of
-from playerfl.storage.atomic_files import AGAIN, make_folder, write_atomically
+from playerfl.storage.atomic_files import RERUN_HINT, make_folder, write_atomically
 
 if TYPE_CHECKING:
     from torch import nn
@@ -113,7 +113,7 @@ def keep(out: Path, found: Recommendation, scores: dict[str, Any]) -> None:
         for name in ("fl4health_layers_to_transfer", "flower_state_dict_keys"):
             files[f"{name}.json"] = json.dumps(content["export"][name], indent=1) + "\n"
     for name, text in files.items():
-        write_atomically(out / name, text.encode(), AGAIN)
+        write_atomically(out / name, text.encode(), RERUN_HINT)
     written = list(files)
     try:
         written.append(save_figure(found, out / "recommendation.png").name)

@@ -20,7 +20,7 @@ from playerfl.engine.transport import Transport
 from playerfl.runs.environment import environment
 from playerfl.errors import ConfigError, RunDirectoryError
 from playerfl.runs.experiment import Experiment, find_task, parse_setting, read_toml, with_setting
-from playerfl.runs.setup import Grounds, seeded_model
+from playerfl.runs.setup import Setups, seeded_model
 from playerfl.runs.result import RunResult
 from playerfl.runs.directory import ROSTER, RunDirectory
 from playerfl.runs.run import Listener, Run
@@ -65,24 +65,24 @@ def run_experiments(
         for place in places:
             if isinstance(place, Path):
                 RunDirectory.check_free(place, overwrite=overwrite)
-        grounds = Grounds(task)
+        setups = Setups(task)
         with limited_threads(max(experiment.threads for experiment in experiments)):
             unfinished = [
-                None if isinstance(place, RunDirectory) and place.is_finished else grounds.of(experiment)
+                None if isinstance(place, RunDirectory) and place.is_finished else setups.of(experiment)
                 for experiment, place in zip(experiments, places, strict=True)
             ]
-            for experiment, ground in zip(experiments, unfinished, strict=True):
-                if ground:
-                    experiment.build_algorithm().check_layers(ground.learner.layers)
+            for experiment, setup in zip(experiments, unfinished, strict=True):
+                if setup:
+                    experiment.build_algorithm().check_layers(setup.learner.layers)
             if home is not None:
                 write_comparison(home, experiments)
-            for experiment, place, ground in zip(experiments, places, unfinished, strict=True):
+            for experiment, place, setup in zip(experiments, places, unfinished, strict=True):
                 directory = None if isinstance(place, Path) else place
                 if isinstance(place, Path):
                     directory = _start_directory(place, experiment, overwrite)
                     directories.append(directory)
-                if ground:
-                    started = Run(experiment, ground, directory, listener, beside=len(places))
+                if setup:
+                    started = Run(experiment, setup, directory, listener, beside=len(places))
                     works.append(started.rounds(transport_for(started) if transport_for else None))
                 elif directory:
                     works.append(_already(_finished(directory, task)))

@@ -19,7 +19,7 @@ from playerfl.runs.experiment import Experiment
 from playerfl.federation.client import Client
 from playerfl.federation.messages import ClientId, Score
 from playerfl.federation.server import Server
-from playerfl.runs.setup import Ground
+from playerfl.runs.setup import Setup
 from playerfl.runs.result import Row, RunResult
 from playerfl.weights import Weights
 
@@ -130,7 +130,7 @@ class Run:
     def __init__(
         self,
         experiment: Experiment,
-        ground: Ground,
+        setup: Setup,
         record: Record | None = None,
         listener: Listener | None = None,
         *,
@@ -140,22 +140,22 @@ class Run:
         """`record`: where it is kept; in memory if not given. `algorithm`: one that is in no table, in place of the
         experiment's. `beside`: how many runs share this process, since the wall time is theirs together."""
         self.experiment = experiment
-        self.ground = ground
+        self.setup = setup
         self.record = record or InMemory(experiment)
         self.listener = listener
         self.algorithm = algorithm or experiment.build_algorithm()
         self.protocol = worker.Protocol(experiment.eval_point, experiment.selection)
-        self.server = Server(ground.initial, ground.learner.layers, ground.sites, experiment.seed)
+        self.server = Server(setup.initial, setup.learner.layers, setup.sites, experiment.seed)
         plan = experiment.training.plan()
         self.clients = {
-            name: Client(name, data, ground.learner, plan, ground.initial)
-            for name, data in sorted(ground.sites.items())
+            name: Client(name, data, setup.learner, plan, setup.initial)
+            for name, data in sorted(setup.sites.items())
         }
         self._beside = beside
         self._done = False
         self._seconds = 0.0
         self._clock = time.perf_counter()
-        saved = self.record.take_up(ground.description)
+        saved = self.record.take_up(setup.description)
         if saved is not None:
             self._restore(saved)
 
@@ -237,4 +237,4 @@ class Run:
         found = self._found_layers()
         weights = {name: client.kept.weights for name, client in self.clients.items() if client.kept}
         timing = {"wall_seconds": self._seconds, "runs_side_by_side": self._beside}
-        return self.record.finish(weights, found, timing, self.ground.build_model)
+        return self.record.finish(weights, found, timing, self.setup.build_model)

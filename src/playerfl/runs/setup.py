@@ -1,4 +1,4 @@
-"""Ground: what runs that differ only in the algorithm share, made and checked before anything trains."""
+"""Setup: what runs that differ only in the algorithm share, made and checked before anything trains."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from playerfl.layers.layer_map import LayerMap, state_entries
 from playerfl.learning.losses import logits_of
 from playerfl.learning.stackable import choose_trainer
 from playerfl.learning.training import Learner
-from playerfl.seeding import own_randomness, seed_for
+from playerfl.seeding import seeded_rng, seed_for
 from playerfl.tasks.task import DataOptions, Task
 from playerfl.weights import Weights
 
@@ -39,7 +39,7 @@ _OF_THE_GROUND: Any = {
 
 
 @dataclass(frozen=True)
-class Ground:
+class Setup:
     """What runs that differ only in the algorithm share: sites, scratch model, initial weights."""
 
     sites: Mapping[ClientId, SiteData]
@@ -50,8 +50,8 @@ class Ground:
     """Sizes, class counts, fingerprint and notes of the data; the model's entries; which trainer runs it."""
 
 
-class Grounds:
-    """Grounds of many runs. Data, layers and scratch model are made once and serve all seeds.
+class Setups:
+    """Setups of many runs. Data, layers and scratch model are made once and serve all seeds.
 
     Those of one task at a time: the data of all tasks of a study need not fit into memory together.
     """
@@ -60,28 +60,28 @@ class Grounds:
         """`task`: one that has no name to be found by, for all of the runs."""
         self._task = task
         self._of_task = ""
-        self._known: dict[str, Ground] = {}
+        self._known: dict[str, Setup] = {}
 
-    def of(self, experiment: Experiment) -> Ground:
+    def of(self, experiment: Experiment) -> Setup:
         task = self._task or find_task(experiment.task)
         of_task = experiment.model_dump_json(include={"task", "data"})
         if of_task != self._of_task:
             self._of_task, self._known = of_task, {}
         key = experiment.model_dump_json(include=_OF_THE_GROUND)
         if key not in self._known:
-            self._known[key] = prepare_ground(experiment, task)
+            self._known[key] = prepare_setup(experiment, task)
             return self._known[key]
-        return seeded_ground(self._known[key], experiment, task)
+        return seeded_setup(self._known[key], experiment, task)
 
 
-def seeded_ground(ground: Ground, experiment: Experiment, task: Task) -> Ground:
-    """The same ground with the initial weights of another seed."""
+def seeded_setup(setup: Setup, experiment: Experiment, task: Task) -> Setup:
+    """The same setup with the initial weights of another seed."""
     options = experiment.data_options(task)
     build = partial(seeded_model, experiment.seed, task.for_options(options), options)
-    return replace(ground, initial=_entries(build()), build_model=build)
+    return replace(setup, initial=_entries(build()), build_model=build)
 
 
-def prepare_ground(experiment: Experiment, task: Task) -> Ground:
+def prepare_setup(experiment: Experiment, task: Task) -> Setup:
     """Loads and checks the data, builds the seeded model and its layers."""
     options = experiment.data_options(task)
     task = task.for_options(options)
@@ -104,7 +104,7 @@ def prepare_ground(experiment: Experiment, task: Task) -> Ground:
     learner.trainer, note = choose_trainer(experiment.trainer, learner, *some)
     placed = {name: learner.place(site) for name, site in sites.items()}
     description = describe(sites, classification=task.classification)
-    return Ground(
+    return Setup(
         placed,
         learner,
         initial,
@@ -125,7 +125,7 @@ def _entries(model: nn.Module) -> Weights:
 
 def seeded_model(seed: int, task: Task, options: DataOptions) -> nn.Module:
     try:
-        with own_randomness(seed_for(seed, "init")):
+        with seeded_rng(seed_for(seed, "init")):
             model = task.build_model(options)
     except PlayerflError:
         raise
@@ -147,7 +147,7 @@ def _check_outputs(model: nn.Module, inputs: Any, task: Task, sites: Mapping[Cli
         with torch.no_grad():
             output = call_model(model, inputs)
     except (RuntimeError, TypeError, ValueError) as problem:
-        raise unreadable("the sites' inputs", inputs, problem) from problem
+        raise input_error("the sites' inputs", inputs, problem) from problem
     if task.classification:
         logits = logits_of(output)
         if logits.dim() != 2:
@@ -157,7 +157,7 @@ def _check_outputs(model: nn.Module, inputs: Any, task: Task, sites: Mapping[Cli
         check_targets(sites, logits.shape[1])
 
 
-def unreadable(whose: str, inputs: Any, problem: Exception) -> DataError:
+def input_error(whose: str, inputs: Any, problem: Exception) -> DataError:
     """A model's own complaint in one sentence, with the remedy for what numpy does to most people."""
     reason = str(problem).strip().splitlines() or [type(problem).__name__]
     wide = any(x.dtype == torch.float64 for x in tensors_in(inputs))

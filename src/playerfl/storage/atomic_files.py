@@ -11,7 +11,7 @@ from pathlib import Path
 from playerfl.errors import StorageError
 
 RESUME = "continue with --resume"
-AGAIN = "give the same command again"
+RERUN_HINT = "give the same command again"
 
 
 def write_atomically(
@@ -22,7 +22,7 @@ def write_atomically(
     `then`: what to do once a failed write has been mended. `secret`: only its owner can read it, from its first
     byte on.
     """
-    temporary = half_of(path)
+    temporary = temp_path(path)
     try:
         if secret:
             temporary.unlink(missing_ok=True)
@@ -32,7 +32,7 @@ def write_atomically(
             file.flush()
             os.fsync(file.fileno())
         # The directory is not synced: after a power cut the old file may be back, which is as good to resume from,
-        # unless another party relies on the new one (see `settle`).
+        # unless another party relies on the new one (see `fsync_dir`).
         temporary.replace(path)
     except OSError as problem:
         with contextlib.suppress(OSError):  # nor can it be removed where nothing can be written
@@ -40,7 +40,7 @@ def write_atomically(
         raise storage_error(path, problem, then) from problem
 
 
-def half_of(path: Path) -> Path:
+def temp_path(path: Path) -> Path:
     """Where a file is until it is whole; a disk that turns read-only in between leaves it there."""
     return path.with_name(f".{path.name}.tmp")
 
@@ -50,10 +50,10 @@ def make_folder(out: Path) -> None:
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as problem:
-        raise storage_error(out, problem, AGAIN) from problem
+        raise storage_error(out, problem, RERUN_HINT) from problem
 
 
-def settle(folder: Path) -> None:
+def fsync_dir(folder: Path) -> None:
     """After this, not even a power cut brings back what files in a folder were replaced."""
     try:
         handle = os.open(folder, os.O_RDONLY)

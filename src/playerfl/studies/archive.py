@@ -18,7 +18,7 @@ from playerfl.data.readers.file_limits import Bounded, unpacked_limit
 from playerfl.errors import RunDirectoryError
 from playerfl.runs.result import Row, RunResult, no_model
 from playerfl.runs.schema import checked
-from playerfl.storage.atomic_files import AGAIN, storage_error, write_atomically
+from playerfl.storage.atomic_files import RERUN_HINT, storage_error, write_atomically
 from playerfl.studies.directory import StudyDirectory, data_name
 
 ARCHIVE = "archive.json"
@@ -65,7 +65,7 @@ def write_archive(directory: StudyDirectory, out: Path) -> int:
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as problem:
-        raise storage_error(out, problem, AGAIN) from problem
+        raise storage_error(out, problem, RERUN_HINT) from problem
     _write_table(out / "scores.csv.gz", (*_SCORES, *columns), _wide_scores(runs, columns))
     _write_table(
         out / "traffic.csv.gz",
@@ -84,7 +84,7 @@ def write_archive(directory: StudyDirectory, out: Path) -> int:
     _write_packed(out / "layers.jsonl.gz", "".join(f"{json.dumps(entry)}\n" for entry in layers))
     about["files"] = {name: _fingerprint(out / name) for name in _TABLES}
     # Last, because a folder with this file is an archive.
-    write_atomically(out / ARCHIVE, (json.dumps(about, indent=1) + "\n").encode(), AGAIN)
+    write_atomically(out / ARCHIVE, (json.dumps(about, indent=1) + "\n").encode(), RERUN_HINT)
     return len(runs)
 
 
@@ -108,7 +108,7 @@ def _write_table(path: Path, header: Sequence[str], rows: Iterable[Row]) -> None
 
 def _write_packed(path: Path, text: str) -> None:
     # Without a time and a name inside, so that the same runs give the same bytes.
-    write_atomically(path, gzip.compress(text.encode(), mtime=0), AGAIN)
+    write_atomically(path, gzip.compress(text.encode(), mtime=0), RERUN_HINT)
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from typing import Any, Literal
 from playerfl.errors import RunDirectoryError
 from playerfl.runs.experiment import Experiment
 from playerfl.runs.result import RunResult
-from playerfl.storage.atomic_files import AGAIN, storage_error, write_atomically
+from playerfl.storage.atomic_files import RERUN_HINT, storage_error, write_atomically
 from playerfl.storage.locking import DirectoryLock
 from playerfl.studies.backends.group import Outcome
 from playerfl.studies.plan import Line, Study
@@ -103,16 +103,16 @@ class StudyDirectory:
             for folder in _FOLDERS:
                 (self.path / folder).mkdir(parents=True, exist_ok=True)
         except OSError as problem:
-            raise storage_error(self.path, problem, AGAIN) from problem
+            raise storage_error(self.path, problem, RERUN_HINT) from problem
         self._lock.take()
         with self._lock.released_on_failure():
             self._await_workers()
             self._tidy()
-            write_atomically(self.path / "software.json", _json_bytes(self.software), AGAIN)
+            write_atomically(self.path / "software.json", _json_bytes(self.software), RERUN_HINT)
             for name, description in self.data.items():
-                write_atomically(self.path / "data" / f"{name}.json", _json_bytes(description), AGAIN)
+                write_atomically(self.path / "data" / f"{name}.json", _json_bytes(description), RERUN_HINT)
             # Last, because a directory with this file is a study.
-            write_atomically(self.path / "study.toml", self.study.to_toml().encode(), AGAIN)
+            write_atomically(self.path / "study.toml", self.study.to_toml().encode(), RERUN_HINT)
 
     def _tidy(self) -> None:
         """Removes what a process that ended in the middle of `keep` left: halves, and notes on runs that ended."""
@@ -127,7 +127,7 @@ class StudyDirectory:
         whole = noted[: noted.rfind(b"\n") + 1]
         if whole != noted:
             # The next line would be added to the half one, and lost with it.
-            write_atomically(timings, whole, AGAIN)
+            write_atomically(timings, whole, RERUN_HINT)
 
     def _await_workers(self) -> None:
         """Workers of a killed process may take a moment to notice; they hold `unfinished` until they end."""
@@ -164,7 +164,7 @@ class StudyDirectory:
         """Writes what became of a cell."""
         failure = self.path / "failed" / f"{cell.key}.json"
         if outcome.file:
-            write_atomically(self._file(cell.key), outcome.file, AGAIN)
+            write_atomically(self._file(cell.key), outcome.file, RERUN_HINT)
             self._note_time(cell.key, outcome.seconds, beside)
             _remove(failure)
         else:
@@ -173,7 +173,7 @@ class StudyDirectory:
                 "experiment": cell.experiment.model_dump(mode="json"),
                 "traceback": outcome.traceback.splitlines(),
             }
-            write_atomically(failure, _json_bytes(told), AGAIN)
+            write_atomically(failure, _json_bytes(told), RERUN_HINT)
         _remove(self.path / "unfinished" / f"{cell.key}.safetensors")
 
     def _file(self, key: str) -> Path:
@@ -185,7 +185,7 @@ class StudyDirectory:
             with (self.path / "timings.csv").open("a", newline="", encoding="utf-8") as table:
                 csv.writer(table, lineterminator="\n").writerow((key, f"{seconds:.6f}", beside))
         except OSError as problem:
-            raise storage_error(self.path / "timings.csv", problem, AGAIN) from problem
+            raise storage_error(self.path / "timings.csv", problem, RERUN_HINT) from problem
         self.__dict__.pop("_timings", None)
 
     @cached_property
@@ -291,7 +291,7 @@ def _remove(file: Path) -> None:
     try:
         file.unlink(missing_ok=True)
     except OSError as problem:
-        raise storage_error(file, problem, AGAIN) from problem
+        raise storage_error(file, problem, RERUN_HINT) from problem
 
 
 def data_name(experiment: Experiment) -> str:

@@ -21,7 +21,7 @@ from playerfl.layers.sensitivity import Profile
 from playerfl.learning.job import EvalJob, Job, Scores, Trained, TrainJob
 from playerfl.runs.api import limited_threads
 from playerfl.runs.run import Run
-from playerfl.runs.setup import Ground, Grounds
+from playerfl.runs.setup import Setup, Setups
 from playerfl.studies.backends.memory import peak, resident
 from playerfl.studies.backends.processes import available_cores
 from playerfl.studies.directory import StudyDirectory, data_name
@@ -96,15 +96,15 @@ def estimate(
     directory = StudyDirectory.of(path, prepared.study, prepared.data)
     lines = Campaign(directory, prepared, retry_failed=retry_failed).lines
     seconds: dict[int, float] = {}
-    grounds = Grounds()
+    setups = Setups()
     threads = max(line.experiment.threads for line in prepared.study.lines)
     with limited_threads(threads):
         timers: dict[str, _Timer] = {}
         for number, status in sorted(enumerate(lines), key=lambda pair: data_name(pair[1].line.experiment)):
-            ground = grounds.of(status.line.experiment)
+            setup = setups.of(status.line.experiment)
             together = min(status.together, max(status.totals.values()))
             timer = timers.setdefault(data_name(status.line.experiment), _Timer(together))
-            seconds[number] = _seconds_of_a_run(status.line, ground, timer)
+            seconds[number] = _seconds_of_a_run(status.line, setup, timer)
     count = workers or max(1, available_cores() // threads)
     return Estimate(
         path,
@@ -117,9 +117,9 @@ def estimate(
     )
 
 
-def _seconds_of_a_run(line: Line, ground: Ground, timer: _Timer) -> float:
+def _seconds_of_a_run(line: Line, setup: Setup, timer: _Timer) -> float:
     """By two runs of a few rounds: what the second has more is what its further rounds cost."""
-    few, more = (_count(line, ground, min(rounds, line.experiment.rounds)) for rounds in _COUNTED_ROUNDS)
+    few, more = (_count(line, setup, min(rounds, line.experiment.rounds)) for rounds in _COUNTED_ROUNDS)
     spent = [count.seconds + timer.seconds(count) for count in (few, more)]
     if more.rounds == few.rounds:
         return spent[1]
@@ -171,9 +171,9 @@ def _rows(job: EvalJob) -> int:
     return sum(map(len, job.splits.values()))
 
 
-def _count(line: Line, ground: Ground, rounds: int) -> _Count:
+def _count(line: Line, setup: Setup, rounds: int) -> _Count:
     count = _Count(rounds, {}, 0, {}, [])
-    run = Run(line.experiment.model_copy(update={"rounds": rounds}), ground)
+    run = Run(line.experiment.model_copy(update={"rounds": rounds}), setup)
     since = time.perf_counter()
     drive(run.rounds(), count.run)
     count.seconds = time.perf_counter() - since

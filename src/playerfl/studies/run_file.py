@@ -20,7 +20,7 @@ from playerfl.runs.run import InMemory
 from playerfl.runs.schema import checked
 from playerfl.runs.setup import seeded_model
 from playerfl.storage import tensor_tree
-from playerfl.storage.atomic_files import AGAIN, write_atomically
+from playerfl.storage.atomic_files import RERUN_HINT, write_atomically
 from playerfl.tasks.load import code_hash, names_object
 from playerfl.weights import Weights
 
@@ -49,7 +49,7 @@ def software(names: Iterable[str] = ()) -> dict[str, Any]:
 def cell_of(
     experiment: Experiment, data: Mapping[str, Any], made_with: Mapping[str, Any], *, keep_weights: bool = False
 ) -> Cell:
-    """The cell of an experiment on data with this description (see `Ground`)."""
+    """The cell of an experiment on data with this description (see `Setup`)."""
     own = (experiment.task, experiment.algorithm["name"])
     decides: dict[str, Any] = {
         "experiment": experiment.model_dump(mode="json"),
@@ -109,7 +109,7 @@ class CellRecord(InMemory):
             return
         tables = {"scores": packed(self.score_rows), "traffic": packed(self.traffic_rows)}
         saved = tensor_tree.encode({**state(), **tables, "exchanges": self._exchanges})
-        write_atomically(self._unfinished, saved, AGAIN)
+        write_atomically(self._unfinished, saved, RERUN_HINT)
         self._saved_at = time.monotonic()
 
     def finish(

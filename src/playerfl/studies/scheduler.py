@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from playerfl.errors import StorageError
-from playerfl.runs.setup import Grounds
+from playerfl.runs.setup import Setups
 from playerfl.studies.backends.backend import Backend, Done, Group, Heard, Lost
 from playerfl.studies.backends.group import Outcome, runs_together
 from playerfl.studies.backends.memory import resident
@@ -44,15 +44,15 @@ class Prepared:
 def prepare(study: Study) -> Prepared:
     """Reads every task's data once and refuses, before anything is written, what cannot be run."""
     data, together, model_bytes = {}, {}, {}
-    grounds = Grounds()
+    setups = Setups()
     for line in sorted(study.lines, key=lambda line: data_name(line.experiment)):
-        ground = grounds.of(line.experiment)
-        line.experiment.build_algorithm().check_layers(ground.learner.layers)
+        setup = setups.of(line.experiment)
+        line.experiment.build_algorithm().check_layers(setup.learner.layers)
         name = data_name(line.experiment)
-        data[name] = ground.description
+        data[name] = setup.description
         setting = study.seeds_per_group
-        together[name] = runs_together(ground) if setting == "auto" else setting
-        model_bytes[name] = num_bytes(ground.initial)
+        together[name] = runs_together(setup) if setting == "auto" else setting
+        model_bytes[name] = num_bytes(setup.initial)
     return Prepared(study, data, together, model_bytes)
 
 

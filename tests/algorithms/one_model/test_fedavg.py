@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from algorithms.watching import part_of, same_bits, watch
+from algorithms.recorder import part_of, same_bits, watch
 from federations import build, federate, task
 from playerfl.algorithms import FedAvg, Local
 from playerfl.federation.messages import Upload

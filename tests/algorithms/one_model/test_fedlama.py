@@ -10,7 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from algorithms.watching import LAYERS, Watched, build_own, part_of, same_bits, watch
+from algorithms.recorder import LAYERS, Watched, build_own, part_of, same_bits, watch
 from federations import MODELS, assert_same, build, federate, task
 from playerfl.algorithms import FedAvg, FedLAMA, FedPer, Local
 from playerfl.algorithms.one_model.fedlama import adjusted_intervals

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from algorithms.watching import LAYERS, Watched, part_of, same_bits, watch
+from algorithms.recorder import LAYERS, Watched, part_of, same_bits, watch
 from federations import MODELS, assert_same, build, federate, sites, task
 from playerfl.algorithms import FedAvg, FedLP
 from playerfl.errors import ConfigError
@@ -31,7 +31,7 @@ def test_keeping_everything_is_fedavg(model: str) -> None:
 def test_keeping_nothing_leaves_the_initial_model_for_ever(weighting: str) -> None:
     watched = watch(build(FedLP(keep=0.0, weighting=weighting)))  # type: ignore[arg-type]
     assert all(not fit.up for site in watched.result.clients for fit in watched.fits(site))
-    assert all(same_bits(m.down, watched.run.ground.initial) for m in watched.messages)
+    assert all(same_bits(m.down, watched.run.setup.initial) for m in watched.messages)
 
 
 @pytest.mark.parametrize("weighting", ["samples", "uniform"])

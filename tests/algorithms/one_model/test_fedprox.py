@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from algorithms.linear import FULL_BATCH, data, linear_model, linear_task, squared_error
-from algorithms.watching import distance, same_bits, watch
+from algorithms.recorder import distance, same_bits, watch
 from federations import MODELS, assert_same, build, federate, largest_difference, task
 from playerfl.algorithms import FedAvg, FedProx
 from playerfl.errors import ConfigError

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from algorithms.linear import FULL_BATCH, data, linear_task
-from algorithms.watching import assert_same_models, build_own, distance, same_bits, watch
+from algorithms.recorder import assert_same_models, build_own, distance, same_bits, watch
 from federations import MODELS, assert_same, build, federate, largest_difference, task
 from playerfl.algorithms import Ditto, FedAvg, Local
 from playerfl.engine.scheduler import drive
@@ -84,8 +84,8 @@ def test_a_strong_pull_brings_personal_models_to_the_anchor(anchor: str, message
 
 def test_with_no_rate_personal_models_stay_at_the_initial_model() -> None:
     watched = watch(build(Ditto(lam=1.0, personal_learning_rate=0.0)))
-    assert same_bits(watched.result.weights["site-0"], watched.run.ground.initial)
-    assert distance(watched.run.server.weights, watched.run.ground.initial) > 0.01
+    assert same_bits(watched.result.weights["site-0"], watched.run.setup.initial)
+    assert distance(watched.run.server.weights, watched.run.setup.initial) > 0.01
 
 
 @pytest.mark.parametrize("optimizer", [{}, {"training.optimizer": "sgd", "training.momentum": 0.9}])

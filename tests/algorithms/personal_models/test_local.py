@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from algorithms.watching import same_bits, watch
+from algorithms.recorder import same_bits, watch
 from federations import MODELS, build, federate, task
 from playerfl.algorithms import FedAvg, Local
 
@@ -13,7 +13,7 @@ def test_nothing_travels_after_the_initial_model() -> None:
     watched = watch(build(Local()))
     for site in watched.result.clients:
         first, *later = watched.to(site)
-        assert same_bits(first.down, watched.run.ground.initial)
+        assert same_bits(first.down, watched.run.setup.initial)
         assert later
         assert all(not m.down and not m.request.download.info for m in later)
         assert all(not m.up and not m.reply.upload.info for m in watched.to(site))

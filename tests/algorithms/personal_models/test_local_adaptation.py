@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from algorithms.watching import assert_same_models, distance, same_bits, watch
+from algorithms.recorder import assert_same_models, distance, same_bits, watch
 from federations import MODELS, build, federate, task
 from playerfl.algorithms import FedAvg, LocalAdaptation
 from playerfl.engine.scheduler import drive
@@ -63,7 +63,7 @@ def test_every_site_trains_the_common_model_alone_with_a_fresh_optimiser(epochs:
     watched = watch(build(LocalAdaptation(adapt_epochs=epochs, adapt_learning_rate=rate), **settings))
     fresh = build(FedAvg(), **{"training.learning_rate": rate or 0.01})
     for site, client in watched.run.clients.items():
-        newcomer = Client(site, client.data, fresh.ground.learner, fresh.clients[site].plan, fresh.ground.initial)
+        newcomer = Client(site, client.data, fresh.setup.learner, fresh.clients[site].plan, fresh.setup.initial)
         newcomer.begin(0, 3)
         newcomer.load(watched.run.server.weights)
         drive(newcomer.train(epochs))

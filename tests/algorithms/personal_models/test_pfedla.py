@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from algorithms.watching import LAYERS, Watched, build_own, distance, same_bits, watch
+from algorithms.recorder import LAYERS, Watched, build_own, distance, same_bits, watch
 from federations import MODELS, assert_same, build, federate, largest_difference, sites, task
 from playerfl.algorithms import FedAvg, Local, PFedLA
 from playerfl.errors import ConfigError

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from algorithms.linear import FULL_BATCH, data, linear_model, linear_task, squared_error
-from algorithms.watching import distance, same_bits, watch
+from algorithms.recorder import distance, same_bits, watch
 from federations import MODELS, build, federate, largest_difference, task
 from playerfl.algorithms import FedAvg, PFedMe
 from playerfl.weights import Weights
@@ -17,7 +17,7 @@ SGD = {"training.optimizer": "sgd", "training.learning_rate": 0.05}
 @pytest.mark.parametrize("model", ["mlp", "dropout", "convolutional", "frozen first layer"])
 def test_without_a_pull_the_common_model_never_moves(model: str) -> None:
     watched = watch(build(PFedMe(lam=0.0), task(model), **SGD))
-    initial = watched.run.server.layers.travelling(watched.run.ground.initial)
+    initial = watched.run.server.layers.travelling(watched.run.setup.initial)
     assert same_bits(watched.run.server.weights, initial)
     assert all(same_bits(m.down, initial) for m in watched.messages)
 
@@ -39,7 +39,7 @@ def gradient_descent(weights: Weights, site: str, steps: int, rate: float) -> We
 def test_without_a_pull_personal_models_descend_from_the_common_one_each_round(inner_steps: int, rounds: int) -> None:
     watched = watch(build(PFedMe(lam=0.0, inner_steps=inner_steps), linear_task(), rounds=rounds, **FULL_BATCH))
     for site in data():
-        expected = gradient_descent(watched.run.ground.initial, site, steps=inner_steps, rate=0.1)
+        expected = gradient_descent(watched.run.setup.initial, site, steps=inner_steps, rate=0.1)
         for name, weight in watched.result.weights[site].items():
             torch.testing.assert_close(weight, expected[name], atol=1e-12, rtol=0)
 
@@ -51,13 +51,13 @@ def test_when_the_copy_follows_at_once_it_is_fedavg_with_plain_steps(model: str)
     found, expected = (watch(build(algorithm, task(model), **SGD)) for algorithm in (like_fedavg, FedAvg()))
     for name, weight in expected.run.server.weights.items():
         torch.testing.assert_close(found.run.server.weights[name], weight, atol=1e-6, rtol=0)
-    assert distance(expected.run.server.weights, expected.run.ground.initial) > 0.01
+    assert distance(expected.run.server.weights, expected.run.setup.initial) > 0.01
 
 
 def test_with_beta_zero_the_common_model_is_frozen_while_sites_learn() -> None:
     watched = watch(build(PFedMe(beta=0.0)))
-    assert same_bits(watched.run.server.weights, watched.run.ground.initial)
-    assert distance(watched.result.weights["site-0"], watched.run.ground.initial) > 0.01
+    assert same_bits(watched.run.server.weights, watched.run.setup.initial)
+    assert distance(watched.result.weights["site-0"], watched.run.setup.initial) > 0.01
 
 
 @pytest.mark.parametrize("model", MODELS)

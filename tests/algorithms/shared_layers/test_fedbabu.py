@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from algorithms.watching import assert_same_models, build_own, distance, entries_of, part_of, same_bits, watch
+from algorithms.recorder import assert_same_models, build_own, distance, entries_of, part_of, same_bits, watch
 from federations import build, federate, task
 from playerfl.algorithms import FedBABU, FedPer
 from playerfl.engine.scheduler import drive
@@ -35,7 +35,7 @@ class Noted(FedBABU):
 @pytest.mark.parametrize("model", HEADS)
 def test_the_head_is_the_initial_one_after_every_round(model: str, optimizer: dict[str, object]) -> None:
     watched = watch(build_own(Noted(), task(model), **optimizer))
-    initial = part_of(watched.run.ground.initial, HEADS[model])
+    initial = part_of(watched.run.setup.initial, HEADS[model])
     assert initial
     for client in watched.run.clients.values():
         assert len(client.memory["heads"]) == 3
@@ -46,16 +46,16 @@ def test_the_initial_head_is_the_same_at_all_sites() -> None:
     watched = watch(build(FedBABU(finetune_epochs=0)))
     heads = [part_of(weights, HEAD) for weights in watched.result.weights.values()]
     assert all(same_bits(head, heads[0]) for head in heads)
-    assert all(same_bits(watched.to(s)[0].down, watched.run.ground.initial) for s in watched.result.clients)
+    assert all(same_bits(watched.to(s)[0].down, watched.run.setup.initial) for s in watched.result.clients)
 
 
 @pytest.mark.parametrize("finetune", ["head", "full", "body"])
 def test_without_tuning_the_head_stays_as_it_was(finetune: str) -> None:
     watched = watch(build(FedBABU(finetune=finetune, finetune_epochs=0)))  # type: ignore[arg-type]
     for weights in watched.result.weights.values():
-        assert same_bits(part_of(weights, HEAD), part_of(watched.run.ground.initial, HEAD))
+        assert same_bits(part_of(weights, HEAD), part_of(watched.run.setup.initial, HEAD))
         assert same_bits(part_of(weights, *BODY), part_of(watched.run.server.weights, *BODY))
-    assert distance(part_of(watched.run.server.weights, *BODY), watched.run.ground.initial) > 0.01
+    assert distance(part_of(watched.run.server.weights, *BODY), watched.run.setup.initial) > 0.01
 
 
 def test_no_head_travels_after_the_initial_model() -> None:
@@ -86,20 +86,20 @@ def test_tuning_the_head_leaves_the_bits_of_the_body(epochs: int) -> None:
     watched = watch(build(FedBABU(finetune="head", finetune_epochs=epochs), **DECAY[0]))
     for weights in watched.result.weights.values():
         assert same_bits(part_of(weights, *BODY), part_of(watched.run.server.weights, *BODY))
-        assert not same_bits(part_of(weights, HEAD), part_of(watched.run.ground.initial, HEAD))
+        assert not same_bits(part_of(weights, HEAD), part_of(watched.run.setup.initial, HEAD))
 
 
 def test_tuning_the_body_leaves_the_bits_of_the_head() -> None:
     watched = watch(build(FedBABU(finetune="body"), **DECAY[0]))
     for weights in watched.result.weights.values():
-        assert same_bits(part_of(weights, HEAD), part_of(watched.run.ground.initial, HEAD))
+        assert same_bits(part_of(weights, HEAD), part_of(watched.run.setup.initial, HEAD))
         assert not same_bits(part_of(weights, *BODY), part_of(watched.run.server.weights, *BODY))
 
 
 def test_tuning_everything_moves_both() -> None:
     watched = watch(build(FedBABU(finetune="full", finetune_epochs=5)))
     for weights in watched.result.weights.values():
-        assert not same_bits(part_of(weights, HEAD), part_of(watched.run.ground.initial, HEAD))
+        assert not same_bits(part_of(weights, HEAD), part_of(watched.run.setup.initial, HEAD))
         assert not same_bits(part_of(weights, *BODY), part_of(watched.run.server.weights, *BODY))
 
 
@@ -109,7 +109,7 @@ def test_tuning_starts_from_the_last_body_with_a_fresh_optimiser(rate: float | N
     fresh = build(FedBABU(), **{"training.learning_rate": rate or 0.01})
     for site, newcomer in fresh.clients.items():
         newcomer.begin(0, 3)
-        newcomer.load(tuned.run.ground.initial, part_of(tuned.run.server.weights, *BODY))
+        newcomer.load(tuned.run.setup.initial, part_of(tuned.run.server.weights, *BODY))
         drive(newcomer.train(2))
         assert same_bits(newcomer.weights(), tuned.result.weights[site])
 
@@ -120,7 +120,7 @@ def test_models_with_the_random_head_do_not_compete(selection: str) -> None:
     ruined = watch(build(FedBABU(finetune_learning_rate=50.0), selection=selection))
     for weights in ruined.result.weights.values():
         assert same_bits(part_of(weights, *BODY), part_of(ruined.run.server.weights, *BODY))
-        assert distance(part_of(weights, HEAD), ruined.run.ground.initial) > 10
+        assert distance(part_of(weights, HEAD), ruined.run.setup.initial) > 10
 
 
 @pytest.mark.parametrize("epochs", [0, 1, 5])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from algorithms.watching import LAYERS, entries_of, part_of, same_bits, watch
+from algorithms.recorder import LAYERS, entries_of, part_of, same_bits, watch
 from federations import assert_same, build, federate
 from playerfl.algorithms import FedPer
 from playerfl.errors import ConfigError
@@ -18,7 +18,7 @@ def test_exactly_the_first_layers_travel(personal: int) -> None:
     body = entries_of(watched.run, LAYERS[: 4 - personal])
     for site in watched.result.clients:
         first, *later = watched.to(site)
-        assert same_bits(first.down, watched.run.ground.initial)
+        assert same_bits(first.down, watched.run.setup.initial)
         assert all(m.down.keys() == body for m in later)
         assert all(m.up.keys() == body for m in watched.fits(site))
 
@@ -37,13 +37,13 @@ def test_bodies_are_common_and_heads_are_not(personal: int) -> None:
 def test_heads_start_from_the_common_initial_model() -> None:
     resting = watch(build(FedPer(), **{"training.learning_rate": 0.0}))
     for site in resting.result.clients:
-        assert same_bits(resting.result.weights[site], resting.run.ground.initial)
+        assert same_bits(resting.result.weights[site], resting.run.setup.initial)
 
 
 def test_all_layers_train_the_head_too() -> None:
     watched = watch(build(FedPer(), rounds=1))
     for layer in LAYERS:
-        before, after = watched.run.ground.initial, watched.result.weights["site-0"]
+        before, after = watched.run.setup.initial, watched.result.weights["site-0"]
         assert not same_bits(part_of(after, layer), part_of(before, layer))
 
 

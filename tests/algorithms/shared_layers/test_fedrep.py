@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from algorithms.watching import LAYERS, assert_same_models, build_own, entries_of, part_of, same_bits, watch
+from algorithms.recorder import LAYERS, assert_same_models, build_own, entries_of, part_of, same_bits, watch
 from federations import build, federate, largest_difference, task
 from playerfl.algorithms import FedAvg, FedPer, FedRep, Local
 from playerfl.federation.client import Client
@@ -34,7 +34,7 @@ optimisers = pytest.mark.parametrize(
 def test_the_head_phase_leaves_the_bits_of_the_body(model: str, optimizer: dict[str, object]) -> None:
     """Statistics of its batch norms included; decay and momentum would move what is only given no gradient."""
     watched = watch(build(FedRep(head_epochs=2, body_epochs=0), task(model), **optimizer))
-    initial = watched.run.ground.initial
+    initial = watched.run.setup.initial
     for site, own in watched.result.weights.items():
         assert same_bits(part_of(own, *BODIES[model]), part_of(initial, *BODIES[model])), site
         assert not same_bits(part_of(own, HEADS[model]), part_of(initial, HEADS[model]))
@@ -44,7 +44,7 @@ def test_the_head_phase_leaves_the_bits_of_the_body(model: str, optimizer: dict[
 @pytest.mark.parametrize("model", BODIES)
 def test_the_body_phase_leaves_the_bits_of_the_head(model: str, optimizer: dict[str, object]) -> None:
     watched = watch(build(FedRep(head_epochs=0, body_epochs=2), task(model), **optimizer))
-    initial = watched.run.ground.initial
+    initial = watched.run.setup.initial
     for site, own in watched.result.weights.items():
         assert same_bits(part_of(own, HEADS[model]), part_of(initial, HEADS[model])), site
         assert not same_bits(part_of(own, BODIES[model][0]), part_of(initial, BODIES[model][0]))
@@ -97,7 +97,7 @@ def test_only_the_body_travels_and_it_is_common(personal: int) -> None:
     body = LAYERS[: 4 - personal]
     for site in watched.result.clients:
         first, *later = watched.to(site)
-        assert same_bits(first.down, watched.run.ground.initial)
+        assert same_bits(first.down, watched.run.setup.initial)
         assert all(m.down.keys() == entries_of(watched.run, body) for m in later)
         assert all(m.up.keys() == entries_of(watched.run, body) for m in watched.fits(site))
         assert same_bits(part_of(watched.result.weights[site], *body), part_of(watched.run.server.weights, *body))

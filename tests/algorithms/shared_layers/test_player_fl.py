@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from algorithms.watching import LAYERS, Watched, entries_of, part_of, same_bits, watch
+from algorithms.recorder import LAYERS, Watched, entries_of, part_of, same_bits, watch
 from federations import MODELS, assert_same, build, federate, task
 from playerfl.algorithms import FedAvg, PLayerFL
 from playerfl.errors import ConfigError
@@ -34,7 +34,7 @@ def test_payloads_hold_exactly_the_layers_before_the_cut(cut: int, first_epoch: 
     federated = entries_of(watched.run, LAYERS[:cut])
     for site in watched.result.clients:
         prepare, first, *later = watched.to(site)
-        assert same_bits(prepare.down, watched.run.ground.initial)
+        assert same_bits(prepare.down, watched.run.setup.initial)
         assert not prepare.up
         assert first.down.keys() == (federated if first_epoch == "restart" else set())
         assert all(m.down.keys() == federated for m in later)
@@ -91,10 +91,10 @@ def test_the_measured_epoch_is_round_one_or_comes_on_top(first_epoch: str, round
 
 def test_starting_again_forgets_the_measured_epoch() -> None:
     watched = watch(build(fixed(2, "restart"), rounds=1, **{"training.learning_rate": 0.0}))
-    assert all(same_bits(own, watched.run.ground.initial) for own in watched.result.weights.values())
+    assert all(same_bits(own, watched.run.setup.initial) for own in watched.result.weights.values())
     moved = watch(build(fixed(2, "restart"), rounds=1))
     first = moved.fits("site-0")[0]
-    assert same_bits(first.down, part_of(moved.run.ground.initial, "0", "2"))
+    assert same_bits(first.down, part_of(moved.run.setup.initial, "0", "2"))
 
 
 @pytest.mark.parametrize("cut", [0, 2, 4])

@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 from torch import nn
 
-from algorithms.watching import LAYERS, entries_of, watch
+from algorithms.recorder import LAYERS, entries_of, watch
 from federations import assert_same, build, federate, sites, task
 from playerfl.algorithms import PLayerFL, PLayerFLRandom
 from playerfl.federation.server import Server

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from algorithms.watching import LAYERS, entries_of, watch
+from algorithms.recorder import LAYERS, entries_of, watch
 from federations import assert_same, build, federate, task
 from playerfl.algorithms import FedAvg, PLayerFL, PLayerFLMinusOne, PLayerFLPlusOne
 

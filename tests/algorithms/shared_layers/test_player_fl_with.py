@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from algorithms.linear import FULL_BATCH, data, linear_task
-from algorithms.watching import LAYERS, assert_same_models, distance, entries_of, part_of, same_bits, watch
+from algorithms.recorder import LAYERS, assert_same_models, distance, entries_of, part_of, same_bits, watch
 from federations import build, federate, largest_difference, task
 from playerfl.algorithms import (
     Algorithm,
@@ -105,7 +105,7 @@ def test_private_layers_stay_private(combined: type[PLayerFL], cut: int) -> None
     federated = entries_of(watched.run, LAYERS[:cut])
     for site in watched.result.clients:
         prepare, *later = watched.to(site)
-        assert same_bits(prepare.down, watched.run.ground.initial)
+        assert same_bits(prepare.down, watched.run.setup.initial)
         assert not prepare.up
         assert all(m.down.keys() == federated for m in later)
         assert all(m.up.keys() == federated for m in watched.fits(site))
@@ -135,7 +135,7 @@ def test_a_strong_fedprox_holds_federated_layers_and_lets_private_ones_go() -> N
     options = {**FULL_BATCH, "training.learning_rate": rate, "training.local_epochs": 50}
     held = watch(build(at(PLayerFLFedProx, 1, mu=1 / rate), linear_task(), rounds=1, **options))
     free = watch(build(at(PLayerFLFedProx, 1, mu=0.0), linear_task(), rounds=1, **options))
-    initial = held.run.ground.initial
+    initial = held.run.setup.initial
     for site in data():
         assert distance(held.fits(site)[0].up, initial) < 0.05 * distance(free.fits(site)[0].up, initial)
         head, free_head = (part_of(w.result.weights[site], "1") for w in (held, free))
@@ -149,7 +149,7 @@ def test_a_strong_ditto_brings_the_federated_part_of_personal_models_to_the_comm
         received = watched.fits(site)[-1].down
         assert received.keys() == {"0.weight"}
         assert distance(part_of(watched.result.weights[site], "0"), received) < 1e-5
-        assert distance(watched.run.ground.initial, received | part_of(watched.run.ground.initial, "1")) > 1e-3
+        assert distance(watched.run.setup.initial, received | part_of(watched.run.setup.initial, "1")) > 1e-3
 
 
 # The measured epoch comes first
@@ -161,7 +161,7 @@ def test_the_measured_epoch_comes_on_top_and_leaves_no_trace(combined: type[PLay
     watched = watch(build(at(combined, 2), rounds=3))
     assert watched.epochs == 3 * (1 + 3 * base_epochs)
     resting = watch(build(at(combined, 2), rounds=1, **{"training.learning_rate": 0.0}))
-    assert all(same_bits(own, resting.run.ground.initial) for own in resting.result.weights.values())
+    assert all(same_bits(own, resting.run.setup.initial) for own in resting.result.weights.values())
 
 
 @combinations

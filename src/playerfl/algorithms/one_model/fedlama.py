@@ -51,12 +51,12 @@ class FedLAMA(Algorithm):
         # What was averaged since this site last trained, by the intervals that held then; everything for a new one.
         news = server.memory["news"][client_id]
         averaged = [layer for layer in server.layers.names if layer in news["averaged"]]
-        layers = averaged if client_id in server.greeted else None
+        layers = averaged if client_id in server.initialised else None
         if news["adjusted"]:
             return server.download(layers, intervals=server.memory["intervals"])
         return server.download(layers)
 
-    def server_awaits(self, server: Server, verbs: tuple[Verb, ...]) -> Awaited:
+    def server_expects(self, server: Server, verbs: tuple[Verb, ...]) -> Awaited:
         return Awaited(tuple(self.due(server, server.round + 1)) if "fit" in verbs else ())
 
     async def client_fit(self, client: Client, download: Download) -> Upload:

@@ -43,7 +43,7 @@ class FedLP(Algorithm):
         kept = [name for name, draw in zip(client.layers.names, draws.tolist(), strict=True) if draw < self.keep]
         return client.upload(kept)
 
-    def server_awaits(self, server: Server, verbs: tuple[Verb, ...]) -> Awaited:
+    def server_expects(self, server: Server, verbs: tuple[Verb, ...]) -> Awaited:
         return Awaited(server.layers.names if "fit" in verbs else (), optional=True)
 
     def server_merge(self, server: Server, uploads: Mapping[ClientId, Upload]) -> None:

@@ -19,9 +19,9 @@ class Local(Algorithm):
     """
 
     def server_send(self, server: Server, client_id: ClientId) -> Download:
-        return server.download(() if client_id in server.greeted else None)
+        return server.download(() if client_id in server.initialised else None)
 
-    def server_awaits(self, server: Server, verbs: tuple[Verb, ...]) -> Awaited:
+    def server_expects(self, server: Server, verbs: tuple[Verb, ...]) -> Awaited:
         return Awaited()
 
     async def client_fit(self, client: Client, download: Download) -> Upload:

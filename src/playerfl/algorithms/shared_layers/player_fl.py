@@ -128,7 +128,7 @@ class PLayerFL(PartialAlgorithm):
     def server_send(self, server: Server, client_id: ClientId) -> Download:
         if not server.prepared:
             return server.download()
-        known = server.greeted if server.round > 0 else server.memory["measured"]
+        known = server.initialised if server.round > 0 else server.memory["measured"]
         if client_id not in known:
             return server.download(cut=server.memory["cut"])
         if server.round > 0:
@@ -137,10 +137,10 @@ class PLayerFL(PartialAlgorithm):
         layers = () if self.first_epoch == "continue" else self.federated(server)
         return server.download(layers, cut=server.memory["cut"])
 
-    def server_awaits(self, server: Server, verbs: tuple[Verb, ...]) -> Awaited:
+    def server_expects(self, server: Server, verbs: tuple[Verb, ...]) -> Awaited:
         if "prepare" in verbs:
             return Awaited(numbers={"importance": len(server.layers.names)})
-        return super().server_awaits(server, verbs)
+        return super().server_expects(server, verbs)
 
     async def client_fit(self, client: Client, download: Download) -> Upload:
         if "cut" in download.info:

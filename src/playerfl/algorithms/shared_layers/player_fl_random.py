@@ -56,6 +56,6 @@ class PLayerFLRandom(PLayerFL):
         return candidates[int(drawn)], [f"the cut was drawn from {candidates}"]
 
     def server_send(self, server: Server, client_id: ClientId) -> Download:
-        if self.prepares or client_id in server.greeted:
+        if self.prepares or client_id in server.initialised:
             return super().server_send(server, client_id)
         return server.download(cut=server.memory["cut"])

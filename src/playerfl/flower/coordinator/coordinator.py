@@ -39,7 +39,7 @@ from playerfl.runs.experiment import Experiment
 from playerfl.runs.result import SCORE_COLUMNS, reported_stage
 from playerfl.runs.run import found_layers, score_rows
 from playerfl.runs.setup import seeded_model
-from playerfl.storage.atomic_files import AGAIN, settle, storage_error, write_atomically
+from playerfl.storage.atomic_files import RERUN_HINT, fsync_dir, storage_error, write_atomically
 from playerfl.tasks.load import load_task
 from playerfl.tasks.task import Task
 from playerfl.version import __version__
@@ -153,7 +153,7 @@ class Coordinator:
         server = self._server()
         found = {}
         for site, reply in replies.items():
-            awaited = self.algorithm.server_awaits(server, requests[site].verbs)
+            awaited = self.algorithm.server_expects(server, requests[site].verbs)
             if self.deployment.privacy.secure_range:
                 awaited = replace(awaited, layers=())
             reason = refused_reply(reply, requests[site], awaited, server.layers, self.initial, self.examples[site])
@@ -164,7 +164,7 @@ class Coordinator:
 
     def awaited(self) -> Weights:
         server = self._server()
-        return server.layers.travelling(self.initial, self.algorithm.server_awaits(server, ("fit",)).layers)
+        return server.layers.travelling(self.initial, self.algorithm.server_expects(server, ("fit",)).layers)
 
     def exchanged(self, scores: Mapping[ClientId, tuple[Score, ...]], traffic: list[Traffic], *, done: bool) -> None:
         """Records an exchange."""
@@ -175,7 +175,7 @@ class Coordinator:
         self._write_notes()
         self.directory.exchanged(score_rows(scores), traffic, self._state)
         # Sites go on from what was accepted here, so it may not be forgotten again.
-        settle(self.directory.path)
+        fsync_dir(self.directory.path)
         self._status("running")
         losses = [s.value for own in scores.values() for s in own if (s.split, s.metric) == ("validation", "loss")]
         mean = f", validation loss {sum(losses) / len(losses):.4f}" if losses else ""
@@ -207,7 +207,7 @@ class Coordinator:
         try:
             os.truncate(notes, saved["notes"])
         except OSError as problem:
-            raise storage_error(notes, problem, AGAIN) from problem
+            raise storage_error(notes, problem, RERUN_HINT) from problem
         self._notes_length = saved["notes"]
         self._seconds, self._done = saved["seconds"], saved["done"]
         self._told_layers = saved["layers"]
@@ -221,7 +221,7 @@ class Coordinator:
         self._say(f"job {self.deployment.job} goes on after round {saved['server']['round']}")
 
     def _description(self) -> dict[str, Any]:
-        """As `Ground.description`, as far as it is known without any data."""
+        """As `Setup.description`, as far as it is known without any data."""
         return {
             "notes": [],
             "sites": {},
@@ -238,7 +238,7 @@ class Coordinator:
         self.transport.set_initial(server.weights)
         if saved is not None:
             server.restore(saved["server"])
-            server.greeted -= set(self.deployment.readmit)
+            server.initialised -= set(self.deployment.readmit)
         self.server = server
         return server
 
@@ -251,7 +251,7 @@ class Coordinator:
                 table.write(_csv(self.transport.notes))
                 self._notes_length = table.tell()
         except OSError as problem:
-            raise storage_error(notes, problem, AGAIN) from problem
+            raise storage_error(notes, problem, RERUN_HINT) from problem
         self.transport.notes.clear()
 
     def _left(self) -> str:

@@ -10,14 +10,14 @@ import tomli_w
 
 from playerfl.errors import ConfigError
 from playerfl.flower.deployment import Deployment
-from playerfl.storage.atomic_files import AGAIN, half_of, storage_error, write_atomically
+from playerfl.storage.atomic_files import RERUN_HINT, storage_error, temp_path, write_atomically
 from playerfl.version import __version__
 
 
 def write_app_folder(folder: Path, deployment: Deployment) -> Path:
     """Writes pyproject.toml; replaces one that was written here before, and nothing else."""
     file = folder / "pyproject.toml"
-    if folder.exists() and not set(folder.iterdir()) <= {file, half_of(file)}:
+    if folder.exists() and not set(folder.iterdir()) <= {file, temp_path(file)}:
         raise ConfigError(f"{folder} holds other files, which would travel with the app; choose an empty folder")
     if file.exists():
         read_app_folder(folder)
@@ -46,8 +46,8 @@ def write_app_folder(folder: Path, deployment: Deployment) -> Path:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as problem:
-        raise storage_error(folder, problem, AGAIN) from problem
-    write_atomically(file, tomli_w.dumps(content, multiline_strings=True).encode(), AGAIN)
+        raise storage_error(folder, problem, RERUN_HINT) from problem
+    write_atomically(file, tomli_w.dumps(content, multiline_strings=True).encode(), RERUN_HINT)
     return file
 
 

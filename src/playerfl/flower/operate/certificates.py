@@ -14,7 +14,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from playerfl.errors import ConfigError
 from playerfl.flower.operate.keys import own_key
-from playerfl.storage.atomic_files import AGAIN, write_atomically
+from playerfl.storage.atomic_files import RERUN_HINT, write_atomically
 
 AUTHORITY_DAYS = 3650
 SERVER_DAYS = 825
@@ -61,7 +61,7 @@ def write_certificates(folder: Path, names: Sequence[str]) -> None:
     )
     # The server's last: where it is, all three are.
     for certificate, name in ((authority, "ca.crt"), (server, "server.pem")):
-        write_atomically(folder / name, certificate.public_bytes(serialization.Encoding.PEM), AGAIN)
+        write_atomically(folder / name, certificate.public_bytes(serialization.Encoding.PEM), RERUN_HINT)
 
 
 def names_in(certificate: Path) -> list[str]:

@@ -10,7 +10,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from playerfl.errors import ConfigError
 from playerfl.flower.wire.envelopes import check_site
-from playerfl.storage.atomic_files import AGAIN, storage_error, write_atomically
+from playerfl.storage.atomic_files import RERUN_HINT, storage_error, write_atomically
 
 
 def write_key_pair(name: str, folder: Path) -> tuple[Path, Path]:
@@ -26,10 +26,10 @@ def write_key_pair(name: str, folder: Path) -> tuple[Path, Path]:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as problem:
-        raise storage_error(folder, problem, AGAIN) from problem
+        raise storage_error(folder, problem, RERUN_HINT) from problem
     key = own_key(private, serialization.PrivateFormat.OpenSSH)
     shown = key.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
-    write_atomically(public, shown + f" {name}\n".encode(), AGAIN)
+    write_atomically(public, shown + f" {name}\n".encode(), RERUN_HINT)
     return private, public
 
 
@@ -38,7 +38,7 @@ def own_key(file: Path, form: serialization.PrivateFormat) -> ec.EllipticCurvePr
     if not file.exists():
         key = ec.generate_private_key(ec.SECP384R1())
         secret = key.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption())
-        write_atomically(file, secret, AGAIN, secret=True)
+        write_atomically(file, secret, RERUN_HINT, secret=True)
         return key
     try:
         openssh = form == serialization.PrivateFormat.OpenSSH

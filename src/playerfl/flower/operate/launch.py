@@ -23,7 +23,7 @@ import tomli_w
 from playerfl.errors import ConfigError, PlayerflError
 from playerfl.flower.operate.certificates import names_in, write_certificates
 from playerfl.flower.wire.envelopes import check_site
-from playerfl.storage.atomic_files import AGAIN, storage_error, write_atomically
+from playerfl.storage.atomic_files import RERUN_HINT, storage_error, write_atomically
 
 LOOPBACK = "127.0.0.1"
 CONNECTION = "playerfl"
@@ -63,7 +63,7 @@ class ServerHome:
                 folder.mkdir(parents=True, exist_ok=True)
             self.path.chmod(0o700)
         except OSError as problem:
-            raise storage_error(self.path, problem, AGAIN) from problem
+            raise storage_error(self.path, problem, RERUN_HINT) from problem
         certificate = self.path / "server.pem"
         if not certificate.exists():
             write_certificates(self.path, [LOOPBACK, "localhost", *names])
@@ -86,8 +86,8 @@ class ServerHome:
                 },
             }
         }
-        write_atomically(self.path / "flwr" / "config.toml", tomli_w.dumps(connection).encode(), AGAIN)
-        write_atomically(self.path / "server.json", (json.dumps({"port": port}) + "\n").encode(), AGAIN)
+        write_atomically(self.path / "flwr" / "config.toml", tomli_w.dumps(connection).encode(), RERUN_HINT)
+        write_atomically(self.path / "server.json", (json.dumps({"port": port}) + "\n").encode(), RERUN_HINT)
 
     def environment(self) -> dict[str, str]:
         home = self.path.resolve()
@@ -152,7 +152,7 @@ class SiteNode:
             self.state.mkdir(parents=True, exist_ok=True)
             self.state.chmod(0o700)
         except OSError as problem:
-            raise storage_error(self.state, problem, AGAIN) from problem
+            raise storage_error(self.state, problem, RERUN_HINT) from problem
 
     def environment(self) -> dict[str, str]:
         return safe_environment(self.state.resolve() / "flwr")

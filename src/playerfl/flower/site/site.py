@@ -13,7 +13,7 @@ from typing import Any
 
 from safetensors.torch import save
 
-from playerfl.storage.atomic_files import settle, write_atomically
+from playerfl.storage.atomic_files import fsync_dir, write_atomically
 from playerfl.data.download.directory import use_data_directory
 from playerfl.engine import worker
 from playerfl.storage import tensor_tree
@@ -25,7 +25,7 @@ from playerfl.federation.messages import ClientId, Reply, Request, Upload
 from playerfl.flower.wire.envelopes import Answer, Code, Letter, check_job
 from playerfl.flower.site.privacy import check_privacy, outside, private_upload, secret_generator
 from playerfl.flower.site.stored_state import check_state, reply_as_tree, reply_from_tree
-from playerfl.runs.setup import Ground, prepare_ground
+from playerfl.runs.setup import Setup, prepare_setup
 from playerfl.runs.api import limited_threads
 from playerfl.tasks.load import load_task
 from playerfl.tasks.task import Task
@@ -40,7 +40,7 @@ TEMPLATE = "template"
 GENERATIONS = 2
 """States kept besides the latest: a coordinator that dies may have forgotten its last two exchanges."""
 
-FindGround = Callable[[Experiment, ClientId], Ground]
+FindSetup = Callable[[Experiment, ClientId], Setup]
 
 
 class RefusedError(Exception):
@@ -57,7 +57,7 @@ class Site:
 
     name: ClientId
     home: Path
-    find_ground: FindGround
+    find_setup: FindSetup
 
     def answer(self, letter: Letter) -> Answer:
         """Does what a letter asks. Never raises for what can go wrong at a site: the answer then is a code."""
@@ -82,10 +82,10 @@ class Site:
     def _bench(self, letter: Letter) -> _Bench:
         experiment = Experiment.from_resolved(letter.experiment)
         with limited_threads(experiment.threads):
-            bench = _Bench(experiment, self.name, self.find_ground(experiment, self.name))
+            bench = _Bench(experiment, self.name, self.find_setup(experiment, self.name))
         if bench.fingerprint != letter.model:
             raise RefusedError("model", f"the coordinator's model is {letter.model}, this one {bench.fingerprint}")
-        layers = bench.ground.learner.layers
+        layers = bench.setup.learner.layers
         check_privacy(letter.privacy, statistics_travel=layers.statistics == "follow" and bool(layers.buffers))
         return bench
 
@@ -111,7 +111,7 @@ class Site:
             reply = drive(handle_request(bench, client, request))
         privacy = letter.privacy
         if privacy.clip or privacy.sensitivity_noise:
-            known = {**bench.ground.initial, **request.download.weights}
+            known = {**bench.setup.initial, **request.download.weights}
             reply = replace(reply, upload=private_upload(reply.upload, known, privacy, secret_generator()))
         if privacy.secure_range and (name := outside(reply.upload.weights, privacy.secure_range)):
             raise RefusedError("privacy", f"{name} has values beyond {privacy.secure_range}, which would be cut off")
@@ -130,7 +130,7 @@ class Site:
             write_atomically(self._folder(letter.job) / "model.safetensors", save(contiguous))
         write_atomically(self._folder(letter.job) / "experiment.toml", letter.experiment.encode())
         write_atomically(self._state_file(letter.job), tensor_tree.pieces(now))
-        settle(self._folder(letter.job))
+        fsync_dir(self._folder(letter.job))
         log.info("%s, %s: done", letter.job, letter.key)
         return self._answer_from(letter, now)
 
@@ -225,19 +225,19 @@ class _Bench:
 
     experiment: Experiment
     name: ClientId
-    ground: Ground
+    setup: Setup
 
     @property
     def fingerprint(self) -> str:
-        return digest(self.ground.initial)
+        return digest(self.setup.initial)
 
     @property
     def initial(self) -> dict[str, Any]:
-        return self.ground.learner.layers.travelling(self.ground.initial)
+        return self.setup.learner.layers.travelling(self.setup.initial)
 
     def client(self, state: dict[str, Any] | None) -> Client:
         plan = self.experiment.training.plan()
-        client = Client(self.name, self.ground.sites[self.name], self.ground.learner, plan, self.ground.initial)
+        client = Client(self.name, self.setup.sites[self.name], self.setup.learner, plan, self.setup.initial)
         if state is not None:
             # A copy: the state before is stored again, beside the one after.
             client.restore(tensor_tree.decode(tensor_tree.encode(state)))
@@ -247,9 +247,9 @@ class _Bench:
         """How the layers are cut, how many examples there are, and what decides the last bits; nothing else."""
         import torch
 
-        layers = self.ground.learner.layers
+        layers = self.setup.learner.layers
         return {
-            "examples": len(self.ground.sites[self.name].train),
+            "examples": len(self.setup.sites[self.name].train),
             "layers": {
                 "entries": {name: list(own) for name, own in layers.entries.items()},
                 "num_parameters": dict(layers.num_parameters),
@@ -277,26 +277,26 @@ def _code_of(problem: Exception) -> Code:
     return "failed"
 
 
-def own_ground(task: str | None = None, data_dir: Path | None = None, device: str | None = None) -> FindGround:
+def own_setup(task: str | None = None, data_dir: Path | None = None, device: str | None = None) -> FindSetup:
     """A site's own data for an experiment: those of its task, or of one the site names itself."""
 
-    def find(experiment: Experiment, name: ClientId) -> Ground:
-        return _ground(experiment.to_toml(), name, task, data_dir, device)
+    def find(experiment: Experiment, name: ClientId) -> Setup:
+        return _setup(experiment.to_toml(), name, task, data_dir, device)
 
     return find
 
 
 @lru_cache(maxsize=4)
-def _ground(toml: str, name: ClientId, task: str | None, data_dir: Path | None, device: str | None) -> Ground:
+def _setup(toml: str, name: ClientId, task: str | None, data_dir: Path | None, device: str | None) -> Setup:
     """Kept for the next letter, where a process lives that long."""
     experiment = Experiment.from_resolved(toml)
     if device is not None:
         experiment = experiment.model_copy(update={"device": device})
     with use_data_directory(data_dir):
-        return ground_of_site(experiment, load_task(task or experiment.task), name)
+        return site_setup(experiment, load_task(task or experiment.task), name)
 
 
-def ground_of_site(experiment: Experiment, task: Task, name: ClientId) -> Ground:
+def site_setup(experiment: Experiment, task: Task, name: ClientId) -> Setup:
     """What an experiment stands on at one site: the model, and this site's data alone."""
     options = experiment.data_options(task)
     adapted = task.for_options(options)
@@ -310,4 +310,4 @@ def ground_of_site(experiment: Experiment, task: Task, name: ClientId) -> Ground
         raise DataError(f"there are no data of {name!r}; there are those of {', '.join(sorted(found)) or 'nobody'}")
 
     alone = replace(adapted, load_sites=load_sites, adapt=None)
-    return prepare_ground(experiment, alone)
+    return prepare_setup(experiment, alone)

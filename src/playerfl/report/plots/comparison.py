@@ -17,7 +17,7 @@ from playerfl.layers.sensitivity import federation_sensitivity
 from playerfl.layers.split import Cut
 from playerfl.report.compute.comparison import AlgorithmSummary
 from playerfl.runs.result import RunResult
-from playerfl.storage.atomic_files import AGAIN, write_atomically
+from playerfl.storage.atomic_files import RERUN_HINT, write_atomically
 
 # Okabe and Ito's palette: told apart with any kind of colour vision.
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#000000")
@@ -134,7 +134,7 @@ def save(figure: Figure, path: Path) -> Path:
         # A name in a script that the font lacks is drawn as boxes, which is seen in the picture.
         warnings.filterwarnings("ignore", "Glyph .* missing from font", UserWarning)
         figure.savefig(drawn, dpi=150, format=path.suffix[1:].lower())
-    write_atomically(path, drawn.getvalue(), AGAIN)
+    write_atomically(path, drawn.getvalue(), RERUN_HINT)
     return path
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from playerfl.runs.setup import Grounds
+from playerfl.runs.setup import Setups
 from playerfl.studies.backends.group import Orders, Outcome, run_group
 from playerfl.studies.run_file import Cell
 
@@ -77,7 +77,7 @@ class Serial:
 
     def __init__(self, orders: Orders) -> None:
         self._orders = orders
-        self._grounds = Grounds()
+        self._grounds = Setups()
         self._waiting: list[Group] = []
 
     slots = 1

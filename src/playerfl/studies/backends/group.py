@@ -15,15 +15,15 @@ from playerfl.errors import PlayerflError, StorageError
 from playerfl.runs.api import limited_threads
 from playerfl.runs.environment import environment
 from playerfl.runs.run import Run
-from playerfl.runs.setup import Ground, Grounds
+from playerfl.runs.setup import Setup, Setups
 from playerfl.studies.run_file import Cell, CellRecord
 
 STACKED_RUNS = 50
 
 
-def runs_together(ground: Ground) -> int:
+def runs_together(setup: Setup) -> int:
     """How many runs are best trained side by side: many where models are stacked, else one."""
-    return STACKED_RUNS if ground.learner.trainer == "stacked" else 1
+    return STACKED_RUNS if setup.learner.trainer == "stacked" else 1
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ def _made_with(device: str, threads: int) -> Mapping[str, Any]:
 
 
 def run_group(
-    cells: Sequence[Cell], grounds: Grounds, orders: Orders, heard: Callable[[float], None] = lambda share: None
+    cells: Sequence[Cell], setups: Setups, orders: Orders, heard: Callable[[float], None] = lambda share: None
 ) -> list[Outcome]:
     """Runs cells side by side; one that raises fails alone.
 
@@ -67,15 +67,15 @@ def run_group(
     """
     try:
         with use_data_directory(Path(orders.data_directory) if orders.data_directory else None):
-            return _side_by_side(cells, grounds, orders, heard)
+            return _side_by_side(cells, setups, orders, heard)
     except Exception as problem:
         if len(cells) == 1:
             return [_failed(cells[0], problem)]
-        return [outcome for cell in cells for outcome in run_group([cell], grounds, orders, heard)]
+        return [outcome for cell in cells for outcome in run_group([cell], setups, orders, heard)]
 
 
 def _side_by_side(
-    cells: Sequence[Cell], grounds: Grounds, orders: Orders, heard: Callable[[float], None]
+    cells: Sequence[Cell], setups: Setups, orders: Orders, heard: Callable[[float], None]
 ) -> list[Outcome]:
     total = sum(cell.experiment.rounds + 2 for cell in cells)
     done: dict[str, int] = {}
@@ -100,7 +100,7 @@ def _side_by_side(
             for cell in cells
         ]
         runs = [
-            Run(cell.experiment, grounds.of(cell.experiment), record, beside=len(cells))
+            Run(cell.experiment, setups.of(cell.experiment), record, beside=len(cells))
             for cell, record in zip(cells, records, strict=True)
         ]
         problems = drive(gather([_guarded(run) for run in runs]))

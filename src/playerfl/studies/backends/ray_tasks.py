@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from playerfl.errors import ConfigError
-from playerfl.runs.setup import Grounds
+from playerfl.runs.setup import Setups
 from playerfl.studies.backends.backend import Done, Event, Group, Lost
 from playerfl.studies.backends.group import Orders, Outcome, run_group
 from playerfl.studies.run_file import Cell
 
 _SECONDS_TO_CONNECT = 10.0
-_grounds = Grounds()
+_grounds = Setups()
 """Of this process: Ray gives a worker many tasks, and they share their data."""
 
 

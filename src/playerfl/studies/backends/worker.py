@@ -27,7 +27,7 @@ def main() -> None:
     inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
     threading.Thread(target=_read, args=(sys.stdin.buffer, inbox), daemon=True).start()
 
-    from playerfl.runs.setup import Grounds
+    from playerfl.runs.setup import Setups
     from playerfl.storage.locking import DirectoryLock
     from playerfl.studies.backends.group import run_group
     from playerfl.studies.backends.memory import keep_freed_memory, resident, settle_imports
@@ -37,7 +37,7 @@ def main() -> None:
     orders = inbox.get()
     if orders.unfinished:
         DirectoryLock(Path(orders.unfinished)).take(shared=True)
-    grounds = Grounds()
+    setups = Setups()
     beaten = time.monotonic()
 
     def heard(share: float) -> None:
@@ -49,7 +49,7 @@ def main() -> None:
 
     while True:
         cells = inbox.get()
-        outcomes = run_group(cells, grounds, orders, heard)
+        outcomes = run_group(cells, setups, orders, heard)
         _send(outgoing, ("done", outcomes, resident()))
 
 

@@ -18,7 +18,7 @@ from playerfl.learning.job import Job, TrainJob
 from playerfl.runs.experiment import Experiment
 from playerfl.runs.result import RunResult
 from playerfl.runs.run import Run
-from playerfl.runs.setup import prepare_ground
+from playerfl.runs.setup import prepare_setup
 from playerfl.tasks.task import Task
 from playerfl.weights import Weights
 
@@ -81,7 +81,7 @@ def build_own(algorithm: Algorithm, a_task: Task | None = None, rounds: int = 3,
     """As `build`, for an algorithm that is in no table: a test's own subclass."""
     own = a_task or task()
     experiment = Experiment.resolve(settings_of("fedavg", {"rounds": rounds, **settings}), own)
-    return Run(experiment, prepare_ground(experiment, own), algorithm=algorithm)
+    return Run(experiment, prepare_setup(experiment, own), algorithm=algorithm)
 
 
 def copied(weights: Weights) -> Weights:
