@@ -115,7 +115,7 @@ def answer_records(folder: Path) -> None:
 
 def read_answers(folder: Path) -> object:
     """What a coordinator makes of a site's messages."""
-    from playerfl.federation.messages import Awaited
+    from playerfl.federation.messages import ExpectedUpload
     from playerfl.flower.coordinator.checks import far_away, refused_reply
     from playerfl.flower.coordinator.coordinator import Coordinator
     from playerfl.flower.deployment import Deployment
@@ -135,7 +135,7 @@ def read_answers(folder: Path) -> object:
         answer = decode_answer(arrived(file))
         reasons.append(coordinator.met("site-0", answer.about) if answer.key == "hello" else None)
         if answer.reply:
-            awaited = Awaited((), {"importance": len(layers.names)})
+            awaited = ExpectedUpload((), {"importance": len(layers.names)})
             reasons.append(refused_reply(answer.reply, asked.request, awaited, layers, setup.initial, 7))
             if answer.reply.upload.weights.keys() <= setup.initial.keys():
                 reasons.append(far_away({"a": {}, "b": {}}, setup.initial, 20))

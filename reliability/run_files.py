@@ -120,7 +120,7 @@ def load_run(folder: Path) -> object:
     from playerfl.runs.api import load_result
 
     result = load_result(folder / "run")
-    return repr(result), result.cut, result.site_scores, [result.model(site) for site in result.clients]
+    return repr(result), result.cut, result.site_scores, [result.model(site) for site in result.sites]
 
 
 def resume_run(folder: Path) -> object:

@@ -104,17 +104,17 @@ def build(algorithm: str | Algorithm, a_task: Task | None = None, rounds: int = 
 
 def largest_difference(left: RunResult, right: RunResult) -> float:
     """Over all sites' final models; 0.0 means bit for bit equal (nan differs from itself)."""
-    assert left.clients == right.clients
+    assert left.sites == right.sites
     return max(
         float((left.weights[site][name].double() - right.weights[site][name].double()).abs().max())
-        for site in left.clients
+        for site in left.sites
         for name in left.weights[site]
     )
 
 
 def assert_same(left: RunResult, right: RunResult) -> None:
     """The same models and the same scores, bit for bit."""
-    for site in left.clients:
+    for site in left.sites:
         for name, tensor in left.weights[site].items():
             assert torch.equal(tensor, right.weights[site][name]), f"{site} differs in {name}"
     assert sorted(left.score_rows) == sorted(right.score_rows)

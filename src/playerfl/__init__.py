@@ -2,7 +2,7 @@
 
 >>> import playerfl
 >>> result = playerfl.run("digits", "player_fl", rounds=1, seed=0)
->>> len(result.clients)
+>>> len(result.sites)
 5
 """
 

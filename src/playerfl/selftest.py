@@ -34,7 +34,7 @@ from playerfl.algorithms import (
     PLayerFLRandom,
 )
 from playerfl.engine.scheduler import drive
-from playerfl.federation.messages import ClientId
+from playerfl.federation.messages import SiteId
 from playerfl.federation.server import Server
 from playerfl.models.mlp import MLP
 from playerfl.runs.api import limited_threads
@@ -91,9 +91,9 @@ class Finding:
 class _SelfOnly(PFedLA):
     """pFedLA in which every site listens to itself alone."""
 
-    def fresh_mixer(self, server: Server, client_id: ClientId) -> Weights:
-        wanted = torch.tensor([1e4 if site == client_id else 0.0 for site in server.clients])
-        return super().fresh_mixer(server, client_id) | {"output.bias": wanted.repeat(len(server.layers.names))}
+    def fresh_mixer(self, server: Server, site: SiteId) -> Weights:
+        wanted = torch.tensor([1e4 if other == site else 0.0 for other in server.sites])
+        return super().fresh_mixer(server, site) | {"output.bias": wanted.repeat(len(server.layers.names))}
 
 
 @dataclass(frozen=True)
@@ -102,9 +102,9 @@ class _BySize(PFedLA):
 
     sizes: tuple[int, ...] = ()
 
-    def fresh_mixer(self, server: Server, client_id: ClientId) -> Weights:
+    def fresh_mixer(self, server: Server, site: SiteId) -> Weights:
         wanted = torch.tensor(self.sizes, dtype=torch.float32).log()
-        return super().fresh_mixer(server, client_id) | {"output.bias": wanted.repeat(len(server.layers.names))}
+        return super().fresh_mixer(server, site) | {"output.bias": wanted.repeat(len(server.layers.names))}
 
 
 def identities() -> Iterator[Identity]:

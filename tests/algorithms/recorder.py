@@ -13,7 +13,7 @@ from playerfl.algorithms import Algorithm
 from playerfl.engine.loop import run_rounds
 from playerfl.engine.scheduler import drive, run_jobs
 from playerfl.engine.transport import InProcess
-from playerfl.federation.messages import ClientId, Reply, Request
+from playerfl.federation.messages import Reply, Request, SiteId
 from playerfl.learning.job import Job, TrainJob
 from playerfl.runs.experiment import Experiment
 from playerfl.runs.result import RunResult
@@ -30,7 +30,7 @@ LAYERS = ("0", "2", "4", "6")
 class Message:
     """One message and its answer; the weights are copies made when it was sent."""
 
-    client: ClientId
+    client: SiteId
     request: Request
     reply: Reply
     down: Weights
@@ -45,10 +45,10 @@ class Watched:
         self.messages: list[Message] = []
         self.epochs = 0
         """Training epochs of all sites together."""
-        self._inside = InProcess(run.algorithm, run.clients, run.experiment.seed, run.protocol)
+        self._inside = InProcess(run.algorithm, run.clients, run.experiment.seed, run.evaluation)
         experiment = run.experiment
         rounds = run_rounds(
-            run.algorithm, run.server, self, experiment.rounds, run, run.protocol, experiment.participation
+            run.algorithm, run.server, self, experiment.rounds, run, run.evaluation, experiment.participation
         )
         drive(rounds, self._run_and_count)
         self.result: RunResult = run._result()
@@ -57,7 +57,7 @@ class Watched:
         self.epochs += sum(job.epochs for job in jobs if isinstance(job, TrainJob))
         return run_jobs(jobs)
 
-    async def call(self, requests: Mapping[ClientId, Request]) -> dict[ClientId, Reply]:
+    async def call(self, requests: Mapping[SiteId, Request]) -> dict[SiteId, Reply]:
         sent = {client: copied(request.download.weights) for client, request in requests.items()}
         replies = await self._inside.call(requests)
         for client, reply in replies.items():
@@ -65,11 +65,11 @@ class Watched:
             self.messages.append(message)
         return replies
 
-    def fits(self, client: ClientId) -> list[Message]:
+    def fits(self, client: SiteId) -> list[Message]:
         """A site's messages that asked it to train, one a round."""
         return [m for m in self.messages if m.client == client and "fit" in m.request.verbs]
 
-    def to(self, client: ClientId) -> list[Message]:
+    def to(self, client: SiteId) -> list[Message]:
         return [m for m in self.messages if m.client == client]
 
 
@@ -103,8 +103,8 @@ def part_of(weights: Weights, *layers: str) -> Weights:
 
 def assert_same_models(left: RunResult, right: RunResult) -> None:
     """The same model at every site, bit for bit, and the same reported scores, whatever was scored on the way."""
-    assert left.clients == right.clients
-    for site in left.clients:
+    assert left.sites == right.sites
+    for site in left.sites:
         for name, tensor in left.weights[site].items():
             assert torch.equal(tensor, right.weights[site][name]), f"{site} differs in {name}"
     assert left.site_scores == right.site_scores

@@ -55,12 +55,12 @@ def size(layers: Sequence[str]) -> int:
 def bytes_of(watched: Watched, site: str) -> tuple[int, int]:
     """Down and up, as the run's own table has them."""
     rows = watched.result.traffic
-    own = rows[rows["client"] == site]
+    own = rows[rows["site"] == site]
     return int(own["down"].sum()), int(own["up"].sum())
 
 
 def assert_every_site(watched: Watched, down: int, up: int) -> None:
-    assert {site: bytes_of(watched, site) for site in watched.result.clients} == dict.fromkeys(
+    assert {site: bytes_of(watched, site) for site in watched.result.sites} == dict.fromkeys(
         ("site-0", "site-1", "site-2"), (down, up)
     )
 
@@ -101,7 +101,7 @@ def test_methods_with_a_head_send_the_body_only(method: Any, personal: int) -> N
 @pytest.mark.parametrize("keep", [0.0, 0.3, 0.7, 1.0])
 def test_fedlp_sends_everything_down_and_the_kept_layers_up(keep: float) -> None:
     watched = run(FedLP(keep=keep))
-    for site in watched.result.clients:
+    for site in watched.result.sites:
         kept = sum(size([layer for layer in LAYERS if part_of(fit.up, layer)]) for fit in watched.fits(site))
         assert bytes_of(watched, site) == (WEIGHT * (P + R * P), WEIGHT * kept)
 
@@ -110,7 +110,7 @@ def test_the_expected_upload_of_fedlp_is_its_rate_of_fedavgs() -> None:
     """Over rounds and sites within three sigma: q·P a round."""
     watched = watch(build(FedLP(keep=0.5), rounds=30))
     draws = 3 * 30
-    mean = sum(bytes_of(watched, site)[1] for site in watched.result.clients) / WEIGHT / draws
+    mean = sum(bytes_of(watched, site)[1] for site in watched.result.sites) / WEIGHT / draws
     sigma = (0.25 * sum(parameters**2 for parameters in SIZES.values()) / draws) ** 0.5
     assert abs(mean - 0.5 * P) < 3 * sigma
 
@@ -119,7 +119,7 @@ def test_the_expected_upload_of_fedlp_is_its_rate_of_fedavgs() -> None:
 def test_fedlama_sends_what_is_due_and_the_intervals_at_each_adjustment(tau: int, phi: int) -> None:
     watched = run(FedLAMA(tau=tau, phi=phi))
     adjustments = R // (phi * tau) if phi > 1 else 0
-    for site in watched.result.clients:
+    for site in watched.result.sites:
         intervals, due = [tau] * L, 0
         for round_, fit in enumerate(watched.fits(site), start=1):
             intervals = fit.request.download.info.get("intervals", intervals)  # type: ignore[assignment]
@@ -177,7 +177,7 @@ def test_a_random_cut_that_must_measure_its_reference_sends_scores() -> None:
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_the_table_counts_what_was_in_the_messages(name: str) -> None:
     watched = watch(build(name, rounds=2))
-    for site in watched.result.clients:
+    for site in watched.result.sites:
         messages = watched.to(site)
         down = sum(weighed(m.down, m.request.download.info) for m in messages)
         up = sum(weighed(m.up, m.reply.upload.info) for m in messages)
@@ -192,7 +192,7 @@ def weighed(weights: Weights, info: Info) -> int:
 @pytest.mark.parametrize("method", [Local, FedAvg, FedPer, PLayerFL])
 def test_scoring_after_local_training_needs_no_model_after_the_last_round(method: Any) -> None:
     after_merge, after_training = (run(method(), eval_point=point) for point in ("post_agg", "post_local"))
-    for site in after_merge.result.clients:
+    for site in after_merge.result.sites:
         last = sum(w.numel() for w in after_merge.to(site)[-1].down.values())
         down, up = bytes_of(after_merge, site)
         assert bytes_of(after_training, site) == (down - WEIGHT * last, up)

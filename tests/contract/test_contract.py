@@ -26,7 +26,7 @@ remembering = pytest.mark.parametrize("name", quick_for(ALGORITHMS, *REMEMBERING
 
 
 def run_over(run: Run, transport: WireTransport) -> playerfl.RunResult:
-    drive(run_rounds(run.algorithm, run.server, transport, run.experiment.rounds, run, run.protocol))
+    drive(run_rounds(run.algorithm, run.server, transport, run.experiment.rounds, run, run.evaluation))
     return run._result()
 
 
@@ -50,7 +50,7 @@ def test_a_serialising_reordering_transport_gives_the_same_bits(name: str, model
 @pytest.mark.parametrize("selection", quick_for(["client_best", "round_best", "last"], "client_best"))
 def test_the_kept_model_is_the_one_the_scores_choose(name: str, selection: str) -> None:
     result = federate(name, rounds=4, selection=selection)
-    for site in result.clients:
+    for site in result.sites:
         model = result.model(site)
         data = build(name, rounds=4).clients[site].data
         (inputs, targets), *_ = data.test.batches(10_000)
@@ -64,9 +64,9 @@ def test_sending_and_evaluating_change_nothing(name: str) -> None:
     transport = WireTransport(run)
     run_over(run, transport)
     before = tensor_tree.encode([run.server.state(), {c: client.memory for c, client in run.clients.items()}])
-    for client in run.server.clients:
+    for client in run.server.sites:
         download = run.algorithm.server_send(run.server, client)
-        drive(handle(run.algorithm, run.clients[client], Request(("evaluate",), download), 0, run.protocol))
+        drive(handle(run.algorithm, run.clients[client], Request(("evaluate",), download), 0, run.evaluation))
     after = tensor_tree.encode([run.server.state(), {c: client.memory for c, client in run.clients.items()}])
     assert after == before
 

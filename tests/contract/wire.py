@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from playerfl.engine.scheduler import drive
 from playerfl.engine.worker import handle
 from playerfl.federation.client import Client
-from playerfl.federation.messages import ClientId, Download, Reply, Request, Score, Upload
+from playerfl.federation.messages import Download, Reply, Request, Score, SiteId, Upload
 from playerfl.runs.run import Run
 from playerfl.storage import tensor_tree
 
@@ -22,18 +22,18 @@ class WireTransport:
     def __init__(self, run: Run) -> None:
         self.run = run
         self.stored = {name: tensor_tree.encode(client.state()) for name, client in run.clients.items()}
-        self.uploads: list[tuple[tuple[str, ...], ClientId, Upload]] = []
+        self.uploads: list[tuple[tuple[str, ...], SiteId, Upload]] = []
 
-    async def call(self, requests: Mapping[ClientId, Request]) -> dict[ClientId, Reply]:
+    async def call(self, requests: Mapping[SiteId, Request]) -> dict[SiteId, Reply]:
         return {name: self._answer(name, requests[name]) for name in reversed(requests)}
 
-    def _answer(self, name: ClientId, request: Request) -> Reply:
+    def _answer(self, name: SiteId, request: Request) -> Reply:
         sent = over_the_wire({"weights": request.download.weights, "info": dict(request.download.info)})
         arrived = Request(request.verbs, Download(request.download.round, **sent), request.best_round)
         run = self.run
         client = Client(name, run.clients[name].data, run.setup.learner, run.clients[name].plan, run.setup.initial)
         client.restore(tensor_tree.decode(self.stored[name]))
-        reply = drive(handle(run.algorithm, client, arrived, run.experiment.seed, run.protocol))
+        reply = drive(handle(run.algorithm, client, arrived, run.experiment.seed, run.evaluation))
         self.stored[name] = tensor_tree.encode(client.state())
         run.clients[name].restore(tensor_tree.decode(self.stored[name]))
         answer = over_the_wire(

@@ -80,7 +80,7 @@ def test_a_jobs_directory_reads_like_a_runs_but_the_models_are_at_the_sites(tmp_
     result = drive(job.in_process().rounds())
     assert read.site_scores == result.site_scores
     assert read.cut == result.cut
-    assert read.clients == result.clients
+    assert read.sites == result.sites
     assert [found.path for found in collect(job.home / "jobs").results] == [job.folder]
     with pytest.raises(ConfigError, match="never left its site"):
         read.model("site-0")

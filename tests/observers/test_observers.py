@@ -87,7 +87,7 @@ def test_tensorboard_shows_scores_settings_and_the_profile(tmp_path: Path) -> No
     (folder,) = tmp_path.iterdir()
     assert folder.name.endswith("-player_fl-seed0")
     seen = event_accumulator.EventAccumulator(str(folder)).Reload()
-    for site in result.clients:
+    for site in result.sites:
         points = [(event.step, event.value) for event in seen.Scalars(f"test/f1/{site}")]
         rows = [r for r in result.score_rows if (r[2], r[3], r[4]) == (site, "test", "f1")]
         assert points == [(row[1], pytest.approx(row[5], abs=1e-6)) for row in rows]
@@ -118,7 +118,7 @@ def test_mlflow_shows_scores_settings_and_the_profile(tmp_path: Path) -> None:
     (run,) = client.search_runs([experiment.experiment_id])
     assert run.info.status == "FINISHED"
     assert run.data.params["training.learning_rate"] == "0.01"
-    for site in result.clients:
+    for site in result.sites:
         history = sorted((m.step, m.value) for m in client.get_metric_history(run.info.run_id, f"test/f1/{site}"))
         rows = [r for r in result.score_rows if (r[2], r[3], r[4]) == (site, "test", "f1")]
         assert history == [(row[1], row[5]) for row in rows]

@@ -56,7 +56,7 @@ def test_the_loaders_train(capsys: pytest.CaptureFixture[str]) -> None:
     (script,) = (block for block in blocks("python") if "DataLoader" in block)
     names: dict[str, Any] = {}
     exec(compile(script, "your-own-data.md", "exec"), names)
-    assert sorted(names["result"].clients) == ["north", "south"]
+    assert sorted(names["result"].sites) == ["north", "south"]
     assert "north" in capsys.readouterr().out
 
 

@@ -41,7 +41,7 @@ def test_tensors_datasets_and_loaders_all_go_through() -> None:
     as_datasets = run(own_task(mlp, [TensorDataset(*data) for data in own.values()]))
     assert as_tensors.score_rows == as_datasets.score_rows
     as_loaders = run(own_task(mlp, {site: loaders(data) for site, data in own.items()}))
-    assert as_loaders.clients == ["site-0", "site-1", "site-2"]
+    assert as_loaders.sites == ["site-0", "site-1", "site-2"]
 
 
 @pytest.mark.parametrize("with_generator", [False, True])
@@ -127,7 +127,7 @@ def test_unusable_data_is_refused_with_the_site_and_the_remedy(make: Any, senten
 
 def test_small_sites_may_be_accepted() -> None:
     own = own_task(mlp, broken(lambda x, y: (x[:9], y[:9] * 0)))
-    assert run(own, **{"data.accept_small_sites": True}).clients == ["site-0", "site-1", "site-2"]
+    assert run(own, **{"data.accept_small_sites": True}).sites == ["site-0", "site-1", "site-2"]
 
 
 def test_a_run_that_diverges_says_so_with_nan_and_ends() -> None:

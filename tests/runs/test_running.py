@@ -14,13 +14,13 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import playerfl
+from command_line import playerfl as command
+from command_line import refused
 from federations import FEATURES, assert_same, federate, mlp, sites, task
 from playerfl.algorithms import FedPer, LocalAdaptation, PLayerFL, PLayerFLMinusOne
 from playerfl.errors import PlayerflError
 from playerfl.runs.run import Progress
 from playerfl.tasks.task import own_task
-from command_line import playerfl as command
-from command_line import refused
 
 SETTINGS = {"training.batch_size": 8}
 
@@ -99,7 +99,7 @@ def test_a_run_goes_on_only_with_the_data_and_the_model_it_began_with(tmp_path: 
         playerfl.resume(tmp_path / "o", task=task(sites=other))
     with pytest.raises(PlayerflError, match="was started with other model"):
         playerfl.resume(tmp_path / "o", task=task("batch norm"))
-    assert playerfl.resume(tmp_path / "o", task=task()).clients == ["site-0", "site-1", "site-2"]
+    assert playerfl.resume(tmp_path / "o", task=task()).sites == ["site-0", "site-1", "site-2"]
 
 
 def test_whoever_fails_to_take_a_run_up_leaves_it_to_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -110,7 +110,7 @@ def test_whoever_fails_to_take_a_run_up_leaves_it_to_others(tmp_path: Path, monk
             playerfl.resume(tmp_path / "o", task=task())
     with pytest.raises(PlayerflError, match="site-0"):
         playerfl.resume(tmp_path / "o", task=task(sites={"site-0": (torch.zeros(0, FEATURES), torch.zeros(0))}))
-    assert playerfl.resume(tmp_path / "o", task=task()).clients == ["site-0", "site-1", "site-2"]
+    assert playerfl.resume(tmp_path / "o", task=task()).sites == ["site-0", "site-1", "site-2"]
 
 
 def test_of_a_comparison_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -198,14 +198,14 @@ def test_a_last_batch_of_one_does_not_break_batch_norm() -> None:
 
     x, y = sites()["site-0"]
     alone = own_task(with_batch_norm, {"a": loaders(x[:9], y[:9], batch_size=8)})
-    assert playerfl.run(alone, "local", rounds=1).clients == ["a"]
+    assert playerfl.run(alone, "local", rounds=1).sites == ["a"]
     with pytest.raises(PlayerflError, match="does not go with batch norm"):
         playerfl.run(task("batch norm"), "local", rounds=1, settings={"training.batch_size": 1})
 
 
 def test_targets_may_be_any_whole_numbers() -> None:
     own = {site: (x, y.to(torch.int32)) for site, (x, y) in sites().items()}
-    assert playerfl.run(own_task(mlp, own), "local", rounds=1, settings=SETTINGS).clients
+    assert playerfl.run(own_task(mlp, own), "local", rounds=1, settings=SETTINGS).sites
 
 
 def frozen() -> nn.Module:

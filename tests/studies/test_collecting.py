@@ -26,7 +26,7 @@ def test_a_run_directory(tmp_path: Path) -> None:
     original = run_into(tmp_path / "run")
     (read,) = collect(tmp_path / "run").results
     assert read.site_scores == original.site_scores
-    assert read.clients == original.clients
+    assert read.sites == original.sites
     assert read.weights == {}
 
 
@@ -34,7 +34,7 @@ def test_a_model_is_not_read_with_a_report_and_says_so(tmp_path: Path) -> None:
     run_into(tmp_path / "run")
     (read,) = collect(tmp_path / "run").results
     with pytest.raises(playerfl.PlayerflError):
-        read.model(read.clients[0])
+        read.model(read.sites[0])
 
 
 def test_a_folder_of_runs_and_comparisons_at_any_depth(tmp_path: Path) -> None:

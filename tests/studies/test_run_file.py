@@ -55,7 +55,7 @@ def test_a_file_gives_the_run_back(keep: bool) -> None:
     assert [tuple(row) for row in read.traffic_rows] == [tuple(row) for row in made.traffic_rows]
     assert read.site_scores == made.site_scores
     assert read.chosen_rounds == made.chosen_rounds
-    assert read.clients == made.clients == ["site-0", "site-1"]
+    assert read.sites == made.sites == ["site-0", "site-1"]
     assert read.cut == made.cut
     assert read.experiment == made.experiment
     if keep:

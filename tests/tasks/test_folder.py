@@ -242,7 +242,7 @@ def test_a_column_one_site_never_measured_may_be_filled(folder: Path) -> None:
 def test_one_site_alone_runs_and_says_so(folder: Path) -> None:
     (folder / "south.csv").unlink()
     result = playerfl.run(str(folder), "fedavg", rounds=1)
-    assert result.clients == ["north"]
+    assert result.sites == ["north"]
     assert "there is one site only, so nothing is federated" in result.data["notes"]
 
 

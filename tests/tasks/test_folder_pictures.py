@@ -50,7 +50,7 @@ def test_pictures_become_squares_of_colours(pictures: Path) -> None:
 
 def test_pictures_train(pictures: Path) -> None:
     result = playerfl.run(str(pictures), "fedavg", rounds=2, settings={"data.image_size": 8})
-    assert result.clients == ["north", "south"]
+    assert result.sites == ["north", "south"]
 
 
 @pytest.mark.parametrize("mode", ["L", "RGBA", "P", "1", "I;16", "LA"])

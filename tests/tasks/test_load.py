@@ -60,7 +60,7 @@ def test_a_bundled_name_wins_over_a_folder_of_that_name(tmp_path: Path, monkeypa
 def test_a_task_or_a_function_that_makes_one(own: Path, name: str) -> None:
     loaded = load_task(f"{own}:{name}")
     assert loaded.name == f"{own}:{name}"
-    assert playerfl.run(loaded.name, "fedavg", rounds=1).clients == ["north", "south"]
+    assert playerfl.run(loaded.name, "fedavg", rounds=1).sites == ["north", "south"]
 
 
 def test_importing_leaves_the_process_and_the_folder_as_they_were(own: Path) -> None:

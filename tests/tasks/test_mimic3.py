@@ -259,7 +259,7 @@ def test_a_round_of_player_fl(folder: Path) -> None:
     write_both(folder, *made_up(30))
     small = {"data.size": "tiny", "data.length": 16, "data.vocabulary": 200, "training.batch_size": 8}
     result = playerfl.run(TASK, "player_fl", rounds=1, settings=small)
-    assert result.clients == sorted(GROUPS)
+    assert result.sites == sorted(GROUPS)
     assert result.cut is not None
     assert result.scores["value"].notna().all()
 

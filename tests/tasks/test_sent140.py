@@ -144,7 +144,7 @@ def test_a_round_of_player_fl_with_a_user_of_one_class(folder: Path) -> None:
     write(folder, tweets_of(ann=20, bob=30) + [tweet("lost_dog")] * 40)
     small = {"data.size": "tiny", "data.length": 12, "data.vocabulary": 200, "data.last_rank": 3}
     result = playerfl.run(TASK, "player_fl", rounds=1, settings={**small, "training.batch_size": 8})
-    assert result.clients == ["ann", "bob", "lost_dog"]
+    assert result.sites == ["ann", "bob", "lost_dog"]
     assert result.cut is not None
     assert result.scores["value"].notna().all()
     assert "only tweets of one class by lost_dog" in result.data["notes"]

@@ -149,7 +149,7 @@ def test_a_round_of_player_fl(folder: Path) -> None:
     write(folder, made_up())
     small = {"data.size": "tiny", "data.length": 16, "data.vocabulary": 200, "training.batch_size": 8}
     result = playerfl.run(TASK, "player_fl", rounds=1, settings=small)
-    assert result.clients == list(AIRLINES)
+    assert result.sites == list(AIRLINES)
     assert result.cut is not None
     assert result.cut.layers == LayerMap.of(result.model("Delta")).names
     assert result.scores["value"].notna().all()

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from playerfl.federation.client import Client
-from playerfl.federation.messages import Awaited, ClientId, Download, Upload, Verb
+from playerfl.federation.messages import Download, ExpectedUpload, SiteId, Upload, Verb
 from playerfl.federation.server import Server
 from playerfl.layers.layer_map import LayerMap
 from playerfl.weights import weighted_mean
@@ -43,10 +43,10 @@ class Algorithm:
         """Once, before the first round, where `prepares` is set."""
         return Upload(client.num_examples)
 
-    def server_prepare(self, server: Server, uploads: Mapping[ClientId, Upload]) -> None:
+    def server_prepare(self, server: Server, uploads: Mapping[SiteId, Upload]) -> None:
         """Reads what `client_prepare` uploaded."""
 
-    def server_send(self, server: Server, client_id: ClientId) -> Download:
+    def server_send(self, server: Server, site: SiteId) -> Download:
         """What one site gets now. Changes nothing."""
         return server.download()
 
@@ -54,11 +54,11 @@ class Algorithm:
         """One round at one site. Leaves the model it would predict with on the bench."""
         raise TypeError(f"{type(self).__name__} must define client_fit")
 
-    def server_expects(self, server: Server, verbs: tuple[Verb, ...]) -> Awaited:
+    def server_expects(self, server: Server, verbs: tuple[Verb, ...]) -> ExpectedUpload:
         """What sites upload in answer to these verbs, so that anything else can be refused."""
-        return Awaited(server.layers.names if "fit" in verbs else ())
+        return ExpectedUpload(server.layers.names if "fit" in verbs else ())
 
-    def server_merge(self, server: Server, uploads: Mapping[ClientId, Upload]) -> None:
+    def server_merge(self, server: Server, uploads: Mapping[SiteId, Upload]) -> None:
         """Makes the sites' uploads one: w ← Σ_c (n_c / Σ n) · θ_c, entry by entry over those who sent it."""
         server.weights |= weighted_mean([(upload.weights, upload.num_examples) for upload in uploads.values()])
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from playerfl.algorithms.algorithm import Algorithm
 from playerfl.errors import ConfigError
 from playerfl.federation.client import Client
-from playerfl.federation.messages import Awaited, ClientId, Download, Upload, Verb
+from playerfl.federation.messages import Download, ExpectedUpload, SiteId, Upload, Verb
 from playerfl.federation.server import Server
 from playerfl.layers.layer_map import LayerMap, LayerName
 from playerfl.weights import Weights
@@ -27,12 +27,12 @@ class PartialAlgorithm(Algorithm):
     def personal(self, side: Client | Server) -> tuple[LayerName, ...]:
         return side.layers.names[self.cut(side) :]
 
-    def server_send(self, server: Server, client_id: ClientId) -> Download:
+    def server_send(self, server: Server, site: SiteId) -> Download:
         """The federated layers; to a site that is new, the whole initial model."""
-        return server.download(self.federated(server) if client_id in server.initialised else None)
+        return server.download(self.federated(server) if site in server.initialised else None)
 
-    def server_expects(self, server: Server, verbs: tuple[Verb, ...]) -> Awaited:
-        return Awaited(self.federated(server) if "fit" in verbs else ())
+    def server_expects(self, server: Server, verbs: tuple[Verb, ...]) -> ExpectedUpload:
+        return ExpectedUpload(self.federated(server) if "fit" in verbs else ())
 
     async def client_fit(self, client: Client, download: Download) -> Upload:
         self.client_assemble(client, download)

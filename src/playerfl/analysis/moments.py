@@ -46,7 +46,7 @@ def weights_at_moments(
         if experiment.training.local_epochs != 1 and moment == FIRST_EPOCH:
             raise ConfigError("a round must be one epoch here; leave training.local_epochs at 1")
         result = drive(Run(experiment, setup, listener=watch(moment, experiment.rounds)).rounds())
-        found[moment] = {site: result.weights[site] for site in result.clients}
+        found[moment] = {site: result.weights[site] for site in result.sites}
     if not isinstance(federated, str):
         found[FEDERATED] = {site: federated[site] for site in sorted(federated)}
     return found

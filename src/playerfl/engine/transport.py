@@ -6,28 +6,27 @@ from collections.abc import Mapping
 from typing import NamedTuple, Protocol
 
 from playerfl.algorithms.algorithm import Algorithm
-from playerfl.engine import worker
 from playerfl.engine.scheduler import Work, gather
 from playerfl.engine.spool import Spool
-from playerfl.engine.worker import handle
+from playerfl.engine.worker import EvaluationPlan, handle
 from playerfl.federation.client import Client
-from playerfl.federation.messages import ClientId, Reply, Request
+from playerfl.federation.messages import Reply, Request, SiteId
 
 
 class Traffic(NamedTuple):
     """What one message and its answer weighed, in bytes of tensors and values, without names or framing."""
 
     round: int
-    client: ClientId
+    site: SiteId
     verbs: str
     down: int
     up: int
 
 
-def traffic_of(client: ClientId, request: Request, reply: Reply) -> Traffic:
+def traffic_of(site: SiteId, request: Request, reply: Reply) -> Traffic:
     return Traffic(
         request.download.round,
-        client,
+        site,
         "+".join(request.verbs),
         request.download.num_bytes,
         reply.upload.num_bytes,
@@ -37,7 +36,7 @@ def traffic_of(client: ClientId, request: Request, reply: Reply) -> Traffic:
 class Transport(Protocol):
     """One method: send each site its request, bring back the replies, at least one of them."""
 
-    async def call(self, requests: Mapping[ClientId, Request]) -> dict[ClientId, Reply]: ...
+    async def call(self, requests: Mapping[SiteId, Request]) -> dict[SiteId, Reply]: ...
 
 
 class InProcess:
@@ -46,21 +45,21 @@ class InProcess:
     def __init__(
         self,
         algorithm: Algorithm,
-        clients: Mapping[ClientId, Client],
+        clients: Mapping[SiteId, Client],
         seed: int,
-        protocol: worker.Protocol,
+        evaluation: EvaluationPlan,
     ) -> None:
         self.algorithm = algorithm
         self.clients = dict(clients)
         self.seed = seed
-        self.protocol = protocol
+        self.evaluation = evaluation
 
-    async def call(self, requests: Mapping[ClientId, Request]) -> dict[ClientId, Reply]:
-        if any(self.clients[client].stacked for client in requests):
-            works = [self._handle(client, request) for client, request in requests.items()]
+    async def call(self, requests: Mapping[SiteId, Request]) -> dict[SiteId, Reply]:
+        if any(self.clients[site].stacked for site in requests):
+            works = [self._handle(site, request) for site, request in requests.items()]
             return dict(zip(requests, await gather(works), strict=True))
         spool = Spool()
-        return {client: spool.keep(await self._handle(client, request)) for client, request in requests.items()}
+        return {site: spool.keep(await self._handle(site, request)) for site, request in requests.items()}
 
-    def _handle(self, client: ClientId, request: Request) -> Work[Reply]:
-        return handle(self.algorithm, self.clients[client], request, self.seed, self.protocol)
+    def _handle(self, site: SiteId, request: Request) -> Work[Reply]:
+        return handle(self.algorithm, self.clients[site], request, self.seed, self.evaluation)

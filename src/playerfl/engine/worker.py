@@ -18,7 +18,7 @@ Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
-class Protocol:
+class EvaluationPlan:
     """When models are scored and which one a site keeps: the same for every site of a comparison."""
 
     eval_point: EvalPoint = "post_agg"
@@ -27,7 +27,9 @@ class Protocol:
     """The round with the site's lowest validation loss, the one best for all, or the last."""
 
 
-async def handle(algorithm: Algorithm, client: Client, request: Request, seed: int, protocol: Protocol) -> Reply:
+async def handle(
+    algorithm: Algorithm, client: Client, request: Request, seed: int, evaluation: EvaluationPlan
+) -> Reply:
     """Does what a request asks of a site. Its result depends on the site's memory and the request alone."""
     download = request.download
     client.begin(seed, download.round)
@@ -38,22 +40,22 @@ async def handle(algorithm: Algorithm, client: Client, request: Request, seed: i
     for verb in request.verbs:
         if verb == "evaluate":
             algorithm.client_model(client, download)
-            scores += await _score(client, "round", download.round, protocol)
+            scores += await _score(client, "round", download.round, evaluation)
         elif verb == "prepare":
             upload = await algorithm.client_prepare(client, download)
         elif verb == "fit":
             upload = await _afresh(client, algorithm.client_fit(client, download))
             if client.train_loss is not None:
                 scores.append(Score("round", download.round + 1, "train", "loss", client.train_loss))
-            if protocol.eval_point == "post_local":
-                scores += await _score(client, "round", download.round + 1, protocol)
+            if evaluation.eval_point == "post_local":
+                scores += await _score(client, "round", download.round + 1, evaluation)
         elif algorithm.finishes:
-            if protocol.eval_point == "post_local":
+            if evaluation.eval_point == "post_local":
                 # What was kept is a site's own model, not a common one to go on from.
                 client.kept = None
             await _afresh(client, algorithm.client_finish(client, download))
             client.kept = None
-            scores += await _score(client, "finish", download.round, protocol)
+            scores += await _score(client, "finish", download.round, evaluation)
     client.end()
     return Reply(upload, tuple(scores))
 
@@ -69,15 +71,15 @@ async def _afresh(client: Client, training: Coroutine[Any, Any, Result]) -> Resu
     return result
 
 
-async def _score(client: Client, stage: Stage, round_: int, protocol: Protocol) -> list[Score]:
+async def _score(client: Client, stage: Stage, round_: int, evaluation: EvaluationPlan) -> list[Score]:
     """Scores the bench, and keeps the model on it if it is the best so far."""
     found = await client.evaluate()
     loss = found["validation"]["loss"]
     snapshot = Snapshot(round_, loss, client.weights())
     first = client.kept is None
-    if protocol.selection == "round_best" and stage == "round":
+    if evaluation.selection == "round_best" and stage == "round":
         client.candidate = snapshot
-    elif first or protocol.selection == "last" or _better(loss, client.kept):
+    elif first or evaluation.selection == "last" or _better(loss, client.kept):
         client.kept = replace(snapshot, weights=_own(snapshot.weights))
     return [
         Score(stage, round_, split, metric, value)

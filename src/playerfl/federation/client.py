@@ -11,7 +11,7 @@ from torch import Tensor
 
 from playerfl.data.examples import SiteData
 from playerfl.errors import LayerError
-from playerfl.federation.messages import ClientId, Scalar, Upload
+from playerfl.federation.messages import Scalar, SiteId, Upload
 from playerfl.layers.layer_map import LayerMap, LayerName
 from playerfl.learning.job import EvalJob, Measure, Pull, Scores, Trained, TrainJob
 from playerfl.learning.optimizers import Optimizer, OptimizerState
@@ -49,10 +49,8 @@ class Client:
     validation loss, unless the experiment says otherwise).
     """
 
-    def __init__(
-        self, client_id: ClientId, data: SiteData, learner: Learner, plan: TrainingPlan, initial: Weights
-    ) -> None:
-        self.id = client_id
+    def __init__(self, site: SiteId, data: SiteData, learner: Learner, plan: TrainingPlan, initial: Weights) -> None:
+        self.site = site
         self.data = data
         self.num_examples = len(data.train)
         self.plan = plan
@@ -93,7 +91,7 @@ class Client:
         seed, now = self._stream_parts
         key = (purpose, now if round_ is None else round_)
         if key not in self._streams:
-            self._streams[key] = generator_for(seed, key[0], self.id, key[1])
+            self._streams[key] = generator_for(seed, key[0], self.site, key[1])
         return self._streams[key]
 
     def load(self, *parts: Mapping[str, Tensor]) -> None:
@@ -106,7 +104,7 @@ class Client:
             bench.update(part)
         if not all(map(bench.__contains__, self.layers.all_entries)):
             missing = [layer for layer, entries in self.layers.entries.items() if not bench.keys() >= set(entries)]
-            raise LayerError(f"{self.id} was given no weights for {', '.join(missing)}")
+            raise LayerError(f"{self.site} was given no weights for {', '.join(missing)}")
         self._bench = bench
 
     def weights(self, layers: Iterable[LayerName] | None = None) -> Weights:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from playerfl.weights import Weights, num_bytes
 
-ClientId = str
+SiteId = str
 Scalar = int | float | str
 Info = Mapping[str, Scalar | list[Scalar]]
 """Small values any wire can carry."""
@@ -46,7 +46,7 @@ class Upload:
 
 
 @dataclass(frozen=True)
-class Awaited:
+class ExpectedUpload:
     """What an upload has to hold, so that a coordinator can refuse anything else."""
 
     layers: tuple[str, ...] = ()

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable
 
 from playerfl.federation.client import Memory
-from playerfl.federation.messages import ClientId, Download, Scalar
+from playerfl.federation.messages import Download, Scalar, SiteId
 from playerfl.layers.layer_map import LayerMap, LayerName
 from playerfl.weights import Weights
 
@@ -14,15 +14,15 @@ from playerfl.weights import Weights
 class Server:
     """The common model, who takes part, and what the algorithm remembers between rounds."""
 
-    def __init__(self, weights: Weights, layers: LayerMap, clients: Iterable[ClientId], seed: int = 0) -> None:
+    def __init__(self, weights: Weights, layers: LayerMap, sites: Iterable[SiteId], seed: int = 0) -> None:
         self.layers = layers
         self.weights = layers.travelling(weights)
-        self.clients = tuple(sorted(clients))
+        self.sites = tuple(sorted(sites))
         self.seed = seed
         self.round = 0
         """Merges completed so far."""
         self.memory: Memory = {}
-        self.initialised: set[ClientId] = set()
+        self.initialised: set[SiteId] = set()
         """Sites that have trained in a round, and so have the initial model and layers of their own."""
         self.prepared = False
         self.best_round: int | None = None

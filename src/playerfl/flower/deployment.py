@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from playerfl.errors import ConfigError, one_of
-from playerfl.federation.messages import ClientId
+from playerfl.federation.messages import SiteId
 from playerfl.flower.wire.envelopes import Privacy, check_job, check_site
 
 
@@ -16,7 +16,7 @@ class Deployment:
     """Who takes part in a job, and what happens when somebody is missing."""
 
     job: str
-    sites: tuple[ClientId, ...]
+    sites: tuple[SiteId, ...]
     experiment: str
     """The resolved experiment file."""
     min_sites: int = 0
@@ -27,7 +27,7 @@ class Deployment:
     """Uploads that moved so many times as far as the round's median are refused; 0 lets all pass."""
     poll: float = 1.0
     """Seconds between two looks for answers."""
-    readmit: tuple[ClientId, ...] = ()
+    readmit: tuple[SiteId, ...] = ()
     """Sites that lost their state and may start again as new ones."""
     privacy: Privacy = field(default_factory=Privacy)
 

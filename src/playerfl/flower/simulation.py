@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from playerfl.data.download.directory import data_directory
 from playerfl.errors import ConfigError
-from playerfl.federation.messages import ClientId, Reply, Request
+from playerfl.federation.messages import Reply, Request, SiteId
 from playerfl.flower.coordinator.transport import FlowerTransport, Grid
 from playerfl.flower.deployment import Deployment
 from playerfl.flower.site.site import Site, own_setup
@@ -37,14 +37,14 @@ class Simulated:
     grid: Grid
     home: Path
     job: str
-    accepted: dict[ClientId, str] = field(default_factory=dict)
+    accepted: dict[SiteId, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         run = self.run
         text = run.experiment.to_toml()
         deployment = Deployment(
             self.job,
-            run.server.clients,
+            run.server.sites,
             text,
             min_sites=len(run.clients),
             deadline=DEADLINE,
@@ -59,19 +59,19 @@ class Simulated:
                 self._site(name).adopt(self.job, "resumed", client.state())
                 self.accepted[name] = "resumed"
 
-    async def call(self, requests: Mapping[ClientId, Request]) -> dict[ClientId, Reply]:
+    async def call(self, requests: Mapping[SiteId, Request]) -> dict[SiteId, Reply]:
         replies = await self._transport.call(requests)
         for name in replies:
             self.run.clients[name].restore(self._site(name).state(self.job))
         return replies
 
-    def _site(self, name: ClientId) -> Site:
+    def _site(self, name: SiteId) -> Site:
         return Site(name, self.home / name, own_setup())
 
-    def met(self, site: ClientId, about: Mapping[str, Any]) -> None:
+    def met(self, site: SiteId, about: Mapping[str, Any]) -> None:
         return None
 
-    def refused(self, requests: Mapping[ClientId, Request], replies: Mapping[ClientId, Reply]) -> dict[ClientId, str]:
+    def refused(self, requests: Mapping[SiteId, Request], replies: Mapping[SiteId, Reply]) -> dict[SiteId, str]:
         return {}
 
     def awaited(self) -> Weights:
@@ -97,13 +97,13 @@ def simulate(experiments: Sequence[Experiment], home: Path, work: Callable[[Call
     return found[0]
 
 
-def _site_names(experiment: Experiment) -> list[ClientId]:
+def _site_names(experiment: Experiment) -> list[SiteId]:
     task = find_task(experiment.task)
     options = experiment.data_options(task)
     return sorted(task.for_options(options).load_sites(options))
 
 
-def _on_ray(names: Sequence[ClientId], sites: Path, serve: Callable[[Grid], None]) -> None:
+def _on_ray(names: Sequence[SiteId], sites: Path, serve: Callable[[Grid], None]) -> None:
     os.environ.update(
         FLWR_TELEMETRY_ENABLED="0", FLWR_DISABLE_UPDATE_CHECK="1", RAY_USAGE_STATS_ENABLED="0", OMP_NUM_THREADS="1"
     )

@@ -176,7 +176,7 @@ def measure_sites(
 ) -> dict[str, Profile]:
     """PLayer-FL's first exchange and nothing else: bit for bit what a run measures."""
     run = Run(experiment, setup, algorithm=algorithm)
-    transport = InProcess(algorithm, run.clients, experiment.seed, run.protocol)
+    transport = InProcess(algorithm, run.clients, experiment.seed, run.evaluation)
     profiles = {}
     for site, client in run.clients.items():
         drive(transport.call({site: Request(("prepare",), algorithm.server_send(run.server, site))}))

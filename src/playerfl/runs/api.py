@@ -13,17 +13,17 @@ import torch
 from torch import nn
 
 from playerfl.algorithms import ALGORITHMS, Algorithm
-from playerfl.storage.atomic_files import storage_error, write_atomically
 from playerfl.data.download.directory import use_data_directory
 from playerfl.engine.scheduler import drive, gather
 from playerfl.engine.transport import Transport
-from playerfl.runs.environment import environment
 from playerfl.errors import ConfigError, RunDirectoryError
-from playerfl.runs.experiment import Experiment, find_task, parse_setting, read_toml, with_setting
-from playerfl.runs.setup import Setups, seeded_model
-from playerfl.runs.result import RunResult
 from playerfl.runs.directory import ROSTER, RunDirectory
+from playerfl.runs.environment import environment
+from playerfl.runs.experiment import Experiment, find_task, parse_setting, read_toml, with_setting
+from playerfl.runs.result import RunResult
 from playerfl.runs.run import Listener, Run
+from playerfl.runs.setup import Setups, seeded_model
+from playerfl.storage.atomic_files import storage_error, write_atomically
 from playerfl.tasks.task import Task
 
 COMPARISON = "comparison.json"

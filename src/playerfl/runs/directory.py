@@ -19,12 +19,12 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import nn
 
-from playerfl.storage.atomic_files import storage_error, write_atomically
-from playerfl.storage import tensor_tree
 from playerfl.errors import RunDirectoryError
-from playerfl.storage.locking import DirectoryLock
 from playerfl.runs.result import SCORE_COLUMNS, TRAFFIC_COLUMNS, Row, RunResult, digest_of
 from playerfl.runs.schema import checked
+from playerfl.storage import tensor_tree
+from playerfl.storage.atomic_files import storage_error, write_atomically
+from playerfl.storage.locking import DirectoryLock
 from playerfl.weights import Weights
 
 FORMAT = "playerfl run 1"
@@ -149,7 +149,7 @@ class RunDirectory:
     def write_json(self, name: str, content: Mapping[str, Any]) -> None:
         write_atomically(self.path / name, (json.dumps(content, indent=1) + "\n").encode())
 
-    def take_up(self, description: Mapping[str, Any]) -> Any | None:
+    def resume(self, description: Mapping[str, Any]) -> Any | None:
         """The state of the last checkpoint, the tables cut back to it; None for a run that has none."""
         self._same_ground(description)
         saved = self._load_checkpoint()
@@ -212,7 +212,8 @@ class RunDirectory:
         try:
             with (self.path / name).open(newline="", encoding="utf-8") as table:
                 lines = csv.reader(table)
-                if tuple(next(lines, ())) != tuple(columns):
+                # Version 0.1 headed the column of sites "client".
+                if tuple("site" if name == "client" else name for name in next(lines, ())) != tuple(columns):
                     raise ValueError(f"its columns are not {', '.join(columns)}")
                 convert = [kinds.get(column, str) for column in columns]
                 return [tuple(f(v) for f, v in zip(convert, line, strict=True)) for line in lines]
@@ -278,7 +279,7 @@ class RunDirectory:
             )
         )
         # A job across institutions has no weights: models stay at their sites.
-        if weights and result.clients != sorted(weights):
+        if weights and result.sites != sorted(weights):
             raise RunDirectoryError(f"{self.path / 'data.json'} does not describe the sites of this run")
         return result
 

@@ -18,8 +18,8 @@ from playerfl.weights import Weights, digest
 if TYPE_CHECKING:
     import pandas as pd
 
-SCORE_COLUMNS = ("stage", "round", "client", "split", "metric", "value")
-TRAFFIC_COLUMNS = ("round", "client", "verbs", "down", "up")
+SCORE_COLUMNS = ("stage", "round", "site", "split", "metric", "value")
+TRAFFIC_COLUMNS = ("round", "site", "verbs", "down", "up")
 Row = Sequence[str | int | float]
 
 
@@ -43,18 +43,18 @@ class RunResult:
     def __repr__(self) -> str:
         place = f", in {self.path}" if self.path else ""
         task, rounds = self.experiment["task"], self.experiment["rounds"]
-        return f"<RunResult: {self.algorithm} on {task}, {rounds} rounds, {len(self.clients)} sites{place}>"
+        return f"<RunResult: {self.algorithm} on {task}, {rounds} rounds, {len(self.sites)} sites{place}>"
 
     @cached_property
     def scores(self) -> pd.DataFrame:
-        """Tidy: stage, round, client, split, metric, value."""
+        """Tidy: stage, round, site, split, metric, value."""
         import pandas as pd
 
         return pd.DataFrame(list(self.score_rows), columns=list(SCORE_COLUMNS))
 
     @cached_property
     def traffic(self) -> pd.DataFrame:
-        """Tidy: round, client, verbs, bytes down, bytes up."""
+        """Tidy: round, site, verbs, bytes down, bytes up."""
         import pandas as pd
 
         return pd.DataFrame(list(self.traffic_rows), columns=list(TRAFFIC_COLUMNS))
@@ -64,7 +64,7 @@ class RunResult:
         return str(self.experiment["algorithm"]["name"])
 
     @property
-    def clients(self) -> list[str]:
+    def sites(self) -> list[str]:
         return sorted(self.data["sites"])
 
     @cached_property
@@ -75,16 +75,16 @@ class RunResult:
     @cached_property
     def num_examples(self) -> dict[str, int]:
         """Training examples of each site: the weights of averages."""
-        return {client: int(parts["train"]["examples"]) for client, parts in self.data["sites"].items()}
+        return {site: int(parts["train"]["examples"]) for site, parts in self.data["sites"].items()}
 
     @cached_property
     def site_scores(self) -> dict[str, dict[str, float]]:
         """Each site's test scores at its chosen round: site, then metric."""
         stage = reported_stage(self.score_rows)
-        found: dict[str, dict[str, float]] = {client: {} for client in self.clients}
-        for row_stage, round_, client, split, metric, value in self.score_rows:
-            if row_stage == stage and split == "test" and round_ == self.chosen_rounds.get(str(client)):
-                found[str(client)][str(metric)] = float(value)
+        found: dict[str, dict[str, float]] = {site: {} for site in self.sites}
+        for row_stage, round_, site, split, metric, value in self.score_rows:
+            if row_stage == stage and split == "test" and round_ == self.chosen_rounds.get(str(site)):
+                found[str(site)][str(metric)] = float(value)
         return found
 
     @property
@@ -98,20 +98,20 @@ class RunResult:
         decision = self.layers.get("decision")
         return None if decision is None else Cut.from_json(decision)
 
-    def model(self, client: str) -> nn.Module:
+    def model(self, site: str) -> nn.Module:
         """The model a site keeps, ready to use, in eval mode."""
-        if client not in self.clients:
-            raise ConfigError(one_of(client, self.clients, "site"))
-        if client not in self.weights:
+        if site not in self.sites:
+            raise ConfigError(one_of(site, self.sites, "site"))
+        if site not in self.weights:
             raise ConfigError(
-                f"the model of {client} is not here: it was not kept (keep_weights = true in the study file keeps it), "
+                f"the model of {site} is not here: it was not kept (keep_weights = true in the study file keeps it), "
                 "or it never left its site, where it is in the site's own directory"
             )
-        model, kept = self.build_model(), self.weights[client]
+        model, kept = self.build_model(), self.weights[site]
         entries = state_entries(model)
         if {name: entry.shape for name, entry in entries.items()} != {name: own.shape for name, own in kept.items()}:
             raise RunDirectoryError(
-                f"the weights of {client} do not fit the model its experiment describes: the experiment file was "
+                f"the weights of {site} do not fit the model its experiment describes: the experiment file was "
                 "changed since the run, or the code of the model; run it again"
             )
         for name, entry in entries.items():
@@ -135,9 +135,9 @@ def choose_rounds(rows: Sequence[Row], num_examples: Mapping[str, int], selectio
     """
     stage = reported_stage(rows)
     losses: dict[int, dict[str, float]] = {}
-    for row_stage, round_, client, split, metric, value in rows:
+    for row_stage, round_, site, split, metric, value in rows:
         if (row_stage, split, metric) == (stage, "validation", "loss"):
-            losses.setdefault(int(round_), {})[str(client)] = float(value)
+            losses.setdefault(int(round_), {})[str(site)] = float(value)
 
     def lowest(loss_of: Callable[[int], float], rounds: list[int]) -> int:
         # nan compares as false, so a diverged round is never chosen over one that is a number.
@@ -148,18 +148,18 @@ def choose_rounds(rows: Sequence[Row], num_examples: Mapping[str, int], selectio
         return best
 
     chosen = {}
-    for client in sorted(num_examples):
-        rounds = sorted(round_ for round_ in losses if client in losses[round_])
+    for site in sorted(num_examples):
+        rounds = sorted(round_ for round_ in losses if site in losses[round_])
         if not rounds:
             continue
         if selection == "last":
-            chosen[client] = rounds[-1]
+            chosen[site] = rounds[-1]
         elif selection == "client_best":
-            chosen[client] = lowest(lambda r, c=client: losses[r][c], rounds)  # type: ignore[misc]
+            chosen[site] = lowest(lambda r, c=site: losses[r][c], rounds)  # type: ignore[misc]
         else:
             common = [round_ for round_ in rounds if losses[round_].keys() >= num_examples.keys()]
             if common:
-                chosen[client] = lowest(lambda r: sum(losses[r][c] * n for c, n in num_examples.items()), common)
+                chosen[site] = lowest(lambda r: sum(losses[r][c] * n for c, n in num_examples.items()), common)
     return chosen
 
 

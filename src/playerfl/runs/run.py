@@ -10,17 +10,17 @@ from typing import Any, Protocol
 from torch import nn
 
 from playerfl.algorithms import Algorithm
-from playerfl.engine import worker
 from playerfl.engine.loop import run_rounds
 from playerfl.engine.transport import InProcess, Traffic, Transport
-from playerfl.runs.environment import environment
+from playerfl.engine.worker import EvaluationPlan
 from playerfl.errors import RunDirectoryError
-from playerfl.runs.experiment import Experiment
 from playerfl.federation.client import Client
-from playerfl.federation.messages import ClientId, Score
+from playerfl.federation.messages import Score, SiteId
 from playerfl.federation.server import Server
-from playerfl.runs.setup import Setup
+from playerfl.runs.environment import environment
+from playerfl.runs.experiment import Experiment
 from playerfl.runs.result import Row, RunResult
+from playerfl.runs.setup import Setup
 from playerfl.weights import Weights
 
 
@@ -36,9 +36,9 @@ class Progress:
     seconds: float
     done: bool
     experiment: Experiment
-    scores: Mapping[ClientId, tuple[Score, ...]]
+    scores: Mapping[SiteId, tuple[Score, ...]]
     """What the sites told in this exchange."""
-    num_examples: Mapping[ClientId, int]
+    num_examples: Mapping[SiteId, int]
     layers: Mapping[str, Any]
     """As in `RunResult.layers`: sizes, the cut once it is decided, and every site's profile."""
 
@@ -46,12 +46,12 @@ class Progress:
 Listener = Callable[[Progress], None]
 
 
-def score_rows(scores: Mapping[ClientId, tuple[Score, ...]]) -> list[Row]:
+def score_rows(scores: Mapping[SiteId, tuple[Score, ...]]) -> list[Row]:
     """What sites scored in an exchange, as rows of the table of scores."""
-    return [(s.stage, s.round, client, s.split, s.metric, s.value) for client in sorted(scores) for s in scores[client]]
+    return [(s.stage, s.round, site, s.split, s.metric, s.value) for site in sorted(scores) for s in scores[site]]
 
 
-def found_layers(server: Server, profiles: Mapping[ClientId, Any]) -> dict[str, Any]:
+def found_layers(server: Server, profiles: Mapping[SiteId, Any]) -> dict[str, Any]:
     """What `RunResult.layers` holds: the sizes, the cut once it is decided, and the profiles that are known."""
     layers = server.layers
     return {
@@ -67,7 +67,7 @@ def found_layers(server: Server, profiles: Mapping[ClientId, Any]) -> dict[str, 
 class Record(Protocol):
     """Where a run is kept while it goes on and when it has ended."""
 
-    def take_up(self, description: Mapping[str, Any]) -> Any | None:
+    def resume(self, description: Mapping[str, Any]) -> Any | None:
         """The last state that was kept, if the run has begun; `description` is of its data and model."""
         ...
 
@@ -96,7 +96,7 @@ class InMemory:
         self.score_rows: list[Row] = []
         self.traffic_rows: list[Row] = []
 
-    def take_up(self, description: Mapping[str, Any]) -> Any | None:
+    def resume(self, description: Mapping[str, Any]) -> Any | None:
         self.data = description
         return None
 
@@ -144,18 +144,17 @@ class Run:
         self.record = record or InMemory(experiment)
         self.listener = listener
         self.algorithm = algorithm or experiment.build_algorithm()
-        self.protocol = worker.Protocol(experiment.eval_point, experiment.selection)
+        self.evaluation = EvaluationPlan(experiment.eval_point, experiment.selection)
         self.server = Server(setup.initial, setup.learner.layers, setup.sites, experiment.seed)
         plan = experiment.training.plan()
         self.clients = {
-            name: Client(name, data, setup.learner, plan, setup.initial)
-            for name, data in sorted(setup.sites.items())
+            name: Client(name, data, setup.learner, plan, setup.initial) for name, data in sorted(setup.sites.items())
         }
         self._beside = beside
         self._done = False
         self._seconds = 0.0
         self._clock = time.perf_counter()
-        saved = self.record.take_up(setup.description)
+        saved = self.record.resume(setup.description)
         if saved is not None:
             self._restore(saved)
 
@@ -182,19 +181,19 @@ class Run:
     async def rounds(self, transport: Transport | None = None) -> RunResult:
         """All rounds that are left, and the result; in this process, unless a transport brings requests elsewhere."""
         if not self._done:
-            transport = transport or InProcess(self.algorithm, self.clients, self.experiment.seed, self.protocol)
+            transport = transport or InProcess(self.algorithm, self.clients, self.experiment.seed, self.evaluation)
             await run_rounds(
                 self.algorithm,
                 self.server,
                 transport,
                 self.experiment.rounds,
                 self,
-                self.protocol,
+                self.evaluation,
                 self.experiment.participation,
             )
         return self._result()
 
-    def exchanged(self, scores: Mapping[ClientId, tuple[Score, ...]], traffic: list[Traffic], *, done: bool) -> None:
+    def exchanged(self, scores: Mapping[SiteId, tuple[Score, ...]], traffic: list[Traffic], *, done: bool) -> None:
         """Records an exchange."""
         now = time.perf_counter()
         self._seconds += now - self._clock
@@ -218,7 +217,7 @@ class Run:
                 )
             )
 
-    def _mean_loss(self, scores: Mapping[ClientId, tuple[Score, ...]], split: str) -> float:
+    def _mean_loss(self, scores: Mapping[SiteId, tuple[Score, ...]], split: str) -> float:
         found = [
             (s.value, self.clients[client].num_examples)
             for client, own in scores.items()

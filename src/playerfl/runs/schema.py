@@ -8,8 +8,8 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 from typing_extensions import TypeAliasType
 
-from playerfl.paper import facts as paper
 from playerfl.errors import RunDirectoryError
+from playerfl.paper import facts as paper
 from playerfl.runs.result import RunResult
 
 # A run's numbers are used as they stand, so "3" is no 3. Keys that later versions add are passed over.

@@ -15,14 +15,14 @@ from playerfl.data.checks import check_sites, check_targets
 from playerfl.data.examples import SiteData, tensors_in
 from playerfl.data.sites import describe
 from playerfl.errors import ConfigError, DataError, PlayerflError
-from playerfl.runs.experiment import Experiment, find_task
-from playerfl.federation.messages import ClientId
+from playerfl.federation.messages import SiteId
 from playerfl.layers.derive import call_model
 from playerfl.layers.layer_map import LayerMap, state_entries
 from playerfl.learning.losses import logits_of
 from playerfl.learning.stackable import choose_trainer
 from playerfl.learning.training import Learner
-from playerfl.seeding import seeded_rng, seed_for
+from playerfl.runs.experiment import Experiment, find_task
+from playerfl.seeding import seed_for, seeded_rng
 from playerfl.tasks.task import DataOptions, Task
 from playerfl.weights import Weights
 
@@ -42,7 +42,7 @@ _OF_THE_GROUND: Any = {
 class Setup:
     """What runs that differ only in the algorithm share: sites, scratch model, initial weights."""
 
-    sites: Mapping[ClientId, SiteData]
+    sites: Mapping[SiteId, SiteData]
     learner: Learner
     initial: Weights
     build_model: Callable[[], nn.Module]
@@ -141,7 +141,7 @@ def seeded_model(seed: int, task: Task, options: DataOptions) -> nn.Module:
     return model
 
 
-def _check_outputs(model: nn.Module, inputs: Any, task: Task, sites: Mapping[ClientId, SiteData]) -> None:
+def _check_outputs(model: nn.Module, inputs: Any, task: Task, sites: Mapping[SiteId, SiteData]) -> None:
     model.eval()
     try:
         with torch.no_grad():

@@ -91,8 +91,8 @@ class CellRecord(InMemory):
         self._exchanges = 0
         self._saved_at = time.monotonic()
 
-    def take_up(self, description: Mapping[str, Any]) -> Any | None:
-        super().take_up(description)
+    def resume(self, description: Mapping[str, Any]) -> Any | None:
+        super().resume(description)
         if self._unfinished is None or not self._unfinished.exists():
             return None
         saved = tensor_tree.read(self._unfinished)

@@ -53,7 +53,7 @@ def test_only_training_examples_count() -> None:
 
 def test_the_common_model_is_the_mean_of_the_uploads_of_every_round() -> None:
     watched = watch(build(FedAvg(), task("batch norm")))
-    fits = {site: watched.fits(site) for site in watched.result.clients}
+    fits = {site: watched.fits(site) for site in watched.result.sites}
     sizes = watched.result.num_examples
     total = sum(sizes.values())
     for round_ in range(2):
@@ -66,7 +66,7 @@ def test_the_common_model_is_the_mean_of_the_uploads_of_every_round() -> None:
 
 def test_everybody_is_scored_with_the_common_model() -> None:
     watched = watch(build(FedAvg()))
-    for site in watched.result.clients:
+    for site in watched.result.sites:
         assert same_bits(watched.result.weights[site], watched.run.server.weights)
 
 

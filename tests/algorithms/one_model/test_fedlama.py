@@ -68,7 +68,7 @@ def test_with_one_site_it_is_local() -> None:
 def test_a_layer_is_sent_when_its_interval_divides_the_round(tau: int, phi: int) -> None:
     rounds = 3 * phi * tau
     watched = watch(build(FedLAMA(tau=tau, phi=phi), rounds=rounds))
-    for site in watched.result.clients:
+    for site in watched.result.sites:
         intervals = [tau] * len(LAYERS)
         for round_, message in enumerate(watched.fits(site), start=1):
             intervals = message.request.download.info.get("intervals", intervals)  # type: ignore[assignment]
@@ -85,7 +85,7 @@ def test_floats_over_a_long_interval_are_counted_by_layer(tau: int, phi: int) ->
     long = phi * tau
     watched = watch(build(FedLAMA(tau=tau, phi=phi), rounds=2 * long))
     sizes = watched.run.server.layers.num_parameters
-    for site in watched.result.clients:
+    for site in watched.result.sites:
         intervals = watched.fits(site)[long].request.download.info["intervals"]
         assert isinstance(intervals, list)
         expected = sum(sizes[layer] * long // int(interval) for layer, interval in zip(LAYERS, intervals, strict=True))
@@ -98,7 +98,7 @@ def test_floats_over_a_long_interval_are_counted_by_layer(tau: int, phi: int) ->
 @pytest.mark.parametrize(("tau", "phi", "rounds"), [(1, 2, 4), (2, 2, 8), (2, 1, 4)])
 def test_after_a_full_synchronisation_all_sites_are_identical(tau: int, phi: int, rounds: int) -> None:
     watched = watch(build(FedLAMA(tau=tau, phi=phi), rounds=rounds))
-    assert all(after_round(watched, site, rounds) == list(LAYERS) for site in watched.result.clients)
+    assert all(after_round(watched, site, rounds) == list(LAYERS) for site in watched.result.sites)
     assert all(same_bits(own, watched.run.server.weights) for own in watched.result.weights.values())
 
 

@@ -18,7 +18,7 @@ def kept_layers(watched: Watched) -> dict[str, list[tuple[str, ...]]]:
     """By site and round."""
     return {
         site: [tuple(layer for layer in LAYERS if part_of(fit.up, layer)) for fit in watched.fits(site)]
-        for site in watched.result.clients
+        for site in watched.result.sites
     }
 
 
@@ -30,7 +30,7 @@ def test_keeping_everything_is_fedavg(model: str) -> None:
 @pytest.mark.parametrize("weighting", ["samples", "uniform"])
 def test_keeping_nothing_leaves_the_initial_model_for_ever(weighting: str) -> None:
     watched = watch(build(FedLP(keep=0.0, weighting=weighting)))  # type: ignore[arg-type]
-    assert all(not fit.up for site in watched.result.clients for fit in watched.fits(site))
+    assert all(not fit.up for site in watched.result.sites for fit in watched.fits(site))
     assert all(same_bits(m.down, watched.run.setup.initial) for m in watched.messages)
 
 
@@ -38,7 +38,7 @@ def test_keeping_nothing_leaves_the_initial_model_for_ever(weighting: str) -> No
 @pytest.mark.parametrize("keep", [0.3, 0.5])
 def test_a_layer_is_the_mean_of_those_who_sent_it_and_keeps_its_bits_if_nobody_did(weighting: str, keep: float) -> None:
     watched = watch(build(FedLP(keep=keep, weighting=weighting), rounds=8))  # type: ignore[arg-type]
-    messages = {site: watched.to(site) for site in watched.result.clients}
+    messages = {site: watched.to(site) for site in watched.result.sites}
     sizes = watched.result.num_examples
     unsent = 0
     for round_ in range(8):
@@ -90,7 +90,7 @@ def test_draws_differ_between_sites_rounds_and_seeds() -> None:
 
 def test_whole_layers_are_drawn_weight_and_bias_together() -> None:
     watched = watch(build(FedLP(keep=0.5), rounds=8))
-    for site in watched.result.clients:
+    for site in watched.result.sites:
         for fit in watched.fits(site):
             assert all(len(part_of(fit.up, layer)) in (0, 2) for layer in LAYERS)
 
@@ -101,7 +101,7 @@ def test_the_uploaded_floats_are_a_share_of_the_model_within_three_sigma(keep: f
     watched = watch(build(FedLP(keep=keep), task(sites=sites(rows=(24, 24, 24))), rounds=rounds))
     sizes = watched.run.server.layers.num_parameters
     draws = 3 * rounds
-    floats = sum(w.numel() for site in watched.result.clients for fit in watched.fits(site) for w in fit.up.values())
+    floats = sum(w.numel() for site in watched.result.sites for fit in watched.fits(site) for w in fit.up.values())
     sigma = (keep * (1 - keep) * sum(size**2 for size in sizes.values()) / draws) ** 0.5
     assert abs(floats / draws - keep * sum(sizes.values())) < 3 * sigma
 

@@ -75,7 +75,7 @@ def test_the_norm_is_squared(mu: float) -> None:
 
 def test_everybody_is_scored_with_the_common_model() -> None:
     watched = watch(build(FedProx()))
-    for site in watched.result.clients:
+    for site in watched.result.sites:
         assert same_bits(watched.result.weights[site], watched.run.server.weights)
 
 

@@ -57,7 +57,7 @@ def test_the_pull_changes_personal_models() -> None:
 def test_the_common_model_is_that_of_fedavg_whatever_the_personal_ones_do(model: str, ditto: Ditto) -> None:
     """Every upload and every download, so nothing of v_c ever leaves a site."""
     found, expected = watch(build(ditto, task(model))), watch(build_own(FedAvgOnAux(), task(model)))
-    for site in found.result.clients:
+    for site in found.result.sites:
         pairs = list(zip(found.to(site), expected.to(site), strict=True))
         assert len(pairs) == 4
         assert all(same_bits(a.down, b.down) and same_bits(a.up, b.up) for a, b in pairs)
@@ -121,7 +121,7 @@ def test_the_last_personal_epoch_after_the_merge_follows_the_optimiser_policy(st
     watched = watch(build(Ditto(lam=0.5, anchor="post_agg"), linear_task(), **options))
     for site, client in run.clients.items():
         for fit in watched.fits(site):
-            drive(handle(run.algorithm, client, Request(("fit",), fit.request.download), 0, run.protocol))
+            drive(handle(run.algorithm, client, Request(("fit",), fit.request.download), 0, run.evaluation))
         if state == "reset":
             client.optimizers.clear()
         client.load(client.memory["own"])

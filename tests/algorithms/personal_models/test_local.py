@@ -11,7 +11,7 @@ from playerfl.algorithms import FedAvg, Local
 
 def test_nothing_travels_after_the_initial_model() -> None:
     watched = watch(build(Local()))
-    for site in watched.result.clients:
+    for site in watched.result.sites:
         first, *later = watched.to(site)
         assert same_bits(first.down, watched.run.setup.initial)
         assert later
@@ -24,7 +24,7 @@ def test_all_sites_start_from_the_initial_model_of_fedavg(model: str) -> None:
     resting = {"training.learning_rate": 0.0, "bn_stats": "local"}
     alone, together = (federate(algorithm, task(model), rounds=1, **resting) for algorithm in (Local(), FedAvg()))
     parameters = {name for name, _ in MODELS[model]().named_parameters()}
-    for site in alone.clients:
+    for site in alone.sites:
         for other in (alone.weights["site-0"], together.weights[site]):
             assert same_bits(
                 {n: w for n, w in alone.weights[site].items() if n in parameters},

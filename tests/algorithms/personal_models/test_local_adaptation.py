@@ -36,7 +36,7 @@ def test_adaptation_starts_from_the_selected_common_model(selection: str) -> Non
 def test_adapting_without_a_rate_leaves_the_common_model(model: str) -> None:
     watched = watch(build(LocalAdaptation(adapt_epochs=3, adapt_learning_rate=0.0), task(model)))
     common = watched.run.server.weights
-    for site in watched.result.clients:
+    for site in watched.result.sites:
         assert all(same_bits({n: watched.result.weights[site][n]}, {n: w}) for n, w in common.items())
 
 
@@ -51,7 +51,7 @@ def test_adaptation_of_one_site_does_not_alter_another() -> None:
     run = watched.run
     before = {site: tensor_tree.encode(client.state()) for site, client in run.clients.items()}
     download = run.algorithm.server_send(run.server, "site-0")
-    drive(handle(run.algorithm, run.clients["site-0"], Request(("evaluate", "finish"), download), 1, run.protocol))
+    drive(handle(run.algorithm, run.clients["site-0"], Request(("evaluate", "finish"), download), 1, run.evaluation))
     after = {site: tensor_tree.encode(client.state()) for site, client in run.clients.items()}
     assert {site for site in before if after[site] != before[site]} == {"site-0"}
 
@@ -73,7 +73,7 @@ def test_every_site_trains_the_common_model_alone_with_a_fresh_optimiser(epochs:
 @pytest.mark.parametrize("selection", ["client_best", "round_best", "last"])
 def test_the_adapted_model_is_reported_even_where_it_is_worse(selection: str) -> None:
     ruined = watch(build(LocalAdaptation(adapt_learning_rate=50.0), selection=selection))
-    for site in ruined.result.clients:
+    for site in ruined.result.sites:
         assert distance(ruined.result.weights[site], ruined.run.server.weights) > 10
     losses = [scores["loss"] for scores in ruined.result.site_scores.values()]
     assert min(losses) > max(s["loss"] for s in federate(FedAvg(), selection=selection).site_scores.values())
@@ -87,4 +87,4 @@ def test_all_epochs_are_those_of_the_rounds_and_those_of_adaptation(epochs: int)
 def test_every_site_is_scored_once_after_adaptation() -> None:
     scores = federate(LocalAdaptation()).scores
     finished = scores[(scores["stage"] == "finish") & (scores["split"] == "test") & (scores["metric"] == "accuracy")]
-    assert sorted(finished["client"]) == ["site-0", "site-1", "site-2"]
+    assert sorted(finished["site"]) == ["site-0", "site-1", "site-2"]

@@ -25,32 +25,32 @@ def mixes(watched: Watched) -> dict[str, torch.Tensor]:
     """α_i of every site: a row for each layer, a column for each site."""
     algorithm, server = watched.run.algorithm, watched.run.server
     assert isinstance(algorithm, PFedLA)
-    return {site: algorithm.mix_of(server, server.memory["mixers"][site]) for site in server.clients}
+    return {site: algorithm.mix_of(server, server.memory["mixers"][site]) for site in server.sites}
 
 
 @dataclass(frozen=True)
 class Biased(PFedLA):
     """A hypernetwork whose mix at the start is given by the output's bias."""
 
-    def bias(self, server: Server, client_id: str) -> torch.Tensor:
+    def bias(self, server: Server, site: str) -> torch.Tensor:
         raise NotImplementedError
 
-    def fresh_mixer(self, server: Server, client_id: str) -> Weights:
-        row = self.bias(server, client_id)
-        return {**super().fresh_mixer(server, client_id), "output.bias": row.repeat(len(server.layers.names))}
+    def fresh_mixer(self, server: Server, site: str) -> Weights:
+        row = self.bias(server, site)
+        return {**super().fresh_mixer(server, site), "output.bias": row.repeat(len(server.layers.names))}
 
 
 @dataclass(frozen=True)
 class OnlyItself(Biased):
-    def bias(self, server: Server, client_id: str) -> torch.Tensor:
-        return torch.tensor([1e4 if site == client_id else 0.0 for site in server.clients])
+    def bias(self, server: Server, site: str) -> torch.Tensor:
+        return torch.tensor([1e4 if other == site else 0.0 for other in server.sites])
 
 
 @dataclass(frozen=True)
 class ByExamples(Biased):
     sizes: tuple[int, ...] = ()
 
-    def bias(self, server: Server, client_id: str) -> torch.Tensor:
+    def bias(self, server: Server, site: str) -> torch.Tensor:
         return torch.tensor(self.sizes).log()
 
 
@@ -67,7 +67,7 @@ def test_a_site_that_only_listens_to_itself_is_local(model: str, rate: float) ->
 @pytest.mark.parametrize("model", ["mlp", "dropout", "convolutional", "frozen first layer"])
 def test_mixes_by_examples_that_do_not_learn_are_fedavg(model: str) -> None:
     expected = federate(FedAvg(), task(model))
-    sizes = tuple(expected.num_examples[site] for site in expected.clients)
+    sizes = tuple(expected.num_examples[site] for site in expected.sites)
     found = watch(build_own(ByExamples(hyper_learning_rate=0.0, sizes=sizes), task(model))).result
     assert largest_difference(found, expected) < 1e-6
     assert largest_difference(found, federate(PFedLA(hyper_learning_rate=0.0), task(model))) > 1e-5
@@ -153,7 +153,7 @@ def toy(seed: int = 3) -> Server:
     server = Server({n: w.detach() for n, w in model.named_parameters()}, LayerMap.of(model), ["a", "b"])
     algorithm = PFedLA(embedding=4, hidden=5)
     algorithm.server_start(server)
-    server.memory["models"] = {site: like(server.weights) for site in server.clients}
+    server.memory["models"] = {site: like(server.weights) for site in server.sites}
     server.memory["mixers"] = {site: like(mixer) for site, mixer in server.memory["mixers"].items()}
     return server
 
@@ -206,9 +206,9 @@ def test_the_weight_of_the_model_that_training_moves_towards_grows(better: str) 
     start, goal = algorithm.mixed(server, "a"), server.memory["models"][better]
     before = algorithm.mix_of(server, server.memory["mixers"]["a"])
     nearer = {name: w + 0.1 * (goal[name] - w) for name, w in start.items()}
-    algorithm.server_merge(server, {site: Upload(1, nearer) for site in server.clients})
+    algorithm.server_merge(server, {site: Upload(1, nearer) for site in server.sites})
     after = algorithm.mix_of(server, server.memory["mixers"]["a"])
-    column = server.clients.index(better)
+    column = server.sites.index(better)
     assert (after[:, column] > before[:, column]).all()
 
 

@@ -46,7 +46,7 @@ def test_the_initial_head_is_the_same_at_all_sites() -> None:
     watched = watch(build(FedBABU(finetune_epochs=0)))
     heads = [part_of(weights, HEAD) for weights in watched.result.weights.values()]
     assert all(same_bits(head, heads[0]) for head in heads)
-    assert all(same_bits(watched.to(s)[0].down, watched.run.setup.initial) for s in watched.result.clients)
+    assert all(same_bits(watched.to(s)[0].down, watched.run.setup.initial) for s in watched.result.sites)
 
 
 @pytest.mark.parametrize("finetune", ["head", "full", "body"])
@@ -61,7 +61,7 @@ def test_without_tuning_the_head_stays_as_it_was(finetune: str) -> None:
 def test_no_head_travels_after_the_initial_model() -> None:
     watched = watch(build(FedBABU()))
     body = entries_of(watched.run, BODY)
-    for site in watched.result.clients:
+    for site in watched.result.sites:
         assert all(m.up.keys() == body for m in watched.fits(site))
         assert all(m.down.keys() == body for m in watched.to(site)[1:])
         assert not watched.to(site)[-1].up

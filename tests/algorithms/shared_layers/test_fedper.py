@@ -16,7 +16,7 @@ cuts = pytest.mark.parametrize("personal", [0, 1, 2, 3, 4])
 def test_exactly_the_first_layers_travel(personal: int) -> None:
     watched = watch(build(FedPer(personal_layers=personal)))
     body = entries_of(watched.run, LAYERS[: 4 - personal])
-    for site in watched.result.clients:
+    for site in watched.result.sites:
         first, *later = watched.to(site)
         assert same_bits(first.down, watched.run.setup.initial)
         assert all(m.down.keys() == body for m in later)
@@ -36,7 +36,7 @@ def test_bodies_are_common_and_heads_are_not(personal: int) -> None:
 
 def test_heads_start_from_the_common_initial_model() -> None:
     resting = watch(build(FedPer(), **{"training.learning_rate": 0.0}))
-    for site in resting.result.clients:
+    for site in resting.result.sites:
         assert same_bits(resting.result.weights[site], resting.run.setup.initial)
 
 

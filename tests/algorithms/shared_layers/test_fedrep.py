@@ -87,7 +87,7 @@ def test_the_order_of_the_phases_matters() -> None:
 def test_the_head_learns_first() -> None:
     """After one round the head is that of a body that has not moved yet, not of the body that is uploaded."""
     both, head_only = (federate(FedRep(body_epochs=epochs), rounds=1) for epochs in (1, 0))
-    for site in both.clients:
+    for site in both.sites:
         assert same_bits(part_of(both.weights[site], "6"), part_of(head_only.weights[site], "6"))
 
 
@@ -95,7 +95,7 @@ def test_the_head_learns_first() -> None:
 def test_only_the_body_travels_and_it_is_common(personal: int) -> None:
     watched = watch(build(FedRep(personal_layers=personal)))
     body = LAYERS[: 4 - personal]
-    for site in watched.result.clients:
+    for site in watched.result.sites:
         first, *later = watched.to(site)
         assert same_bits(first.down, watched.run.setup.initial)
         assert all(m.down.keys() == entries_of(watched.run, body) for m in later)

@@ -32,7 +32,7 @@ def scores_sent(watched: Watched) -> dict[str, dict[str, float]]:
 def test_payloads_hold_exactly_the_layers_before_the_cut(cut: int, first_epoch: str) -> None:
     watched = watch(build(fixed(cut, first_epoch)))
     federated = entries_of(watched.run, LAYERS[:cut])
-    for site in watched.result.clients:
+    for site in watched.result.sites:
         prepare, first, *later = watched.to(site)
         assert same_bits(prepare.down, watched.run.setup.initial)
         assert not prepare.up
@@ -66,7 +66,7 @@ def test_the_cut_is_chosen_once_from_one_number_a_layer_and_announced_once(first
     cut = watched.result.cut
     assert cut is not None
     assert cut.index == choose_cut(scores_sent(watched)).index
-    for site in watched.result.clients:
+    for site in watched.result.sites:
         prepare, first, *later = watched.to(site)
         assert len(prepare.reply.upload.info["importance"]) == len(LAYERS)  # type: ignore[arg-type]
         assert dict(first.request.download.info) == {"cut": cut.index}

@@ -89,7 +89,7 @@ def test_with_a_reference_nothing_is_measured_or_sent_about_it() -> None:
     for message in watched.messages:
         assert "prepare" not in message.request.verbs
         assert not message.reply.upload.info
-    for site in watched.result.clients:
+    for site in watched.result.sites:
         assert all(m.down.keys() == federated for m in watched.to(site)[1:])
         assert all(m.up.keys() == federated for m in watched.fits(site))
 

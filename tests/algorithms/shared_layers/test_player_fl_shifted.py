@@ -68,5 +68,5 @@ def test_where_there_is_room_nothing_is_said_of_having_none(shifted: type[PLayer
 def test_payloads_hold_exactly_the_layers_before_the_moved_cut(shifted: type[PLayerFL]) -> None:
     watched = watch(build(shifted(rule="fixed", fixed_cut=2)))
     federated = entries_of(watched.run, LAYERS[: 2 + BY[shifted]])
-    for site in watched.result.clients:
+    for site in watched.result.sites:
         assert all(fit.up.keys() == federated for fit in watched.fits(site))

@@ -103,7 +103,7 @@ def test_ditto_without_a_pull_is_local(cut: int) -> None:
 def test_private_layers_stay_private(combined: type[PLayerFL], cut: int) -> None:
     watched = watch(build(at(combined, cut)))
     federated = entries_of(watched.run, LAYERS[:cut])
-    for site in watched.result.clients:
+    for site in watched.result.sites:
         prepare, *later = watched.to(site)
         assert same_bits(prepare.down, watched.run.setup.initial)
         assert not prepare.up
@@ -125,7 +125,7 @@ def test_federated_layers_are_common(combined: type[PLayerFL], cut: int) -> None
 @pytest.mark.parametrize("lam", [0.0, 1.0, 50.0])
 def test_under_ditto_the_personal_model_never_reaches_what_is_averaged(lam: float) -> None:
     found, expected = (watch(build(at(PLayerFLDitto, 2, lam=value))) for value in (lam, 0.1))
-    for site in found.result.clients:
+    for site in found.result.sites:
         pairs = zip(found.fits(site), expected.fits(site), strict=True)
         assert all(same_bits(a.up, b.up) and same_bits(a.down, b.down) for a, b in pairs)
 

@@ -9,7 +9,7 @@ from itertools import accumulate
 from playerfl.algorithms.algorithm import Algorithm
 from playerfl.errors import ConfigError, at_least_zero
 from playerfl.federation.client import Client
-from playerfl.federation.messages import Awaited, ClientId, Download, Upload, Verb
+from playerfl.federation.messages import Download, ExpectedUpload, SiteId, Upload, Verb
 from playerfl.federation.server import Server
 from playerfl.layers.layer_map import LayerName
 from playerfl.weights import squared_distance
@@ -45,19 +45,19 @@ class FedLAMA(Algorithm):
         """The layers averaged after this round, counted from 1."""
         return [layer for layer, interval in self.intervals(side).items() if round_ % interval == 0]
 
-    def server_send(self, server: Server, client_id: ClientId) -> Download:
+    def server_send(self, server: Server, site: SiteId) -> Download:
         if "news" not in server.memory:
             return server.download()
         # What was averaged since this site last trained, by the intervals that held then; everything for a new one.
-        news = server.memory["news"][client_id]
+        news = server.memory["news"][site]
         averaged = [layer for layer in server.layers.names if layer in news["averaged"]]
-        layers = averaged if client_id in server.initialised else None
+        layers = averaged if site in server.initialised else None
         if news["adjusted"]:
             return server.download(layers, intervals=server.memory["intervals"])
         return server.download(layers)
 
-    def server_expects(self, server: Server, verbs: tuple[Verb, ...]) -> Awaited:
-        return Awaited(tuple(self.due(server, server.round + 1)) if "fit" in verbs else ())
+    def server_expects(self, server: Server, verbs: tuple[Verb, ...]) -> ExpectedUpload:
+        return ExpectedUpload(tuple(self.due(server, server.round + 1)) if "fit" in verbs else ())
 
     async def client_fit(self, client: Client, download: Download) -> Upload:
         if "intervals" in download.info:
@@ -67,12 +67,12 @@ class FedLAMA(Algorithm):
         client.memory["local"] = client.weights()
         return client.upload(self.due(client, download.round + 1))
 
-    def server_merge(self, server: Server, uploads: Mapping[ClientId, Upload]) -> None:
+    def server_merge(self, server: Server, uploads: Mapping[SiteId, Upload]) -> None:
         round_ = server.round + 1
         due = self.due(server, round_)
         super().server_merge(server, uploads)
         news = server.memory.setdefault("news", {})
-        for client in server.clients:
+        for client in server.sites:
             if client in uploads or client not in news:
                 news[client] = {"averaged": [], "adjusted": False}
             news[client]["averaged"] = [*news[client]["averaged"], *due]
@@ -83,7 +83,7 @@ class FedLAMA(Algorithm):
             for own in news.values():
                 own["adjusted"] = True
 
-    def _discrepancy(self, server: Server, uploads: Mapping[ClientId, Upload], layer: LayerName) -> float:
+    def _discrepancy(self, server: Server, uploads: Mapping[SiteId, Upload], layer: LayerName) -> float:
         averaged = server.layers.select(server.weights, [layer])
         mean = {name: w for name, w in averaged.items() if name not in server.layers.buffers}
         drift = sum(squared_distance(mean, upload.weights) for upload in uploads.values()) / len(uploads)

@@ -11,7 +11,7 @@ import torch
 from playerfl.algorithms.algorithm import Algorithm
 from playerfl.errors import ConfigError, one_of
 from playerfl.federation.client import Client
-from playerfl.federation.messages import Awaited, ClientId, Download, Upload, Verb
+from playerfl.federation.messages import Download, ExpectedUpload, SiteId, Upload, Verb
 from playerfl.federation.server import Server
 from playerfl.weights import weighted_mean
 
@@ -43,10 +43,10 @@ class FedLP(Algorithm):
         kept = [name for name, draw in zip(client.layers.names, draws.tolist(), strict=True) if draw < self.keep]
         return client.upload(kept)
 
-    def server_expects(self, server: Server, verbs: tuple[Verb, ...]) -> Awaited:
-        return Awaited(server.layers.names if "fit" in verbs else (), optional=True)
+    def server_expects(self, server: Server, verbs: tuple[Verb, ...]) -> ExpectedUpload:
+        return ExpectedUpload(server.layers.names if "fit" in verbs else (), optional=True)
 
-    def server_merge(self, server: Server, uploads: Mapping[ClientId, Upload]) -> None:
+    def server_merge(self, server: Server, uploads: Mapping[SiteId, Upload]) -> None:
         if self.weighting == "samples":
             super().server_merge(server, uploads)
         else:

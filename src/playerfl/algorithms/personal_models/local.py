@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from playerfl.algorithms.algorithm import Algorithm
 from playerfl.federation.client import Client
-from playerfl.federation.messages import Awaited, ClientId, Download, Upload, Verb
+from playerfl.federation.messages import Download, ExpectedUpload, SiteId, Upload, Verb
 from playerfl.federation.server import Server
 
 
@@ -18,11 +18,11 @@ class Local(Algorithm):
     Differs: nothing is exchanged after the initial model.
     """
 
-    def server_send(self, server: Server, client_id: ClientId) -> Download:
-        return server.download(() if client_id in server.initialised else None)
+    def server_send(self, server: Server, site: SiteId) -> Download:
+        return server.download(() if site in server.initialised else None)
 
-    def server_expects(self, server: Server, verbs: tuple[Verb, ...]) -> Awaited:
-        return Awaited()
+    def server_expects(self, server: Server, verbs: tuple[Verb, ...]) -> ExpectedUpload:
+        return ExpectedUpload()
 
     async def client_fit(self, client: Client, download: Download) -> Upload:
         self.client_model(client, download)

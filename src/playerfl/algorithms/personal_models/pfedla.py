@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from playerfl.algorithms.algorithm import Algorithm
 from playerfl.errors import ConfigError, at_least_zero
 from playerfl.federation.client import Client
-from playerfl.federation.messages import ClientId, Download, Upload
+from playerfl.federation.messages import Download, SiteId, Upload
 from playerfl.federation.server import Server
 from playerfl.layers.layer_map import LayerName
 from playerfl.seeding import generator_for
@@ -41,13 +41,13 @@ class PFedLA(Algorithm):
             raise ConfigError(f"embedding and hidden must be at least 1, not {self.embedding} and {self.hidden}")
 
     def server_start(self, server: Server) -> None:
-        server.memory["models"] = {client: dict(server.weights) for client in server.clients}
-        server.memory["mixers"] = {client: self.fresh_mixer(server, client) for client in server.clients}
+        server.memory["models"] = {site: dict(server.weights) for site in server.sites}
+        server.memory["mixers"] = {site: self.fresh_mixer(server, site) for site in server.sites}
 
-    def fresh_mixer(self, server: Server, client_id: ClientId) -> Weights:
+    def fresh_mixer(self, server: Server, site: SiteId) -> Weights:
         """A hypernetwork with zero output weights: every site counts the same at first."""
-        rng = generator_for(server.seed, "hyper", client_id)
-        outputs = len(server.layers.names) * len(server.clients)
+        rng = generator_for(server.seed, "hyper", site)
+        outputs = len(server.layers.names) * len(server.sites)
         bound = self.embedding**-0.5
         return {
             "embedding": torch.randn(self.embedding, generator=rng),
@@ -61,20 +61,20 @@ class PFedLA(Algorithm):
         """α_i: a row for each layer, a column for each site, rows sum to 1."""
         hidden = F.linear(mixer["embedding"], mixer["hidden.weight"], mixer["hidden.bias"]).relu()
         output = F.linear(hidden, mixer["output.weight"], mixer["output.bias"])
-        return output.reshape(len(server.layers.names), len(server.clients)).softmax(dim=1)
+        return output.reshape(len(server.layers.names), len(server.sites)).softmax(dim=1)
 
-    def server_send(self, server: Server, client_id: ClientId) -> Download:
-        return Download(server.round, self.mixed(server, client_id))
+    def server_send(self, server: Server, site: SiteId) -> Download:
+        return Download(server.round, self.mixed(server, site))
 
-    def mixed(self, server: Server, client_id: ClientId) -> Weights:
+    def mixed(self, server: Server, site: SiteId) -> Weights:
         """agg_i: what one site receives."""
-        mix = self.mix_of(server, server.memory["mixers"][client_id]).tolist()
+        mix = self.mix_of(server, server.memory["mixers"][site]).tolist()
         models = server.memory["models"]
         received: Weights = {}
         for layer, row in zip(server.layers.names, mix, strict=True):
             parts = [
-                (server.layers.select(models[site], [layer]), share)
-                for site, share in zip(server.clients, row, strict=True)
+                (server.layers.select(models[other], [layer]), share)
+                for other, share in zip(server.sites, row, strict=True)
                 if share != 0
             ]
             received |= weighted_mean(parts)
@@ -85,20 +85,20 @@ class PFedLA(Algorithm):
         await client.train()
         return client.upload()
 
-    def server_merge(self, server: Server, uploads: Mapping[ClientId, Upload]) -> None:
+    def server_merge(self, server: Server, uploads: Mapping[SiteId, Upload]) -> None:
         # All sites learn from the models of the round's start, whoever comes first.
         mixers = {client: self.learned(server, client, upload.weights) for client, upload in uploads.items()}
         server.memory["mixers"] |= mixers
         server.memory["models"] |= {client: dict(upload.weights) for client, upload in uploads.items()}
         super().server_merge(server, uploads)
 
-    def learned(self, server: Server, client_id: ClientId, trained: Mapping[str, Tensor]) -> Weights:
+    def learned(self, server: Server, site: SiteId, trained: Mapping[str, Tensor]) -> Weights:
         """One step of a site's hypernetwork; ∂agg/∂α is linear, so only ⟨θ_j^l, agg^l - θ'^l⟩ is needed."""
-        mixer = server.memory["mixers"][client_id]
+        mixer = server.memory["mixers"][site]
         if self.hyper_learning_rate == 0:
             return dict(mixer)
-        before = self.mixed(server, client_id)
-        models = [server.memory["models"][site] for site in server.clients]
+        before = self.mixed(server, site)
+        models = [server.memory["models"][other] for other in server.sites]
         slope = torch.tensor(
             [
                 [self._product(server, layer, model, before, trained) for model in models]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from playerfl.algorithms.algorithm import Algorithm
 from playerfl.errors import ConfigError, at_least_zero
 from playerfl.federation.client import Client
-from playerfl.federation.messages import ClientId, Download, Upload
+from playerfl.federation.messages import Download, SiteId, Upload
 from playerfl.federation.server import Server
 from playerfl.learning.optimizers import Moreau
 from playerfl.weights import weighted_mean
@@ -53,7 +53,7 @@ class PFedMe(Algorithm):
         client.load(client.memory["personal"])
         return upload
 
-    def server_merge(self, server: Server, uploads: Mapping[ClientId, Upload]) -> None:
+    def server_merge(self, server: Server, uploads: Mapping[SiteId, Upload]) -> None:
         before = dict(server.weights)
         super().server_merge(server, uploads)
         if self.beta != 1:

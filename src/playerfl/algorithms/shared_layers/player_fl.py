@@ -9,7 +9,7 @@ from typing import Any, Literal
 from playerfl.algorithms.partial import PartialAlgorithm
 from playerfl.errors import ConfigError, one_of
 from playerfl.federation.client import Client
-from playerfl.federation.messages import Awaited, ClientId, Download, Upload, Verb
+from playerfl.federation.messages import Download, ExpectedUpload, SiteId, Upload, Verb
 from playerfl.federation.server import Server
 from playerfl.layers.layer_map import LayerMap
 from playerfl.layers.probe import MODES, Mode
@@ -97,7 +97,7 @@ class PLayerFL(PartialAlgorithm):
             client.optimizers.clear()
         return Upload(client.num_examples, info={"importance": list(trained.profile.importance.values())})
 
-    def server_prepare(self, server: Server, uploads: Mapping[ClientId, Upload]) -> None:
+    def server_prepare(self, server: Server, uploads: Mapping[SiteId, Upload]) -> None:
         def numbers(upload: Upload) -> list[Any]:
             values = upload.info["importance"]
             return values if isinstance(values, list) else [values]
@@ -125,21 +125,21 @@ class PLayerFL(PartialAlgorithm):
         server.memory["measured"] = list(uploads)
         server.memory["decision"] = used.to_json()
 
-    def server_send(self, server: Server, client_id: ClientId) -> Download:
+    def server_send(self, server: Server, site: SiteId) -> Download:
         if not server.prepared:
             return server.download()
         known = server.initialised if server.round > 0 else server.memory["measured"]
-        if client_id not in known:
+        if site not in known:
             return server.download(cut=server.memory["cut"])
         if server.round > 0:
-            return super().server_send(server, client_id)
+            return super().server_send(server, site)
         # Sites that go on from their own first epoch need nothing but the cut.
         layers = () if self.first_epoch == "continue" else self.federated(server)
         return server.download(layers, cut=server.memory["cut"])
 
-    def server_expects(self, server: Server, verbs: tuple[Verb, ...]) -> Awaited:
+    def server_expects(self, server: Server, verbs: tuple[Verb, ...]) -> ExpectedUpload:
         if "prepare" in verbs:
-            return Awaited(numbers={"importance": len(server.layers.names)})
+            return ExpectedUpload(numbers={"importance": len(server.layers.names)})
         return super().server_expects(server, verbs)
 
     async def client_fit(self, client: Client, download: Download) -> Upload:

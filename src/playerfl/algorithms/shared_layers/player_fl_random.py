@@ -8,7 +8,7 @@ import torch
 
 from playerfl.algorithms.shared_layers.player_fl import PLayerFL
 from playerfl.errors import ConfigError
-from playerfl.federation.messages import ClientId, Download
+from playerfl.federation.messages import Download, SiteId
 from playerfl.federation.server import Server
 from playerfl.layers.layer_map import LayerMap
 from playerfl.layers.split import Cut
@@ -55,7 +55,7 @@ class PLayerFLRandom(PLayerFL):
         drawn = torch.randint(len(candidates), (), generator=generator_for(server.seed, "random_split"))
         return candidates[int(drawn)], [f"the cut was drawn from {candidates}"]
 
-    def server_send(self, server: Server, client_id: ClientId) -> Download:
-        if self.prepares or client_id in server.initialised:
-            return super().server_send(server, client_id)
+    def server_send(self, server: Server, site: SiteId) -> Download:
+        if self.prepares or site in server.initialised:
+            return super().server_send(server, site)
         return server.download(cut=server.memory["cut"])

@@ -9,13 +9,18 @@ from statistics import median_low
 import torch
 from torch import Tensor
 
-from playerfl.federation.messages import Awaited, ClientId, Reply, Request, Upload
+from playerfl.federation.messages import ExpectedUpload, Reply, Request, SiteId, Upload
 from playerfl.layers.layer_map import LayerMap
 from playerfl.weights import squared_distance
 
 
 def refused_reply(
-    reply: Reply, request: Request, awaited: Awaited, layers: LayerMap, model: Mapping[str, Tensor], num_examples: int
+    reply: Reply,
+    request: Request,
+    awaited: ExpectedUpload,
+    layers: LayerMap,
+    model: Mapping[str, Tensor],
+    num_examples: int,
 ) -> str | None:
     """Why a reply cannot be used, or None: names, shapes, kinds and finite numbers, as the algorithm awaits them."""
     upload = reply.upload
@@ -28,7 +33,9 @@ def refused_reply(
     )
 
 
-def _refused_weights(upload: Upload, awaited: Awaited, layers: LayerMap, model: Mapping[str, Tensor]) -> str | None:
+def _refused_weights(
+    upload: Upload, awaited: ExpectedUpload, layers: LayerMap, model: Mapping[str, Tensor]
+) -> str | None:
     expected = layers.travelling(model, awaited.layers)
     extra = sorted(upload.weights.keys() - expected.keys())
     if extra:
@@ -46,7 +53,7 @@ def _refused_weights(upload: Upload, awaited: Awaited, layers: LayerMap, model: 
     return None
 
 
-def _refused_numbers(upload: Upload, awaited: Awaited) -> str | None:
+def _refused_numbers(upload: Upload, awaited: ExpectedUpload) -> str | None:
     if upload.info.keys() != awaited.numbers.keys():
         return f"it says {sorted(upload.info)}, not {sorted(awaited.numbers)}"
     for key, length in awaited.numbers.items():
@@ -69,8 +76,8 @@ def _refused_scores(reply: Reply, request: Request) -> str | None:
 
 
 def far_away(
-    uploads: Mapping[ClientId, Mapping[str, Tensor]], common: Mapping[str, Tensor], bound: float
-) -> dict[ClientId, str]:
+    uploads: Mapping[SiteId, Mapping[str, Tensor]], common: Mapping[str, Tensor], bound: float
+) -> dict[SiteId, str]:
     """Sites whose weights moved more than `bound` times as far from the common ones as the round's median.
 
     Of two sites the nearer one counts as the median, so that one of them cannot hide the other.

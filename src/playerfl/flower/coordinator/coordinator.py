@@ -18,12 +18,12 @@ import torch
 from safetensors.torch import save
 from torch import nn
 
-from playerfl.engine import worker
 from playerfl.engine.loop import run_rounds
 from playerfl.engine.scheduler import drive
 from playerfl.engine.transport import Traffic
+from playerfl.engine.worker import EvaluationPlan
 from playerfl.errors import ConfigError, LayerError, RunDirectoryError, StorageError
-from playerfl.federation.messages import ClientId, Reply, Request, Score
+from playerfl.federation.messages import Reply, Request, Score, SiteId
 from playerfl.federation.server import Server
 from playerfl.flower.coordinator.checks import far_away, refused_reply
 from playerfl.flower.coordinator.transport import FlowerTransport, Grid, Participation
@@ -72,8 +72,8 @@ class Coordinator:
         self._told_layers: Mapping[str, Any] = {}
         self._done = False
         self.server: Server | None = None
-        self.examples: dict[ClientId, int] = {}
-        self.accepted: dict[ClientId, str] = {}
+        self.examples: dict[SiteId, int] = {}
+        self.accepted: dict[SiteId, str] = {}
         self._say = say
         self._clock = clock
         self._seconds = 0.0
@@ -97,7 +97,7 @@ class Coordinator:
         self.directory.lock()
         try:
             self._status("waiting for sites")
-            saved = self.directory.take_up(self._description())
+            saved = self.directory.resume(self._description())
             self._take_up(saved)
             if not self._done:
                 self.transport.hello()
@@ -117,7 +117,7 @@ class Coordinator:
 
     def _run_rounds(self, server: Server) -> None:
         experiment = self.experiment
-        protocol = worker.Protocol(experiment.eval_point, experiment.selection)
+        evaluation = EvaluationPlan(experiment.eval_point, experiment.selection)
         with limited_threads(experiment.threads):
             drive(
                 run_rounds(
@@ -126,12 +126,12 @@ class Coordinator:
                     self.transport,
                     experiment.rounds,
                     self,
-                    protocol,
+                    evaluation,
                     experiment.participation,
                 )
             )
 
-    def met(self, site: ClientId, about: Mapping[str, Any]) -> str | None:
+    def met(self, site: SiteId, about: Mapping[str, Any]) -> str | None:
         """A site has said hello: its layers must be those of the others, and of the model."""
         try:
             layers = _layers(about["layers"], self.initial)
@@ -149,7 +149,7 @@ class Coordinator:
         self._say(f"{site}: ready, {examples} training examples, torch {str(about.get('torch'))[:20]}")
         return None
 
-    def refused(self, requests: Mapping[ClientId, Request], replies: Mapping[ClientId, Reply]) -> dict[ClientId, str]:
+    def refused(self, requests: Mapping[SiteId, Request], replies: Mapping[SiteId, Reply]) -> dict[SiteId, str]:
         server = self._server()
         found = {}
         for site, reply in replies.items():
@@ -166,7 +166,7 @@ class Coordinator:
         server = self._server()
         return server.layers.travelling(self.initial, self.algorithm.server_expects(server, ("fit",)).layers)
 
-    def exchanged(self, scores: Mapping[ClientId, tuple[Score, ...]], traffic: list[Traffic], *, done: bool) -> None:
+    def exchanged(self, scores: Mapping[SiteId, tuple[Score, ...]], traffic: list[Traffic], *, done: bool) -> None:
         """Records an exchange."""
         now = self._clock()
         self._seconds += now - self._since

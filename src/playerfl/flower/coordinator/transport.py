@@ -11,7 +11,7 @@ from flwr.app import Message
 
 from playerfl.engine.spool import Spool
 from playerfl.errors import PlayerflError
-from playerfl.federation.messages import ClientId, Reply, Request
+from playerfl.federation.messages import Reply, Request, SiteId
 from playerfl.flower.deployment import Deployment
 from playerfl.flower.wire.codec import CodecError, decode_answer, encode_letter
 from playerfl.flower.wire.envelopes import SENTENCES, Answer, Letter
@@ -38,7 +38,7 @@ class Participation(NamedTuple):
 
     round: int
     verbs: str
-    site: ClientId
+    site: SiteId
     outcome: str
     """answered, refused, late or offline."""
     reason: str
@@ -48,13 +48,11 @@ class Participation(NamedTuple):
 class Listener(Protocol):
     """Decides what is let in."""
 
-    def met(self, site: ClientId, about: Mapping[str, Any]) -> str | None:
+    def met(self, site: SiteId, about: Mapping[str, Any]) -> str | None:
         """A site has said hello; gives the reason why it cannot take part, or None."""
         ...
 
-    def refused(
-        self, requests: Mapping[ClientId, Request], replies: Mapping[ClientId, Reply]
-    ) -> Mapping[ClientId, str]:
+    def refused(self, requests: Mapping[SiteId, Request], replies: Mapping[SiteId, Reply]) -> Mapping[SiteId, str]:
         """Of the replies to these requests, those that cannot be used, and why."""
         ...
 
@@ -67,19 +65,19 @@ class Listener(Protocol):
 class _Exchange:
     """One letter to each of some sites, under way."""
 
-    letters: Mapping[ClientId, Letter]
+    letters: Mapping[SiteId, Letter]
     ends: float
     begun: float
-    waiting: set[ClientId]
-    answers: dict[ClientId, Answer] = field(default_factory=dict)
-    outcomes: dict[ClientId, tuple[str, str]] = field(default_factory=dict)
+    waiting: set[SiteId]
+    answers: dict[SiteId, Answer] = field(default_factory=dict)
+    outcomes: dict[SiteId, tuple[str, str]] = field(default_factory=dict)
     """Of the others: outcome and reason."""
-    outstanding: dict[str, tuple[ClientId, int]] = field(default_factory=dict)
+    outstanding: dict[str, tuple[SiteId, int]] = field(default_factory=dict)
     """Message to (site, node); the site is "" where only the node is known."""
     not_before: dict[int, float] = field(default_factory=dict)
     spool: Spool = field(default_factory=Spool)
 
-    def close(self, site: ClientId, outcome: str, reason: str) -> None:
+    def close(self, site: SiteId, outcome: str, reason: str) -> None:
         self.waiting.discard(site)
         self.outcomes[site] = (outcome, reason)
 
@@ -93,7 +91,7 @@ class FlowerTransport:
         deployment: Deployment,
         letterhead: Letter,
         listener: Listener,
-        accepted: dict[ClientId, str],
+        accepted: dict[SiteId, str],
         *,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
@@ -106,12 +104,12 @@ class FlowerTransport:
         self.listener = listener
         self.accepted = accepted
         self.notes: list[Participation] = []
-        self.fingerprints: dict[ClientId, str] = {}
+        self.fingerprints: dict[SiteId, str] = {}
         self._initial: str | None = None
-        self._met: set[ClientId] = set()
-        self.away: set[ClientId] = set()
+        self._met: set[SiteId] = set()
+        self.away: set[SiteId] = set()
         """Sites that missed the last deadline."""
-        self._learned: dict[int, ClientId] = {}
+        self._learned: dict[int, SiteId] = {}
         self._clock, self._sleep, self._say = clock, sleep, say
 
     def set_initial(self, weights: Weights) -> None:
@@ -126,7 +124,7 @@ class FlowerTransport:
         ready = [site for site in letters if site in exchange.answers]
         self._enough(len(ready), self.deployment.needed, exchange)
 
-    async def call(self, requests: Mapping[ClientId, Request]) -> dict[ClientId, Reply]:
+    async def call(self, requests: Mapping[SiteId, Request]) -> dict[SiteId, Reply]:
         exchange = self._deliver({site: self._letter(site, request) for site, request in requests.items()})
         replies = {site: answer.reply for site, answer in sorted(exchange.answers.items()) if answer.reply}
         for site, reason in self.listener.refused(requests, replies).items():
@@ -145,7 +143,7 @@ class FlowerTransport:
                 self.fingerprints[site] = exchange.answers[site].fingerprint
         return replies
 
-    def _unmasked(self, exchange: _Exchange, replies: dict[ClientId, Reply]) -> dict[ClientId, Reply]:
+    def _unmasked(self, exchange: _Exchange, replies: dict[SiteId, Reply]) -> dict[SiteId, Reply]:
         """Replies that all hold the mean of what these sites held back; merging equal uploads gives them back."""
         from playerfl.flower.wire.secure import LEAST_SITES, secure_mean
 
@@ -167,13 +165,13 @@ class FlowerTransport:
             raise TooFewSitesError("secure aggregation has lost a site on its way; run the same job again")
         return {site: replace(reply, upload=replace(reply.upload, weights=found[0])) for site, reply in replies.items()}
 
-    def _letter(self, site: ClientId, request: Request | None) -> Letter:
+    def _letter(self, site: SiteId, request: Request | None) -> Letter:
         letter = replace(self.letterhead, site=site, request=request, after=self.accepted.get(site, ""))
         if request is None or digest(request.download.weights) != self._initial:
             return letter
         return replace(letter, initial=True)
 
-    def _deliver(self, letters: Mapping[ClientId, Letter]) -> _Exchange:
+    def _deliver(self, letters: Mapping[SiteId, Letter]) -> _Exchange:
         """Sends, waits, sends again to who could not be reached, until all have answered or the deadline."""
         now = self._clock()
         exchange = _Exchange(letters, now + self.deployment.deadline, now, set(letters))
@@ -203,9 +201,9 @@ class FlowerTransport:
             for site in gone:
                 exchange.close(site, "offline", "its node is not on-line")
 
-    def _nodes(self) -> dict[ClientId, int]:
+    def _nodes(self) -> dict[SiteId, int]:
         """The node of each site that is on-line."""
-        found: dict[ClientId, int] = {}
+        found: dict[SiteId, int] = {}
         for node in sorted(self.grid.get_nodes(), key=lambda node: int(node.node_id)):
             # The name a key is registered under cannot be chosen by the node; without keys it says its name itself.
             name = node.name or self._learned.get(node.node_id, "")
@@ -260,7 +258,7 @@ class FlowerTransport:
                 continue
             self._take(exchange, site, node, message)
 
-    def _take(self, exchange: _Exchange, site: ClientId, node: int, message: Message) -> None:
+    def _take(self, exchange: _Exchange, site: SiteId, node: int, message: Message) -> None:
         try:
             answer = decode_answer(message.content)
         except CodecError as problem:
@@ -285,14 +283,14 @@ class FlowerTransport:
             return self._turn_away(exchange, site, node, "it answers something else than it was asked")
         return None
 
-    def _turn_away(self, exchange: _Exchange, site: ClientId, node: int, reason: str) -> None:
+    def _turn_away(self, exchange: _Exchange, site: SiteId, node: int, reason: str) -> None:
         self._say(f"{site or f'node {node}'}: {reason}")
         if site:
             exchange.close(site, "refused", reason)
         else:
             exchange.not_before[node] = float("inf")
 
-    def _note(self, exchange: _Exchange, round_: int, verbs: str | Callable[[ClientId], str]) -> None:
+    def _note(self, exchange: _Exchange, round_: int, verbs: str | Callable[[SiteId], str]) -> None:
         seconds = self._clock() - exchange.begun
         for site in sorted(exchange.letters):
             outcome, reason = exchange.outcomes.get(site, ("answered", ""))

@@ -13,20 +13,20 @@ from typing import Any
 
 from safetensors.torch import save
 
-from playerfl.storage.atomic_files import fsync_dir, write_atomically
 from playerfl.data.download.directory import use_data_directory
-from playerfl.engine import worker
-from playerfl.storage import tensor_tree
 from playerfl.engine.scheduler import drive
+from playerfl.engine.worker import EvaluationPlan, handle
 from playerfl.errors import ConfigError, DataError, LayerError, RunDirectoryError
-from playerfl.runs.experiment import Experiment
 from playerfl.federation.client import Client
-from playerfl.federation.messages import ClientId, Reply, Request, Upload
-from playerfl.flower.wire.envelopes import Answer, Code, Letter, check_job
+from playerfl.federation.messages import Reply, Request, SiteId, Upload
 from playerfl.flower.site.privacy import check_privacy, outside, private_upload, secret_generator
 from playerfl.flower.site.stored_state import check_state, reply_as_tree, reply_from_tree
-from playerfl.runs.setup import Setup, prepare_setup
+from playerfl.flower.wire.envelopes import Answer, Code, Letter, check_job
 from playerfl.runs.api import limited_threads
+from playerfl.runs.experiment import Experiment
+from playerfl.runs.setup import Setup, prepare_setup
+from playerfl.storage import tensor_tree
+from playerfl.storage.atomic_files import fsync_dir, write_atomically
 from playerfl.tasks.load import load_task
 from playerfl.tasks.task import Task
 from playerfl.version import __version__
@@ -40,7 +40,7 @@ TEMPLATE = "template"
 GENERATIONS = 2
 """States kept besides the latest: a coordinator that dies may have forgotten its last two exchanges."""
 
-FindSetup = Callable[[Experiment, ClientId], Setup]
+FindSetup = Callable[[Experiment, SiteId], Setup]
 
 
 class RefusedError(Exception):
@@ -55,7 +55,7 @@ class RefusedError(Exception):
 class Site:
     """A site: its name, its directory, and where its data are."""
 
-    name: ClientId
+    name: SiteId
     home: Path
     find_setup: FindSetup
 
@@ -224,7 +224,7 @@ class _Bench:
     """An experiment at this site."""
 
     experiment: Experiment
-    name: ClientId
+    name: SiteId
     setup: Setup
 
     @property
@@ -265,8 +265,8 @@ class _Bench:
 
 def handle_request(bench: _Bench, client: Client, request: Request) -> Any:
     experiment = bench.experiment
-    protocol = worker.Protocol(experiment.eval_point, experiment.selection)
-    return worker.handle(experiment.build_algorithm(), client, request, experiment.seed, protocol)
+    evaluation = EvaluationPlan(experiment.eval_point, experiment.selection)
+    return handle(experiment.build_algorithm(), client, request, experiment.seed, evaluation)
 
 
 def _code_of(problem: Exception) -> Code:
@@ -280,14 +280,14 @@ def _code_of(problem: Exception) -> Code:
 def own_setup(task: str | None = None, data_dir: Path | None = None, device: str | None = None) -> FindSetup:
     """A site's own data for an experiment: those of its task, or of one the site names itself."""
 
-    def find(experiment: Experiment, name: ClientId) -> Setup:
+    def find(experiment: Experiment, name: SiteId) -> Setup:
         return _setup(experiment.to_toml(), name, task, data_dir, device)
 
     return find
 
 
 @lru_cache(maxsize=4)
-def _setup(toml: str, name: ClientId, task: str | None, data_dir: Path | None, device: str | None) -> Setup:
+def _setup(toml: str, name: SiteId, task: str | None, data_dir: Path | None, device: str | None) -> Setup:
     """Kept for the next letter, where a process lives that long."""
     experiment = Experiment.from_resolved(toml)
     if device is not None:
@@ -296,7 +296,7 @@ def _setup(toml: str, name: ClientId, task: str | None, data_dir: Path | None, d
         return site_setup(experiment, load_task(task or experiment.task), name)
 
 
-def site_setup(experiment: Experiment, task: Task, name: ClientId) -> Setup:
+def site_setup(experiment: Experiment, task: Task, name: SiteId) -> Setup:
     """What an experiment stands on at one site: the model, and this site's data alone."""
     options = experiment.data_options(task)
     adapted = task.for_options(options)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from playerfl.errors import ConfigError
-from playerfl.federation.messages import ClientId, Reply, Request
+from playerfl.federation.messages import Reply, Request, SiteId
 from playerfl.storage import tensor_tree
 
 Code = Literal["version", "model", "name", "data", "state_lost", "state_differs", "storage", "privacy", "failed"]
@@ -58,7 +58,7 @@ class Letter:
     """Coordinator to one site: who is meant, which job and experiment, and what to do."""
 
     job: str
-    site: ClientId
+    site: SiteId
     experiment: str
     """The resolved experiment file."""
     version: str
@@ -97,7 +97,7 @@ class Letter:
 class Answer:
     """One site to the coordinator: the reply, or why there is none."""
 
-    site: ClientId
+    site: SiteId
     key: str
     reply: Reply | None = None
     code: Code | None = None

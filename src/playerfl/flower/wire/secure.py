@@ -20,7 +20,7 @@ from torch import Tensor
 
 from playerfl.algorithms import Algorithm, Local, PFedMe
 from playerfl.errors import ConfigError
-from playerfl.federation.messages import ClientId, Upload
+from playerfl.federation.messages import SiteId, Upload
 from playerfl.weights import Weights
 
 QUANTISATION = 2**22
@@ -60,8 +60,8 @@ def answer_stage(message: Message, context: Context, held: Callable[[str, str], 
 
 def secure_mean(
     grid: Any,
-    nodes: Mapping[ClientId, int],
-    examples: Mapping[ClientId, int],
+    nodes: Mapping[SiteId, int],
+    examples: Mapping[SiteId, int],
     like: Mapping[str, Tensor],
     *,
     job: str,
@@ -69,7 +69,7 @@ def secure_mean(
     bound: float,
     seconds: float,
     poll: float,
-) -> tuple[Weights, set[ClientId]] | None:
+) -> tuple[Weights, set[SiteId]] | None:
     """The mean of what these sites hold, weighted by examples, and whose it is; None if too many were lost."""
     from flwr.server.compat import LegacyContext
     from flwr.server.workflow import SecAggPlusWorkflow
@@ -108,11 +108,11 @@ def secure_mean(
 class _Mean:
     """The two methods of a strategy that the workflow calls."""
 
-    def __init__(self, config: dict[str, Any], nodes: Mapping[ClientId, int]) -> None:
+    def __init__(self, config: dict[str, Any], nodes: Mapping[SiteId, int]) -> None:
         self.config = config
         self.names = {node: site for site, node in nodes.items()}
         self.found: list[Any] | None = None
-        self.sites: set[ClientId] = set()
+        self.sites: set[SiteId] = set()
 
     def configure_fit(self, _: int, parameters: Any, __: Any) -> list[Any]:
         return [(SimpleNamespace(node_id=node), FitIns(parameters, dict(self.config))) for node in self.names]

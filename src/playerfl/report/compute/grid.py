@@ -93,7 +93,7 @@ class Grid:
     def _sites(self) -> dict[str, list[str]]:
         shared: dict[str, set[str]] = {}
         for run in self.runs:
-            shared.setdefault(run.task, set(run.result.clients)).intersection_update(run.result.clients)
+            shared.setdefault(run.task, set(run.result.sites)).intersection_update(run.result.sites)
         return {task: sorted(sites) for task, sites in shared.items()}
 
     def scores(self, task: str, algorithm: str, metric: str, seeds: Sequence[int] | None = None) -> Array:

@@ -1,0 +1,1 @@
+"""A site: its data, its private state and what it sends."""
