@@ -11,9 +11,9 @@ import playerfl
 from contract.wire import WireTransport
 from federations import MODELS, assert_same, build, federate, quick_for, task
 from playerfl.algorithms import ALGORITHMS, PartialAlgorithm
+from playerfl.engine.handle import handle
 from playerfl.engine.loop import run_rounds
 from playerfl.engine.scheduler import drive
-from playerfl.engine.worker import handle
 from playerfl.federation.messages import Request
 from playerfl.runs.run import Progress, Run
 from playerfl.storage import tensor_tree

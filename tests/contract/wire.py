@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from playerfl.engine.handle import handle
 from playerfl.engine.scheduler import drive
-from playerfl.engine.worker import handle
 from playerfl.federation.client import Client
 from playerfl.federation.messages import Download, Reply, Request, Score, SiteId, Upload
 from playerfl.runs.run import Run

@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Protocol
 
 import torch
 
 from playerfl.algorithms.algorithm import Algorithm
+from playerfl.engine.handle import EvaluationPlan
 from playerfl.engine.transport import Traffic, Transport, traffic_of
-from playerfl.engine.worker import EvaluationPlan
 from playerfl.federation.messages import Download, Reply, Request, Score, SiteId, Upload, Verb
 from playerfl.federation.server import Server
 from playerfl.seeding import generator_for
 
+Verbs = Mapping[SiteId, tuple[Verb, ...]]
+Scores = dict[SiteId, tuple[Score, ...]]
+
 
 class Observer(Protocol):
-    """Is told what happened, at moments at which the run could be taken up again."""
+    """Records a run at the points from which it could be resumed."""
 
     def exchanged(self, scores: Mapping[SiteId, tuple[Score, ...]], traffic: list[Traffic], *, done: bool) -> None:
-        """After each exchange, when all sites and the server are in step."""
+        """Called after each exchange, when the server and all sites are in step."""
         ...
 
 
@@ -33,80 +36,86 @@ async def run_rounds(
     evaluation: EvaluationPlan,
     participation: float = 1.0,
 ) -> None:
-    """Prepare once, then fit and merge, each message carrying the evaluation of the merge before; finish once.
+    """Prepare once, then fit and merge round by round, then finish once.
 
-    A transport may leave out sites that did not answer: what they missed is theirs to catch up with later.
-    Starts wherever `server` stands, so a resumed run goes through the same exchanges as an undisturbed one.
+    The evaluation of a merge travels with the next message. A transport may leave out sites that did not answer; they
+    catch up later. The loop starts at `server.round`, so a resumed run makes the same exchanges as an undisturbed one.
     """
-    everyone = server.sites
+    sites = server.sites
     evaluate: tuple[Verb, ...] = ("evaluate",) if evaluation.eval_point == "post_agg" else ()
-    post = _Post(algorithm, server, transport, observer)
 
+    # Prepare.
     if not server.prepared:
+        scores: Scores = dict.fromkeys(sites, ())
+        traffic: list[Traffic] = []
         algorithm.server_start(server)
         if algorithm.prepares:
-            algorithm.server_prepare(server, await post.exchange(dict.fromkeys(everyone, ("prepare",))))
+            uploads, scores, traffic = await _exchange(algorithm, server, transport, dict.fromkeys(sites, ("prepare",)))
+            algorithm.server_prepare(server, uploads)
+            del uploads
         server.prepared = True
-        post.in_step()
+        observer.exchanged(scores, traffic, done=False)
+
     while server.round < rounds:
+        # Choose participants. A site that sits this round out is still evaluated.
         fitting = _participants(server, participation)
-        before = evaluate if server.round else ()
-        verbs: dict[SiteId, tuple[Verb, ...]] = {c: (*before, *(("fit",) if c in fitting else ())) for c in everyone}
-        # Named nowhere, so that uploads are gone when they have been merged.
-        algorithm.server_merge(server, await post.exchange({c: asked for c, asked in verbs.items() if asked}, fitting))
+        before: tuple[Verb, ...] = evaluate if server.round > 0 else ()
+        verbs: Verbs = {site: (*before, "fit") if site in fitting else before for site in sites}
+
+        # Send and receive.
+        uploads, scores, traffic = await _exchange(algorithm, server, transport, verbs)
+
+        # Merge. The uploads are freed here, not after the next round's training.
+        algorithm.server_merge(server, uploads)
+        del uploads
         server.round += 1
-        post.in_step()
+
+        # Record.
+        observer.exchanged(scores, traffic, done=False)
+
+    # Finish. A site that was away in every round has nothing to finish.
+    finish: Verbs = {site: ("finish",) if site in server.initialised else () for site in sites}
     if evaluate and evaluation.selection == "round_best":
-        # Which round was best for all is known only when the last one has been scored.
-        await post.exchange(dict.fromkeys(everyone, evaluate))
-        evaluate = ()
-    # A site that was away in every round has nothing to finish.
-    last = {site: (*evaluate, *(("finish",) if site in server.initialised else ())) for site in everyone}
-    await post.exchange({site: asked for site, asked in last.items() if asked})
-    post.in_step(done=True)
+        # Which round was best over all sites is known only once the last one has been scored.
+        _, last_scores, last_traffic = await _exchange(algorithm, server, transport, dict.fromkeys(sites, evaluate))
+        _, scores, traffic = await _exchange(algorithm, server, transport, finish)
+        scores = {site: last_scores[site] + scores[site] for site in sites}
+        traffic = last_traffic + traffic
+    else:
+        verbs = {site: evaluate + finish[site] for site in sites}
+        _, scores, traffic = await _exchange(algorithm, server, transport, verbs)
+    observer.exchanged(scores, traffic, done=True)
 
 
-class _Post:
-    """Sends requests, and holds what came back until server and sites are in step."""
+async def _exchange(
+    algorithm: Algorithm, server: Server, transport: Transport, verbs: Verbs
+) -> tuple[dict[SiteId, Upload], Scores, list[Traffic]]:
+    """Sends one message to each site that has something to do, and takes what they answer, in the order of their names.
 
-    def __init__(self, algorithm: Algorithm, server: Server, transport: Transport, observer: Observer) -> None:
-        self.algorithm = algorithm
-        self.server = server
-        self.transport = transport
-        self.observer = observer
-        self.scores: dict[SiteId, list[Score]] = {site: [] for site in server.sites}
-        self.traffic: list[Traffic] = []
+    Gives the uploads of the sites that prepared or fitted, the scores of all sites, and the traffic.
+    """
+    requests = {
+        site: Request(verbs[site], _download(algorithm, server, site, verbs[site]), server.best_round)
+        for site in sorted(verbs)
+        if verbs[site]
+    }
+    replies = dict(sorted((await transport.call(requests)).items()))
+    server.initialised.update(site for site in replies if "fit" in verbs[site])
+    _note_best_round(server, replies)
+    uploads = {site: reply.upload for site, reply in replies.items() if {"prepare", "fit"} & set(verbs[site])}
+    scores = {site: replies[site].scores if site in replies else () for site in server.sites}
+    traffic = [traffic_of(site, requests[site], reply) for site, reply in replies.items()]
+    return uploads, scores, traffic
 
-    async def exchange(
-        self, verbs: Mapping[SiteId, tuple[Verb, ...]], fitting: Collection[SiteId] | None = None
-    ) -> dict[SiteId, Upload]:
-        """One message to each of these sites and its answer, in the order of their names: of all, or who is fitting."""
-        requests = {
-            site: Request(verbs[site], self._download(site, verbs[site]), self.server.best_round)
-            for site in sorted(verbs)
-        }
-        replies = dict(sorted((await self.transport.call(requests)).items()))
-        self.server.initialised.update(site for site in replies if "fit" in verbs[site])
-        _note_best_round(self.server, replies)
-        for site, reply in replies.items():
-            self.scores[site].extend(reply.scores)
-            self.traffic.append(traffic_of(site, requests[site], reply))
-        return {site: reply.upload for site, reply in replies.items() if fitting is None or site in fitting}
 
-    def _download(self, site: SiteId, verbs: tuple[Verb, ...]) -> Download:
-        if verbs == ("finish",) and not self.algorithm.finishes:
-            return Download(self.server.round)
-        return self.algorithm.server_send(self.server, site)
-
-    def in_step(self, *, done: bool = False) -> None:
-        self.observer.exchanged({c: tuple(own) for c, own in self.scores.items()}, self.traffic, done=done)
-        self.traffic = []
-        for own in self.scores.values():
-            own.clear()
+def _download(algorithm: Algorithm, server: Server, site: SiteId, verbs: tuple[Verb, ...]) -> Download:
+    if verbs == ("finish",) and not algorithm.finishes:
+        return Download(server.round)
+    return algorithm.server_send(server, site)
 
 
 def _participants(server: Server, participation: float) -> frozenset[SiteId]:
-    """The sites that fit this round: all of them in the first, since everybody needs the initial model."""
+    """The sites that fit this round: all of them in the first, since every site needs the initial model."""
     if participation >= 1.0 or server.round == 0:
         return frozenset(server.sites)
     count = max(1, math.ceil(participation * len(server.sites)))
@@ -121,9 +130,9 @@ def _note_best_round(server: Server, replies: Mapping[SiteId, Reply]) -> None:
         for score in reply.scores:
             if (score.stage, score.split, score.metric) == ("round", "validation", "loss"):
                 losses.setdefault(score.round, []).append((score.value, reply.upload.num_examples))
-    for round_, found in losses.items():
-        mean = sum(loss * size for loss, size in found) / sum(size for _, size in found)
-        if len(found) == len(server.sites) and (
+    for round_, by_site in losses.items():
+        mean = sum(loss * size for loss, size in by_site) / sum(size for _, size in by_site)
+        if len(by_site) == len(server.sites) and (
             server.best_round is None or math.isnan(server.best_loss) or mean < server.best_loss
         ):
             server.best_loss, server.best_round = mean, round_

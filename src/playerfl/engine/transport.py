@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import NamedTuple, Protocol
 
 from playerfl.algorithms.algorithm import Algorithm
+from playerfl.engine.handle import EvaluationPlan, handle
 from playerfl.engine.scheduler import Work, gather
 from playerfl.engine.spool import Spool
-from playerfl.engine.worker import EvaluationPlan, handle
 from playerfl.federation.client import Client
 from playerfl.federation.messages import Reply, Request, SiteId
 

@@ -14,7 +14,7 @@ import tomli_w
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model, model_validator
 
 from playerfl.algorithms import ALGORITHMS, Algorithm
-from playerfl.engine.worker import EvalPoint, Selection
+from playerfl.engine.handle import EvalPoint, Selection
 from playerfl.errors import ConfigError, one_of
 from playerfl.federation.client import TrainingPlan
 from playerfl.layers.layer_map import BatchNormStatistics, TiePolicy

@@ -10,9 +10,9 @@ from typing import Any, Protocol
 from torch import nn
 
 from playerfl.algorithms import Algorithm
+from playerfl.engine.handle import EvaluationPlan
 from playerfl.engine.loop import run_rounds
 from playerfl.engine.transport import InProcess, Traffic, Transport
-from playerfl.engine.worker import EvaluationPlan
 from playerfl.errors import RunDirectoryError
 from playerfl.federation.client import Client
 from playerfl.federation.messages import Score, SiteId

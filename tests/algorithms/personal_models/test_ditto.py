@@ -11,8 +11,8 @@ from algorithms.linear import FULL_BATCH, data, linear_task
 from algorithms.recorder import assert_same_models, build_own, distance, same_bits, watch
 from federations import MODELS, assert_same, build, federate, largest_difference, task
 from playerfl.algorithms import Ditto, FedAvg, Local
+from playerfl.engine.handle import handle
 from playerfl.engine.scheduler import drive
-from playerfl.engine.worker import handle
 from playerfl.errors import ConfigError
 from playerfl.federation.client import Client
 from playerfl.federation.messages import Download, Request, Upload

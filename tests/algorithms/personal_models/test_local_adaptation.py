@@ -7,8 +7,8 @@ import pytest
 from algorithms.recorder import assert_same_models, distance, same_bits, watch
 from federations import MODELS, build, federate, task
 from playerfl.algorithms import FedAvg, LocalAdaptation
+from playerfl.engine.handle import handle
 from playerfl.engine.scheduler import drive
-from playerfl.engine.worker import handle
 from playerfl.federation.client import Client
 from playerfl.federation.messages import Request
 from playerfl.storage import tensor_tree

@@ -18,10 +18,10 @@ import torch
 from safetensors.torch import save
 from torch import nn
 
+from playerfl.engine.handle import EvaluationPlan
 from playerfl.engine.loop import run_rounds
 from playerfl.engine.scheduler import drive
 from playerfl.engine.transport import Traffic
-from playerfl.engine.worker import EvaluationPlan
 from playerfl.errors import ConfigError, LayerError, RunDirectoryError, StorageError
 from playerfl.federation.messages import Reply, Request, Score, SiteId
 from playerfl.federation.server import Server

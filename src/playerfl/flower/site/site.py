@@ -14,8 +14,8 @@ from typing import Any
 from safetensors.torch import save
 
 from playerfl.data.download.directory import use_data_directory
+from playerfl.engine.handle import EvaluationPlan, handle
 from playerfl.engine.scheduler import drive
-from playerfl.engine.worker import EvaluationPlan, handle
 from playerfl.errors import ConfigError, DataError, LayerError, RunDirectoryError
 from playerfl.federation.client import Client
 from playerfl.federation.messages import Reply, Request, SiteId, Upload
