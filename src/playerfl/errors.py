@@ -1,18 +1,28 @@
-"""The errors a user can mend: each message names the value, what is allowed and what to do."""
+"""Errors in sentences: those a user can fix, and where in a run any other was raised."""
 
 from __future__ import annotations
 
+import os
+import sysconfig
 from collections.abc import Iterable
 from difflib import get_close_matches
+from pathlib import Path
+from traceback import StackSummary, TracebackException
 
 _LONGEST = 1500
+_MOST_PLACES = 8
+_PACKAGE = f"{Path(__file__).parent}{os.sep}"
+_LIBRARIES = tuple({sysconfig.get_path(kind) for kind in ("stdlib", "platstdlib", "purelib", "platlib")})
 
 
 class PlayerflError(Exception):
-    """Base of every error that comes from input rather than from a bug."""
+    """Base of every error that comes from input rather than from a bug.
+
+    Its message names the value, what is allowed and what to do.
+    """
 
     def __str__(self) -> str:
-        """One line that a terminal can show, whatever was quoted in it from somebody's file."""
+        """One line that a terminal can show, whatever it quotes from a user's file."""
         text = super().__str__()
         if len(text) > _LONGEST:
             text = f"{text[: _LONGEST // 2]} … {text[-_LONGEST // 2 :]}"
@@ -24,7 +34,7 @@ class ConfigError(PlayerflError):
 
 
 class DataError(PlayerflError):
-    """A site's data cannot be used as it is."""
+    """A site's data cannot be used as they are."""
 
 
 class LayerError(PlayerflError):
@@ -36,7 +46,7 @@ class RunDirectoryError(PlayerflError):
 
 
 class StorageError(RunDirectoryError):
-    """Something cannot be written: there is no space, or no right to."""
+    """Something cannot be written: there is no space, or no permission."""
 
 
 def one_of(value: object, allowed: Iterable[str], what: str) -> str:
@@ -52,6 +62,65 @@ def one_of(value: object, allowed: Iterable[str], what: str) -> str:
 
 
 def at_least_zero(name: str, value: float) -> None:
-    """Refuses a hyper-parameter that is negative, infinite or not a number."""
+    """Rejects a hyper-parameter that is negative, infinite or not a number."""
     if not 0 <= value < float("inf"):
         raise ConfigError(f"{name} must be at least 0 and finite, not {value}")
+
+
+class _Place(str):
+    """A note on an exception: which site (or the server) raised it, in which round of which algorithm."""
+
+
+def note_place(problem: BaseException, place: str) -> None:
+    """Notes on an exception where it was raised; it keeps its type and its traceback."""
+    problem.add_note(_Place(place))
+
+
+def sentence_of(problem: BaseException) -> str:
+    """One sentence: where it was raised, if that is known, and what it says.
+
+    >>> try:
+    ...     1 / 0
+    ... except ZeroDivisionError as problem:
+    ...     note_place(problem, "site 'north' failed while training in round 2 of fedavg")
+    ...     sentence_of(problem)
+    "site 'north' failed while training in round 2 of fedavg: ZeroDivisionError: division by zero"
+    """
+    said = str(problem)
+    if not isinstance(problem, PlayerflError):
+        said = ": ".join([type(problem).__name__, " ".join(said.split())] if said else [type(problem).__name__])
+    places = _places(problem)
+    if len(places) > 1:
+        # A stack that failed as a whole, while each of its models can be trained alone: it was raised at all of them.
+        more = [f"and {len(places) - _MOST_PLACES} more"] if len(places) > _MOST_PLACES else []
+        places = [f"models trained together failed ({'; '.join([*places[:_MOST_PLACES], *more])})"]
+    return ": ".join([*places, said])
+
+
+def users_traceback(problem: BaseException) -> str | None:
+    """The traceback of an exception from a site's or the server's work, cut down to the frames of the user's own code.
+
+    None if it was raised elsewhere, or if there are no such frames: then the fault may be in playerfl.
+    """
+    if not _places(problem):
+        return None
+    shown = TracebackException.from_exception(problem)
+    only_users = _keep_users_frames(shown)
+    return "".join(shown.format()) if only_users else None
+
+
+def _places(problem: BaseException) -> list[str]:
+    return [note for note in getattr(problem, "__notes__", ()) if isinstance(note, _Place)]
+
+
+def _keep_users_frames(shown: TracebackException) -> bool:
+    """Drops the frames of this package and of installed libraries; whether any others are left."""
+    ours = [i for i, frame in enumerate(shown.stack) if frame.filename.startswith(_PACKAGE)]
+    # What is before our first frame is the program that called us.
+    within = shown.stack[ours[0] :] if ours else shown.stack
+    kept = [frame for frame in within if not frame.filename.startswith((_PACKAGE, *_LIBRARIES, "<frozen "))]
+    shown.stack = StackSummary.from_list(kept)
+    for before in (shown.__cause__, shown.__context__):
+        if before is not None:
+            _keep_users_frames(before)
+    return bool(kept)

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from playerfl.engine.scheduler import drive, gather
+from playerfl.learning.job import AbandonedError, Failed, TrainJob
 
 
 class Ask:
@@ -58,7 +59,7 @@ def test_gathering_nests() -> None:
     assert trainer.batches == [["a", "b", "c"], ["a2", "b2", "c2"]]
 
 
-def test_a_failing_job_ends_all_work_and_closes_it() -> None:
+def test_a_trainer_that_raises_ends_all_work_and_closes_it() -> None:
     closed = []
 
     async def careful(name: str) -> None:
@@ -70,9 +71,31 @@ def test_a_failing_job_ends_all_work_and_closes_it() -> None:
     async def both() -> None:
         await gather([careful("a"), careful("b")])
 
-    def fail(_: Sequence[Any]) -> list[Any]:
-        raise RuntimeError("no")
+    def interrupted(_: Sequence[Any]) -> list[Any]:
+        raise KeyboardInterrupt
 
-    with pytest.raises(RuntimeError, match="no"):
-        drive(both(), fail)
+    with pytest.raises(KeyboardInterrupt):
+        drive(both(), interrupted)
     assert closed == ["a", "b"]
+
+
+def test_a_failed_job_raises_where_it_was_awaited_and_is_preferred_to_those_abandoned_with_it() -> None:
+    """The job itself raises; the outer gather is given one failure, the innermost coroutine all of them."""
+    raised = []
+
+    async def site(name: str) -> None:
+        try:
+            await TrainJob(*[None] * 8)  # type: ignore[arg-type]
+        except Exception as problem:
+            raised.append((name, str(problem)))
+            raise
+
+    async def run(*names: str) -> None:
+        await gather([site(name) for name in names])
+
+    def fail(jobs: Sequence[Any]) -> list[Any]:
+        return [Failed(AbandonedError("left"))] * (len(jobs) - 1) + [Failed(ZeroDivisionError("bad"))]
+
+    with pytest.raises(ZeroDivisionError, match="bad"):
+        drive(gather([run("a", "b"), run("c", "d")]), fail)
+    assert raised == [("a", "left"), ("b", "left"), ("c", "left"), ("d", "bad")]

@@ -43,6 +43,16 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
     "player_fl_fedrep": PLayerFLFedRep,
 }
 
+
+def name_of(algorithm: Algorithm) -> str:
+    """What an algorithm is called in the table, or the name of its class.
+
+    >>> name_of(FedAvg())
+    'fedavg'
+    """
+    return next((name for name, kind in ALGORITHMS.items() if type(algorithm) is kind), type(algorithm).__name__)
+
+
 __all__ = [
     "ALGORITHMS",
     "Algorithm",
@@ -66,4 +76,5 @@ __all__ = [
     "PLayerFLPlusOne",
     "PLayerFLRandom",
     "PartialAlgorithm",
+    "name_of",
 ]

@@ -19,7 +19,7 @@ from playerfl.cli.report import REPORT_EXAMPLES, report
 from playerfl.cli.run import RUN_EXAMPLES, run
 from playerfl.cli.study import STUDY_EXAMPLES, study
 from playerfl.cli.thresholds import THRESHOLDS_EXAMPLES, thresholds
-from playerfl.errors import ConfigError, PlayerflError, one_of
+from playerfl.errors import ConfigError, PlayerflError, one_of, sentence_of, users_traceback
 from playerfl.version import __version__
 
 app = typer.Typer(
@@ -60,13 +60,16 @@ def main() -> None:
     try:
         code = app(standalone_mode=False)
     except PlayerflError as problem:
-        _fail(str(problem))
+        _fail(sentence_of(problem))
     except (KeyboardInterrupt, typer.Abort):
         print("interrupted", file=sys.stderr, flush=True)
         sys.exit(130)
     except BrokenPipeError:
         sys.exit(141)
     except Exception as problem:
+        if traceback := users_traceback(problem):
+            print(f"playerfl: {sentence_of(problem)}\n{traceback}", end="", file=sys.stderr, flush=True)
+            sys.exit(1)
         if not hasattr(problem, "format_message"):
             raise
         if not problem.format_message():

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeVar
 
-from playerfl.algorithms.algorithm import Algorithm
+from playerfl.algorithms import Algorithm, name_of
+from playerfl.errors import note_place
 from playerfl.federation.client import Client, Snapshot
 from playerfl.federation.messages import Reply, Request, Score, Stage, Upload
 from playerfl.weights import Weights
@@ -22,46 +24,64 @@ class EvaluationPlan:
     """When models are scored and which one a site keeps: the same for every site of a comparison."""
 
     eval_point: EvalPoint = "post_agg"
-    """After the site has what the server sent back, or after local training."""
+    """After the merge, with what the server sends back, or after local training."""
     selection: Selection = "client_best"
-    """The round with the site's lowest validation loss, the one best for all, or the last."""
+    """The round with the site's lowest validation loss, the round that was best over all sites, or the last."""
 
 
 async def handle(
     algorithm: Algorithm, client: Client, request: Request, seed: int, evaluation: EvaluationPlan
 ) -> Reply:
-    """Does what a request asks of a site. Its result depends on the site's memory and the request alone."""
+    """Does what a request asks of a site. Its result depends on the site's memory and the request alone.
+
+    An exception leaves with a note of site, round and algorithm.
+    """
     download = request.download
     client.begin(seed, download.round)
     if client.candidate and client.candidate.round == request.best_round:
         client.kept, client.candidate = client.candidate, None
     upload = Upload(client.num_examples)
     scores: list[Score] = []
+
+    @contextmanager
+    def failing(doing: str) -> Iterator[None]:
+        try:
+            yield
+        except Exception as problem:
+            note_place(problem, f"site {client.site!r} failed while {doing} of {name_of(algorithm)}")
+            raise
+
     for verb in request.verbs:
         if verb == "evaluate":
-            algorithm.client_model(client, download)
-            scores += await _score(client, "round", download.round, evaluation)
+            with failing(f"evaluating the model of round {download.round}"):
+                algorithm.client_model(client, download)
+                scores += await _score(client, "round", download.round, evaluation)
         elif verb == "prepare":
-            upload = await algorithm.client_prepare(client, download)
+            with failing("preparing for round 1"):
+                upload = await algorithm.client_prepare(client, download)
         elif verb == "fit":
-            upload = await _afresh(client, algorithm.client_fit(client, download))
+            round_ = download.round + 1
+            with failing(f"training in round {round_}"):
+                upload = await _with_fresh_optimizers(client, algorithm.client_fit(client, download))
             if client.train_loss is not None:
-                scores.append(Score("round", download.round + 1, "train", "loss", client.train_loss))
+                scores.append(Score("round", round_, "train", "loss", client.train_loss))
             if evaluation.eval_point == "post_local":
-                scores += await _score(client, "round", download.round + 1, evaluation)
+                with failing(f"evaluating the model of round {round_}"):
+                    scores += await _score(client, "round", round_, evaluation)
         elif algorithm.finishes:
             if evaluation.eval_point == "post_local":
-                # What was kept is a site's own model, not a common one to go on from.
+                # What was kept is a site's own model, not a common one to continue from.
                 client.kept = None
-            await _afresh(client, algorithm.client_finish(client, download))
-            client.kept = None
-            scores += await _score(client, "finish", download.round, evaluation)
+            with failing(f"finishing after round {download.round}"):
+                await _with_fresh_optimizers(client, algorithm.client_finish(client, download))
+                client.kept = None
+                scores += await _score(client, "finish", download.round, evaluation)
     client.end()
     return Reply(upload, tuple(scores))
 
 
-async def _afresh(client: Client, training: Coroutine[Any, Any, Result]) -> Result:
-    """Where optimisers start afresh each time, what they know is dropped before and after: nobody needs it between."""
+async def _with_fresh_optimizers(client: Client, training: Coroutine[Any, Any, Result]) -> Result:
+    """Drops optimiser state before and after, if every round starts with a fresh optimiser: it need not be stored."""
     reset = client.plan.optimizer_state == "reset"
     if reset:
         client.optimizers.clear()
@@ -72,27 +92,27 @@ async def _afresh(client: Client, training: Coroutine[Any, Any, Result]) -> Resu
 
 
 async def _score(client: Client, stage: Stage, round_: int, evaluation: EvaluationPlan) -> list[Score]:
-    """Scores the bench, and keeps the model on it if it is the best so far."""
-    found = await client.evaluate()
-    loss = found["validation"]["loss"]
+    """Scores the loaded model, and keeps it if it is the best so far."""
+    by_split = await client.evaluate()
+    loss = by_split["validation"]["loss"]
     snapshot = Snapshot(round_, loss, client.weights())
     first = client.kept is None
     if evaluation.selection == "round_best" and stage == "round":
         client.candidate = snapshot
     elif first or evaluation.selection == "last" or _better(loss, client.kept):
-        client.kept = replace(snapshot, weights=_own(snapshot.weights))
+        client.kept = replace(snapshot, weights=_owned(snapshot.weights))
     return [
         Score(stage, round_, split, metric, value)
-        for split, metrics in found.items()
+        for split, metrics in by_split.items()
         for metric, value in metrics.items()
     ]
 
 
-def _own(weights: Weights) -> Weights:
-    """What is kept for long shall not hold on to the matrix of many models that it may be a row of."""
+def _owned(weights: Weights) -> Weights:
+    """Copies of entries that are rows of a block of many models: a kept model must not keep the whole block alive."""
     return {name: entry if entry._base is None else entry.clone() for name, entry in weights.items()}
 
 
 def _better(loss: float, kept: Snapshot | None) -> bool:
-    # A diverged round (nan) never wins, and never stands in the way.
+    # A diverged round (nan) never wins, and never blocks a later one.
     return kept is None or math.isnan(kept.loss) or loss < kept.loss

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Protocol
 
 import torch
 
-from playerfl.algorithms.algorithm import Algorithm
+from playerfl.algorithms import Algorithm, name_of
 from playerfl.engine.handle import EvaluationPlan
 from playerfl.engine.transport import Traffic, Transport, traffic_of
+from playerfl.errors import PlayerflError, note_place
 from playerfl.federation.messages import Download, Reply, Request, Score, SiteId, Upload, Verb
 from playerfl.federation.server import Server
 from playerfl.seeding import generator_for
@@ -48,10 +50,12 @@ async def run_rounds(
     if not server.prepared:
         scores: Scores = dict.fromkeys(sites, ())
         traffic: list[Traffic] = []
-        algorithm.server_start(server)
+        with _failing(algorithm, "preparing for round 1"):
+            algorithm.server_start(server)
         if algorithm.prepares:
             uploads, scores, traffic = await _exchange(algorithm, server, transport, dict.fromkeys(sites, ("prepare",)))
-            algorithm.server_prepare(server, uploads)
+            with _failing(algorithm, "preparing for round 1"):
+                algorithm.server_prepare(server, uploads)
             del uploads
         server.prepared = True
         observer.exchanged(scores, traffic, done=False)
@@ -66,7 +70,8 @@ async def run_rounds(
         uploads, scores, traffic = await _exchange(algorithm, server, transport, verbs)
 
         # Merge. The uploads are freed here, not after the next round's training.
-        algorithm.server_merge(server, uploads)
+        with _failing(algorithm, f"merging round {server.round + 1}"):
+            algorithm.server_merge(server, uploads)
         del uploads
         server.round += 1
 
@@ -111,7 +116,20 @@ async def _exchange(
 def _download(algorithm: Algorithm, server: Server, site: SiteId, verbs: tuple[Verb, ...]) -> Download:
     if verbs == ("finish",) and not algorithm.finishes:
         return Download(server.round)
-    return algorithm.server_send(server, site)
+    with _failing(algorithm, f"preparing a message to site {site!r} after round {server.round}"):
+        return algorithm.server_send(server, site)
+
+
+@contextmanager
+def _failing(algorithm: Algorithm, doing: str) -> Iterator[None]:
+    """Notes on an exception what the server was doing; an error that comes from input says enough by itself."""
+    try:
+        yield
+    except PlayerflError:
+        raise
+    except Exception as problem:
+        note_place(problem, f"the server failed while {doing} of {name_of(algorithm)}")
+        raise
 
 
 def _participants(server: Server, participation: float) -> frozenset[SiteId]:

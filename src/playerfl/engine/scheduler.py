@@ -6,21 +6,21 @@ from collections.abc import Callable, Coroutine, Generator, Sequence
 from types import coroutine
 from typing import Any, TypeVar
 
-from playerfl.learning.job import Job
+from playerfl.learning.job import AbandonedError, Job
 from playerfl.learning.trainer import run_jobs
 
 Result = TypeVar("Result")
 Work = Coroutine[Any, Any, Result]
-"""A coroutine that yields lists of jobs and is sent the list of their results."""
+"""A coroutine that yields lists of jobs and is sent the list of their results (see `run_jobs`)."""
 
 
 def drive(work: Work[Result], run: Callable[[Sequence[Job]], list[Any]] = run_jobs) -> Result:
-    """Runs a coroutine to its end, doing its jobs as they come up."""
+    """Runs a coroutine to its end, doing its jobs as they come up. A job that fails raises where it was awaited."""
     results: list[Any] | None = None
     try:
         while True:
-            # Jobs have no name here, and who takes results empties their list: else the model that was trained last and
-            # its optimiser would live on while the next ones train, or all are merged.
+            # Jobs have no name here, and whoever takes results empties their list. Otherwise the model trained last and
+            # its optimiser would stay in memory during the next training or the merge.
             results = run(work.send(results))
     except StopIteration as end:
         return end.value  # type: ignore[no-any-return]
@@ -30,13 +30,17 @@ def drive(work: Work[Result], run: Callable[[Sequence[Job]], list[Any]] = run_jo
 
 @coroutine
 def gather(works: Sequence[Work[Result]]) -> Generator[list[Job], list[Any], list[Result]]:
-    """Runs coroutines side by side: the jobs all of them wait for are handed up as one list."""
+    """Runs coroutines side by side: the jobs all of them wait for are handed up as one list.
+
+    If some of them raise, the others are closed once they have been given the results of the same list.
+    """
     finished: dict[int, Result] = {}
     incoming: dict[int, list[Any]] = {}
     try:
         while len(finished) < len(works):
             jobs: list[Job] = []
             counts: dict[int, int] = {}
+            problems: list[Exception] = []
             for i, work in enumerate(works):
                 if i in finished:
                     continue
@@ -46,6 +50,11 @@ def gather(works: Sequence[Work[Result]]) -> Generator[list[Job], list[Any], lis
                     counts[i] = len(jobs) - before
                 except StopIteration as end:
                     finished[i] = end.value
+                except Exception as problem:
+                    problems.append(problem)
+            if problems:
+                # The job that broke its stack says more than those that were abandoned with it.
+                raise next((p for p in problems if not isinstance(p, AbandonedError)), problems[0])
             if counts:
                 results = yield jobs
                 results.reverse()

@@ -50,14 +50,28 @@ class Trained:
     profile: Profile | None = None
 
 
-class _Awaited(Generic[Result]):
-    def __await__(self) -> Generator[list[object], list[Result], Result]:
+@dataclass(frozen=True)
+class Failed:
+    """In place of a job's result: what it raised, to be raised again where the job was awaited."""
+
+    problem: Exception
+
+
+class AbandonedError(Exception):
+    """Raised where a job has no result because another one in its stack failed."""
+
+
+class _Awaitable(Generic[Result]):
+    def __await__(self) -> Generator[list[object], list[Result | Failed], Result]:
         results = yield [self]
-        return results.pop()
+        result = results.pop()
+        if isinstance(result, Failed):
+            raise result.problem
+        return result
 
 
 @dataclass(frozen=True, eq=False)
-class TrainJob(_Awaited[Trained]):
+class TrainJob(_Awaitable[Trained]):
     """Some epochs of one site's model."""
 
     learner: Learner
@@ -80,7 +94,7 @@ class TrainJob(_Awaited[Trained]):
 
 
 @dataclass(frozen=True, eq=False)
-class EvalJob(_Awaited[Scores]):
+class EvalJob(_Awaitable[Scores]):
     """One model's scores on some splits."""
 
     learner: Learner

@@ -2,28 +2,62 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
-from typing import Any
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, TypeVar
 
 from playerfl.learning import stacked
-from playerfl.learning.job import EvalJob, Job, TrainJob
+from playerfl.learning.job import AbandonedError, EvalJob, Failed, Job, TrainJob
+
+AnyJob = TypeVar("AnyJob", bound=Job)
 
 
 def run_jobs(jobs: Sequence[Job]) -> list[Any]:
-    """The results of jobs, in their order."""
+    """The results of jobs, in their order; `Failed` stands in for the result of a job that raised."""
     results: dict[int, Any] = {}
     training: dict[Hashable, dict[int, TrainJob]] = {}
     evaluation: dict[Hashable, dict[int, EvalJob]] = {}
     for i, job in enumerate(jobs):
         group = stacked.group_of(job)
         if group is None:
-            results[i] = job.run()
+            results[i] = _result_or_failure(job.run)
         elif isinstance(job, TrainJob):
             training.setdefault(group, {})[i] = job
         else:
             evaluation.setdefault(group, {})[i] = job
     for trained in training.values():
-        results.update(zip(trained, stacked.train(list(trained.values())), strict=True))
+        results.update(zip(trained, _stacked(stacked.train, list(trained.values())), strict=True))
     for scored in evaluation.values():
-        results.update(zip(scored, stacked.evaluate(list(scored.values())), strict=True))
+        results.update(zip(scored, _stacked(stacked.evaluate, list(scored.values())), strict=True))
     return [results[i] for i in range(len(jobs))]
+
+
+def _result_or_failure(run: Callable[[], Any]) -> Any:
+    try:
+        return run()
+    except Exception as problem:
+        return Failed(problem)
+
+
+def _stacked(run: Callable[[Sequence[AnyJob]], Sequence[Any]], jobs: Sequence[AnyJob]) -> Sequence[Any]:
+    results = _result_or_failure(lambda: run(jobs))
+    return _blamed(run, jobs, results) if isinstance(results, Failed) else results
+
+
+def _blamed(
+    run: Callable[[Sequence[AnyJob]], Sequence[Any]], jobs: Sequence[AnyJob], failed: Failed
+) -> Sequence[Failed]:
+    """A failure for each job of a stack that failed: its own if it fails alone as well, else that of the whole stack.
+
+    The others are abandoned rather than continued: the failed attempt has already moved their optimisers.
+    """
+    if len(jobs) == 1:
+        return [failed]
+    alone = [result if isinstance(result, Failed) else None for result in (_alone(run, job) for job in jobs)]
+    if not any(alone):
+        return [failed] * len(jobs)
+    abandoned = "was trained in one stack with a model that failed"
+    return [result or Failed(AbandonedError(abandoned)) for result in alone]
+
+
+def _alone(run: Callable[[Sequence[AnyJob]], Sequence[Any]], job: AnyJob) -> Any:
+    return _result_or_failure(lambda: run([job]))

@@ -210,6 +210,9 @@ class Learner:
         try:
             return self.loss(output, targets)
         except IndexError as problem:
+            # torch says "Target 5 is out of bounds"; any other is a bug in a user's loss.
+            if not str(problem).startswith("Target "):
+                raise
             raise DataError(f"a site's targets do not fit the model's outputs: {problem}") from problem
 
     def load(self, weights: Weights) -> None:

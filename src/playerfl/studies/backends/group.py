@@ -11,7 +11,8 @@ from typing import Any
 
 from playerfl.data.download.directory import use_data_directory
 from playerfl.engine.scheduler import drive, gather
-from playerfl.errors import PlayerflError, StorageError
+from playerfl.errors import StorageError, sentence_of
+from playerfl.learning.job import AbandonedError
 from playerfl.runs.api import limited_threads
 from playerfl.runs.environment import environment
 from playerfl.runs.run import Run
@@ -61,7 +62,7 @@ def run_group(
 ) -> list[Outcome]:
     """Runs cells side by side; one that raises fails alone.
 
-    Where it is a tensor operation they share that raises, they are run one by one.
+    Those that shared a stack with it are run again without it.
 
     `heard` is told which share of the group's rounds is done.
     """
@@ -104,10 +105,19 @@ def _side_by_side(
             for cell, record in zip(cells, records, strict=True)
         ]
         problems = drive(gather([_guarded(run) for run in runs]))
-    return [
-        _failed(cell, problem) if problem else Outcome(cell.key, record.file, record.wall_seconds)
+    outcomes = {
+        cell.key: _failed(cell, problem) if problem else Outcome(cell.key, record.file, record.wall_seconds)
         for cell, record, problem in zip(cells, records, problems, strict=True)
-    ]
+    }
+    # One that was abandoned, because another in its stack failed, is run again without that one.
+    abandoned = [c for c, problem in zip(cells, problems, strict=True) if isinstance(problem, AbandonedError)]
+    if abandoned:
+        outcomes |= {outcome.key: outcome for outcome in run_group(abandoned, setups, orders, heard)}
+    # One exception raised in several runs is of their stack as a whole: each of them may do well alone.
+    for cell, problem in zip(cells, problems, strict=True):
+        if problem is not None and sum(other is problem for other in problems) > 1:
+            (outcomes[cell.key],) = run_group([cell], setups, orders, heard)
+    return [outcomes[cell.key] for cell in cells]
 
 
 async def _guarded(run: Run) -> Exception | None:
@@ -119,7 +129,6 @@ async def _guarded(run: Run) -> Exception | None:
 
 
 def _failed(cell: Cell, problem: Exception) -> Outcome:
-    reason = str(problem) if isinstance(problem, PlayerflError) else f"{type(problem).__name__}: {problem}"
     told = "".join(traceback.format_exception(problem))
     storage = isinstance(problem, StorageError)
-    return Outcome(cell.key, reason=" ".join(reason.split()), traceback=told, storage=storage)
+    return Outcome(cell.key, reason=" ".join(sentence_of(problem).split()), traceback=told, storage=storage)
