@@ -1,4 +1,4 @@
-"""Identities that must hold if the algorithms are what they say: run on small made-up sites in seconds."""
+"""Identities that must hold if the algorithms are what they claim to be, run on small made-up sites in seconds."""
 
 from __future__ import annotations
 
@@ -52,14 +52,14 @@ FULL_BATCH = {"training.batch_size": 1000, "training.optimizer": "sgd", "trainin
 
 @dataclass(frozen=True)
 class Side:
-    """One side of an identity: a method, and where it differs from the usual small federation."""
+    """One side of an identity: a method, and how its run differs from the standard small one."""
 
     name: str
     algorithm: Algorithm
     sites: int = 3
     frozen_head: bool = False
     renamed: bool = False
-    """Whether the sites carry each other's names; their models are compared after naming them back."""
+    """Whether two sites swap their names; each model is compared with that of the site's new name."""
     settings: tuple[tuple[str, Any], ...] = ()
 
 
@@ -75,12 +75,12 @@ class Identity:
 
 
 @dataclass(frozen=True)
-class Finding:
-    """An identity put to the test."""
+class CheckedIdentity:
+    """An identity, and how far its two sides are apart."""
 
     identity: Identity
     difference: float
-    """The largest over all sites and weights."""
+    """The largest over all sites and weights; 0 means equal bit for bit."""
 
     @property
     def holds(self) -> bool:
@@ -88,8 +88,8 @@ class Finding:
 
 
 @dataclass(frozen=True)
-class _SelfOnly(PFedLA):
-    """pFedLA in which every site listens to itself alone."""
+class SelfOnly(PFedLA):
+    """pFedLA in which every site mixes in nobody but itself."""
 
     def fresh_mixer(self, server: Server, site: SiteId) -> Weights:
         wanted = torch.tensor([1e4 if other == site else 0.0 for other in server.sites])
@@ -97,8 +97,8 @@ class _SelfOnly(PFedLA):
 
 
 @dataclass(frozen=True)
-class _BySize(PFedLA):
-    """pFedLA in which every site counts by its training examples, for good."""
+class BySize(PFedLA):
+    """pFedLA that starts with every site weighted by its training examples."""
 
     sizes: tuple[int, ...] = ()
 
@@ -107,53 +107,86 @@ class _BySize(PFedLA):
         return super().fresh_mixer(server, site) | {"output.bias": wanted.repeat(len(server.layers.names))}
 
 
-def identities() -> Iterator[Identity]:
-    """The equivalence matrix."""
+def limit_cases(layers: int, rounds: int) -> Iterator[Identity]:
+    """Hyper-parameters with which a method must equal another one, bit for bit, for a model with this many layers."""
     fedavg, local = Side("FedAvg", FedAvg()), Side("Local", Local())
 
-    def fixed(cut: int, kind: type[PLayerFL] = PLayerFL) -> PLayerFL:
-        return kind(rule="fixed", fixed_cut=cut)
+    def at(cut: int, kind: type[PLayerFL] = PLayerFL, **options: Any) -> PLayerFL:
+        return kind(rule="fixed", fixed_cut=cut, **options)
 
     def fedper(cut: int) -> Side:
-        return Side(f"FedPer({LAYERS - cut} personal)", FedPer(LAYERS - cut))
+        return fedavg if cut == layers else Side(f"FedPer({layers - cut} private)", FedPer(layers - cut))
 
     yield Identity(Side("FedProx(μ=0)", FedProx(0.0)), fedavg)
     yield Identity(Side("FedLP(q=1)", FedLP(1.0)), fedavg)
     yield Identity(Side("FedLAMA(τ=1, φ=1)", FedLAMA(1, 1)), fedavg)
-    yield Identity(Side("PLayer-FL(all federated)", fixed(LAYERS)), fedavg)
-    yield Identity(Side("PLayer-FL(huge threshold)", PLayerFL(threshold=1e30)), fedavg)
-    yield Identity(Side("FedPer(0 personal)", FedPer(0)), fedavg)
+    yield Identity(Side("FedPer(0 private)", FedPer(0)), fedavg)
+    yield Identity(Side("FedRep(0 private)", FedRep(0)), fedavg)
     yield Identity(Side("LocalAdaptation(0 epochs)", LocalAdaptation(0)), fedavg)
+    yield Identity(Side("PLayer-FL(all shared)", at(layers)), fedavg)
+    yield Identity(Side("PLayer-FL(huge threshold)", PLayerFL(threshold=1e30)), fedavg)
+    cumulative = PLayerFL(rule="cumulative_ratio", threshold=1e30)
+    yield Identity(Side("PLayer-FL(huge cumulative threshold)", cumulative), fedavg)
 
-    yield Identity(Side("PLayer-FL(none federated)", fixed(0)), local)
-    yield Identity(Side("FedPer(all personal)", FedPer(LAYERS)), local)
-    yield Identity(Side("FedLAMA(τ > rounds)", FedLAMA(ROUNDS + 1)), local)
-    yield Identity(Side("pFedLA(self only)", _SelfOnly()), local)
+    yield Identity(Side("FedPer(all private)", FedPer(layers)), local)
+    yield Identity(Side("FedRep(all private)", FedRep(layers)), local)
+    yield Identity(Side("FedLAMA(τ > rounds)", FedLAMA(rounds + 1)), local)
+    yield Identity(Side("FedLAMA(τ > rounds, φ=1)", FedLAMA(rounds + 1, 1)), local)
+    yield Identity(Side("pFedLA(self only)", SelfOnly()), local)
+    yield Identity(Side("pFedLA(self only, fast)", SelfOnly(hyper_learning_rate=1.0)), local)
     yield Identity(Side("Ditto(λ=0)", Ditto(0.0)), local)
+    yield Identity(Side("Ditto(λ=0, after the merge)", Ditto(0.0, anchor="post_agg")), local)
+    yield Identity(Side("PLayer-FL(none shared)", at(0)), local)
+    yield Identity(Side("PLayer-FL(none shared, restart)", at(0, first_epoch="restart")), local)
+    # Private layers are not pulled, however strong the pull.
+    yield Identity(Side("PLayer-FL + FedProx(none shared)", at(0, PLayerFLFedProx, mu=100.0)), local)
+    yield Identity(Side("PLayer-FL + Ditto(none shared)", at(0, PLayerFLDitto, lam=100.0)), local)
+    yield Identity(Side("PLayer-FL + FedRep(none shared)", at(0, PLayerFLFedRep)), local)
+    yield Identity(Side("PLayer-FL + Ditto(λ=0)", at(layers - 1, PLayerFLDitto, lam=0.0)), local)
 
-    for cut in (1, 2, 3):
-        yield Identity(Side(f"PLayer-FL(cut {cut})", fixed(cut)), fedper(cut))
-    yield Identity(Side("PLayer-FL-1(of cut 3)", fixed(3, PLayerFLMinusOne)), fedper(2))
-    yield Identity(Side("PLayer-FL+1(of cut 2)", fixed(2, PLayerFLPlusOne)), fedper(3))
-    yield Identity(Side("PLayer-FL+1(of cut 3)", fixed(3, PLayerFLPlusOne)), fedavg)
+    for cut in range(1, layers):
+        yield Identity(Side(f"PLayer-FL(cut {cut})", at(cut)), fedper(cut))
+        yield Identity(Side(f"PLayer-FL(cut {cut}, restart)", at(cut, first_epoch="restart")), fedper(cut))
+    for cut in range(1, layers + 1):
+        yield Identity(Side(f"PLayer-FL-1(of cut {cut})", at(cut, PLayerFLMinusOne)), fedper(max(cut - 1, 1)))
+        yield Identity(Side(f"PLayer-FL+1(of cut {cut})", at(cut, PLayerFLPlusOne)), fedper(min(cut + 1, layers)))
+    less, more = (at(2, kind, first_epoch="restart") for kind in (PLayerFLMinusOne, PLayerFLPlusOne))
+    yield Identity(Side("PLayer-FL-1(of cut 2, restart)", less), fedper(1))
+    yield Identity(Side("PLayer-FL+1(of cut 2, restart)", more), fedper(3))
+    without_pull = at(layers - 1, PLayerFLFedProx, mu=0.0)
+    yield Identity(Side(f"PLayer-FL + FedProx(cut {layers - 1}, μ=0)", without_pull), fedper(layers - 1))
+
+    later: Any = {"lam": 0.5, "anchor": "post_agg", "personal_epochs": 2, "personal_learning_rate": 0.02}
+    for base, kind, options in (
+        (FedProx(1.0), PLayerFLFedProx, {"mu": 1.0}),
+        (Ditto(1.0), PLayerFLDitto, {"lam": 1.0}),
+        (Ditto(**later), PLayerFLDitto, later),
+        (FedRep(0, head_epochs=2), PLayerFLFedRep, {"head_epochs": 2}),
+    ):
+        name = f"{type(base).__name__}({', '.join(f'{key}={value}' for key, value in options.items())})"
+        yield Identity(Side(f"PLayer-FL + {name}, all shared", at(layers, kind, **options)), Side(name, base))
+    for private in (1, 2):
+        combined = at(layers - private, PLayerFLFedRep, head_epochs=2)
+        fedrep = Side(f"FedRep({private} private)", FedRep(private, head_epochs=2))
+        yield Identity(Side(f"PLayer-FL + FedRep(cut {layers - private})", combined), fedrep)
+
+    alone = Side("Local, one site", Local(), sites=1)
+    for one in (FedAvg(), FedPer(), FedLAMA(), PLayerFL(), at(2)):
+        yield Identity(Side(f"{type(one).__name__}, one site", one, sites=1), alone)
+
+
+def identities() -> Iterator[Identity]:
+    """All that must hold: the limit cases, and what needs a model or settings of its own."""
+    yield from limit_cases(LAYERS, ROUNDS)
+
     random = PLayerFLRandom(reference_cut=2)
     drawn = random.draw(_server(), 2)[0]
-    yield Identity(Side(f"PLayer-FL-Random(drew {drawn})", random), fedper(drawn))
-    restarted = PLayerFL(rule="fixed", fixed_cut=2, first_epoch="restart")
-    yield Identity(Side("PLayer-FL(cut 2, restart)", restarted), fedper(2))
-
+    fedper = Side(f"FedPer({LAYERS - drawn} private)", FedPer(LAYERS - drawn))
+    yield Identity(Side(f"PLayer-FL-Random(drew {drawn})", random), fedper)
     yield Identity(
         Side("FedBABU(before tuning)", FedBABU(finetune_epochs=0)),
         Side("FedAvg(head frozen in the model)", FedAvg(), frozen_head=True),
     )
-    for base, combined in ((FedProx(), PLayerFLFedProx), (Ditto(), PLayerFLDitto)):
-        name = type(base).__name__
-        yield Identity(Side(f"PLayer-FL + {name}(all federated)", fixed(LAYERS, combined)), Side(name, base))
-    yield Identity(Side("PLayer-FL + FedRep(cut 3)", fixed(3, PLayerFLFedRep)), Side("FedRep", FedRep()))
-
-    alone = Side("Local, one site", Local(), sites=1)
-    for one in (FedAvg(), FedPer(), PLayerFL(), FedLAMA()):
-        yield Identity(Side(f"{type(one).__name__}, one site", one, sites=1), alone)
 
     sgd = tuple(FULL_BATCH.items())
     rate = 0.05
@@ -161,7 +194,7 @@ def identities() -> Iterator[Identity]:
     plain = Side("FedAvg with SGD", FedAvg(), settings=sgd)
     yield Identity(Side("w of pFedMe(K=1, η_w λ=1)", envelope, settings=sgd), plain, 1e-6, common=True)
     sizes = tuple(len(site.train) for _, site in sorted(_task(3, False).load_sites(_options()).items()))
-    by_size = _BySize(hyper_learning_rate=0.0, sizes=sizes)
+    by_size = BySize(hyper_learning_rate=0.0, sizes=sizes)
     yield Identity(Side("pFedLA(α by size, fixed)", by_size, settings=sgd), plain, 1e-6)
 
     for name, kind in ALGORITHMS.items():
@@ -173,20 +206,20 @@ def identities() -> Iterator[Identity]:
         yield Identity(replace(side, name=f"{name}, sites renamed", renamed=True), side, 1e-6)
 
 
-def check(progress: Callable[[Finding], None] | None = None) -> list[Finding]:
-    """Puts every identity to the test."""
-    known: dict[Side, Models] = {}
-    findings = []
+def check(progress: Callable[[CheckedIdentity], None] | None = None) -> list[CheckedIdentity]:
+    """Checks every identity; each different run is made once."""
+    models = cache(final_models)
+    checked = []
     with limited_threads(1):
         for identity in identities():
-            for side in (identity.left, identity.right):
-                if side not in known:
-                    known[side] = _models(side)
-            gap = _difference(identity, known[identity.left], known[identity.right])
-            findings.append(Finding(identity, gap))
+            checked.append(check_one(identity, models))
             if progress:
-                progress(findings[-1])
-    return findings
+                progress(checked[-1])
+    return checked
+
+
+def check_one(identity: Identity, models: Callable[[Side], Models]) -> CheckedIdentity:
+    return CheckedIdentity(identity, _difference(identity, models(identity.left), models(identity.right)))
 
 
 def _difference(identity: Identity, left: Models, right: Models) -> float:
@@ -200,7 +233,7 @@ def _difference(identity: Identity, left: Models, right: Models) -> float:
     return largest
 
 
-def _models(side: Side) -> Models:
+def final_models(side: Side) -> Models:
     """Every site's final model, and the server's."""
     settings: dict[str, Any] = {"rounds": ROUNDS, "selection": "last", "device": "cpu"}
     options = {"training.batch_size": 8, "training.learning_rate": 0.01, "data.accept_small_sites": True}

@@ -14,29 +14,8 @@ import pytest
 
 from algorithms.recorder import LAYERS, Watched, part_of, watch
 from federations import build
-from playerfl.algorithms import (
-    ALGORITHMS,
-    Algorithm,
-    Ditto,
-    FedAvg,
-    FedBABU,
-    FedLAMA,
-    FedLP,
-    FedPer,
-    FedProx,
-    FedRep,
-    Local,
-    LocalAdaptation,
-    PFedLA,
-    PFedMe,
-    PLayerFL,
-    PLayerFLDitto,
-    PLayerFLFedProx,
-    PLayerFLFedRep,
-    PLayerFLMinusOne,
-    PLayerFLPlusOne,
-    PLayerFLRandom,
-)
+from playerfl import algorithms as methods
+from playerfl.algorithms import ALGORITHMS, Algorithm
 from playerfl.federation.messages import Info
 from playerfl.weights import Weights
 
@@ -70,28 +49,28 @@ def run(algorithm: Algorithm, **settings: Any) -> Watched:
 
 
 def test_local_sends_the_initial_model_and_nothing_else() -> None:
-    assert_every_site(run(Local()), down=WEIGHT * P, up=0)
+    assert_every_site(run(methods.Local()), down=WEIGHT * P, up=0)
 
 
 @pytest.mark.parametrize(
     "algorithm",
     [
-        FedAvg(),
-        FedProx(),
-        PFedMe(),
-        PFedMe(beta=0.5),
-        Ditto(),
-        Ditto(anchor="post_agg"),
-        LocalAdaptation(),
-        LocalAdaptation(adapt_epochs=3),
-        PFedLA(),
+        methods.FedAvg(),
+        methods.FedProx(),
+        methods.PFedMe(),
+        methods.PFedMe(beta=0.5),
+        methods.Ditto(),
+        methods.Ditto(anchor="post_agg"),
+        methods.LocalAdaptation(),
+        methods.LocalAdaptation(adapt_epochs=3),
+        methods.PFedLA(),
     ],
 )
 def test_methods_of_the_whole_model_send_it_down_and_up_every_round(algorithm: Algorithm) -> None:
     assert_every_site(run(algorithm), down=WEIGHT * (P + R * P), up=WEIGHT * R * P)
 
 
-@pytest.mark.parametrize("method", [FedPer, FedRep, FedBABU])
+@pytest.mark.parametrize("method", [methods.FedPer, methods.FedRep, methods.FedBABU])
 @pytest.mark.parametrize("personal", [0, 1, 2, 4])
 def test_methods_with_a_head_send_the_body_only(method: Any, personal: int) -> None:
     body = size(LAYERS[: L - personal])
@@ -100,7 +79,7 @@ def test_methods_with_a_head_send_the_body_only(method: Any, personal: int) -> N
 
 @pytest.mark.parametrize("keep", [0.0, 0.3, 0.7, 1.0])
 def test_fedlp_sends_everything_down_and_the_kept_layers_up(keep: float) -> None:
-    watched = run(FedLP(keep=keep))
+    watched = run(methods.FedLP(keep=keep))
     for site in watched.result.sites:
         kept = sum(size([layer for layer in LAYERS if part_of(fit.up, layer)]) for fit in watched.fits(site))
         assert bytes_of(watched, site) == (WEIGHT * (P + R * P), WEIGHT * kept)
@@ -108,7 +87,7 @@ def test_fedlp_sends_everything_down_and_the_kept_layers_up(keep: float) -> None
 
 def test_the_expected_upload_of_fedlp_is_its_rate_of_fedavgs() -> None:
     """Over rounds and sites within three sigma: q·P a round."""
-    watched = watch(build(FedLP(keep=0.5), rounds=30))
+    watched = watch(build(methods.FedLP(keep=0.5), rounds=30))
     draws = 3 * 30
     mean = sum(bytes_of(watched, site)[1] for site in watched.result.sites) / WEIGHT / draws
     sigma = (0.25 * sum(parameters**2 for parameters in SIZES.values()) / draws) ** 0.5
@@ -117,7 +96,7 @@ def test_the_expected_upload_of_fedlp_is_its_rate_of_fedavgs() -> None:
 
 @pytest.mark.parametrize(("tau", "phi"), [(1, 1), (1, 2), (2, 2), (6, 2)])
 def test_fedlama_sends_what_is_due_and_the_intervals_at_each_adjustment(tau: int, phi: int) -> None:
-    watched = run(FedLAMA(tau=tau, phi=phi))
+    watched = run(methods.FedLAMA(tau=tau, phi=phi))
     adjustments = R // (phi * tau) if phi > 1 else 0
     for site in watched.result.sites:
         intervals, due = [tau] * L, 0
@@ -131,16 +110,16 @@ def test_fedlama_sends_what_is_due_and_the_intervals_at_each_adjustment(tau: int
 def test_player_fl_sends_the_federated_layers_the_scores_and_the_cut(cut: int) -> None:
     """The measured epoch is round 1, so the first download after the cut is the first average."""
     federated = size(LAYERS[:cut])
-    watched = run(PLayerFL(rule="fixed", fixed_cut=cut))
+    watched = run(methods.PLayerFL(rule="fixed", fixed_cut=cut))
     down, up = WEIGHT * (P + R * federated) + NUMBER, NUMBER * L + WEIGHT * R * federated
     assert_every_site(watched, down=down, up=up)
 
 
 RESTARTED = [
-    lambda **options: PLayerFL(first_epoch="restart", **options),
-    PLayerFLFedProx,
-    PLayerFLDitto,
-    PLayerFLFedRep,
+    lambda **options: methods.PLayerFL(first_epoch="restart", **options),
+    methods.PLayerFLFedProx,
+    methods.PLayerFLDitto,
+    methods.PLayerFLFedRep,
 ]
 
 
@@ -153,7 +132,7 @@ def test_starting_again_sends_the_federated_layers_of_the_initial_model_once_mor
     assert_every_site(watched, down=down, up=NUMBER * L + WEIGHT * R * federated)
 
 
-@pytest.mark.parametrize(("method", "cut"), [(PLayerFLMinusOne, 1), (PLayerFLPlusOne, 3)])
+@pytest.mark.parametrize(("method", "cut"), [(methods.PLayerFLMinusOne, 1), (methods.PLayerFLPlusOne, 3)])
 def test_a_moved_cut_counts_where_it_was_moved_to(method: Any, cut: int) -> None:
     federated = size(LAYERS[:cut])
     watched = run(method(rule="fixed", fixed_cut=2))
@@ -162,13 +141,13 @@ def test_a_moved_cut_counts_where_it_was_moved_to(method: Any, cut: int) -> None
 
 
 def test_a_random_cut_with_a_given_reference_sends_no_scores() -> None:
-    watched = run(PLayerFLRandom(reference_cut=2))
+    watched = run(methods.PLayerFLRandom(reference_cut=2))
     federated = size(LAYERS[: watched.run.server.memory["cut"]])
     assert_every_site(watched, down=WEIGHT * (P + R * federated) + NUMBER, up=WEIGHT * R * federated)
 
 
 def test_a_random_cut_that_must_measure_its_reference_sends_scores() -> None:
-    watched = run(PLayerFLRandom())
+    watched = run(methods.PLayerFLRandom())
     federated = size(LAYERS[: watched.run.server.memory["cut"]])
     down, up = WEIGHT * (P + R * federated) + NUMBER, NUMBER * L + WEIGHT * R * federated
     assert_every_site(watched, down=down, up=up)
@@ -189,7 +168,7 @@ def weighed(weights: Weights, info: Info) -> int:
     return WEIGHT * sum(w.numel() for w in weights.values()) + NUMBER * numbers
 
 
-@pytest.mark.parametrize("method", [Local, FedAvg, FedPer, PLayerFL])
+@pytest.mark.parametrize("method", [methods.Local, methods.FedAvg, methods.FedPer, methods.PLayerFL])
 def test_scoring_after_local_training_needs_no_model_after_the_last_round(method: Any) -> None:
     after_merge, after_training = (run(method(), eval_point=point) for point in ("post_agg", "post_local"))
     for site in after_merge.result.sites:

@@ -1,56 +1,32 @@
-"""Limit cases in which one method must give another's result, bit for bit."""
+"""Runs that must give the same result, beyond the limit cases of `playerfl selftest`."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
 from federations import MODELS, assert_same, federate, largest_difference, quick_for, sites, task
-from playerfl.algorithms import ALGORITHMS, Algorithm, FedAvg, FedPer, Local, PLayerFL
-
-LAYERS = {"mlp": 4, "batch norm": 3, "dropout": 3, "convolutional": 3, "frozen first layer": 4}
+from playerfl.algorithms import ALGORITHMS, FedAvg, FedPer, Local, PLayerFL
+from playerfl.layers.probe import MODES
 
 
 def fixed(cut: int, **options: object) -> PLayerFL:
     return PLayerFL(rule="fixed", fixed_cut=cut, **options)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("model", MODELS)
-def test_everything_federated_is_fedavg(model: str) -> None:
-    expected = federate(FedAvg(), task(model))
-    assert_same(federate(FedPer(personal_layers=0), task(model)), expected)
-    assert_same(federate(fixed(LAYERS[model]), task(model)), expected)
-    assert_same(federate(PLayerFL(threshold=1e30), task(model)), expected)
-
-
-@pytest.mark.parametrize("model", MODELS)
-def test_nothing_federated_is_local(model: str) -> None:
-    expected = federate(Local(), task(model))
-    assert_same(federate(FedPer(personal_layers=LAYERS[model]), task(model)), expected)
-    assert_same(federate(fixed(0), task(model)), expected)
-
-
-@pytest.mark.parametrize("model", MODELS)
-@pytest.mark.parametrize("cut", [1, 2])
-@pytest.mark.parametrize("first_epoch", ["continue", "restart"])
-def test_player_fl_with_a_given_cut_is_fedper(model: str, cut: int, first_epoch: str) -> None:
-    expected = federate(FedPer(personal_layers=LAYERS[model] - cut), task(model))
-    assert_same(federate(fixed(cut, first_epoch=first_epoch), task(model)), expected)
-
-
-@pytest.mark.parametrize("mode", ["running", "post_epoch", "post_batches", "one_batch"])
-def test_measuring_never_changes_the_run(mode: str) -> None:
-    measured = federate(PLayerFL(sensitivity_mode=mode), task("dropout"), rounds=2)  # type: ignore[arg-type]
+@pytest.mark.parametrize(
+    "measuring",
+    [{"sensitivity_mode": mode} for mode in MODES] + [{"first_epoch": "restart"}],
+    ids=lambda option: next(iter(option.values())),
+)
+def test_measuring_never_changes_the_run(measuring: dict[str, Any]) -> None:
+    measured = federate(PLayerFL(**measuring), task("dropout"), rounds=2)
     assert measured.cut is not None
     expected = federate(FedPer(personal_layers=3 - measured.cut.index), task("dropout"), rounds=2)
     assert_same(measured, expected)
-
-
-@pytest.mark.parametrize("algorithm", [FedAvg(), FedPer(), PLayerFL(), fixed(2)])
-@pytest.mark.parametrize("model", ["mlp", "batch norm"])
-def test_one_site_alone_is_local(algorithm: Algorithm, model: str) -> None:
-    assert_same(federate(algorithm, task(model, count=1)), federate(Local(), task(model, count=1)))
 
 
 @pytest.mark.parametrize("name", quick_for(ALGORITHMS, "ditto", "fedlp", "player_fl_random"))

@@ -7,17 +7,12 @@ import torch
 
 from algorithms.linear import FULL_BATCH, data, linear_model, linear_task, squared_error
 from algorithms.recorder import distance, same_bits, watch
-from federations import MODELS, assert_same, build, federate, largest_difference, task
+from federations import assert_same, build, federate, largest_difference
 from playerfl.algorithms import FedAvg, FedProx
 from playerfl.errors import ConfigError
 from playerfl.weights import Weights
 
 ONE_STEP = {"training.batch_size": 1000, "data.accept_small_sites": True}
-
-
-@pytest.mark.parametrize("model", MODELS)
-def test_without_a_pull_it_is_fedavg(model: str) -> None:
-    assert_same(federate(FedProx(mu=0.0), task(model)), federate(FedAvg(), task(model)))
 
 
 def test_the_pull_changes_the_result() -> None:

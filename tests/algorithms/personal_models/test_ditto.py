@@ -9,7 +9,7 @@ import torch
 
 from algorithms.linear import FULL_BATCH, data, linear_task
 from algorithms.recorder import assert_same_models, build_own, distance, same_bits, watch
-from federations import MODELS, assert_same, build, federate, largest_difference, task
+from federations import build, federate, largest_difference, task
 from playerfl.algorithms import Ditto, FedAvg, Local
 from playerfl.engine.handle import handle
 from playerfl.engine.scheduler import drive
@@ -27,17 +27,6 @@ class FedAvgOnAux(FedAvg):
         client.load(download.weights)
         await client.train(stream="aux")
         return client.upload()
-
-
-@pytest.mark.parametrize("model", MODELS)
-def test_without_a_pull_personal_models_are_those_of_local(model: str) -> None:
-    ditto, local = (federate(algorithm, task(model)) for algorithm in (Ditto(lam=0.0), Local()))
-    assert_same(ditto, local)
-
-
-def test_without_a_pull_it_does_not_matter_when_personal_models_train() -> None:
-    """Their batches are those of the round they belong to, also where that round's merge comes first."""
-    assert_same_models(federate(Ditto(lam=0.0, anchor="post_agg")), federate(Local()))
 
 
 def test_the_pull_changes_personal_models() -> None:

@@ -17,11 +17,6 @@ TOO_FAST = {"training.learning_rate": 0.3, "rounds": 4}
 """So fast that the last round is not the best one."""
 
 
-@pytest.mark.parametrize("model", MODELS)
-def test_without_adaptation_it_is_fedavg(model: str) -> None:
-    assert_same_models(federate(LocalAdaptation(adapt_epochs=0), task(model)), federate(FedAvg(), task(model)))
-
-
 @pytest.mark.parametrize("selection", ["client_best", "round_best"])
 def test_adaptation_starts_from_the_selected_common_model(selection: str) -> None:
     adapted, selected = (

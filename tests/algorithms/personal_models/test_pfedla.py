@@ -10,12 +10,13 @@ import torch
 from torch import nn
 
 from algorithms.recorder import LAYERS, Watched, build_own, distance, same_bits, watch
-from federations import MODELS, assert_same, build, federate, largest_difference, sites, task
+from federations import build, federate, largest_difference, sites, task
 from playerfl.algorithms import FedAvg, Local, PFedLA
 from playerfl.errors import ConfigError
 from playerfl.federation.messages import Upload
 from playerfl.federation.server import Server
 from playerfl.layers.layer_map import LayerMap
+from playerfl.selftest import BySize
 from playerfl.weights import Weights
 
 PARTS = {"embedding", "hidden.weight", "hidden.bias", "output.weight", "output.bias"}
@@ -28,47 +29,14 @@ def mixes(watched: Watched) -> dict[str, torch.Tensor]:
     return {site: algorithm.mix_of(server, server.memory["mixers"][site]) for site in server.sites}
 
 
-@dataclass(frozen=True)
-class Biased(PFedLA):
-    """A hypernetwork whose mix at the start is given by the output's bias."""
-
-    def bias(self, server: Server, site: str) -> torch.Tensor:
-        raise NotImplementedError
-
-    def fresh_mixer(self, server: Server, site: str) -> Weights:
-        row = self.bias(server, site)
-        return {**super().fresh_mixer(server, site), "output.bias": row.repeat(len(server.layers.names))}
-
-
-@dataclass(frozen=True)
-class OnlyItself(Biased):
-    def bias(self, server: Server, site: str) -> torch.Tensor:
-        return torch.tensor([1e4 if other == site else 0.0 for other in server.sites])
-
-
-@dataclass(frozen=True)
-class ByExamples(Biased):
-    sizes: tuple[int, ...] = ()
-
-    def bias(self, server: Server, site: str) -> torch.Tensor:
-        return torch.tensor(self.sizes).log()
-
-
 # Limit cases
 
 
-@pytest.mark.parametrize("model", MODELS)
-@pytest.mark.parametrize("rate", [0.0, 1.0])
-def test_a_site_that_only_listens_to_itself_is_local(model: str, rate: float) -> None:
-    alone = watch(build_own(OnlyItself(hyper_learning_rate=rate), task(model))).result
-    assert_same(alone, federate(Local(), task(model)))
-
-
-@pytest.mark.parametrize("model", ["mlp", "dropout", "convolutional", "frozen first layer"])
+@pytest.mark.parametrize("model", ["dropout", "convolutional", "frozen first layer"])
 def test_mixes_by_examples_that_do_not_learn_are_fedavg(model: str) -> None:
     expected = federate(FedAvg(), task(model))
     sizes = tuple(expected.num_examples[site] for site in expected.sites)
-    found = watch(build_own(ByExamples(hyper_learning_rate=0.0, sizes=sizes), task(model))).result
+    found = watch(build_own(BySize(hyper_learning_rate=0.0, sizes=sizes), task(model))).result
     assert largest_difference(found, expected) < 1e-6
     assert largest_difference(found, federate(PFedLA(hyper_learning_rate=0.0), task(model))) > 1e-5
 

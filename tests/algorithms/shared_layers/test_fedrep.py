@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import pytest
 
-from algorithms.recorder import LAYERS, assert_same_models, build_own, entries_of, part_of, same_bits, watch
+from algorithms.recorder import LAYERS, build_own, entries_of, part_of, same_bits, watch
 from federations import build, federate, largest_difference, task
-from playerfl.algorithms import FedAvg, FedPer, FedRep, Local
+from playerfl.algorithms import FedPer, FedRep
 from playerfl.federation.client import Client
 from playerfl.weights import Weights
 
@@ -103,13 +103,6 @@ def test_only_the_body_travels_and_it_is_common(personal: int) -> None:
         assert same_bits(part_of(watched.result.weights[site], *body), part_of(watched.run.server.weights, *body))
     heads = [part_of(watched.result.weights[site], "6") for site in ("site-0", "site-1")]
     assert not same_bits(*heads)
-
-
-@pytest.mark.parametrize("model", BODIES)
-def test_without_a_head_it_is_fedavg_and_without_a_body_local(model: str) -> None:
-    layers = {"mlp": 4}.get(model, 3)
-    assert_same_models(federate(FedRep(personal_layers=0), task(model)), federate(FedAvg(), task(model)))
-    assert_same_models(federate(FedRep(personal_layers=layers), task(model)), federate(Local(), task(model)))
 
 
 def test_it_is_not_fedper() -> None:

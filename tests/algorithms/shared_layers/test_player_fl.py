@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from algorithms.recorder import LAYERS, Watched, entries_of, part_of, same_bits, watch
-from federations import MODELS, assert_same, build, federate, task
-from playerfl.algorithms import FedAvg, PLayerFL
+from federations import build, task
+from playerfl.algorithms import PLayerFL
 from playerfl.errors import ConfigError
 from playerfl.layers.split import choose_cut
 
@@ -53,13 +53,6 @@ def test_federated_layers_are_common_and_the_others_are_not(cut: int, first_epoc
         assert not same_bits(part_of(models["site-0"], layer), part_of(models["site-1"], layer))
 
 
-@pytest.mark.parametrize("model", MODELS)
-@pytest.mark.parametrize("rule", ["layer_ratio", "cumulative_ratio"])
-def test_a_huge_threshold_is_fedavg(model: str, rule: str) -> None:
-    huge = PLayerFL(rule=rule, threshold=1e30)  # type: ignore[arg-type]
-    assert_same(federate(huge, task(model)), federate(FedAvg(), task(model)))
-
-
 @both_starts
 def test_the_cut_is_chosen_once_from_one_number_a_layer_and_announced_once(first_epoch: str) -> None:
     watched = watch(build(PLayerFL(first_epoch=first_epoch), rounds=4))  # type: ignore[arg-type]
@@ -95,19 +88,6 @@ def test_starting_again_forgets_the_measured_epoch() -> None:
     moved = watch(build(fixed(2, "restart"), rounds=1))
     first = moved.fits("site-0")[0]
     assert same_bits(first.down, part_of(moved.run.setup.initial, "0", "2"))
-
-
-@pytest.mark.parametrize("cut", [0, 2, 4])
-def test_starting_again_with_fresh_optimisers_gives_what_going_on_gives(cut: int) -> None:
-    """Both draw the same batches from the same start, so forgetting must forget the optimiser too."""
-    assert_same(federate(fixed(cut, "restart")), federate(fixed(cut, "continue")))
-
-
-@both_starts
-def test_its_own_cut_gives_the_run_of_that_cut(first_epoch: str) -> None:
-    measured = federate(PLayerFL(first_epoch=first_epoch), task("dropout"))  # type: ignore[arg-type]
-    assert measured.cut is not None
-    assert_same(measured, federate(fixed(measured.cut.index, first_epoch), task("dropout")))
 
 
 @pytest.mark.parametrize("wrong", [{"rule": "fixed"}, {"fixed_cut": 2}, {"first_epoch": "never"}])

@@ -6,7 +6,7 @@ import pytest
 
 from algorithms.recorder import LAYERS, entries_of, watch
 from federations import assert_same, build, federate, task
-from playerfl.algorithms import FedAvg, PLayerFL, PLayerFLMinusOne, PLayerFLPlusOne
+from playerfl.algorithms import PLayerFL, PLayerFLMinusOne, PLayerFLPlusOne
 
 BY = {PLayerFLMinusOne: -1, PLayerFLPlusOne: 1}
 shifts = pytest.mark.parametrize("shifted", BY)
@@ -26,15 +26,6 @@ def test_the_cut_is_moved_by_one_and_clipped(shifted: type[PLayerFL], measured: 
 
 
 @shifts
-@pytest.mark.parametrize("measured", [1, 2, 3, 4])
-@pytest.mark.parametrize("first_epoch", ["continue", "restart"])
-def test_it_is_the_run_of_the_moved_cut(shifted: type[PLayerFL], measured: int, first_epoch: str) -> None:
-    moved = min(max(measured + BY[shifted], 1), 4)
-    found = federate(shifted(rule="fixed", fixed_cut=measured, first_epoch=first_epoch))  # type: ignore[arg-type]
-    assert_same(found, federate(fixed(moved)))
-
-
-@shifts
 @pytest.mark.parametrize("model", ["mlp", "batch norm", "dropout", "convolutional"])
 def test_a_measured_cut_is_moved_too(shifted: type[PLayerFL], model: str) -> None:
     measured = federate(PLayerFL(), task(model)).cut
@@ -43,10 +34,6 @@ def test_a_measured_cut_is_moved_too(shifted: type[PLayerFL], model: str) -> Non
     assert found.cut is not None
     assert found.cut.index == min(max(measured.index + BY[shifted], 1), len(measured.layers))
     assert_same(found, federate(fixed(found.cut.index), task(model)))
-
-
-def test_one_more_than_all_but_one_is_fedavg() -> None:
-    assert_same(federate(PLayerFLPlusOne(rule="fixed", fixed_cut=3)), federate(FedAvg()))
 
 
 @pytest.mark.parametrize(("shifted", "measured"), [(PLayerFLMinusOne, 1), (PLayerFLPlusOne, 4)])

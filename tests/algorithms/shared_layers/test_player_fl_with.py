@@ -11,11 +11,8 @@ from algorithms.recorder import LAYERS, assert_same_models, distance, entries_of
 from federations import build, federate, largest_difference, task
 from playerfl.algorithms import (
     Algorithm,
-    Ditto,
     FedAvg,
     FedPer,
-    FedProx,
-    FedRep,
     Local,
     PLayerFL,
     PLayerFLDitto,
@@ -37,62 +34,13 @@ def at(combined: type[PLayerFL], cut: int, **options: Any) -> PLayerFL:
 # With everything federated, the base method
 
 
-@models
-@pytest.mark.parametrize(
-    ("combined", "options", "base"),
-    [
-        (PLayerFLFedProx, {"mu": 1.0}, FedProx(mu=1.0)),
-        (PLayerFLDitto, {"lam": 1.0}, Ditto(lam=1.0)),
-        (
-            PLayerFLDitto,
-            {"lam": 0.5, "anchor": "post_agg", "personal_epochs": 2, "personal_learning_rate": 0.02},
-            Ditto(lam=0.5, anchor="post_agg", personal_epochs=2, personal_learning_rate=0.02),
-        ),
-        (PLayerFLFedRep, {"head_epochs": 2}, FedRep(personal_layers=0, head_epochs=2)),
-    ],
-)
-def test_a_cut_after_all_layers_is_the_base_method(
-    model: str, combined: type[PLayerFL], options: dict[str, Any], base: Algorithm
-) -> None:
-    found = federate(at(combined, COUNTS[model], **options), task(model))
-    assert_same_models(found, federate(base, task(model)))
-
-
-@models
-@pytest.mark.parametrize("personal", [1, 2])
-def test_with_fedrep_the_cut_says_where_the_head_begins(model: str, personal: int) -> None:
-    found = federate(at(PLayerFLFedRep, COUNTS[model] - personal, head_epochs=2), task(model))
-    assert_same_models(found, federate(FedRep(personal_layers=personal, head_epochs=2), task(model)))
-
-
 # With nothing federated, or nothing pulled
-
-
-@models
-@pytest.mark.parametrize(
-    ("combined", "options"), [(PLayerFLFedProx, {"mu": 100.0}), (PLayerFLDitto, {"lam": 100.0}), (PLayerFLFedRep, {})]
-)
-def test_a_cut_before_all_layers_is_local_since_private_layers_are_not_pulled(
-    model: str, combined: type[PLayerFL], options: dict[str, Any]
-) -> None:
-    assert_same_models(federate(at(combined, 0, **options), task(model)), federate(Local(), task(model)))
 
 
 @pytest.mark.parametrize(("combined", "options"), [(PLayerFLFedProx, {"mu": 100.0}), (PLayerFLDitto, {"lam": 100.0})])
 def test_where_all_federated_layers_are_frozen_it_is_local(combined: type[PLayerFL], options: dict[str, Any]) -> None:
     own = task("frozen first layer")
     assert_same_models(federate(at(combined, 1, **options), own), federate(Local(), own))
-
-
-@models
-def test_fedprox_without_a_pull_is_fedper(model: str) -> None:
-    found = federate(at(PLayerFLFedProx, COUNTS[model] - 1, mu=0.0), task(model))
-    assert_same_models(found, federate(FedPer(), task(model)))
-
-
-@pytest.mark.parametrize("cut", [0, 2, 4])
-def test_ditto_without_a_pull_is_local(cut: int) -> None:
-    assert_same_models(federate(at(PLayerFLDitto, cut, lam=0.0)), federate(Local()))
 
 
 # With a cut in the middle
