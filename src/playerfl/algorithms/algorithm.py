@@ -14,17 +14,17 @@ from playerfl.weights import weighted_mean
 
 @dataclass(frozen=True)
 class Algorithm:
-    """Send everything, train, average what comes back, predict with what was sent.
+    """Send everything, train, average the uploads, predict with what was sent.
 
     Subclasses are frozen dataclasses of hyper-parameters and override what they change. They hold no state:
     what lasts is in `client.memory` and `server.memory`.
     """
 
     def __post_init__(self) -> None:
-        """Refuses hyper-parameters that make no sense."""
+        """Rejects invalid hyper-parameters."""
 
     def check_layers(self, layers: LayerMap) -> None:
-        """Refuses hyper-parameters that do not fit the model, before anything is written or trained."""
+        """Rejects hyper-parameters that do not fit the model, before anything is written or trained."""
 
     @property
     def prepares(self) -> bool:
@@ -40,31 +40,31 @@ class Algorithm:
         """Once, before anything is sent."""
 
     async def client_prepare(self, client: Client, download: Download) -> Upload:
-        """Once, before the first round, where `prepares` is set."""
+        """Once, before the first round, if `prepares` is set."""
         return Upload(client.num_examples)
 
     def server_prepare(self, server: Server, uploads: Mapping[SiteId, Upload]) -> None:
         """Reads what `client_prepare` uploaded."""
 
     def server_send(self, server: Server, site: SiteId) -> Download:
-        """What one site gets now. Changes nothing."""
+        """What one site gets now. Must change nothing."""
         return server.download()
 
     async def client_fit(self, client: Client, download: Download) -> Upload:
-        """One round at one site. Leaves the model it would predict with on the bench."""
+        """One round at one site. Leaves the model loaded that the site would predict with."""
         raise TypeError(f"{type(self).__name__} must define client_fit")
 
     def server_expects(self, server: Server, verbs: tuple[Verb, ...]) -> ExpectedUpload:
-        """What sites upload in answer to these verbs, so that anything else can be refused."""
+        """What sites upload in reply to these verbs, so that anything else can be refused."""
         return ExpectedUpload(server.layers.names if "fit" in verbs else ())
 
     def server_merge(self, server: Server, uploads: Mapping[SiteId, Upload]) -> None:
-        """Makes the sites' uploads one: w ← Σ_c (n_c / Σ n) · θ_c, entry by entry over those who sent it."""
+        """Averages the uploads: w ← Σ_c (n_c / Σ n) · θ_c, entry by entry over the sites that sent it."""
         server.weights |= weighted_mean([(upload.weights, upload.num_examples) for upload in uploads.values()])
 
     async def client_finish(self, client: Client, download: Download) -> None:
-        """Once, after the last round, where `finishes` is set: leaves the finished model on the bench."""
+        """Once, after the last round, if `finishes` is set. Leaves the finished model loaded."""
 
     def client_model(self, client: Client, download: Download) -> None:
-        """Loads what this site predicts with. Writes no memory."""
+        """Loads what this site predicts with. Must not write to memory."""
         client.load(download.weights)

@@ -1,4 +1,4 @@
-"""PartialAlgorithm: the first layers are averaged, the others never leave their site."""
+"""PartialAlgorithm: the first layers are shared (averaged), the others are private: they never leave their site."""
 
 from __future__ import annotations
 
@@ -15,20 +15,22 @@ from playerfl.weights import Weights
 
 @dataclass(frozen=True)
 class PartialAlgorithm(Algorithm):
-    """Federates the first p layers and keeps the others. Subclasses say what p is, and may train differently."""
+    """Shares the first p layers, keeps the others private. Subclasses define p in `cut`, and may train differently."""
 
     def cut(self, side: Client | Server) -> int:
-        """The number of federated layers, which both sides know: all of them, unless a subclass knows better."""
+        """p, which both the client and the server know. Default: all layers."""
         return len(side.layers.names)
 
     def federated(self, side: Client | Server) -> tuple[LayerName, ...]:
+        """The shared layers."""
         return side.layers.names[: self.cut(side)]
 
     def personal(self, side: Client | Server) -> tuple[LayerName, ...]:
+        """The private layers."""
         return side.layers.names[self.cut(side) :]
 
     def server_send(self, server: Server, site: SiteId) -> Download:
-        """The federated layers; to a site that is new, the whole initial model."""
+        """The shared layers; the whole initial model to a site that is new."""
         return server.download(self.federated(server) if site in server.initialised else None)
 
     def server_expects(self, server: Server, verbs: tuple[Verb, ...]) -> ExpectedUpload:
@@ -40,19 +42,19 @@ class PartialAlgorithm(Algorithm):
         return self.client_keep(client)
 
     def client_assemble(self, client: Client, download: Download) -> None:
-        """The model to train: this site's personal layers under what the server sent, which wins."""
+        """Loads the model to train: this site's private layers, then what the server sent, which wins."""
         client.load(client.memory.get("personal", {}), download.weights)
 
     def received(self, client: Client, download: Download) -> Weights:
-        """The common layers a site was sent."""
+        """The shared layers a site was sent."""
         return client.layers.select(download.weights, self.federated(client))
 
     async def client_train(self, client: Client, received: Weights) -> None:
-        """One round's training of the model on the bench."""
+        """One round's training of the loaded model."""
         await client.train()
 
     def client_keep(self, client: Client) -> Upload:
-        """Remembers the bench's personal layers and uploads the others."""
+        """Remembers the loaded model's private layers and uploads the others."""
         client.memory["personal"] = client.weights(self.personal(client))
         return client.upload(self.federated(client))
 
@@ -61,7 +63,7 @@ class PartialAlgorithm(Algorithm):
 
 
 def all_but_last(layers: LayerMap, personal_layers: int) -> int:
-    """The cut that leaves the last layers personal, counted from the front so that 0 and all work."""
+    """The cut that keeps the last `personal_layers` layers private."""
     count = len(layers.names)
     if not 0 <= personal_layers <= count:
         raise ConfigError(

@@ -1,4 +1,4 @@
-"""Fine-tuning after the last round, for the methods that have it."""
+"""Fine-tuning after the last round."""
 
 from __future__ import annotations
 
@@ -12,6 +12,6 @@ from playerfl.learning.optimizers import with_rate
 async def tune(
     client: Client, epochs: int, learning_rate: float | None, only: Iterable[LayerName] | None = None
 ) -> None:
-    """Some epochs of the model on the bench with an optimiser that remembers nothing of the rounds."""
+    """Trains the loaded model for some epochs, with a fresh optimiser."""
     client.optimizers.clear()
     await client.train(epochs, only=only, optimizer=with_rate(client.plan.optimizer, learning_rate))

@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeVar
 from playerfl.algorithms import Algorithm, name_of
 from playerfl.errors import note_place
 from playerfl.federation.client import Client, Snapshot
-from playerfl.federation.messages import Reply, Request, Score, Stage, Upload
+from playerfl.federation.messages import Reply, Request, Score, ScoreStage, Upload
 from playerfl.weights import Weights
 
 EvalPoint = Literal["post_agg", "post_local"]
@@ -91,7 +91,7 @@ async def _with_fresh_optimizers(client: Client, training: Coroutine[Any, Any, R
     return result
 
 
-async def _score(client: Client, stage: Stage, round_: int, evaluation: EvaluationPlan) -> list[Score]:
+async def _score(client: Client, stage: ScoreStage, round_: int, evaluation: EvaluationPlan) -> list[Score]:
     """Scores the loaded model, and keeps it if it is the best so far."""
     by_split = await client.evaluate()
     loss = by_split["validation"]["loss"]

@@ -1,1 +1,1 @@
-"""The nouns of federation: messages, a site's workbench, the coordinator's workbench."""
+"""The nouns of federation: messages, client, server."""

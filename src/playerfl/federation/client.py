@@ -1,4 +1,4 @@
-"""Client: a site's workbench. Its memory is what lasts, and never leaves the site."""
+"""Client: what an algorithm is given at a site. Its memory lasts from round to round and never leaves the site."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Memory = dict[str, Any]
 
 @dataclass(frozen=True)
 class TrainingPlan:
-    """How every site trains: the same for all."""
+    """How sites train; the same for every site."""
 
     optimizer: Optimizer
     batch_size: int = 32
@@ -35,7 +35,7 @@ class TrainingPlan:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """A model worth keeping, and how it did on the site's validation part."""
+    """A model worth keeping, with its loss on the site's validation data."""
 
     round: int
     loss: float
@@ -43,10 +43,10 @@ class Snapshot:
 
 
 class Client:
-    """A site: its data, its memory, and a bench with the model it works on at the moment.
+    """A site: its data, its memory, and the loaded model, which it works on at the moment.
 
-    `memory` belongs to the algorithm. `kept` is the model this site would use today (the best by its own
-    validation loss, unless the experiment says otherwise).
+    `memory` belongs to the algorithm. `kept` is the model this site would use today: the best by its own
+    validation loss, unless the experiment says otherwise.
     """
 
     def __init__(self, site: SiteId, data: SiteData, learner: Learner, plan: TrainingPlan, initial: Weights) -> None:
@@ -59,9 +59,9 @@ class Client:
         self.kept: Snapshot | None = None
         self.candidate: Snapshot | None = None
         self._learner = learner
-        # What never travels is the same everywhere at first: frozen layers, and statistics kept local.
+        # What is never sent starts out the same at every site: frozen layers, and statistics kept local.
         self._at_home: Weights = {name: initial[name] for name in learner.layers.never_sent}
-        self._bench: Weights = {}
+        self._loaded: Weights = {}
         self._streams: dict[tuple[str, int], torch.Generator] = {}
         self._stream_parts: tuple[int, int] = (0, 0)
         self.train_loss: float | None = None
@@ -72,22 +72,22 @@ class Client:
 
     @property
     def stacked(self) -> bool:
-        """Whether its jobs gain by being done together with those of others."""
+        """Whether its jobs are trained in one stack with those of other sites."""
         return self._learner.trainer == "stacked"
 
     def begin(self, seed: int, round_: int) -> None:
-        """Starts a message's work: an empty bench, and random streams named by seed, site and round."""
-        self._bench = {}
+        """Starts work on a message: no model is loaded, and random streams are seeded by seed, site and round."""
+        self._loaded = {}
         self._streams = {}
         self._stream_parts = (seed, round_)
         self.train_loss = None
 
     def end(self) -> None:
-        """Ends a message's work: what lasts is remembered, and a bench with a large model would only take memory."""
-        self._bench = {}
+        """Ends work on a message: unloads the model, which would only take memory until the next one."""
+        self._loaded = {}
 
     def stream(self, purpose: str, round_: int | None = None) -> torch.Generator:
-        """This round's generator for one purpose ("main", "aux", "mask" …), or that of another round."""
+        """The random generator for one purpose ("main", "aux", "mask" …) in this round, or in another one."""
         seed, now = self._stream_parts
         key = (purpose, now if round_ is None else round_)
         if key not in self._streams:
@@ -95,21 +95,21 @@ class Client:
         return self._streams[key]
 
     def load(self, *parts: Mapping[str, Tensor]) -> None:
-        """Puts a model on the bench: later parts win, and together they must cover the whole model.
+        """Loads a model from one or more parts. Later parts win, and together they must cover the whole model.
 
-        Anything less would silently keep layers of whoever used the bench before.
+        Anything less would silently keep layers of the model that was loaded before.
         """
-        bench = dict(self._at_home)
+        loaded = dict(self._at_home)
         for part in parts:
-            bench.update(part)
-        if not all(map(bench.__contains__, self.layers.all_entries)):
-            missing = [layer for layer, entries in self.layers.entries.items() if not bench.keys() >= set(entries)]
-            raise LayerError(f"{self.site} was given no weights for {', '.join(missing)}")
-        self._bench = bench
+            loaded.update(part)
+        if not all(map(loaded.__contains__, self.layers.all_entries)):
+            missing = [layer for layer, entries in self.layers.entries.items() if not loaded.keys() >= set(entries)]
+            raise LayerError(f"site {self.site!r} has no weights for {', '.join(missing)}; load parts that cover them")
+        self._loaded = loaded
 
     def weights(self, layers: Iterable[LayerName] | None = None) -> Weights:
-        """The bench's weights, all layers or some. Nobody writes into them: training makes new ones."""
-        return self.layers.select(self._bench, layers)
+        """The loaded model's weights, of all layers or some. Do not write into them: training makes new ones."""
+        return self.layers.select(self._loaded, layers)
 
     async def train(
         self,
@@ -122,16 +122,16 @@ class Client:
         stream: str = "main",
         round_: int | None = None,
     ) -> Trained:
-        """Trains the model on the bench on this site's training part.
+        """Trains the loaded model on this site's training data.
 
         `only` freezes the other layers, batch-norm statistics included. `stream` names the random stream and
         the optimiser state; a second model of the same site (Ditto's) uses its own. `round_` is the round this
         training counts as, if it comes with a later message.
         """
-        entries = None if only is None else frozenset(self.layers.select(self._bench, only))
+        entries = None if only is None else frozenset(self.layers.select(self._loaded, only))
         trained = await TrainJob(
             learner=self._learner,
-            weights=self._bench,
+            weights=self._loaded,
             examples=self.data.train,
             epochs=self.plan.local_epochs if epochs is None else epochs,
             batch_size=self.plan.batch_size,
@@ -142,27 +142,27 @@ class Client:
             pull=pull,
             measure=measure,
         )
-        self._bench = trained.weights
+        self._loaded = trained.weights
         if stream == "main" and trained.loss is not None:
             self.train_loss = trained.loss
         return trained
 
     async def evaluate(self) -> Scores:
-        """Scores the model on the bench on this site's validation and test parts."""
+        """Scores the loaded model on this site's validation and test data."""
         splits = {"validation": self.data.validation, "test": self.data.test}
-        return await EvalJob(self._learner, self._bench, splits)
+        return await EvalJob(self._learner, self._loaded, splits)
 
     def upload(self, layers: Iterable[LayerName] | None = None, **info: Scalar | list[Scalar]) -> Upload:
-        """What leaves the site: the bench's weights of some layers, without what never travels.
+        """What leaves the site: the loaded model's weights of some layers, without what is never sent.
 
         Statistics that stay local are remembered here, with the model they belong to.
         """
-        if self._bench:
-            self._at_home = {name: self._bench[name] for name in self._at_home}
-        return Upload(self.num_examples, self.layers.travelling(self._bench, layers), info)
+        if self._loaded:
+            self._at_home = {name: self._loaded[name] for name in self._at_home}
+        return Upload(self.num_examples, self.layers.travelling(self._loaded, layers), info)
 
     def state(self) -> Memory:
-        """Everything that must survive a restart of this site."""
+        """Everything this site needs to resume."""
         return {
             "memory": self.memory,
             "optimizers": self.optimizers,
@@ -172,7 +172,7 @@ class Client:
         }
 
     def restore(self, state: Memory) -> None:
-        """Takes up what `state` gave."""
+        """Continues from what `state` returned."""
         self.memory = state["memory"]
         self.optimizers = state["optimizers"]
         self._at_home = state["at_home"]

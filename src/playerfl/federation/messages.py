@@ -1,4 +1,4 @@
-"""What crosses between the coordinator and a site: named tensors and small values, nothing else."""
+"""What crosses between the server and a site: named tensors and small values, nothing else."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ Scalar = int | float | str
 Info = Mapping[str, Scalar | list[Scalar]]
 """Small values any wire can carry."""
 Verb = Literal["prepare", "fit", "evaluate", "finish"]
-Stage = Literal["round", "finish"]
+ScoreStage = Literal["round", "finish"]
 
 
 @dataclass(frozen=True)
 class Download:
-    """Coordinator to one site."""
+    """From the server to one site."""
 
     round: int
     """Merges completed so far."""
@@ -34,7 +34,7 @@ class Download:
 
 @dataclass(frozen=True)
 class Upload:
-    """One site to the coordinator."""
+    """From one site to the server."""
 
     num_examples: int
     weights: Mapping[str, Tensor] = field(default_factory=dict)
@@ -47,19 +47,19 @@ class Upload:
 
 @dataclass(frozen=True)
 class ExpectedUpload:
-    """What an upload has to hold, so that a coordinator can refuse anything else."""
+    """What an upload must contain, so that the server can refuse anything else."""
 
     layers: tuple[str, ...] = ()
     numbers: Mapping[str, int] = field(default_factory=dict)
-    """Lists of numbers in `info`: their names and lengths."""
+    """Lists of numbers in `info`: name and length."""
     optional: bool = False
     """Whether a site may leave some of these layers out."""
 
 
 class Score(NamedTuple):
-    """One measured number of one site."""
+    """One measured value at one site."""
 
-    stage: Stage
+    stage: ScoreStage
     round: int
     split: str
     metric: str
@@ -68,28 +68,28 @@ class Score(NamedTuple):
 
 @dataclass(frozen=True)
 class Request:
-    """One message a site and round: what it gets, and what it shall do with it, in this order.
+    """One message to a site: what it gets, and what it has to do with it, in this order.
 
-    A message costs a process start on some engines, so the evaluation of the last merge and the next fit
+    Some engines start a process for each message, so the evaluation of the last merge and the next fit
     travel together.
     """
 
     verbs: tuple[Verb, ...]
     download: Download
     best_round: int | None = None
-    """The round all sites together did best in so far, where one round is chosen for all."""
+    """The best round so far over all sites, if one round is chosen for all."""
 
 
 @dataclass(frozen=True)
 class Reply:
-    """A site's answer: what the algorithm uploads, and the scores the engine asked for."""
+    """A site's reply: what the algorithm uploads, and the scores the engine asked for."""
 
     upload: Upload
     scores: tuple[Score, ...] = ()
 
 
 def info_bytes(info: Info) -> int:
-    """Eight bytes a number, the UTF-8 bytes of a text.
+    """Eight bytes per number, the UTF-8 bytes of a string.
 
     >>> info_bytes({"cut": 3, "importance": [0.5, 0.25]})
     24

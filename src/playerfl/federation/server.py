@@ -1,4 +1,4 @@
-"""Server: the coordinator's workbench."""
+"""Server: what an algorithm is given at the server: the common model and its memory."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from playerfl.weights import Weights
 
 
 class Server:
-    """The common model, who takes part, and what the algorithm remembers between rounds."""
+    """The common model, the sites, and what the algorithm remembers between rounds."""
 
     def __init__(self, weights: Weights, layers: LayerMap, sites: Iterable[SiteId], seed: int = 0) -> None:
         self.layers = layers
@@ -23,18 +23,18 @@ class Server:
         """Merges completed so far."""
         self.memory: Memory = {}
         self.initialised: set[SiteId] = set()
-        """Sites that have trained in a round, and so have the initial model and layers of their own."""
+        """Sites that have trained in a round, so they have the initial model and their own private layers."""
         self.prepared = False
         self.best_round: int | None = None
         """The round with the lowest validation loss over all sites together."""
         self.best_loss = math.inf
 
     def download(self, layers: Iterable[LayerName] | None = None, **info: Scalar | list[Scalar]) -> Download:
-        """A message with the common weights of some layers (all by default)."""
+        """A message with the common weights of some layers (default: all) and small values."""
         return Download(self.round, self.layers.select(self.weights, layers), info)
 
     def state(self) -> Memory:
-        """Everything that must survive a restart of the coordinator."""
+        """Everything the server needs to resume."""
         return {
             "weights": self.weights,
             "round": self.round,
@@ -46,10 +46,10 @@ class Server:
         }
 
     def restore(self, state: Memory) -> None:
-        """Takes up what `state` gave."""
+        """Continues from what `state` returned."""
         known = {name: (entry.shape, entry.dtype) for name, entry in self.weights.items()}
         if known != {name: (entry.shape, entry.dtype) for name, entry in state["weights"].items()}:
-            raise ValueError("the weights are not of this model")
+            raise ValueError("the weights belong to another model")
         self.weights = state["weights"]
         self.round = state["round"]
         self.memory = state["memory"]
