@@ -51,7 +51,7 @@ def test_the_first_epoch_is_measured_and_recommends_a_cut(tmp_path: Path) -> Non
     assert len(callback.profile().batches) == 3  # 24 rows, batches of 8, the second epoch left out
     found = playerfl.recommend({"north": callback.profile()}, model, layers=callback.layers)
     assert found.cut.layers[0] == "bert.embeddings"
-    assert found.meaning is not None
+    assert found.summary is not None
 
 
 def first_scores(model: nn.Module, rows: list[int]) -> Tensor:

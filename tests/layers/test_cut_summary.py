@@ -9,13 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
+from playerfl.layers.cut_summary import CutSummary, summarise_cut
 from playerfl.layers.export import exclusion_regex, export_cut
 from playerfl.layers.layer_map import LayerMap
-from playerfl.layers.meaning import Meaning, cut_meaning
 
 
-def meaning_of(model: nn.Module, cut: int, **policies: str) -> Meaning:
-    return cut_meaning(model, LayerMap.of(model, **policies), cut)  # type: ignore[arg-type]
+def summary_of(model: nn.Module, cut: int, **policies: str) -> CutSummary:
+    return summarise_cut(model, LayerMap.of(model, **policies), cut)  # type: ignore[arg-type]
 
 
 def normed() -> nn.Module:
@@ -29,24 +29,24 @@ def test_bytes_are_those_a_run_counts() -> None:
     result = playerfl.run(task("batch norm"), "player_fl", rounds=3, settings=QUICK)
     cut = result.cut
     assert cut is not None
-    expected = meaning_of(result.build_model(), cut.index).bytes_per_round
+    expected = summary_of(result.build_model(), cut.index).bytes_per_round
     fits = [row for row in result.traffic_rows if row[0] == 1 and "fit" in str(row[2])]
     assert {int(row[3]) for row in fits} == {int(row[4]) for row in fits} == {expected}
 
 
 def test_statistics_count_in_bytes_but_not_in_parameters() -> None:
-    meaning = meaning_of(normed(), 1)
+    summary = summary_of(normed(), 1)
     # 9 weights + 6 of the norm; besides two statistics of 3 numbers and an 8-byte counter.
-    assert meaning.federated_parameters == 15
-    assert meaning.bytes_per_round == 15 * 4 + 6 * 4 + 8
-    assert meaning_of(normed(), 1, statistics="local").bytes_per_round == 15 * 4
-    assert 0 < meaning.private_share < 1
+    assert summary.federated_parameters == 15
+    assert summary.bytes_per_round == 15 * 4 + 6 * 4 + 8
+    assert summary_of(normed(), 1, statistics="local").bytes_per_round == 15 * 4
+    assert 0 < summary.private_share < 1
 
 
 def test_norms_on_both_sides_are_warned_about() -> None:
-    assert "batch-norm statistics lie on both sides of the cut" in meaning_of(normed(), 1).warnings[0]
-    assert meaning_of(normed(), 2).warnings == ()
-    assert meaning_of(normed(), 1, statistics="local").warnings == ()
+    assert "batch-norm statistics lie on both sides of the cut" in summary_of(normed(), 1).warnings[0]
+    assert summary_of(normed(), 2).warnings == ()
+    assert summary_of(normed(), 1, statistics="local").warnings == ()
 
 
 def test_a_norm_torn_apart_by_its_declaration_is_warned_about() -> None:
@@ -61,7 +61,7 @@ def test_a_norm_torn_apart_by_its_declaration_is_warned_about() -> None:
                 ("last", ["norm.num_batches_tracked", "norm.weight", "norm.bias", "last.weight", "last.bias"]),
             ]
 
-    assert "the batch norm norm has its weights and its statistics on both sides" in meaning_of(Torn(), 1).warnings
+    assert "the batch norm norm has its weights and its statistics on both sides" in summary_of(Torn(), 1).warnings
 
 
 class Tied(nn.Module):
@@ -74,23 +74,23 @@ class Tied(nn.Module):
 
 
 def test_both_names_of_a_tied_tensor_are_exported() -> None:
-    meaning = meaning_of(Tied(), 1)
-    assert meaning.federated_keys == ("embed.weight", "out.weight")
-    assert "embed.weight is used by embed and out, on both sides of the cut" in meaning.warnings
+    summary = summary_of(Tied(), 1)
+    assert summary.federated_keys == ("embed.weight", "out.weight")
+    assert "embed.weight is used by embed and out, on both sides of the cut" in summary.warnings
 
 
 def test_frozen_parameters_never_travel() -> None:
     model = normed()
     model[0].requires_grad_(False)
-    meaning = meaning_of(model, 2)
-    assert meaning.frozen_parameters == 9
-    assert "0.weight" in meaning.private_keys
-    assert "1.running_mean" in meaning.federated_keys
+    summary = summary_of(model, 2)
+    assert summary.frozen_parameters == 9
+    assert "0.weight" in summary.private_keys
+    assert "1.running_mean" in summary.federated_keys
 
 
 def test_exports_exchange_exactly_the_federated_keys() -> None:
-    meaning = meaning_of(normed(), 1)
-    exported = export_cut(meaning)
+    summary = summary_of(normed(), 1)
+    exported = export_cut(summary)
     pattern = re.compile(exported["nvflare_exclude_vars"])
     left = [key for key in normed().state_dict() if not pattern.search(key)]
     assert left == exported["fl4health_layers_to_transfer"] == exported["flower_state_dict_keys"]

@@ -185,8 +185,8 @@ def test_layers_are_matched_to_the_model_by_name() -> None:
     net = nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 1))
     backwards = Profile(("1", "0"), ((1.0, 9.0),), (8,), 8)
     found = recommend(backwards, net)
-    assert found.meaning is not None
-    assert found.meaning.federated_keys == ("1.weight", "1.bias")
+    assert found.summary is not None
+    assert found.summary.federated_keys == ("1.weight", "1.bias")
     with pytest.raises(LayerError, match="give the model that was measured"):
         recommend(Profile(("x", "y"), ((1.0, 9.0),), (8,), 8), net)
 

@@ -41,19 +41,19 @@ def layers(
     `playerfl run` takes. With --data the order is taken from a forward pass instead of from the model's definition.
     """
     from playerfl.cli.tables.console import wide_console
-    from playerfl.cli.tables.layers import layer_rows, print_layers, print_meaning
+    from playerfl.cli.tables.layers import layer_rows, print_cut_summary, print_layers
     from playerfl.data.download.directory import use_data_directory
     from playerfl.errors import LayerError
-    from playerfl.layers.meaning import cut_meaning
+    from playerfl.layers.cut_summary import summarise_cut
 
     with use_data_directory(data_dir):
         model, found, in_flow = _layers_of(target, data, settings or [])
     if cut is not None and not 0 <= cut <= len(found.names):
         raise LayerError(f"--cut must be between 0 and {len(found.names)}, the layers of the model, not {cut}")
-    meaning = None if cut is None else cut_meaning(model, found, cut)
+    summary = None if cut is None else summarise_cut(model, found, cut)
     if as_json:
         content = {"layers": layer_rows(found), "in_order_of_flow": in_flow, "warnings": _warnings(found)}
-        typer.echo(json.dumps({**content, **({"cut": meaning.to_json()} if meaning else {})}, indent=1))
+        typer.echo(json.dumps({**content, **({"cut": summary.to_json()} if summary else {})}, indent=1))
         return
     console = wide_console()
     print_layers(found, console, title=f"Layers of {type(model).__name__}, input to output", cut=cut)
@@ -61,8 +61,8 @@ def layers(
         typer.echo("note: in the order of definition; with --data the order is that of a forward pass", err=True)
     for warning in _warnings(found):
         typer.echo(f"note: {warning}", err=True)
-    if meaning:
-        print_meaning(meaning, console)
+    if summary:
+        print_cut_summary(summary, console)
 
 
 def _layers_of(target: str, data: str | None, settings: list[str]) -> tuple[nn.Module, LayerMap, bool]:

@@ -12,7 +12,7 @@ from playerfl.weights import num_bytes
 
 
 @dataclass(frozen=True)
-class Meaning:
+class CutSummary:
     """A cut in numbers, for one site."""
 
     federated: tuple[LayerName, ...]
@@ -41,14 +41,14 @@ class Meaning:
         return {**asdict(self), "private_share": self.private_share}
 
 
-def cut_meaning(model: nn.Module, layers: LayerMap, cut: int) -> Meaning:
+def summarise_cut(model: nn.Module, layers: LayerMap, cut: int) -> CutSummary:
     """What it means to federate the first `cut` layers of a model.
 
     >>> net = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 1))
-    >>> meaning = cut_meaning(net, LayerMap.of(net), 1)
-    >>> meaning.federated_parameters, meaning.private_parameters, meaning.bytes_per_round
+    >>> summary = summarise_cut(net, LayerMap.of(net), 1)
+    >>> summary.federated_parameters, summary.private_parameters, summary.bytes_per_round
     (9, 4, 36)
-    >>> meaning.federated_keys
+    >>> summary.federated_keys
     ('0.weight', '0.bias')
     """
     tensors = state_entries(model)
@@ -65,7 +65,7 @@ def cut_meaning(model: nn.Module, layers: LayerMap, cut: int) -> Meaning:
     }
     # Not every key need be a tensor with an owner: modules may add keys of their own (get_extra_state).
     keys = list(model.state_dict())
-    return Meaning(
+    return CutSummary(
         federated=federated,
         private=private,
         federated_parameters=sum(layers.num_parameters[name] for name in federated),

@@ -6,10 +6,10 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from playerfl.layers.meaning import Meaning
+from playerfl.layers.cut_summary import CutSummary
 
 
-def export_cut(meaning: Meaning) -> dict[str, Any]:
+def export_cut(summary: CutSummary) -> dict[str, Any]:
     """Settings for NVFlare, FL4Health and Flower that exchange exactly the federated layers.
 
     `nvflare_exclude_vars`: the regex of NVFlare's `ExcludeVars` filter, which drops what it finds; put the filter on
@@ -17,9 +17,9 @@ def export_cut(meaning: Meaning) -> dict[str, Any]:
     `flower_state_dict_keys`: what a ClientApp takes out of `model.state_dict()` and loads back with `strict=False`.
     """
     return {
-        "nvflare_exclude_vars": exclusion_regex(meaning.private_keys, meaning.federated_keys),
-        "fl4health_layers_to_transfer": list(meaning.federated_keys),
-        "flower_state_dict_keys": list(meaning.federated_keys),
+        "nvflare_exclude_vars": exclusion_regex(summary.private_keys, summary.federated_keys),
+        "fl4health_layers_to_transfer": list(summary.federated_keys),
+        "flower_state_dict_keys": list(summary.federated_keys),
     }
 
 

@@ -12,8 +12,8 @@ import numpy as np
 from torch import nn
 
 from playerfl.errors import LayerError
+from playerfl.layers.cut_summary import CutSummary, summarise_cut
 from playerfl.layers.layer_map import LayerMap, LayerName
-from playerfl.layers.meaning import Meaning, cut_meaning
 from playerfl.layers.recommendation import NextBest, Recommendation, ThresholdStep, judged, step_at
 from playerfl.layers.sensitivity import ClientWeight, Importance, Normalise, Profile, Reduce, combine_sites
 from playerfl.layers.split import Cut, OnNoTransition, SplitRule, check_rule, choose_cut, transition_point
@@ -111,7 +111,7 @@ def recommend(
         },
         shares=weighed.shares,
         dominating=None,
-        meaning=_meaning(model, layers, names, cut.index),
+        summary=_summary(model, layers, names, cut.index),
     )  # fmt: skip
     return judged(found)
 
@@ -223,9 +223,9 @@ def _next_best(cut: Cut, steps: Sequence[ThresholdStep]) -> NextBest | None:
     return NextBest(index, f"{need} (used: {cut.threshold:g})")
 
 
-def _meaning(
+def _summary(
     model: nn.Module | None, layers: LayerMap | None, names: tuple[LayerName, ...], cut: int
-) -> Meaning | None:
+) -> CutSummary | None:
     if model is None:
         return None
-    return cut_meaning(model, (layers or LayerMap.of(model)).in_order(names), cut)
+    return summarise_cut(model, (layers or LayerMap.of(model)).in_order(names), cut)

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
+from playerfl.layers.cut_summary import CutSummary
 from playerfl.layers.export import export_cut
 from playerfl.layers.layer_map import some
-from playerfl.layers.meaning import Meaning
 from playerfl.layers.sensitivity import DOMINATES, Importance
 from playerfl.layers.split import DEFAULT_THRESHOLDS, NEAR, Cut
 
@@ -73,7 +73,7 @@ class Recommendation:
     """What each site that counts supplies of the summed sensitivity, as sites are weighed and normalised here."""
     dominating: str | None
     """The site that decides alone, if there is one."""
-    meaning: Meaning | None = None
+    summary: CutSummary | None = None
 
     @property
     def interval(self) -> tuple[float, float] | None:
@@ -114,8 +114,8 @@ class Recommendation:
             "normalisations": dict(self.normalisations),
             "shares": dict(self.shares),
             "dominating_site": self.dominating,
-            "meaning": self.meaning and self.meaning.to_json(),
-            "export": self.meaning and export_cut(self.meaning),
+            "meaning": self.summary and self.summary.to_json(),
+            "export": self.summary and export_cut(self.summary),
         }
 
     def __str__(self) -> str:
@@ -129,12 +129,12 @@ class Recommendation:
         ]
         if self.interval:
             lines.append(f"the cut stays for thresholds from {self.interval[0]:.3g} to {self.interval[1]:.3g}")
-        if self.meaning:
+        if self.summary:
             lines.append(
-                f"{self.meaning.bytes_per_round:,} bytes a site and round each way instead of "
-                f"{self.meaning.bytes_of_whole_model:,}; {self.meaning.private_share:.0%} of parameters stay private"
+                f"{self.summary.bytes_per_round:,} bytes a site and round each way instead of "
+                f"{self.summary.bytes_of_whole_model:,}; {self.summary.private_share:.0%} of parameters stay private"
             )
-            lines += [f"note: {warning}" for warning in self.meaning.warnings]
+            lines += [f"note: {warning}" for warning in self.summary.warnings]
         return "\n".join(lines)
 
 

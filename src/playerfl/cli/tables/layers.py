@@ -10,8 +10,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from playerfl.cli.tables.console import wide_console
+from playerfl.layers.cut_summary import CutSummary
 from playerfl.layers.layer_map import LayerMap
-from playerfl.layers.meaning import Meaning
 from playerfl.layers.recommendation import Recommendation
 from playerfl.layers.sensitivity import federation_sensitivity
 from playerfl.report.write.formats import size
@@ -95,9 +95,9 @@ def print_recommendation(found: Recommendation) -> None:
         console.print(f"[yellow]Note:[/yellow] {escape(caveat)}.")
     console.print()
     console.print(_evidence(found))
-    if found.meaning:
+    if found.summary:
         console.print()
-        print_meaning(found.meaning, console)
+        print_cut_summary(found.summary, console)
 
 
 def _scores(found: Recommendation) -> Table:
@@ -176,21 +176,21 @@ def _named(cuts: Mapping[str, int], here: int) -> str:
     return escape(f"; {', '.join(others)}") if others else ""
 
 
-def print_meaning(meaning: Meaning, console: Console) -> None:
+def print_cut_summary(summary: CutSummary, console: Console) -> None:
     """What is shared and what stays, in layers, parameters and bytes, and what the cut parts."""
     table = Table(title="What it means, for one site", title_justify="left")
     table.add_column("")
     for heading in ("federated", "private"):
         table.add_column(heading, justify="right")
-    trainable = meaning.federated_parameters + meaning.private_parameters
-    table.add_row("layers", str(len(meaning.federated)), str(len(meaning.private)))
-    table.add_row("parameters", f"{meaning.federated_parameters:,}", f"{meaning.private_parameters:,}")
+    trainable = summary.federated_parameters + summary.private_parameters
+    table.add_row("layers", str(len(summary.federated)), str(len(summary.private)))
+    table.add_row("parameters", f"{summary.federated_parameters:,}", f"{summary.private_parameters:,}")
     if trainable:
-        table.add_row("share of parameters", f"{1 - meaning.private_share:.1%}", f"{meaning.private_share:.1%}")
-    saved = size(meaning.bytes_of_whole_model - meaning.bytes_per_round)
-    table.add_row("sent a round, down and up each", size(meaning.bytes_per_round), f"saved: {saved}")
-    if meaning.frozen_parameters:
-        table.add_row("frozen parameters (never travel)", f"{meaning.frozen_parameters:,}", "")
+        table.add_row("share of parameters", f"{1 - summary.private_share:.1%}", f"{summary.private_share:.1%}")
+    saved = size(summary.bytes_of_whole_model - summary.bytes_per_round)
+    table.add_row("sent a round, down and up each", size(summary.bytes_per_round), f"saved: {saved}")
+    if summary.frozen_parameters:
+        table.add_row("frozen parameters (never travel)", f"{summary.frozen_parameters:,}", "")
     console.print(table)
-    for warning in meaning.warnings:
+    for warning in summary.warnings:
         console.print(f"[yellow]Note:[/yellow] {escape(warning)}.")
