@@ -24,18 +24,18 @@ def assert_same_bits(found: Tensor, expected: Tensor) -> None:
     assert digest({"w": found}) == digest({"w": expected})
 
 
-def test_shares_weigh_the_mean() -> None:
+def test_the_mean_is_weighted() -> None:
     assert mean_of([torch.tensor([0.0, 8.0]), torch.tensor([4.0, 0.0])], [1, 3]).tolist() == [3.0, 2.0]
 
 
-def test_each_entry_is_averaged_over_those_who_sent_it() -> None:
+def test_each_entry_is_averaged_over_the_sites_that_sent_it() -> None:
     a, b = {"x": torch.tensor([1.0]), "y": torch.tensor([1.0])}, {"y": torch.tensor([4.0]), "z": torch.tensor([7.0])}
     mean = weighted_mean([(a, 1), (b, 2)])
     assert {name: value.item() for name, value in mean.items()} == {"x": 1.0, "y": 3.0, "z": 7.0}
 
 
 @pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.uint8])
-def test_of_integers_the_largest_is_taken(dtype: torch.dtype) -> None:
+def test_the_largest_integer_is_taken(dtype: torch.dtype) -> None:
     mean = mean_of([torch.tensor(n, dtype=dtype) for n in (3, 9, 5)], [100, 1, 100])
     assert mean.item() == 9
     assert mean.dtype == dtype
@@ -77,7 +77,7 @@ def test_the_mean_is_the_float64_sum_in_the_given_order(parts: list[tuple[float,
 
 
 @given(st.lists(st.tuples(finite, st.integers(1, 100)), min_size=1, max_size=6), st.randoms())
-def test_the_order_of_uploads_moves_the_last_bits_at_most(parts: list[tuple[float, int]], random: object) -> None:
+def test_the_order_of_uploads_changes_at_most_the_last_bits(parts: list[tuple[float, int]], random: object) -> None:
     shuffled = list(parts)
     random.shuffle(shuffled)  # type: ignore[attr-defined]
     a, b = (mean_of([torch.tensor([v]).double() for v, _ in p], [s for _, s in p]) for p in (parts, shuffled))
@@ -116,7 +116,7 @@ def test_bytes_count_every_scalar_at_its_own_size() -> None:
     ],
     ids=["name", "shape", "kind", "sign of zero", "one entry more"],
 )
-def test_the_digest_tells_weights_apart(other: dict[str, Tensor]) -> None:
+def test_different_weights_have_different_digests(other: dict[str, Tensor]) -> None:
     assert digest(other) != digest({"w": torch.zeros(2, 3)})
 
 

@@ -1,4 +1,4 @@
-"""Random streams with a name: nothing depends on who draws first."""
+"""Named random streams: no result depends on the order of draws."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ def generator_for(*parts: int | str) -> torch.Generator:
 
 @contextmanager
 def seeded_rng(seed: int, device: torch.device | str = "cpu") -> Iterator[None]:
-    """Whatever draws from the global generators in here (dropout, initial weights) draws from `seed`.
+    """Seeds torch's global generators (for dropout, initial weights) and restores them afterwards.
 
-    Afterwards they stand where they stood. `torch.manual_seed` is not used: without a GPU it formats a
-    stack trace at each call, which takes longer than a step of a small model.
+    `torch.manual_seed` is not used: without a GPU it formats a stack trace at each call, which takes longer than a
+    step of a small model.
     """
     kind = torch.device(device).type
     module = None if kind == "cpu" else torch.get_device_module(kind)

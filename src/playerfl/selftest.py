@@ -89,7 +89,7 @@ class CheckedIdentity:
 
 @dataclass(frozen=True)
 class SelfOnly(PFedLA):
-    """pFedLA in which every site mixes in nobody but itself."""
+    """pFedLA in which every site gets only its own model."""
 
     def fresh_mixer(self, server: Server, site: SiteId) -> Weights:
         wanted = torch.tensor([1e4 if other == site else 0.0 for other in server.sites])

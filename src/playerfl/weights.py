@@ -14,15 +14,15 @@ Weights = dict[str, Tensor]
 
 Key = TypeVar("Key", bound=Hashable)
 
-# Small models are summed in one call; of large ones no more than this is read at a time (or one entry).
+# Small models are summed in one call; of large ones at most this much (or one entry) is read at a time.
 _BYTES_AT_ONCE = 2**26
 
 
 def weighted_mean(parts: Sequence[tuple[Mapping[str, Tensor], float]]) -> Weights:
-    """The mean of each entry over those who sent it, weighted, summed in float64 in the given order.
+    """The weighted mean of each entry over the sites that sent it, summed in float64 in the given order.
 
     One function serves full, partial and random uploads. Equal uploads give the same bits back, and so
-    does a single one. Integer entries (batch norm's step counter) have no mean: the largest is taken.
+    does a single one. Integer entries (batch norm's step counter) have no mean, so the largest is taken.
 
     >>> mean = weighted_mean([({"w": torch.tensor([1.0])}, 1), ({"w": torch.tensor([4.0])}, 2)])
     >>> mean["w"]
@@ -35,17 +35,17 @@ def weighted_mean(parts: Sequence[tuple[Mapping[str, Tensor], float]]) -> Weight
     means: Weights = {}
     for group in dict.fromkeys(senders.values()):
         sent = [parts[i] for i in group]
-        of_first = ((name, sent[0][0][name]) for name, own in senders.items() if own == group)
+        of_first = ((name, sent[0][0][name]) for name, sites in senders.items() if sites == group)
         for first in some_at_once(of_first, _BYTES_AT_ONCE):
             means |= _means(first, sent)
     return {name: means[name] for name in senders}
 
 
 def _means(first: Weights, parts: Sequence[tuple[Mapping[str, Tensor], float]]) -> Weights:
-    """The means of entries that all of these sent; `first` is what the first of them did."""
-    # No sum of equals: in float64 three thirds need not be one, and 0.0 + -0.0 loses its sign.
-    means = {name: own.clone() for name, own in first.items() if all(torch.equal(w[name], own) for w, _ in parts[1:])}
-    counts = [name for name, own in first.items() if name not in means and not own.is_floating_point()]
+    """The means of entries that all of these parts have; `first` is those of the first part."""
+    # Equal entries are not summed: in float64 three thirds need not be one, and 0.0 + -0.0 loses its sign.
+    means = {name: e.clone() for name, e in first.items() if all(torch.equal(w[name], e) for w, _ in parts[1:])}
+    counts = [name for name, entry in first.items() if name not in means and not entry.is_floating_point()]
     means |= {name: torch.stack([w[name] for w, _ in parts]).amax(0) for name in counts}
     if others := [name for name in first if name not in means]:
         sums = [torch.zeros_like(first[name], dtype=torch.float64) for name in others]
@@ -57,7 +57,7 @@ def _means(first: Weights, parts: Sequence[tuple[Mapping[str, Tensor], float]]) 
 
 
 def some_at_once(tensors: Iterable[tuple[Key, Tensor]], most: int) -> Iterator[dict[Key, Tensor]]:
-    """Tensors in parts of at most so many bytes, or of one tensor.
+    """Splits tensors into parts of at most `most` bytes, or of a single tensor.
 
     >>> [list(part) for part in some_at_once(zip("abc", torch.ones(3, 2)), 16)]
     [['a', 'b'], ['c']]
@@ -97,12 +97,12 @@ def num_bytes(weights: Mapping[str, Tensor]) -> int:
 
 
 def raw(tensor: Tensor) -> memoryview:
-    """A tensor's bytes: its own memory, where that lies in one piece."""
+    """A tensor's bytes, without a copy if it is contiguous and on the CPU."""
     return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data
 
 
 def digest(weights: Mapping[str, Tensor]) -> str:
-    """A fingerprint of names, shapes, kinds and bits: equal digests mean equal weights.
+    """A fingerprint of names, shapes, dtypes and bits: equal digests mean equal weights.
 
     >>> digest({"w": torch.zeros(2)}) == digest({"w": torch.zeros(2, dtype=torch.float64)})
     False

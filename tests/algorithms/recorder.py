@@ -28,7 +28,7 @@ LAYERS = ("0", "2", "4", "6")
 
 @dataclass(frozen=True)
 class Message:
-    """One message and its answer; the weights are copies made when it was sent."""
+    """One message and its reply; the weights are copies made when it was sent."""
 
     client: SiteId
     request: Request
@@ -78,7 +78,7 @@ def watch(run: Run) -> Watched:
 
 
 def build_own(algorithm: Algorithm, a_task: Task | None = None, rounds: int = 3, **settings: Any) -> Run:
-    """As `build`, for an algorithm that is in no table: a test's own subclass."""
+    """As `build`, for an algorithm that is not in the table: a test's own subclass."""
     own = a_task or task()
     experiment = Experiment.resolve(settings_of("fedavg", {"rounds": rounds, **settings}), own)
     return Run(experiment, prepare_setup(experiment, own), algorithm=algorithm)

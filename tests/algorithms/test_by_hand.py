@@ -100,7 +100,7 @@ def test_pfedme(beta: float, epochs: int, decay: float) -> None:
     assert_common(watched, w)
 
 
-def test_pfedme_takes_the_training_rate_for_its_local_copy_unless_told() -> None:
+def test_by_default_pfedme_uses_the_training_rate_for_its_local_copy() -> None:
     given, _ = federated(PFedMe(lam=2.0, local_learning_rate=RATE))
     default, _ = federated(PFedMe(lam=2.0))
     assert_common(default, [given.run.server.weights[f"{layer}.weight"].numpy() for layer in (0, 1)])

@@ -1,6 +1,6 @@
-"""What federation is for: where sites disagree on labels partial methods win, where they agree FedAvg does.
+"""What federation is for: partial methods win if sites disagree on labels, FedAvg wins if they agree.
 
-Margins are stated well below what was measured on five seeds (in brackets): they shall tell a broken method from a
+Margins are stated well below what was measured on five seeds (in brackets): they must separate a broken method from a
 working one, not one version of torch from the next.
 """
 

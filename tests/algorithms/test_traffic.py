@@ -86,7 +86,7 @@ def test_fedlp_sends_everything_down_and_the_kept_layers_up(keep: float) -> None
 
 
 def test_the_expected_upload_of_fedlp_is_its_rate_of_fedavgs() -> None:
-    """Over rounds and sites within three sigma: q·P a round."""
+    """Over rounds and sites within three sigma: q·P per round."""
     watched = watch(build(methods.FedLP(keep=0.5), rounds=30))
     draws = 3 * 30
     mean = sum(bytes_of(watched, site)[1] for site in watched.result.sites) / WEIGHT / draws
@@ -107,7 +107,7 @@ def test_fedlama_sends_what_is_due_and_the_intervals_at_each_adjustment(tau: int
 
 
 @pytest.mark.parametrize("cut", range(L + 1))
-def test_player_fl_sends_the_federated_layers_the_scores_and_the_cut(cut: int) -> None:
+def test_player_fl_sends_the_shared_layers_the_scores_and_the_cut(cut: int) -> None:
     """The measured epoch is round 1, so the first download after the cut is the first average."""
     federated = size(LAYERS[:cut])
     watched = run(methods.PLayerFL(rule="fixed", fixed_cut=cut))
@@ -125,7 +125,7 @@ RESTARTED = [
 
 @pytest.mark.parametrize("method", RESTARTED, ids=["player_fl", "fedprox", "ditto", "fedrep"])
 @pytest.mark.parametrize("cut", [0, 2, 4])
-def test_starting_again_sends_the_federated_layers_of_the_initial_model_once_more(method: Any, cut: int) -> None:
+def test_a_restart_sends_the_shared_layers_of_the_initial_model_again(method: Any, cut: int) -> None:
     federated = size(LAYERS[:cut])
     watched = run(method(rule="fixed", fixed_cut=cut))
     down = WEIGHT * (P + (1 + R) * federated) + NUMBER

@@ -1,4 +1,4 @@
-"""What every algorithm must do, whatever it is."""
+"""What every algorithm must do."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_sending_and_evaluating_change_nothing(name: str) -> None:
 
 
 @every_algorithm
-def test_personal_layers_are_never_uploaded(name: str) -> None:
+def test_private_layers_are_never_uploaded(name: str) -> None:
     run = build(name)
     transport = WireTransport(run)
     run_over(run, transport)
@@ -126,7 +126,7 @@ def test_a_run_stopped_after_any_exchange_resumes_to_the_same_files(name: str, m
 
 
 def assert_same_files(left: Path, right: Path) -> None:
-    """Byte for byte, but for the wall time."""
+    """Byte for byte, except for the wall time."""
     files = {path.relative_to(left) for path in left.rglob("*") if path.is_file()}
     assert files == {path.relative_to(right) for path in right.rglob("*") if path.is_file()}
     for file in files - {Path("timing.json")}:
@@ -134,14 +134,14 @@ def assert_same_files(left: Path, right: Path) -> None:
 
 
 @every_algorithm
-def test_scoring_after_local_training_is_a_switch(name: str) -> None:
+def test_scoring_after_local_training_covers_every_round(name: str) -> None:
     result = federate(name, eval_point="post_local")
     assert set(result.scores[result.scores["split"] == "test"]["round"]) == {1, 2, 3}
     assert_same(federate(name, eval_point="post_local"), result)
 
 
 @every_algorithm
-def test_fewer_sites_in_a_round_still_give_everyone_a_model(name: str) -> None:
+def test_with_partial_participation_every_site_gets_a_model(name: str) -> None:
     result = federate(name, rounds=4, participation=0.5)
     assert set(result.weights) == {"site-0", "site-1", "site-2"}
     rows = result.traffic

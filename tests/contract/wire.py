@@ -1,4 +1,4 @@
-"""A transport as unkind as a real one: everything is serialised, sites are rebuilt each time and run in reverse."""
+"""A transport as harsh as a real one: everything is serialised, sites are rebuilt each time and run in reverse."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ TRAINERS = pytest.mark.parametrize("trainer", ["loop", "stacked"])
 
 
 def marked(site: str, split: str | None = None) -> dict[str, Any]:
-    """Small sites; the rows of one of them (or of one of its parts) carry a mark in their last feature."""
+    """Small sites; the rows of one of them (or of one of its splits) carry a mark in their last feature."""
     marked_sites = {}
     for name, (inputs, targets) in sites().items():
         parts = {}
@@ -41,7 +41,7 @@ def marked(site: str, split: str | None = None) -> dict[str, Any]:
 
 
 class MarkedModel(torch.nn.Module):
-    """Hands the mark of its inputs on to the loss, as one more column of its output."""
+    """Passes the mark of its inputs on to the loss, as an extra column of its output."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -52,7 +52,7 @@ class MarkedModel(torch.nn.Module):
 
 
 class FailingLoss:
-    """Divides by zero at marked rows, once the run has come to a round: `begun` is switched on by a listener."""
+    """Divides by zero at marked rows once `begun` is set, which a listener does after round 1."""
 
     begun = False
 

@@ -33,7 +33,7 @@ async def asks(*names: str) -> list[str]:
     return [await Ask(name) for name in names]
 
 
-def test_jobs_of_side_by_side_work_reach_the_trainer_together() -> None:
+def test_jobs_of_gathered_coroutines_reach_the_trainer_together() -> None:
     trainer = Trainer()
 
     async def both() -> list[list[str]]:
@@ -43,7 +43,7 @@ def test_jobs_of_side_by_side_work_reach_the_trainer_together() -> None:
     assert trainer.batches == [["a", "c"], ["b"]]
 
 
-def test_gathering_nests() -> None:
+def test_gather_can_be_nested() -> None:
     trainer = Trainer()
 
     async def site(name: str) -> list[str]:
@@ -79,8 +79,7 @@ def test_a_trainer_that_raises_ends_all_work_and_closes_it() -> None:
     assert closed == ["a", "b"]
 
 
-def test_a_failed_job_raises_where_it_was_awaited_and_is_preferred_to_those_abandoned_with_it() -> None:
-    """The job itself raises; the outer gather is given one failure, the innermost coroutine all of them."""
+def test_a_failed_job_raises_where_it_was_awaited_and_outranks_abandoned_ones() -> None:
     raised = []
 
     async def site(name: str) -> None:

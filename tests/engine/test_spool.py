@@ -1,4 +1,4 @@
-"""Uploads that wait on disk: the same bits, and the memory of one."""
+"""Uploads that wait on disk: the same bits, in the memory of one upload."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_weights_on_disk_are_those_that_were_written() -> None:
     assert str(read["scalar"]) == "tensor(-0.)"
 
 
-def test_what_is_small_stays_in_memory_and_what_is_not_weighs_the_same() -> None:
+def test_small_uploads_stay_in_memory_and_sizes_are_unchanged() -> None:
     kept = Spool(most=70)
     first, second, third = (kept.keep(reply(value)) for value in (1.0, 2.0, 3.0))
     assert isinstance(first.upload.weights, dict) and isinstance(second.upload.weights, dict)
@@ -53,7 +53,7 @@ def test_a_run_whose_uploads_wait_on_disk_has_the_same_bits(name: str, monkeypat
 
 
 def test_a_mean_reads_one_upload_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """At most the first one, the one that is added and the sum are there, of one entry."""
+    """At most three tensors of one entry are in memory: the first, the one being added, and the sum."""
     living: set[int] = set()
     most = 0
 
@@ -77,10 +77,10 @@ def test_a_mean_reads_one_upload_at_a_time(monkeypatch: pytest.MonkeyPatch) -> N
     assert most <= 3
 
 
-def test_a_full_disk_is_said_in_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_reported_in_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(tempfile, "TemporaryFile", full)
-    with pytest.raises(RunDirectoryError, match=r"do not fit into .*: No space left on device; free some space"):
+    with pytest.raises(RunDirectoryError, match=r"do not fit in .*: No space left on device; free some space"):
         Spool(0).keep(reply(1.0))

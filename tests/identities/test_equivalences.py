@@ -37,7 +37,7 @@ def test_the_same_seed_gives_the_same_run(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
-def test_the_order_in_which_sites_are_given_does_not_matter(name: str) -> None:
+def test_the_order_of_sites_does_not_matter(name: str) -> None:
     backwards = dict(reversed(sites().items()))
     assert_same(federate(name, task(sites=backwards)), federate(name))
 
@@ -62,7 +62,7 @@ def test_a_full_batch_round_of_fedavg_is_one_centralised_step() -> None:
         torch.testing.assert_close(federated.weights["site-0"][name], weight, atol=1e-6, rtol=0)
 
 
-def test_equal_sites_average_to_what_each_of_them_has() -> None:
+def test_equal_sites_average_to_their_own_model() -> None:
     data = sites(1)["site-0"]
     options = {"training.batch_size": 1000, "data.accept_small_sites": True}
     twins = federate(FedAvg(), task(sites={"a": data, "b": data}), rounds=1, **options)
@@ -86,7 +86,7 @@ def test_fresh_optimisers_change_the_result_but_not_the_identities() -> None:
     assert_same(federate(fixed(2), **reset), federate(FedPer(personal_layers=2), **reset))
 
 
-def test_statistics_kept_local_differ_between_sites_and_never_travel() -> None:
+def test_local_statistics_differ_between_sites_and_are_never_sent() -> None:
     follow = federate(FedAvg(), task("batch norm"))
     local = federate(FedAvg(), task("batch norm"), bn_stats="local")
     mean = "1.running_mean"

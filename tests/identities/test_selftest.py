@@ -16,8 +16,8 @@ def test_every_identity_holds() -> None:
     assert [f"{f.identity.left.name}: {f.difference}" for f in findings if not f.holds] == []
 
 
-def test_a_wrong_baseline_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A pull that ignores mu: the kind of bug that goes unnoticed for years."""
+def test_a_wrong_baseline_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pull that ignores mu."""
 
     async def client_train(self: FedProx, client: Client, received: Weights) -> None:
         await client.train(pull=Pull(received, 0.1))

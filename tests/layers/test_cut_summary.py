@@ -1,4 +1,4 @@
-"""What a cut means, and the same cut in the words of other frameworks."""
+"""Cut summaries, and the same cut for other frameworks."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def normed() -> nn.Module:
     return nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3), nn.Linear(3, 3), nn.BatchNorm1d(3), nn.Linear(3, 1))
 
 
-def test_bytes_are_those_a_run_counts() -> None:
+def test_bytes_agree_with_the_traffic_of_a_run() -> None:
     import playerfl
     from federations import QUICK, task
 
@@ -49,7 +49,7 @@ def test_norms_on_both_sides_are_warned_about() -> None:
     assert summary_of(normed(), 1, statistics="local").warnings == ()
 
 
-def test_a_norm_torn_apart_by_its_declaration_is_warned_about() -> None:
+def test_a_norm_split_between_two_declared_layers_is_warned_about() -> None:
     class Torn(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -79,7 +79,7 @@ def test_both_names_of_a_tied_tensor_are_exported() -> None:
     assert "embed.weight is used by embed and out, on both sides of the cut" in summary.warnings
 
 
-def test_frozen_parameters_never_travel() -> None:
+def test_frozen_parameters_are_never_sent() -> None:
     model = normed()
     model[0].requires_grad_(False)
     summary = summary_of(model, 2)

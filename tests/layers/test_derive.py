@@ -76,7 +76,7 @@ class HeadFirst(nn.Module):
         return self.head(self.body(self.stem(x)))
 
 
-def test_a_fully_connected_net_has_one_layer_a_linear() -> None:
+def test_a_fully_connected_net_has_one_layer_per_linear() -> None:
     net = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Dropout(), nn.Linear(3, 3), nn.Tanh(), nn.Linear(3, 1))
     assert derive_groups(net) == [(i, [f"{i}.weight", f"{i}.bias"]) for i in ("0", "3", "5")]
 
@@ -229,7 +229,7 @@ def test_with_an_example_the_order_is_that_of_the_flow(example: object) -> None:
     assert names(HeadFirst(), example) == ["stem", "body", "head"]
 
 
-def test_a_module_never_called_stays_behind_its_predecessor() -> None:
+def test_a_module_that_is_never_called_stays_after_its_predecessor() -> None:
     model = HeadFirst()
     model.unused = nn.Linear(2, 2)  # registered after the stem
     assert names(model, torch.zeros(1, 5)) == ["stem", "unused", "body", "head"]

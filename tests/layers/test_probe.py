@@ -1,4 +1,4 @@
-"""The probe inside somebody's own training loop: it measures, and changes nothing."""
+"""The probe inside a user's own training loop: it measures, and changes nothing."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_an_attached_probe_does_not_change_training_by_a_bit(build: Callable[[],
     assert trained(probed=True) == trained(probed=False)
 
 
-def test_an_attached_probe_records_one_row_a_step() -> None:
+def test_an_attached_probe_records_one_row_per_step() -> None:
     model = plain()
     optimizer = SGD(model.parameters(), lr=0.1)
     with SensitivityProbe(model).attach(optimizer) as probe:
@@ -224,7 +224,7 @@ def test_max_batches_caps_the_measurement() -> None:
     assert len(running.profile().batches) == 2
 
 
-def test_batches_can_be_weighed_by_their_size() -> None:
+def test_batches_can_be_weighted_by_their_size() -> None:
     probe = SensitivityProbe(plain(), mode="post_batches", weight_batches=True)
     profile = probe.measure(batches(16), F.cross_entropy)
     (large, _), (small, _) = profile.batches
@@ -326,9 +326,9 @@ def test_unknown_options_are_refused(options: dict[str, str]) -> None:
 @pytest.mark.parametrize(
     ("misuse", "sentence"),
     [
-        (lambda: SensitivityProbe(plain), "a torch model is needed .* not function"),  # type: ignore[arg-type]
+        (lambda: SensitivityProbe(plain), "expected a torch model .* not function"),  # type: ignore[arg-type]
         (lambda: SensitivityProbe(plain(), max_batches=0), "max_batches must be at least 1"),
-        (lambda: SensitivityProbe(plain()).attach("adam"), "a torch optimizer is needed"),  # type: ignore[arg-type]
+        (lambda: SensitivityProbe(plain()).attach("adam"), "expected a torch optimizer"),  # type: ignore[arg-type]
     ],
     ids=["a function", "no batches", "a text"],
 )
@@ -352,7 +352,7 @@ def test_no_batches_are_refused(mode: str) -> None:
 
 
 class Backwards(nn.Module):
-    """Registered in another order than data flow."""
+    """Registered in an order that differs from the flow of data."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -28,7 +28,7 @@ def scaled(profile: Profile, factor: float) -> Profile:
     return site(*(tuple(factor * value for value in row) for row in profile.batches))
 
 
-def test_a_jump_that_everybody_sees_is_clear() -> None:
+def test_a_jump_at_every_site_is_clear() -> None:
     found = recommend({"north": site(*CLEAR), "south": scaled(site(*CLEAR), 2.0)})
     assert found.cut.federated == ("a", "b")
     assert found.verdict == "clear"
@@ -126,7 +126,7 @@ def test_a_site_that_supplies_nearly_everything_is_named() -> None:
 
 
 @pytest.mark.parametrize("remedy", [{"normalise": "first_layer"}, {"normalise": "last"}, {"reduce": "median"}], ids=str)
-def test_a_loud_site_dominates_no_more_where_sites_are_normalised(remedy: dict[str, Any]) -> None:
+def test_normalising_stops_a_site_with_large_scores_from_dominating(remedy: dict[str, Any]) -> None:
     found = recommend({"loud": scaled(site(*CLEAR), 100.0), "quiet": site(*CLEAR)}, **remedy)
     assert found.shares == pytest.approx({"loud": 0.5, "quiet": 0.5})
     assert (found.dominating, found.verdict) == (None, "clear")
@@ -139,7 +139,7 @@ def test_a_site_without_which_the_cut_moves_is_named() -> None:
     assert found.cut.index == 1
     assert found.without_site["early"] == 3
     assert found.dominating == "early"
-    assert any("without early the cut would be after 3 layers" in doubt for doubt in found.doubts)
+    assert any("without early the cut would be after layer 3" in doubt for doubt in found.doubts)
     assert found.site_alone == {"early": 1, "late": 3, "other": 3}
 
 
@@ -147,7 +147,7 @@ def test_seeds_are_compared_and_pooled() -> None:
     first, second = {"x": site(*CLEAR)}, {"x": site(*[(1.0, 40.0, 40.0, 40.0)] * 3)}
     found = recommend([first, second])
     assert found.by_seed == (2, 1)
-    assert any("seeds disagree: they cut after 2, 1 layers" in doubt for doubt in found.doubts)
+    assert any("seeds disagree: they cut after layers 2, 1" in doubt for doubt in found.doubts)
     assert found.importance["x"]["b"] == pytest.approx((0.5 + 0.6 + 0.4 + 120.0) / 6)
 
 
@@ -214,7 +214,7 @@ def test_a_site_without_usable_scores_is_left_out_of_the_evidence() -> None:
     ],
     ids=["no sites", "no seeds", "half a profile", "a number", "ragged", "other layers", "other sites"],
 )
-def test_what_is_no_profile_is_refused(profiles: object, sentence: str) -> None:
+def test_anything_but_a_profile_is_refused(profiles: object, sentence: str) -> None:
     with pytest.raises(LayerError, match=sentence):
         recommend(profiles)  # type: ignore[arg-type]
 
@@ -232,6 +232,6 @@ def test_a_single_layer_has_no_transition() -> None:
 
 
 @pytest.mark.parametrize("threshold", ["3", True, [3.5]], ids=["text", "truth value", "list"])
-def test_a_threshold_that_is_no_number_is_refused(threshold: object) -> None:
+def test_a_threshold_must_be_a_number(threshold: object) -> None:
     with pytest.raises(LayerError, match=r"threshold must be a number such as 3\.5, not "):
         recommend(site(*CLEAR), threshold=threshold)  # type: ignore[arg-type]

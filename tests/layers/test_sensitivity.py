@@ -1,4 +1,4 @@
-"""The metric in numbers that can be checked with a pencil, and the properties it must have."""
+"""The metric in numbers that can be checked by hand, and the properties it must have."""
 
 from __future__ import annotations
 
@@ -264,12 +264,12 @@ def test_a_site_that_supplies_more_than_four_fifths_is_named(large: float, warne
     "options",
     [{"client_weight": "samples", "num_examples": {"loud": 1, "quiet": 99, "still": 99}}, {"reduce": "median"}],
 )
-def test_a_loud_site_that_does_not_decide_is_not_blamed(options: dict[str, object]) -> None:
+def test_a_site_with_large_scores_that_does_not_decide_is_not_named(options: dict[str, object]) -> None:
     sites = {"loud": {"x": 9.0}, "quiet": {"x": 1.0}, "still": {"x": 1.0}}
     assert combine_sites(sites, **options).warnings == []  # type: ignore[arg-type]
 
 
-def test_a_site_alone_dominates_nobody() -> None:
+def test_a_single_site_does_not_dominate() -> None:
     assert combine_sites({"a": {"x": 1.0}}).warnings == []
 
 

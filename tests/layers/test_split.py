@@ -118,7 +118,7 @@ def test_without_a_transition_the_default_is_everything_federated() -> None:
         ("max_jump", (0, 0, 5), 3),
     ],
 )
-def test_leading_zeros_are_no_jump(rule: SplitRule, values: tuple[float, ...], cut: int) -> None:
+def test_leading_zeros_are_not_a_jump(rule: SplitRule, values: tuple[float, ...], cut: int) -> None:
     assert cut_of(*values, rule=rule) == cut
 
 
@@ -135,7 +135,7 @@ def test_the_reason_names_the_layer_that_was_compared_with(rule: SplitRule) -> N
 
 
 @pytest.mark.parametrize(("rule", "values"), [("layer_ratio", (1, 3.5)), ("cumulative_ratio", (1, 2.5))])
-def test_equality_with_the_threshold_is_no_transition(rule: SplitRule, values: tuple[float, ...]) -> None:
+def test_equality_with_the_threshold_is_not_a_transition(rule: SplitRule, values: tuple[float, ...]) -> None:
     assert cut_of(*values, rule=rule, threshold=3.5) == 2
     assert cut_of(*values, rule=rule, threshold=math.nextafter(3.5, 0)) == 1
 
@@ -150,7 +150,7 @@ def test_a_single_layer_is_federated_without_a_warning(rule: SplitRule, value: f
 @pytest.mark.parametrize(
     ("rule", "threshold"), [("cumulative_ratio", 0.99), ("layer_ratio", -0.1), ("layer_ratio", math.nan)]
 )
-def test_a_threshold_that_makes_no_sense_is_refused(rule: SplitRule, threshold: float) -> None:
+def test_an_invalid_threshold_is_refused(rule: SplitRule, threshold: float) -> None:
     with pytest.raises(LayerError, match=f"threshold {threshold} is not allowed for {rule}"):
         transition_point(named(1, 2), rule, threshold)
 
@@ -165,8 +165,8 @@ def test_a_cut_is_within_bounds(values: list[float], rule: SplitRule, threshold:
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -1.0])
-def test_scores_that_are_no_scores_are_refused(bad: float) -> None:
-    with pytest.raises(LayerError, match="finite and not negative"):
+def test_invalid_scores_are_refused(bad: float) -> None:
+    with pytest.raises(LayerError, match="finite and non-negative"):
         transition_point(named(1, bad))
 
 
@@ -219,11 +219,11 @@ def test_a_decisive_ratio_within_a_tenth_of_the_threshold_is_a_close_call(ratio:
     assert any(w.startswith("close call at layer2") for w in warnings) is close
 
 
-def test_a_boundary_behind_the_cut_is_no_close_call() -> None:
+def test_a_boundary_after_the_cut_is_not_a_close_call() -> None:
     assert transition_point(named(1, 10, 35)).warnings == ()
 
 
-def test_an_infinite_threshold_federates_everything_and_is_no_close_call() -> None:
+def test_an_infinite_threshold_shares_everything_and_is_not_a_close_call() -> None:
     cut = transition_point(named(*PROFILE), threshold=math.inf)
     assert cut.index == 5
     assert not any("close call" in warning for warning in cut.warnings)
@@ -245,7 +245,7 @@ def test_one_site_with_huge_gradients_decides_unless_sites_are_normalised() -> N
 
 
 @pytest.mark.parametrize("normalise", ["none", "first_layer"])
-def test_a_cut_that_hangs_on_the_normalisation_is_warned_about(normalise: str) -> None:
+def test_a_cut_that_depends_on_the_normalisation_is_warned_about(normalise: str) -> None:
     sites = {"loud": scaled(CLOSE, 1e6), **{f"quiet {i}": FAR for i in range(9)}}
     warnings = choose_cut(sites, normalise=normalise).warnings  # type: ignore[arg-type]
     other = {"none": "first_layer", "first_layer": "none"}[normalise]
@@ -261,7 +261,7 @@ def test_sites_that_agree_raise_no_warning() -> None:
     assert choose_cut({"a": FAR, "b": scaled(FAR, 2)}).warnings == ()
 
 
-def test_the_second_opinion_cannot_refuse_a_cut_that_was_found() -> None:
+def test_the_second_opinion_never_raises() -> None:
     sites = {"loud": scaled(named(1, 10), 1e6), **{f"quiet {i}": named(1, 1) for i in range(9)}}
     assert choose_cut(sites, on_no_transition="error").index == 1
 

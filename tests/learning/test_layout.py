@@ -1,4 +1,4 @@
-"""Blocks of many models' entries: whatever is put in comes out again, as the kernels want it in between."""
+"""Blocks of many models' entries: what is put in comes out again, and is laid out for the kernels in between."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ def test_entries_come_back(shape: tuple[int, ...]) -> None:
 
 
 @pytest.mark.parametrize("shape", [(5,), (16, 7)], ids=str)
-def test_what_is_left_of_a_row_holds_zeros(shape: tuple[int, ...]) -> None:
+def test_the_rest_of_a_row_is_zeros(shape: tuple[int, ...]) -> None:
     entry = torch.ones(shape)
     block = Layout({"entry": entry}).stacked([{"entry": entry}] * 2)["entry"]
     assert block[:, entry.numel() :].count_nonzero() == 0
     assert block.sum() == 2 * entry.numel()
 
 
-def test_gradients_of_a_stack_of_linear_layers_are_taken_as_they_are() -> None:
+def test_gradients_of_a_stack_of_linear_layers_are_not_copied() -> None:
     layout = Layout({"weight": torch.zeros(64, 32)})
     gradient = torch.bmm(torch.randn(3, 32, 8), torch.randn(3, 8, 64)).mT
     assert layout.blocks({"weight": gradient})["weight"].data_ptr() == gradient.data_ptr()
 
 
-def test_gradients_that_repeat_their_memory_are_written_out() -> None:
+def test_expanded_gradients_are_copied() -> None:
     gradient = torch.randn(64).expand(3, 64)
     block = Layout({"bias": torch.zeros(64)}).blocks({"bias": gradient})["bias"]
     assert block.is_contiguous()

@@ -1,4 +1,4 @@
-"""Losses by example: against torch, against a pencil, and where probabilities are extreme."""
+"""Losses per example: against torch, by hand, and at extreme probabilities."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ def test_an_output_without_logits_is_refused(output: object) -> None:
         logits_of(output)
 
 
-def test_cross_entropy_gives_one_loss_an_example() -> None:
+def test_cross_entropy_gives_one_loss_per_example() -> None:
     assert cross_entropy(LOGITS, TARGETS).shape == (20,)
     assert torch.equal(cross_entropy(LOGITS, TARGETS).mean(), F.cross_entropy(LOGITS, TARGETS))
 
 
-def test_focal_loss_of_a_coin_toss_with_a_pencil() -> None:
+def test_focal_loss_of_a_coin_toss_by_hand() -> None:
     loss = FocalLoss(gamma=3.0, alpha=(0.2, 0.8))(torch.zeros(2, 2), torch.tensor([0, 1]))
     assert loss.tolist() == pytest.approx([0.2 * math.log(2) / 8, 0.8 * math.log(2) / 8])
 
@@ -82,5 +82,5 @@ def test_confident_right_answers_cost_nothing_and_confident_wrong_ones_their_mar
 
 
 def test_negative_focus_is_refused() -> None:
-    with pytest.raises(ConfigError, match="gamma must not be negative, not -1"):
+    with pytest.raises(ConfigError, match="gamma must be at least 0, not -1"):
         FocalLoss(gamma=-1.0)

@@ -93,14 +93,14 @@ def moreau_steps(optimizer: Moreau, steps: int) -> tuple[float, float]:
     return weight.item(), state["local"][0].item()
 
 
-def test_moreau_with_a_pencil() -> None:
+def test_moreau_by_hand() -> None:
     # θ: 1 → 1 - 0.1·2 = 0.8 → 0.8 - 0.1·(2 - 0.5·0.2) = 0.61;  then w: 1 - 0.2·0.5·(1 - 0.61) = 0.961.
     optimizer = Moreau(0.1, 0.2, lam=0.5, inner_steps=2)
     assert moreau_steps(optimizer, 1) == pytest.approx((0.8, 1.0))
     assert moreau_steps(optimizer, 2) == pytest.approx((0.61, 0.961))
 
 
-def test_moreau_without_a_pull_is_gradient_descent_beside_a_copy_that_stays() -> None:
+def test_moreau_without_a_pull_is_gradient_descent_and_leaves_the_copy_alone() -> None:
     assert moreau_steps(Moreau(0.1, 0.2, lam=0.0, inner_steps=1), 3) == pytest.approx((1 - 3 * 0.1 * 2, 1.0))
 
 

@@ -1,4 +1,4 @@
-"""The stacked trainer is the plain loop, many models at a time: equal numbers, whatever the company."""
+"""The stacked trainer is the plain loop for many models at a time: equal numbers, whatever else is in the stack."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_stacked_equals_loop(algorithm: str) -> None:
     ids=lambda settings: ",".join(f"{key}={value}" for key, value in settings.items()),
 )
 @pytest.mark.parametrize("algorithm", quick_for(["player_fl", "ditto"], "player_fl"))
-def test_stacked_equals_loop_however_sites_train(algorithm: str, settings: dict[str, Any]) -> None:
+def test_stacked_equals_loop_for_every_way_of_training(algorithm: str, settings: dict[str, Any]) -> None:
     task = double_task()
     difference = largest_difference(
         run(task, algorithm, "stacked", **settings), run(task, algorithm, "loop", **settings)
@@ -152,7 +152,7 @@ def side_by_side(
 
 
 @pytest.mark.parametrize("make", [federations.task, lambda: residual_task(torch.float32)], ids=["mlp", "residual"])
-def test_a_result_does_not_depend_on_its_company(make: Callable[[], Task]) -> None:
+def test_a_result_does_not_depend_on_its_stack(make: Callable[[], Task]) -> None:
     """Bit for bit, in float32 and at a rate at which one flipped bit would grow: the kernels see fixed shapes."""
     task = make()
     algorithms = ["fedavg", "ditto", "pfedme", "player_fl"]
@@ -265,14 +265,14 @@ def hooked_module() -> nn.Module:
 
 REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "batch norm": (federations.with_batch_norm, "padded rows would enter the statistics of the batch norm '1'"),
-    "dropout": (federations.with_dropout, "the dropout '2' would draw other masks"),
-    "lstm": (Recurrent, "its forward does not stand it"),
-    "data-dependent": (lambda: DataDependent(FEATURES, CLASSES), "its forward does not stand it"),
+    "dropout": (federations.with_dropout, "the masks of the dropout '2' would depend on the stack"),
+    "lstm": (Recurrent, "its forward pass cannot be vmapped"),
+    "data-dependent": (lambda: DataDependent(FEATURES, CLASSES), "its forward pass cannot be vmapped"),
     "across rows": (lambda: AcrossRows(FEATURES, CLASSES), "the rows of a batch depend on each other"),
     "changing buffers": (lambda: Counting(FEATURES, CLASSES), "its forward"),
     "across rows, hidden": (HiddenBehindZeros, "the rows of a batch depend on each other"),
-    "own autograd function": (OwnFunction, "the gradient of 0.weight is another than in the loop"),
-    "hook on a parameter": (hooked, "the gradient of weight is another than in the loop"),
+    "own autograd function": (OwnFunction, "the gradient of 0.weight differs from the plain loop"),
+    "hook on a parameter": (hooked, "the gradient of weight differs from the plain loop"),
     "hook on a module": (hooked_module, "stacked"),
     "unused parameter": (lambda: Unused(FEATURES, CLASSES), "spare gets no gradient"),
 }
@@ -326,7 +326,7 @@ def test_auto_stacks_small_fully_connected_models() -> None:
     assert not stackable.pays(nn.Linear(1000, 1000))
 
 
-def test_stacks_of_any_size_give_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_size_of_a_stack_does_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
     from playerfl.learning import stacked
 
     task = federations.task()
@@ -338,7 +338,7 @@ def test_stacks_of_any_size_give_the_same(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_optimiser_state_passes_between_trainers() -> None:
-    """A state the stack left is one the loop can go on with, and the other way round."""
+    """The loop can continue from a state the stack left, and vice versa."""
     from playerfl.federation.client import TrainingPlan
     from playerfl.learning.job import TrainJob
     from playerfl.learning.optimizers import AdamW

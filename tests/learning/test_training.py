@@ -1,4 +1,4 @@
-"""The one training loop: what moves, what stays bit for bit, and how losses are averaged."""
+"""The training loop: what moves, what stays bit for bit, and how losses are averaged."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def test_a_job_does_not_write_into_the_weights_it_was_given() -> None:
     assert digest(weights) == before
 
 
-def test_nothing_is_left_on_the_bench_by_the_job_before() -> None:
+def test_no_job_sees_weights_of_the_job_before() -> None:
     learner = learner_of(noisy())
     start = learner.weights()
     first = train(learner, start)
@@ -196,7 +196,7 @@ def test_dropout_does_not_touch_the_global_random_state() -> None:
     assert torch.equal(torch.get_rng_state(), before)
 
 
-def test_dropout_differs_where_only_the_stream_does() -> None:
+def test_dropout_depends_on_the_stream() -> None:
     first, second = (
         trained_digest(noisy, examples=InOrder(X, Y), order=torch.Generator().manual_seed(seed)) for seed in (1, 2)
     )
@@ -266,7 +266,7 @@ def test_training_some_layers_leaves_every_layer_trainable() -> None:
     assert all(parameter.grad is None for parameter in model.parameters())
 
 
-def test_training_both_halves_apart_keeps_their_optimiser_states_apart() -> None:
+def test_two_halves_trained_separately_keep_separate_optimiser_states() -> None:
     learner = learner_of(plain())
     state: dict[str, dict[str, Tensor]] = {}
     head = frozenset({"2.weight", "2.bias"})
@@ -309,7 +309,7 @@ def test_a_pull_of_strength_zero_is_no_pull_bit_for_bit(anchor: Weights) -> None
     assert trained_digest(plain, pull=Pull(anchor, 0.0), epochs=2) == trained_digest(plain, epochs=2)
 
 
-def test_a_pull_to_where_the_weights_are_is_nothing_at_the_first_step() -> None:
+def test_a_pull_towards_the_current_weights_does_nothing_at_the_first_step() -> None:
     options: dict[str, Any] = {"batch_size": ROWS, "epochs": 1}
     here = Pull(learner_of(plain()).weights(), 1e6)
     assert trained_digest(plain, pull=here, **options) == trained_digest(plain, **options)
@@ -325,7 +325,7 @@ def test_the_anchor_is_not_changed() -> None:
 
 
 @pytest.mark.parametrize("optimizer", [AdamW(0.01), SGD(0.1, momentum=0.9)])
-def test_a_kept_optimiser_state_goes_on_where_it_stopped(optimizer: Any) -> None:
+def test_a_kept_optimiser_state_continues_where_it_stopped(optimizer: Any) -> None:
     options: dict[str, Any] = {"examples": InOrder(X, Y), "optimizer": optimizer}
     at_once = train(learner_of(plain()), epochs=2, **options).weights
 
@@ -337,7 +337,7 @@ def test_a_kept_optimiser_state_goes_on_where_it_stopped(optimizer: Any) -> None
 
 
 @pytest.mark.parametrize("optimizer", [AdamW(0.01), SGD(0.1, momentum=0.9)])
-def test_a_convolution_goes_on_bit_for_bit_from_a_state_restored_contiguous(optimizer: Any) -> None:
+def test_a_convolution_continues_bit_for_bit_from_a_contiguous_restored_state(optimizer: Any) -> None:
     learner = learner_of(convolutional())
     images = torch.randn(ROWS, 2, 4, 4, generator=torch.Generator().manual_seed(0))
     options: dict[str, Any] = {"examples": TensorExamples(images, Y), "optimizer": optimizer}
@@ -356,7 +356,7 @@ def test_a_convolution_goes_on_bit_for_bit_from_a_state_restored_contiguous(opti
     assert {slot: digest(held) for slot, held in copies.items()} == {s: digest(held) for s, held in state.items()}
 
 
-def test_images_are_placed_as_convolutions_want_them() -> None:
+def test_images_are_placed_with_channels_last() -> None:
     images = TensorExamples(torch.randn(6, 2, 4, 4), Y[:6])
     placed = learner_of(convolutional()).place(SiteData(images, images, images))
     for part in (placed.train, placed.validation, placed.test):
@@ -424,7 +424,7 @@ def test_an_empty_split_scores_nan() -> None:
     assert all(value != value for value in scores.values())
 
 
-def test_training_goes_on_after_evaluation_as_if_there_had_been_none() -> None:
+def test_evaluation_does_not_affect_later_training() -> None:
     learner = learner_of(noisy())
     start = learner.weights()
     EvalJob(learner, start, {"test": DATA}).run()
@@ -492,7 +492,7 @@ def test_a_running_profile_knows_its_batches_and_examples() -> None:
     assert profile.weight_batches
 
 
-def test_the_probe_is_told_every_option() -> None:
+def test_every_option_reaches_the_probe() -> None:
     capped = train(learner_of(plain()), measure=Measure(max_batches=2)).profile
     assert capped is not None
     assert len(capped.batches) == 2

@@ -79,7 +79,7 @@ def test_every_real_token_counts() -> None:
     assert float(difference[:4].max()) == 0
 
 
-def test_gradients_lie_as_their_parameters_do() -> None:
+def test_gradients_have_the_strides_of_their_parameters() -> None:
     """Fused optimisers ignore strides: a transposed gradient would be added crosswise."""
     model = small().float()
     gradients(model, model(token_ids()))

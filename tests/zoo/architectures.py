@@ -1,4 +1,4 @@
-"""The zoo: 34 tiny models of the kinds people bring, each with inputs it can read."""
+"""The zoo: 34 tiny models of common kinds, each with inputs it can read."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class UsedTwice(nn.Module):
 
 
 class TwoTowers(nn.Module):
-    """Forward takes two tensors; the towers are registered in the other order than they run."""
+    """Takes two tensors; the towers are registered in the reverse of the order in which they run."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -125,7 +125,7 @@ def cnn(norm: Callable[[int], nn.Module] | None = None, **options: Any) -> nn.Mo
 
 
 class ResidualCnn(nn.Module):
-    """A stem, a block with a shortcut of its own, a mean over places."""
+    """A stem, a block with its own shortcut, a mean over positions."""
 
     def __init__(self, norm: Callable[[int], nn.Module]) -> None:
         super().__init__()
@@ -232,7 +232,7 @@ class TorchEncoder(nn.Module):
 
 
 class VisionTransformer(nn.Module):
-    """Patches, a class token and places, which are parameters of no module of their own."""
+    """Patches, a class token and positions, which are parameters of the model itself."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -301,7 +301,7 @@ class Adapted(nn.Module):
 
 
 class Experts(nn.Module):
-    """Two experts, weighed by a gate."""
+    """Two experts, weighted by a gate."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Whatever model people bring: its layers are found, every algorithm runs it, and stacking is exact or declined."""
+"""Models of many kinds: their layers are found, every algorithm runs them, and stacking is exact or declined."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def table() -> str:
     return "\n".join(rows)
 
 
-def test_there_are_thirty_of_them() -> None:
+def test_the_zoo_is_large() -> None:
     assert len(ZOO) >= 30
 
 
@@ -102,7 +102,7 @@ def test_a_round_is_the_same_stacked_or_not(name: str, algorithm: str) -> None:
 
 @pytest.mark.slow
 @every_architecture
-def test_every_other_algorithm_too(name: str) -> None:
+def test_every_other_algorithm_runs_stacked_or_not(name: str) -> None:
     for algorithm in ALGORITHMS.keys() - set(QUICK):
         check(name, algorithm)
 

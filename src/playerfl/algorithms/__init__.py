@@ -1,4 +1,4 @@
-"""Every federated method by name: an explicit table, one file each."""
+"""Every method by name: an explicit table, one file per method."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The verbs in motion: one round loop, one client entry point, one scheduler, transports and checkpoints."""
+"""What drives the verbs: one round loop, one entry point to a site, one scheduler, and transports."""

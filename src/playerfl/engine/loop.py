@@ -18,7 +18,7 @@ from playerfl.federation.server import Server
 from playerfl.seeding import generator_for
 
 Verbs = Mapping[SiteId, tuple[Verb, ...]]
-Scores = dict[SiteId, tuple[Score, ...]]
+SiteScores = dict[SiteId, tuple[Score, ...]]
 
 
 class Observer(Protocol):
@@ -48,7 +48,7 @@ async def run_rounds(
 
     # Prepare.
     if not server.prepared:
-        scores: Scores = dict.fromkeys(sites, ())
+        scores: SiteScores = dict.fromkeys(sites, ())
         traffic: list[Traffic] = []
         with _failing(algorithm, "preparing for round 1"):
             algorithm.server_start(server)
@@ -94,7 +94,7 @@ async def run_rounds(
 
 async def _exchange(
     algorithm: Algorithm, server: Server, transport: Transport, verbs: Verbs
-) -> tuple[dict[SiteId, Upload], Scores, list[Traffic]]:
+) -> tuple[dict[SiteId, Upload], SiteScores, list[Traffic]]:
     """Sends one message to each site that has something to do, and takes what they answer, in the order of their names.
 
     Gives the uploads of the sites that prepared or fitted, the scores of all sites, and the traffic.

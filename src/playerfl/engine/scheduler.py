@@ -19,7 +19,7 @@ def drive(work: Work[Result], run: Callable[[Sequence[Job]], list[Any]] = run_jo
     results: list[Any] | None = None
     try:
         while True:
-            # Jobs have no name here, and whoever takes results empties their list. Otherwise the model trained last and
+            # Jobs are bound to no name here, and the receiver empties the list of results. Otherwise the last model and
             # its optimiser would stay in memory during the next training or the merge.
             results = run(work.send(results))
     except StopIteration as end:

@@ -1,4 +1,4 @@
-"""Spool: uploads of a round wait on disk where together they would take too much memory."""
+"""Spool: a round's uploads wait on disk if together they would take too much memory."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from playerfl.federation.messages import Reply, Upload
 from playerfl.weights import raw
 
 HELD_BYTES = 2**28
-"""What the uploads of one exchange may take in memory."""
+"""How much memory the uploads of one exchange may take."""
 
 
 class Spool:
-    """Takes the replies of one exchange as they come, and puts aside what is too much to hold until the merge.
+    """Takes the replies of one exchange as they come, and writes to disk what does not fit in memory until the merge.
 
-    A mean cannot be summed up at once: over whom it goes is known only when the last site has answered and its upload
-    has been found usable. So uploads wait, and `weighted_mean` reads them entry by entry.
+    A mean cannot be accumulated as uploads arrive: which sites it covers is known only once the last one has answered
+    and its upload has been checked. So uploads wait, and `weighted_mean` reads them entry by entry.
     """
 
     def __init__(self, most: int | None = None) -> None:
-        """`most`: the bytes of uploads to hold in memory, HELD_BYTES if not given."""
+        """`most`: bytes of uploads to hold in memory; default: HELD_BYTES."""
         self._left = HELD_BYTES if most is None else most
 
     def keep(self, reply: Reply) -> Reply:
@@ -41,7 +41,7 @@ class Spool:
 
 @dataclass(frozen=True)
 class _Spooled(Upload):
-    """An upload on disk, which need not be read to know what it weighs."""
+    """An upload on disk, whose size is known without reading it."""
 
     size: int = 0
 
@@ -51,7 +51,7 @@ class _Spooled(Upload):
 
 
 class OnDisk(Mapping[str, Tensor]):
-    """Weights in a file without a name: it is gone with the last who uses it, or with the process.
+    """Weights in a file without a name, which disappears with the last reference to it or with the process.
 
     >>> weights = OnDisk({"w": torch.ones(2, 2), "steps": torch.tensor(7)})
     >>> weights["steps"], list(weights)
@@ -68,8 +68,8 @@ class OnDisk(Mapping[str, Tensor]):
                 self._file.write(raw(tensor))
         except OSError as problem:
             raise StorageError(
-                f"the uploads of a round do not fit into {tempfile.gettempdir()}: {problem.strerror or problem}; "
-                "free some space there, or name another directory by TMPDIR, and continue with --resume"
+                f"the uploads of a round do not fit in {tempfile.gettempdir()}: {problem.strerror or problem}; "
+                "free some space there, or set TMPDIR to another directory, and continue with --resume"
             ) from problem
 
     def __getitem__(self, name: str) -> Tensor:

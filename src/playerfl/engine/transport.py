@@ -14,7 +14,7 @@ from playerfl.federation.messages import Reply, Request, SiteId
 
 
 class Traffic(NamedTuple):
-    """What one message and its answer weighed, in bytes of tensors and values, without names or framing."""
+    """The size of one message and its reply, in bytes of tensors and values, without names or framing."""
 
     round: int
     site: SiteId
@@ -34,13 +34,13 @@ def traffic_of(site: SiteId, request: Request, reply: Reply) -> Traffic:
 
 
 class Transport(Protocol):
-    """One method: send each site its request, bring back the replies, at least one of them."""
+    """Sends each site its request and brings back the replies, at least one of them."""
 
     async def call(self, requests: Mapping[SiteId, Request]) -> dict[SiteId, Reply]: ...
 
 
 class InProcess:
-    """All sites in this process: side by side where their jobs can be stacked, else one after the other."""
+    """All sites in this process: side by side if their jobs can be stacked, else one after the other."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""What a cut means for a model: what is shared, what stays, how many bytes travel, and under which names."""
+"""Cut summary: what is shared, what stays private, how many bytes travel, and under which names."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ class CutSummary:
     """Trainable scalars that are averaged."""
     private_parameters: int
     frozen_parameters: int
-    """Scalars that never train and so never travel."""
+    """Scalars that never train, so they are never sent."""
     bytes_per_round: int
-    """Down to a site, and the same up again, buffers included."""
+    """Sent down to a site, and the same amount up; buffers included."""
     bytes_of_whole_model: int
     """What a round of FedAvg would send down to a site, and up."""
     federated_keys: tuple[str, ...]
-    """Keys of `model.state_dict()` that travel, in its order; both names of a tied tensor."""
+    """Keys of `model.state_dict()` that are sent, in its order; both names of a tied tensor."""
     private_keys: tuple[str, ...]
     warnings: tuple[str, ...] = ()
 
     @property
     def private_share(self) -> float:
-        """The share of trainable parameters that never leaves a site. It is exposure saved, no privacy guarantee."""
+        """The share of trainable parameters that never leaves a site: less exposure, not a privacy guarantee."""
         trainable = self.federated_parameters + self.private_parameters
         return self.private_parameters / trainable if trainable else 0.0
 
@@ -42,7 +42,7 @@ class CutSummary:
 
 
 def summarise_cut(model: nn.Module, layers: LayerMap, cut: int) -> CutSummary:
-    """What it means to federate the first `cut` layers of a model.
+    """What sharing the first `cut` layers of a model amounts to.
 
     >>> net = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 1))
     >>> summary = summarise_cut(net, LayerMap.of(net), 1)
@@ -63,7 +63,7 @@ def summarise_cut(model: nn.Module, layers: LayerMap, cut: int) -> CutSummary:
         )
         if id(tensor) in first_name
     }
-    # Not every key need be a tensor with an owner: modules may add keys of their own (get_extra_state).
+    # Not every key is a tensor with an owner: modules may add extra keys (get_extra_state).
     keys = list(model.state_dict())
     return CutSummary(
         federated=federated,

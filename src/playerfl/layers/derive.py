@@ -1,4 +1,4 @@
-"""Layers of a model that declares none: one per module with parameters, merged where a block belongs together."""
+"""Layers of a model that does not declare any: one per module with parameters, merged within blocks."""
 
 from __future__ import annotations
 
@@ -101,12 +101,12 @@ def _owns_state(module: nn.Module) -> bool:
 
 
 def _in_order_of_flow(model: nn.Module, example: object) -> list[tuple[str, nn.Module]]:
-    """Modules that own parameters, by first use in a forward pass; a module never called stays behind its
+    """Modules that own parameters, by first use in a forward pass. A module that is never called stays after its
     predecessor in registration order (its weights may be used directly)."""
     # A module under two names is listed twice: its tensors are then tied.
     every = model.named_modules(remove_duplicate=False)
     registered = [(path, module) for path, module in every if _owns_state(module)]
-    refuse_lazy(model)
+    reject_lazy(model)
     if example is None:
         return registered
     called = _order_of_calls(model, example)
@@ -118,7 +118,7 @@ def _in_order_of_flow(model: nn.Module, example: object) -> list[tuple[str, nn.M
     return sorted(registered, key=lambda item: keys[item[0]])
 
 
-def refuse_lazy(model: nn.Module) -> None:
+def reject_lazy(model: nn.Module) -> None:
     for path, module in model.named_modules():
         if any(is_lazy(p) for p in module.parameters(recurse=False)):
             raise LayerError(f"module {path!r} is lazy and has no shape yet; run one forward pass first")
@@ -180,8 +180,8 @@ def _is_attention(module: nn.Module) -> bool:
 
 
 def _is_residual(module: nn.Module) -> bool:
-    """A block around which data may take a shortcut: by class name, by a child that is the shortcut, or by its code.
-    A cut inside of it would leave the two ways on different sides."""
+    """A block with a shortcut around it: known by its class name, by a child that is the shortcut, or by its code.
+    A cut inside it would put the two paths on different sides."""
     children = dict(module.named_children())
     if not children or next(module.parameters(), None) is None:
         return False
@@ -194,12 +194,12 @@ def _is_residual(module: nn.Module) -> bool:
 
 
 def _num_parts(module: nn.Module) -> int:
-    """How many modules in it own parameters, norms aside."""
+    """How many modules in it own parameters, not counting norms."""
     return sum(not _is_norm(m) and next(m.parameters(recurse=False), None) is not None for m in module.modules())
 
 
 def _holds_tables(module: nn.Module) -> bool:
-    """Position and class-token tables that a network holds itself: they belong to the embedding that follows."""
+    """Position and class-token tables that the network itself holds: they belong to the embedding that follows."""
     names = [name for name, _ in module.named_parameters(recurse=False)]
     inside = any(next(child.parameters(), None) is not None for child in module.children())
     return inside and bool(names) and all(map(_TABLE.search, names))

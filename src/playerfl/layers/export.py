@@ -1,4 +1,4 @@
-"""A cut in the words of other frameworks: what their own switches for partial exchange take."""
+"""A cut for other frameworks: what their settings for partial exchange take."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from playerfl.layers.cut_summary import CutSummary
 def export_cut(summary: CutSummary) -> dict[str, Any]:
     """Settings for NVFlare, FL4Health and Flower that exchange exactly the federated layers.
 
-    `nvflare_exclude_vars`: the regex of NVFlare's `ExcludeVars` filter, which drops what it finds; put the filter on
+    `nvflare_exclude_vars`: the regex of NVFlare's `ExcludeVars` filter, which drops what it matches; put the filter on
     task results (up) and on task data (down). `fl4health_layers_to_transfer`: for `FixedLayerExchanger`.
     `flower_state_dict_keys`: what a ClientApp takes out of `model.state_dict()` and loads back with `strict=False`.
     """
@@ -24,7 +24,7 @@ def export_cut(summary: CutSummary) -> dict[str, Any]:
 
 
 def exclusion_regex(excluded: Sequence[str], kept: Iterable[str]) -> str:
-    """A regex that `search` finds in every excluded key and in no kept one; empty where nothing is excluded.
+    """A regex that `search` finds in every excluded key and in no kept one; empty if nothing is excluded.
 
     >>> exclusion_regex(["fc1.weight", "fc1.bias", "fc2.weight"], ["conv.weight", "fc10.weight"])
     '^(fc1\\\\.|fc2\\\\.)'

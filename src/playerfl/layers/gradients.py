@@ -25,8 +25,8 @@ def batch_gradients(
     names, parameters = zip(*((n, p) for n, p in model.named_parameters() if p.requires_grad), strict=True)
     for inputs, targets in islice(batches, limit):
         value = loss(call_model(model, inputs), targets).mean()
-        found = torch.autograd.grad(value, parameters, allow_unused=True)
-        yield dict(zip(names, found, strict=True)), len(targets)
+        gradients = torch.autograd.grad(value, parameters, allow_unused=True)
+        yield dict(zip(names, gradients, strict=True)), len(targets)
 
 
 def mean_gradient(
@@ -50,7 +50,7 @@ def mean_gradient(
 
 @contextmanager
 def preserve_state(model: nn.Module) -> Iterator[None]:
-    """Afterwards the model's modes and buffers, and the random state, are what they were."""
+    """Restores the model's modes and buffers, and the random state, afterwards."""
     modes = [(module, module.training) for module in model.modules()]
     buffers = {name: buffer.detach().clone() for name, buffer in model.named_buffers()}
     try:

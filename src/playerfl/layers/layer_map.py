@@ -10,7 +10,7 @@ from typing import Literal
 from torch import Tensor, nn
 
 from playerfl.errors import LayerError, one_of
-from playerfl.layers.derive import derive_groups, refuse_lazy
+from playerfl.layers.derive import derive_groups, reject_lazy
 from playerfl.weights import Weights
 
 LayerName = str
@@ -42,7 +42,7 @@ class LayerMap:
     num_parameters: Mapping[LayerName, int]
     """Trainable scalars of each layer: n_l of the paper."""
     frozen: frozenset[str] = frozenset()
-    """Parameters that never train: every site has them already, so they never travel."""
+    """Parameters that never train: every site has them already, so they are never sent."""
     buffers: frozenset[str] = frozenset()
     tied: Mapping[str, tuple[LayerName, ...]] = field(default_factory=dict)
     """Entries that more than one layer uses, with those layers."""
@@ -60,17 +60,17 @@ class LayerMap:
     ) -> LayerMap:
         """The model's own `layer_groups()`, or layers derived from its modules.
 
-        Registration order can lie about the flow of data, so give an `example` batch where you can: the
+        Registration order need not be the order in which data flows, so give an `example` batch if you can: the
         order is then taken from a forward pass. A tensor used by two layers belongs to the first of them
         (`tie_policy="first"`) or to the last ("local": it is private as soon as one user of it is).
         """
         if not isinstance(model, nn.Module):
-            raise LayerError(f"a torch model is needed (an nn.Module), not {type(model).__name__}")
+            raise LayerError(f"expected a torch model (an nn.Module), not {type(model).__name__}")
         if tie_policy not in ("first", "local", "error"):
             raise LayerError(one_of(tie_policy, ("first", "local", "error"), "tie_policy"))
         if statistics not in ("follow", "local"):
             raise LayerError(one_of(statistics, ("follow", "local"), "statistics"))
-        refuse_lazy(model)
+        reject_lazy(model)
         declared = getattr(model, "layer_groups", None)
         groups = list(declared()) if callable(declared) else derive_groups(model, example)
         return cls.from_groups(model, groups, tie_policy, statistics)
@@ -120,8 +120,8 @@ class LayerMap:
         }
         frozen = frozenset(name for name, parameter in parameters.items() if not parameter.requires_grad)
         sizes = {
-            layer: sum(parameters[e].numel() for e in own if e in parameters and e not in frozen)
-            for layer, own in entries.items()
+            layer: sum(parameters[e].numel() for e in members if e in parameters and e not in frozen)
+            for layer, members in entries.items()
         }
         buffers = frozenset(tensors.keys() - parameters.keys())
         return cls(entries, sizes, frozen, buffers, tied, statistics)
@@ -151,9 +151,9 @@ class LayerMap:
         return {name: weights[name] for name in members if name in weights}
 
     def travelling(self, weights: Mapping[str, Tensor], layers: Iterable[LayerName] | None = None) -> Weights:
-        """As `select`, without what never leaves a site."""
-        selected, stays = self.select(weights, layers), self.never_sent
-        return {name: w for name, w in selected.items() if name not in stays} if stays else selected
+        """As `select`, without what is never sent."""
+        selected, never_sent = self.select(weights, layers), self.never_sent
+        return {name: w for name, w in selected.items() if name not in never_sent} if never_sent else selected
 
     def straddling(self, cut: int) -> dict[str, tuple[LayerName, ...]]:
         """Tied entries with users on both sides of a cut after `cut` layers."""
@@ -167,7 +167,7 @@ class LayerMap:
         }
 
     def in_order(self, names: Sequence[LayerName]) -> LayerMap:
-        """The same layers in another order, for a map made without an example and scores made with one."""
+        """The same layers in another order: for a map made without an example batch and scores made with one."""
         if sorted(names) != sorted(self.names):
             raise LayerError(
                 f"these are the layers {', '.join(names)}, but the model has {', '.join(self.names)}; give the model "
@@ -177,7 +177,7 @@ class LayerMap:
         return replace(self, entries=entries, num_parameters={name: self.num_parameters[name] for name in names})
 
     def cut_warnings(self, cut: int) -> list[str]:
-        """What should be known about a cut after `cut` layers: tied weights or batch-norm statistics on both sides."""
+        """What a user should know about a cut after `cut` layers: ties and batch-norm statistics on both sides."""
         ties = [
             f"{entry} is used by {' and '.join(users)}, on both sides of the cut"
             for entry, users in self.straddling(cut).items()
@@ -185,7 +185,7 @@ class LayerMap:
         return [*ties, *self._norms_astride(cut)]
 
     def _norms_astride(self, cut: int) -> list[str]:
-        home = {entry: layer for layer, own in self.entries.items() for entry in own}
+        home = {entry: layer for layer, members in self.entries.items() for entry in members}
         federated = set(self.names[:cut])
         statistics = [entry for entry in home if entry in self.buffers and entry.endswith("running_mean")]
         warnings = []
@@ -205,7 +205,7 @@ class LayerMap:
 
 
 def some(names: Sequence[LayerName], most: int = 3) -> str:
-    """Layers in words: all of a few, the first and last of many.
+    """Layers in words: all if there are few, else the first and the last.
 
     >>> some(["a", "b"]), some(["a", "b", "c", "d"])
     ('a, b', 'a … d (4 layers)')

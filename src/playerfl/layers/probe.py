@@ -1,4 +1,4 @@
-"""SensitivityProbe: measures federation sensitivity inside anybody's training loop."""
+"""SensitivityProbe: measures federation sensitivity inside any training loop."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ MODES = ("running", "post_epoch", "post_batches", "one_batch")
 
 
 class SensitivityProbe:
-    """Scores every layer of a model while somebody else trains it; the training is not changed by a bit.
+    """Scores every layer of a model while your own loop trains it; not a bit of the training changes.
 
-    Gradients are read just before each optimiser step: complete where they are accumulated over several batches,
-    and unscaled where mixed precision scales them. Where they are clipped on the way, attach with
-    `before_clipping=True`, or call `record()` yourself before you clip.
+    Gradients are read just before each optimiser step: complete if they are accumulated over several batches,
+    and unscaled if mixed precision scales them. If you clip them, attach with `before_clipping=True`, or call
+    `record()` yourself before you clip.
 
     >>> model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
     >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -52,8 +52,8 @@ class SensitivityProbe:
         embedding_rows: Literal["all", "touched"] = "all",
         max_batches: int | None = None,
     ) -> None:
-        """`example`: a batch of inputs, from which the order of the layers is taken; modules may be registered in
-        another order than data flow through them."""
+        """`example`: a batch of inputs, which shows the order of the layers; modules may be registered in an order
+        that differs from the flow of data."""
         if mode not in MODES:
             raise LayerError(one_of(mode, MODES, "sensitivity mode"))
         if embedding_rows not in ("all", "touched"):
@@ -79,7 +79,7 @@ class SensitivityProbe:
         self._handles: list[Any] = []
         self._keeps_arrivals = False
         self._arrivals: dict[int, Tensor] = {}
-        _refuse_sharded(model)
+        _reject_sharded(model)
 
     def attach(
         self,
@@ -90,8 +90,8 @@ class SensitivityProbe:
     ) -> Self:
         """Measures before every step of this optimiser until `detach`, or the end of the `with` block.
 
-        `before_clipping` keeps a copy of the gradients as backward leaves them, and so measures what they were before
-        anybody clipped them; under mixed precision it needs the `scaler`, since they are still scaled then.
+        `before_clipping` keeps a copy of the gradients as backward leaves them, before they are clipped; under mixed
+        precision it needs the `scaler`, since they are still scaled then.
         """
         self._check_attachable(optimizer)
         self.detach()
@@ -109,7 +109,7 @@ class SensitivityProbe:
 
     def _check_attachable(self, optimizer: torch.optim.Optimizer) -> None:
         if not isinstance(optimizer, torch.optim.Optimizer):
-            raise LayerError(f"a torch optimizer is needed, not {type(optimizer).__name__}")
+            raise LayerError(f"expected a torch optimizer, not {type(optimizer).__name__}")
         if self.mode != "running":
             raise LayerError(
                 f"mode {self.mode!r} measures after the epoch: call measure(batches, loss), or use mode 'running'"
@@ -119,7 +119,7 @@ class SensitivityProbe:
             raise LayerError("this optimizer steps none of the model's parameters; attach the one that trains it")
         if self._weight_batches:
             raise LayerError(
-                "an optimizer does not know batch sizes: call record(batch_size) yourself to weigh batches"
+                "an optimizer does not know batch sizes: call record(batch_size) yourself to weight batches"
             )
 
     def _arrived(self, parameter: Tensor) -> None:
@@ -166,7 +166,7 @@ class SensitivityProbe:
             self._recorder.record(gradients, batch_size, scale)
 
     def take(self, norms: Tensor, batch_size: int = 1) -> None:
-        """One batch's scores as they were computed elsewhere: ‖θ·g‖ of every entry in `scored`."""
+        """Takes one batch's scores that were computed elsewhere: ‖θ·g‖ of every entry in `scored`."""
         if self._counts(batch_size):
             self._recorder.take(norms, batch_size)
 
@@ -198,7 +198,7 @@ class SensitivityProbe:
         self.detach()
 
     def measure(self, batches: Iterable[tuple[Any, Any]], loss: LossFunction) -> Profile:
-        """Scores the layers at the model's present weights from a pass over `batches` of (inputs, targets).
+        """Scores the layers at the model's current weights from a pass over `batches` of (inputs, targets).
 
         `post_epoch`: the gradient of the mean loss over all of them, in eval mode. `post_batches`: the mean of
         the batches' own scores. `one_batch`: the first batch, in train mode. The model, its buffers, its
@@ -228,7 +228,7 @@ class SensitivityProbe:
         return self._recorder.profile(self._num_examples)
 
 
-def _refuse_sharded(model: nn.Module) -> None:
+def _reject_sharded(model: nn.Module) -> None:
     for name, parameter in model.named_parameters():
         if type(parameter.data).__name__ == "DTensor" or parameter.is_meta:
             raise LayerError(

@@ -1,4 +1,4 @@
-"""recommend: where to cut, and how far the measured scores bear that out. Nothing is trained again."""
+"""recommend: where to cut, and how well the measured scores support it. Nothing is trained again."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ def recommend(
     """Which layers to federate, from the sites' scores by batch, and the evidence for it.
 
     `profiles`: every site's `Profile` by site name (`probe.profile()`, or a run's stored ones); a list of those, one
-    a seed; or one profile. With the `model` (or its `layers`, too, if they were made with an example batch) the
-    recommendation says what the cut means in parameters and bytes, and can be exported.
+    per seed; or a single profile. With the `model` (and its `layers`, if they were made with an example batch) the
+    recommendation says what the cut amounts to in parameters and bytes, and can be exported.
 
     >>> def site(*rows): return Profile(("conv", "fc", "head"), rows, (8,) * len(rows), 8 * len(rows))
     >>> found = recommend({"a": site((1, 2, 40), (1, 1, 50)), "b": site((2, 2, 60), (1, 2, 50))})
@@ -66,13 +66,13 @@ def recommend(
     # A second opinion must not end in an error because it finds no transition.
     fallback: OnNoTransition = "all" if on_no_transition == "error" else on_no_transition
 
-    def cut_of(own: Mapping[str, Importance], **other: Any) -> int:
+    def cut_of(by_site: Mapping[str, Importance], **other: Any) -> int:
         options: dict[str, Any] = {
             "rule": rule, "threshold": threshold, "client_weight": client_weight, "normalise": normalise,
             "reduce": reduce, **other,
         }  # fmt: skip
         by_rule = {key: options.pop(key) for key in ("rule", "threshold")}
-        combined = combine_sites(own, num_examples=num_examples, **options)
+        combined = combine_sites(by_site, num_examples=num_examples, **options)
         return transition_point(combined.importance, **by_rule, on_no_transition=fallback).index
 
     cut = choose_cut(
@@ -90,18 +90,18 @@ def recommend(
     )
     usable = {site: scores[site] for site in weighed.shares}
     thresholds = _threshold_steps(cut, fallback)
-    found = Recommendation(
+    evidence = Recommendation(
         cut=cut,
         verdict="clear",
         doubts=(),
         importance=scores,
         without_site={
-            site: cut_of({other: own for other, own in usable.items() if other != site}) for site in usable
+            site: cut_of({other: score for other, score in usable.items() if other != site}) for site in usable
         } if len(usable) > 1 else {},
-        site_alone={site: cut_of({site: own}) for site, own in usable.items()},
+        site_alone={site: cut_of({site: score}) for site, score in usable.items()},
         bootstrap=_bootstrap({site: pooled[site] for site in usable}, cut_of, resamples, seed),
         resamples=resamples,
-        by_seed=tuple(cut_of({site: profile.importance for site, profile in own.items()}) for own in seeds),
+        by_seed=tuple(cut_of({site: profile.importance for site, profile in run.items()}) for run in seeds),
         thresholds=thresholds,
         next_best=_next_best(cut, thresholds),
         rules={name: cut_of(scores, rule=name, threshold=threshold if name == rule else None) for name in RULES},
@@ -113,7 +113,7 @@ def recommend(
         dominating=None,
         summary=_summary(model, layers, names, cut.index),
     )  # fmt: skip
-    return judged(found)
+    return judged(evidence)
 
 
 def _by_seed(profiles: Profile | SiteProfiles | Sequence[SiteProfiles]) -> list[dict[str, Profile]]:
@@ -122,16 +122,16 @@ def _by_seed(profiles: Profile | SiteProfiles | Sequence[SiteProfiles]) -> list[
     runs = [profiles] if isinstance(profiles, Mapping) else list(profiles)
     if not runs or not all(isinstance(run, Mapping) and run for run in runs):
         raise LayerError("there are no layer scores; give every site's profile by site name")
-    return [{site: _profile(site, own) for site, own in sorted(run.items())} for run in runs]
+    return [{site: _profile(site, given) for site, given in sorted(run.items())} for run in runs]
 
 
-def _profile(site: str, own: object) -> Profile:
-    if isinstance(own, Profile):
-        return own
-    if not isinstance(own, Mapping):
-        raise LayerError(f"{site}: a Profile is needed (probe.profile() gives one), not {type(own).__name__}")
+def _profile(site: str, given: object) -> Profile:
+    if isinstance(given, Profile):
+        return given
+    if not isinstance(given, Mapping):
+        raise LayerError(f"{site}: a Profile is needed (probe.profile() gives one), not {type(given).__name__}")
     try:
-        return Profile.from_json(own)
+        return Profile.from_json(given)
     except LayerError as problem:
         raise LayerError(f"{site}: {problem}") from problem
 
@@ -162,7 +162,7 @@ def _pooled(seeds: Sequence[Mapping[str, Profile]]) -> dict[str, Profile]:
 def _bootstrap(
     profiles: Mapping[str, Profile], cut_of: Callable[[Mapping[str, Importance]], int], resamples: int, seed: int
 ) -> dict[int, float]:
-    """How often each cut comes out when every site's batches are drawn again with replacement."""
+    """How often each cut results when every site's batches are resampled with replacement."""
     if not resamples or all(len(profile.batches) < 2 for profile in profiles.values()):
         return {}
     generator = np.random.default_rng(seed)
@@ -175,7 +175,7 @@ def _bootstrap(
     for _ in range(resamples):
         drawn = {}
         for site, table in tables.items():
-            # How often each batch is drawn says the same as the drawn batches, and is not copied by layer.
+            # Counting how often each batch was drawn avoids copying its scores.
             drawn_often = np.bincount(generator.integers(len(table), size=len(table)), minlength=len(table))
             share = drawn_often * weights[site]
             mean = share @ table / share.sum()
@@ -199,7 +199,7 @@ def _threshold_steps(cut: Cut, on_no_transition: OnNoTransition) -> tuple[Thresh
 
 
 def _next_best(cut: Cut, steps: Sequence[ThresholdStep]) -> NextBest | None:
-    """The neighbour that needs the least change of the threshold, by factor; for the largest jump, the second."""
+    """The neighbouring cut whose threshold is nearest, by factor; with `max_jump`, the second largest jump."""
     if cut.rule == "max_jump":
         others = [(ratio, p) for p, ratio in enumerate(cut.ratios, start=1) if ratio is not None and p != cut.index]
         if not others:

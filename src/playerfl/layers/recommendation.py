@@ -16,12 +16,12 @@ from playerfl.layers.split import DEFAULT_THRESHOLDS, NEAR, Cut
 Verdict = Literal["clear", "doubtful", "no clear transition"]
 
 AGREEMENT = 0.95
-"""A cut is doubted if it comes out of a smaller share of resampled batches."""
+"""A cut is doubtful if a smaller share of resampled batches gives it."""
 
 
 @dataclass(frozen=True)
 class ThresholdStep:
-    """All thresholds t with low ≤ t < high give this cut."""
+    """All thresholds t with low ≤ t < high give the same cut."""
 
     low: float
     high: float
@@ -31,7 +31,7 @@ class ThresholdStep:
 
 
 def step_at(steps: Sequence[ThresholdStep], threshold: float | None) -> ThresholdStep | None:
-    """The step a threshold falls on; None where there is none."""
+    """The step a threshold falls on; None if there is none."""
     if threshold is None or not steps:
         return None
     return next((step for step in steps if step.low <= threshold < step.high), steps[-1])
@@ -47,7 +47,7 @@ class NextBest:
 
 @dataclass(frozen=True)
 class Recommendation:
-    """A cut, the evidence for it, and what it means."""
+    """A cut, the evidence for it, and its summary."""
 
     cut: Cut
     verdict: Verdict
@@ -60,7 +60,7 @@ class Recommendation:
     site_alone: Mapping[str, int]
     """The cut each site would choose for itself."""
     bootstrap: Mapping[int, float]
-    """The share of resampled batches that gives each cut; empty where sites measured once."""
+    """The share of resampled batches that gives each cut; empty if sites measured only once."""
     resamples: int
     by_seed: tuple[int, ...]
     """The cut of each seed's scores alone."""
@@ -70,14 +70,14 @@ class Recommendation:
     rules: Mapping[str, int]
     normalisations: Mapping[str, int]
     shares: Mapping[str, float]
-    """What each site that counts supplies of the summed sensitivity, as sites are weighed and normalised here."""
+    """Each usable site's share of the summed sensitivity, after weighting and normalising."""
     dominating: str | None
-    """The site that decides alone, if there is one."""
+    """The site that decides on its own, if there is one."""
     summary: CutSummary | None = None
 
     @property
     def interval(self) -> tuple[float, float] | None:
-        """The thresholds [low, high) in which the cut stays where it is."""
+        """The thresholds [low, high) that give this cut."""
         step = step_at(self.thresholds, self.cut.threshold)
         return None if step is None else (step.low, step.high)
 
@@ -88,12 +88,12 @@ class Recommendation:
 
     @property
     def caveats(self) -> tuple[str, ...]:
-        """What the verdict does not cover: it is about the measurement, given the rule."""
-        others = [f"{rule} after {index}" for rule, index in self.rules.items() if index != self.cut.index]
+        """What the verdict does not cover: it judges the measurement, given the rule."""
+        others = [f"{rule} after layer {index}" for rule, index in self.rules.items() if index != self.cut.index]
         return (f"other rules would cut elsewhere: {', '.join(others)}",) if others else ()
 
     def to_json(self) -> dict[str, Any]:
-        """Everything, for machines. An endless interval has null for its end."""
+        """Everything, for machines. An interval without an upper end has null there."""
         interval = self.interval
         return {
             "cut": self.cut.to_json(),
@@ -131,57 +131,56 @@ class Recommendation:
             lines.append(f"the cut stays for thresholds from {self.interval[0]:.3g} to {self.interval[1]:.3g}")
         if self.summary:
             lines.append(
-                f"{self.summary.bytes_per_round:,} bytes a site and round each way instead of "
+                f"{self.summary.bytes_per_round:,} bytes per site and round each way instead of "
                 f"{self.summary.bytes_of_whole_model:,}; {self.summary.private_share:.0%} of parameters stay private"
             )
             lines += [f"note: {warning}" for warning in self.summary.warnings]
         return "\n".join(lines)
 
 
-def judged(found: Recommendation) -> Recommendation:
-    """The same with its verdict, and a sentence for everything that speaks against it."""
-    found = replace(found, dominating=_dominating(found))
-    cut = found.cut
+def judged(recommendation: Recommendation) -> Recommendation:
+    """The same with its verdict, and a sentence for each reason to doubt it."""
+    evidence = replace(recommendation, dominating=_dominating(recommendation))
+    cut = evidence.cut
     doubts = []
     flat = cut.rule == "max_jump" and max((r for r in cut.ratios if r is not None), default=0.0)
     if flat and flat <= DEFAULT_THRESHOLDS["layer_ratio"]:
-        doubts.append(f"the largest jump is {flat:.3g} times only")
-    step = step_at(found.thresholds, cut.threshold)
+        doubts.append(f"the largest jump is only {flat:.3g} times")
+    step = step_at(evidence.thresholds, cut.threshold)
     nothing = len(cut.layers) == 1 or bool(doubts) or (step is not None and not step.transition)
-    lost = [site for site in found.importance if site not in found.shares]
+    lost = [site for site in evidence.importance if site not in evidence.shares]
     doubts += [f"{site} is left out: its scores are not finite or all zero" for site in lost]
-    if found.agreement is not None and found.agreement < AGREEMENT:
-        others = {index: share for index, share in found.bootstrap.items() if index != cut.index}
+    if evidence.agreement is not None and evidence.agreement < AGREEMENT:
+        others = {index: share for index, share in evidence.bootstrap.items() if index != cut.index}
         often = max(others, key=others.__getitem__)
-        doubts.append(
-            f"only {found.agreement:.0%} of resampled batches give this cut, {others[often]:.0%} give {often} layers"
-        )
-    moved = {site: index for site, index in found.without_site.items() if index != cut.index}
-    doubts += [f"without {site} the cut would be after {index} layers" for site, index in moved.items()]
-    if found.dominating is not None and found.dominating not in moved:
-        share = found.shares[found.dominating]
-        doubts.append(f"{found.dominating} alone supplies {share:.0%} of the summed sensitivity")
-    if any(index != cut.index for index in found.by_seed):
-        doubts.append(f"seeds disagree: they cut after {', '.join(map(str, found.by_seed))} layers")
-    differing = {name: index for name, index in found.normalisations.items() if index != cut.index}
-    doubts += [f"with {_described(name)} the cut would be after {index} layers" for name, index in differing.items()]
+        share = f"only {evidence.agreement:.0%} of resampled batches give this cut"
+        doubts.append(f"{share}, {others[often]:.0%} cut after layer {often}")
+    moved = {site: index for site, index in evidence.without_site.items() if index != cut.index}
+    doubts += [f"without {site} the cut would be after layer {index}" for site, index in moved.items()]
+    if evidence.dominating is not None and evidence.dominating not in moved:
+        supplied = evidence.shares[evidence.dominating]
+        doubts.append(f"{evidence.dominating} alone supplies {supplied:.0%} of the summed sensitivity")
+    if any(index != cut.index for index in evidence.by_seed):
+        doubts.append(f"seeds disagree: they cut after layers {', '.join(map(str, evidence.by_seed))}")
+    differing = {name: index for name, index in evidence.normalisations.items() if index != cut.index}
+    doubts += [f"with {_described(name)} the cut would be after layer {index}" for name, index in differing.items()]
     if step is not None and cut.threshold is not None and not math.isinf(cut.threshold):
         for end in (step.low, step.high):
             if abs(end - cut.threshold) <= NEAR * cut.threshold:
                 doubts.append(f"a ratio of {end:.3g} is within 10 % of the threshold {cut.threshold:g}")
     verdict: Verdict = "no clear transition" if nothing else "doubtful" if doubts else "clear"
-    return replace(found, verdict=verdict, doubts=tuple(doubts))
+    return replace(evidence, verdict=verdict, doubts=tuple(doubts))
 
 
-def _dominating(found: Recommendation) -> str | None:
-    """The loudest site, if it is louder than all others by far or the cut would be elsewhere without it."""
-    if len(found.shares) < 2:
+def _dominating(evidence: Recommendation) -> str | None:
+    """The site with the largest share, if it exceeds all others by far or the cut would move without it."""
+    if len(evidence.shares) < 2:
         return None
-    loudest = max(found.shares, key=found.shares.__getitem__)
-    if found.shares[loudest] > DOMINATES:
-        return loudest
-    moving = [site for site, index in found.without_site.items() if index != found.cut.index]
-    return max(moving, key=found.shares.__getitem__) if moving else None
+    largest = max(evidence.shares, key=evidence.shares.__getitem__)
+    if evidence.shares[largest] > DOMINATES:
+        return largest
+    moving = [site for site, index in evidence.without_site.items() if index != evidence.cut.index]
+    return max(moving, key=evidence.shares.__getitem__) if moving else None
 
 
 def _described(normalisation: str) -> str:

@@ -16,7 +16,7 @@ from playerfl.errors import LayerError, one_of
 from playerfl.layers.layer_map import LayerMap, LayerName
 
 Importance = Mapping[LayerName, float]
-"""s_l, one number a layer, input to output."""
+"""s_l, one number per layer, input to output."""
 ClientWeight = Literal["uniform", "samples"]
 Normalise = Literal["none", "first_layer", "last"]
 Reduce = Literal["mean", "median"]
@@ -80,7 +80,7 @@ class Profile:
 
     layers: tuple[LayerName, ...]
     batches: tuple[tuple[float, ...], ...]
-    """One row a measured batch, one number a layer. A single row where a mode measures once."""
+    """One row per measured batch, one number per layer. A single row if the mode measures once."""
     batch_sizes: tuple[int, ...]
     num_examples: int
     weight_batches: bool = False
@@ -112,7 +112,7 @@ class Profile:
         """
         try:
             rows = tuple(tuple(float(value) for value in row) for row in content["batches"])
-            found = cls(
+            profile = cls(
                 tuple(content["layers"]),
                 rows,
                 tuple(int(size) for size in content["batch_sizes"]),
@@ -123,19 +123,19 @@ class Profile:
             raise LayerError(
                 f"these are not a site's layer scores as Profile.to_json writes them: {problem}"
             ) from problem
-        if not rows or any(len(row) != len(found.layers) for row in rows) or len(found.batch_sizes) != len(rows):
-            raise LayerError("a site's layer scores need one row a batch and one number a layer")
-        return found
+        if not rows or any(len(row) != len(profile.layers) for row in rows) or len(profile.batch_sizes) != len(rows):
+            raise LayerError("a site's layer scores need one row per batch and one number per layer")
+        return profile
 
 
 @dataclass(frozen=True)
 class Combined:
-    """The sites' scores made one, with what was noticed on the way."""
+    """The sites' scores combined, with warnings."""
 
     importance: dict[LayerName, float]
     warnings: list[str] = field(default_factory=list)
     shares: Mapping[str, float] = field(default_factory=dict)
-    """What each site that counts supplies of the summed sensitivity, as it was weighed and normalised."""
+    """Each usable site's share of the summed sensitivity, after weighting and normalising."""
 
 
 def combine_sites(
@@ -146,10 +146,10 @@ def combine_sites(
     normalise: Normalise = "none",
     reduce: Reduce = "mean",
 ) -> Combined:
-    """One score a layer from every site's scores.
+    """One score per layer from every site's scores.
 
-    The plain mean decides as the paper's sum does (a cut is scale-free), and lets a site with ten times the
-    gradient weigh a hundred times more; `normalise="first_layer"` divides each site's F_l by its F_1, "last"
+    The plain mean decides as the paper's sum does (a cut is scale-free), and gives a site with ten times the
+    gradient a hundred times the weight; `normalise="first_layer"` divides each site's F_l by its F_1, "last"
     by its F_L. A site whose scores are not finite or all zero is left out, with a warning.
 
     >>> combine_sites({"a": {"x": 1.0, "y": 3.0}, "b": {"x": 3.0, "y": 3.0}}).importance
@@ -176,7 +176,7 @@ def combine_sites(
         sums = [list(accumulate(row)) for row in rows.values()]
         middle = [median(column) for column in zip(*sums, strict=True)]
         combined = [middle[0], *(b - a for a, b in pairwise(middle))]
-        # A median hears no site louder than another.
+        # In a median every site counts the same.
         return Combined(dict(zip(layers, combined, strict=True)), warnings, dict.fromkeys(rows, 1 / len(rows)))
     share = {site: num_examples[site] if num_examples and client_weight == "samples" else 1 for site in rows}
     shared = {site: [value * share[site] for value in row] for site, row in rows.items()}
@@ -212,7 +212,7 @@ def _first_positive(values: Sequence[float]) -> float:
 
 
 DOMINATES = 0.8
-"""A site that supplies more of the summed sensitivity than this decides alone."""
+"""A site with a larger share of the summed sensitivity than this decides on its own."""
 
 
 def _dominating_site(shares: Mapping[str, float]) -> list[str]:
@@ -237,7 +237,7 @@ class ScoreRecorder:
         weight_batches: bool = False,
         touched_rows: frozenset[str] = frozenset(),
     ) -> None:
-        """`touched_rows` names embedding tables whose unseen rows shall not dilute their layer's mean."""
+        """`touched_rows`: embedding tables whose unused rows must not dilute their layer's mean."""
         self._layers = layers
         self._weight_batches = weight_batches
         self._touched = touched_rows
@@ -260,14 +260,14 @@ class ScoreRecorder:
         `scale`: what mixed precision has multiplied these gradients by.
         """
         if gradients is None:
-            found = [parameter.grad for parameter in self._parameters]
+            by_entry = [parameter.grad for parameter in self._parameters]
         else:
-            found = [gradients.get(name) for name in self.names]
-        present = [i for i, gradient in enumerate(found) if gradient is not None]
+            by_entry = [gradients.get(name) for name in self.names]
+        present = [i for i, gradient in enumerate(by_entry) if gradient is not None]
         norms = torch.zeros(len(self.names), dtype=_wide(self._parameters))
         touched = dict.fromkeys(self._touched, torch.tensor(0))
         if present:
-            dense = [_dense(found[i]) for i in present]
+            dense = [_dense(by_entry[i]) for i in present]
             held = [self._parameters[i].detach() for i in present]
             if held[0].dtype in (torch.float16, torch.bfloat16):
                 held = [p.float() for p in held]
@@ -287,13 +287,13 @@ class ScoreRecorder:
         self.take(norms, batch_size, touched)
 
     def take(self, norms: Tensor, batch_size: int = 1, touched: Mapping[str, Tensor] | None = None) -> None:
-        """One batch's scores as they were computed elsewhere: ‖θ·g‖ of every entry in `names`."""
+        """Takes one batch's scores that were computed elsewhere: ‖θ·g‖ of every entry in `names`."""
         self._norms.append(norms)
         self._touched_counts.append(touched or {})
         self._batch_sizes.append(batch_size)
 
     def profile(self, num_examples: int) -> Profile:
-        """Everything recorded so far, reduced to one number a layer and batch."""
+        """Everything recorded so far, reduced to one number per layer and batch."""
         if not self._norms:
             raise LayerError("nothing was measured: no optimiser step happened while the probe was attached")
         squares = torch.stack(self._norms).cpu().double().square().tolist()

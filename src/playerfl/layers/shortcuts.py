@@ -1,4 +1,4 @@
-"""Residual blocks, known by their code: two ways from the input meet in a sum, which is what the block gives back."""
+"""Residual blocks, recognised by their code: two paths from the input meet in a sum, which the block returns."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ _SUMS = (operator.add, operator.iadd, torch.add, "add", "add_")
 _SHAPES = ("shape", "size", "dim", "ndim", "dtype", "device")
 
 
-class _Reader(fx.Tracer):
-    """Reads one module's own forward; its children are black boxes."""
+class _Tracer(fx.Tracer):
+    """Traces one module's own forward; its children are black boxes."""
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         return True
 
 
 @dataclass(frozen=True)
-class _Way:
-    """How data came to a place: from which inputs, through which children and parameters."""
+class _Path:
+    """How a value was computed: from which inputs, through which children and parameters."""
 
     inputs: frozenset[str] = frozenset()
     through: frozenset[str] = frozenset()
 
-    def __or__(self, other: _Way) -> _Way:
-        return _Way(self.inputs | other.inputs, self.through | other.through)
+    def __or__(self, other: _Path) -> _Path:
+        return _Path(self.inputs | other.inputs, self.through | other.through)
 
 
 def ends_in_a_shortcut(module: nn.Module, is_norm: Callable[[nn.Module], bool]) -> bool:
-    """Whether a module gives back one sum of two ways its input took, with nothing but norms after it.
+    """Whether a module returns one sum of two paths from its input, with nothing but norms after it.
 
-    False where its code cannot be read without data (conditions on shapes or values), and where there are several sums:
-    such a module is a row of blocks rather than one.
+    False if its code cannot be traced without data (conditions on shapes or values), and if there are several sums:
+    such a module is a sequence of blocks rather than one.
 
     >>> class Block(nn.Module):
     ...     def __init__(self):
@@ -48,34 +48,34 @@ def ends_in_a_shortcut(module: nn.Module, is_norm: Callable[[nn.Module], bool]) 
     True
     """
     try:
-        # A forward may draw random numbers or warn while it is read.
+        # A forward pass may draw random numbers or warn while it is traced.
         with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            graph = _Reader().trace(module)
-    except Exception:  # whatever another's code may raise when it is called without data
+            graph = _Tracer().trace(module)
+    except Exception:  # anything a user's code may raise when it is called without data
         return False
-    ways: dict[fx.Node, _Way] = {}
+    paths: dict[fx.Node, _Path] = {}
     sums = 0
     trained_after = False
     for node in graph.nodes:
-        came = [ways[argument] for argument in node.all_input_nodes]
-        way = _Way()
-        for other in came:
-            way |= other
+        incoming = [paths[argument] for argument in node.all_input_nodes]
+        path = _Path()
+        for other in incoming:
+            path |= other
         if node.op == "placeholder":
-            way = _Way(frozenset({node.name}))
+            path = _Path(frozenset({node.name}))
         elif node.op == "get_attr":
-            way = _Way(through=frozenset({str(node.target)}))
+            path = _Path(through=frozenset({str(node.target)}))
         elif node.op == "call_module":
             child = module.get_submodule(str(node.target))
             if next(child.parameters(), None) is not None:
-                way |= _Way(through=frozenset({str(node.target)}))
+                path |= _Path(through=frozenset({str(node.target)}))
                 trained_after |= sums > 0 and not is_norm(child)
         elif _asks_for_a_shape(node):
-            way = _Way()
-        if node.target in _SUMS and len(came) == 2 and came[0].inputs & came[1].inputs:
-            sums += came[0].through != came[1].through
-        ways[node] = way
+            path = _Path()
+        if node.target in _SUMS and len(incoming) == 2 and incoming[0].inputs & incoming[1].inputs:
+            sums += incoming[0].through != incoming[1].through
+        paths[node] = path
     return sums == 1 and not trained_after
 
 

@@ -25,19 +25,19 @@ OnNoTransition = Literal["all", "all_but_last", "error"]
 
 DEFAULT_THRESHOLDS = {"layer_ratio": 3.5, "cumulative_ratio": 1.6}
 NEAR = 0.10
-"""A ratio this near the threshold is a close call."""
+"""A ratio this close to the threshold is a close call."""
 
 
 @dataclass(frozen=True)
 class Cut:
-    """The decision: the first `index` layers are federated, the others stay at each site."""
+    """The decision: the first `index` layers are shared, the others stay private at each site."""
 
     index: int
     layers: tuple[LayerName, ...]
     rule: str
     threshold: float | None
     ratios: tuple[float | None, ...]
-    """What the rule compared at p = 1 … L-1; None where there was nothing to compare with."""
+    """What the rule compared at p = 1 … L-1; None if there was nothing to compare with."""
     reason: str
     warnings: tuple[str, ...] = ()
     importance: Mapping[LayerName, float] = field(default_factory=dict)
@@ -107,20 +107,20 @@ def transition_point(
     if not layers:
         raise LayerError("there are no layers to cut")
     if not all(math.isfinite(s) and s >= 0 for s in importance.values()):
-        raise LayerError(f"layer scores must be finite and not negative, not {dict(importance)}")
+        raise LayerError(f"layer scores must be finite and non-negative, not {dict(importance)}")
     ratios = cut_ratios(importance, "cumulative_ratio" if rule == "cumulative_ratio" else "layer_ratio")
     if rule == "fixed":
         if fixed is None or not 0 <= fixed <= len(layers):
             raise LayerError(f"the fixed cut must be between 0 and {len(layers)}, not {fixed}")
         return Cut(fixed, layers, rule, None, ratios, f"the cut is fixed at {fixed}", (), dict(importance))
 
-    found, reason = _first_jump(layers, rule, threshold, ratios)
+    jump, reason = _first_jump(layers, rule, threshold, ratios)
     warnings = []
-    if found is None and len(layers) > 1:
-        reason, found = _no_transition(layers, rule, threshold, ratios, on_no_transition)
+    if jump is None and len(layers) > 1:
+        reason, jump = _no_transition(layers, rule, threshold, ratios, on_no_transition)
         warnings.append(reason)
-    warnings += _close_calls(layers, ratios, threshold, found)
-    index = len(layers) if found is None else found
+    warnings += _close_calls(layers, ratios, threshold, jump)
+    index = len(layers) if jump is None else jump
     return Cut(index, layers, rule, threshold, ratios, reason, tuple(warnings), dict(importance))
 
 
@@ -144,7 +144,7 @@ def cut_ratios(importance: Importance, rule: SplitRule) -> tuple[float | None, .
 
 
 def check_rule(rule: str, threshold: float | None, on_no_transition: str) -> float | None:
-    """The threshold a rule works with, if it has one; refuses what makes no sense."""
+    """The threshold a rule works with, if it has one; rejects invalid settings."""
     if rule not in ("layer_ratio", "cumulative_ratio", "max_jump", "fixed"):
         raise LayerError(one_of(rule, ("layer_ratio", "cumulative_ratio", "max_jump", "fixed"), "split rule"))
     if on_no_transition not in ("all", "all_but_last", "error"):
@@ -206,12 +206,12 @@ def _close_calls(
     layers: tuple[LayerName, ...],
     ratios: tuple[float | None, ...],
     threshold: float | None,
-    found: int | None,
+    jump: int | None,
 ) -> list[str]:
-    """Boundaries, up to the one that decided, whose ratio is so near the threshold that chance may decide."""
+    """Boundaries, up to the one that decided, whose ratio is so close to the threshold that chance may decide."""
     if threshold is None or math.isinf(threshold):
         return []
-    decisive = ratios[:found]
+    decisive = ratios[:jump]
     return [
         f"close call at {layers[p]}: its ratio {ratio:.3g} is within 10 % of the threshold {threshold:g}"
         for p, ratio in enumerate(decisive, start=1)
@@ -231,7 +231,7 @@ def choose_cut(
     normalise: Normalise = "none",
     reduce: Reduce = "mean",
 ) -> Cut:
-    """One cut for all sites from every site's layer scores, with a warning wherever it hangs on a choice.
+    """One cut for all sites from every site's layer scores, with a warning if it depends on a choice.
 
     >>> choose_cut({"a": {"x": 1.0, "y": 9.0}, "b": {"x": 1.0, "y": 8.0}}).federated
     ('x',)

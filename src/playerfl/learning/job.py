@@ -1,4 +1,4 @@
-"""What is asked of a trainer, as data: the scheduler may run many of these together."""
+"""Jobs for a trainer, as data, so that the scheduler can run many of them together."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Scores = dict[str, dict[str, float]]
 
 @dataclass(frozen=True)
 class Pull:
-    """Adds strength/2 · ‖w - towards‖² to the objective: as data, so that it can be stacked."""
+    """Adds strength/2 · ‖w - towards‖² to the loss."""
 
     towards: Weights
     strength: float
@@ -43,7 +43,7 @@ class Measure:
 
 @dataclass(frozen=True)
 class Trained:
-    """What training leaves behind."""
+    """The result of training."""
 
     weights: Weights
     loss: float | None
@@ -72,7 +72,7 @@ class _Awaitable(Generic[Result]):
 
 @dataclass(frozen=True, eq=False)
 class TrainJob(_Awaitable[Trained]):
-    """Some epochs of one site's model."""
+    """Trains one site's model for some epochs."""
 
     learner: Learner
     weights: Weights
@@ -81,11 +81,11 @@ class TrainJob(_Awaitable[Trained]):
     batch_size: int
     optimizer: Optimizer
     state: OptimizerState
-    """Moved in place: a site's optimiser goes on where it stopped."""
+    """Updated in place: a site's optimiser continues where it stopped."""
     order: torch.Generator
     """Shuffles the batches and seeds dropout."""
     only: frozenset[str] | None = None
-    """The entries that train; None for all."""
+    """The entries that train; None means all."""
     pull: Pull | None = None
     measure: Measure | None = None
 
@@ -95,7 +95,7 @@ class TrainJob(_Awaitable[Trained]):
 
 @dataclass(frozen=True, eq=False)
 class EvalJob(_Awaitable[Scores]):
-    """One model's scores on some splits."""
+    """Scores one model on some splits."""
 
     learner: Learner
     weights: Weights

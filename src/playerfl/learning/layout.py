@@ -1,4 +1,4 @@
-"""Layout: the entries of many models, a block of rows each."""
+"""Layout: the entries of many models, one block of rows per entry."""
 
 from __future__ import annotations
 
@@ -8,20 +8,21 @@ from collections.abc import Iterator, Mapping, Sequence
 import torch
 from torch import Tensor
 
-# Every row of every block begins at a multiple of this many numbers: then each number is worked on by the same lanes
-# of the same vector instructions, however many rows there are, and comes out with the same bits.
+# Every row of every block starts at a multiple of this many numbers. Then each number is processed by the same lanes
+# of the same vector instructions, however many rows there are, and the result has the same bits.
 ALIGNMENT = 64
 _NARROW = 16
 
 Blocks = dict[str, Tensor]
-"""By entry: one row a model."""
+"""By entry: one row per model."""
 
 
 class Layout:
-    """How each entry lies in the rows of its block; what is left of a row holds zeros and stays zero.
+    """How each entry is stored in the rows of its block; the rest of a row is zeros and stays zero.
 
-    Matrices lie transposed, as the gradients of a stack of linear layers come out: those need no copy then.
-    Those with few outputs lie as they are, because a product with a narrow transposed matrix takes thrice as long.
+    Matrices are stored transposed, because that is how the gradients of a stack of linear layers come out: they need
+    no copy then. Matrices with few outputs are not, because a product with a narrow transposed matrix takes three
+    times as long.
 
     >>> layout = Layout({"w": torch.zeros(2, 3), "b": torch.zeros(2)})
     >>> blocks = layout.stacked([{"w": torch.ones(2, 3), "b": torch.tensor([1.0, 2.0])}] * 5)
@@ -36,19 +37,19 @@ class Layout:
         self.width = sum(self._widths.values())
 
     def stacked(self, models: Sequence[Mapping[str, Tensor]]) -> Blocks:
-        """Blocks of their own with one row a model."""
+        """New blocks with one row per model."""
         return {
-            name: self._block(name, torch.stack([self._lying(name, model[name]) for model in models]))
+            name: self._block(name, torch.stack([self._stored(name, model[name]) for model in models]))
             for name in self.shapes
         }
 
     def blocks(self, entries: Mapping[str, Tensor]) -> Blocks:
-        """Entries with the model as first dimension as blocks: the same memory, where it has that order."""
-        return {name: self._block(name, self._lying(name, entry)) for name, entry in entries.items()}
+        """Blocks from entries whose first dimension is the model; without a copy if the memory is laid out that way."""
+        return {name: self._block(name, self._stored(name, entry)) for name, entry in entries.items()}
 
-    def _block(self, name: str, lying: Tensor) -> Tensor:
-        # In one piece: the fused optimisers ignore the strides of gradients.
-        rows = lying.reshape(len(lying), self._sizes[name]).contiguous()
+    def _block(self, name: str, stored: Tensor) -> Tensor:
+        # Contiguous, because the fused optimisers ignore the strides of gradients.
+        rows = stored.reshape(len(stored), self._sizes[name]).contiguous()
         if rows.shape[1] == self._widths[name]:
             return rows
         block = torch.zeros(len(rows), self._widths[name], dtype=rows.dtype)
@@ -56,17 +57,17 @@ class Layout:
         return block
 
     def views(self, blocks: Blocks) -> dict[str, Tensor]:
-        """Each entry of all models, the model as first dimension; what is written into them is in the blocks."""
+        """Each entry of all models, model first: views, so writing to them writes to the blocks."""
         return {name: self.view(name, block) for name, block in blocks.items()}
 
     def view(self, name: str, block: Tensor) -> Tensor:
-        """The entries in a block, or the one in a row of it."""
+        """The entries in a block, or the entry in one row of it."""
         shape = self.shapes[name]
-        lying = shape[::-1] if self._transposed(name) else shape
-        return self._lying(name, block[..., : self._sizes[name]].view((*block.shape[:-1], *lying)))
+        stored = shape[::-1] if self._transposed(name) else shape
+        return self._stored(name, block[..., : self._sizes[name]].view((*block.shape[:-1], *stored)))
 
-    def _lying(self, name: str, entry: Tensor) -> Tensor:
-        """From an entry (or many) to how it lies, and back."""
+    def _stored(self, name: str, entry: Tensor) -> Tensor:
+        """From an entry (or many) to how it is stored, and back."""
         return entry.mT if self._transposed(name) else entry
 
     def _transposed(self, name: str) -> bool:
@@ -74,13 +75,13 @@ class Layout:
         return len(shape) == 2 and shape[0] >= _NARROW
 
     def models(self, blocks: Blocks) -> list[dict[str, Tensor]]:
-        """Every model by itself: views, not copies."""
+        """The models one by one: views, not copies."""
         columns = [view.unbind(0) for view in self.views(blocks).values()]
         return [dict(zip(self.shapes, entries, strict=True)) for entries in zip(*columns, strict=True)]
 
 
 class Held(Mapping[str, Tensor]):
-    """One model's entries in the blocks of many, looked up only when asked for, and others it held before."""
+    """One model's entries in the blocks of many, looked up on demand, and other entries it had before."""
 
     def __init__(self, layout: Layout, blocks: Blocks, index: int, before: Mapping[str, Tensor]) -> None:
         self.layout = layout
@@ -102,7 +103,7 @@ class Held(Mapping[str, Tensor]):
 
 
 def _without(held: Mapping[str, Tensor], layout: Layout) -> Mapping[str, Tensor]:
-    """What is left when the entries of a layout are taken over."""
+    """The entries that a layout does not cover."""
     if isinstance(held, Held) and held.layout is layout:
         return held.others
     if isinstance(held, Held) and not held.layout.shapes.keys() & layout.shapes.keys():
@@ -111,11 +112,11 @@ def _without(held: Mapping[str, Tensor], layout: Layout) -> Mapping[str, Tensor]
 
 
 def side_by_side(held: Sequence[Mapping[str, Tensor]], layout: Layout) -> Blocks | None:
-    """The blocks in which these already are the rows, in this order; None if there are none."""
+    """The blocks whose rows these already are, in this order; None if there are none."""
     first = _part(held[0], layout)
     if first is None or len(next(iter(first.blocks.values()))) != len(held):
         return None
-    parts = (_part(own, layout) for own in held)
+    parts = (_part(state, layout) for state in held)
     return first.blocks if all(p and p.blocks is first.blocks and p.index == i for i, p in enumerate(parts)) else None
 
 

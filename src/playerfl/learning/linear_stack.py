@@ -1,4 +1,4 @@
-"""Linear layers and activations over a stack of weights, without `vmap`: its bookkeeping takes a millisecond a step."""
+"""Linear layers and activations over a stack of weights, without `vmap`, whose bookkeeping takes 1 ms per step."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch.overrides import TorchFunctionMode
 
 from playerfl.layers.derive import call_model
 
-# What works on each number by itself, so that a stack needs no other form of it.
+# Functions that work on each number separately, so they can be applied to a stack as they are.
 ACTIVATIONS = frozenset(
     {F.relu, F.leaky_relu, F.elu, F.selu, F.gelu, F.silu, F.softplus, F.tanh, F.sigmoid}
     | {torch.relu, torch.relu_, torch.tanh, torch.sigmoid}
@@ -21,11 +21,11 @@ ACTIVATIONS = frozenset(
 
 
 class NotOnlyLinearError(Exception):
-    """A forward did something else than call linear layers and activations."""
+    """A forward pass did something other than call linear layers and activations."""
 
 
 def linear_outputs(model: nn.Module, entries: Mapping[int, Tensor], inputs: Any) -> Any:
-    """What `model` makes of inputs by model and row, with stacked weights, given by the `id` of its own.
+    """The outputs of a stack of models for inputs by model and row; `entries`: stacked weights by `id` of the model's.
 
     >>> layer = nn.Linear(2, 1)
     >>> weights, biases = torch.tensor([[[1.0, 2.0]], [[3.0, 4.0]]]), torch.tensor([[0.0], [9.0]])
@@ -39,10 +39,10 @@ def linear_outputs(model: nn.Module, entries: Mapping[int, Tensor], inputs: Any)
 
 
 class _Stacked(TorchFunctionMode):
-    """Puts stacked weights in the place of a model's own, and stops at all that is no linear layer or activation.
+    """Replaces a model's weights by stacked ones, and stops at anything other than a linear layer or activation.
 
-    Looking at a tensor's shape passes through here too, so that no forward can mistake the stack for its batch. An
-    autograd function of one's own does not: the trial in `stackable`, which compares gradients too, is for those.
+    Reading a tensor's shape comes through here too, so no forward pass can mistake the stack for its batch. A custom
+    autograd function does not; the trial in `stackable` catches those, because it compares gradients too.
     """
 
     def __init__(self, entries: Mapping[int, Tensor]) -> None:
@@ -61,13 +61,13 @@ class _Stacked(TorchFunctionMode):
     def _linear(self, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:  # noqa: A002
         stacked, added = self.entries.get(id(weight)), self.entries.get(id(bias))
         if stacked is None or (added is None and bias is not None) or input.dim() != 3:
-            raise NotOnlyLinearError("linear with weights that are not the model's own, or with more dimensions")
+            raise NotOnlyLinearError("a linear layer with weights that are not the model's, or with more dimensions")
         outputs: Tensor = _Linear.apply(input, stacked, added)  # type: ignore[no-untyped-call]
         return outputs
 
 
 class _Linear(torch.autograd.Function):
-    """x·Wᵀ + b of each model."""
+    """x·Wᵀ + b for each model."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -82,7 +82,7 @@ class _Linear(torch.autograd.Function):
         of_x, of_weight, of_bias = ctx.needs_input_grad
         return (
             torch.bmm(g, weight) if of_x else None,
-            # As wide weights lie in their Layout.
+            # Transposed, as Layout stores wide weights.
             torch.bmm(x.mT, g).mT if of_weight else None,
             g.sum(1) if of_bias else None,
         )

@@ -1,4 +1,4 @@
-"""Losses by example: the trainer takes the mean, so that padded or weighted batches need no second form."""
+"""Losses per example: the trainer takes the mean, so padded or weighted batches need no second version."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from playerfl.errors import ConfigError
 
 
 def logits_of(output: Any) -> Tensor:
-    """The scores in a model's output: itself, its "logits", or the first of several outputs."""
+    """The logits in a model's output: the output itself, its "logits", or the first of several outputs."""
     if isinstance(output, Tensor):
         return output
     logits = output.get("logits") if hasattr(output, "get") else getattr(output, "logits", None)
@@ -35,7 +35,7 @@ def cross_entropy(output: Any, targets: Tensor) -> Tensor:
 
 
 def squared_error(output: Any, targets: Tensor) -> Tensor:
-    """(prediction - target)² of each example, for targets that are numbers.
+    """(prediction - target)² of each example, for numeric targets.
 
     >>> squared_error(torch.tensor([[1.0], [2.0]]), torch.tensor([1.0, 5.0]))
     tensor([0., 9.])
@@ -56,7 +56,7 @@ class FocalLoss:
 
     def __post_init__(self) -> None:
         if self.gamma < 0:
-            raise ConfigError(f"gamma must not be negative, not {self.gamma}")
+            raise ConfigError(f"gamma must be at least 0, not {self.gamma}")
 
     def __call__(self, output: Any, targets: Tensor) -> Tensor:
         log_p = F.log_softmax(logits_of(output), dim=-1).gather(-1, targets.unsqueeze(-1)).squeeze(-1)

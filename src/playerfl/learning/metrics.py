@@ -1,4 +1,4 @@
-"""Scores of predictions, computed once over a whole split."""
+"""Metrics of predictions, computed once over a whole split."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Metric = Callable[[Tensor, Tensor], float]
 
 
 def accuracy(predicted: Tensor, targets: Tensor) -> float:
-    """The share of right predictions.
+    """The share of correct predictions.
 
     >>> accuracy(torch.tensor([0, 1, 1, 2]), torch.tensor([0, 1, 2, 2]))
     0.75
@@ -24,8 +24,8 @@ def accuracy(predicted: Tensor, targets: Tensor) -> float:
 def macro_f1(predicted: Tensor, targets: Tensor, labels: Literal["present"] | int = "present") -> float:
     """The mean over classes of 2PR / (P + R), where 0/0 counts as 0.
 
-    The classes are those present in predictions or targets, as scikit-learn's default; give their number
-    to count the absent ones too, with 0.
+    The classes are those present in predictions or targets, as in scikit-learn's default. Give `labels` a number of
+    classes to count absent ones as 0.
 
     >>> macro_f1(torch.tensor([0, 0, 1]), torch.tensor([0, 1, 1]))
     0.6666666666666666
@@ -36,7 +36,7 @@ def macro_f1(predicted: Tensor, targets: Tensor, labels: Literal["present"] | in
 
 
 def of_many(metric: Metric, predicted: Tensor, targets: Tensor) -> list[float]:
-    """A metric of several models' predictions (one row each) for the same targets.
+    """A metric for several models' predictions (one row per model) of the same targets.
 
     >>> of_many(accuracy, torch.tensor([[0, 1], [1, 1]]), torch.tensor([0, 1]))
     [1.0, 0.5]
@@ -52,17 +52,17 @@ def _accuracies(predicted: Tensor, targets: Tensor) -> list[float]:
 def _macro_f1s(predicted: Tensor, targets: Tensor, labels: Literal["present"] | int = "present") -> list[float]:
     classes = int(torch.maximum(predicted.max(), targets.max())) + 1
     models = len(predicted)
-    # One count for all: model i's classes are numbered from i · classes.
+    # One bincount for all models: model i's classes are numbered from i · classes.
     numbered = predicted + torch.arange(models, device=predicted.device).unsqueeze(1) * classes
     counted = partial(torch.bincount, minlength=models * classes)
     hits = counted(numbered[predicted == targets]).view(models, classes).double()
     seen = counted(numbered.flatten()).view(models, classes) + torch.bincount(targets, minlength=classes)
     # 2PR/(P+R) = 2·hits / (predicted + true), so no division is 0/0 for a class that is present; an absent one has
-    # no hits and adds 0.
+    # no hits and contributes 0.
     sums = (2 * hits / seen.clamp_min(1)).sum(1)
     counts = (seen > 0).sum(1) if labels == "present" else torch.tensor(labels)
-    found: list[float] = (sums / counts).tolist()
-    return found
+    scores: list[float] = (sums / counts).tolist()
+    return scores
 
 
 _TOGETHER: dict[Metric, Callable[[Tensor, Tensor], list[float]]] = {accuracy: _accuracies, macro_f1: _macro_f1s}

@@ -1,4 +1,4 @@
-"""Optimisers as plain data plus a step on lists of tensors, so that any trainer can keep their state."""
+"""Optimisers as plain data plus a step on lists of tensors, so that any trainer can hold their state."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Step = Callable[[Sequence[Tensor]], None]
 
 
 class Optimizer(Protocol):
-    """How weights follow gradients."""
+    """How gradients move weights."""
 
     @property
     def learning_rate(self) -> float: ...
@@ -29,12 +29,12 @@ class Optimizer(Protocol):
 
     @property
     def slots(self) -> tuple[str, ...]:
-        """Names of what it remembers of every parameter."""
+        """What it remembers for every parameter, by name."""
         ...
 
     @property
     def counts(self) -> tuple[str, ...]:
-        """The slots that hold one number a parameter, the same for all that have trained together."""
+        """The slots that hold one number per parameter, the same for all parameters trained together."""
         ...
 
     def fresh(self, slot: str, parameter: Tensor) -> Tensor:
@@ -47,12 +47,12 @@ class Optimizer(Protocol):
 
 
 def with_rate(optimizer: Optimizer, learning_rate: float | None) -> Optimizer:
-    """The same optimiser with another learning rate, if one is given."""
+    """The same optimiser with another learning rate, unless that is None."""
     return optimizer if learning_rate is None else replace(optimizer, learning_rate=learning_rate)  # type: ignore[type-var]
 
 
 # torch's optimiser classes import torch._dynamo at their first step, which takes seconds; the functions they
-# call do not. The fused kernels ignore the strides of state tensors, so state must be laid out as its parameter.
+# call do not. The fused kernels ignore the strides of state tensors, so state must have its parameter's layout.
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ class AdamW:
 
 @dataclass(frozen=True)
 class SGD:
-    """Gradient descent, with momentum and weight decay if asked for."""
+    """Gradient descent with optional momentum and weight decay."""
 
     learning_rate: float = 0.01
     momentum: float = 0.0
@@ -144,9 +144,9 @@ class SGD:
 
 @dataclass(frozen=True)
 class Moreau:
-    """pFedMe's two coupled steps: K on the weights, pulled towards a slow copy; then one of the copy.
+    """pFedMe's two coupled steps: K on the weights, pulled towards a slow copy, then one on the copy.
 
-    θ ← θ - η·(g + λ(θ - w) + decay·θ), K times a batch;  w ← w - η_w·λ·(w - θ).  The slot "local" is w.
+    θ ← θ - η·(g + λ(θ - w) + decay·θ), K times per batch;  w ← w - η_w·λ·(w - θ).  The slot "local" is w.
     """
 
     learning_rate: float

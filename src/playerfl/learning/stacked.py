@@ -1,9 +1,9 @@
 """The stacked trainer: many models of one kind in each tensor operation, with the arithmetic of the plain loop.
 
-`torch.func.vmap` runs the model's own forward over a stack of weights, or `linear_stack` does, where linear layers and
-activations are all there is. What comes out for one model has the same bits whatever else is in the stack: batches have
-a fixed width, rows a fixed alignment (see Layout), and no operation mixes models. The bits are not those of the plain
-loop, whose matrix products have other shapes.
+`torch.func.vmap` runs the model's own forward pass over a stack of weights; `linear_stack` does so for models that have
+only linear layers and activations. A model's result has the same bits whatever else is in the stack: batches have a
+fixed width, rows a fixed alignment (see Layout), and no operation mixes models. The bits differ from the plain loop's,
+whose matrix products have other shapes.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from playerfl.learning.metrics import of_many
 from playerfl.learning.optimizers import Optimizer
 from playerfl.learning.training import EVALUATION_BATCH, Learner
 
-# Weights of a stack; with gradients and optimiser state four times as much, which should stay in the cache.
+# Weights in a stack. With gradients and optimiser state it is four times as much, which should fit in the cache.
 STACK_NUMBERS = 2_000_000
-# Batches are as wide as a multiple of this many rows: see Layout on lanes.
+# The width of a batch is a multiple of this many rows; Layout says why.
 LANES = 32
 
 
 def group_of(job: Job) -> Hashable | None:
-    """Jobs with equal groups may be stacked; None: this one may not."""
+    """Jobs with equal groups may be stacked; None if this one may not."""
     learner = job.learner
     if learner.trainer != "stacked":
         return None
@@ -60,7 +60,7 @@ def group_of(job: Job) -> Hashable | None:
 
 
 def _in_step(job: TrainJob) -> bool:
-    """Whether all parameters have taken the same number of steps: a stack counts once a model."""
+    """Whether all parameters have taken the same number of steps: a stack keeps one count per model."""
     for slot in job.optimizer.counts:
         known = job.state.get(slot, {})
         held = [known.get(name) for name in job.learner.trainable(job.only)]
@@ -70,11 +70,11 @@ def _in_step(job: TrainJob) -> bool:
 
 
 def _width(job: TrainJob) -> int:
-    """Rows of a batch with its padding: by the batch size, or less at a site that has far fewer rows."""
-    own = LANES
-    while own < len(job.examples):
-        own *= 2
-    return min(own, -(-job.batch_size // LANES) * LANES)
+    """Rows of a batch with its padding: given by the batch size, or less at a site with far fewer rows."""
+    enough = LANES
+    while enough < len(job.examples):
+        enough *= 2
+    return min(enough, -(-job.batch_size // LANES) * LANES)
 
 
 def train(jobs: Sequence[TrainJob]) -> list[Trained]:
@@ -84,9 +84,9 @@ def train(jobs: Sequence[TrainJob]) -> list[Trained]:
     if not chosen or jobs[0].epochs == 0:
         return [Trained(dict(job.weights), None) for job in jobs]
     if not all(len(job.examples) for job in jobs):
-        raise DataError("a site has no training examples; every site needs some")
+        raise DataError("a site has no training examples; every site needs at least one")
     layout = learner.layout(chosen)
-    # The longest first: the models still training are then always the first rows.
+    # The longest first, so that the models still training are always the first rows.
     seen: dict[Hashable, int] = {}
     places = [(-_batches(job), seen.setdefault(_twins(job), len(seen))) for job in jobs]
     order = sorted(range(len(jobs)), key=places.__getitem__)
@@ -118,9 +118,9 @@ class _Cohort:
     optimizer: Optimizer
     examples: TensorExamples
     rows: Tensor
-    """Row numbers by model, batch (of all epochs) and place in the batch; padding repeats a row of its batch."""
+    """Row numbers by model, batch (of all epochs) and position in the batch; padding repeats a row of its batch."""
     shares: Tensor
-    """What each place of a batch (of one epoch) counts: one over the batch's rows, 0 for padding."""
+    """The weight of each position of a batch (of one epoch): one over the batch's rows, 0 for padding."""
     sizes: list[int]
     """Rows of each batch of one epoch."""
 
@@ -132,15 +132,17 @@ class _Cohort:
         stops = [*range(job.batch_size, total, job.batch_size), total]
         sizes = [stop - begin for begin, stop in zip([0, *stops], stops, strict=False)]
         places = torch.arange(width)
-        # Where each place of each batch finds its row in an epoch's order; padding repeats the batch's first.
-        found = torch.stack([b + torch.where(places < n, places, 0) for b, n in zip([0, *stops], sizes, strict=False)])
+        # Positions in an epoch's order, by batch; padding repeats the first row of the batch.
+        positions = torch.stack(
+            [b + torch.where(places < n, places, 0) for b, n in zip([0, *stops], sizes, strict=False)]
+        )
         shares = torch.stack([(places < n).double() / n for n in sizes])
         return cls(
             start,
             start + len(jobs),
             job.optimizer,
             job.examples,
-            torch.stack([_order(job) for job in jobs])[:, :, found].flatten(1, 2),
+            torch.stack([_order(job) for job in jobs])[:, :, positions].flatten(1, 2),
             shares.to(next(iter(job.weights.values())).dtype),
             sizes,
         )
@@ -158,13 +160,13 @@ class _Cohort:
 
 def _order(job: TrainJob) -> Tensor:
     """The order of the rows in each epoch, drawn as the plain loop draws it."""
-    torch.randint(2**62, (), generator=job.order)  # the loop's seed for dropout, which stacked models have none of
+    torch.randint(2**62, (), generator=job.order)  # the loop draws its seed for dropout here; stacked models have none
     return torch.stack([torch.randperm(len(job.examples), generator=job.order) for _ in range(job.epochs)])
 
 
 @dataclass(frozen=True)
 class _Active:
-    """The first models of a stack, as long as these train."""
+    """The first models of a stack, while these are the ones that train."""
 
     cohorts: list[_Cohort]
     entries: dict[str, Tensor]
@@ -179,7 +181,7 @@ class _Active:
 
 
 class _Stack:
-    """Some models side by side: one row a model in the blocks of weights and of each slot of the optimiser."""
+    """Some models side by side: one row per model in the blocks of weights and of each slot of the optimiser."""
 
     def __init__(self, jobs: Sequence[TrainJob], layout: Layout) -> None:
         self.jobs = jobs
@@ -197,7 +199,7 @@ class _Stack:
         self.anchors = self._anchors()
 
     def _slot(self, slot: str) -> list[Blocks]:
-        """What the optimiser remembers, by cohort: blocks, or a count for all models of the cohort."""
+        """The optimiser's state, by cohort: blocks, or one count for all models of the cohort."""
         return [
             self._held(slot, c, [job.state.get(slot, {}) for job in self.jobs[c.start : c.stop]]) for c in self.cohorts
         ]
@@ -206,11 +208,11 @@ class _Stack:
         resident = side_by_side(held, self.layout)
         if resident is not None:
             return resident
-        own = self._rows(cohort)
-        fresh = {name: cohort.optimizer.fresh(slot, block) for name, block in own.items()}
+        rows = self._rows(cohort)
+        fresh = {name: cohort.optimizer.fresh(slot, block) for name, block in rows.items()}
         if slot in self.job.optimizer.counts:
             return {name: held[0].get(name, count).clone() for name, count in fresh.items()}
-        if any(one.keys() & own.keys() for one in held):
+        if any(one.keys() & rows.keys() for one in held):
             for name, view in self.layout.views(fresh).items():
                 view.copy_(torch.stack([one.get(name, view[i]) for i, one in enumerate(held)]))
         return fresh
@@ -236,15 +238,15 @@ class _Stack:
                 inputs, targets, shares = _joined([cohort.batch(step) for cohort in active.cohorts], active.count)
                 for inner in range(self.job.optimizer.inner_steps):
                     outputs = outputs_of(self.learner, {**active.entries, **active.fixed}, inputs)
-                    weighed = self.learner.loss(outputs, targets) * shares
-                    # The sum is only a root for autograd: given `grad_outputs`, torch would first import sympy.
-                    found = torch.autograd.grad(weighed.sum(), list(active.entries.values()))
-                    gradients = dict(zip(active.entries, found, strict=True))
+                    weighted = self.learner.loss(outputs, targets) * shares
+                    # A sum rather than `grad_outputs`, for which torch would first import sympy.
+                    slopes = torch.autograd.grad(weighted.sum(), list(active.entries.values()))
+                    gradients = dict(zip(active.entries, slopes, strict=True))
                     with torch.no_grad():
                         if inner == 0:
                             profiles.record(active, gradients, step)
                         active.step(self.layout.blocks(self._pulled(active, gradients)))
-                means = weighed.detach().view(active.count, -1).sum(1)
+                means = weighted.detach().view(active.count, -1).sum(1)
                 for c in active.cohorts:
                     losses[c.start : c.stop].add_(means[c.start : c.stop], alpha=c.sizes[step % len(c.sizes)])
                 profiles.after(active, step)
@@ -253,12 +255,12 @@ class _Stack:
         return [
             Trained({**job.weights, **trained}, loss / rows, profile)
             for job, trained, loss, rows, profile in zip(
-                self.jobs, self.layout.models(self.blocks), losses.tolist(), seen, profiles.found, strict=True
+                self.jobs, self.layout.models(self.blocks), losses.tolist(), seen, profiles.by_model, strict=True
             )
         ]
 
     def _stages(self) -> Iterator[tuple[_Active, range]]:
-        """The steps, in stretches during which the same models train."""
+        """The steps, in stages during which the same models train."""
         done = 0
         for count in range(len(self.cohorts), 0, -1):
             cohorts = self.cohorts[:count]
@@ -277,21 +279,21 @@ class _Stack:
         )
 
     def _step(self, cohorts: list[_Cohort]) -> Callable[[Blocks], None]:
-        """Moves all of these models, with one call for each optimiser."""
+        """A function that moves all of these models, with one call per optimiser."""
         numbers: dict[Optimizer, list[int]] = {}
         for number, cohort in enumerate(cohorts):
             numbers.setdefault(cohort.optimizer, []).append(number)
         steps = []
-        for optimizer, own in numbers.items():
-            parameters = [rows for i in own for rows in self._rows(cohorts[i]).values()]
-            state = {slot: [rows for i in own for rows in held[i].values()] for slot, held in self.state.items()}
-            steps.append((optimizer.stepper(parameters, state), own))
+        for optimizer, chosen in numbers.items():
+            parameters = [rows for i in chosen for rows in self._rows(cohorts[i]).values()]
+            state = {slot: [rows for i in chosen for rows in held[i].values()] for slot, held in self.state.items()}
+            steps.append((optimizer.stepper(parameters, state), chosen))
         sizes = [cohort.stop - cohort.start for cohort in cohorts]
 
         def move(gradients: Blocks) -> None:
             by_cohort = list(zip(*(block.split_with_sizes(sizes) for block in gradients.values()), strict=True))
-            for step, own in steps:
-                step([rows for i in own for rows in by_cohort[i]])
+            for step, chosen in steps:
+                step([rows for i in chosen for rows in by_cohort[i]])
 
         return move
 
@@ -308,19 +310,19 @@ class _Stack:
                 for i, job in enumerate(self.jobs[cohort.start : cohort.stop]):
                     before = job.state.get(slot, {})
                     if slot in self.job.optimizer.counts:
-                        # One tensor for all parameters: the plain loop makes its own of it.
+                        # One tensor for all parameters: the plain loop clones it for each.
                         job.state[slot] = {**before, **dict.fromkeys(held, next(iter(held.values())).clone())}
                     else:
                         job.state[slot] = Held(self.layout, held, i, before)
 
 
 class _Profiles:
-    """The layer scores of every model of a stack, where they are asked for."""
+    """The layer scores of every model of a stack, if they are asked for."""
 
     def __init__(self, stack: _Stack) -> None:
         self.stack = stack
         self.measure = stack.job.measure
-        self.found: list[Profile | None] = [None] * len(stack.jobs)
+        self.by_model: list[Profile | None] = [None] * len(stack.jobs)
         running = self.measure and self.measure.mode == "running"
         self.probes = [stack.learner.probe(self.measure) for _ in stack.jobs] if self.measure and running else []
 
@@ -344,11 +346,11 @@ class _Profiles:
             if step != len(c.sizes) - 1:
                 continue
             if self.probes:
-                self.found[c.start : c.stop] = [probe.profile() for probe in self.probes[c.start : c.stop]]
+                self.by_model[c.start : c.stop] = [probe.profile() for probe in self.probes[c.start : c.stop]]
                 continue
             models = self.stack.layout.models(self.stack.blocks)[c.start : c.stop]
             for i, entries in enumerate(models, start=c.start):
-                self.found[i] = learner.profile_at({**jobs[i].weights, **entries}, jobs[i])
+                self.by_model[i] = learner.profile_at({**jobs[i].weights, **entries}, jobs[i])
             learner.model.train()
 
 
@@ -362,27 +364,27 @@ def _scores(active: _Active, gradients: Mapping[str, Tensor], name: str, none: T
 
 
 def _joined(batches: Sequence[tuple[Any, Tensor, Tensor]], models: int) -> tuple[Any, Tensor, Tensor]:
-    """The cohorts' batches as one; inputs by model and row, targets and shares end to end."""
+    """The cohorts' batches joined: inputs by model and row, targets and shares concatenated."""
     inputs, targets, shares = zip(*batches, strict=True)
     joined = tree_map(lambda *parts: torch.cat(parts).view(models, -1, *parts[0].shape[1:]), *inputs)
     return joined, torch.cat(targets), torch.cat(shares)
 
 
 def outputs_of(learner: Learner, entries: Mapping[str, Tensor], inputs: Any) -> Any:
-    """The outputs of all models for their inputs, the rows of one after those of the other."""
+    """The outputs of all models for their inputs, concatenated model by model."""
     return tree_map(lambda output: output.flatten(0, 1), _by_model(learner, entries, inputs))
 
 
 def _by_model(learner: Learner, entries: Mapping[str, Tensor], inputs: Any) -> Any:
-    """The outputs with the model as first dimension, by the quicker of the two ways where the forward allows it."""
+    """The outputs with the model as first dimension, computed the faster way if the forward pass allows it."""
     if learner.only_linear:
         try:
             return linear_outputs(learner.model, {id(learner.entries[name]): e for name, e in entries.items()}, inputs)
         except NotOnlyLinearError:
             learner.only_linear = False
 
-    def one(own: dict[str, Tensor], x: Any) -> Any:
-        return functional_call(learner.model, own, *call_arguments(x))
+    def one(weights: dict[str, Tensor], x: Any) -> Any:
+        return functional_call(learner.model, weights, *call_arguments(x))
 
     return vmap(one)(dict(entries), inputs)
 
@@ -414,22 +416,22 @@ def _scored(
     parts, stops = [], [0]
     for examples in splits.values():
         for inputs, targets in examples.batches(max(1, len(examples))):
-            # Padded to a fixed multiple of rows: see Layout on lanes.
+            # Padded to a multiple of LANES rows.
             rows = torch.arange(-(-len(targets) // LANES) * LANES).clamp_max(len(targets) - 1)
             parts.append((map_tensors(inputs, lambda x, rows=rows: x[rows]), targets[rows]))  # type: ignore[misc]
         stops.append(sum(len(targets) for _, targets in parts))
     losses, predicted = [torch.empty(models, 0)], [torch.empty(models, 0, dtype=torch.long)]
     if parts:
-        inputs = tree_map(lambda *own: torch.cat(own), *(own for own, _ in parts))
+        inputs = tree_map(lambda *tensors: torch.cat(tensors), *(part for part, _ in parts))
         together = TensorExamples(inputs, torch.cat([targets for _, targets in parts]))
         for inputs, targets in together.batches(EVALUATION_BATCH):
             output = outputs_of(learner, entries, map_tensors(inputs, lambda x: x.expand(models, *[-1] * x.dim())))
             losses.append(learner.loss(output, targets.repeat(models)).view(models, -1))
             if learner.metrics:
                 predicted.append(logits_of(output).argmax(-1).view(models, -1))
-    loss, found = torch.cat(losses, dim=1).double(), torch.cat(predicted, dim=1)
+    loss, classes = torch.cat(losses, dim=1).double(), torch.cat(predicted, dim=1)
     by_split = {
-        split: _columns(learner, loss[:, start:], found[:, start:], examples)
+        split: _columns(learner, loss[:, start:], classes[:, start:], examples)
         for (split, examples), start in zip(splits.items(), stops, strict=False)
     }
     return [
@@ -439,7 +441,7 @@ def _scored(
 
 
 def _columns(learner: Learner, losses: Tensor, predicted: Tensor, examples: Examples) -> dict[str, list[float]]:
-    """The scores of one split by name, a number a model."""
+    """The scores of one split by name, one number per model."""
     rows = len(examples)
     if not rows:
         return {name: [float("nan")] * len(losses) for name in ("loss", *learner.metrics)}

@@ -25,11 +25,11 @@ from playerfl.seeding import seeded_rng
 from playerfl.weights import Weights
 
 EVALUATION_BATCH = 512
-Trainer = Literal["loop", "stacked"]
+TrainerName = Literal["loop", "stacked"]
 
 
 class Learner:
-    """A scratch model on a device. Every job loads all of its weights, so no site sees another's."""
+    """A scratch model on a device. Every job loads all of its weights, so no site sees another site's."""
 
     def __init__(
         self,
@@ -38,12 +38,12 @@ class Learner:
         loss: Callable[[Any, Tensor], Tensor],
         metrics: Mapping[str, Metric],
         device: torch.device | str = "cpu",
-        trainer: Trainer = "loop",
+        trainer: TrainerName = "loop",
     ) -> None:
-        """`trainer`: whether jobs run one by one here, or many together (playerfl.learning.stacked)."""
+        """`trainer`: whether jobs run here, one by one, or many together in playerfl.learning.stacked."""
         self.trainer = trainer
         self.device = torch.device(device)
-        # Convolutions on CPU run 1.4 to 1.9 times as fast with the channel index last.
+        # On the CPU convolutions are 1.4 to 1.9 times as fast with channels last.
         self._format = torch.channels_last if any(isinstance(m, nn.Conv2d) for m in model.modules()) else None
         self.model = model.to(self.device)
         if self._format is not None:
@@ -53,7 +53,7 @@ class Learner:
         self.metrics = dict(metrics)
         self.entries = state_entries(self.model)
         self.parameters = dict(self.model.named_parameters())
-        self.only_linear = True  # until a stacked forward shows otherwise: see linear_stack
+        self.only_linear = True  # until a stacked forward pass shows otherwise: see linear_stack
         self._norms = [(path, m) for path, m in self.model.named_modules() if isinstance(m, _NormBase)]
         self._batch_norms = [m for _, m in self._norms if isinstance(m, _BatchNorm)]
         self._trainable: dict[frozenset[str] | None, list[str]] = {}
@@ -71,14 +71,14 @@ class Learner:
         return SiteData(*(part.mapped(self.placed) for part in (data.train, data.validation, data.test)))
 
     def placed(self, tensor: Tensor) -> Tensor:
-        """A tensor on the device, images laid out as the convolutions want them."""
+        """A tensor on the device, images in the memory format of the convolutions."""
         moved = tensor.to(self.device)
         if self._format is not None and moved.dim() == 4:
             return moved.contiguous(memory_format=self._format)
         return moved
 
     def train(self, job: TrainJob) -> Trained:
-        """E epochs of: batch, gradient, (score), (pull), step."""
+        """Trains for some epochs: for each batch the gradient, then layer scores and pull if asked for, then a step."""
         self.load(job.weights)
         chosen = self.trainable(job.only)
         if not chosen or job.epochs == 0:
@@ -101,7 +101,7 @@ class Learner:
                         loss.backward()  # type: ignore[no-untyped-call]
                         if measuring and inner == 0:
                             measuring.record(len(targets))
-                        # As torch's own optimisers do, parameters the batch did not use are left alone.
+                        # Like torch's own optimisers, skip parameters that the batch did not use.
                         used = tuple(name for name, p in zip(chosen, parameters, strict=True) if p.grad is not None)
                         if used not in steps:
                             steps[used] = self._step(used, job)
@@ -113,7 +113,7 @@ class Learner:
                 if probe and epoch == 0:
                     profile = self._profile(probe, job)
         if not seen:
-            raise DataError("a site has no training examples; every site needs some")
+            raise DataError("a site has no training examples; every site needs at least one")
         return Trained(self.weights(), float(loss_sum) / seen, profile)
 
     def trainable(self, only: frozenset[str] | None) -> list[str]:
@@ -124,7 +124,7 @@ class Learner:
         return self._trainable[only]
 
     def layout(self, names: Iterable[str]) -> Layout:
-        """How some entries lie in a row: one object for the same entries, so that rows can be recognised."""
+        """The layout of some entries: the same object for the same entries, so that rows can be recognised."""
         key = tuple(names)
         if key not in self._layouts:
             self._layouts[key] = Layout({name: self.entries[name] for name in key})
@@ -144,24 +144,24 @@ class Learner:
         return move
 
     def gradients(self, weights: Weights, inputs: Any, targets: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """The losses of a batch and the gradients of their mean, as `train` finds them."""
+        """The losses of a batch and the gradients of their mean, as in `train`."""
         self.load(weights)
         chosen = self.trainable(None)
         with self._training(chosen):
             losses = self._loss_of(call_model(self.model, inputs), targets)
             losses.mean().backward()  # type: ignore[no-untyped-call]
-            found = {name: self.parameters[name].grad for name in chosen}
-            return losses.detach(), {name: g for name, g in found.items() if g is not None}
+            gradients = {name: self.parameters[name].grad for name in chosen}
+            return losses.detach(), {name: g for name, g in gradients.items() if g is not None}
 
     def profile_at(self, weights: Weights, job: TrainJob) -> Profile:
-        """What a job's measure gives at these weights, in the modes that measure after the epoch."""
+        """The layer scores at these weights, in the modes that measure after the epoch."""
         assert job.measure is not None
         self.load(weights)
         with self._training(self.trainable(job.only)):
             return self._profile(self.probe(job.measure), job)
 
     def probe(self, measure: Measure) -> SensitivityProbe:
-        """What measures a job's layer scores."""
+        """A probe that measures layer scores as a job asks for."""
         return SensitivityProbe(
             self.model,
             mode=measure.mode,
@@ -175,13 +175,13 @@ class Learner:
     def _profile(self, probe: SensitivityProbe, job: TrainJob) -> Profile:
         if probe.mode == "running":
             return probe.profile()
-        # Its own order, drawn apart: measuring must not shift the batches of the epochs that follow.
+        # Drawn from a separate generator: measuring must not change the batches of the following epochs.
         order = torch.Generator().manual_seed(job.order.initial_seed() ^ 1)
         batches = job.examples.batches(job.batch_size, order if probe.mode == "one_batch" else None)
         return probe.measure(batches, self.loss)
 
     def evaluate(self, job: EvalJob) -> Scores:
-        """Each metric once over each whole split; the loss as the mean over examples."""
+        """Each metric over each whole split; the loss is the mean over examples."""
         self.load(job.weights)
         self.model.eval()
         with torch.inference_mode():
@@ -216,7 +216,7 @@ class Learner:
             raise DataError(f"a site's targets do not fit the model's outputs: {problem}") from problem
 
     def load(self, weights: Weights) -> None:
-        """Puts these weights in the scratch model."""
+        """Loads these weights into the scratch model."""
         with torch.no_grad():
             torch._foreach_copy_(
                 [entry.detach() for entry in self.entries.values()],
@@ -224,7 +224,7 @@ class Learner:
             )
 
     def _state(self, optimizer: Optimizer, state: OptimizerState, names: list[str]) -> dict[str, list[Tensor]]:
-        """The slots of these parameters, made where missing, laid out as the parameters where they are not."""
+        """The slots of these parameters, created if missing, and brought into the parameters' layout if necessary."""
         lists: dict[str, list[Tensor]] = {}
         for slot in optimizer.slots:
             known = dict(state.get(slot, {}))
@@ -248,9 +248,9 @@ class Learner:
         self.model.train()
         moving = {self._owner[name] for name in chosen}
         for path, module in self._norms:
-            own = [f"{path}.{name}" if path else name for name, _ in module.named_parameters(recurse=False)]
+            affine = [f"{path}.{name}" if path else name for name, _ in module.named_parameters(recurse=False)]
             statistics = f"{path}.running_mean" if path else "running_mean"
-            if not train.intersection(own) if own else self._owner.get(statistics, None) not in moving:
+            if not train.intersection(affine) if affine else self._owner.get(statistics, None) not in moving:
                 module.eval()
         for name, parameter in self.parameters.items():
             parameter.requires_grad_(name in train)
@@ -263,7 +263,7 @@ class Learner:
 
 
 def _pull_on(parameters: list[nn.Parameter], names: list[str], job: TrainJob) -> Callable[[list[Tensor]], None] | None:
-    # At strength 0 the term is left out: adding 0·x can still turn -0.0 into 0.0 and inf into nan.
+    # At strength 0 the term is left out: adding 0·x could turn -0.0 into 0.0 and inf into nan.
     if job.pull is None or job.pull.strength == 0:
         return None
     strength = job.pull.strength

@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 
 class ConvNet(nn.Module):
-    """`conv1 … convK`, each with ReLU and, where asked for, pooling; then `fc1`, `fc2`."""
+    """`conv1 … convK`, each with ReLU and optional pooling; then `fc1`, `fc2`."""
 
     def __init__(
         self,

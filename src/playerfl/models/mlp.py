@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 
 class MLP(nn.Module):
-    """Linear layers with ReLU between them; one layer each."""
+    """Linear layers with ReLU between them; each is a layer."""
 
     def __init__(self, widths: Sequence[int]) -> None:
         """`widths`: inputs, hidden layers, outputs."""
@@ -21,7 +21,7 @@ class MLP(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         for name in self.names[:-1]:
-            # In place: a stack's activations are what crowds the cache.
+            # In place, because activations of a stack fill the cache.
             x = getattr(self, name)(x).relu_()
         out: Tensor = getattr(self, self.names[-1])(x)
         return out

@@ -28,7 +28,7 @@ class TextTransformer(nn.Module):
         self.fc1 = nn.Linear(width, hidden)
         self.fc2 = nn.Linear(hidden, width)
         self.head = nn.Linear(width, classes)
-        # What comes out of each layer, with its residual: for whoever looks at representations.
+        # The output of each layer, with its residual, for hooks that look at representations.
         self.embeddings, self.attention, self.feed_forward = nn.Identity(), nn.Identity(), nn.Identity()
 
     def forward(self, ids: Tensor) -> Tensor:
@@ -52,8 +52,8 @@ class TextTransformer(nn.Module):
 
 
 def _attend(asked: Tensor, x: Tensor, ids: Tensor) -> Tensor:
-    """The mean of each row's tokens, weighted by how well they answer: (rows, width), padding left out."""
+    """The attention-weighted mean of each row's tokens: (rows, width), padding left out."""
     mask = x.new_zeros(ids.shape).masked_fill(ids == PADDING, -math.inf)
     # (rows, heads, tokens, width): with the head axis torch takes its fused kernel.
-    found = F.scaled_dot_product_attention(asked[:, None, None], x[:, None], x[:, None], mask[:, None, None])
-    return found[:, 0, 0]
+    attended = F.scaled_dot_product_attention(asked[:, None, None], x[:, None], x[:, None], mask[:, None, None])
+    return attended[:, 0, 0]

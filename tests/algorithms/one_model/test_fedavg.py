@@ -1,4 +1,4 @@
-"""FedAvg: what tests/identities does not say of it already."""
+"""FedAvg: what the limit cases do not cover."""
 
 from __future__ import annotations
 
@@ -64,8 +64,9 @@ def test_the_common_model_is_the_mean_of_the_uploads_of_every_round() -> None:
                 torch.testing.assert_close(received.double(), expected, atol=1e-7, rtol=1e-6)
 
 
-def test_everybody_is_scored_with_the_common_model() -> None:
-    watched = watch(build(FedAvg()))
+@pytest.mark.parametrize("algorithm", ["fedavg", "fedprox", "fedlp"])
+def test_every_site_is_scored_with_the_common_model(algorithm: str) -> None:
+    watched = watch(build(algorithm))
     for site in watched.result.sites:
         assert same_bits(watched.result.weights[site], watched.run.server.weights)
 

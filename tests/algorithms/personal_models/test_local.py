@@ -1,4 +1,4 @@
-"""Local: every site for itself."""
+"""Local: every site trains alone."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from federations import MODELS, build, federate, task
 from playerfl.algorithms import FedAvg, Local
 
 
-def test_nothing_travels_after_the_initial_model() -> None:
+def test_nothing_is_sent_after_the_initial_model() -> None:
     watched = watch(build(Local()))
     for site in watched.result.sites:
         first, *later = watched.to(site)

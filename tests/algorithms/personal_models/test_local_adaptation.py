@@ -66,7 +66,7 @@ def test_every_site_trains_the_common_model_alone_with_a_fresh_optimiser(epochs:
 
 
 @pytest.mark.parametrize("selection", ["client_best", "round_best", "last"])
-def test_the_adapted_model_is_reported_even_where_it_is_worse(selection: str) -> None:
+def test_the_adapted_model_is_reported_even_if_it_is_worse(selection: str) -> None:
     ruined = watch(build(LocalAdaptation(adapt_learning_rate=50.0), selection=selection))
     for site in ruined.result.sites:
         assert distance(ruined.result.weights[site], ruined.run.server.weights) > 10

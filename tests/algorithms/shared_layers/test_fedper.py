@@ -1,4 +1,4 @@
-"""FedPer: the last layers are personal. That it is PLayer-FL with a given cut is said in tests/identities."""
+"""FedPer: the last layers are private. Its limit cases are in selftest."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ cuts = pytest.mark.parametrize("personal", [0, 1, 2, 3, 4])
 
 
 @cuts
-def test_exactly_the_first_layers_travel(personal: int) -> None:
+def test_exactly_the_first_layers_are_sent(personal: int) -> None:
     watched = watch(build(FedPer(personal_layers=personal)))
     body = entries_of(watched.run, LAYERS[: 4 - personal])
     for site in watched.result.sites:
@@ -47,11 +47,11 @@ def test_all_layers_train_the_head_too() -> None:
         assert not same_bits(part_of(after, layer), part_of(before, layer))
 
 
-def test_the_last_layer_is_personal_unless_told() -> None:
+def test_by_default_the_last_layer_is_private() -> None:
     assert_same(federate("fedper"), federate(FedPer(personal_layers=1)))
 
 
 @pytest.mark.parametrize("personal", [-1, 5])
-def test_more_personal_layers_than_there_are_is_refused(personal: int) -> None:
+def test_more_private_layers_than_the_model_has_are_refused(personal: int) -> None:
     with pytest.raises(ConfigError, match="personal_layers"):
         federate(FedPer(personal_layers=personal))

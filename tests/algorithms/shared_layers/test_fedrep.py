@@ -92,7 +92,7 @@ def test_the_head_learns_first() -> None:
 
 
 @pytest.mark.parametrize("personal", [1, 2, 3])
-def test_only_the_body_travels_and_it_is_common(personal: int) -> None:
+def test_only_the_body_is_sent_and_it_is_common(personal: int) -> None:
     watched = watch(build(FedRep(personal_layers=personal)))
     body = LAYERS[: 4 - personal]
     for site in watched.result.sites:

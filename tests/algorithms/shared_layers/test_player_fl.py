@@ -1,4 +1,4 @@
-"""PLayer-FL: that it is FedAvg, Local or FedPer for a given cut is said in tests/identities."""
+"""PLayer-FL; its limit cases are in selftest."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import pytest
 from algorithms.recorder import LAYERS, Watched, entries_of, part_of, same_bits, watch
 from federations import build, task
 from playerfl.algorithms import PLayerFL
-from playerfl.errors import ConfigError
 from playerfl.layers.split import choose_cut
 
 CUTS = [0, 1, 2, 3, 4]
@@ -43,7 +42,7 @@ def test_payloads_hold_exactly_the_layers_before_the_cut(cut: int, first_epoch: 
 
 @both_starts
 @pytest.mark.parametrize("cut", [1, 2, 3])
-def test_federated_layers_are_common_and_the_others_are_not(cut: int, first_epoch: str) -> None:
+def test_shared_layers_are_common_and_the_others_are_not(cut: int, first_epoch: str) -> None:
     watched = watch(build(fixed(cut, first_epoch)))
     models = watched.result.weights
     for site in models:
@@ -54,7 +53,7 @@ def test_federated_layers_are_common_and_the_others_are_not(cut: int, first_epoc
 
 
 @both_starts
-def test_the_cut_is_chosen_once_from_one_number_a_layer_and_announced_once(first_epoch: str) -> None:
+def test_the_cut_is_chosen_once_from_one_number_per_layer_and_announced_once(first_epoch: str) -> None:
     watched = watch(build(PLayerFL(first_epoch=first_epoch), rounds=4))  # type: ignore[arg-type]
     cut = watched.result.cut
     assert cut is not None
@@ -68,7 +67,7 @@ def test_the_cut_is_chosen_once_from_one_number_a_layer_and_announced_once(first
 
 
 def test_sites_are_measured_before_anything_is_averaged() -> None:
-    """So what a site sends does not depend on the others, nor on how often they will meet."""
+    """So what a site sends depends neither on the others nor on the number of rounds."""
     together = scores_sent(watch(build(PLayerFL(), task(count=3))))
     assert scores_sent(watch(build(PLayerFL(), task(count=1)))) == {"site-0": together["site-0"]}
     assert scores_sent(watch(build(PLayerFL(), task(count=3), rounds=1))) == together
@@ -77,20 +76,14 @@ def test_sites_are_measured_before_anything_is_averaged() -> None:
 
 @pytest.mark.parametrize("epochs", [1, 2])
 @pytest.mark.parametrize(("first_epoch", "rounds"), [("continue", 3), ("restart", 4)])
-def test_the_measured_epoch_is_round_one_or_comes_on_top(first_epoch: str, rounds: int, epochs: int) -> None:
+def test_the_measured_epoch_is_round_one_or_extra(first_epoch: str, rounds: int, epochs: int) -> None:
     watched = watch(build(fixed(2, first_epoch), rounds=3, **{"training.local_epochs": epochs}))
     assert watched.epochs == 3 * rounds * epochs
 
 
-def test_starting_again_forgets_the_measured_epoch() -> None:
+def test_a_restart_discards_the_measured_epoch() -> None:
     watched = watch(build(fixed(2, "restart"), rounds=1, **{"training.learning_rate": 0.0}))
     assert all(same_bits(own, watched.run.setup.initial) for own in watched.result.weights.values())
     moved = watch(build(fixed(2, "restart"), rounds=1))
     first = moved.fits("site-0")[0]
     assert same_bits(first.down, part_of(moved.run.setup.initial, "0", "2"))
-
-
-@pytest.mark.parametrize("wrong", [{"rule": "fixed"}, {"fixed_cut": 2}, {"first_epoch": "never"}])
-def test_what_makes_no_sense_is_refused(wrong: dict[str, object]) -> None:
-    with pytest.raises(ConfigError, match=next(iter(wrong))):
-        PLayerFL(**wrong)  # type: ignore[arg-type]

@@ -48,7 +48,7 @@ def test_with_the_measured_cut_allowed_all_cuts_are_drawn_equally_often() -> Non
 
 
 @pytest.mark.parametrize("reference", [4, 0])
-def test_a_reference_that_is_no_candidate_excludes_nothing(reference: int) -> None:
+def test_a_reference_outside_the_candidates_excludes_nothing(reference: int) -> None:
     assert drawn(PLayerFLRandom(), layers_of(4), reference, 200).keys() == {1, 2, 3}
 
 

@@ -37,7 +37,7 @@ def test_a_measured_cut_is_moved_too(shifted: type[PLayerFL], model: str) -> Non
 
 
 @pytest.mark.parametrize(("shifted", "measured"), [(PLayerFLMinusOne, 1), (PLayerFLPlusOne, 4)])
-def test_where_there_is_no_room_the_cut_stays_and_that_is_noted(shifted: type[PLayerFL], measured: int) -> None:
+def test_without_room_the_cut_stays_with_a_warning(shifted: type[PLayerFL], measured: int) -> None:
     cut = federate(shifted(rule="fixed", fixed_cut=measured), rounds=1).cut
     assert cut is not None
     assert cut.index == measured
@@ -45,7 +45,7 @@ def test_where_there_is_no_room_the_cut_stays_and_that_is_noted(shifted: type[PL
 
 
 @pytest.mark.parametrize(("shifted", "measured"), [(PLayerFLMinusOne, 2), (PLayerFLPlusOne, 3)])
-def test_where_there_is_room_nothing_is_said_of_having_none(shifted: type[PLayerFL], measured: int) -> None:
+def test_with_room_there_is_no_such_warning(shifted: type[PLayerFL], measured: int) -> None:
     cut = federate(shifted(rule="fixed", fixed_cut=measured), rounds=1).cut
     assert cut is not None
     assert not any("no room" in warning for warning in cut.warnings)

@@ -1,4 +1,4 @@
-"""FedAvg: everyone trains everything, the server averages it."""
+"""FedAvg: every site trains the whole model, the server averages."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from playerfl.weights import squared_distance
 
 @dataclass(frozen=True)
 class FedLAMA(Algorithm):
-    """Layer l is averaged after round r when τ_l divides r; between, each site goes on with its own.
+    """Layer l is averaged after round r if τ_l divides r; in between, each site keeps training its own.
 
     Discrepancy at an average u_l:  d_l = 1/C · Σ_c ‖u_l - θ_{c,l}‖² / (τ_l · P_l).  Every φτ rounds, layers in
     order of d_l get the long interval φτ until their share of Σ d·P exceeds the share of parameters still left.
@@ -37,7 +37,7 @@ class FedLAMA(Algorithm):
             raise ConfigError(f"tau and phi must be at least 1, not {self.tau} and {self.phi}")
 
     def intervals(self, side: Client | Server) -> dict[LayerName, int]:
-        """τ_l of every layer, which both sides know."""
+        """τ_l of every layer, known at both ends."""
         known = side.memory.get("intervals") or [self.tau] * len(side.layers.names)
         return dict(zip(side.layers.names, known, strict=True))
 
@@ -48,7 +48,7 @@ class FedLAMA(Algorithm):
     def server_send(self, server: Server, site: SiteId) -> Download:
         if "news" not in server.memory:
             return server.download()
-        # What was averaged since this site last trained, by the intervals that held then; everything for a new one.
+        # What was averaged since this site last trained, by the intervals of that time; everything if it is new.
         news = server.memory["news"][site]
         averaged = [layer for layer in server.layers.names if layer in news["averaged"]]
         layers = averaged if site in server.initialised else None
@@ -72,16 +72,16 @@ class FedLAMA(Algorithm):
         due = self.due(server, round_)
         super().server_merge(server, uploads)
         news = server.memory.setdefault("news", {})
-        for client in server.sites:
-            if client in uploads or client not in news:
-                news[client] = {"averaged": [], "adjusted": False}
-            news[client]["averaged"] = [*news[client]["averaged"], *due]
+        for site in server.sites:
+            if site in uploads or site not in news:
+                news[site] = {"averaged": [], "adjusted": False}
+            news[site]["averaged"] = [*news[site]["averaged"], *due]
         for layer in due:
             server.memory.setdefault("discrepancy", {})[layer] = self._discrepancy(server, uploads, layer)
         if self.phi > 1 and round_ % (self.phi * self.tau) == 0 and round_ > self.warmup_rounds:
             server.memory["intervals"] = self._adjusted(server)
-            for own in news.values():
-                own["adjusted"] = True
+            for site_news in news.values():
+                site_news["adjusted"] = True
 
     def _discrepancy(self, server: Server, uploads: Mapping[SiteId, Upload], layer: LayerName) -> float:
         averaged = server.layers.select(server.weights, [layer])

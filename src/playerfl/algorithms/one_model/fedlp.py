@@ -18,12 +18,12 @@ from playerfl.weights import weighted_mean
 
 @dataclass(frozen=True)
 class FedLP(Algorithm):
-    """FedAvg in which a site uploads each layer with probability q; a layer is averaged over those who sent it.
+    """FedAvg in which a site uploads each layer with probability q; a layer is averaged over the sites that sent it.
 
-    w_l ← Σ_{c ∈ S_l} n_c θ_{c,l} / Σ_{c ∈ S_l} n_c, unchanged where S_l is empty.
+    w_l ← Σ_{c ∈ S_l} n_c θ_{c,l} / Σ_{c ∈ S_l} n_c, unchanged if S_l is empty.
 
     Paper: Zhu et al. 2023, Algorithm 1 (homogeneous), https://arxiv.org/abs/2303.06360. keep = 1 is FedAvg.
-    Differs: drawn by layer as in the paper (its code: by tensor).
+    Differs: drawn per layer as in the paper (its code: per tensor).
     """
 
     keep: float = 0.7

@@ -1,4 +1,4 @@
-"""FedProx: FedAvg whose sites are held back towards the common model."""
+"""FedProx: FedAvg with a pull towards the common model."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Methods that give every site a whole model of its own."""
+"""Methods in which every site has its own whole model."""

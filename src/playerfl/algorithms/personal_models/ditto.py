@@ -15,10 +15,10 @@ from playerfl.learning.optimizers import with_rate
 
 @dataclass(frozen=True)
 class Ditto(PartialAlgorithm):
-    """FedAvg, and at each site a model of its own:  v_c ← step of f_c(v) + λ/2 · ‖v - w‖².  v_c is reported.
+    """FedAvg, and at each site a personal model:  v_c ← step of f_c(v) + λ/2 · ‖v - w‖².  v_c is reported.
 
     Paper: Li et al. 2021, Algorithm 1, https://arxiv.org/abs/2012.04221. lam = 0 gives v = Local.
-    Differs: both models train for whole epochs in turn (the paper's code interleaves batches), averages weigh
+    Differs: both models train for whole epochs in turn (the paper's code interleaves batches), averages weight
     sites by examples. `anchor="post_agg"` pulls towards the merged model of the same round instead of the
     received one; its last personal step then comes after the last round.
     """
@@ -27,7 +27,7 @@ class Ditto(PartialAlgorithm):
     personal_epochs: int = 1
     anchor: Literal["round_start", "post_agg"] = "round_start"
     personal_learning_rate: float | None = None
-    """Of the personal model; the common one where it is not given."""
+    """Of the personal model; default: the training's."""
 
     def __post_init__(self) -> None:
         at_least_zero("lam", self.lam)
@@ -44,17 +44,17 @@ class Ditto(PartialAlgorithm):
         if first:
             self.client_assemble(client, download)
             client.memory["own"] = client.weights()
-        # With post_agg, what arrives now is the anchor of the round before, so there is none in the first.
+        # With post_agg, what arrives now is the anchor of the previous round, so the first round has none.
         if self.anchor == "round_start" or not first:
-            await self.client_train_own(client, download)
+            await self.client_train_personal(client, download)
         self.client_assemble(client, download)
         await client.train(stream="aux")
         upload = self.client_keep(client)
         client.load(client.memory["own"])
         return upload
 
-    async def client_train_own(self, client: Client, download: Download) -> None:
-        """The personal model's turn; its statistics and optimiser are its own."""
+    async def client_train_personal(self, client: Client, download: Download) -> None:
+        """Trains the personal model, which has its own statistics and optimiser."""
         client.load(client.memory["own"])
         optimizer = with_rate(client.plan.optimizer, self.personal_learning_rate)
         pull = Pull(self.received(client, download), self.lam)
@@ -64,7 +64,7 @@ class Ditto(PartialAlgorithm):
         client.memory["own"] = client.weights()
 
     async def client_finish(self, client: Client, download: Download) -> None:
-        await self.client_train_own(client, download)
+        await self.client_train_personal(client, download)
 
     def client_model(self, client: Client, download: Download) -> None:
         if "own" in client.memory:

@@ -1,4 +1,4 @@
-"""Local: every site for itself."""
+"""Local: every site trains alone."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from playerfl.federation.server import Server
 
 @dataclass(frozen=True)
 class Local(Algorithm):
-    """Each site trains alone, from the common initial model, for as many epochs as the others.
+    """Each site trains alone, from the common initial model, for as many epochs as in other methods.
 
     Paper: the baseline of every comparison.
     Differs: nothing is exchanged after the initial model.

@@ -1,4 +1,4 @@
-"""LocalAdaptation: FedAvg, then every site tunes the common model on its own data."""
+"""LocalAdaptation: FedAvg, then every site fine-tunes the common model on its own data."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class LocalAdaptation(Algorithm):
 
     adapt_epochs: int = 1
     adapt_learning_rate: float | None = None
-    """The training's learning rate where it is not given."""
+    """Default: the training's learning rate."""
 
     def __post_init__(self) -> None:
         at_least_zero("adapt_epochs", self.adapt_epochs)

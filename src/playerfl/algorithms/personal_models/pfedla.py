@@ -24,7 +24,7 @@ class PFedLA(Algorithm):
     """Site i receives, layer by layer, Σ_j α_i^l[j] · θ_j^l; the weights α_i come from its hypernetwork at the server.
 
     H_i: embedding v_i → hidden layer → softmax over sites, for each layer. After site i has trained from
-    agg_i to θ_i', its step stands in for the gradient:  φ_i ← φ_i - η_h · (∂agg_i/∂φ_i)ᵀ (agg_i - θ_i').
+    agg_i to θ_i', its step replaces the gradient:  φ_i ← φ_i - η_h · (∂agg_i/∂φ_i)ᵀ (agg_i - θ_i').
 
     Paper: Ma et al. 2022, Algorithm 1, https://arxiv.org/abs/2205.03993
     Differs: all sites in step; one hidden layer; uniform mixes at first; the step has the sign that learns
@@ -45,7 +45,7 @@ class PFedLA(Algorithm):
         server.memory["mixers"] = {site: self.fresh_mixer(server, site) for site in server.sites}
 
     def fresh_mixer(self, server: Server, site: SiteId) -> Weights:
-        """A hypernetwork with zero output weights: every site counts the same at first."""
+        """A hypernetwork with zero output weights: at first every site counts the same."""
         rng = generator_for(server.seed, "hyper", site)
         outputs = len(server.layers.names) * len(server.sites)
         bound = self.embedding**-0.5
@@ -86,10 +86,10 @@ class PFedLA(Algorithm):
         return client.upload()
 
     def server_merge(self, server: Server, uploads: Mapping[SiteId, Upload]) -> None:
-        # All sites learn from the models of the round's start, whoever comes first.
-        mixers = {client: self.learned(server, client, upload.weights) for client, upload in uploads.items()}
+        # All hypernetworks learn from the models at the start of the round, whatever the order of the sites.
+        mixers = {site: self.learned(server, site, upload.weights) for site, upload in uploads.items()}
         server.memory["mixers"] |= mixers
-        server.memory["models"] |= {client: dict(upload.weights) for client, upload in uploads.items()}
+        server.memory["models"] |= {site: dict(upload.weights) for site, upload in uploads.items()}
         super().server_merge(server, uploads)
 
     def learned(self, server: Server, site: SiteId, trained: Mapping[str, Tensor]) -> Weights:

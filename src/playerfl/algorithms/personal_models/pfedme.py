@@ -22,7 +22,7 @@ class PFedMe(Algorithm):
     after the round:  w ← (1 - β)·w + β·Σ_c (n_c / Σ n)·w_c.
 
     Paper: T. Dinh et al. 2020, Algorithm 1, https://arxiv.org/abs/2006.08848
-    Differs: an epoch of batches a round (the paper: 20 iterations), averages weigh sites by examples. Plain
+    Differs: an epoch of batches per round (the paper: 20 iterations), averages weight sites by examples. Plain
     gradient steps whatever `training.optimizer` says, with `training.learning_rate` as η.
     """
 
@@ -31,7 +31,7 @@ class PFedMe(Algorithm):
     """K: gradient steps on one batch."""
     beta: float = 1.0
     local_learning_rate: float | None = None
-    """η_w; η where it is not given. Needs η_w·λ ≤ 1 to be stable."""
+    """η_w; default: η. Needs η_w·λ ≤ 1 to be stable."""
     weight_decay: float = 0.0
 
     def __post_init__(self) -> None:

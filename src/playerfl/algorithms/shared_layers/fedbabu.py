@@ -21,7 +21,7 @@ class FedBABU(PartialAlgorithm):
 
     Paper: Oh et al. 2022, Algorithm 1, https://arxiv.org/abs/2106.06042
     Differs: one epoch of tuning, of the head (the paper: 5, of everything; `finetune="full"`,
-    `finetune_epochs=5`); averages weigh sites by examples.
+    `finetune_epochs=5`); averages weight sites by examples.
     """
 
     personal_layers: int = 1

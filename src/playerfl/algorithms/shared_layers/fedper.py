@@ -1,4 +1,4 @@
-"""FedPer: the last layers are personal."""
+"""FedPer: the last layers are private."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""PLayer-FL: measure which layers should be federated during the first epoch, then federate those."""
+"""PLayer-FL: measure in the first epoch which layers to share, then share those."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ class PLayerFL(PartialAlgorithm):
 
     rule: SplitRule = "layer_ratio"
     threshold: float | None = None
-    """The jump that counts; where it is not given, the rule's own: layer_ratio 3.5, cumulative_ratio 1.6."""
+    """The jump that counts. Default: 3.5 for layer_ratio, 1.6 for cumulative_ratio."""
     fixed_cut: int | None = None
-    """With rule="fixed": the number of federated layers."""
+    """With rule="fixed": the number of shared layers."""
     first_epoch: Literal["continue", "restart"] = "continue"
-    """Whether the measured epoch is round 1, or is forgotten and training starts again from the initial model."""
+    """Whether the measured epoch counts as round 1, or is discarded and training restarts from the initial model."""
     sensitivity_mode: Mode = "running"
     include_bias: bool = True
     weight_batches: bool = False
@@ -53,7 +53,7 @@ class PLayerFL(PartialAlgorithm):
         if self.sensitivity_mode not in MODES:
             raise ConfigError(one_of(self.sensitivity_mode, MODES, "sensitivity_mode"))
         if (self.rule == "fixed") != (self.fixed_cut is not None):
-            raise ConfigError('rule="fixed" and fixed_cut go together: give both or neither')
+            raise ConfigError('rule="fixed" and fixed_cut belong together: give both or neither')
         if self.max_batches is not None and self.max_batches < 1:
             raise ConfigError(f"max_batches must be at least 1, not {self.max_batches}")
         check_rule(self.rule, self.threshold, self.on_no_transition)
@@ -73,11 +73,11 @@ class PLayerFL(PartialAlgorithm):
         return int(side.memory["cut"])
 
     def final_cut(self, server: Server, measured: Cut) -> tuple[int, list[str]]:
-        """The cut to use, given the measured one, and what should be noted about it."""
+        """The cut to use, given the measured one, and notes on it."""
         return measured.index, []
 
     async def client_prepare(self, client: Client, download: Download) -> Upload:
-        """The first epoch, from the common initial model; only one number a layer leaves the site."""
+        """The first epoch, from the common initial model; only one number per layer leaves the site."""
         client.load(download.weights)
         trained = await client.train(
             measure=Measure(
@@ -104,22 +104,22 @@ class PLayerFL(PartialAlgorithm):
 
         names = server.layers.names
         cut = choose_cut(
-            {client: dict(zip(names, numbers(upload), strict=True)) for client, upload in uploads.items()},
+            {site: dict(zip(names, numbers(upload), strict=True)) for site, upload in uploads.items()},
             rule=self.rule,
             threshold=self.threshold,
             on_no_transition=self.on_no_transition,
             fixed=self.fixed_cut,
-            num_examples={client: upload.num_examples for client, upload in uploads.items()},
+            num_examples={site: upload.num_examples for site, upload in uploads.items()},
             client_weight=self.client_weight,
             normalise=self.normalise,
             reduce=self.reduce,
         )
         index, notes = self.final_cut(server, cut)
-        # The measured cut's reason is no reason for another one.
+        # If the cut was moved, the measured cut's reason does not explain it, and the notes do.
         reason = cut.reason if index == cut.index else "; ".join(notes)
-        told = notes if index == cut.index else []
+        warnings = notes if index == cut.index else []
         used = replace(
-            cut, index=index, reason=reason, warnings=(*cut.warnings, *told, *server.layers.cut_warnings(index))
+            cut, index=index, reason=reason, warnings=(*cut.warnings, *warnings, *server.layers.cut_warnings(index))
         )
         server.memory["cut"] = index
         server.memory["measured"] = list(uploads)
@@ -133,7 +133,7 @@ class PLayerFL(PartialAlgorithm):
             return server.download(cut=server.memory["cut"])
         if server.round > 0:
             return super().server_send(server, site)
-        # Sites that go on from their own first epoch need nothing but the cut.
+        # Sites that continue from their own first epoch need only the cut.
         layers = () if self.first_epoch == "continue" else self.federated(server)
         return server.download(layers, cut=server.memory["cut"])
 
@@ -147,7 +147,7 @@ class PLayerFL(PartialAlgorithm):
             client.memory["cut"] = download.info["cut"]
         first_epoch = client.memory.pop("first_epoch", None)
         if first_epoch is None or download.round > 0:
-            # A site that was away when the first epochs were merged starts from the common model like a new one.
+            # A site that missed the merge of the first epochs starts from the common model, like a new one.
             return await super().client_fit(client, download)
         client.load(first_epoch["weights"])
         client.train_loss = first_epoch["loss"]

@@ -17,7 +17,7 @@ from playerfl.seeding import generator_for
 
 @dataclass(frozen=True)
 class PLayerFLRandom(PLayerFL):
-    """PLayer-FL with p drawn once from 1 … L-1, never the p* that measuring gives, the same for all sites.
+    """PLayer-FL with p drawn once from 1 … L-1, the same for all sites, and never the measured p*.
 
     Paper: PLayer-FL, baseline PLayer-FL-Random ("a randomly selected layer").
     Differs: with `reference_cut` p* is given and nothing is measured; without, it is measured in the first epoch.
@@ -46,7 +46,7 @@ class PLayerFLRandom(PLayerFL):
         return self.draw(server, measured.index)
 
     def draw(self, server: Server, reference: int | None) -> tuple[int, list[str]]:
-        """One of the cuts that are left, from the run's own stream."""
+        """One of the remaining cuts, drawn from the run's own random stream."""
         excluded = reference if self.exclude_reference else None
         candidates = [p for p in range(1, len(server.layers.names)) if p != excluded]
         if not candidates:

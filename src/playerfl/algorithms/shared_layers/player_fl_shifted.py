@@ -1,4 +1,4 @@
-"""PLayer-FL with its cut moved by one layer: does the exact place matter?"""
+"""PLayer-FL with its cut moved by one layer: does the exact position matter?"""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class _Shifted(PLayerFL):
 
 @dataclass(frozen=True)
 class PLayerFLMinusOne(_Shifted):
-    """PLayer-FL with one layer less federated than measured: p = max(p* - 1, 1).
+    """PLayer-FL with one layer fewer shared than measured: p = max(p* - 1, 1).
 
     Paper: PLayer-FL, ablation PLayer-FL-1.
     Differs: the cut is measured at run time, as in PLayer-FL.
@@ -35,7 +35,7 @@ class PLayerFLMinusOne(_Shifted):
 
 @dataclass(frozen=True)
 class PLayerFLPlusOne(_Shifted):
-    """PLayer-FL with one layer more federated than measured: p = min(p* + 1, L); at L it is FedAvg.
+    """PLayer-FL with one layer more shared than measured: p = min(p* + 1, L); at L it is FedAvg.
 
     Paper: PLayer-FL, ablation PLayer-FL+1.
     Differs: the cut is measured at run time, as in PLayer-FL.

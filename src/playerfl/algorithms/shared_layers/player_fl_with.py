@@ -1,4 +1,4 @@
-"""PLayer-FL's cut under another method: the cut only says which layers are federated, not how sites train."""
+"""PLayer-FL's cut combined with another method: the cut decides which layers are shared, not how sites train."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from playerfl.errors import ConfigError
 
 @dataclass(frozen=True)
 class _Restarted(PLayerFL):
-    """The measured epoch is plain training, so it cannot stand for the other method's first round."""
+    """The measured epoch is plain training, so it cannot count as the other method's first round."""
 
     first_epoch: Literal["continue", "restart"] = "restart"
 
@@ -26,7 +26,7 @@ class _Restarted(PLayerFL):
 
 @dataclass(frozen=True)
 class PLayerFLFedProx(_Restarted, FedProx):
-    """FedProx on the layers that PLayer-FL federates: the pull holds those back, the private ones are free.
+    """FedProx on the layers that PLayer-FL shares: those are pulled, the private ones are not.
 
     Paper: PLayer-FL ("can be used together with other methods") with FedProx.
     Differs: one measured epoch comes before the first round.
