@@ -32,7 +32,7 @@ def test_an_installed_package_and_a_short_script_give_a_recommendation_and_a_fig
     )  # fmt: skip
     assert said.returncode == 0, said.stderr
     assert said.stdout.startswith("federate ")
-    assert "bytes a site and round each way" in said.stdout
+    assert "bytes per site and round each way" in said.stdout
     assert (folder / "recommendation.png").stat().st_size > 10_000
     where = subprocess.run(
         [sys.executable, "-c", "import playerfl; print(playerfl.__file__)"],

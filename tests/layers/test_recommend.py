@@ -156,7 +156,7 @@ def test_normalisations_that_disagree_raise_a_doubt() -> None:
     found = recommend({"loud": loud, "quiet": quiet})
     assert found.normalisations["none"] == 3
     assert found.normalisations["first_layer"] == 1
-    assert any("relative to its first layer the cut would be after 1" in doubt for doubt in found.doubts)
+    assert any("relative to its first layer the cut would be after layer 1" in doubt for doubt in found.doubts)
 
 
 def test_a_close_call_is_a_doubt() -> None:
@@ -167,7 +167,7 @@ def test_a_close_call_is_a_doubt() -> None:
 def test_rules_that_cut_elsewhere_are_a_caveat_not_a_doubt() -> None:
     found = recommend({"x": site(*[(1.0, 1.0, 10.0, 1000.0)] * 3)})
     assert found.verdict == "clear"
-    assert found.caveats == ("other rules would cut elsewhere: cumulative_ratio after 1, max_jump after 3",)
+    assert found.caveats == ("other rules would cut elsewhere: cumulative_ratio after layer 1, max_jump after layer 3",)
 
 
 def test_json_says_everything_and_is_json() -> None:
@@ -207,7 +207,7 @@ def test_a_site_without_usable_scores_is_left_out_of_the_evidence() -> None:
         ({"x": 3}, "x: a Profile is needed"),
         (
             {"x": {"layers": ["a"], "batches": [[1.0, 2.0]], "batch_sizes": [1], "num_examples": 1}},
-            "one number a layer",
+            "one number per layer",
         ),
         ({"x": site((1.0, 2.0)), "y": site((1.0, 2.0, 3.0))}, "y scores other layers than x"),
         ([{"x": site((1.0, 2.0))}, {"y": site((1.0, 2.0))}], "every seed needs the same sites"),
