@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from algorithms.recorder import assert_same_models, build_own, distance, entries_of, part_of, same_bits, watch
+from algorithms.recorder import assert_same_models, build_own, distance, part_of, same_bits, watch
 from federations import build, federate, task
 from playerfl.algorithms import FedBABU, FedPer
 from playerfl.engine.scheduler import drive
@@ -55,15 +55,6 @@ def test_without_tuning_the_head_stays_as_it_was(finetune: str) -> None:
         assert same_bits(part_of(weights, HEAD), part_of(watched.run.setup.initial, HEAD))
         assert same_bits(part_of(weights, *BODY), part_of(watched.run.server.weights, *BODY))
     assert distance(part_of(watched.run.server.weights, *BODY), watched.run.setup.initial) > 0.01
-
-
-def test_no_head_is_sent_after_the_initial_model() -> None:
-    watched = watch(build(FedBABU()))
-    body = entries_of(watched.run, BODY)
-    for site in watched.result.sites:
-        assert all(m.up.keys() == body for m in watched.fits(site))
-        assert all(m.down.keys() == body for m in watched.to(site)[1:])
-        assert not watched.to(site)[-1].up
 
 
 @dataclass(frozen=True)

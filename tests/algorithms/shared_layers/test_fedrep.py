@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from algorithms.recorder import LAYERS, build_own, entries_of, part_of, same_bits, watch
+from algorithms.recorder import build_own, part_of, same_bits, watch
 from federations import build, federate, largest_difference, task
 from playerfl.algorithms import FedPer, FedRep
 from playerfl.federation.client import Client
@@ -89,20 +89,6 @@ def test_the_head_learns_first() -> None:
     both, head_only = (federate(FedRep(body_epochs=epochs), rounds=1) for epochs in (1, 0))
     for site in both.sites:
         assert same_bits(part_of(both.weights[site], "6"), part_of(head_only.weights[site], "6"))
-
-
-@pytest.mark.parametrize("personal", [1, 2, 3])
-def test_only_the_body_is_sent_and_it_is_common(personal: int) -> None:
-    watched = watch(build(FedRep(personal_layers=personal)))
-    body = LAYERS[: 4 - personal]
-    for site in watched.result.sites:
-        first, *later = watched.to(site)
-        assert same_bits(first.down, watched.run.setup.initial)
-        assert all(m.down.keys() == entries_of(watched.run, body) for m in later)
-        assert all(m.up.keys() == entries_of(watched.run, body) for m in watched.fits(site))
-        assert same_bits(part_of(watched.result.weights[site], *body), part_of(watched.run.server.weights, *body))
-    heads = [part_of(watched.result.weights[site], "6") for site in ("site-0", "site-1")]
-    assert not same_bits(*heads)
 
 
 def test_it_is_not_fedper() -> None:

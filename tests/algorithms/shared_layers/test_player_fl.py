@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from algorithms.recorder import LAYERS, Watched, entries_of, part_of, same_bits, watch
+from algorithms.recorder import LAYERS, Watched, part_of, same_bits, watch
 from federations import build, task
 from playerfl.algorithms import PLayerFL
 from playerfl.layers.split import choose_cut
@@ -24,32 +24,6 @@ def scores_sent(watched: Watched) -> dict[str, dict[str, float]]:
         for m in watched.messages
         if m.request.verbs == ("prepare",)
     }
-
-
-@both_starts
-@pytest.mark.parametrize("cut", CUTS)
-def test_payloads_hold_exactly_the_layers_before_the_cut(cut: int, first_epoch: str) -> None:
-    watched = watch(build(fixed(cut, first_epoch)))
-    federated = entries_of(watched.run, LAYERS[:cut])
-    for site in watched.result.sites:
-        prepare, first, *later = watched.to(site)
-        assert same_bits(prepare.down, watched.run.setup.initial)
-        assert not prepare.up
-        assert first.down.keys() == (federated if first_epoch == "restart" else set())
-        assert all(m.down.keys() == federated for m in later)
-        assert all(m.up.keys() == federated for m in watched.fits(site))
-
-
-@both_starts
-@pytest.mark.parametrize("cut", [1, 2, 3])
-def test_shared_layers_are_common_and_the_others_are_not(cut: int, first_epoch: str) -> None:
-    watched = watch(build(fixed(cut, first_epoch)))
-    models = watched.result.weights
-    for site in models:
-        federated = part_of(watched.run.server.weights, *LAYERS[:cut])
-        assert same_bits(part_of(models[site], *LAYERS[:cut]), federated)
-    for layer in LAYERS[cut:]:
-        assert not same_bits(part_of(models["site-0"], layer), part_of(models["site-1"], layer))
 
 
 @both_starts

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from algorithms.recorder import LAYERS, entries_of, watch
-from federations import assert_same, build, federate, task
+from algorithms.recorder import LAYERS
+from federations import assert_same, federate, task
 from playerfl.algorithms import PLayerFL, PLayerFLMinusOne, PLayerFLPlusOne
 
 BY = {PLayerFLMinusOne: -1, PLayerFLPlusOne: 1}
@@ -49,11 +49,3 @@ def test_with_room_there_is_no_such_warning(shifted: type[PLayerFL], measured: i
     cut = federate(shifted(rule="fixed", fixed_cut=measured), rounds=1).cut
     assert cut is not None
     assert not any("no room" in warning for warning in cut.warnings)
-
-
-@shifts
-def test_payloads_hold_exactly_the_layers_before_the_moved_cut(shifted: type[PLayerFL]) -> None:
-    watched = watch(build(shifted(rule="fixed", fixed_cut=2)))
-    federated = entries_of(watched.run, LAYERS[: 2 + BY[shifted]])
-    for site in watched.result.sites:
-        assert all(fit.up.keys() == federated for fit in watched.fits(site))

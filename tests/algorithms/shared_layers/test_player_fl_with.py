@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from algorithms.linear import FULL_BATCH, data, linear_task
-from algorithms.recorder import LAYERS, assert_same_models, distance, entries_of, part_of, same_bits, watch
+from algorithms.recorder import assert_same_models, distance, part_of, same_bits, watch
 from federations import build, federate, largest_difference, task
 from playerfl.algorithms import (
     Algorithm,
@@ -44,30 +44,6 @@ def test_if_all_shared_layers_are_frozen_it_is_local(combined: type[PLayerFL], o
 
 
 # With a cut in the middle
-
-
-@combinations
-@pytest.mark.parametrize("cut", [1, 2, 3])
-def test_private_layers_stay_private(combined: type[PLayerFL], cut: int) -> None:
-    watched = watch(build(at(combined, cut)))
-    federated = entries_of(watched.run, LAYERS[:cut])
-    for site in watched.result.sites:
-        prepare, *later = watched.to(site)
-        assert same_bits(prepare.down, watched.run.setup.initial)
-        assert not prepare.up
-        assert all(m.down.keys() == federated for m in later)
-        assert all(m.up.keys() == federated for m in watched.fits(site))
-    own = watched.result.weights
-    for layer in LAYERS[cut:]:
-        assert not same_bits(part_of(own["site-0"], layer), part_of(own["site-1"], layer))
-
-
-@pytest.mark.parametrize("combined", [PLayerFLFedProx, PLayerFLFedRep])
-@pytest.mark.parametrize("cut", [1, 2, 3])
-def test_shared_layers_are_common(combined: type[PLayerFL], cut: int) -> None:
-    watched = watch(build(at(combined, cut)))
-    for own in watched.result.weights.values():
-        assert same_bits(part_of(own, *LAYERS[:cut]), part_of(watched.run.server.weights, *LAYERS[:cut]))
 
 
 @pytest.mark.parametrize("lam", [0.0, 1.0, 50.0])
