@@ -9,7 +9,6 @@ from federations import build, task
 from playerfl.algorithms import PLayerFL
 from playerfl.layers.split import choose_cut
 
-CUTS = [0, 1, 2, 3, 4]
 both_starts = pytest.mark.parametrize("first_epoch", ["continue", "restart"])
 
 

@@ -21,20 +21,12 @@ from playerfl.algorithms import (
 )
 from playerfl.errors import ConfigError
 
-COUNTS = {"mlp": 4, "batch norm": 3, "dropout": 3}
 COMBINED = [PLayerFLFedProx, PLayerFLDitto, PLayerFLFedRep]
 combinations = pytest.mark.parametrize("combined", COMBINED)
-models = pytest.mark.parametrize("model", COUNTS)
 
 
 def at(combined: type[PLayerFL], cut: int, **options: Any) -> PLayerFL:
     return combined(rule="fixed", fixed_cut=cut, **options)
-
-
-# With everything federated, the base method
-
-
-# With nothing federated, or nothing pulled
 
 
 @pytest.mark.parametrize(("combined", "options"), [(PLayerFLFedProx, {"mu": 100.0}), (PLayerFLDitto, {"lam": 100.0})])
