@@ -1,4 +1,4 @@
-"""Flower: letters, answers, the state of a site, the app folder."""
+"""Flower: envelopes, responses, the state of a site, the app folder."""
 
 from __future__ import annotations
 
@@ -77,49 +77,49 @@ def site_of(folder: Path) -> Any:
     return Site("site-0", folder / "state", lambda _, name: setups[name])
 
 
-def letters(folder: Path) -> Any:
-    """The first letter and one that asks for a fit, as the coordinator writes them."""
+def envelopes(folder: Path) -> Any:
+    """The first envelope and one that asks for a fit, as the coordinator writes them."""
     from playerfl.federation.messages import Download, Request
-    from playerfl.flower.wire.envelopes import Letter
+    from playerfl.flower.wire.envelopes import Envelope
     from playerfl.version import __version__
     from playerfl.weights import digest
 
     experiment, setups = federation()
     initial = setups["site-0"].initial
     head = ("job", "site-0", experiment.to_toml(), __version__, digest(initial))
-    return Letter(*head), Letter(*head, request=Request(("prepare",), Download(0, initial, {"n": [1.0, 2.5]})))
+    return Envelope(*head), Envelope(*head, request=Request(("prepare",), Download(0, initial, {"n": [1.0, 2.5]})))
 
 
-def letter_records(folder: Path) -> None:
-    from playerfl.flower.wire.codec import encode_letter
+def envelope_records(folder: Path) -> None:
+    from playerfl.flower.wire.codec import encode_envelope
 
-    for number, letter in enumerate(letters(folder)):
-        (folder / f"letter{number}.records").write_text(json.dumps(as_tree(encode_letter(letter))))
-
-
-def read_letters(folder: Path) -> object:
-    """What a site makes of a message: an answer, always; a code, where it cannot be read or done."""
-    from playerfl.flower.wire.codec import decode_letter, encode_answer
-
-    found = [decode_letter(arrived(file)) for file in sorted(folder.glob("*.records"))]
-    return [encode_answer(site_of(folder).answer(letter)) for letter in found]
+    for number, envelope in enumerate(envelopes(folder)):
+        (folder / f"envelope{number}.records").write_text(json.dumps(as_tree(encode_envelope(envelope))))
 
 
-def answer_records(folder: Path) -> None:
-    from playerfl.flower.wire.codec import encode_answer
+def read_envelopes(folder: Path) -> object:
+    """What a site makes of a message: a response, always; a code, where it cannot be read or done."""
+    from playerfl.flower.wire.codec import decode_envelope, encode_response
 
-    for number, letter in enumerate(letters(folder)):
-        answer = site_of(folder).answer(letter)
-        (folder / f"answer{number}.records").write_text(json.dumps(as_tree(encode_answer(answer))))
+    found = [decode_envelope(arrived(file)) for file in sorted(folder.glob("*.records"))]
+    return [encode_response(site_of(folder).respond(envelope)) for envelope in found]
 
 
-def read_answers(folder: Path) -> object:
+def response_records(folder: Path) -> None:
+    from playerfl.flower.wire.codec import encode_response
+
+    for number, envelope in enumerate(envelopes(folder)):
+        response = site_of(folder).respond(envelope)
+        (folder / f"response{number}.records").write_text(json.dumps(as_tree(encode_response(response))))
+
+
+def read_responses(folder: Path) -> object:
     """What a coordinator makes of a site's messages."""
     from playerfl.federation.messages import ExpectedUpload
     from playerfl.flower.coordinator.checks import far_away, refused_reply
     from playerfl.flower.coordinator.coordinator import Coordinator
     from playerfl.flower.deployment import Deployment
-    from playerfl.flower.wire.codec import CodecError, decode_answer
+    from playerfl.flower.wire.codec import CodecError, decode_response
 
     experiment, setups = federation()
     setup = setups["site-0"]
@@ -128,16 +128,16 @@ def read_answers(folder: Path) -> object:
         initial=setup.initial, layers=None, algorithm=experiment.build_algorithm(), examples={}, _say=str,
         deployment=Deployment("job", ("site-0",), experiment.to_toml()),
     )  # fmt: skip
-    _, asked = letters(folder)
+    _, asked = envelopes(folder)
     layers = setup.learner.layers
     reasons: list[object] = []
     for file in sorted(folder.glob("*.records")):
-        answer = decode_answer(arrived(file))
-        reasons.append(coordinator.met("site-0", answer.about) if answer.key == "hello" else None)
-        if answer.reply:
+        response = decode_response(arrived(file))
+        reasons.append(coordinator.met("site-0", response.about) if response.key == "hello" else None)
+        if response.reply:
             awaited = ExpectedUpload((), {"importance": len(layers.names)})
-            reasons.append(refused_reply(answer.reply, asked.request, awaited, layers, setup.initial, 7))
-            if answer.reply.upload.weights.keys() <= setup.initial.keys():
+            reasons.append(refused_reply(response.reply, asked.request, awaited, layers, setup.initial, 7))
+            if response.reply.upload.weights.keys() <= setup.initial.keys():
                 reasons.append(far_away({"a": {}, "b": {}}, setup.initial, 20))
     if any(reason for reason in reasons):
         raise CodecError(next(str(reason) for reason in reasons if reason))
@@ -145,9 +145,9 @@ def read_answers(folder: Path) -> object:
 
 
 def site_state(folder: Path) -> None:
-    for letter in letters(folder):
-        site_of(folder).answer(letter)
-    letter_records(folder)
+    for envelope in envelopes(folder):
+        site_of(folder).respond(envelope)
+    envelope_records(folder)
 
 
 def app_folder(folder: Path) -> None:

@@ -44,7 +44,7 @@ class Job:
         self.grid = LoopGrid({name: make_app(lambda _, name=name: self.sites[name]) for name in sites})
 
     def site(self, name: str) -> Site:
-        # Data and model are read once; what a site knows is read from its directory for every letter.
+        # Data and model are read once; what a site knows is read from its directory for every envelope.
         find = cache(lambda _: site_setup(self.experiment, self.task, name))
         return Site(name, self.home / name, lambda _, n: find(n))
 

@@ -20,13 +20,13 @@ from killing import contents
 from playerfl.algorithms import ALGORITHMS
 from playerfl.errors import ConfigError, RunDirectoryError
 from playerfl.flower.coordinator.transport import TooFewSitesError
-from playerfl.flower.wire.codec import decode_letter
+from playerfl.flower.wire.codec import decode_envelope
 from playerfl.storage import tensor_tree
 from playerfl.studies.collecting import collect
 
 
 def key_of(message: Message) -> str:
-    return decode_letter(message.content).key
+    return decode_envelope(message.content).key
 
 
 def participation(job: Job) -> list[dict[str, str]]:
@@ -39,7 +39,7 @@ class StoppedError(Exception):
 
 
 class Accident:
-    """Happens to one site's answers to one key, `times` times."""
+    """Happens to one site's responses to one key, `times` times."""
 
     def __init__(self, site: str, key: str, times: int, make: Any) -> None:
         self.site, self.key, self.times, self.make = site, key, times, make
@@ -71,7 +71,7 @@ def test_an_answer_that_got_lost_is_given_again_without_training_again(key: str,
 @pytest.mark.parametrize("name", quick_for(["player_fl", "fedlama", "pfedla"], "player_fl"))
 @pytest.mark.parametrize("key", quick_for(["0:fit", "2:evaluate+fit"], "2:evaluate+fit"))
 def test_a_coordinator_that_dies_in_a_round_resumes_to_the_same_bits(name: str, key: str, tmp_path: Path) -> None:
-    """When two sites have trained and one has not; those two then answer from what they stored."""
+    """When two sites have trained and one has not; those two then respond from what they stored."""
     job = Job(tmp_path, name, task("batch norm"))
     job.tamper(Accident("site-2", key, 1, stop))
     with pytest.raises(StoppedError):
@@ -295,8 +295,8 @@ def test_sites_killed_at_random_moments_leave_the_files_of_an_undisturbed_job(tm
     assert_equals_in_process(whole.job, whole.run())
     kills = 0
     for attempt in range(8):
-        # A machine that was busy before and is idle now answers before it is killed: then earlier.
-        seconds = {letter: taken / 2**attempt for letter, taken in whole.seconds.items()}
+        # On a machine that is less busy now, a site may respond before it is killed; later attempts kill earlier.
+        seconds = {envelope: taken / 2**attempt for envelope, taken in whole.seconds.items()}
         job = Job(tmp_path / f"broken-{attempt}", "player_fl")
         broken = MortalSites(job, random.Random(20261115 + attempt), 10, seconds)
         broken.run()
@@ -315,7 +315,7 @@ def test_nothing_of_an_exception_leaves_a_site(tmp_path: Path, caplog: pytest.Lo
 
     object.__setattr__(job.sites["site-1"], "find_setup", broken)
     job.run()
-    sent = b"".join(message.content["answer"].deflate() for _, message in job.grid.replies)
+    sent = b"".join(message.content["response"].deflate() for _, message in job.grid.replies)
     assert b"4711" not in sent and b"secret" not in sent
     assert not any("4711" in line for line in job.said)
     assert "4711" not in (job.folder / "participation.csv").read_text()

@@ -72,18 +72,18 @@ def test_epsilon_by_hand() -> None:
 
 
 def test_every_upload_of_a_clipped_job_is_within_the_bound(tmp_path: Path) -> None:
-    from playerfl.flower.wire.codec import decode_answer, decode_letter
+    from playerfl.flower.wire.codec import decode_envelope, decode_response
 
     job = private_job(tmp_path, "fedper", Privacy(clip=0.05))
     job.run()
     initial = job.in_process().setup.initial
-    asked = {(n, m.metadata.message_id): decode_letter(m.content) for n, m in job.grid.requests}
+    asked = {(n, m.metadata.message_id): decode_envelope(m.content) for n, m in job.grid.requests}
     bounded = 0
     for name, message in job.grid.replies:
-        letter = asked[(name, message.metadata.reply_to_message_id)]
-        reply = decode_answer(message.content).reply
-        if reply and reply.upload.weights and letter.request:
-            sent = {**initial, **letter.request.download.weights}
+        envelope = asked[(name, message.metadata.reply_to_message_id)]
+        reply = decode_response(message.content).reply
+        if reply and reply.upload.weights and envelope.request:
+            sent = {**initial, **envelope.request.download.weights}
             assert math.sqrt(squared_distance(reply.upload.weights, sent)) <= 0.05 * (1 + 1e-5)
             bounded += 1
     assert bounded == 9
@@ -93,24 +93,21 @@ def test_a_noisy_upload_asked_for_twice_is_the_same_upload(tmp_path: Path) -> No
     """Fresh noise on the same update would let the server average it away."""
     from flower.loop_grid import unreachable
     from flower.test_faults import Accident
-    from playerfl.flower.wire.codec import decode_answer
+    from playerfl.flower.wire.codec import decode_response
 
     job = private_job(tmp_path, "fedper", Privacy(clip=1.0, noise=1.0), rounds=1)
     seen = []
 
     def lose(request: Any, reply: Any) -> Any:
-        seen.append(decode_answer(reply.content))
+        seen.append(decode_response(reply.content))
         return unreachable(request)
 
     job.tamper(Accident("site-1", "0:fit", 1, lose))
     job.run()
     again = next(
-        decode_answer(m.content)
+        decode_response(m.content)
         for n, m in job.grid.replies
-        if n == "site-1"
-        and m.has_content()
-        and m.metadata.group_id == "0"
-        and m.metadata.message_type == "train.letter"
+        if n == "site-1" and m.has_content() and m.metadata.group_id == "0" and m.metadata.message_type == "train.round"
     )
     assert all(torch.equal(seen[0].reply.upload.weights[k], w) for k, w in again.reply.upload.weights.items())
 

@@ -64,7 +64,7 @@ def metric(key: str, value: Any) -> Poison:
 
 def config(key: str, value: Any) -> Poison:
     def change(content: RecordDict) -> None:
-        content.config_records["answer"][key] = value
+        content.config_records["response"][key] = value
 
     return change
 
@@ -94,7 +94,7 @@ POISONS: dict[str, tuple[Poison, str]] = {
     "no record": (record("numbers", ConfigRecord({})), "has no numbers"),
     "other numbers": (metric("extra", 1.0), "holds the numbers"),
     "another's name": (config("site", "site-2"), "answers as 'site-2'"),
-    "an old answer": (config("key", "7:fit"), "something else than it was asked"),
+    "an old response": (config("key", "7:fit"), "something else than it was asked"),
     "an unknown code": (config("code", "ok"), "unknown code"),
     "no json": (config("about", "{" * 10_000), "not JSON"),
     "news in info": (record("info", ConfigRecord({"cut": 9})), "it says ['cut']"),
@@ -178,10 +178,10 @@ def test_numbers_come_back_bit_for_bit() -> None:
 
 @pytest.mark.parametrize("told", ["[]", "{", '{"clip": null}', '{"clop": 1}', '{"clip": -1}', "[" * 100_000, "1e999"])
 def test_privacy_options_that_make_no_sense_are_refused_by_the_site(told: str) -> None:
-    from playerfl.flower.wire.codec import decode_letter, encode_letter
-    from playerfl.flower.wire.envelopes import Letter
+    from playerfl.flower.wire.codec import decode_envelope, encode_envelope
+    from playerfl.flower.wire.envelopes import Envelope
 
-    content = encode_letter(Letter("job", "north", "rounds = 2", "0.1", "f00"))
-    content.config_records["letter"]["privacy"] = told
+    content = encode_envelope(Envelope("job", "north", "rounds = 2", "0.1", "f00"))
+    content.config_records["envelope"]["privacy"] = told
     with pytest.raises(CodecError, match="privacy options cannot be read"):
-        decode_letter(content)
+        decode_envelope(content)

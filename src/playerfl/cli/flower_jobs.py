@@ -192,7 +192,7 @@ def _print_status(nodes: list[dict[str, Any]], jobs: list[dict[str, Any]]) -> No
     for node in nodes:
         table.add_row(node["name"], node["status"])
     console.print(table)
-    table = Table("job", "state", "round", "last answers", "updated")
+    table = Table("job", "state", "round", "last responses", "updated")
     for job in jobs:
         done = "-" if job["round"] is None else str(job["round"])
         table.add_row(job["job"], job["state"], f"{done}/{job['rounds']}", _answers(job), job["updated"])

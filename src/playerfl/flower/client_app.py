@@ -1,4 +1,4 @@
-"""The app a SuperNode runs: turns a Flower message into a letter, and the site's answer into a message."""
+"""The app a SuperNode runs: turns a Flower message into an envelope, and the site's response into a message."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from flwr.clientapp import ClientApp
 
 from playerfl.errors import ConfigError
 from playerfl.flower.site.site import Site, own_setup
-from playerfl.flower.wire.codec import decode_letter, encode_answer
-from playerfl.flower.wire.envelopes import Answer, check_site
+from playerfl.flower.wire.codec import CodecError, decode_envelope, encode_response
+from playerfl.flower.wire.envelopes import Response, check_site
 
 log = logging.getLogger("playerfl.flower.site")
 
@@ -22,28 +22,32 @@ def make_app(site_of: Callable[[Context], Site]) -> ClientApp:
     """An app with one function behind every kind of message."""
     made = ClientApp()
 
-    def answer(message: Message, context: Context) -> Message:
+    def respond(message: Message, context: Context) -> Message:
         # Flower would send the text of an exception to the server, whatever it quotes.
         try:
             site = site_of(context)
-            content = encode_answer(site.answer(decode_letter(message.content)))
+            response = site.respond(decode_envelope(message.content))
+        except CodecError:
+            # Only playerfl writes to a site, so an envelope it cannot read comes from another version.
+            log.exception("the server's message could not be read")
+            response = Response("", "", code="version")
         except Exception:
-            log.exception("a message could not be read")
-            content = encode_answer(Answer("", "", code="failed"))
-        return Message(content, reply_to=message)
+            log.exception("a message could not be handled")
+            response = Response("", "", code="failed")
+        return Message(encode_response(response), reply_to=message)
 
     def stage(message: Message, context: Context) -> Message:
-        from playerfl.flower.wire.secure import answer_stage
+        from playerfl.flower.wire.secure import respond_to_stage
 
         try:
-            return answer_stage(message, context, site_of(context).held)
+            return respond_to_stage(message, context, site_of(context).held)
         except Exception:
             log.exception("a stage of secure aggregation could not be done")
             return Message(Error(2, "the site could not do what was asked"), reply_to=message)
 
-    made.query("hello")(answer)
-    made.query("prepare")(answer)
-    made.train("letter")(answer)
+    made.query("hello")(respond)
+    made.query("prepare")(respond)
+    made.train("round")(respond)
     # Flower's SecAgg+ sends plain "train" messages.
     made.train()(stage)
     return made

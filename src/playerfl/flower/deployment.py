@@ -26,7 +26,7 @@ class Deployment:
     norm_bound: float = 20.0
     """Uploads that moved so many times as far as the round's median are refused; 0 lets all pass."""
     poll: float = 1.0
-    """Seconds between two looks for answers."""
+    """Seconds between two looks for responses."""
     readmit: tuple[SiteId, ...] = ()
     """Sites that lost their state and may start again as new ones."""
     privacy: Privacy = field(default_factory=Privacy)

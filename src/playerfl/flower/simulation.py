@@ -18,7 +18,7 @@ from playerfl.federation.messages import Reply, Request, SiteId
 from playerfl.flower.coordinator.transport import FlowerTransport, Grid
 from playerfl.flower.deployment import Deployment
 from playerfl.flower.site.site import Site, own_setup
-from playerfl.flower.wire.envelopes import Letter
+from playerfl.flower.wire.envelopes import Envelope
 from playerfl.runs.experiment import Experiment, find_task
 from playerfl.runs.run import Run
 from playerfl.version import __version__
@@ -51,8 +51,8 @@ class Simulated:
             norm_bound=0.0,
             poll=POLL,
         )
-        letterhead = Letter(self.job, "", text, __version__, digest(run.setup.initial))
-        self._transport = FlowerTransport(self.grid, deployment, letterhead, self, self.accepted)
+        header = Envelope(self.job, "", text, __version__, digest(run.setup.initial))
+        self._transport = FlowerTransport(self.grid, deployment, header, self, self.accepted)
         self._transport.set_initial(run.setup.learner.layers.travelling(run.setup.initial))
         if run.server.prepared:
             for name, client in run.clients.items():

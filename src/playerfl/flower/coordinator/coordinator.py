@@ -29,7 +29,7 @@ from playerfl.flower.coordinator.checks import far_away, refused_reply
 from playerfl.flower.coordinator.transport import FlowerTransport, Grid, Participation
 from playerfl.flower.deployment import Deployment
 from playerfl.flower.site.privacy import check_privacy
-from playerfl.flower.wire.envelopes import Letter, Privacy
+from playerfl.flower.wire.envelopes import Envelope, Privacy
 from playerfl.flower.wire.secure import check_secure
 from playerfl.layers.layer_map import LayerMap, state_entries
 from playerfl.runs.api import limited_threads
@@ -80,11 +80,11 @@ class Coordinator:
         self._since = clock()
         self._begun_round: tuple[int, float] | None = None
         self._notes_length = 0
-        letterhead = Letter(
+        header = Envelope(
             deployment.job, "", deployment.experiment, __version__, digest(self.initial), privacy=deployment.privacy
         )
         self.transport = FlowerTransport(
-            grid, deployment, letterhead, self, self.accepted, clock=clock, sleep=sleep, say=say
+            grid, deployment, header, self, self.accepted, clock=clock, sleep=sleep, say=say
         )
 
     def run(self) -> None:

@@ -13,8 +13,8 @@ from playerfl.engine.spool import Spool
 from playerfl.errors import PlayerflError
 from playerfl.federation.messages import Reply, Request, SiteId
 from playerfl.flower.deployment import Deployment
-from playerfl.flower.wire.codec import CodecError, decode_answer, encode_letter
-from playerfl.flower.wire.envelopes import SENTENCES, Answer, Letter
+from playerfl.flower.wire.codec import CodecError, decode_response, encode_envelope
+from playerfl.flower.wire.envelopes import SENTENCES, Envelope, Response
 from playerfl.weights import Weights, digest
 
 RETRY_SECONDS = 5.0
@@ -34,7 +34,7 @@ class TooFewSitesError(PlayerflError):
 
 
 class Participation(NamedTuple):
-    """What became of one letter to one site."""
+    """What became of one envelope to one site."""
 
     round: int
     verbs: str
@@ -63,13 +63,13 @@ class Listener(Protocol):
 
 @dataclass
 class _Exchange:
-    """One letter to each of some sites, under way."""
+    """One envelope to each of some sites, under way."""
 
-    letters: Mapping[SiteId, Letter]
+    envelopes: Mapping[SiteId, Envelope]
     ends: float
     begun: float
     waiting: set[SiteId]
-    answers: dict[SiteId, Answer] = field(default_factory=dict)
+    responses: dict[SiteId, Response] = field(default_factory=dict)
     outcomes: dict[SiteId, tuple[str, str]] = field(default_factory=dict)
     """Of the others: outcome and reason."""
     outstanding: dict[str, tuple[SiteId, int]] = field(default_factory=dict)
@@ -89,7 +89,7 @@ class FlowerTransport:
         self,
         grid: Grid,
         deployment: Deployment,
-        letterhead: Letter,
+        header: Envelope,
         listener: Listener,
         accepted: dict[SiteId, str],
         *,
@@ -97,10 +97,10 @@ class FlowerTransport:
         sleep: Callable[[float], None] = time.sleep,
         say: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """`accepted`: the key of each site's last accepted answer; kept up to date here, saved by the caller."""
+        """`accepted`: the key of each site's last accepted response; kept up to date here, saved by the caller."""
         self.grid = grid
         self.deployment = deployment
-        self.letterhead = letterhead
+        self.header = header
         self.listener = listener
         self.accepted = accepted
         self.notes: list[Participation] = []
@@ -118,19 +118,19 @@ class FlowerTransport:
 
     def hello(self) -> None:
         """Asks every site whether it is ready, before anything trains."""
-        letters = {site: self._letter(site, None) for site in self.deployment.sites}
-        exchange = self._deliver(letters)
+        envelopes = {site: self._envelope(site, None) for site in self.deployment.sites}
+        exchange = self._deliver(envelopes)
         self._note(exchange, 0, "hello")
-        ready = [site for site in letters if site in exchange.answers]
+        ready = [site for site in envelopes if site in exchange.responses]
         self._enough(len(ready), self.deployment.needed, exchange)
 
     async def call(self, requests: Mapping[SiteId, Request]) -> dict[SiteId, Reply]:
-        exchange = self._deliver({site: self._letter(site, request) for site, request in requests.items()})
-        replies = {site: answer.reply for site, answer in sorted(exchange.answers.items()) if answer.reply}
+        exchange = self._deliver({site: self._envelope(site, request) for site, request in requests.items()})
+        replies = {site: response.reply for site, response in sorted(exchange.responses.items()) if response.reply}
         for site, reason in self.listener.refused(requests, replies).items():
             self._say(f"{site}: its upload is refused: {reason}")
             exchange.close(site, "refused", reason)
-            del replies[site], exchange.answers[site]
+            del replies[site], exchange.responses[site]
         first = next(iter(requests.values()))
         self._note(exchange, first.download.round, lambda site: "+".join(requests[site].verbs))
         fitting = {site for site, request in requests.items() if "fit" in request.verbs} or set(requests)
@@ -138,9 +138,9 @@ class FlowerTransport:
         if self.deployment.privacy.secure_range and any("fit" in request.verbs for request in requests.values()):
             replies |= self._unmasked(exchange, {site: replies[site] for site in sorted(fitting & replies.keys())})
         for site in replies:
-            self.accepted[site] = exchange.answers[site].key
-            if exchange.answers[site].fingerprint:
-                self.fingerprints[site] = exchange.answers[site].fingerprint
+            self.accepted[site] = exchange.responses[site].key
+            if exchange.responses[site].fingerprint:
+                self.fingerprints[site] = exchange.responses[site].fingerprint
         return replies
 
     def _unmasked(self, exchange: _Exchange, replies: dict[SiteId, Reply]) -> dict[SiteId, Reply]:
@@ -156,7 +156,7 @@ class FlowerTransport:
             {site: reply.upload.num_examples for site, reply in replies.items()},
             self.listener.awaited(),
             job=self.deployment.job,
-            key=exchange.answers[next(iter(nodes))].key,
+            key=exchange.responses[next(iter(nodes))].key,
             bound=self.deployment.privacy.secure_range,
             seconds=self.deployment.deadline,
             poll=self.deployment.poll,
@@ -165,16 +165,16 @@ class FlowerTransport:
             raise TooFewSitesError("secure aggregation has lost a site on its way; run the same job again")
         return {site: replace(reply, upload=replace(reply.upload, weights=found[0])) for site, reply in replies.items()}
 
-    def _letter(self, site: SiteId, request: Request | None) -> Letter:
-        letter = replace(self.letterhead, site=site, request=request, after=self.accepted.get(site, ""))
+    def _envelope(self, site: SiteId, request: Request | None) -> Envelope:
+        envelope = replace(self.header, site=site, request=request, after=self.accepted.get(site, ""))
         if request is None or digest(request.download.weights) != self._initial:
-            return letter
-        return replace(letter, initial=True)
+            return envelope
+        return replace(envelope, initial=True)
 
-    def _deliver(self, letters: Mapping[SiteId, Letter]) -> _Exchange:
+    def _deliver(self, envelopes: Mapping[SiteId, Envelope]) -> _Exchange:
         """Sends, waits, sends again to who could not be reached, until all have answered or the deadline."""
         now = self._clock()
-        exchange = _Exchange(letters, now + self.deployment.deadline, now, set(letters))
+        exchange = _Exchange(envelopes, now + self.deployment.deadline, now, set(envelopes))
         while exchange.waiting:
             self._leave_out(exchange)
             self._push(exchange)
@@ -189,15 +189,15 @@ class FlowerTransport:
             else:
                 exchange.close(site, "offline", "its node is not on-line")
             self.away.add(site)
-        self.away -= exchange.answers.keys()
+        self.away -= exchange.responses.keys()
         return exchange
 
     def _leave_out(self, exchange: _Exchange) -> None:
         """Nobody waits twice for a site that was away: until its node is on-line again it is not asked."""
         online = self._nodes()
         gone = {site for site in exchange.waiting if site in self.away and site not in online}
-        possible = len(exchange.answers) + len(exchange.waiting) - len(gone)
-        if possible >= min(self.deployment.needed, len(exchange.letters)):
+        possible = len(exchange.responses) + len(exchange.waiting) - len(gone)
+        if possible >= min(self.deployment.needed, len(exchange.envelopes)):
             for site in gone:
                 exchange.close(site, "offline", "its node is not on-line")
 
@@ -218,33 +218,35 @@ class FlowerTransport:
     def _push(self, exchange: _Exchange) -> None:
         now = self._clock()
         busy = {node for _, node in exchange.outstanding.values()}
-        pending: list[tuple[Letter, int]] = []
+        pending: list[tuple[Envelope, int]] = []
         for site, node in self._nodes().items():
             if site in exchange.waiting and node not in busy and now >= exchange.not_before.get(node, 0.0):
-                letter = exchange.letters[site]
-                pending.append((letter if site in self._met else replace(letter, request=None, initial=False), node))
+                envelope = exchange.envelopes[site]
+                pending.append(
+                    (envelope if site in self._met else replace(envelope, request=None, initial=False), node)
+                )
         for node in self._strangers():
             if node not in busy and now >= exchange.not_before.get(node, 0.0):
-                pending.append((replace(self.letterhead, site="", request=None), node))
+                pending.append((replace(self.header, site="", request=None), node))
         seconds = max(1.0, exchange.ends - now)
-        for letter, node in pending:
+        for envelope, node in pending:
             message = Message(
-                encode_letter(letter),
+                encode_envelope(envelope),
                 node,
-                _kind(letter),
-                group_id=str(letter.request.download.round if letter.request else 0),
+                _kind(envelope),
+                group_id=str(envelope.request.download.round if envelope.request else 0),
                 ttl=seconds,
             )
             number = next(iter(self.grid.push_messages([message])), None)
             if number is None:
                 exchange.not_before[node] = now + RETRY_SECONDS
             else:
-                exchange.outstanding[number] = (letter.site, node)
+                exchange.outstanding[number] = (envelope.site, node)
 
     def _pull(self, exchange: _Exchange) -> None:
         if not exchange.outstanding:
             return
-        # One at a time: answers with large models are put aside one by one.
+        # One at a time: responses with large models are put aside one by one.
         for message in (m for number in list(exchange.outstanding) for m in self.grid.pull_messages([number])):
             site, node = exchange.outstanding.pop(message.metadata.reply_to_message_id, ("", -1))
             if node == -1:
@@ -253,33 +255,38 @@ class FlowerTransport:
                 # Node gone, app died, message expired: all of these may pass. Its text may quote data: dropped.
                 exchange.not_before[node] = self._clock() + RETRY_SECONDS
                 self._say(
-                    f"{site or node}: no answer (Flower's code {message.error.code}); tried again until the deadline"
+                    f"{site or node}: no response (Flower's code {message.error.code}); tried again until the deadline"
                 )
                 continue
             self._take(exchange, site, node, message)
 
     def _take(self, exchange: _Exchange, site: SiteId, node: int, message: Message) -> None:
         try:
-            answer = decode_answer(message.content)
+            response = decode_response(message.content)
         except CodecError as problem:
-            return self._turn_away(exchange, site, node, f"its answer cannot be read: {problem}")
+            return self._turn_away(
+                exchange,
+                site,
+                node,
+                f"its response cannot be read: {problem}; does it run the same version of playerfl?",
+            )
         if not site:
-            if answer.site not in self.deployment.sites or answer.site in self._nodes():
-                return self._turn_away(exchange, "", node, f"{answer.site[:63]!r} is not awaited")
-            self._learned[node] = site = answer.site
-        if answer.code is not None:
-            return self._turn_away(exchange, site, node, SENTENCES[answer.code])
-        if answer.site != site:
-            return self._turn_away(exchange, site, node, f"it answers as {answer.site[:63]!r}")
-        if answer.key == "hello":
-            reason = self.listener.met(site, answer.about)
+            if response.site not in self.deployment.sites or response.site in self._nodes():
+                return self._turn_away(exchange, "", node, f"{response.site[:63]!r} is not awaited")
+            self._learned[node] = site = response.site
+        if response.code is not None:
+            return self._turn_away(exchange, site, node, SENTENCES[response.code])
+        if response.site != site:
+            return self._turn_away(exchange, site, node, f"it answers as {response.site[:63]!r}")
+        if response.key == "hello":
+            reason = self.listener.met(site, response.about)
             if reason:
                 return self._turn_away(exchange, site, node, reason)
             self._met.add(site)
-        if site in exchange.waiting and answer.key == exchange.letters[site].key:
+        if site in exchange.waiting and response.key == exchange.envelopes[site].key:
             exchange.waiting.discard(site)
-            exchange.answers[site] = replace(answer, reply=answer.reply and exchange.spool.keep(answer.reply))
-        elif answer.key != "hello":
+            exchange.responses[site] = replace(response, reply=response.reply and exchange.spool.keep(response.reply))
+        elif response.key != "hello":
             return self._turn_away(exchange, site, node, "it answers something else than it was asked")
         return None
 
@@ -292,7 +299,7 @@ class FlowerTransport:
 
     def _note(self, exchange: _Exchange, round_: int, verbs: str | Callable[[SiteId], str]) -> None:
         seconds = self._clock() - exchange.begun
-        for site in sorted(exchange.letters):
+        for site in sorted(exchange.envelopes):
             outcome, reason = exchange.outcomes.get(site, ("answered", ""))
             asked = verbs if isinstance(verbs, str) else verbs(site)
             self.notes.append(Participation(round_, asked, site, outcome, reason, round(seconds, 1)))
@@ -306,7 +313,7 @@ class FlowerTransport:
             )
 
 
-def _kind(letter: Letter) -> str:
-    if letter.request is None:
+def _kind(envelope: Envelope) -> str:
+    if envelope.request is None:
         return "query.hello"
-    return "query.prepare" if "prepare" in letter.request.verbs else "train.letter"
+    return "query.prepare" if "prepare" in envelope.request.verbs else "train.round"

@@ -1,4 +1,4 @@
-"""Site: one institution's side of a job. What it knows is in its own directory, written before an answer leaves."""
+"""Site: one institution's side of a job. What it knows is in its own directory, written before a response leaves."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from playerfl.federation.client import Client
 from playerfl.federation.messages import Reply, Request, SiteId, Upload
 from playerfl.flower.site.privacy import check_privacy, outside, private_upload, secret_generator
 from playerfl.flower.site.stored_state import check_state, reply_as_tree, reply_from_tree
-from playerfl.flower.wire.envelopes import Answer, Code, Letter, check_job
+from playerfl.flower.wire.envelopes import Code, Envelope, Response, check_job
 from playerfl.runs.api import limited_threads
 from playerfl.runs.experiment import Experiment
 from playerfl.runs.setup import Setup, prepare_setup
@@ -59,57 +59,57 @@ class Site:
     home: Path
     find_setup: FindSetup
 
-    def answer(self, letter: Letter) -> Answer:
-        """Does what a letter asks. Never raises for what can go wrong at a site: the answer then is a code."""
+    def respond(self, envelope: Envelope) -> Response:
+        """Does what an envelope asks. Never raises for what can go wrong at a site: the response then is a code."""
         try:
-            self._check(letter)
-            with self._locked(letter.job):
-                return self._hello(letter) if letter.request is None else self._work(letter, letter.request)
+            self._check(envelope)
+            with self._locked(envelope.job):
+                return self._hello(envelope) if envelope.request is None else self._work(envelope, envelope.request)
         except RefusedError as refused:
-            log.warning("%s, %s: %s (%s)", letter.job[:64], letter.key[:64], refused.code, refused)
-            return Answer(self.name, letter.key, code=refused.code)
+            log.warning("%s, %s: %s (%s)", envelope.job[:64], envelope.key[:64], refused.code, refused)
+            return Response(self.name, envelope.key, code=refused.code)
         except Exception as problem:
-            log.exception("%s, %s: could not be done", letter.job[:64], letter.key[:64])
-            return Answer(self.name, letter.key, code=_code_of(problem))
+            log.exception("%s, %s: could not be done", envelope.job[:64], envelope.key[:64])
+            return Response(self.name, envelope.key, code=_code_of(problem))
 
-    def _check(self, letter: Letter) -> None:
-        check_job(letter.job)
-        if letter.site not in ("", self.name):
-            raise RefusedError("name", f"the letter is to {letter.site!r}, this is {self.name!r}")
-        if letter.version != __version__:
-            raise RefusedError("version", f"the coordinator has {letter.version!r}, this is {__version__!r}")
+    def _check(self, envelope: Envelope) -> None:
+        check_job(envelope.job)
+        if envelope.site not in ("", self.name):
+            raise RefusedError("name", f"the envelope is to {envelope.site!r}, this is {self.name!r}")
+        if envelope.version != __version__:
+            raise RefusedError("version", f"the coordinator has {envelope.version!r}, this is {__version__!r}")
 
-    def _bench(self, letter: Letter) -> _Bench:
-        experiment = Experiment.from_resolved(letter.experiment)
+    def _bench(self, envelope: Envelope) -> _Bench:
+        experiment = Experiment.from_resolved(envelope.experiment)
         with limited_threads(experiment.threads):
             bench = _Bench(experiment, self.name, self.find_setup(experiment, self.name))
-        if bench.fingerprint != letter.model:
-            raise RefusedError("model", f"the coordinator's model is {letter.model}, this one {bench.fingerprint}")
+        if bench.fingerprint != envelope.model:
+            raise RefusedError("model", f"the coordinator's model is {envelope.model}, this one {bench.fingerprint}")
         layers = bench.setup.learner.layers
-        check_privacy(letter.privacy, statistics_travel=layers.statistics == "follow" and bool(layers.buffers))
+        check_privacy(envelope.privacy, statistics_travel=layers.statistics == "follow" and bool(layers.buffers))
         return bench
 
-    def _hello(self, letter: Letter) -> Answer:
-        bench = self._bench(letter)
-        stored = self._load(letter.job)
-        if letter.after and stored is None:
-            raise RefusedError("state_lost", f"{self.home} holds nothing of this job, of which it did {letter.after}")
-        return Answer(self.name, letter.key, about=bench.about())
+    def _hello(self, envelope: Envelope) -> Response:
+        bench = self._bench(envelope)
+        stored = self._load(envelope.job)
+        if envelope.after and stored is None:
+            raise RefusedError("state_lost", f"{self.home} holds nothing of this job, of which it did {envelope.after}")
+        return Response(self.name, envelope.key, about=bench.about())
 
-    def _work(self, letter: Letter, request: Request) -> Answer:
-        stored = self._load(letter.job)
-        asked = letter.digest()
-        if stored and (stored["key"], stored["asked"]) == (letter.key, asked):
-            log.info("%s, %s: answered again from what was stored", letter.job, letter.key)
-            return self._answer_from(letter, stored)
-        history = self._starting_point(letter, stored)
-        bench = self._bench(letter)
-        if letter.initial:
+    def _work(self, envelope: Envelope, request: Request) -> Response:
+        stored = self._load(envelope.job)
+        asked = envelope.digest()
+        if stored and (stored["key"], stored["asked"]) == (envelope.key, asked):
+            log.info("%s, %s: answered again from what was stored", envelope.job, envelope.key)
+            return self._stored_response(envelope, stored)
+        history = self._starting_point(envelope, stored)
+        bench = self._bench(envelope)
+        if envelope.initial:
             request = replace(request, download=replace(request.download, weights=bench.initial))
         client = bench.client(history[-1]["state"])
         with limited_threads(bench.experiment.threads):
             reply = drive(handle_request(bench, client, request))
-        privacy = letter.privacy
+        privacy = envelope.privacy
         if privacy.clip or privacy.sensitivity_noise:
             known = {**bench.setup.initial, **request.download.weights}
             reply = replace(reply, upload=private_upload(reply.upload, known, privacy, secret_generator()))
@@ -118,7 +118,7 @@ class Site:
         kept = client.kept.weights if client.kept else {}
         now = {
             "history": history[-GENERATIONS:],
-            "key": letter.key,
+            "key": envelope.key,
             "asked": asked,
             "state": client.state(),
             "reply": reply_as_tree(reply),
@@ -127,15 +127,15 @@ class Site:
         }
         if "finish" in request.verbs:
             contiguous = {name: entry.contiguous() for name, entry in kept.items()}
-            write_atomically(self._folder(letter.job) / "model.safetensors", save(contiguous))
-        write_atomically(self._folder(letter.job) / "experiment.toml", letter.experiment.encode())
-        write_atomically(self._state_file(letter.job), tensor_tree.pieces(now))
-        fsync_dir(self._folder(letter.job))
-        log.info("%s, %s: done", letter.job, letter.key)
-        return self._answer_from(letter, now)
+            write_atomically(self._folder(envelope.job) / "model.safetensors", save(contiguous))
+        write_atomically(self._folder(envelope.job) / "experiment.toml", envelope.experiment.encode())
+        write_atomically(self._state_file(envelope.job), tensor_tree.pieces(now))
+        fsync_dir(self._folder(envelope.job))
+        log.info("%s, %s: done", envelope.job, envelope.key)
+        return self._stored_response(envelope, now)
 
     def adopt(self, job: str, key: str, state: Mapping[str, Any]) -> None:
-        """Takes over a state that was kept elsewhere, as that after the answer `key`."""
+        """Takes over a state that was kept elsewhere, as that after the response `key`."""
         self._folder(job).mkdir(parents=True, exist_ok=True)
         reply = reply_as_tree(Reply(Upload(0)))
         now: dict[str, Any] = {"history": [], "key": key, "asked": "", "state": state, "reply": reply}
@@ -143,41 +143,41 @@ class Site:
         write_atomically(self._state_file(job), tensor_tree.encode(now))
 
     def state(self, job: str) -> dict[str, Any]:
-        """What this site knows after its last answer."""
+        """What this site knows after its last response."""
         stored = self._load(job)
         if stored is None:
             raise RunDirectoryError(f"{self.home} holds nothing of {job}")
         found: dict[str, Any] = stored["state"]
         return found
 
-    def _starting_point(self, letter: Letter, stored: Mapping[str, Any] | None) -> list[dict[str, Any]]:
-        """The states up to the last answer that was accepted: what was not accepted has not happened."""
+    def _starting_point(self, envelope: Envelope, stored: Mapping[str, Any] | None) -> list[dict[str, Any]]:
+        """The states up to the last response that was accepted: what was not accepted has not happened."""
         if stored is None:
-            if letter.after:
-                raise RefusedError("state_lost", f"{self.home} holds nothing, but {letter.after} was done here")
+            if envelope.after:
+                raise RefusedError("state_lost", f"{self.home} holds nothing, but {envelope.after} was done here")
             return [{"key": "", "state": None}]
         history = [*stored["history"], {"key": stored["key"], "state": stored["state"]}]
         keys = [past["key"] for past in history]
-        if letter.after not in keys:
+        if envelope.after not in keys:
             raise RefusedError(
                 "state_differs",
-                f"the last answers here are {', '.join(key or 'none' for key in keys)}, "
-                f"the last one accepted is {letter.after or 'none'}",
+                f"the last responses here are {', '.join(key or 'none' for key in keys)}, "
+                f"the last one accepted is {envelope.after or 'none'}",
             )
-        found = keys.index(letter.after)
+        found = keys.index(envelope.after)
         for key in keys[found + 1 :]:
-            log.warning("%s: %s was not accepted and is taken back", letter.job, key)
+            log.warning("%s: %s was not accepted and is taken back", envelope.job, key)
         return history[: found + 1]
 
-    def _answer_from(self, letter: Letter, stored: Mapping[str, Any]) -> Answer:
+    def _stored_response(self, envelope: Envelope, stored: Mapping[str, Any]) -> Response:
         reply = reply_from_tree(stored["reply"])
-        if letter.privacy.secure_range:
+        if envelope.privacy.secure_range:
             # The weights are fetched masked, by `held`.
             reply = replace(reply, upload=replace(reply.upload, weights={}))
-        return Answer(self.name, letter.key, reply, fingerprint=stored["fingerprint"])
+        return Response(self.name, envelope.key, reply, fingerprint=stored["fingerprint"])
 
     def held(self, job: str, key: str) -> Upload:
-        """The upload of the last answer, for secure aggregation."""
+        """The upload of the last response, for secure aggregation."""
         stored = self._load(check_job(job))
         if stored is None or stored["key"] != key or not stored["secure"]:
             raise RefusedError("state_differs", f"there is no upload of {key!r} to be masked")
@@ -288,7 +288,7 @@ def own_setup(task: str | None = None, data_dir: Path | None = None, device: str
 
 @lru_cache(maxsize=4)
 def _setup(toml: str, name: SiteId, task: str | None, data_dir: Path | None, device: str | None) -> Setup:
-    """Kept for the next letter, where a process lives that long."""
+    """Kept for the next envelope, where a process lives that long."""
     experiment = Experiment.from_resolved(toml)
     if device is not None:
         experiment = experiment.model_copy(update={"device": device})

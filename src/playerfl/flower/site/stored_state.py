@@ -1,4 +1,4 @@
-"""What a site's state file holds: the last answers with the states after them."""
+"""What a site's state file holds: the last responses with the states after them."""
 
 from __future__ import annotations
 

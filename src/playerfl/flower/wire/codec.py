@@ -1,4 +1,4 @@
-"""Letters and answers as Flower's records, bit for bit. Nothing is pickled, and nothing is trusted on the way back."""
+"""Envelopes and responses as Flower records, bit for bit. Nothing is pickled; nothing received is trusted."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torch import Tensor
 
 from playerfl.errors import ConfigError, PlayerflError
 from playerfl.federation.messages import Download, Info, Reply, Request, Score, Upload, Verb
-from playerfl.flower.wire.envelopes import Answer, Code, Letter, Privacy
+from playerfl.flower.wire.envelopes import Code, Envelope, Privacy, Response
 from playerfl.weights import Weights
 
 # Not numpy's file format: a header that has to be parsed is one thing more to attack, and it knows no bfloat16.
@@ -32,42 +32,42 @@ Found = TypeVar("Found")
 
 
 class CodecError(PlayerflError):
-    """A message is not what a letter or an answer looks like."""
+    """A message is not what an envelope or a response looks like."""
 
 
-def encode_letter(letter: Letter) -> RecordDict:
-    """A letter as one record of arrays and one of settings.
+def encode_envelope(envelope: Envelope) -> RecordDict:
+    """An envelope as one record of arrays and one of settings.
 
-    >>> letter = Letter("job", "north", "rounds = 2", "0.1", "f00", request=Request(("fit",), Download(3)))
-    >>> decode_letter(encode_letter(letter)) == letter
+    >>> envelope = Envelope("job", "north", "rounds = 2", "0.1", "f00", request=Request(("fit",), Download(3)))
+    >>> decode_envelope(encode_envelope(envelope)) == envelope
     True
     """
-    request = letter.request or Request((), Download(0))
+    request = envelope.request or Request((), Download(0))
     config: dict[str, Any] = {
-        "job": letter.job,
-        "site": letter.site,
-        "experiment": letter.experiment,
-        "version": letter.version,
-        "model": letter.model,
-        "after": letter.after,
-        "hello": letter.request is None,
-        "initial": letter.initial,
+        "job": envelope.job,
+        "site": envelope.site,
+        "experiment": envelope.experiment,
+        "version": envelope.version,
+        "model": envelope.model,
+        "after": envelope.after,
+        "hello": envelope.request is None,
+        "initial": envelope.initial,
         "verbs": list(request.verbs),
         "round": request.download.round,
         "best-round": -1 if request.best_round is None else request.best_round,
-        "privacy": json.dumps(asdict(letter.privacy)),
+        "privacy": json.dumps(asdict(envelope.privacy)),
     }
-    content = RecordDict({"weights": _arrays({} if letter.initial else request.download.weights)})
-    content["letter"] = ConfigRecord(config)
+    content = RecordDict({"weights": _arrays({} if envelope.initial else request.download.weights)})
+    content["envelope"] = ConfigRecord(config)
     content["info"] = ConfigRecord(_info_record(request.download.info))
     return content
 
 
-def decode_letter(content: RecordDict) -> Letter:
-    config = _record(content, "letter", ConfigRecord)
+def decode_envelope(content: RecordDict) -> Envelope:
+    config = _record(content, "envelope", ConfigRecord)
     verbs = tuple(_typed(config, "verbs", list))
     if not all(verb in get_args(Verb) for verb in verbs):
-        raise CodecError(f"the letter asks for {verbs!r}")
+        raise CodecError(f"the envelope asks for {verbs!r}")
     best = _typed(config, "best-round", int)
     download = Download(
         _typed(config, "round", int),
@@ -75,7 +75,7 @@ def decode_letter(content: RecordDict) -> Letter:
         _info(_record(content, "info", ConfigRecord)),
     )
     request = Request(verbs, download, None if best < 0 else best)
-    return Letter(
+    return Envelope(
         job=_typed(config, "job", str),
         site=_typed(config, "site", str),
         experiment=_typed(config, "experiment", str),
@@ -93,40 +93,40 @@ def _privacy(text: str) -> Privacy:
         told = json.loads(text)
         return Privacy(**{name: float(value) for name, value in told.items()})
     except (ValueError, TypeError, AttributeError, OverflowError, RecursionError, ConfigError) as problem:
-        raise CodecError(f"the letter's privacy options cannot be read ({type(problem).__name__})") from problem
+        raise CodecError(f"the envelope's privacy options cannot be read ({type(problem).__name__})") from problem
 
 
-def encode_answer(answer: Answer) -> RecordDict:
-    """An answer: arrays are what the algorithm uploads, metrics its numbers and scores, settings the rest."""
-    reply = answer.reply or Reply(Upload(0))
+def encode_response(response: Response) -> RecordDict:
+    """A response: arrays are what the algorithm uploads, metrics its numbers and scores, settings the rest."""
+    reply = response.reply or Reply(Upload(0))
     numbers: dict[str, Any] = {"num-examples": reply.upload.num_examples}
     if reply.scores:
         numbers["scores"] = [float(score.value) for score in reply.scores]
     content = RecordDict({"weights": _arrays(reply.upload.weights)})
     content["numbers"] = MetricRecord(numbers)
     content["info"] = ConfigRecord(_info_record(reply.upload.info))
-    content["answer"] = ConfigRecord(
+    content["response"] = ConfigRecord(
         {
-            "site": answer.site,
-            "key": answer.key,
-            "code": answer.code or "",
-            "has-reply": answer.reply is not None,
+            "site": response.site,
+            "key": response.key,
+            "code": response.code or "",
+            "has-reply": response.reply is not None,
             "score-names": [f"{s.stage}/{s.round}/{s.split}/{s.metric}" for s in reply.scores],
-            "about": json.dumps(dict(answer.about)),
-            "fingerprint": answer.fingerprint,
+            "about": json.dumps(dict(response.about)),
+            "fingerprint": response.fingerprint,
         }
     )
     return content
 
 
-def decode_answer(content: RecordDict) -> Answer:
-    """What `encode_answer` was given; CodecError for anything else."""
-    if content.keys() != {"weights", "numbers", "info", "answer"}:
-        raise CodecError(f"the answer holds the records {', '.join(sorted(content))}")
-    config = _record(content, "answer", ConfigRecord)
+def decode_response(content: RecordDict) -> Response:
+    """What `encode_response` was given; CodecError for anything else."""
+    if content.keys() != {"weights", "numbers", "info", "response"}:
+        raise CodecError(f"the response holds the records {', '.join(sorted(content))}")
+    config = _record(content, "response", ConfigRecord)
     numbers = _record(content, "numbers", MetricRecord)
     if not numbers.keys() <= {"num-examples", "scores"}:
-        raise CodecError(f"the answer holds the numbers {', '.join(sorted(numbers))}")
+        raise CodecError(f"the response holds the numbers {', '.join(sorted(numbers))}")
     upload = Upload(
         _typed(numbers, "num-examples", int),
         _tensors(_record(content, "weights", ArrayRecord)),
@@ -134,11 +134,11 @@ def decode_answer(content: RecordDict) -> Answer:
     )
     code = _typed(config, "code", str)
     if code not in ("", *get_args(Code)):
-        raise CodecError(f"the answer gives the unknown code {code[:20]!r}")
+        raise CodecError(f"the response gives the unknown code {code[:20]!r}")
     values = numbers.get("scores", [])
     names = _typed(config, "score-names", list)
     if not isinstance(values, list) or len(values) != len(names):
-        raise CodecError("the answer has scores without names, or names without scores")
+        raise CodecError("the response has scores without names, or names without scores")
     try:
         about = json.loads(_typed(config, "about", str))
     except (ValueError, RecursionError) as problem:
@@ -146,7 +146,7 @@ def decode_answer(content: RecordDict) -> Answer:
     if not isinstance(about, dict):
         raise CodecError("what the site says about itself is not a table")
     scores = tuple(_score(name, value) for name, value in zip(names, values, strict=True))
-    return Answer(
+    return Response(
         site=_typed(config, "site", str),
         key=_typed(config, "key", str),
         reply=Reply(upload, scores) if _typed(config, "has-reply", bool) else None,

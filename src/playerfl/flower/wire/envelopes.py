@@ -54,7 +54,7 @@ class Privacy:
 
 
 @dataclass(frozen=True)
-class Letter:
+class Envelope:
     """Coordinator to one site: who is meant, which job and experiment, and what to do."""
 
     job: str
@@ -65,9 +65,9 @@ class Letter:
     model: str
     """Fingerprint of the seeded initial model, which every party builds for itself."""
     after: str = ""
-    """The last answer of this site that was accepted; its state must be that of this answer."""
+    """The last response of this site that was accepted; its state must be that of this response."""
     request: Request | None = None
-    """None for the first letter, which only asks whether the site is ready."""
+    """None for the first envelope, which only asks whether the site is ready."""
     initial: bool = False
     """Whether the download is the initial model: the site has it, so its weights are not sent."""
     privacy: Privacy = field(default_factory=Privacy)
@@ -80,7 +80,7 @@ class Letter:
         return f"{self.request.download.round}:{'+'.join(self.request.verbs)}"
 
     def digest(self) -> str:
-        """A fingerprint of everything the answer depends on."""
+        """A fingerprint of everything the response depends on."""
         request = self.request
         asked: list[Any] = [self.job, self.site, self.experiment, self.model, self.after, self.initial]
         asked += [vars(self.privacy)]
@@ -94,7 +94,7 @@ class Letter:
 
 
 @dataclass(frozen=True)
-class Answer:
+class Response:
     """One site to the coordinator: the reply, or why there is none."""
 
     site: SiteId
@@ -102,7 +102,7 @@ class Answer:
     reply: Reply | None = None
     code: Code | None = None
     about: Mapping[str, Any] = field(default_factory=dict)
-    """Of the first letter: how the site's layers are cut, and how many examples it has."""
+    """Of the first envelope: how the site's layers are cut, and how many examples it has."""
     fingerprint: str = ""
     """Of the model the site keeps, once it has finished; the model itself stays there."""
 

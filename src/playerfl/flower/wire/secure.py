@@ -44,7 +44,7 @@ def check_secure(algorithm: Algorithm, num_sites: int) -> None:
         )
 
 
-def answer_stage(message: Message, context: Context, held: Callable[[str, str], Upload]) -> Message:
+def respond_to_stage(message: Message, context: Context, held: Callable[[str, str], Upload]) -> Message:
     """A site's part in one of the four stages. `held` gives the upload it has stored for a job and an exchange."""
     from flwr.client.mod import secaggplus_mod
 
