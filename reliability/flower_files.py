@@ -78,7 +78,7 @@ def site_of(folder: Path) -> Any:
 
 
 def envelopes(folder: Path) -> Any:
-    """The first envelope and one that asks for a fit, as the coordinator writes them."""
+    """The first envelope and one that asks for a fit, as the server writes them."""
     from playerfl.federation.messages import Download, Request
     from playerfl.flower.wire.envelopes import Envelope
     from playerfl.version import __version__
@@ -114,29 +114,28 @@ def response_records(folder: Path) -> None:
 
 
 def read_responses(folder: Path) -> object:
-    """What a coordinator makes of a site's messages."""
+    """What the server makes of a site's messages."""
     from playerfl.federation.messages import ExpectedUpload
-    from playerfl.flower.coordinator.checks import far_away, refused_reply
-    from playerfl.flower.coordinator.coordinator import Coordinator
     from playerfl.flower.deployment import Deployment
+    from playerfl.flower.server.checks import JobChecks, far_away, refused_reply
+    from playerfl.flower.server.job import Job
+    from playerfl.flower.server.state import JobState
     from playerfl.flower.wire.codec import CodecError, decode_response
 
     experiment, setups = federation()
     setup = setups["site-0"]
-    coordinator = Coordinator.__new__(Coordinator)
-    coordinator.__dict__.update(
-        initial=setup.initial, layers=None, algorithm=experiment.build_algorithm(), examples={}, _say=str,
-        deployment=Deployment("job", ("site-0",), experiment.to_toml()),
-    )  # fmt: skip
+    deployment = Deployment("job", ("site-0",), experiment.to_toml())
+    job = Job(deployment, experiment, experiment.build_algorithm(), setup.build_model, setup.initial)
+    checks = JobChecks(job, JobState())
     _, asked = envelopes(folder)
     layers = setup.learner.layers
     reasons: list[object] = []
     for file in sorted(folder.glob("*.records")):
         response = decode_response(arrived(file))
-        reasons.append(coordinator.met("site-0", response.about) if response.key == "hello" else None)
+        reasons.append(checks.admit("site-0", response.introduction) if response.introduction else None)
         if response.reply:
-            awaited = ExpectedUpload((), {"importance": len(layers.names)})
-            reasons.append(refused_reply(response.reply, asked.request, awaited, layers, setup.initial, 7))
+            expected = ExpectedUpload((), {"importance": len(layers.names)})
+            reasons.append(refused_reply(response.reply, asked.request, expected, layers, setup.initial, 7))
             if response.reply.upload.weights.keys() <= setup.initial.keys():
                 reasons.append(far_away({"a": {}, "b": {}}, setup.initial, 20))
     if any(reason for reason in reasons):
@@ -159,7 +158,8 @@ def app_folder(folder: Path) -> None:
 
 
 def read_app(folder: Path) -> object:
-    from playerfl.flower.coordinator.coordinator import experiment_of, read_status
     from playerfl.flower.operate.app_folder import read_app_folder
+    from playerfl.flower.server.files import read_status
+    from playerfl.flower.server.job import checked_experiment
 
-    return experiment_of(read_app_folder(folder)), read_status(folder)
+    return checked_experiment(read_app_folder(folder)), read_status(folder)

@@ -97,7 +97,7 @@ READERS = (
     Reader("tokenizer files", tokenizers, read_tokenizers, weight=2),
     Reader("downloaded archives (zip, tar.gz)", packed, unpack_all, writes=True, weight=2),
     Reader("Flower: envelopes at a site", envelope_records, read_envelopes, writes=True, weight=1),
-    Reader("Flower: responses at the coordinator", response_records, read_responses, weight=2, skips=("state",)),
+    Reader("Flower: responses at the server", response_records, read_responses, weight=2, skips=("state",)),
     Reader("Flower: a site's state", site_state, read_envelopes, mend_fingerprints, writes=True, skips=("records",)),
     Reader("Flower: app folder", app_folder, read_app, weight=1),
     Reader("probe's recommendation", profiles, read_profiles, weight=1),

@@ -1,18 +1,23 @@
-"""Jobs over a loop-back grid: small federations, a directory for each site, one for the coordinator."""
+"""Jobs over a loop-back grid: small federations, a directory for each site and one for the server."""
 
 from __future__ import annotations
 
+import csv
+import json
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+import torch
+from safetensors.torch import load_file
+
 from federations import settings_of, task
 from flower.loop_grid import Change, Clock, LoopGrid
 from playerfl.algorithms import Algorithm
 from playerfl.flower.client_app import make_app
-from playerfl.flower.coordinator.coordinator import Coordinator
 from playerfl.flower.deployment import Deployment
+from playerfl.flower.server.run_job import run_job
 from playerfl.flower.site.site import Site, site_setup
 from playerfl.runs.experiment import Experiment
 from playerfl.runs.run import Run
@@ -51,25 +56,34 @@ class Job:
     def tamper(self, change: Change | None) -> None:
         self.grid.change = change
 
-    def coordinator(self, **changes: Any) -> Coordinator:
-        return Coordinator(
+    def run(self, jobs: Path | None = None, **changes: Any) -> None:
+        run_job(
             self.grid,
             replace(self.deployment, **changes),
-            self.home / "jobs",
+            jobs or self.home / "jobs",
             task=self.task,
             say=self.said.append,
             clock=self.clock,
             sleep=self.clock.sleep,
         )
 
-    def run(self, **changes: Any) -> Coordinator:
-        coordinator = self.coordinator(**changes)
-        coordinator.run()
-        return coordinator
-
     @property
     def folder(self) -> Path:
         return self.home / "jobs" / "job"
+
+    @property
+    def fingerprints(self) -> dict[str, str]:
+        """Of the sites' models, as the server wrote them down."""
+        return json.loads((self.folder / "sites.json").read_text())["models"]  # type: ignore[no-any-return]
+
+    @property
+    def common(self) -> dict[str, torch.Tensor]:
+        """The layers that sites have trained together, as the server wrote them down."""
+        return load_file(self.folder / "common.safetensors")
+
+    def participation(self, outcome: str | None = None) -> list[dict[str, str]]:
+        with (self.folder / "participation.csv").open(newline="") as table:
+            return [row for row in csv.DictReader(table) if outcome in (None, row["outcome"])]
 
     def in_process(self) -> Run:
         return Run(self.experiment, prepare_setup(self.experiment, self.task))

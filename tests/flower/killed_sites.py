@@ -15,14 +15,13 @@ from flwr.app import Context, Message
 from flower.jobs import Job
 from flower.loop_grid import App, put_together, taken_apart, unreachable
 from killing import ended, forked, kill_after
-from playerfl.flower.coordinator.coordinator import Coordinator
 from playerfl.flower.wire.codec import decode_envelope
 
 
 class MortalSites:
     """Runs every response of a job's sites in a process of its own, as a SuperNode does, and kills some of them.
 
-    A killed site is reported as Flower reports it (node unavailable), so the coordinator's own transport sends the
+    A killed site is reported as Flower reports it (node unavailable), so the server's transport sends the
     message again, to a new process that knows nothing but the site's directory.
     """
 
@@ -41,12 +40,12 @@ class MortalSites:
             own.find_setup(job.experiment, name)
         job.grid.apps = {site: self._mortal(site, app) for site, app in job.grid.apps.items()}
 
-    def run(self) -> Coordinator:
+    def run(self) -> None:
         """The whole job."""
         with TemporaryDirectory() as folder:
             self._replies = Path(folder)
             # The job's clock stands still while sites answer: this is for the waits before a message is sent again.
-            return self.job.run(min_sites=len(self.job.deployment.sites), deadline=1e6)
+            self.job.run(min_sites=len(self.job.deployment.sites), deadline=1e6)
 
     def _mortal(self, site: str, app: App) -> App:
         def respond(message: Message, context: Context) -> Message:

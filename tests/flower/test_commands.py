@@ -197,12 +197,11 @@ def test_what_was_started_ends_with_everything_it_started(tmp_path: Path) -> Non
     [("min-sites = 0", 'min-sites = "x"'), ("deadline = 60.0", "deadline = [1]"), ("rounds = 2", "rounds = two")],
 )
 def test_an_app_folder_that_was_changed_by_hand_is_one_sentence(before: str, after: str, tmp_path: Path) -> None:
-    from playerfl.flower.coordinator.coordinator import experiment_of
-    from playerfl.flower.operate.app_folder import read_app_folder
+    from playerfl.flower.server.job import checked_experiment
 
     made(tmp_path, "--site", "north", "--site", "south", "--deadline", "60")
     file = tmp_path / "job" / "pyproject.toml"
     assert before in file.read_text()
     file.write_text(file.read_text().replace(before, after))
     with pytest.raises(ConfigError, match=r"wrong value|not a TOML file"):
-        experiment_of(read_app_folder(tmp_path / "job"))
+        checked_experiment(read_app_folder(tmp_path / "job"))

@@ -13,9 +13,9 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, Re
 
 from federations import quick_for
 from flower.jobs import Job
-from flower.test_faults import key_of, participation
+from flower.test_faults import key_of
 from playerfl.algorithms import FedLP
-from playerfl.flower.coordinator.checks import far_away
+from playerfl.flower.server.checks import far_away
 from playerfl.flower.wire.codec import RAW, CodecError, to_array, to_tensor
 
 Poison = Callable[[RecordDict], None]
@@ -84,20 +84,20 @@ POISONS: dict[str, tuple[Poison, str]] = {
     "numpy file": (put("0.weight", Array(torch.zeros(8, 6).numpy())), "which is not read"),
     "endless shape": (put("0.weight", Array("float32", (2**40, 2**40), RAW, b"")), "has 0 bytes"),
     "negative shape": (put("0.weight", Array("float32", (-1,), RAW, b"")), "has the shape"),
-    "weight of an army": (metric("num-examples", 10**12), "counts as 1000000000000 examples"),
+    "weight of an army": (metric("num-examples", 10**12), "claims 1000000000000 examples"),
     "scores without names": (metric("scores", [0.0, 1.0]), "scores without names"),
     "invented scores": (
         lambda c: (metric("scores", [0.0])(c), config("score-names", ["round/99/test/loss"])(c))[0],
-        "another round",
+        "a round that was not asked for",
     ),
     "another record": (record("more", ConfigRecord({"a": 1})), "holds the records"),
     "no record": (record("numbers", ConfigRecord({})), "has no numbers"),
     "other numbers": (metric("extra", 1.0), "holds the numbers"),
-    "another's name": (config("site", "site-2"), "answers as 'site-2'"),
-    "an old response": (config("key", "7:fit"), "something else than it was asked"),
+    "another's name": (config("site", "site-2"), "responds as 'site-2'"),
+    "an old response": (config("key", "7:fit"), "to a different request"),
     "an unknown code": (config("code", "ok"), "unknown code"),
-    "no json": (config("about", "{" * 10_000), "not JSON"),
-    "news in info": (record("info", ConfigRecord({"cut": 9})), "it says ['cut']"),
+    "no json": (config("introduction", "{" * 10_000), "introduction cannot be used"),
+    "news in info": (record("info", ConfigRecord({"cut": 9})), "its info holds ['cut']"),
 }
 
 
@@ -110,9 +110,8 @@ def poisoned(tmp_path: Path, poison: Poison, algorithm: Any = "fedper", key: str
         return reply
 
     job.tamper(change)
-    coordinator = job.run()
-    assert coordinator.server is not None and coordinator.server.round == 1
-    assert all(bool(torch.isfinite(w).all()) for w in coordinator.server.weights.values())
+    job.run()
+    assert job.common and all(bool(torch.isfinite(w).all()) for w in job.common.values())
     return job
 
 
@@ -122,7 +121,7 @@ def poisoned(tmp_path: Path, poison: Poison, algorithm: Any = "fedper", key: str
 def test_a_poisoned_upload_is_refused_and_the_round_goes_on(kind: str, tmp_path: Path) -> None:
     poison, reason = POISONS[kind]
     job = poisoned(tmp_path, poison)
-    refused = [row for row in participation(job) if row["outcome"] == "refused"]
+    refused = job.participation("refused")
     assert [(row["site"], row["round"]) for row in refused] == [("site-1", "0")]
     assert reason in refused[0]["reason"]
 
@@ -131,21 +130,21 @@ def test_a_poisoned_upload_is_refused_and_the_round_goes_on(kind: str, tmp_path:
     ("values", "reason"),
     [
         ([1.0, 2.0, 3.0], "not a list of 4 numbers"),
-        ([1.0, 2.0, 3.0, float("nan")], "no finite numbers"),
-        ([1.0, 2.0, 3.0, -1.0], "no finite numbers"),
-        (["a", "b", "c", "d"], "no finite numbers"),
+        ([1.0, 2.0, 3.0, float("nan")], "finite and non-negative"),
+        ([1.0, 2.0, 3.0, -1.0], "finite and non-negative"),
+        (["a", "b", "c", "d"], "finite and non-negative"),
         (7.0, "not a list"),
     ],
 )
 def test_so_are_poisoned_importances(values: Any, reason: str, tmp_path: Path) -> None:
     job = poisoned(tmp_path, record("info", ConfigRecord({"importance": values})), "player_fl", "0:prepare")
-    [refused] = [row for row in participation(job) if row["outcome"] == "refused"]
+    [refused] = job.participation("refused")
     assert reason in refused["reason"]
 
 
 def test_an_algorithm_may_leave_out_whole_layers_but_not_parts_of_one(tmp_path: Path) -> None:
     job = poisoned(tmp_path, without("0.bias"), FedLP(1.0))
-    [refused] = [row for row in participation(job) if row["outcome"] == "refused"]
+    [refused] = job.participation("refused")
     assert "lacks entries of the layer '0'" in refused["reason"]
     Job(tmp_path / "fine", FedLP(0.5), rounds=3).run()
 

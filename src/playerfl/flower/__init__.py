@@ -1,1 +1,1 @@
-"""The same engine across institutions, over Flower: codec, site, coordinator, and what starts them."""
+"""The same engine across institutions, over Flower: codec, site, server, and what starts them."""

@@ -7,7 +7,7 @@ import os
 import shutil
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeVar
@@ -15,10 +15,13 @@ from typing import Any, TypeVar
 from playerfl.data.download.directory import data_directory
 from playerfl.errors import ConfigError
 from playerfl.federation.messages import Reply, Request, SiteId
-from playerfl.flower.coordinator.transport import FlowerTransport, Grid
 from playerfl.flower.deployment import Deployment
+from playerfl.flower.server.messenger import Grid
+from playerfl.flower.server.state import Contacts
+from playerfl.flower.server.transport import FlowerTransport
 from playerfl.flower.site.site import Site, own_setup
 from playerfl.flower.wire.envelopes import Envelope
+from playerfl.flower.wire.introduction import Introduction
 from playerfl.runs.experiment import Experiment, find_task
 from playerfl.runs.run import Run
 from playerfl.version import __version__
@@ -37,7 +40,6 @@ class Simulated:
     grid: Grid
     home: Path
     job: str
-    accepted: dict[SiteId, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         run = self.run
@@ -52,12 +54,13 @@ class Simulated:
             poll=POLL,
         )
         header = Envelope(self.job, "", text, __version__, digest(run.setup.initial))
-        self._transport = FlowerTransport(self.grid, deployment, header, self, self.accepted)
+        contacts = Contacts()
+        self._transport = FlowerTransport(self.grid, deployment, header, _NoChecks(), contacts)
         self._transport.set_initial(run.setup.learner.layers.travelling(run.setup.initial))
         if run.server.prepared:
             for name, client in run.clients.items():
                 self._site(name).adopt(self.job, "resumed", client.state())
-                self.accepted[name] = "resumed"
+                contacts.accepted[name] = "resumed"
 
     async def call(self, requests: Mapping[SiteId, Request]) -> dict[SiteId, Reply]:
         replies = await self._transport.call(requests)
@@ -68,14 +71,18 @@ class Simulated:
     def _site(self, name: SiteId) -> Site:
         return Site(name, self.home / name, own_setup())
 
-    def met(self, site: SiteId, about: Mapping[str, Any]) -> None:
+
+class _NoChecks:
+    """All sites of a simulation run the same code on the same machine."""
+
+    def admit(self, site: SiteId, introduction: Introduction) -> None:
         return None
 
     def refused(self, requests: Mapping[SiteId, Request], replies: Mapping[SiteId, Reply]) -> dict[SiteId, str]:
         return {}
 
-    def awaited(self) -> Weights:
-        raise ConfigError("secure aggregation is for deployments, not for simulations")
+    def expected_weights(self) -> Weights:
+        raise ConfigError("secure aggregation works in deployments only, not in simulations")
 
 
 def simulate(experiments: Sequence[Experiment], home: Path, work: Callable[[Callable[[Run], Any]], Result]) -> Result:

@@ -22,6 +22,7 @@ from playerfl.federation.messages import Reply, Request, SiteId, Upload
 from playerfl.flower.site.privacy import check_privacy, outside, private_upload, secret_generator
 from playerfl.flower.site.stored_state import check_state, reply_as_tree, reply_from_tree
 from playerfl.flower.wire.envelopes import Code, Envelope, Response, check_job
+from playerfl.flower.wire.introduction import Introduction
 from playerfl.runs.api import limited_threads
 from playerfl.runs.experiment import Experiment
 from playerfl.runs.setup import Setup, prepare_setup
@@ -38,13 +39,13 @@ TEMPLATE = "template"
 """A made-up table that shows all columns and classes, so that parties with different data build the same model."""
 
 GENERATIONS = 2
-"""States kept besides the latest: a coordinator that dies may have forgotten its last two exchanges."""
+"""States kept besides the latest: a server that dies may have forgotten its last two exchanges."""
 
 FindSetup = Callable[[Experiment, SiteId], Setup]
 
 
 class RefusedError(Exception):
-    """What the coordinator is told, as a code; the details stay in the site's log."""
+    """What the server is told, as a code; the details stay in the site's log."""
 
     def __init__(self, code: Code, detail: str) -> None:
         super().__init__(detail)
@@ -77,14 +78,14 @@ class Site:
         if envelope.site not in ("", self.name):
             raise RefusedError("name", f"the envelope is to {envelope.site!r}, this is {self.name!r}")
         if envelope.version != __version__:
-            raise RefusedError("version", f"the coordinator has {envelope.version!r}, this is {__version__!r}")
+            raise RefusedError("version", f"the server has {envelope.version!r}, this is {__version__!r}")
 
     def _bench(self, envelope: Envelope) -> _Bench:
         experiment = Experiment.from_resolved(envelope.experiment)
         with limited_threads(experiment.threads):
             bench = _Bench(experiment, self.name, self.find_setup(experiment, self.name))
         if bench.fingerprint != envelope.model:
-            raise RefusedError("model", f"the coordinator's model is {envelope.model}, this one {bench.fingerprint}")
+            raise RefusedError("model", f"the server's model is {envelope.model}, this one {bench.fingerprint}")
         layers = bench.setup.learner.layers
         check_privacy(envelope.privacy, statistics_travel=layers.statistics == "follow" and bool(layers.buffers))
         return bench
@@ -94,7 +95,7 @@ class Site:
         stored = self._load(envelope.job)
         if envelope.after and stored is None:
             raise RefusedError("state_lost", f"{self.home} holds nothing of this job, of which it did {envelope.after}")
-        return Response(self.name, envelope.key, about=bench.about())
+        return Response(self.name, envelope.key, introduction=bench.introduction())
 
     def _work(self, envelope: Envelope, request: Request) -> Response:
         stored = self._load(envelope.job)
@@ -243,24 +244,11 @@ class _Bench:
             client.restore(tensor_tree.decode(tensor_tree.encode(state)))
         return client
 
-    def about(self) -> dict[str, Any]:
-        """How the layers are cut, how many examples there are, and what decides the last bits; nothing else."""
+    def introduction(self) -> Introduction:
         import torch
 
-        layers = self.setup.learner.layers
-        return {
-            "examples": len(self.setup.sites[self.name].train),
-            "layers": {
-                "entries": {name: list(own) for name, own in layers.entries.items()},
-                "num_parameters": dict(layers.num_parameters),
-                "frozen": sorted(layers.frozen),
-                "buffers": sorted(layers.buffers),
-                "tied": {name: list(own) for name, own in layers.tied.items()},
-                "statistics": layers.statistics,
-            },
-            "torch": str(torch.__version__),
-            "device": self.experiment.device,
-        }
+        examples = len(self.setup.sites[self.name].train)
+        return Introduction(examples, self.setup.learner.layers, str(torch.__version__), self.experiment.device)
 
 
 def handle_request(bench: _Bench, client: Client, request: Request) -> Any:

@@ -16,6 +16,7 @@ from torch import Tensor
 from playerfl.errors import ConfigError, PlayerflError
 from playerfl.federation.messages import Download, Info, Reply, Request, Score, Upload, Verb
 from playerfl.flower.wire.envelopes import Code, Envelope, Privacy, Response
+from playerfl.flower.wire.introduction import Introduction
 from playerfl.weights import Weights
 
 # Not numpy's file format: a header that has to be parsed is one thing more to attack, and it knows no bfloat16.
@@ -112,7 +113,7 @@ def encode_response(response: Response) -> RecordDict:
             "code": response.code or "",
             "has-reply": response.reply is not None,
             "score-names": [f"{s.stage}/{s.round}/{s.split}/{s.metric}" for s in reply.scores],
-            "about": json.dumps(dict(response.about)),
+            "introduction": json.dumps(response.introduction.to_json() if response.introduction else None),
             "fingerprint": response.fingerprint,
         }
     )
@@ -139,21 +140,23 @@ def decode_response(content: RecordDict) -> Response:
     names = _typed(config, "score-names", list)
     if not isinstance(values, list) or len(values) != len(names):
         raise CodecError("the response has scores without names, or names without scores")
-    try:
-        about = json.loads(_typed(config, "about", str))
-    except (ValueError, RecursionError) as problem:
-        raise CodecError("what the site says about itself is not JSON") from problem
-    if not isinstance(about, dict):
-        raise CodecError("what the site says about itself is not a table")
     scores = tuple(_score(name, value) for name, value in zip(names, values, strict=True))
     return Response(
         site=_typed(config, "site", str),
         key=_typed(config, "key", str),
         reply=Reply(upload, scores) if _typed(config, "has-reply", bool) else None,
         code=code or None,  # type: ignore[arg-type]
-        about=about,
+        introduction=_introduction(_typed(config, "introduction", str)),
         fingerprint=_typed(config, "fingerprint", str),
     )
+
+
+def _introduction(text: str) -> Introduction | None:
+    try:
+        table = json.loads(text)
+        return None if table is None else Introduction.from_json(table)
+    except (ValueError, RecursionError) as problem:
+        raise CodecError(f"its introduction cannot be used: {str(problem)[:100]}") from problem
 
 
 def _score(name: object, value: object) -> Score:

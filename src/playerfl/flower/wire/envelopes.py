@@ -1,16 +1,16 @@
-"""What coordinator and site say to each other besides the request and the reply themselves."""
+"""What server and site say to each other besides the request and the reply themselves."""
 
 from __future__ import annotations
 
 import hashlib
 import math
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from playerfl.errors import ConfigError
 from playerfl.federation.messages import Reply, Request, SiteId
+from playerfl.flower.wire.introduction import Introduction
 from playerfl.storage import tensor_tree
 
 Code = Literal["version", "model", "name", "data", "state_lost", "state_differs", "storage", "privacy", "failed"]
@@ -55,7 +55,7 @@ class Privacy:
 
 @dataclass(frozen=True)
 class Envelope:
-    """Coordinator to one site: who is meant, which job and experiment, and what to do."""
+    """Server to one site: who is meant, which job and experiment, and what to do."""
 
     job: str
     site: SiteId
@@ -95,14 +95,14 @@ class Envelope:
 
 @dataclass(frozen=True)
 class Response:
-    """One site to the coordinator: the reply, or why there is none."""
+    """One site to the server: the reply, or why there is none."""
 
     site: SiteId
     key: str
     reply: Reply | None = None
     code: Code | None = None
-    about: Mapping[str, Any] = field(default_factory=dict)
-    """Of the first envelope: how the site's layers are cut, and how many examples it has."""
+    introduction: Introduction | None = None
+    """In response to the first envelope."""
     fingerprint: str = ""
     """Of the model the site keeps, once it has finished; the model itself stays there."""
 

@@ -10,7 +10,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from flwr.app import ConfigRecord, Context, Message, RecordDict
@@ -58,6 +58,12 @@ def respond_to_stage(message: Message, context: Context, held: Callable[[str, st
     return secaggplus_mod(message, context, vectors)
 
 
+class SecureMean(NamedTuple):
+    weights: Weights
+    sites: set[SiteId]
+    """Whose mean it is."""
+
+
 def secure_mean(
     grid: Any,
     nodes: Mapping[SiteId, int],
@@ -69,8 +75,8 @@ def secure_mean(
     bound: float,
     seconds: float,
     poll: float,
-) -> tuple[Weights, set[SiteId]] | None:
-    """The mean of what these sites hold, weighted by examples, and whose it is; None if too many were lost."""
+) -> SecureMean | None:
+    """The mean of what these sites hold, weighted by examples; None if too many were lost."""
     from flwr.server.compat import LegacyContext
     from flwr.server.workflow import SecAggPlusWorkflow
     from flwr.server.workflow.constant import MAIN_CONFIGS_RECORD, MAIN_PARAMS_RECORD, Key
@@ -96,13 +102,13 @@ def secure_mean(
         workflow(_Stages(grid, seconds, poll), legacy)  # type: ignore[arg-type]
     finally:
         logging.getLogger("flwr").setLevel(level)
-    if strategy.found is None:
+    if strategy.mean is None:
         return None
-    names = sorted(like)
-    return {
+    weights = {
         name: torch.from_numpy(array).reshape(like[name].shape).to(like[name].dtype)
-        for name, array in zip(names, strategy.found, strict=True)
-    }, strategy.sites
+        for name, array in zip(sorted(like), strategy.mean, strict=True)
+    }
+    return SecureMean(weights, strategy.sites)
 
 
 class _Mean:
@@ -111,7 +117,7 @@ class _Mean:
     def __init__(self, config: dict[str, Any], nodes: Mapping[SiteId, int]) -> None:
         self.config = config
         self.names = {node: site for site, node in nodes.items()}
-        self.found: list[Any] | None = None
+        self.mean: list[Any] | None = None
         self.sites: set[SiteId] = set()
 
     def configure_fit(self, _: int, parameters: Any, __: Any) -> list[Any]:
@@ -119,7 +125,7 @@ class _Mean:
 
     def aggregate_fit(self, _: int, results: list[Any], __: Any) -> tuple[None, dict[str, Any]]:
         self.sites = {self.names[proxy.node_id] for proxy, _ in results}
-        self.found = parameters_to_ndarrays(results[0][1].parameters)
+        self.mean = parameters_to_ndarrays(results[0][1].parameters)
         return None, {}
 
 
@@ -135,12 +141,12 @@ class _Stages:
         for message in messages:
             message.metadata.ttl = self.seconds
             waiting += [number for number in self.grid.push_messages([message]) if number is not None]
-        found: list[Message] = []
+        replies: list[Message] = []
         while waiting:
             for message in self.grid.pull_messages(waiting):
                 waiting.remove(message.metadata.reply_to_message_id)
-                found.append(message)
+                replies.append(message)
             if not waiting or time.monotonic() > ends:
                 break
             time.sleep(self.poll)
-        return found
+        return replies
