@@ -19,7 +19,7 @@ from playerfl.flower.deployment import Deployment
 from playerfl.flower.server.messenger import Grid
 from playerfl.flower.server.state import Contacts
 from playerfl.flower.server.transport import FlowerTransport
-from playerfl.flower.site.site import Site, own_setup
+from playerfl.flower.site.site import Site, setup_finder
 from playerfl.flower.wire.envelopes import Envelope
 from playerfl.flower.wire.introduction import Introduction
 from playerfl.runs.experiment import Experiment, find_task
@@ -69,7 +69,7 @@ class Simulated:
         return replies
 
     def _site(self, name: SiteId) -> Site:
-        return Site(name, self.home / name, own_setup())
+        return Site(name, self.home / name, setup_finder())
 
 
 class _NoChecks:
@@ -129,7 +129,7 @@ def _on_ray(names: Sequence[SiteId], sites: Path, serve: Callable[[Grid], None])
 
     def site_of(context: Context) -> Site:
         name = names[int(str(context.node_config["partition-id"]))]
-        return Site(name, home / name, own_setup(data_dir=data_dir))
+        return Site(name, home / name, setup_finder(data_dir=data_dir))
 
     logging.getLogger("flwr").setLevel(logging.ERROR)
     with warnings.catch_warnings():
