@@ -1,10 +1,12 @@
-"""Flower: envelopes, responses, the state of a site, the app folder."""
+"""Flower: envelopes, responses, a site's state, the app folder."""
 
 from __future__ import annotations
 
 import base64
 import json
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,7 @@ from settings_files import settings
 
 
 def as_records(content: Any) -> Any:
-    """Flower's records from a tree; what Flower itself does not let be made raises."""
+    """Flower's records from a tree; raises for what Flower itself refuses to build."""
     from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
     made = RecordDict()
@@ -35,7 +37,7 @@ def as_records(content: Any) -> Any:
 def as_tree(records: Any) -> Any:
     from flwr.app import ArrayRecord, ConfigRecord
 
-    def told(record: Any) -> Any:
+    def content_of(record: Any) -> Any:
         if isinstance(record, ArrayRecord):
             return "arrays", {
                 key: {
@@ -48,7 +50,7 @@ def as_tree(records: Any) -> Any:
             }
         return "config" if isinstance(record, ConfigRecord) else "metrics", dict(record)
 
-    return {name: told(record) for name, record in records.items()}
+    return {name: content_of(record) for name, record in records.items()}
 
 
 def arrived(file: Path) -> Any:
@@ -60,7 +62,7 @@ def arrived(file: Path) -> Any:
 
 @cache
 def federation() -> Any:
-    """An experiment, its sites' data and its task, made once."""
+    """An experiment and its sites' setups, made once."""
     from playerfl.flower.site.site import site_setup
     from playerfl.runs.experiment import Experiment, find_task
 
@@ -69,10 +71,21 @@ def federation() -> Any:
     return experiment, {site: site_setup(experiment, task, site) for site in ("site-0", "site-1")}
 
 
+@contextmanager
+def silent_sites() -> Iterator[None]:
+    """Without the sites' log, which would report every broken file."""
+    log = logging.getLogger("playerfl.flower.site")
+    level = log.level
+    log.setLevel(logging.CRITICAL + 1)
+    try:
+        yield
+    finally:
+        log.setLevel(level)
+
+
 def site_of(folder: Path) -> Any:
     from playerfl.flower.site.site import Site
 
-    logging.getLogger("playerfl.flower.site").setLevel(logging.CRITICAL + 1)
     _, setups = federation()
     return Site("site-0", folder / "state", lambda _, name: setups[name])
 
@@ -97,14 +110,16 @@ def envelope_records(folder: Path) -> None:
         (folder / f"envelope{number}.records").write_text(json.dumps(as_tree(encode_envelope(envelope))))
 
 
+@silent_sites()
 def read_envelopes(folder: Path) -> object:
-    """What a site makes of a message: a response, always; a code, where it cannot be read or done."""
+    """What a site does with messages: it always responds, with a code if it cannot read or do what was asked."""
     from playerfl.flower.wire.codec import decode_envelope, encode_response
 
-    found = [decode_envelope(arrived(file)) for file in sorted(folder.glob("*.records"))]
-    return [encode_response(site_of(folder).respond(envelope)) for envelope in found]
+    received = [decode_envelope(arrived(file)) for file in sorted(folder.glob("*.records"))]
+    return [encode_response(site_of(folder).respond(envelope)) for envelope in received]
 
 
+@silent_sites()
 def response_records(folder: Path) -> None:
     from playerfl.flower.wire.codec import encode_response
 
@@ -114,7 +129,7 @@ def response_records(folder: Path) -> None:
 
 
 def read_responses(folder: Path) -> object:
-    """What the server makes of a site's messages."""
+    """What the server does with a site's messages."""
     from playerfl.federation.messages import ExpectedUpload
     from playerfl.flower.deployment import Deployment
     from playerfl.flower.server.checks import JobChecks, far_away, refused_reply
@@ -138,11 +153,12 @@ def read_responses(folder: Path) -> object:
             reasons.append(refused_reply(response.reply, asked.request, expected, layers, setup.initial, 7))
             if response.reply.upload.weights.keys() <= setup.initial.keys():
                 reasons.append(far_away({"a": {}, "b": {}}, setup.initial, 20))
-    if any(reason for reason in reasons):
-        raise CodecError(next(str(reason) for reason in reasons if reason))
+    for reason in filter(None, reasons):
+        raise CodecError(str(reason))
     return reasons
 
 
+@silent_sites()
 def site_state(folder: Path) -> None:
     for envelope in envelopes(folder):
         site_of(folder).respond(envelope)

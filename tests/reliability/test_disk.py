@@ -5,7 +5,6 @@ Of each command some writes; `python reliability/disk.py` lets all of them fail.
 
 from __future__ import annotations
 
-import logging
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -41,14 +40,10 @@ problems = pytest.mark.parametrize("problem", [FULL, READ_ONLY], ids=["full", "r
 
 
 @problems
-def test_a_site_across_institutions_answers_with_a_code_and_goes_on(
-    problem: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_site_across_institutions_answers_with_a_code_and_goes_on(problem: int, tmp_path: Path) -> None:
     """Every write of an envelope's work fails once; asked again, the site gives the response it would have given."""
-    from flower_files import envelopes, site_of
+    from flower_files import envelopes, silent_sites, site_of
 
-    # `site_of` silences it for good, and other tests read it.
-    caplog.set_level(logging.CRITICAL, "playerfl.flower.site")
     _, envelope = envelopes(tmp_path)
     whole = FaultyDisk(tmp_path / "whole")
     with whole.mounted():
@@ -57,7 +52,7 @@ def test_a_site_across_institutions_answers_with_a_code_and_goes_on(
     for number in range(1, whole.count + 1):
         disk = FaultyDisk(tmp_path / f"broken-{number}", number, problem)
         site = site_of(disk.home)
-        with disk.mounted():
+        with disk.mounted(), silent_sites():
             assert site.respond(envelope).code == "storage", f"write {number}"
         assert str(site.respond(envelope)) == str(response), f"after write {number}"
         assert files_below(disk.home, ()) == files_below(whole.home, ()), f"after write {number}"
