@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import random
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from flower.loop_grid import unreachable
 from flower.test_contract import assert_equals_in_process
 from killing import contents
 from playerfl.algorithms import ALGORITHMS
-from playerfl.errors import ConfigError, RunDirectoryError
+from playerfl.errors import ConfigError, RunDirectoryError, StorageError
 from playerfl.flower.server.transport import TooFewSitesError
 from playerfl.flower.wire.codec import decode_envelope
 from playerfl.storage import tensor_tree
@@ -350,3 +351,17 @@ def test_a_full_disk_is_a_code_too_and_the_old_state_stays(tmp_path: Path, monke
     monkeypatch.setattr(site, "write_atomically", limited)
     job.run()
     assert {row["round"] for row in job.participation() if "cannot write its state" in row["reason"]} == {"1", "2"}
+
+
+@pytest.mark.parametrize("place", ["playerfl.engine.spool.tempfile.TemporaryFile", "playerfl.runs.directory.os.fsync"])
+def test_a_full_disk_at_the_server_advises_what_can_be_done_there(
+    place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any) -> Any:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("playerfl.engine.spool.HELD_BYTES", 0)
+    job = Job(tmp_path, "fedavg", rounds=1)
+    job.tamper(lambda site, request, reply: monkeypatch.setattr(place, full) or reply)  # type: ignore[func-returns-value]
+    with pytest.raises(StorageError, match=r"free some space .*and submit the job again with playerfl flower run$"):
+        job.run()

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from playerfl.errors import StorageError
 from playerfl.federation.messages import Reply, Upload
+from playerfl.storage.atomic_files import RESUME
 from playerfl.weights import raw
 
 HELD_BYTES = 2**28
@@ -69,7 +70,8 @@ class OnDisk(Mapping[str, Tensor]):
         except OSError as problem:
             raise StorageError(
                 f"the uploads of a round do not fit into {tempfile.gettempdir()}: {problem.strerror or problem}; "
-                "free some space there, or name another directory by TMPDIR, and continue with --resume"
+                "free some space there or set TMPDIR to another directory,",
+                RESUME,
             ) from problem
 
     def __getitem__(self, name: str) -> Tensor:

@@ -26,7 +26,7 @@ from playerfl.runs.directory import ROSTER, RunDirectory
 from playerfl.runs.environment import environment
 from playerfl.runs.result import SCORE_COLUMNS, reported_stage
 from playerfl.runs.run import found_layers, score_rows
-from playerfl.storage.atomic_files import RERUN_HINT, fsync_dir, storage_error, write_atomically
+from playerfl.storage.atomic_files import fsync_dir, storage_error, write_atomically
 from playerfl.weights import digest
 
 STATUS = "status.json"
@@ -102,14 +102,14 @@ class JobFiles:
         saved = self.directory.resume(self.job.description)
         table = self.path / PARTICIPATION
         if saved is None:
-            write_atomically(table, _csv_bytes([Participation._fields]), RERUN_HINT)
+            write_atomically(table, _csv_bytes([Participation._fields]))
             state.participation_bytes = table.stat().st_size
             return
         state.restore(saved, self.job)
         try:
             os.truncate(table, state.participation_bytes)
         except OSError as problem:
-            raise storage_error(table, problem, RERUN_HINT) from problem
+            raise storage_error(table, problem) from problem
 
     def add_participation(self, lines: Sequence[Participation], state: JobState) -> None:
         if not lines:
@@ -120,7 +120,7 @@ class JobFiles:
                 file.write(_csv_bytes(lines))
                 state.participation_bytes = file.tell()
         except OSError as problem:
-            raise storage_error(table, problem, RERUN_HINT) from problem
+            raise storage_error(table, problem) from problem
 
     def exchanged(self, scores: Mapping[SiteId, tuple[Score, ...]], traffic: list[Traffic], state: JobState) -> None:
         self.directory.exchanged(score_rows(scores), traffic, state.checkpoint)

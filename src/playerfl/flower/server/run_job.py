@@ -23,7 +23,10 @@ from playerfl.flower.server.messenger import Grid
 from playerfl.flower.server.state import JobState
 from playerfl.flower.server.transport import FlowerTransport
 from playerfl.runs.api import limited_threads
+from playerfl.storage.atomic_files import storage_advice
 from playerfl.tasks.task import Task
+
+RUN_AGAIN = "submit the job again with playerfl flower run"
 
 
 def run_job(
@@ -41,7 +44,8 @@ def run_job(
     `task`: default: the one that the experiment names.
     """
     job = Job.of(deployment, task)
-    files = JobFiles.open(jobs, job)
+    with storage_advice(RUN_AGAIN):
+        files = JobFiles.open(jobs, job)
     if files.directory.is_finished:
         files.confirm_finished()
         say(f"job {deployment.job} is already finished; see {files.path}")
@@ -53,18 +57,19 @@ def run_job(
     recorder = _Recorder(job, files, state, transport, say, clock, clock())
     files.directory.lock()
     try:
-        files.resume(state)
-        files.write_status("waiting for sites", state)
-        if state.server is not None:
-            say(f"job {deployment.job} continues after round {state.server.round}")
-            state.readmit(deployment.readmit)
-        if not state.done:
-            transport.hello()
-            _run_rounds(job, state.server or state.start(job), transport, recorder)
-        files.add_participation(transport.take_participation(), state)
-        assert state.server is not None
-        files.write_results(state.server, state)
-        say(f"job {deployment.job} is finished; results: {files.path}")
+        with storage_advice(RUN_AGAIN):
+            files.resume(state)
+            files.write_status("waiting for sites", state)
+            if state.server is not None:
+                say(f"job {deployment.job} continues after round {state.server.round}")
+                state.readmit(deployment.readmit)
+            if not state.done:
+                transport.hello()
+                _run_rounds(job, state.server or state.start(job), transport, recorder)
+            files.add_participation(transport.take_participation(), state)
+            assert state.server is not None
+            files.write_results(state.server, state)
+            say(f"job {deployment.job} is finished; results: {files.path}")
     except BaseException as problem:
         # If the disk is full, the error that is raised is the first one, not one from here.
         with suppress(StorageError):

@@ -27,7 +27,7 @@ from playerfl.runs.api import limited_threads
 from playerfl.runs.experiment import Experiment
 from playerfl.runs.setup import Setup, prepare_setup
 from playerfl.storage import tensor_tree
-from playerfl.storage.atomic_files import fsync_dir, write_atomically
+from playerfl.storage.atomic_files import fsync_dir, storage_advice, write_atomically
 from playerfl.tasks.load import load_task
 from playerfl.tasks.task import Task
 from playerfl.version import __version__
@@ -64,7 +64,7 @@ class Site:
         """Does what an envelope asks. If something goes wrong at the site, the response is a code, not an exception."""
         try:
             self._check(envelope)
-            with self._locked(envelope.job):
+            with self._locked(envelope.job), storage_advice("wait: the server asks again in the next round"):
                 return self._hello(envelope) if envelope.request is None else self._work(envelope, envelope.request)
         except RefusedError as refused:
             log.warning("%s, %s: %s (%s)", envelope.job[:64], envelope.key[:64], refused.code, refused)
