@@ -19,7 +19,8 @@ from playerfl.flower.deployment import Deployment
 from playerfl.flower.operate.app_folder import write_app_folder
 from playerfl.flower.operate.files import filled
 from playerfl.flower.operate.keys import write_key_pair
-from playerfl.flower.operate.launch import CONNECTION, ServerHome, free_port
+from playerfl.flower.operate.launch import CONNECTION, ServerHome
+from playerfl.flower.operate.processes import free_port
 from playerfl.runs.api import run_experiments
 from playerfl.runs.experiment import Experiment
 from playerfl.weights import digest

@@ -254,7 +254,7 @@ def test_a_server_without_its_checkpoint_cannot_restart_sites(tmp_path: Path) ->
     with pytest.raises(StoppedError):
         job.run()
     (job.folder / "checkpoint.safetensors").unlink()
-    with pytest.raises(TooFewSitesError, match="belongs to another point of the job"):
+    with pytest.raises(TooFewSitesError, match="is from a different point of the job"):
         job.run()
 
 
@@ -281,7 +281,7 @@ def test_the_same_name_for_another_experiment_is_refused(tmp_path: Path) -> None
 def test_another_version_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     job = Job(tmp_path, "fedavg", rounds=1)
     monkeypatch.setattr("playerfl.flower.server.job.__version__", "0.0.0")
-    with pytest.raises(TooFewSitesError, match="the site has another version of playerfl"):
+    with pytest.raises(TooFewSitesError, match="the site has a different version of playerfl"):
         job.run()
 
 
@@ -291,14 +291,16 @@ def test_another_model_is_named(tmp_path: Path) -> None:
     job.sites["site-1"] = other.sites["site-1"]
     job.run()
     row = job.participation("refused")[0]
-    assert row["verbs"] == "hello" and row["site"] == "site-1" and "builds another model" in row["reason"]
+    assert row["verbs"] == "hello" and row["site"] == "site-1" and "builds a different model" in row["reason"]
 
 
 def test_a_site_under_a_wrong_name_is_named(tmp_path: Path) -> None:
     job = Job(tmp_path, "fedavg", rounds=1)
     job.sites["site-1"] = job.sites["site-2"]
     job.run()
-    assert {row["site"] for row in job.participation() if "goes by another name" in row["reason"]} == {"site-1"}
+    assert {row["site"] for row in job.participation() if "started under a different name" in row["reason"]} == {
+        "site-1"
+    }
 
 
 @pytest.mark.slow
@@ -334,7 +336,7 @@ def test_nothing_of_an_exception_leaves_a_site(tmp_path: Path, caplog: pytest.Lo
     assert not any("4711" in line for line in job.said)
     assert "4711" not in (job.folder / "participation.csv").read_text()
     assert "patient 4711" in caplog.text
-    assert any("could not do what was asked; its log says why" in line for line in job.said)
+    assert any("could not do what was asked; see its log" in line for line in job.said)
 
 
 def test_a_full_disk_is_a_code_too_and_the_old_state_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

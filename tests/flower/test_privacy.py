@@ -145,7 +145,7 @@ def test_secure_aggregation_gives_the_mean_and_shows_no_upload(name: str, tmp_pa
 
 def test_values_outside_the_range_are_refused_rather_than_cut_off(tmp_path: Path) -> None:
     job = private_job(tmp_path, "fedavg", Privacy(secure_range=0.01), rounds=1)
-    with pytest.raises(TooFewSitesError, match="refuses to send what was asked"):
+    with pytest.raises(TooFewSitesError, match="refuses to send what was asked for"):
         job.run()
     assert {row["outcome"] for row in job.participation() if row["verbs"] == "fit"} == {"refused"}
     assert outside({"a": torch.tensor([float("nan")])}, 1.0) == "a"
@@ -155,7 +155,7 @@ def test_values_outside_the_range_are_refused_rather_than_cut_off(tmp_path: Path
 def test_methods_that_need_single_uploads_refuse_secure_aggregation(name: str) -> None:
     algorithm = ALGORITHMS[name]()
     if name in ("local", "fedlp", "fedlama", "pfedla"):
-        with pytest.raises(ConfigError, match=f"does not go with {type(algorithm).__name__}"):
+        with pytest.raises(ConfigError, match=f"does not work with {type(algorithm).__name__}"):
             check_secure(algorithm, 3)
     else:
         check_secure(algorithm, 3)

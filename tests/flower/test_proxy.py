@@ -16,7 +16,7 @@ import pytest
 
 from flower.institutions import start_nginx
 from playerfl.flower.operate.certificates import names_in, write_certificates
-from playerfl.flower.operate.launch import LOOPBACK, free_port
+from playerfl.flower.operate.processes import LOOPBACK, free_port
 
 NGINX = shutil.which("nginx", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
 

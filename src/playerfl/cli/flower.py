@@ -71,7 +71,8 @@ def up(
 
     The first start creates certificates; existing ones are kept.
     """
-    from playerfl.flower.operate.launch import Running, ServerHome, ending_on_signals, wait_for_port
+    from playerfl.flower.operate.launch import ServerHome
+    from playerfl.flower.operate.processes import Running, ending_on_signals, wait_for_port
 
     server = ServerHome(home)
     server.prepare(name or (), port)
@@ -162,7 +163,8 @@ def site(
     retry: Annotated[float, typer.Option(help="Seconds before a node that has stopped is restarted; 0: never.")] = 15.0,
 ) -> None:
     """Take part as a site (a SuperNode), until Ctrl-C. It only opens connections to the server."""
-    from playerfl.flower.operate.launch import Running, SiteNode, ending_on_signals
+    from playerfl.flower.operate.launch import SiteNode
+    from playerfl.flower.operate.processes import Running, ending_on_signals
     from playerfl.storage.locking import DirectoryLock
 
     node = SiteNode(name, key, server, ca, state, task, data_dir, device, port)

@@ -160,7 +160,8 @@ def status(
 ) -> None:
     """Show which sites are online and how far each job is. The exit code is 1 if the server cannot be reached."""
     from playerfl.flower.operate.job_monitor import registered_sites
-    from playerfl.flower.operate.launch import FlowerError, ServerHome
+    from playerfl.flower.operate.launch import ServerHome
+    from playerfl.flower.operate.processes import FlowerError
     from playerfl.flower.server.files import read_status
 
     server = ServerHome(home)

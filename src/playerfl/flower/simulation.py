@@ -1,4 +1,4 @@
-"""Runs on Flower's simulation engine (Ray): every site a job on a cluster, the same bits as in one process."""
+"""Runs on Flower's simulation engine (Ray): each site is a job on a cluster, with the same bits as in one process."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ POLL = 0.05
 
 @dataclass
 class Simulated:
-    """A run's sites on Ray. What they know is brought back after every exchange: the run's checkpoint is whole."""
+    """A run's sites on Ray. Their states are copied back after every exchange, so that the run can be checkpointed."""
 
     run: Run
     grid: Grid
@@ -86,22 +86,22 @@ class _NoChecks:
 
 
 def simulate(experiments: Sequence[Experiment], home: Path, work: Callable[[Callable[[Run], Any]], Result]) -> Result:
-    """Does `work` with a transport for each of its runs; all of them share one cluster, which `ray` finds or starts."""
+    """Does `work` with a transport for each of its runs; all share one cluster, which `ray` finds or starts."""
     if find_spec("ray") is None or find_spec("flwr") is None:
         raise ConfigError("Flower's simulation engine is not installed; pip install 'playerfl[flower-simulation]'")
     names = sorted({name for experiment in experiments for name in _site_names(experiment)})
     sites = home / ".flower-sites"
-    found: list[Result] = []
+    results: list[Result] = []
 
     def serve(grid: Grid) -> None:
         numbers = iter(range(len(experiments)))
-        found.append(work(lambda run: Simulated(run, grid, sites, f"run-{next(numbers)}")))
+        results.append(work(lambda run: Simulated(run, grid, sites, f"run-{next(numbers)}")))
 
     try:
         _on_ray(names, sites, serve)
     finally:
         shutil.rmtree(sites, ignore_errors=True)
-    return found[0]
+    return results[0]
 
 
 def _site_names(experiment: Experiment) -> list[SiteId]:

@@ -13,13 +13,11 @@ from playerfl.flower.deployment import Deployment
 from playerfl.flower.operate.app_folder import write_app_folder
 from playerfl.flower.operate.job_monitor import FlowerRun, follow, registered_sites, submit
 from playerfl.flower.operate.keys import write_key_pair
-from playerfl.flower.operate.launch import (
-    CONNECTION,
+from playerfl.flower.operate.launch import CONNECTION, ServerHome, SiteNode
+from playerfl.flower.operate.processes import (
     LOOPBACK,
     FlowerError,
     Running,
-    ServerHome,
-    SiteNode,
     ending_on_signals,
     free_port,
     wait_for_port,

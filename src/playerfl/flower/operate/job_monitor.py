@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from playerfl.flower.operate.app_folder import read_app_folder
-from playerfl.flower.operate.launch import CONNECTION, FlowerError, ServerHome
+from playerfl.flower.operate.launch import CONNECTION, ServerHome
+from playerfl.flower.operate.processes import FlowerError
 from playerfl.flower.server.files import JobStatus, read_status
 
 LOOK_SECONDS = 1.0

@@ -19,7 +19,7 @@ from playerfl.flower.wire.envelopes import Code, Envelope, Privacy, Response
 from playerfl.flower.wire.introduction import Introduction
 from playerfl.weights import Weights
 
-# Not numpy's file format: a header that has to be parsed is one thing more to attack, and it knows no bfloat16.
+# Not numpy's file format: its header must be parsed, which is one more thing to attack, and it has no bfloat16.
 RAW = "playerfl.raw"
 KINDS = {
     str(kind).removeprefix("torch."): kind
@@ -29,15 +29,15 @@ KINDS = {
     )
 }  # fmt: skip
 
-Found = TypeVar("Found")
+Wanted = TypeVar("Wanted")
 
 
 class CodecError(PlayerflError):
-    """A message is not what an envelope or a response looks like."""
+    """A message is not an envelope, or not a response."""
 
 
 def encode_envelope(envelope: Envelope) -> RecordDict:
-    """An envelope as one record of arrays and one of settings.
+    """An envelope as a record of arrays and two of settings.
 
     >>> envelope = Envelope("job", "north", "rounds = 2", "0.1", "f00", request=Request(("fit",), Download(3)))
     >>> decode_envelope(encode_envelope(envelope)) == envelope
@@ -91,14 +91,14 @@ def decode_envelope(content: RecordDict) -> Envelope:
 
 def _privacy(text: str) -> Privacy:
     try:
-        told = json.loads(text)
-        return Privacy(**{name: float(value) for name, value in told.items()})
+        options = json.loads(text)
+        return Privacy(**{name: float(value) for name, value in options.items()})
     except (ValueError, TypeError, AttributeError, OverflowError, RecursionError, ConfigError) as problem:
         raise CodecError(f"the envelope's privacy options cannot be read ({type(problem).__name__})") from problem
 
 
 def encode_response(response: Response) -> RecordDict:
-    """A response: arrays are what the algorithm uploads, metrics its numbers and scores, settings the rest."""
+    """A response as records: arrays are the uploaded weights, metrics are counts and scores, settings are the rest."""
     reply = response.reply or Reply(Upload(0))
     numbers: dict[str, Any] = {"num-examples": reply.upload.num_examples}
     if reply.scores:
@@ -135,7 +135,7 @@ def decode_response(content: RecordDict) -> Response:
     )
     code = _typed(config, "code", str)
     if code not in ("", *get_args(Code)):
-        raise CodecError(f"the response gives the unknown code {code[:20]!r}")
+        raise CodecError(f"the response has the unknown code {code[:20]!r}")
     values = numbers.get("scores", [])
     names = _typed(config, "score-names", list)
     if not isinstance(values, list) or len(values) != len(names):
@@ -162,20 +162,20 @@ def _introduction(text: str) -> Introduction | None:
 def _score(name: object, value: object) -> Score:
     parts = name.split("/") if isinstance(name, str) and len(name) < 200 else []
     if len(parts) != 4 or parts[0] not in ("round", "finish") or not parts[1].isdecimal():
-        raise CodecError(f"{str(name)[:40]!r} names no score")
+        raise CodecError(f"{str(name)[:40]!r} is not the name of a score")
     if parts[2] not in ("train", "validation", "test") or not isinstance(value, float):
-        raise CodecError(f"{str(name)[:40]!r} is no score")
+        raise CodecError(f"{str(name)[:40]!r} is not a score")
     return Score(parts[0], int(parts[1]), parts[2], parts[3], value)  # type: ignore[arg-type]
 
 
-def _record(content: RecordDict, name: str, kind: type[Found]) -> Found:
-    found = content.get(name)
-    if not isinstance(found, kind):
-        raise CodecError(f"the message has no {name}")
-    return found
+def _record(content: RecordDict, name: str, kind: type[Wanted]) -> Wanted:
+    record = content.get(name)
+    if not isinstance(record, kind):
+        raise CodecError(f"the message has no record {name!r}")
+    return record
 
 
-def _typed(record: Mapping[str, Any], key: str, kind: type[Found]) -> Found:
+def _typed(record: Mapping[str, Any], key: str, kind: type[Wanted]) -> Wanted:
     value = record.get(key)
     if type(value) is not kind:
         raise CodecError(f"{key} is {type(value).__name__}, not {kind.__name__}")
@@ -190,7 +190,7 @@ def _info(record: ConfigRecord) -> dict[str, Any]:
     for key, value in record.items():
         values = value if isinstance(value, list) else [value]
         if not all(type(one) in (int, float, str) for one in values):
-            raise CodecError(f"{key[:40]!r} is neither numbers nor texts")
+            raise CodecError(f"{key[:40]!r} holds neither numbers nor strings")
     return dict(record)
 
 
@@ -201,7 +201,7 @@ def _arrays(weights: Mapping[str, Tensor]) -> ArrayRecord:
 def to_array(tensor: Tensor) -> Array:
     kind = str(tensor.dtype).removeprefix("torch.")
     if kind not in KINDS:
-        raise CodecError(f"weights of kind {kind} cannot be sent; allowed: {', '.join(KINDS)}")
+        raise CodecError(f"weights of type {kind} cannot be sent; allowed: {', '.join(KINDS)}")
     flat = tensor.detach().cpu().contiguous().reshape(-1)
     data = flat.view(torch.uint8).numpy()
     if sys.byteorder == "big":
@@ -214,13 +214,15 @@ def _tensors(record: ArrayRecord) -> Weights:
 
 
 def to_tensor(name: str, array: Array) -> Tensor:
-    """The tensor an array stands for; refused unless its bytes are just what kind and shape say."""
+    """The tensor of an array; refused unless it has exactly the bytes of its type and shape."""
     if array.stype != RAW or array.dtype not in KINDS:
-        raise CodecError(f"{name[:80]!r} is of the kind {array.stype[:40]!r}/{array.dtype[:40]!r}, which is not read")
+        raise CodecError(
+            f"{name[:80]!r} is encoded as {array.stype[:40]!r}/{array.dtype[:40]!r}, which is not accepted"
+        )
     kind = KINDS[array.dtype]
     shape = tuple(array.shape)
     if any(type(side) is not int or side < 0 for side in shape):
-        raise CodecError(f"{name[:80]!r} has the shape {shape}")
+        raise CodecError(f"{name[:80]!r} has the invalid shape {shape}")
     size = torch.empty((), dtype=kind).element_size()
     if len(array.data) != math.prod(shape) * size:
         raise CodecError(f"{name[:80]!r} has {len(array.data)} bytes, not those of {shape} {array.dtype}")

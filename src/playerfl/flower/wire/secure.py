@@ -1,7 +1,7 @@
-"""Flower's SecAgg+ for one round's uploads: the server learns their weighted mean, and nothing of each. Experimental.
+"""Flower's SecAgg+ for one round's uploads: the server learns their weighted mean, but no single one. Experimental.
 
-Sites train and store their upload, but send it without weights; then four more messages bring the masked sum. What it
-gives holds against a server that follows the protocol: the keys of the sites pass through it unsigned.
+Sites train and store their upload, but send it without weights; four more messages then bring the masked sum. It
+protects only against a server that follows the protocol, because the sites' keys pass through the server unsigned.
 """
 
 from __future__ import annotations
@@ -25,32 +25,32 @@ from playerfl.weights import Weights
 
 QUANTISATION = 2**22
 THRESHOLD = 0.6
-"""The share of the sites whose shares bring a lost site's mask back, and that may not collude with the server."""
+"""The fraction of sites that can reconstruct a lost site's mask; fewer may collude with the server."""
 LEAST_SITES = 3
 MERGED_BY_THEIR_MEAN = (Algorithm.server_merge, PFedMe.server_merge)
 
 
 def check_secure(algorithm: Algorithm, num_sites: int) -> None:
-    """Refuses what cannot be done on a mean alone."""
+    """Refuses algorithms that need more than the mean."""
     if isinstance(algorithm, Local) or type(algorithm).server_merge not in MERGED_BY_THEIR_MEAN:
         raise ConfigError(
-            f"secure aggregation does not go with {type(algorithm).__name__}: its server needs more than the mean "
-            "of all uploads, or gets none"
+            f"secure aggregation does not work with {type(algorithm).__name__}: its server needs more than the mean "
+            "of all uploads, or receives no uploads"
         )
     if num_sites < LEAST_SITES:
         raise ConfigError(
-            f"secure aggregation needs at least {LEAST_SITES} sites in every round (--min-sites): of two, each can "
-            "subtract itself"
+            f"secure aggregation needs at least {LEAST_SITES} sites in every round (--min-sites): with two, each could "
+            "subtract its own upload from the mean"
         )
 
 
 def respond_to_stage(message: Message, context: Context, held: Callable[[str, str], Upload]) -> Message:
-    """A site's part in one of the four stages. `held` gives the upload it has stored for a job and an exchange."""
+    """A site's part in one of the four stages. `held` gives the upload stored for a job and an exchange's key."""
     from flwr.client.mod import secaggplus_mod
 
     def vectors(asked: Message, _: Context) -> Message:
-        told = compat.recorddict_to_fitins(asked.content, keep_input=True).config
-        upload = held(str(told["job"]), str(told["key"]))
+        config = compat.recorddict_to_fitins(asked.content, keep_input=True).config
+        upload = held(str(config["job"]), str(config["key"]))
         arrays = [upload.weights[name].double().numpy() for name in sorted(upload.weights)]
         result = FitRes(Status(Code.OK, ""), ndarrays_to_parameters(arrays), upload.num_examples, {})
         return Message(compat.fitres_to_recorddict(result, keep_input=False), reply_to=asked)
@@ -130,7 +130,7 @@ class _Mean:
 
 
 class _Stages:
-    """Flower's grid for the workflow, with our own waiting: messages live as long as a stage is waited for."""
+    """Flower's grid as the workflow uses it, with our own deadline: a message stays valid as long as we wait for it."""
 
     def __init__(self, grid: Any, seconds: float, poll: float) -> None:
         self.grid, self.seconds, self.poll = grid, seconds, poll
