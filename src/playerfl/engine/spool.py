@@ -12,7 +12,6 @@ from torch import Tensor
 
 from playerfl.errors import StorageError
 from playerfl.federation.messages import Reply, Upload
-from playerfl.storage.atomic_files import RESUME
 from playerfl.weights import raw
 
 HELD_BYTES = 2**28
@@ -71,7 +70,7 @@ class OnDisk(Mapping[str, Tensor]):
             raise StorageError(
                 f"the uploads of a round do not fit into {tempfile.gettempdir()}: {problem.strerror or problem}; "
                 "free some space there or set TMPDIR to another directory,",
-                RESUME,
+                "continue with --resume",
             ) from problem
 
     def __getitem__(self, name: str) -> Tensor:
