@@ -9,20 +9,25 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from safetensors.torch import load_file
 
 from federations import settings_of, task
+from flower.accidents import Accident, StoppedError, stop
 from flower.loop_grid import Change, Clock, LoopGrid
 from playerfl.algorithms import Algorithm
+from playerfl.engine.scheduler import drive
 from playerfl.flower.client_app import make_app
 from playerfl.flower.deployment import Deployment
 from playerfl.flower.server.run_job import run_job
 from playerfl.flower.site.site import Site, site_setup
+from playerfl.runs.directory import SCORE_COLUMNS, TRAFFIC_COLUMNS, RunDirectory
 from playerfl.runs.experiment import Experiment
 from playerfl.runs.run import Run
 from playerfl.runs.setup import prepare_setup
 from playerfl.tasks.task import Task
+from playerfl.weights import digest
 
 SITES = ("site-0", "site-1", "site-2")
 
@@ -67,6 +72,13 @@ class Job:
             sleep=self.clock.sleep,
         )
 
+    def interrupt(self, site: str, key: str, **changes: Any) -> None:
+        """Runs until the site responds to this key: then the server dies."""
+        self.tamper(Accident(site, [key], stop))
+        with pytest.raises(StoppedError):
+            self.run(**changes)
+        self.tamper(None)
+
     @property
     def folder(self) -> Path:
         return self.home / "jobs" / "job"
@@ -87,3 +99,16 @@ class Job:
 
     def in_process(self) -> Run:
         return Run(self.experiment, prepare_setup(self.experiment, self.task))
+
+    def assert_equals_in_process(self) -> None:
+        """The same models at the sites, the same common model, the same scores and traffic, bit for bit."""
+        run = self.in_process()
+        result = drive(run.rounds())
+        assert self.fingerprints == {site: digest(weights) for site, weights in result.weights.items()}
+        common = {**run.setup.initial, **self.common}
+        for entry, tensor in run.server.weights.items():
+            assert torch.equal(tensor, common[entry]), entry
+        directory = RunDirectory(self.folder)
+        rows = directory.read_table("scores.csv", SCORE_COLUMNS)
+        assert sorted(map(tuple, rows)) == sorted(tuple(row) for row in result.score_rows)
+        assert list(map(tuple, directory.read_table("traffic.csv", TRAFFIC_COLUMNS))) == list(result.traffic_rows)

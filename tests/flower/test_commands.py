@@ -1,4 +1,4 @@
-"""The commands, as far as they need no server."""
+"""The commands that need no running server."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_keys_are_a_pair_that_flower_reads_and_only_the_owner_can(tmp_path: Path
     assert isinstance(again.exception, ConfigError) and "already exists" in str(again.exception)
 
 
-def test_a_private_key_alone_is_kept_and_gets_its_public_one(tmp_path: Path) -> None:
+def test_a_private_key_without_its_public_key_is_completed(tmp_path: Path) -> None:
     _, public = write_key_pair("north", tmp_path)
     shown, secret = public.read_bytes(), (tmp_path / "north.key").read_bytes()
     public.unlink()
@@ -57,7 +57,7 @@ def test_a_private_key_alone_is_kept_and_gets_its_public_one(tmp_path: Path) -> 
         write_key_pair("north", tmp_path)
 
 
-def test_certificates_that_were_half_made_are_made_and_those_of_others_are_not_replaced(tmp_path: Path) -> None:
+def test_missing_certificates_are_created_and_foreign_ones_are_not_replaced(tmp_path: Path) -> None:
     home = launch.ServerHome(tmp_path)
     home.prepare((), 8000)
     secret = (tmp_path / "server.key").read_bytes()
@@ -89,7 +89,7 @@ def test_the_app_folder_names_the_package_and_holds_no_code_and_no_dependencies(
     assert tomllib.loads(deployment.experiment)["rounds"] == 2
 
 
-@pytest.mark.slow
+@pytest.mark.system
 def test_flower_itself_accepts_the_app_folder(tmp_path: Path) -> None:
     made(tmp_path)
     environment = launch.safe_environment(tmp_path / "flwr")
@@ -132,12 +132,12 @@ def test_bad_settings_are_one_sentence(options: tuple[str, ...], reason: str, tm
     assert not (tmp_path / "job").exists()
 
 
-def test_noise_is_said_in_the_usual_measure(tmp_path: Path) -> None:
+def test_noise_is_reported_as_epsilon(tmp_path: Path) -> None:
     """Two rounds: ρ = 2·2/2² = 1, so ε = 1 + 2·√ln(10⁵) = 7.79."""
     assert "ε = 7.79" in made(tmp_path, "--clip", "1", "--noise", "2").stderr
 
 
-def test_a_folder_with_other_files_is_refused_because_they_would_travel(tmp_path: Path) -> None:
+def test_a_folder_with_other_files_is_refused_because_they_would_be_sent(tmp_path: Path) -> None:
     (tmp_path / "job").mkdir()
     (tmp_path / "job" / "patients.csv").touch()
     assert "would be sent with the app" in str(made(tmp_path).exception)
@@ -167,7 +167,7 @@ def test_a_sites_settings_cannot_smuggle_in_others(tmp_path: Path) -> None:
         SiteNode("north", tmp_path / "key", "here", tmp_path / "key", tmp_path / "state").check()
 
 
-def test_a_home_without_a_server_is_said_so(tmp_path: Path) -> None:
+def test_a_home_without_a_server_is_reported(tmp_path: Path) -> None:
     assert "holds no server" in str(do("status", str(tmp_path)).exception)
     assert "is not an app folder" in str(do("run", str(tmp_path), str(tmp_path)).exception)
 
@@ -180,7 +180,8 @@ def test_files_are_filled_in(tmp_path: Path) -> None:
     assert "NO AUTHENTICATION" in (tmp_path / "conf" / "nginx.conf").read_text()
 
 
-def test_what_was_started_ends_with_everything_it_started(tmp_path: Path) -> None:
+@pytest.mark.system
+def test_a_program_is_stopped_with_everything_it_started(tmp_path: Path) -> None:
     sleep = "import time; time.sleep(600)"
     started = (
         f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {sleep!r}], start_new_session=True); {sleep}"

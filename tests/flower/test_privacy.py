@@ -90,8 +90,8 @@ def test_every_upload_of_a_clipped_job_is_within_the_bound(tmp_path: Path) -> No
 
 def test_a_noisy_upload_asked_for_twice_is_the_same_upload(tmp_path: Path) -> None:
     """Fresh noise on the same update would let the server average it away."""
+    from flower.accidents import Accident
     from flower.loop_grid import unreachable
-    from flower.test_faults import Accident
     from playerfl.flower.wire.codec import decode_response
 
     job = private_job(tmp_path, "fedper", Privacy(clip=1.0, noise=1.0), rounds=1)
@@ -101,7 +101,7 @@ def test_a_noisy_upload_asked_for_twice_is_the_same_upload(tmp_path: Path) -> No
         seen.append(decode_response(reply.content))
         return unreachable(request)
 
-    job.tamper(Accident("site-1", "0:fit", 1, lose))
+    job.tamper(Accident("site-1", ["0:fit"], lose))
     job.run()
     again = next(
         decode_response(m.content)

@@ -1,4 +1,4 @@
-"""Poisoned uploads are refused and named, and the round goes on."""
+"""Poisoned uploads are refused and reported, and the round continues."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 
 from federations import quick_for
+from flower.accidents import Accident
 from flower.jobs import Job
-from flower.test_faults import key_of
 from playerfl.algorithms import FedLP
 from playerfl.flower.server.checks import far_away
 from playerfl.flower.wire.codec import RAW, CodecError, to_array, to_tensor
@@ -104,12 +104,11 @@ POISONS: dict[str, tuple[Poison, str]] = {
 def poisoned(tmp_path: Path, poison: Poison, algorithm: Any = "fedper", key: str = "0:fit") -> Job:
     job = Job(tmp_path, algorithm, rounds=1)
 
-    def change(site: str, request: Message, reply: Message) -> Message:
-        if site == "site-1" and key_of(request) == key:
-            poison(reply.content)
-        return reply
+    def poison_it(_: Message, response: Message) -> Message:
+        poison(response.content)
+        return response
 
-    job.tamper(change)
+    job.tamper(Accident("site-1", [key], poison_it))
     job.run()
     assert job.common and all(bool(torch.isfinite(w).all()) for w in job.common.values())
     return job
@@ -118,7 +117,7 @@ def poisoned(tmp_path: Path, poison: Poison, algorithm: Any = "fedper", key: str
 @pytest.mark.parametrize(
     "kind", quick_for(POISONS, "nan", "1e30", "wrong shape", "extra name", "private name", "pickle as bytes", "no json")
 )
-def test_a_poisoned_upload_is_refused_and_the_round_goes_on(kind: str, tmp_path: Path) -> None:
+def test_a_poisoned_upload_is_refused_and_the_round_continues(kind: str, tmp_path: Path) -> None:
     poison, reason = POISONS[kind]
     job = poisoned(tmp_path, poison)
     refused = job.participation("refused")
@@ -136,7 +135,7 @@ def test_a_poisoned_upload_is_refused_and_the_round_goes_on(kind: str, tmp_path:
         (7.0, "not a list"),
     ],
 )
-def test_so_are_poisoned_importances(values: Any, reason: str, tmp_path: Path) -> None:
+def test_poisoned_importances_are_refused(values: Any, reason: str, tmp_path: Path) -> None:
     job = poisoned(tmp_path, record("info", ConfigRecord({"importance": values})), "player_fl", "0:prepare")
     [refused] = job.participation("refused")
     assert reason in refused["reason"]
@@ -149,7 +148,7 @@ def test_an_algorithm_may_leave_out_whole_layers_but_not_parts_of_one(tmp_path: 
     Job(tmp_path / "fine", FedLP(0.5), rounds=3).run()
 
 
-def test_of_two_sites_one_cannot_hide_the_other() -> None:
+def test_with_two_sites_neither_can_hide_the_other() -> None:
     common = {"w": torch.zeros(2)}
     near, far = {"w": torch.ones(2)}, {"w": torch.full((2,), 30.0)}
     assert far_away({"a": near, "b": far}, common, 20).keys() == {"b"}
@@ -160,23 +159,23 @@ def test_of_two_sites_one_cannot_hide_the_other() -> None:
 
 @pytest.mark.parametrize("kind", ["float32", "float64", "float16", "bfloat16", "int64", "uint8", "bool"])
 @pytest.mark.parametrize("shape", [(), (0,), (3,), (2, 0, 3), (2, 3)])
-def test_tensors_come_back_bit_for_bit(kind: str, shape: tuple[int, ...]) -> None:
+def test_tensors_arrive_bit_for_bit(kind: str, shape: tuple[int, ...]) -> None:
     tensor = (torch.randn(shape, generator=torch.Generator().manual_seed(0)) * 100).to(getattr(torch, kind))
     again = to_tensor("w", to_array(tensor))
     assert again.dtype == tensor.dtype and torch.equal(again, tensor)
 
 
-def test_a_kind_that_cannot_be_sent_is_named() -> None:
+def test_a_type_that_cannot_be_sent_is_reported() -> None:
     with pytest.raises(CodecError, match="complex64 cannot be sent"):
         to_array(torch.zeros(1, dtype=torch.complex64))
 
 
-def test_numbers_come_back_bit_for_bit() -> None:
+def test_numbers_arrive_bit_for_bit() -> None:
     assert MetricRecord({"x": [0.1, 1e-300]})["x"] == [0.1, 1e-300]
 
 
 @pytest.mark.parametrize("told", ["[]", "{", '{"clip": null}', '{"clop": 1}', '{"clip": -1}', "[" * 100_000, "1e999"])
-def test_privacy_options_that_make_no_sense_are_refused_by_the_site(told: str) -> None:
+def test_a_site_refuses_invalid_privacy_options(told: str) -> None:
     from playerfl.flower.wire.codec import decode_envelope, encode_envelope
     from playerfl.flower.wire.envelopes import Envelope
 
