@@ -1,10 +1,12 @@
-"""Flower: letters, answers, the state of a site, the app folder."""
+"""Flower: envelopes, responses, a site's state, the app folder."""
 
 from __future__ import annotations
 
 import base64
 import json
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,7 @@ from settings_files import settings
 
 
 def as_records(content: Any) -> Any:
-    """Flower's records from a tree; what Flower itself does not let be made raises."""
+    """Flower's records from a tree; raises for what Flower itself refuses to build."""
     from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
     made = RecordDict()
@@ -35,7 +37,7 @@ def as_records(content: Any) -> Any:
 def as_tree(records: Any) -> Any:
     from flwr.app import ArrayRecord, ConfigRecord
 
-    def told(record: Any) -> Any:
+    def content_of(record: Any) -> Any:
         if isinstance(record, ArrayRecord):
             return "arrays", {
                 key: {
@@ -48,7 +50,7 @@ def as_tree(records: Any) -> Any:
             }
         return "config" if isinstance(record, ConfigRecord) else "metrics", dict(record)
 
-    return {name: told(record) for name, record in records.items()}
+    return {name: content_of(record) for name, record in records.items()}
 
 
 def arrived(file: Path) -> Any:
@@ -60,7 +62,7 @@ def arrived(file: Path) -> Any:
 
 @cache
 def federation() -> Any:
-    """An experiment, its sites' data and its task, made once."""
+    """An experiment and its sites' setups, made once."""
     from playerfl.flower.site.site import site_setup
     from playerfl.runs.experiment import Experiment, find_task
 
@@ -69,85 +71,98 @@ def federation() -> Any:
     return experiment, {site: site_setup(experiment, task, site) for site in ("site-0", "site-1")}
 
 
+@contextmanager
+def silent_sites() -> Iterator[None]:
+    """Without the sites' log, which would report every broken file."""
+    log = logging.getLogger("playerfl.flower.site")
+    level = log.level
+    log.setLevel(logging.CRITICAL + 1)
+    try:
+        yield
+    finally:
+        log.setLevel(level)
+
+
 def site_of(folder: Path) -> Any:
     from playerfl.flower.site.site import Site
 
-    logging.getLogger("playerfl.flower.site").setLevel(logging.CRITICAL + 1)
     _, setups = federation()
     return Site("site-0", folder / "state", lambda _, name: setups[name])
 
 
-def letters(folder: Path) -> Any:
-    """The first letter and one that asks for a fit, as the coordinator writes them."""
+def envelopes(folder: Path) -> Any:
+    """The first envelope and one that asks for a fit, as the server writes them."""
     from playerfl.federation.messages import Download, Request
-    from playerfl.flower.wire.envelopes import Letter
+    from playerfl.flower.wire.envelopes import Envelope
     from playerfl.version import __version__
     from playerfl.weights import digest
 
     experiment, setups = federation()
     initial = setups["site-0"].initial
     head = ("job", "site-0", experiment.to_toml(), __version__, digest(initial))
-    return Letter(*head), Letter(*head, request=Request(("prepare",), Download(0, initial, {"n": [1.0, 2.5]})))
+    return Envelope(*head), Envelope(*head, request=Request(("prepare",), Download(0, initial, {"n": [1.0, 2.5]})))
 
 
-def letter_records(folder: Path) -> None:
-    from playerfl.flower.wire.codec import encode_letter
+def envelope_records(folder: Path) -> None:
+    from playerfl.flower.wire.codec import encode_envelope
 
-    for number, letter in enumerate(letters(folder)):
-        (folder / f"letter{number}.records").write_text(json.dumps(as_tree(encode_letter(letter))))
-
-
-def read_letters(folder: Path) -> object:
-    """What a site makes of a message: an answer, always; a code, where it cannot be read or done."""
-    from playerfl.flower.wire.codec import decode_letter, encode_answer
-
-    found = [decode_letter(arrived(file)) for file in sorted(folder.glob("*.records"))]
-    return [encode_answer(site_of(folder).answer(letter)) for letter in found]
+    for number, envelope in enumerate(envelopes(folder)):
+        (folder / f"envelope{number}.records").write_text(json.dumps(as_tree(encode_envelope(envelope))))
 
 
-def answer_records(folder: Path) -> None:
-    from playerfl.flower.wire.codec import encode_answer
+@silent_sites()
+def read_envelopes(folder: Path) -> object:
+    """What a site does with messages: it always responds, with a code if it cannot read or do what was asked."""
+    from playerfl.flower.wire.codec import decode_envelope, encode_response
 
-    for number, letter in enumerate(letters(folder)):
-        answer = site_of(folder).answer(letter)
-        (folder / f"answer{number}.records").write_text(json.dumps(as_tree(encode_answer(answer))))
+    received = [decode_envelope(arrived(file)) for file in sorted(folder.glob("*.records"))]
+    return [encode_response(site_of(folder).respond(envelope)) for envelope in received]
 
 
-def read_answers(folder: Path) -> object:
-    """What a coordinator makes of a site's messages."""
+@silent_sites()
+def response_records(folder: Path) -> None:
+    from playerfl.flower.wire.codec import encode_response
+
+    for number, envelope in enumerate(envelopes(folder)):
+        response = site_of(folder).respond(envelope)
+        (folder / f"response{number}.records").write_text(json.dumps(as_tree(encode_response(response))))
+
+
+def read_responses(folder: Path) -> object:
+    """What the server does with a site's messages."""
     from playerfl.federation.messages import ExpectedUpload
-    from playerfl.flower.coordinator.checks import far_away, refused_reply
-    from playerfl.flower.coordinator.coordinator import Coordinator
     from playerfl.flower.deployment import Deployment
-    from playerfl.flower.wire.codec import CodecError, decode_answer
+    from playerfl.flower.server.checks import JobChecks, far_away, refused_reply
+    from playerfl.flower.server.job import Job
+    from playerfl.flower.server.state import JobState
+    from playerfl.flower.wire.codec import CodecError, decode_response
 
     experiment, setups = federation()
     setup = setups["site-0"]
-    coordinator = Coordinator.__new__(Coordinator)
-    coordinator.__dict__.update(
-        initial=setup.initial, layers=None, algorithm=experiment.build_algorithm(), examples={}, _say=str,
-        deployment=Deployment("job", ("site-0",), experiment.to_toml()),
-    )  # fmt: skip
-    _, asked = letters(folder)
+    deployment = Deployment("job", ("site-0",), experiment.to_toml())
+    job = Job(deployment, experiment, experiment.build_algorithm(), setup.build_model, setup.initial)
+    checks = JobChecks(job, JobState())
+    _, asked = envelopes(folder)
     layers = setup.learner.layers
     reasons: list[object] = []
     for file in sorted(folder.glob("*.records")):
-        answer = decode_answer(arrived(file))
-        reasons.append(coordinator.met("site-0", answer.about) if answer.key == "hello" else None)
-        if answer.reply:
-            awaited = ExpectedUpload((), {"importance": len(layers.names)})
-            reasons.append(refused_reply(answer.reply, asked.request, awaited, layers, setup.initial, 7))
-            if answer.reply.upload.weights.keys() <= setup.initial.keys():
+        response = decode_response(arrived(file))
+        reasons.append(checks.admit("site-0", response.introduction) if response.introduction else None)
+        if response.reply:
+            expected = ExpectedUpload((), {"importance": len(layers.names)})
+            reasons.append(refused_reply(response.reply, asked.request, expected, layers, setup.initial, 7))
+            if response.reply.upload.weights.keys() <= setup.initial.keys():
                 reasons.append(far_away({"a": {}, "b": {}}, setup.initial, 20))
-    if any(reason for reason in reasons):
-        raise CodecError(next(str(reason) for reason in reasons if reason))
+    for reason in filter(None, reasons):
+        raise CodecError(str(reason))
     return reasons
 
 
+@silent_sites()
 def site_state(folder: Path) -> None:
-    for letter in letters(folder):
-        site_of(folder).answer(letter)
-    letter_records(folder)
+    for envelope in envelopes(folder):
+        site_of(folder).respond(envelope)
+    envelope_records(folder)
 
 
 def app_folder(folder: Path) -> None:
@@ -159,7 +174,8 @@ def app_folder(folder: Path) -> None:
 
 
 def read_app(folder: Path) -> object:
-    from playerfl.flower.coordinator.coordinator import experiment_of, read_status
     from playerfl.flower.operate.app_folder import read_app_folder
+    from playerfl.flower.server.files import read_status
+    from playerfl.flower.server.job import checked_experiment
 
-    return experiment_of(read_app_folder(folder)), read_status(folder)
+    return checked_experiment(read_app_folder(folder)), read_status(folder)

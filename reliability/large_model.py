@@ -16,7 +16,7 @@ coordinator  The coordinator of a job over Flower. Sites are other processes, wh
              only the coordinator is looked at; messages come one by one from files in place of a SuperLink. Bound:
                2 M   the common model, the initial model
                4 M   one message: Flower's bytes of it as they come and as its objects, the decoded upload; or the same
-                     of a letter on its way out
+                     of an envelope on its way out
                1 M   the aggregation buffer, as above
              0.5 M   as above
 """
@@ -45,8 +45,8 @@ from flower.loop_grid import LoopGrid, put_together, taken_apart
 from killing import ended, forked
 from playerfl.federation.messages import Reply, Score, Upload
 from playerfl.flower.site.site import Site
-from playerfl.flower.wire.codec import decode_letter, encode_answer
-from playerfl.flower.wire.envelopes import Answer
+from playerfl.flower.wire.codec import decode_envelope, encode_response
+from playerfl.flower.wire.envelopes import Response
 from playerfl.seeding import generator_for
 from playerfl.studies.backends.memory import peak, resident
 from playerfl.tasks.task import Task
@@ -132,24 +132,24 @@ class PostOffice(LoopGrid):
         return found
 
 
-def made_up_answer(job: Job, name: str, message: Message) -> Message:
+def made_up_response(job: Job, name: str, message: Message) -> Message:
     """Says hello as any site does, and uploads the initial model moved a little."""
-    letter = decode_letter(message.content)
+    envelope = decode_envelope(message.content)
     site: Site = job.sites[name]
-    if letter.request is None:
-        return Message(encode_answer(site.answer(letter)), reply_to=message)
+    if envelope.request is None:
+        return Message(encode_response(site.respond(envelope)), reply_to=message)
     setup = site.find_setup(job.experiment, name)
-    examples, round_ = len(setup.sites[name].train), letter.request.download.round
+    examples, round_ = len(setup.sites[name].train), envelope.request.download.round
     weights, scores = {}, []
-    if "fit" in letter.request.verbs:
+    if "fit" in envelope.request.verbs:
         generator = generator_for(round_, name)
         move = torch.rand((), generator=generator) / 1000
         weights = {entry: tensor + move for entry, tensor in setup.initial.items()}
         scores = [Score("round", round_ + 1, "train", "loss", float(move))]
-    if "evaluate" in letter.request.verbs:
+    if "evaluate" in envelope.request.verbs:
         scores += [Score("round", round_, split, "loss", 1.0) for split in ("validation", "test")]
     return Message(
-        encode_answer(Answer(name, letter.key, Reply(Upload(examples, weights), tuple(scores)))), reply_to=message
+        encode_response(Response(name, envelope.key, Reply(Upload(examples, weights), tuple(scores)))), reply_to=message
     )
 
 
@@ -159,7 +159,7 @@ def at_coordinator(sites: int, width: int, rounds: int) -> dict[str, Any]:
     def job_of(folder: Path, wide: int) -> tuple[Job, PostOffice]:
         job = Job(folder / "home", "fedavg", task(sites, wide), rounds, names, **SETTINGS)
         (folder / "post").mkdir()
-        job.grid = PostOffice(names, partial(made_up_answer, job), folder / "post")
+        job.grid = PostOffice(names, partial(made_up_response, job), folder / "post")
         job.run(deadline=1e6)
         return job, job.grid
 

@@ -29,7 +29,15 @@ from data_files import (
     tweets,
     unpack_all,
 )
-from flower_files import answer_records, app_folder, letter_records, read_answers, read_app, read_letters, site_state
+from flower_files import (
+    app_folder,
+    envelope_records,
+    read_app,
+    read_envelopes,
+    read_responses,
+    response_records,
+    site_state,
+)
 from reader import Reader, written
 from run_files import (
     archive,
@@ -88,9 +96,9 @@ READERS = (
     Reader("hub table (parquet of pictures)", hub, read_hub),
     Reader("tokenizer files", tokenizers, read_tokenizers, weight=2),
     Reader("downloaded archives (zip, tar.gz)", packed, unpack_all, writes=True, weight=2),
-    Reader("Flower: letters at a site", letter_records, read_letters, writes=True, weight=1),
-    Reader("Flower: answers at the coordinator", answer_records, read_answers, weight=2, skips=("state",)),
-    Reader("Flower: a site's state", site_state, read_letters, mend_fingerprints, writes=True, skips=("records",)),
+    Reader("Flower: envelopes at a site", envelope_records, read_envelopes, writes=True, weight=1),
+    Reader("Flower: responses at the server", response_records, read_responses, weight=2, skips=("state",)),
+    Reader("Flower: a site's state", site_state, read_envelopes, mend_fingerprints, writes=True, skips=("records",)),
     Reader("Flower: app folder", app_folder, read_app, weight=1),
     Reader("probe's recommendation", profiles, read_profiles, weight=1),
 )  # fmt: skip

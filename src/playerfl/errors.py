@@ -48,6 +48,11 @@ class RunDirectoryError(PlayerflError):
 class StorageError(RunDirectoryError):
     """Something cannot be written: there is no space, or no permission."""
 
+    def __init__(self, problem: str, then: str = "") -> None:
+        """`then`: what to do once there is space; only the caller's caller may know (see `storage_advice`)."""
+        super().__init__(f"{problem} and {then}" if then else problem)
+        self.problem = problem
+
 
 def one_of(value: object, allowed: Iterable[str], what: str) -> str:
     """Says that `value` is unknown, what is allowed and what was probably meant.

@@ -1,4 +1,4 @@
-"""A task whose sites stop in the middle of a round: a file called `hold` says how many messages they answer before."""
+"""A task whose sites stop within a round: a file called `hold` says how many messages they answer first."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from playerfl.models.mlp import MLP
 from playerfl.tasks.task import Task, own_task
 
 SITES = ("north", "south", "west")
-# With two personal layers, what stays at a site is three hundred times what travels.
+# With two private layers, what stays at a site is three hundred times what is sent.
 WIDTHS = (6, 16, 2048, 3)
 
 
@@ -34,7 +34,7 @@ def _held() -> None:
         hold.write_text(str(left - 1))
         return
     while hold.exists():
-        (Path(folder) / "in-mid-round").touch()
+        (Path(folder) / "held").touch()
         time.sleep(0.1)
 
 

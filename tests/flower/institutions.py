@@ -1,4 +1,4 @@
-"""A real deployment on loopback, by what an engineer starts. Everything it starts is ended by its id."""
+"""A real deployment on loopback, started by the commands an operator uses. Its processes are ended by their ids."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ from playerfl.flower.deployment import Deployment
 from playerfl.flower.operate.app_folder import write_app_folder
 from playerfl.flower.operate.files import filled
 from playerfl.flower.operate.keys import write_key_pair
-from playerfl.flower.operate.launch import CONNECTION, ServerHome, free_port
+from playerfl.flower.operate.launch import CONNECTION, ServerHome
+from playerfl.flower.operate.processes import free_port
 from playerfl.runs.api import run_experiments
 from playerfl.runs.experiment import Experiment
 from playerfl.weights import digest
@@ -39,7 +40,7 @@ def children(pid: int) -> list[int]:
 
 
 class Institutions:
-    """A server and its sites, each in a folder of its own."""
+    """A server and its sites, each in its own folder."""
 
     def __init__(self, folder: Path, stack: ExitStack) -> None:
         self.folder = folder
@@ -69,7 +70,7 @@ class Institutions:
         wait_until(lambda: log.read_text().count("the server listens") > count, 60, "server up")
 
     def proxy(self) -> bool:
-        """Puts nginx before the server, with the configuration that is shipped; False where it is not installed."""
+        """Puts nginx with the shipped configuration in front of the server; False if nginx is not installed."""
         program = shutil.which("nginx", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
         if program is None:
             return False
@@ -82,13 +83,13 @@ class Institutions:
         if by_command:
             self.do("register", str(self.home), str(public))
         else:
-            # The same without two more processes.
+            # The same, but without two more processes.
             ServerHome(self.home).flwr("supernode", "register", str(public), CONNECTION, "--name", name)
-        told = {
+        environment = {
             "PLAYERFL_TEST_SITE": str(self.state(name)),
             "PYTHONPATH": str(Path(__file__).with_name("fast_heartbeat")),
         }
-        self.sites[name] = self.start(self.site_command(name), f"{name}.log", **told)
+        self.sites[name] = self.start(self.site_command(name), f"{name}.log", **environment)
 
     def kill_node(self, name: str) -> None:
         [node] = children(self.sites[name].pid)
@@ -122,9 +123,9 @@ class Institutions:
         return process
 
     def finished(self, submitted: subprocess.Popen[str]) -> dict[str, Any]:
-        said, complaints = submitted.communicate(timeout=300)
-        assert submitted.returncode == 0, complaints
-        return json.loads(said)  # type: ignore[no-any-return]
+        output, errors = submitted.communicate(timeout=300)
+        assert submitted.returncode == 0, errors
+        return json.loads(output)  # type: ignore[no-any-return]
 
     def hold(self, name: str, after: int) -> None:
         self.state(name).mkdir(parents=True, exist_ok=True)
@@ -132,16 +133,13 @@ class Institutions:
 
     def release(self, name: str) -> None:
         (self.state(name) / "hold").unlink()
-        (self.state(name) / "in-mid-round").unlink(missing_ok=True)
+        (self.state(name) / "held").unlink(missing_ok=True)
 
-    def wait_for_mid_round(self, name: str) -> None:
-        wait_until((self.state(name) / "in-mid-round").exists, 240, f"{name} in mid-round")
+    def wait_until_held(self, name: str) -> None:
+        wait_until((self.state(name) / "held").exists, 240, f"{name} holds a message")
 
-    def common(self, job: str) -> str:
-        return json.loads((self.home / "jobs" / job / "sites.json").read_text())["common"]  # type: ignore[no-any-return]
-
-    def models(self, job: str) -> dict[str, str]:
-        return json.loads((self.home / "jobs" / job / "sites.json").read_text())["models"]  # type: ignore[no-any-return]
+    def fingerprints(self, job: str) -> dict[str, Any]:
+        return json.loads((self.home / "jobs" / job / "sites.json").read_text())  # type: ignore[no-any-return]
 
 
 def start_nginx(program: str, folder: Path, home: Path, port: int, listen: int, stack: ExitStack) -> None:

@@ -1,23 +1,33 @@
-"""Jobs over a loop-back grid: small federations, a directory for each site, one for the coordinator."""
+"""Jobs over a loop-back grid: small federations, a directory for each site and one for the server."""
 
 from __future__ import annotations
 
+import csv
+import json
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+import pytest
+import torch
+from safetensors.torch import load_file
+
 from federations import settings_of, task
+from flower.accidents import Accident, StoppedError, stop
 from flower.loop_grid import Change, Clock, LoopGrid
 from playerfl.algorithms import Algorithm
+from playerfl.engine.scheduler import drive
 from playerfl.flower.client_app import make_app
-from playerfl.flower.coordinator.coordinator import Coordinator
 from playerfl.flower.deployment import Deployment
+from playerfl.flower.server.run_job import run_job
 from playerfl.flower.site.site import Site, site_setup
+from playerfl.runs.directory import SCORE_COLUMNS, TRAFFIC_COLUMNS, RunDirectory
 from playerfl.runs.experiment import Experiment
 from playerfl.runs.run import Run
 from playerfl.runs.setup import prepare_setup
 from playerfl.tasks.task import Task
+from playerfl.weights import digest
 
 SITES = ("site-0", "site-1", "site-2")
 
@@ -44,32 +54,61 @@ class Job:
         self.grid = LoopGrid({name: make_app(lambda _, name=name: self.sites[name]) for name in sites})
 
     def site(self, name: str) -> Site:
-        # Data and model are read once; what a site knows is read from its directory for every letter.
+        # Data and model are read once; what a site knows is read from its directory for every envelope.
         find = cache(lambda _: site_setup(self.experiment, self.task, name))
         return Site(name, self.home / name, lambda _, n: find(n))
 
     def tamper(self, change: Change | None) -> None:
         self.grid.change = change
 
-    def coordinator(self, **changes: Any) -> Coordinator:
-        return Coordinator(
+    def run(self, jobs: Path | None = None, **changes: Any) -> None:
+        run_job(
             self.grid,
             replace(self.deployment, **changes),
-            self.home / "jobs",
+            jobs or self.home / "jobs",
             task=self.task,
             say=self.said.append,
             clock=self.clock,
             sleep=self.clock.sleep,
         )
 
-    def run(self, **changes: Any) -> Coordinator:
-        coordinator = self.coordinator(**changes)
-        coordinator.run()
-        return coordinator
+    def interrupt(self, site: str, key: str, **changes: Any) -> None:
+        """Runs until the site responds to this key: then the server dies."""
+        self.tamper(Accident(site, [key], stop))
+        with pytest.raises(StoppedError):
+            self.run(**changes)
+        self.tamper(None)
 
     @property
     def folder(self) -> Path:
         return self.home / "jobs" / "job"
 
+    @property
+    def fingerprints(self) -> dict[str, str]:
+        """Of the sites' models, as the server wrote them down."""
+        return json.loads((self.folder / "sites.json").read_text())["models"]  # type: ignore[no-any-return]
+
+    @property
+    def common(self) -> dict[str, torch.Tensor]:
+        """The layers that sites have trained together, as the server wrote them down."""
+        return load_file(self.folder / "common.safetensors")
+
+    def participation(self, outcome: str | None = None) -> list[dict[str, str]]:
+        with (self.folder / "participation.csv").open(newline="") as table:
+            return [row for row in csv.DictReader(table) if outcome in (None, row["outcome"])]
+
     def in_process(self) -> Run:
         return Run(self.experiment, prepare_setup(self.experiment, self.task))
+
+    def assert_equals_in_process(self) -> None:
+        """The same models at the sites, the same common model, the same scores and traffic, bit for bit."""
+        run = self.in_process()
+        result = drive(run.rounds())
+        assert self.fingerprints == {site: digest(weights) for site, weights in result.weights.items()}
+        common = {**run.setup.initial, **self.common}
+        for entry, tensor in run.server.weights.items():
+            assert torch.equal(tensor, common[entry]), entry
+        directory = RunDirectory(self.folder)
+        rows = directory.read_table("scores.csv", SCORE_COLUMNS)
+        assert sorted(map(tuple, rows)) == sorted(tuple(row) for row in result.score_rows)
+        assert list(map(tuple, directory.read_table("traffic.csv", TRAFFIC_COLUMNS))) == list(result.traffic_rows)

@@ -15,21 +15,20 @@ from flwr.app import Context, Message
 from flower.jobs import Job
 from flower.loop_grid import App, put_together, taken_apart, unreachable
 from killing import ended, forked, kill_after
-from playerfl.flower.coordinator.coordinator import Coordinator
-from playerfl.flower.wire.codec import decode_letter
+from playerfl.flower.wire.codec import decode_envelope
 
 
 class MortalSites:
-    """Runs every answer of a job's sites in a process of its own, as a SuperNode does, and kills some of them.
+    """Runs every response of a job's sites in a process of its own, as a SuperNode does, and kills some of them.
 
-    A killed site is reported as Flower reports it (node unavailable), so the coordinator's own transport sends the
+    A killed site is reported as Flower reports it (node unavailable), so the server's transport sends the
     message again, to a new process that knows nothing but the site's directory.
     """
 
     def __init__(
         self, job: Job, rng: random.Random | None = None, kills: int = 0, seconds: Mapping[str, float] | None = None
     ) -> None:
-        """At most `kills` are killed; `seconds`: how long the answer to each letter takes undisturbed."""
+        """At most `kills` are killed; `seconds`: how long the response to each envelope takes undisturbed."""
         self.job = job
         self.rng = rng
         self.left = kills
@@ -41,17 +40,17 @@ class MortalSites:
             own.find_setup(job.experiment, name)
         job.grid.apps = {site: self._mortal(site, app) for site, app in job.grid.apps.items()}
 
-    def run(self) -> Coordinator:
+    def run(self) -> None:
         """The whole job."""
         with TemporaryDirectory() as folder:
             self._replies = Path(folder)
             # The job's clock stands still while sites answer: this is for the waits before a message is sent again.
-            return self.job.run(min_sites=len(self.job.deployment.sites), deadline=1e6)
+            self.job.run(min_sites=len(self.job.deployment.sites), deadline=1e6)
 
     def _mortal(self, site: str, app: App) -> App:
-        def answer(message: Message, context: Context) -> Message:
+        def respond(message: Message, context: Context) -> Message:
             file = self._replies / site
-            letter = f"{site} {decode_letter(message.content).key}"
+            envelope = f"{site} {decode_envelope(message.content).key}"
 
             def work() -> int:
                 file.write_bytes(pickle.dumps(taken_apart(app(message, context))))
@@ -59,17 +58,17 @@ class MortalSites:
 
             since = time.monotonic()
             child = forked(work)
-            if self.left and self.rng and letter in self.known and self.rng.random() < 0.5:
-                if kill_after(child, self.rng.uniform(0, self.known[letter])):
+            if self.left and self.rng and envelope in self.known and self.rng.random() < 0.5:
+                if kill_after(child, self.rng.uniform(0, self.known[envelope])):
                     self.left -= 1
                     self.kills += 1
                     return unreachable(message)
             elif code := ended(child):
-                raise AssertionError(f"{letter} ended with {code}")
-            self.seconds[letter] = time.monotonic() - since
+                raise AssertionError(f"{envelope} ended with {code}")
+            self.seconds[envelope] = time.monotonic() - since
             return read_reply(file)
 
-        return answer
+        return respond
 
 
 def read_reply(file: Path) -> Message:

@@ -39,7 +39,7 @@ def over_the_wire(message: Message) -> tuple[Message, int]:
 
 
 class LoopGrid:
-    """Nodes answer while their message is being pushed. `change` may tamper with a reply, or lose it (None)."""
+    """Nodes respond while their message is being pushed. `change` may tamper with a reply, or lose it (None)."""
 
     def __init__(self, apps: Mapping[str, App], *, named: bool = True, change: Change | None = None) -> None:
         self.apps = apps

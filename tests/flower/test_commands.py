@@ -1,4 +1,4 @@
-"""The commands, as far as they need no server."""
+"""The commands that need no running server."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from playerfl.errors import ConfigError
 from playerfl.flower.operate import launch
 from playerfl.flower.operate.app_folder import read_app_folder
 from playerfl.flower.operate.keys import write_key_pair
-from playerfl.flower.operate.launch import Running, ServerHome, SiteNode, descendants
+from playerfl.flower.operate.launch import ServerHome, SiteNode
+from playerfl.flower.operate.processes import Running, descendants
 
 EXPERIMENT = 'task = "synthetic"\nrounds = 2\nalgorithm = "fedper"\n'
 
@@ -41,10 +42,10 @@ def test_keys_are_a_pair_that_flower_reads_and_only_the_owner_can(tmp_path: Path
     assert private.public_key() == public
     assert (tmp_path / "north.key").stat().st_mode & 0o077 == 0
     again = do("keys", "north", "--out", str(tmp_path))
-    assert isinstance(again.exception, ConfigError) and "exists already" in str(again.exception)
+    assert isinstance(again.exception, ConfigError) and "already exists" in str(again.exception)
 
 
-def test_a_private_key_alone_is_kept_and_gets_its_public_one(tmp_path: Path) -> None:
+def test_a_private_key_without_its_public_key_is_completed(tmp_path: Path) -> None:
     _, public = write_key_pair("north", tmp_path)
     shown, secret = public.read_bytes(), (tmp_path / "north.key").read_bytes()
     public.unlink()
@@ -52,11 +53,11 @@ def test_a_private_key_alone_is_kept_and_gets_its_public_one(tmp_path: Path) -> 
     assert (public.read_bytes(), (tmp_path / "north.key").read_bytes()) == (shown, secret)
     public.unlink()
     (tmp_path / "north.key").write_text("half a k")
-    with pytest.raises(ConfigError, match="exists already and cannot be read"):
+    with pytest.raises(ConfigError, match="already exists but cannot be read"):
         write_key_pair("north", tmp_path)
 
 
-def test_certificates_that_were_half_made_are_made_and_those_of_others_are_not_replaced(tmp_path: Path) -> None:
+def test_missing_certificates_are_created_and_foreign_ones_are_not_replaced(tmp_path: Path) -> None:
     home = launch.ServerHome(tmp_path)
     home.prepare((), 8000)
     secret = (tmp_path / "server.key").read_bytes()
@@ -64,13 +65,13 @@ def test_certificates_that_were_half_made_are_made_and_those_of_others_are_not_r
     home.prepare((), 8000)
     assert (tmp_path / "server.key").read_bytes() == secret
     home.authority.unlink()
-    with pytest.raises(ConfigError, match=r"there is no .*ca\.crt"):
+    with pytest.raises(ConfigError, match=r"ca\.crt is missing"):
         home.prepare((), 8000)
 
 
 @pytest.mark.parametrize("name", ["", "../north", 'no"rth', "a,b", "x" * 64, "a\nb"])
 def test_a_name_that_could_break_out_is_refused(name: str, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="cannot name a site"):
+    with pytest.raises(ConfigError, match="is not a valid site name"):
         write_key_pair(name, tmp_path)
 
 
@@ -88,7 +89,7 @@ def test_the_app_folder_names_the_package_and_holds_no_code_and_no_dependencies(
     assert tomllib.loads(deployment.experiment)["rounds"] == 2
 
 
-@pytest.mark.slow
+@pytest.mark.system
 def test_flower_itself_accepts_the_app_folder(tmp_path: Path) -> None:
     made(tmp_path)
     environment = launch.safe_environment(tmp_path / "flwr")
@@ -116,9 +117,9 @@ def test_without_site_options_the_tasks_own_sites_take_part(tmp_path: Path) -> N
     [
         (("--min-sites", "9", "--site", "a"), "min_sites must be between"),
         (("--min-sites", "0", "--site", "a"), "at least 1"),
-        (("--site", "a", "--site", "a"), "once each"),
-        (("--site", "a/b"), "cannot name a site"),
-        (("--job", "../up"), "cannot name a job"),
+        (("--site", "a", "--site", "a"), "must be listed once"),
+        (("--site", "a/b"), "is not a valid site name"),
+        (("--job", "../up"), "is not a valid job name"),
         (("--deadline", "0"), "above 0"),
         (("--norm-bound", "0.5"), "at least 1"),
         (("--noise", "1"), "set clip too"),
@@ -131,15 +132,15 @@ def test_bad_settings_are_one_sentence(options: tuple[str, ...], reason: str, tm
     assert not (tmp_path / "job").exists()
 
 
-def test_noise_is_said_in_the_usual_measure(tmp_path: Path) -> None:
+def test_noise_is_reported_as_epsilon(tmp_path: Path) -> None:
     """Two rounds: ρ = 2·2/2² = 1, so ε = 1 + 2·√ln(10⁵) = 7.79."""
     assert "ε = 7.79" in made(tmp_path, "--clip", "1", "--noise", "2").stderr
 
 
-def test_a_folder_with_other_files_is_refused_because_they_would_travel(tmp_path: Path) -> None:
+def test_a_folder_with_other_files_is_refused_because_they_would_be_sent(tmp_path: Path) -> None:
     (tmp_path / "job").mkdir()
     (tmp_path / "job" / "patients.csv").touch()
-    assert "would travel" in str(made(tmp_path).exception)
+    assert "would be sent with the app" in str(made(tmp_path).exception)
 
 
 def test_the_superlink_is_on_loopback_with_every_safe_flag(tmp_path: Path) -> None:
@@ -153,21 +154,21 @@ def test_the_superlink_is_on_loopback_with_every_safe_flag(tmp_path: Path) -> No
     assert environment["FLWR_TELEMETRY_ENABLED"] == "0" and environment["FLWR_DISABLE_UPDATE_CHECK"] == "1"
     assert environment["FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION"] == "1"
     assert home.port == 8123
-    with pytest.raises(ConfigError, match=r"is not for other\.example\.org"):
+    with pytest.raises(ConfigError, match=r"is not valid for other\.example\.org"):
         home.prepare(["other.example.org"], 8123)
 
 
 def test_a_sites_settings_cannot_smuggle_in_others(tmp_path: Path) -> None:
     (tmp_path / "key").touch()
     node = SiteNode("north", tmp_path / "key", "here:1", tmp_path / "key", tmp_path / "state", task='x" state="/')
-    with pytest.raises(ConfigError, match="without quotes"):
+    with pytest.raises(ConfigError, match="must not contain quotes"):
         node.supernode()
     with pytest.raises(ConfigError, match="NAME:PORT"):
         SiteNode("north", tmp_path / "key", "here", tmp_path / "key", tmp_path / "state").check()
 
 
-def test_a_home_without_a_server_is_said_so(tmp_path: Path) -> None:
-    assert "there is no server in" in str(do("status", str(tmp_path)).exception)
+def test_a_home_without_a_server_is_reported(tmp_path: Path) -> None:
+    assert "holds no server" in str(do("status", str(tmp_path)).exception)
     assert "is not an app folder" in str(do("run", str(tmp_path), str(tmp_path)).exception)
 
 
@@ -179,7 +180,8 @@ def test_files_are_filled_in(tmp_path: Path) -> None:
     assert "NO AUTHENTICATION" in (tmp_path / "conf" / "nginx.conf").read_text()
 
 
-def test_what_was_started_ends_with_everything_it_started(tmp_path: Path) -> None:
+@pytest.mark.system
+def test_a_program_is_stopped_with_everything_it_started(tmp_path: Path) -> None:
     sleep = "import time; time.sleep(600)"
     started = (
         f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {sleep!r}], start_new_session=True); {sleep}"
@@ -197,12 +199,11 @@ def test_what_was_started_ends_with_everything_it_started(tmp_path: Path) -> Non
     [("min-sites = 0", 'min-sites = "x"'), ("deadline = 60.0", "deadline = [1]"), ("rounds = 2", "rounds = two")],
 )
 def test_an_app_folder_that_was_changed_by_hand_is_one_sentence(before: str, after: str, tmp_path: Path) -> None:
-    from playerfl.flower.coordinator.coordinator import experiment_of
-    from playerfl.flower.operate.app_folder import read_app_folder
+    from playerfl.flower.server.job import checked_experiment
 
     made(tmp_path, "--site", "north", "--site", "south", "--deadline", "60")
     file = tmp_path / "job" / "pyproject.toml"
     assert before in file.read_text()
     file.write_text(file.read_text().replace(before, after))
-    with pytest.raises(ConfigError, match=r"wrong value|not a TOML file"):
-        experiment_of(read_app_folder(tmp_path / "job"))
+    with pytest.raises(ConfigError, match=r"invalid value|not a TOML file"):
+        checked_experiment(read_app_folder(tmp_path / "job"))

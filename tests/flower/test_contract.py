@@ -1,4 +1,4 @@
-"""Every algorithm over Flower's records: real apps, real messages, every site read from its directory each time."""
+"""Every algorithm over Flower's records: real apps, real messages, and sites that read their state from disk."""
 
 from __future__ import annotations
 
@@ -16,51 +16,40 @@ from flower.loop_grid import over_the_wire
 from playerfl.algorithms import ALGORITHMS, PartialAlgorithm, PLayerFL
 from playerfl.engine.scheduler import drive
 from playerfl.errors import ConfigError
-from playerfl.runs.directory import SCORE_COLUMNS, TRAFFIC_COLUMNS, RunDirectory
 from playerfl.studies.collecting import collect
-from playerfl.weights import digest, num_bytes
+from playerfl.weights import num_bytes
 
 PARTIAL = [name for name, kind in ALGORITHMS.items() if issubclass(kind, PartialAlgorithm)]
-# Those with an exchange, a memory or a finish of their own; the others come over the same wire in the whole suite.
+# Quick: those with a special exchange, memory or finish. The whole suite runs all of them.
 every_algorithm = pytest.mark.parametrize(
     "name", quick_for(ALGORITHMS, "fedavg", "ditto", "fedbabu", "fedlama", "pfedla", "player_fl")
 )
 
 
-def assert_equals_in_process(job: Job, coordinator: Any) -> None:
-    """The same models at the sites, the same common model, the same scores and traffic, bit for bit."""
-    run = job.in_process()
-    result = drive(run.rounds())
-    assert coordinator.transport.fingerprints == {site: digest(w) for site, w in result.weights.items()}
-    for entry, tensor in run.server.weights.items():
-        assert torch.equal(tensor, coordinator.server.weights[entry]), entry
-    directory = RunDirectory(job.folder)
-    rows = directory.read_table("scores.csv", SCORE_COLUMNS)
-    assert sorted(map(tuple, rows)) == sorted(tuple(row) for row in result.score_rows)
-    assert list(map(tuple, directory.read_table("traffic.csv", TRAFFIC_COLUMNS))) == list(result.traffic_rows)
-
-
 @every_algorithm
 def test_a_job_over_flower_equals_the_run_in_one_process(name: str, tmp_path: Path) -> None:
     job = Job(tmp_path, name, task("batch norm"), rounds=2)
-    assert_equals_in_process(job, job.run())
+    job.run()
+    job.assert_equals_in_process()
 
 
 @pytest.mark.parametrize("name", quick_for(["pfedme", "fedlama", "player_fl_ditto"], "player_fl_ditto"))
-def test_a_site_alone_computes_what_it_does_stacked_among_others(name: str, tmp_path: Path) -> None:
+def test_a_site_alone_computes_the_same_as_stacked_with_others(name: str, tmp_path: Path) -> None:
     job = Job(tmp_path, name)
     assert job.in_process().setup.learner.trainer == "stacked"
-    assert_equals_in_process(job, job.run())
+    job.run()
+    job.assert_equals_in_process()
 
 
 @pytest.mark.parametrize("selection", quick_for(["client_best", "round_best"], "round_best"))
-def test_so_does_every_way_of_choosing_a_model(selection: str, tmp_path: Path) -> None:
+def test_every_selection_equals_the_run_in_one_process(selection: str, tmp_path: Path) -> None:
     job = Job(tmp_path, "local_adaptation", selection=selection)
-    assert_equals_in_process(job, job.run(min_sites=3))
+    job.run(min_sites=3)
+    job.assert_equals_in_process()
 
 
-def test_a_round_that_is_best_for_all_needs_all(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="give --min-sites 3 too"):
+def test_round_best_needs_all_sites(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="add --min-sites 3"):
         Job(tmp_path, "fedavg", selection="round_best").run()
 
 
@@ -68,12 +57,13 @@ PROTOCOLS: dict[str, Any] = {"eval_point": "post_local", "participation": 0.5, "
 
 
 @pytest.mark.parametrize("setting", quick_for(PROTOCOLS, "participation"))
-def test_so_does_every_protocol(setting: str, tmp_path: Path) -> None:
+def test_every_protocol_equals_the_run_in_one_process(setting: str, tmp_path: Path) -> None:
     job = Job(tmp_path, "player_fl", task("batch norm"), rounds=3, **{setting: PROTOCOLS[setting]})
-    assert_equals_in_process(job, job.run())
+    job.run()
+    job.assert_equals_in_process()
 
 
-def test_a_jobs_directory_reads_like_a_runs_but_the_models_are_at_the_sites(tmp_path: Path) -> None:
+def test_a_job_directory_reads_like_a_run_directory_without_models(tmp_path: Path) -> None:
     job = Job(tmp_path, "player_fl")
     job.run()
     read = playerfl.load_result(job.folder)
@@ -86,21 +76,22 @@ def test_a_jobs_directory_reads_like_a_runs_but_the_models_are_at_the_sites(tmp_
         read.model("site-0")
 
 
-def test_sites_without_registered_names_say_who_they_are(tmp_path: Path) -> None:
+def test_sites_without_registered_names_introduce_themselves(tmp_path: Path) -> None:
     job = Job(tmp_path, "fedavg", rounds=1)
     job.grid.named = False
-    assert_equals_in_process(job, job.run())
+    job.run()
+    job.assert_equals_in_process()
 
 
 @pytest.mark.parametrize("name", quick_for(PARTIAL, "player_fl"))
 def test_no_message_holds_a_private_layer(name: str, tmp_path: Path) -> None:
-    """Neither by name nor by value, in either direction: even the initial model is built by everyone for itself."""
+    """Neither by name nor by value, in either direction: every party even builds the initial model itself."""
     job = Job(tmp_path, name, rounds=2)
-    coordinator = job.run()
-    algorithm, server = coordinator.algorithm, coordinator.server
-    assert server is not None
-    assert isinstance(algorithm, PartialAlgorithm)
-    private = {entry for layer in algorithm.personal(server) for entry in server.layers.entries[layer]}
+    job.run()
+    run = job.in_process()
+    drive(run.rounds())
+    assert isinstance(run.algorithm, PartialAlgorithm)
+    private = {entry for layer in run.algorithm.personal(run.server) for entry in run.server.layers.entries[layer]}
     values = [
         tensor.numpy().tobytes()
         for site in SITES
@@ -120,20 +111,19 @@ def playerfl_model(job: Job, site: str) -> dict[str, torch.Tensor]:
     return load_file(job.home / site / "job" / "model.safetensors")
 
 
-def test_what_travels_is_the_federated_layers_and_little_else(tmp_path: Path) -> None:
+def test_little_but_the_shared_layers_is_sent(tmp_path: Path) -> None:
     job = Job(tmp_path, PLayerFL(rule="fixed", fixed_cut=2), rounds=2)
-    coordinator = job.run()
-    server = coordinator.server
-    assert server is not None
+    job.run()
+    server = job.in_process().server
     federated = num_bytes(server.layers.select(server.weights, server.layers.names[:2]))
     replies = [message for _, message in job.grid.replies]
     weights = [sum(len(a.data) for a in message.content["weights"].values()) for message in replies]
-    # hello and prepare without weights, two fits, the last evaluation.
+    # Hello and prepare without weights, two fits, the last evaluation.
     assert weights == [0] * 6 + [federated] * 6 + [0] * 3
     assert job.grid.bytes["up"] < sum(weights) + len(replies) * 4000
 
 
-def test_the_sensitivity_step_sends_one_number_a_layer(tmp_path: Path) -> None:
+def test_the_sensitivity_step_sends_one_number_per_layer(tmp_path: Path) -> None:
     job = Job(tmp_path, "player_fl", rounds=1)
     job.run()
     prepared = [m for _, m in job.grid.replies if m.metadata.message_type == "query.prepare"]
@@ -145,7 +135,7 @@ def test_the_sensitivity_step_sends_one_number_a_layer(tmp_path: Path) -> None:
         assert (name, len(values)) == ("importance", 4)
 
 
-def test_a_messages_life_is_the_deadline_and_its_group_the_round(tmp_path: Path) -> None:
+def test_a_message_is_valid_until_the_deadline_and_grouped_by_round(tmp_path: Path) -> None:
     job = Job(tmp_path, "fedavg", rounds=2)
     job.run()
     assert {message.metadata.ttl for _, message in job.grid.requests} == {6.0}
@@ -153,7 +143,7 @@ def test_a_messages_life_is_the_deadline_and_its_group_the_round(tmp_path: Path)
 
 
 def test_the_loop_back_grid_takes_messages_apart(tmp_path: Path) -> None:
-    """Else the tests above would prove nothing about the wire."""
+    """Otherwise the tests above would prove nothing about the wire."""
     job = Job(tmp_path, "fedavg", rounds=1)
     job.run()
     _, message = job.grid.replies[-1]

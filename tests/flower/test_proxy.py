@@ -1,4 +1,4 @@
-"""The shipped nginx configuration passes the fleet interface and nothing else."""
+"""The shipped nginx configuration forwards the fleet interface and nothing else."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ import pytest
 
 from flower.institutions import start_nginx
 from playerfl.flower.operate.certificates import names_in, write_certificates
-from playerfl.flower.operate.launch import LOOPBACK, free_port
+from playerfl.flower.operate.processes import LOOPBACK, free_port
 
 NGINX = shutil.which("nginx", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
 
 
 @pytest.fixture
 def behind(tmp_path: Path) -> Iterator[tuple[int, list[str], Path]]:
-    """nginx before a server that takes anything: its port, the paths that came through, and the certificates."""
+    """nginx in front of a server that accepts anything: its port, the paths it forwarded, and the certificates."""
     if NGINX is None:
         pytest.skip("nginx is not installed, so its configuration cannot be tried; apt-get install nginx-light")
     write_certificates(tmp_path, [LOOPBACK, "localhost"])
@@ -69,7 +69,8 @@ def ask(port: int, certificates: Path, path: str, body: bytes = b"") -> int:
         connection.close()
 
 
-def test_only_the_fleet_interface_passes(behind: tuple[int, list[str], Path]) -> None:
+@pytest.mark.system
+def test_only_the_fleet_interface_is_forwarded(behind: tuple[int, list[str], Path]) -> None:
     port, seen, certificates = behind
     assert ask(port, certificates, "/v1/fleet/pull-messages", b"x" * 6_000_000) == 200
     assert ask(port, certificates, "/health") == 200
@@ -90,15 +91,16 @@ def test_only_the_fleet_interface_passes(behind: tuple[int, list[str], Path]) ->
     assert seen == ["/v1/fleet/pull-messages", "/health"]
 
 
+@pytest.mark.system
 def test_a_path_that_only_looks_like_the_fleet_interface_reaches_no_other(behind: tuple[int, list[str], Path]) -> None:
-    """nginx decides by the path it has tidied up, and must pass that one, not the one it was sent."""
+    """nginx decides by the normalised path, and must forward that one, not the one it received."""
     port, seen, certificates = behind
     for path in ("/v1/control/../fleet/pull", "/v1/fleet/a/../../fleet/pull", "/v1//fleet/%2e/pull"):
         ask(port, certificates, path)
     assert set(seen) == {"/v1/fleet/pull"}
 
 
-def test_a_certificate_is_for_the_names_it_was_made_for(tmp_path: Path) -> None:
+def test_a_certificate_is_valid_for_the_names_it_was_made_for(tmp_path: Path) -> None:
     write_certificates(tmp_path, [LOOPBACK, "fl.example.org"])
     assert names_in(tmp_path / "server.pem") == [LOOPBACK, "fl.example.org"]
     assert (tmp_path / "server.key").stat().st_mode & 0o077 == 0

@@ -1,8 +1,7 @@
-"""Flower's simulation engine gives the same files as one process, and a run can change engines half way."""
+"""Flower's simulation engine gives the same files as one process, and a run can change engines midway."""
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -11,9 +10,9 @@ from pathlib import Path
 import pytest
 
 import playerfl
+from command_line import playerfl as command
+from command_line import refused
 from playerfl.runs.run import Progress
-
-pytestmark = pytest.mark.slow
 
 RUN = ["-m", "playerfl.cli.main", "run", "--engine", "flower-simulation", "-q"]
 TABLES = ("scores.csv", "traffic.csv", "layers.json", "data.json", "finished.json")
@@ -27,8 +26,9 @@ class StoppedError(Exception):
 
 
 @needs_ray
+@pytest.mark.system
 @pytest.mark.long
-def test_the_simulation_goes_on_where_one_process_stopped_and_ends_with_the_same_files(tmp_path: Path) -> None:
+def test_the_simulation_resumes_a_run_of_one_process_and_ends_with_the_same_files(tmp_path: Path) -> None:
     def stop(progress: Progress) -> None:
         if progress.round == 1:
             raise StoppedError
@@ -54,13 +54,6 @@ def test_without_ray_it_says_what_to_install(tmp_path: Path, monkeypatch: pytest
         simulation.simulate([], tmp_path, lambda _: None)
 
 
-def test_an_unknown_engine_is_named() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "playerfl.cli.main", "run", "synthetic", "--engine", "ray"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 2
-    assert "unknown engine 'ray'" in done.stderr
-    assert json.dumps("flower-simulation")[1:-1] in done.stderr
+def test_an_unknown_engine_is_reported(tmp_path: Path) -> None:
+    sentence = refused(command("run", "synthetic", "--engine", "ray", cwd=tmp_path))
+    assert "unknown engine 'ray'" in sentence and "flower-simulation" in sentence

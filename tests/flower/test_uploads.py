@@ -1,4 +1,4 @@
-"""Poisoned uploads are refused and named, and the round goes on."""
+"""Poisoned uploads are refused and reported, and the round continues."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 
 from federations import quick_for
+from flower.accidents import Accident
 from flower.jobs import Job
-from flower.test_faults import key_of, participation
 from playerfl.algorithms import FedLP
-from playerfl.flower.coordinator.checks import far_away
+from playerfl.flower.server.checks import far_away
 from playerfl.flower.wire.codec import RAW, CodecError, to_array, to_tensor
 
 Poison = Callable[[RecordDict], None]
@@ -64,7 +64,7 @@ def metric(key: str, value: Any) -> Poison:
 
 def config(key: str, value: Any) -> Poison:
     def change(content: RecordDict) -> None:
-        content.config_records["answer"][key] = value
+        content.config_records["response"][key] = value
 
     return change
 
@@ -80,49 +80,47 @@ POISONS: dict[str, tuple[Poison, str]] = {
     "private name": (put("6.weight", to_array(torch.zeros(3, 8))), "'6.weight', which was not asked for"),
     "missing name": (without("0.bias"), "lacks entries of the layer '0'"),
     "pickle as bytes": (put("0.weight", Array("float32", (8, 6), RAW, PICKLE)), "cannot be read"),
-    "pickle by name": (put("0.weight", Array("object", (1,), "pickle", PICKLE)), "which is not read"),
-    "numpy file": (put("0.weight", Array(torch.zeros(8, 6).numpy())), "which is not read"),
+    "pickle by name": (put("0.weight", Array("object", (1,), "pickle", PICKLE)), "which is not accepted"),
+    "numpy file": (put("0.weight", Array(torch.zeros(8, 6).numpy())), "which is not accepted"),
     "endless shape": (put("0.weight", Array("float32", (2**40, 2**40), RAW, b"")), "has 0 bytes"),
-    "negative shape": (put("0.weight", Array("float32", (-1,), RAW, b"")), "has the shape"),
-    "weight of an army": (metric("num-examples", 10**12), "counts as 1000000000000 examples"),
+    "negative shape": (put("0.weight", Array("float32", (-1,), RAW, b"")), "has the invalid shape"),
+    "weight of an army": (metric("num-examples", 10**12), "claims 1000000000000 examples"),
     "scores without names": (metric("scores", [0.0, 1.0]), "scores without names"),
     "invented scores": (
         lambda c: (metric("scores", [0.0])(c), config("score-names", ["round/99/test/loss"])(c))[0],
-        "another round",
+        "a round that was not asked for",
     ),
     "another record": (record("more", ConfigRecord({"a": 1})), "holds the records"),
-    "no record": (record("numbers", ConfigRecord({})), "has no numbers"),
+    "no record": (record("numbers", ConfigRecord({})), "has no record 'numbers'"),
     "other numbers": (metric("extra", 1.0), "holds the numbers"),
-    "another's name": (config("site", "site-2"), "answers as 'site-2'"),
-    "an old answer": (config("key", "7:fit"), "something else than it was asked"),
+    "another's name": (config("site", "site-2"), "responds as 'site-2'"),
+    "an old response": (config("key", "7:fit"), "to a different request"),
     "an unknown code": (config("code", "ok"), "unknown code"),
-    "no json": (config("about", "{" * 10_000), "not JSON"),
-    "news in info": (record("info", ConfigRecord({"cut": 9})), "it says ['cut']"),
+    "no json": (config("introduction", "{" * 10_000), "introduction cannot be used"),
+    "news in info": (record("info", ConfigRecord({"cut": 9})), "its info holds ['cut']"),
 }
 
 
 def poisoned(tmp_path: Path, poison: Poison, algorithm: Any = "fedper", key: str = "0:fit") -> Job:
     job = Job(tmp_path, algorithm, rounds=1)
 
-    def change(site: str, request: Message, reply: Message) -> Message:
-        if site == "site-1" and key_of(request) == key:
-            poison(reply.content)
-        return reply
+    def poison_it(_: Message, response: Message) -> Message:
+        poison(response.content)
+        return response
 
-    job.tamper(change)
-    coordinator = job.run()
-    assert coordinator.server is not None and coordinator.server.round == 1
-    assert all(bool(torch.isfinite(w).all()) for w in coordinator.server.weights.values())
+    job.tamper(Accident("site-1", [key], poison_it))
+    job.run()
+    assert job.common and all(bool(torch.isfinite(w).all()) for w in job.common.values())
     return job
 
 
 @pytest.mark.parametrize(
     "kind", quick_for(POISONS, "nan", "1e30", "wrong shape", "extra name", "private name", "pickle as bytes", "no json")
 )
-def test_a_poisoned_upload_is_refused_and_the_round_goes_on(kind: str, tmp_path: Path) -> None:
+def test_a_poisoned_upload_is_refused_and_the_round_continues(kind: str, tmp_path: Path) -> None:
     poison, reason = POISONS[kind]
     job = poisoned(tmp_path, poison)
-    refused = [row for row in participation(job) if row["outcome"] == "refused"]
+    refused = job.participation("refused")
     assert [(row["site"], row["round"]) for row in refused] == [("site-1", "0")]
     assert reason in refused[0]["reason"]
 
@@ -131,26 +129,26 @@ def test_a_poisoned_upload_is_refused_and_the_round_goes_on(kind: str, tmp_path:
     ("values", "reason"),
     [
         ([1.0, 2.0, 3.0], "not a list of 4 numbers"),
-        ([1.0, 2.0, 3.0, float("nan")], "no finite numbers"),
-        ([1.0, 2.0, 3.0, -1.0], "no finite numbers"),
-        (["a", "b", "c", "d"], "no finite numbers"),
+        ([1.0, 2.0, 3.0, float("nan")], "finite and non-negative"),
+        ([1.0, 2.0, 3.0, -1.0], "finite and non-negative"),
+        (["a", "b", "c", "d"], "finite and non-negative"),
         (7.0, "not a list"),
     ],
 )
-def test_so_are_poisoned_importances(values: Any, reason: str, tmp_path: Path) -> None:
+def test_poisoned_importances_are_refused(values: Any, reason: str, tmp_path: Path) -> None:
     job = poisoned(tmp_path, record("info", ConfigRecord({"importance": values})), "player_fl", "0:prepare")
-    [refused] = [row for row in participation(job) if row["outcome"] == "refused"]
+    [refused] = job.participation("refused")
     assert reason in refused["reason"]
 
 
 def test_an_algorithm_may_leave_out_whole_layers_but_not_parts_of_one(tmp_path: Path) -> None:
     job = poisoned(tmp_path, without("0.bias"), FedLP(1.0))
-    [refused] = [row for row in participation(job) if row["outcome"] == "refused"]
+    [refused] = job.participation("refused")
     assert "lacks entries of the layer '0'" in refused["reason"]
     Job(tmp_path / "fine", FedLP(0.5), rounds=3).run()
 
 
-def test_of_two_sites_one_cannot_hide_the_other() -> None:
+def test_with_two_sites_neither_can_hide_the_other() -> None:
     common = {"w": torch.zeros(2)}
     near, far = {"w": torch.ones(2)}, {"w": torch.full((2,), 30.0)}
     assert far_away({"a": near, "b": far}, common, 20).keys() == {"b"}
@@ -161,27 +159,27 @@ def test_of_two_sites_one_cannot_hide_the_other() -> None:
 
 @pytest.mark.parametrize("kind", ["float32", "float64", "float16", "bfloat16", "int64", "uint8", "bool"])
 @pytest.mark.parametrize("shape", [(), (0,), (3,), (2, 0, 3), (2, 3)])
-def test_tensors_come_back_bit_for_bit(kind: str, shape: tuple[int, ...]) -> None:
+def test_tensors_arrive_bit_for_bit(kind: str, shape: tuple[int, ...]) -> None:
     tensor = (torch.randn(shape, generator=torch.Generator().manual_seed(0)) * 100).to(getattr(torch, kind))
     again = to_tensor("w", to_array(tensor))
     assert again.dtype == tensor.dtype and torch.equal(again, tensor)
 
 
-def test_a_kind_that_cannot_be_sent_is_named() -> None:
+def test_a_type_that_cannot_be_sent_is_reported() -> None:
     with pytest.raises(CodecError, match="complex64 cannot be sent"):
         to_array(torch.zeros(1, dtype=torch.complex64))
 
 
-def test_numbers_come_back_bit_for_bit() -> None:
+def test_numbers_arrive_bit_for_bit() -> None:
     assert MetricRecord({"x": [0.1, 1e-300]})["x"] == [0.1, 1e-300]
 
 
 @pytest.mark.parametrize("told", ["[]", "{", '{"clip": null}', '{"clop": 1}', '{"clip": -1}', "[" * 100_000, "1e999"])
-def test_privacy_options_that_make_no_sense_are_refused_by_the_site(told: str) -> None:
-    from playerfl.flower.wire.codec import decode_letter, encode_letter
-    from playerfl.flower.wire.envelopes import Letter
+def test_a_site_refuses_invalid_privacy_options(told: str) -> None:
+    from playerfl.flower.wire.codec import decode_envelope, encode_envelope
+    from playerfl.flower.wire.envelopes import Envelope
 
-    content = encode_letter(Letter("job", "north", "rounds = 2", "0.1", "f00"))
-    content.config_records["letter"]["privacy"] = told
+    content = encode_envelope(Envelope("job", "north", "rounds = 2", "0.1", "f00"))
+    content.config_records["envelope"]["privacy"] = told
     with pytest.raises(CodecError, match="privacy options cannot be read"):
-        decode_letter(content)
+        decode_envelope(content)

@@ -5,7 +5,6 @@ Of each command some writes; `python reliability/disk.py` lets all of them fail.
 
 from __future__ import annotations
 
-import logging
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -41,25 +40,21 @@ problems = pytest.mark.parametrize("problem", [FULL, READ_ONLY], ids=["full", "r
 
 
 @problems
-def test_a_site_across_institutions_answers_with_a_code_and_goes_on(
-    problem: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Every write of a letter's work fails once; asked again, the site gives the answer it would have given."""
-    from flower_files import letters, site_of
+def test_a_site_across_institutions_answers_with_a_code_and_goes_on(problem: int, tmp_path: Path) -> None:
+    """Every write of an envelope's work fails once; asked again, the site gives the response it would have given."""
+    from flower_files import envelopes, silent_sites, site_of
 
-    # `site_of` silences it for good, and other tests read it.
-    caplog.set_level(logging.CRITICAL, "playerfl.flower.site")
-    _, letter = letters(tmp_path)
+    _, envelope = envelopes(tmp_path)
     whole = FaultyDisk(tmp_path / "whole")
     with whole.mounted():
-        answer = site_of(whole.home).answer(letter)
-    assert answer.code is None
+        response = site_of(whole.home).respond(envelope)
+    assert response.code is None
     for number in range(1, whole.count + 1):
         disk = FaultyDisk(tmp_path / f"broken-{number}", number, problem)
         site = site_of(disk.home)
-        with disk.mounted():
-            assert site.answer(letter).code == "storage", f"write {number}"
-        assert str(site.answer(letter)) == str(answer), f"after write {number}"
+        with disk.mounted(), silent_sites():
+            assert site.respond(envelope).code == "storage", f"write {number}"
+        assert str(site.respond(envelope)) == str(response), f"after write {number}"
         assert files_below(disk.home, ()) == files_below(whole.home, ()), f"after write {number}"
 
 

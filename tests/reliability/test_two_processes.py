@@ -12,8 +12,9 @@ import pytest
 from sweeping import files_below
 from writing_commands import STUDY, playerfl, run
 
-from flower.jobs import Job
+from flower.jobs import SITES, Job
 from playerfl.errors import RunDirectoryError
+from playerfl.flower.server.transport import TooFewSitesError
 
 HOLDER = """
 import sys
@@ -69,9 +70,12 @@ def test_a_study(tmp_path: Path) -> None:
 
 def test_a_job_across_institutions(tmp_path: Path) -> None:
     job = Job(tmp_path, "fedavg", rounds=1)
-    coordinator = job.coordinator()
+    job.grid.offline.update(SITES)
+    with pytest.raises(TooFewSitesError):
+        job.run()
+    job.grid.offline.clear()
     with held(job.folder), pytest.raises(RunDirectoryError, match="is in use by another process"):
-        coordinator.run()
+        job.run()
     job.run()
     assert (job.folder / "finished.json").is_file()
 

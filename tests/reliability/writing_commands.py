@@ -27,7 +27,6 @@ from playerfl.analysis import layer_analysis
 from playerfl.cli import main as cli
 from playerfl.data.download.sources import SOURCES, RemoteFile
 from playerfl.errors import PlayerflError
-from playerfl.flower.coordinator.coordinator import Coordinator
 from playerfl.flower.operate.launch import ServerHome
 from playerfl.report.plots import comparison as report_figures
 from playerfl.report.plots import recommendation as evidence_figure
@@ -138,11 +137,10 @@ def analyze(*options: object) -> Arguments:
 
 
 def job(out: Path) -> None:
-    """The coordinator of a job across institutions; its sites keep their state elsewhere."""
+    """The server of a job across institutions; its sites keep their state elsewhere."""
     from flower.jobs import Job
 
-    own = Job(out.with_name("sites"), "fedavg", rounds=1)
-    Coordinator(own.grid, own.deployment, out / "jobs", task=own.task, clock=own.clock, sleep=own.clock.sleep).run()
+    Job(out.with_name("sites"), "fedavg", rounds=1).run(out / "jobs")
 
 
 def new_sites(out: Path, _: Path) -> tuple[int, str]:

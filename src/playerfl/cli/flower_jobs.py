@@ -1,11 +1,12 @@
-"""`playerfl flower init`, `run` and `status`: a job, from its folder to its end."""
+"""`playerfl flower init`, `run` and `status`: a job from start to end."""
 
 from __future__ import annotations
 
 import json
 import time
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -13,6 +14,9 @@ from playerfl.cli.options import Home, Json, Quiet
 
 if TYPE_CHECKING:
     from playerfl.flower.deployment import Deployment
+    from playerfl.flower.operate.job_monitor import RegisteredSite
+    from playerfl.flower.server.files import JobStatus
+    from playerfl.flower.wire.envelopes import Privacy
 
 INIT_EXAMPLES = """
 [bold]Examples[/bold]
@@ -27,40 +31,38 @@ def init(
     folder: Annotated[Path, typer.Argument(metavar="DIR")],
     config: Annotated[Path, typer.Option(help="Experiment file (TOML).")],
     site: Annotated[
-        list[str] | None, typer.Option(help="A site that takes part; repeat. The task's own sites if not given.")
+        list[str] | None, typer.Option(help="A site that takes part; can be repeated. Default: the task's sites.")
     ] = None,
-    job: Annotated[str | None, typer.Option(help="Names the job; task, algorithm and seed if not given.")] = None,
-    min_sites: Annotated[
-        int | None, typer.Option(help="A round goes on with at least so many; more than half if not given.")
-    ] = None,
-    deadline: Annotated[float, typer.Option(help="Seconds a round waits for sites that have not answered.")] = 3600.0,
+    job: Annotated[str | None, typer.Option(help="The job's name; default: task, algorithm and seed.")] = None,
+    min_sites: Annotated[int | None, typer.Option(help="Minimum sites per round; default: more than half.")] = None,
+    deadline: Annotated[float, typer.Option(help="Seconds a round waits for its sites.")] = 3600.0,
     norm_bound: Annotated[
-        float, typer.Option(help="Refuse uploads that moved so many times as far as the round's median; 0: none.")
+        float, typer.Option(help="Refuse uploads that moved more than this many times the round's median; 0: off.")
     ] = 20.0,
-    clip: Annotated[float, typer.Option(help="Experimental: largest update of a site; 0 is off.")] = 0.0,
-    noise: Annotated[float, typer.Option(help="Experimental: noise on updates, in units of --clip.")] = 0.0,
+    clip: Annotated[float, typer.Option(help="Experimental: largest norm of a site's update; 0: off.")] = 0.0,
+    noise: Annotated[float, typer.Option(help="Experimental: noise on updates, in units of --clip; 0: off.")] = 0.0,
     sensitivity_noise: Annotated[
-        float, typer.Option(help="Experimental: noise on the logarithm of layers' importances.")
+        float, typer.Option(help="Experimental: noise on the logarithm of layer importances; 0: off.")
     ] = 0.0,
     secure_range: Annotated[
-        float, typer.Option(help="Experimental: SecAgg+ for weights from -this to this, e.g. 8; 0 is off.")
+        float, typer.Option(help="Experimental: SecAgg+ for weights between plus and minus this, e.g. 8; 0: off.")
     ] = 0.0,
 ) -> None:
-    """Make the folder that a job is submitted from: it names the installed package, and holds settings, no code."""
-    from playerfl.flower.coordinator.coordinator import experiment_of
+    """Create the folder a job is submitted from. It names the installed package and holds settings, but no code."""
     from playerfl.flower.operate.app_folder import write_app_folder
+    from playerfl.flower.server.job import checked_experiment
     from playerfl.flower.site.privacy import epsilon
     from playerfl.flower.wire.envelopes import Privacy
 
     privacy = Privacy(clip, noise, sensitivity_noise, secure_range)
-    made = _deployment(config, site or [], job, min_sites, deadline, norm_bound, privacy)
-    rounds = experiment_of(made).rounds
-    typer.echo(write_app_folder(folder, made))
-    say(f"job {made.job}: {', '.join(made.sites)}; a round needs {made.needed} of them")
+    deployment = _deployment(config, site or [], job, min_sites, deadline, norm_bound, privacy)
+    rounds = checked_experiment(deployment).rounds
+    typer.echo(write_app_folder(folder, deployment))
+    say(f"job {deployment.job}: {', '.join(deployment.sites)}; a round needs {deployment.needed} of them")
     if noise:
         say(
-            f"experimental: what a site uploads in {rounds} rounds is (ε = {epsilon(noise, rounds):.3g}, δ = 1e-5) "
-            "private, its scores and its number of examples are not"
+            f"experimental: a site's uploads over {rounds} rounds are (ε = {epsilon(noise, rounds):.3g}, δ = 1e-5) "
+            "private; its scores and its number of examples are not protected"
         )
 
 
@@ -71,7 +73,7 @@ def _deployment(
     min_sites: int | None,
     deadline: float,
     norm_bound: float,
-    privacy: Any,
+    privacy: Privacy,
 ) -> Deployment:
     from playerfl.errors import ConfigError
     from playerfl.flower.deployment import Deployment
@@ -103,14 +105,14 @@ def run(
     home: Home,
     app: Annotated[Path, typer.Argument(metavar="DIR")],
     readmit: Annotated[
-        list[str] | None, typer.Option(help="A site that lost its state and may start again as a new one.")
+        list[str] | None, typer.Option(help="A site that lost its state and may rejoin as a new site; can be repeated.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="The result as JSON on stdout.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON on stdout.")] = False,
     quiet: Quiet = False,
 ) -> None:
-    """Submit the job in DIR and follow it; the same job again goes on where it stands.
+    """Submit the job in DIR and follow it; an interrupted job is resumed.
 
-    Ends with exit code 1 if the run failed. Ctrl-C stops following, not the job.
+    The exit code is 1 if the run failed. Ctrl-C stops following, not the job.
     """
     from playerfl.flower.operate.app_folder import read_app_folder
     from playerfl.flower.operate.job_monitor import follow, submit
@@ -122,12 +124,12 @@ def run(
     try:
         ended = follow(server, job, run_id, (lambda _: None) if quiet else _show_status)
     except KeyboardInterrupt:
-        say(f"the job goes on at the server; playerfl flower status {home} shows how far it is")
+        say(f"the job keeps running at the server; playerfl flower status {home} shows its progress")
         raise
     folder = server.jobs / job
     if as_json:
-        found = {"job": job, "completed": ended.completed, "detail": ended.detail, "folder": str(folder)}
-        typer.echo(json.dumps({**found, "bytes_in": ended.bytes_in, "bytes_out": ended.bytes_out}, indent=1))
+        result = {"job": job, "completed": ended.completed, "detail": ended.detail, "folder": str(folder)}
+        typer.echo(json.dumps({**result, "bytes_in": ended.bytes_in, "bytes_out": ended.bytes_out}, indent=1))
     elif ended.completed:
         typer.echo(folder)
     if not ended.completed:
@@ -135,19 +137,18 @@ def run(
         raise typer.Exit(1)
 
 
-def _show_status(status: dict[str, Any]) -> None:
-    if status:
-        say(f"{time.strftime('%H:%M:%S')} {status_line(status)}")
+def _show_status(status: JobStatus) -> None:
+    say(f"{time.strftime('%H:%M:%S')} {status_line(status)}")
 
 
-def status_line(status: dict[str, Any]) -> str:
-    """How far a job is, and what each site answered last."""
-    done = "" if status["round"] is None else f", round {status['round']} of {status['rounds']}"
-    return f"{status['state']}{done} ({_answers(status)})"
+def status_line(status: JobStatus) -> str:
+    """How far a job is, and the last response of each site."""
+    done = "" if status.round is None else f", round {status.round} of {status.rounds}"
+    return f"{status.state}{done} ({_last_responses(status)})"
 
 
-def _answers(status: dict[str, Any]) -> str:
-    return ", ".join(f"{site} {key or '-'}" for site, key in status["sites"].items())
+def _last_responses(status: JobStatus) -> str:
+    return ", ".join(f"{site} {key or '-'}" for site, key in status.sites.items())
 
 
 STATUS_EXAMPLES = "[bold]Examples[/bold]\n\n  playerfl flower status /var/lib/playerfl --json\n"
@@ -157,51 +158,53 @@ def status(
     home: Home,
     as_json: Json = False,
 ) -> None:
-    """Show who is on-line and how far each job is. Ends with exit code 1 if the server cannot be reached."""
-    from playerfl.flower.coordinator.coordinator import read_status
-    from playerfl.flower.operate.job_monitor import nodes_of
-    from playerfl.flower.operate.launch import FlowerError, ServerHome
+    """Show which sites are online and how far each job is. The exit code is 1 if the server cannot be reached."""
+    from playerfl.flower.operate.job_monitor import registered_sites
+    from playerfl.flower.operate.launch import ServerHome
+    from playerfl.flower.operate.processes import FlowerError
+    from playerfl.flower.server.files import read_status
 
     server = ServerHome(home)
     port = server.port
     problem = None
-    nodes: list[dict[str, Any]] = []
+    sites: list[RegisteredSite] = []
     try:
-        nodes = list(nodes_of(server))
-    except FlowerError as found:
-        problem = str(found)
-    jobs = [read_status(folder) for folder in sorted(server.jobs.iterdir()) if folder.is_dir()]
+        sites = registered_sites(server)
+    except FlowerError as error:
+        problem = str(error)
+    folders = sorted(folder for folder in server.jobs.iterdir() if folder.is_dir())
+    jobs = [job for folder in folders if (job := read_status(folder))]
     if as_json:
-        typer.echo(
-            json.dumps({"port": port, "problem": problem, "sites": nodes, "jobs": [j for j in jobs if j]}, indent=1)
-        )
+        nodes = [{"name": site.name, "status": site.status, "node-id": site.node_id} for site in sites]
+        table = {"port": port, "problem": problem, "sites": nodes, "jobs": [asdict(job) for job in jobs]}
+        typer.echo(json.dumps(table, indent=1))
     else:
-        _print_status(nodes, [j for j in jobs if j])
+        _print_status(sites, jobs)
     if problem:
         say(f"playerfl: the server on port {port} cannot be reached: {problem}")
         raise typer.Exit(1)
 
 
-def _print_status(nodes: list[dict[str, Any]], jobs: list[dict[str, Any]]) -> None:
+def _print_status(sites: list[RegisteredSite], jobs: list[JobStatus]) -> None:
     from rich.table import Table
 
     from playerfl.cli.tables.console import wide_console
 
     console = wide_console()
     table = Table("site", "node")
-    for node in nodes:
-        table.add_row(node["name"], node["status"])
+    for site in sites:
+        table.add_row(site.name, site.status)
     console.print(table)
-    table = Table("job", "state", "round", "last answers", "updated")
+    table = Table("job", "state", "round", "last responses", "updated")
     for job in jobs:
-        done = "-" if job["round"] is None else str(job["round"])
-        table.add_row(job["job"], job["state"], f"{done}/{job['rounds']}", _answers(job), job["updated"])
+        done = "-" if job.round is None else str(job.round)
+        table.add_row(job.job, job.state, f"{done}/{job.rounds}", _last_responses(job), job.updated)
     console.print(table)
     for job in jobs:
-        if job["detail"]:
-            console.print(f"{job['job']}: {job['detail']}", soft_wrap=True, markup=False)
+        if job.detail:
+            console.print(f"{job.job}: {job.detail}", soft_wrap=True, markup=False)
 
 
 def say(line: str) -> None:
-    """Beside the result: on stderr."""
+    """Prints to stderr; stdout is for results."""
     typer.echo(line, err=True)

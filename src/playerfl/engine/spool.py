@@ -69,7 +69,8 @@ class OnDisk(Mapping[str, Tensor]):
         except OSError as problem:
             raise StorageError(
                 f"the uploads of a round do not fit in {tempfile.gettempdir()}: {problem.strerror or problem}; "
-                "free some space there, or set TMPDIR to another directory, and continue with --resume"
+                "free some space there or set TMPDIR to another directory,",
+                "continue with --resume",
             ) from problem
 
     def __getitem__(self, name: str) -> Tensor:

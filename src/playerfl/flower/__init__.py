@@ -1,1 +1,1 @@
-"""The same engine across institutions, over Flower: codec, site, coordinator, and what starts them."""
+"""The same engine across institutions, over Flower: the wire, the site, the server, and commands to operate them."""

@@ -1,73 +1,74 @@
-"""The app a SuperNode runs: turns a Flower message into a letter, and the site's answer into a message."""
+"""The app a SuperNode runs: hands Flower's messages to the site, and the site's responses to Flower."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from flwr.app import Context, Error, Message
 from flwr.clientapp import ClientApp
 
 from playerfl.errors import ConfigError
-from playerfl.flower.site.site import Site, own_setup
-from playerfl.flower.wire.codec import decode_letter, encode_answer
-from playerfl.flower.wire.envelopes import Answer, check_site
+from playerfl.flower.site.site import Site, setup_finder
+from playerfl.flower.wire.codec import CodecError, decode_envelope, encode_response
+from playerfl.flower.wire.envelopes import Response, check_site
 
 log = logging.getLogger("playerfl.flower.site")
 
 
 def make_app(site_of: Callable[[Context], Site]) -> ClientApp:
-    """An app with one function behind every kind of message."""
+    """An app that handles every type of message by the site that `site_of` gives."""
     made = ClientApp()
 
-    def answer(message: Message, context: Context) -> Message:
-        # Flower would send the text of an exception to the server, whatever it quotes.
+    def respond(message: Message, context: Context) -> Message:
+        # Flower would send the text of an exception to the server, with any data it quotes.
         try:
             site = site_of(context)
-            content = encode_answer(site.answer(decode_letter(message.content)))
+            response = site.respond(decode_envelope(message.content))
+        except CodecError:
+            # Only playerfl writes to a site, so an envelope it cannot read comes from another version.
+            log.exception("the server's message could not be read")
+            response = Response("", "", code="version")
         except Exception:
-            log.exception("a message could not be read")
-            content = encode_answer(Answer("", "", code="failed"))
-        return Message(content, reply_to=message)
+            log.exception("a message could not be handled")
+            response = Response("", "", code="failed")
+        return Message(encode_response(response), reply_to=message)
 
-    def stage(message: Message, context: Context) -> Message:
-        from playerfl.flower.wire.secure import answer_stage
+    def respond_to_secure_aggregation(message: Message, context: Context) -> Message:
+        from playerfl.flower.wire.secure import respond_to_stage
 
         try:
-            return answer_stage(message, context, site_of(context).held)
+            return respond_to_stage(message, context, site_of(context).held)
         except Exception:
-            log.exception("a stage of secure aggregation could not be done")
+            log.exception("a stage of secure aggregation failed")
             return Message(Error(2, "the site could not do what was asked"), reply_to=message)
 
-    made.query("hello")(answer)
-    made.query("prepare")(answer)
-    made.train("letter")(answer)
+    made.query("hello")(respond)
+    made.query("prepare")(respond)
+    made.train("round")(respond)
     # Flower's SecAgg+ sends plain "train" messages.
-    made.train()(stage)
+    made.train()(respond_to_secure_aggregation)
     return made
 
 
 def site_from_node(context: Context) -> Site:
-    """The site that `playerfl flower site` described to its SuperNode."""
-    config = context.node_config
+    """The site that `playerfl flower site` configured this SuperNode for."""
 
-    def text(key: str) -> str | None:
-        value: Any = config.get(key)
+    def setting(key: str) -> str | None:
+        value = context.node_config.get(key)
         return str(value) if value not in (None, "") else None
 
-    name, home = text("site"), text("state")
+    name, home, data_dir = setting("site"), setting("state"), setting("data-dir")
     if name is None or home is None:
-        raise ConfigError("the SuperNode was not started with playerfl flower site: it has no site or state setting")
-    data_dir = text("data-dir")
-    folder = Path(home)
-    _log_to(folder)
-    return Site(check_site(name), folder, own_setup(text("task"), Path(data_dir) if data_dir else None, text("device")))
+        raise ConfigError("the SuperNode has no site or state setting; start it with playerfl flower site")
+    _log_to(Path(home))
+    find_setup = setup_finder(setting("task"), Path(data_dir) if data_dir else None, setting("device"))
+    return Site(check_site(name), Path(home), find_setup)
 
 
 def _log_to(folder: Path) -> None:
-    """The site's own log, which nobody else reads."""
+    """The site's log stays at the site."""
     if log.handlers:
         return
     folder.mkdir(parents=True, exist_ok=True)

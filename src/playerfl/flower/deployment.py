@@ -1,4 +1,4 @@
-"""Deployment: how a job is run across institutions, apart from the experiment that decides its result."""
+"""Deployment: how a job runs across institutions. The experiment alone decides its result."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from playerfl.flower.wire.envelopes import Privacy, check_job, check_site
 
 @dataclass(frozen=True)
 class Deployment:
-    """Who takes part in a job, and what happens when somebody is missing."""
+    """Which sites take part in a job, and what happens when some are missing."""
 
     job: str
     sites: tuple[SiteId, ...]
     experiment: str
     """The resolved experiment file."""
     min_sites: int = 0
-    """A round goes on with at least so many; where it is not given, with more than half."""
+    """Minimum sites per round; 0: more than half."""
     deadline: float = 3600.0
-    """Seconds a round waits for sites that have not answered, and a message is valid."""
+    """Seconds a round waits for its sites; also how long a message stays valid."""
     norm_bound: float = 20.0
-    """Uploads that moved so many times as far as the round's median are refused; 0 lets all pass."""
+    """Uploads that moved more than this many times the round's median are refused; 0: off."""
     poll: float = 1.0
-    """Seconds between two looks for answers."""
+    """Seconds between two looks for responses."""
     readmit: tuple[SiteId, ...] = ()
-    """Sites that lost their state and may start again as new ones."""
+    """Sites that lost their state and may rejoin as new ones."""
     privacy: Privacy = field(default_factory=Privacy)
 
     def __post_init__(self) -> None:
@@ -36,24 +36,26 @@ class Deployment:
         for site in self.sites:
             check_site(site)
         if len(set(self.sites)) != len(self.sites) or not self.sites:
-            raise ConfigError(f"the sites must be given once each, not as {', '.join(self.sites) or 'nothing'}")
+            raise ConfigError(f"each site must be listed once, not {', '.join(self.sites) or 'none at all'}")
         if not 0 <= self.min_sites <= len(self.sites):
-            raise ConfigError(f"min_sites must be between 1 and {len(self.sites)}, the sites, not {self.min_sites}")
+            raise ConfigError(
+                f"min_sites must be between 1 and the number of sites ({len(self.sites)}), not {self.min_sites}"
+            )
         if self.deadline <= 0 or self.poll <= 0:
             raise ConfigError(f"deadline and poll must be above 0, not {self.deadline} and {self.poll}")
         if self.norm_bound < 0 or 0 < self.norm_bound < 1:
-            raise ConfigError(f"norm_bound must be at least 1, or 0 to let all pass, not {self.norm_bound}")
+            raise ConfigError(f"norm_bound must be at least 1, or 0 to switch it off, not {self.norm_bound}")
         for site in self.readmit:
             if site not in self.sites:
                 raise ConfigError(one_of(site, self.sites, "site"))
 
     @property
     def needed(self) -> int:
-        """How many sites a round needs."""
+        """Minimum sites per round."""
         return self.min_sites or len(self.sites) // 2 + 1
 
     def to_run_config(self) -> dict[str, Any]:
-        """As Flower takes it: plain values under plain keys."""
+        """As Flower's run config: plain keys and values."""
         return {
             "job": self.job,
             "sites": ",".join(self.sites),
@@ -95,10 +97,10 @@ class Deployment:
                 ),
             )
         except KeyError as problem:
-            raise ConfigError(f"the app folder lacks {problem}; make it with playerfl flower init") from problem
+            raise ConfigError(f"the app folder lacks {problem}; create it with playerfl flower init") from problem
         except (TypeError, ValueError, OverflowError) as problem:
             raise ConfigError(
-                f"the app folder has a wrong value: {problem}; make it with playerfl flower init"
+                f"the app folder has an invalid value: {problem}; create it with playerfl flower init"
             ) from problem
 
 

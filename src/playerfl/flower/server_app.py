@@ -1,4 +1,4 @@
-"""The app a SuperLink runs: a coordinator over Flower's grid."""
+"""The app a SuperLink runs: one job over Flower's grid."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from playerfl.errors import ConfigError
-from playerfl.flower.coordinator.coordinator import Coordinator
 from playerfl.flower.deployment import Deployment
+from playerfl.flower.server.run_job import run_job
 
 JOBS = "PLAYERFL_FLOWER_JOBS"
-"""Where jobs are kept: set by whoever starts the SuperLink, so that no job can choose it."""
+"""The directory of all jobs. It is set where the SuperLink is started, so that no job can choose it."""
 
 app = ServerApp()
 
@@ -26,4 +26,4 @@ def main(grid: Grid, context: Context) -> None:
     if not jobs:
         raise ConfigError(f"{JOBS} is not set; start the SuperLink with playerfl flower up")
     say = logging.getLogger("flwr").info
-    Coordinator(grid, Deployment.from_run_config(context.run_config), Path(jobs), say=say).run()
+    run_job(grid, Deployment.from_run_config(context.run_config), Path(jobs), say=say)

@@ -1,4 +1,4 @@
-"""Runs on Flower's simulation engine (Ray): every site a job on a cluster, the same bits as in one process."""
+"""Runs on Flower's simulation engine (Ray): each site is a job on a cluster, with the same bits as in one process."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 import shutil
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeVar
@@ -15,10 +15,13 @@ from typing import Any, TypeVar
 from playerfl.data.download.directory import data_directory
 from playerfl.errors import ConfigError
 from playerfl.federation.messages import Reply, Request, SiteId
-from playerfl.flower.coordinator.transport import FlowerTransport, Grid
 from playerfl.flower.deployment import Deployment
-from playerfl.flower.site.site import Site, own_setup
-from playerfl.flower.wire.envelopes import Letter
+from playerfl.flower.server.messenger import Grid
+from playerfl.flower.server.state import Contacts
+from playerfl.flower.server.transport import FlowerTransport
+from playerfl.flower.site.site import Site, setup_finder
+from playerfl.flower.wire.envelopes import Envelope
+from playerfl.flower.wire.introduction import Introduction
 from playerfl.runs.experiment import Experiment, find_task
 from playerfl.runs.run import Run
 from playerfl.version import __version__
@@ -31,13 +34,12 @@ POLL = 0.05
 
 @dataclass
 class Simulated:
-    """A run's sites on Ray. What they know is brought back after every exchange: the run's checkpoint is whole."""
+    """A run's sites on Ray. Their states are copied back after every exchange, so that the run can be checkpointed."""
 
     run: Run
     grid: Grid
     home: Path
     job: str
-    accepted: dict[SiteId, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         run = self.run
@@ -51,13 +53,14 @@ class Simulated:
             norm_bound=0.0,
             poll=POLL,
         )
-        letterhead = Letter(self.job, "", text, __version__, digest(run.setup.initial))
-        self._transport = FlowerTransport(self.grid, deployment, letterhead, self, self.accepted)
+        header = Envelope(self.job, "", text, __version__, digest(run.setup.initial))
+        contacts = Contacts()
+        self._transport = FlowerTransport(self.grid, deployment, header, _NoChecks(), contacts)
         self._transport.set_initial(run.setup.learner.layers.travelling(run.setup.initial))
         if run.server.prepared:
             for name, client in run.clients.items():
                 self._site(name).adopt(self.job, "resumed", client.state())
-                self.accepted[name] = "resumed"
+                contacts.accepted[name] = "resumed"
 
     async def call(self, requests: Mapping[SiteId, Request]) -> dict[SiteId, Reply]:
         replies = await self._transport.call(requests)
@@ -66,35 +69,39 @@ class Simulated:
         return replies
 
     def _site(self, name: SiteId) -> Site:
-        return Site(name, self.home / name, own_setup())
+        return Site(name, self.home / name, setup_finder())
 
-    def met(self, site: SiteId, about: Mapping[str, Any]) -> None:
+
+class _NoChecks:
+    """All sites of a simulation run the same code on the same machine."""
+
+    def admit(self, site: SiteId, introduction: Introduction) -> None:
         return None
 
     def refused(self, requests: Mapping[SiteId, Request], replies: Mapping[SiteId, Reply]) -> dict[SiteId, str]:
         return {}
 
-    def awaited(self) -> Weights:
-        raise ConfigError("secure aggregation is for deployments, not for simulations")
+    def expected_weights(self) -> Weights:
+        raise ConfigError("secure aggregation works in deployments only, not in simulations")
 
 
 def simulate(experiments: Sequence[Experiment], home: Path, work: Callable[[Callable[[Run], Any]], Result]) -> Result:
-    """Does `work` with a transport for each of its runs; all of them share one cluster, which `ray` finds or starts."""
+    """Does `work` with a transport for each of its runs; all share one cluster, which `ray` finds or starts."""
     if find_spec("ray") is None or find_spec("flwr") is None:
         raise ConfigError("Flower's simulation engine is not installed; pip install 'playerfl[flower-simulation]'")
     names = sorted({name for experiment in experiments for name in _site_names(experiment)})
     sites = home / ".flower-sites"
-    found: list[Result] = []
+    results: list[Result] = []
 
     def serve(grid: Grid) -> None:
         numbers = iter(range(len(experiments)))
-        found.append(work(lambda run: Simulated(run, grid, sites, f"run-{next(numbers)}")))
+        results.append(work(lambda run: Simulated(run, grid, sites, f"run-{next(numbers)}")))
 
     try:
         _on_ray(names, sites, serve)
     finally:
         shutil.rmtree(sites, ignore_errors=True)
-    return found[0]
+    return results[0]
 
 
 def _site_names(experiment: Experiment) -> list[SiteId]:
@@ -122,7 +129,7 @@ def _on_ray(names: Sequence[SiteId], sites: Path, serve: Callable[[Grid], None])
 
     def site_of(context: Context) -> Site:
         name = names[int(str(context.node_config["partition-id"]))]
-        return Site(name, home / name, own_setup(data_dir=data_dir))
+        return Site(name, home / name, setup_finder(data_dir=data_dir))
 
     logging.getLogger("flwr").setLevel(logging.ERROR)
     with warnings.catch_warnings():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from playerfl.errors import StorageError
@@ -77,4 +77,19 @@ def storage_error(path: Path, problem: OSError, then: str = RESUME) -> StorageEr
         errno.EPERM: "choose a directory you may write to",
         errno.EROFS: "choose a directory that is not read-only",
     }.get(problem.errno or 0, "mend that")
-    return StorageError(f"cannot write {path}: {problem.strerror or problem}; {remedy} and {then}")
+    return StorageError(f"cannot write {path}: {problem.strerror or problem}; {remedy}", then)
+
+
+@contextlib.contextmanager
+def storage_advice(then: str) -> Iterator[None]:
+    """Replaces the advice of storage errors by what is right in this place, e.g. where there is no --resume.
+
+    >>> with storage_advice("run the job again"):
+    ...     raise StorageError("the disk is full; free some space", RESUME)
+    Traceback (most recent call last):
+    playerfl.errors.StorageError: the disk is full; free some space and run the job again
+    """
+    try:
+        yield
+    except StorageError as error:
+        raise StorageError(error.problem, then) from error.__cause__

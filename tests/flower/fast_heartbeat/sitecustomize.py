@@ -1,6 +1,6 @@
-"""Python runs this at start where the folder is on its path: nodes tell every 10 s that they live, not every 30 s.
+"""Python runs this at start if the folder is on its path: nodes then send a heartbeat every 10 s, not every 30 s.
 
-Flower lets a killed node in again when two of these are missing, so a test waits 20 s for it instead of 60 s.
+Flower readmits a killed node after two missed heartbeats, so a test waits 20 s for it instead of 60 s.
 """
 
 import sys

@@ -1,4 +1,4 @@
-"""The app folder that `flwr run` ships: one file, which names the installed package and holds settings, no code."""
+"""The app folder that `flwr run` submits: one file that names the installed package and holds settings, no code."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from playerfl.version import __version__
 
 
 def write_app_folder(folder: Path, deployment: Deployment) -> Path:
-    """Writes pyproject.toml; replaces one that was written here before, and nothing else."""
+    """Writes pyproject.toml into a folder that holds nothing else; replaces only one that was written here."""
     file = folder / "pyproject.toml"
     if folder.exists() and not set(folder.iterdir()) <= {file, temp_path(file)}:
-        raise ConfigError(f"{folder} holds other files, which would travel with the app; choose an empty folder")
+        raise ConfigError(f"{folder} holds other files, which would be sent with the app; choose an empty folder")
     if file.exists():
         read_app_folder(folder)
     content: dict[str, Any] = {
@@ -27,7 +27,7 @@ def write_app_folder(folder: Path, deployment: Deployment) -> Path:
             "version": __version__,
             "description": f"playerfl job {deployment.job}",
             "license": "Apache-2.0",
-            # Empty on purpose: whatever stands here would be installed on the server from a package index.
+            # Empty on purpose: dependencies listed here would be installed on the server from a package index.
             "dependencies": [],
         },
         "tool": {
@@ -55,9 +55,9 @@ def read_app_folder(folder: Path) -> Deployment:
     """The deployment an app folder describes."""
     file = folder / "pyproject.toml"
     try:
-        found = tomllib.loads(file.read_text(encoding="utf-8"))
-        return Deployment.from_run_config(found["tool"]["flwr"]["app"]["config"])
+        content = tomllib.loads(file.read_text(encoding="utf-8"))
+        return Deployment.from_run_config(content["tool"]["flwr"]["app"]["config"])
     except OSError as problem:
-        raise ConfigError(f"{folder} is not an app folder; make one with playerfl flower init {folder}") from problem
+        raise ConfigError(f"{folder} is not an app folder; create one with playerfl flower init {folder}") from problem
     except (ValueError, KeyError, TypeError, RecursionError) as problem:
-        raise ConfigError(f"{file} was not made by playerfl flower init ({type(problem).__name__})") from problem
+        raise ConfigError(f"{file} was not written by playerfl flower init ({type(problem).__name__})") from problem

@@ -1,4 +1,4 @@
-"""The server's certificate and the authority that signs it, for parties who have no authority in common."""
+"""The server's certificate and an authority that signs it, for parties that share no authority."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from playerfl.errors import ConfigError
-from playerfl.flower.operate.keys import own_key
+from playerfl.flower.operate.keys import private_key
 from playerfl.storage.atomic_files import RERUN_HINT, write_atomically
 
 AUTHORITY_DAYS = 3650
 SERVER_DAYS = 825
-"""Longer ones are refused by some clients."""
+"""Some clients refuse certificates that are valid for longer."""
 
 
 def write_certificates(folder: Path, names: Sequence[str]) -> None:
-    """Writes ca.crt, server.pem and server.key for a server that is reached by these names or addresses.
+    """Writes ca.crt, server.pem and server.key for a server with these names or addresses.
 
-    The authority's key is not kept: a new server certificate means a new ca.crt for every site, which is right,
-    since nobody can then make a second server behind the sites' backs. A server.key that is there is taken.
+    The authority's key is not kept, so that nobody can create a second server that the sites would trust. A new
+    server certificate therefore means a new ca.crt for every site. An existing server.key is kept.
     """
     authority_key = ec.generate_private_key(ec.SECP384R1())
     authority_name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "playerfl federation")])
@@ -43,7 +43,7 @@ def write_certificates(folder: Path, names: Sequence[str]) -> None:
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(authority_key.public_key()), critical=False)
         .sign(authority_key, hashes.SHA384())
     )
-    server_key = own_key(folder / "server.key", serialization.PrivateFormat.PKCS8)
+    server_key = private_key(folder / "server.key", serialization.PrivateFormat.PKCS8)
     server = (
         x509.CertificateBuilder()
         .subject_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, names[0][:64])]))
@@ -59,18 +59,18 @@ def write_certificates(folder: Path, names: Sequence[str]) -> None:
         .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(authority_key.public_key()), critical=False)
         .sign(authority_key, hashes.SHA384())
     )
-    # The server's last: where it is, all three are.
+    # The server's certificate last: if it exists, all three files do.
     for certificate, name in ((authority, "ca.crt"), (server, "server.pem")):
         write_atomically(folder / name, certificate.public_bytes(serialization.Encoding.PEM), RERUN_HINT)
 
 
 def names_in(certificate: Path) -> list[str]:
-    """The names and addresses a certificate is for."""
+    """The names and addresses a certificate is valid for."""
     try:
-        found = x509.load_pem_x509_certificate(certificate.read_bytes())
-        alternatives = found.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        parsed = x509.load_pem_x509_certificate(certificate.read_bytes())
+        alternatives = parsed.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     except (OSError, ValueError, x509.ExtensionNotFound) as problem:
-        raise ConfigError(f"{certificate} is not a server's certificate: {problem}") from problem
+        raise ConfigError(f"{certificate} is not a server certificate: {problem}") from problem
     return [str(name.value) for name in alternatives]
 
 

@@ -1,4 +1,4 @@
-"""A whole federation on one machine: certificates, keys, server, sites, a job, and the proof that nothing was lost."""
+"""A whole federation on one machine: certificates, keys, a server, sites, a job, and a check of its result."""
 
 from __future__ import annotations
 
@@ -8,23 +8,22 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from playerfl.flower.deployment import Deployment
 from playerfl.flower.operate.app_folder import write_app_folder
-from playerfl.flower.operate.job_monitor import Ended, follow, nodes_of, submit
+from playerfl.flower.operate.job_monitor import FlowerRun, follow, registered_sites, submit
 from playerfl.flower.operate.keys import write_key_pair
-from playerfl.flower.operate.launch import (
-    CONNECTION,
+from playerfl.flower.operate.launch import CONNECTION, ServerHome, SiteNode
+from playerfl.flower.operate.processes import (
     LOOPBACK,
     FlowerError,
     Running,
-    ServerHome,
-    SiteNode,
     ending_on_signals,
     free_port,
     wait_for_port,
 )
+from playerfl.flower.server.files import SITES as SITES_FILE
+from playerfl.flower.server.files import JobStatus
 from playerfl.runs.api import run_experiments
 from playerfl.runs.experiment import Experiment
 from playerfl.weights import digest
@@ -34,13 +33,12 @@ JOB = "demo"
 
 
 @dataclass(frozen=True)
-class Shown:
-    """What the demo found out."""
+class DemoResult:
+    """Every site's model by its fingerprint, over Flower and in one process."""
 
-    ended: Ended
+    run: FlowerRun
     folder: Path
     over_flower: dict[str, str]
-    """Fingerprint of every site's model."""
     in_process: dict[str, str]
     seconds: float
 
@@ -61,23 +59,25 @@ def demo_experiment(rounds: int) -> Experiment:
     )
 
 
-def demonstrate(folder: Path, rounds: int, say: Callable[[str], None], seen: Callable[[dict[str, Any]], None]) -> Shown:
-    """Builds everything in `folder`, runs the job, compares, and ends whatever it started."""
-    begun = time.monotonic()
+def demonstrate(
+    folder: Path, rounds: int, say: Callable[[str], None], on_change: Callable[[JobStatus], None]
+) -> DemoResult:
+    """Sets everything up in `folder`, runs the job, compares, and stops everything it started."""
+    started = time.monotonic()
     experiment = demo_experiment(rounds)
     with ending_on_signals(), ExitStack() as stack:
-        home, ended = _over_flower(folder, experiment, stack, say, seen)
-    if not ended.completed:
-        raise FlowerError(f"the job failed: {ended.detail}; logs are in {folder}")
-    say("everything is shut down; now the same experiment in one process")
+        home, run = _over_flower(folder, experiment, stack, say, on_change)
+    if not run.completed:
+        raise FlowerError(f"the job failed: {run.detail}; logs are in {folder}")
+    say("everything is shut down; running the same experiment in one process")
     [result] = run_experiments([experiment], [None])
     directory = home.jobs / JOB
-    return Shown(
-        ended,
+    return DemoResult(
+        run,
         directory,
         _models(directory),
         {site: digest(weights) for site, weights in result.weights.items()},
-        time.monotonic() - begun,
+        time.monotonic() - started,
     )
 
 
@@ -86,12 +86,12 @@ def _over_flower(
     experiment: Experiment,
     stack: ExitStack,
     say: Callable[[str], None],
-    seen: Callable[[dict[str, Any]], None],
-) -> tuple[ServerHome, Ended]:
+    on_change: Callable[[JobStatus], None],
+) -> tuple[ServerHome, FlowerRun]:
     home = ServerHome(folder / "server")
     port = free_port()
     home.prepare((), port)
-    say(f"certificates are made; SuperLink starts on {LOOPBACK}:{port} with TLS and node authentication")
+    say(f"certificates created; starting the SuperLink on {LOOPBACK}:{port} with TLS and node authentication")
     link = stack.enter_context(Running(home.superlink(port), home.environment(), folder / "superlink.log"))
     wait_for_port(port, link)
     for site in SITES:
@@ -100,14 +100,14 @@ def _over_flower(
         node = SiteNode(site, private, f"{LOOPBACK}:{port}", home.authority, folder / site / "state", port=free_port())
         node.check()
         stack.enter_context(Running(node.supernode(), node.environment(), folder / f"{site}.log"))
-        say(f"{site}: key made and registered, SuperNode started")
+        say(f"{site}: key created and registered, SuperNode started")
     app = folder / "app"
     write_app_folder(app, Deployment(JOB, SITES, experiment.to_toml(), min_sites=len(SITES), deadline=600.0))
     run_id = submit(home, app)
-    say(f"job submitted; {sum(node['status'] == 'online' for node in nodes_of(home))} sites are on-line")
-    return home, follow(home, JOB, run_id, seen)
+    say(f"job submitted; {sum(site.status == 'online' for site in registered_sites(home))} sites are online")
+    return home, follow(home, JOB, run_id, on_change)
 
 
 def _models(directory: Path) -> dict[str, str]:
-    found: dict[str, str] = json.loads((directory / "sites.json").read_text(encoding="utf-8"))["models"]
-    return found
+    fingerprints: dict[str, str] = json.loads((directory / SITES_FILE).read_text(encoding="utf-8"))["models"]
+    return fingerprints

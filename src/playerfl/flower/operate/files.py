@@ -1,4 +1,4 @@
-"""Ready configuration: the proxy before the server, and services that start again by themselves."""
+"""Ready-made configuration: the proxy in front of the server, and services that restart automatically."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ NAMES = ("nginx.conf", "playerfl-server.service", "playerfl-site.service")
 
 
 def filled(name: str, values: dict[str, str]) -> str:
-    """One of the files, with its placeholders filled in."""
+    """The text of a file with its placeholders filled in."""
     text = files("playerfl.flower").joinpath("deploy", name).read_text(encoding="utf-8")
     for key, value in values.items():
         text = text.replace(f"@{key}@", value)
@@ -21,7 +21,7 @@ def filled(name: str, values: dict[str, str]) -> str:
 
 
 def write_files(folder: Path, home: Path, name: str, port: int, listen: int, site: str) -> list[Path]:
-    """Writes all of them, with this server's paths, name and ports."""
+    """Writes all files, with this server's paths, name and ports."""
     beside = Path(sys.executable).with_name("playerfl")
     command = str(beside) if beside.exists() else shutil.which("playerfl") or "playerfl"
     values = {

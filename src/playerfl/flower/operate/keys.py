@@ -14,27 +14,27 @@ from playerfl.storage.atomic_files import RERUN_HINT, storage_error, write_atomi
 
 
 def write_key_pair(name: str, folder: Path) -> tuple[Path, Path]:
-    """Makes NAME.key and NAME.pub in OpenSSH's format, as Flower reads them; never overwrites one.
+    """Writes NAME.key and NAME.pub in OpenSSH's format, as Flower reads them; never overwrites a key.
 
-    To a private key without a public one, as a full disk may leave it, the public one is made.
+    If only the private key exists, as after a full disk, its public key is written.
     """
     check_site(name)
     private, public = folder / f"{name}.key", folder / f"{name}.pub"
     if public.exists():
         file = private if private.exists() else public
-        raise ConfigError(f"{file} exists already; a site keeps its key, so delete it by hand if you mean it")
+        raise ConfigError(f"{file} already exists; a site keeps its key, so delete it by hand if you want a new one")
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as problem:
         raise storage_error(folder, problem, RERUN_HINT) from problem
-    key = own_key(private, serialization.PrivateFormat.OpenSSH)
-    shown = key.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
-    write_atomically(public, shown + f" {name}\n".encode(), RERUN_HINT)
+    key = private_key(private, serialization.PrivateFormat.OpenSSH)
+    public_bytes = key.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
+    write_atomically(public, public_bytes + f" {name}\n".encode(), RERUN_HINT)
     return private, public
 
 
-def own_key(file: Path, form: serialization.PrivateFormat) -> ec.EllipticCurvePrivateKey:
-    """The key in a file that only its owner can read; made where there is none, never overwritten."""
+def private_key(file: Path, form: serialization.PrivateFormat) -> ec.EllipticCurvePrivateKey:
+    """The key in a file that only its owner can read; created if it does not exist, never overwritten."""
     if not file.exists():
         key = ec.generate_private_key(ec.SECP384R1())
         secret = key.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption())
@@ -43,11 +43,13 @@ def own_key(file: Path, form: serialization.PrivateFormat) -> ec.EllipticCurvePr
     try:
         openssh = form == serialization.PrivateFormat.OpenSSH
         load = serialization.load_ssh_private_key if openssh else serialization.load_pem_private_key
-        found = load(file.read_bytes(), password=None)
+        loaded = load(file.read_bytes(), password=None)
     except (OSError, ValueError, TypeError, UnsupportedAlgorithm) as problem:
         raise ConfigError(
-            f"{file} exists already and cannot be read ({problem}); delete it by hand if you mean it"
+            f"{file} already exists but cannot be read ({problem}); delete it by hand if you want a new one"
         ) from problem
-    if not isinstance(found, ec.EllipticCurvePrivateKey):
-        raise ConfigError(f"{file} exists already and was not made here; delete it by hand if you mean it")
-    return found
+    if not isinstance(loaded, ec.EllipticCurvePrivateKey):
+        raise ConfigError(
+            f"{file} already exists but was not written by playerfl; delete it by hand if you want a new one"
+        )
+    return loaded

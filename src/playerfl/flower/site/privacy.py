@@ -1,4 +1,4 @@
-"""Clipping and noise on what leaves a site, as pure functions, and what they are worth. Experimental."""
+"""Clipping and noise on what leaves a site, as pure functions, and the privacy they give. Experimental."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from playerfl.weights import Weights, squared_distance
 
 
 def check_privacy(privacy: Privacy, *, statistics_travel: bool) -> None:
-    """Refuses what would break a model."""
+    """Refuses options that would break the model."""
     if (privacy.clip or privacy.secure_range) and statistics_travel:
-        # A noisy running variance may be negative, and a step counter can be neither clipped nor masked.
+        # A noisy variance may be negative, and a step counter can be neither clipped nor masked.
         raise ConfigError(
-            "clipping, noise and secure aggregation do not go with batch norm statistics that travel; "
+            "clipping, noise and secure aggregation do not work with batch norm statistics that travel; "
             'set bn_stats = "local"'
         )
 
 
 def private_upload(upload: Upload, sent: Mapping[str, Tensor], privacy: Privacy, rng: torch.Generator) -> Upload:
-    """An upload as it may leave the site. `sent`: what updates are counted from, which the server knows."""
+    """An upload as it may leave the site. `sent`: the weights an update starts from, which the server knows."""
     weights = dict(upload.weights)
     if privacy.clip:
         weights = clipped(weights, sent, privacy.clip)
@@ -60,7 +60,7 @@ def noise_like(tensor: Tensor, spread: float, rng: torch.Generator) -> Tensor:
 
 
 def noisy_numbers(info: Info, spread: float, rng: torch.Generator) -> Info:
-    """Lists of numbers, each multiplied by exp(noise): importances stay positive, whatever their scale."""
+    """Multiplies every number in a list by exp(noise): importances stay positive, whatever their scale."""
     if not spread:
         return info
     return {
@@ -72,7 +72,7 @@ def noisy_numbers(info: Info, spread: float, rng: torch.Generator) -> Info:
 
 
 def outside(weights: Mapping[str, Tensor], bound: float) -> str | None:
-    """The first entry that would be cut off in silence: SecAgg+ clips whatever lies outside its range.
+    """The first entry with values out of range, which SecAgg+ would clip silently.
 
     >>> outside({"a": torch.tensor([7.9]), "b": torch.tensor([-60.0])}, 8.0)
     'b'
@@ -81,7 +81,7 @@ def outside(weights: Mapping[str, Tensor], bound: float) -> str | None:
 
 
 def secret_generator() -> torch.Generator:
-    """Noise that nobody can subtract: a run's own streams come from a seed that the server knows."""
+    """For noise that nobody can subtract: the run's random streams come from a seed that the server knows."""
     return torch.Generator().manual_seed(secrets.randbits(63))
 
 

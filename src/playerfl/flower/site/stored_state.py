@@ -1,8 +1,9 @@
-"""What a site's state file holds: the last answers with the states after them."""
+"""StoredState: what a site's state file holds, checked when it is read."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
@@ -11,19 +12,94 @@ from torch import Tensor
 from playerfl.errors import RunDirectoryError
 from playerfl.federation.messages import Reply, Score, Upload
 
+ClientState = Mapping[str, Any]
+"""What `Client.state` gives: its keys are the client's and the algorithm's business."""
+
+
+@dataclass(frozen=True)
+class Generation:
+    """The client's state after one response."""
+
+    key: str
+    """Of the response; "" before the first one."""
+    state: ClientState | None
+    """None before the first response."""
+
+
+@dataclass(frozen=True)
+class StoredState:
+    """The last response, the client's state after it, and the generations before it."""
+
+    history: tuple[Generation, ...]
+    key: str
+    asked: str
+    """Fingerprint of the envelope that was responded to."""
+    state: ClientState
+    reply: Reply
+    secure: bool = False
+    """Whether the reply's weights may be fetched, masked, for secure aggregation."""
+    fingerprint: str = ""
+    """Of the finished model."""
+
+    @property
+    def generations(self) -> tuple[Generation, ...]:
+        """From the oldest to the latest."""
+        return (*self.history, Generation(self.key, self.state))
+
+    def to_tree(self) -> dict[str, Any]:
+        """As `tensor_tree` stores it."""
+        upload = self.reply.upload
+        return {
+            "history": [{"key": past.key, "state": past.state} for past in self.history],
+            "key": self.key,
+            "asked": self.asked,
+            "state": self.state,
+            "reply": {
+                "num_examples": upload.num_examples,
+                "weights": dict(upload.weights),
+                "info": dict(upload.info),
+                "scores": [list(score) for score in self.reply.scores],
+            },
+            "secure": self.secure,
+            "fingerprint": self.fingerprint,
+        }
+
+    @classmethod
+    def from_tree(cls, tree: Any) -> StoredState:
+        """RunDirectoryError unless `tree` is what `to_tree` gives."""
+        try:
+            _State.model_validate(tree)
+        except ValidationError as problem:
+            first = problem.errors()[0]
+            place = ".".join(str(part)[:40] for part in first["loc"])
+            raise RunDirectoryError(f"the state was not written by a site ({place}: {first['msg']})") from None
+        history = tuple(Generation(past["key"], past["state"]) for past in tree["history"])
+        reply = tree["reply"]
+        scores = tuple(Score(*score) for score in reply["scores"])
+        return cls(
+            history,
+            tree["key"],
+            tree["asked"],
+            tree["state"],
+            Reply(Upload(reply["num_examples"], reply["weights"], reply["info"]), scores),
+            tree["secure"],
+            tree["fingerprint"],
+        )
+
+
 _STRICT = ConfigDict(strict=True, extra="forbid", arbitrary_types_allowed=True)
 _Scalar = int | float | str
 
 
 def _score(parts: list[Any]) -> list[Any]:
     if [type(part) for part in parts] != [str, int, str, str, float]:
-        raise ValueError("it is no score")
+        raise ValueError("not a score")
     return parts
 
 
-def _alike(values: list[_Scalar]) -> list[_Scalar]:
+def _of_one_type(values: list[_Scalar]) -> list[_Scalar]:
     if len({type(value) for value in values}) > 1:
-        raise ValueError("its values are not of one kind")
+        raise ValueError("its values have different types")
     return values
 
 
@@ -32,47 +108,21 @@ class _Reply(BaseModel):
 
     num_examples: Annotated[int, Field(ge=0, lt=2**63)]
     weights: dict[str, Tensor]
-    info: dict[str, _Scalar | Annotated[list[_Scalar], AfterValidator(_alike)]]
+    info: dict[str, _Scalar | Annotated[list[_Scalar], AfterValidator(_of_one_type)]]
     scores: list[Annotated[list[Any], AfterValidator(_score)]]
 
 
-class _Past(BaseModel):
+class _Generation(BaseModel):
     model_config = _STRICT
 
     key: str
     state: dict[str, Any] | None
 
 
-class _State(_Past):
-    history: list[_Past]
+class _State(_Generation):
+    state: dict[str, Any]
+    history: list[_Generation]
     asked: str
     reply: _Reply
     secure: bool
     fingerprint: str
-
-
-def check_state(stored: Any) -> dict[str, Any]:
-    """The same, if it is what a site writes."""
-    try:
-        _State.model_validate(stored)
-    except ValidationError as problem:
-        first = problem.errors()[0]
-        place = ".".join(str(part)[:40] for part in first["loc"])
-        raise RunDirectoryError(f"the state holds what no site writes ({place}: {first['msg']})") from None
-    found: dict[str, Any] = stored
-    return found
-
-
-def reply_as_tree(reply: Reply) -> dict[str, Any]:
-    upload = reply.upload
-    return {
-        "num_examples": upload.num_examples,
-        "weights": dict(upload.weights),
-        "info": dict(upload.info),
-        "scores": [list(score) for score in reply.scores],
-    }
-
-
-def reply_from_tree(tree: Mapping[str, Any]) -> Reply:
-    upload = Upload(tree["num_examples"], tree["weights"], tree["info"])
-    return Reply(upload, tuple(Score(*score) for score in tree["scores"]))

@@ -1,1 +1,1 @@
-"""What travels between coordinator and sites, and how it is encoded."""
+"""What travels between the server and its sites, and how it is encoded."""

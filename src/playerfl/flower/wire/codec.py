@@ -1,4 +1,4 @@
-"""Letters and answers as Flower's records, bit for bit. Nothing is pickled, and nothing is trusted on the way back."""
+"""Envelopes and responses as Flower records, bit for bit. Nothing is pickled; nothing received is trusted."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ from torch import Tensor
 
 from playerfl.errors import ConfigError, PlayerflError
 from playerfl.federation.messages import Download, Info, Reply, Request, Score, Upload, Verb
-from playerfl.flower.wire.envelopes import Answer, Code, Letter, Privacy
+from playerfl.flower.wire.envelopes import Code, Envelope, Privacy, Response
+from playerfl.flower.wire.introduction import Introduction
 from playerfl.weights import Weights
 
-# Not numpy's file format: a header that has to be parsed is one thing more to attack, and it knows no bfloat16.
+# Not numpy's file format: its header must be parsed, which is one more thing to attack, and it has no bfloat16.
 RAW = "playerfl.raw"
 KINDS = {
     str(kind).removeprefix("torch."): kind
@@ -28,46 +29,46 @@ KINDS = {
     )
 }  # fmt: skip
 
-Found = TypeVar("Found")
+Wanted = TypeVar("Wanted")
 
 
 class CodecError(PlayerflError):
-    """A message is not what a letter or an answer looks like."""
+    """A message is not an envelope, or not a response."""
 
 
-def encode_letter(letter: Letter) -> RecordDict:
-    """A letter as one record of arrays and one of settings.
+def encode_envelope(envelope: Envelope) -> RecordDict:
+    """An envelope as a record of arrays and two of settings.
 
-    >>> letter = Letter("job", "north", "rounds = 2", "0.1", "f00", request=Request(("fit",), Download(3)))
-    >>> decode_letter(encode_letter(letter)) == letter
+    >>> envelope = Envelope("job", "north", "rounds = 2", "0.1", "f00", request=Request(("fit",), Download(3)))
+    >>> decode_envelope(encode_envelope(envelope)) == envelope
     True
     """
-    request = letter.request or Request((), Download(0))
+    request = envelope.request or Request((), Download(0))
     config: dict[str, Any] = {
-        "job": letter.job,
-        "site": letter.site,
-        "experiment": letter.experiment,
-        "version": letter.version,
-        "model": letter.model,
-        "after": letter.after,
-        "hello": letter.request is None,
-        "initial": letter.initial,
+        "job": envelope.job,
+        "site": envelope.site,
+        "experiment": envelope.experiment,
+        "version": envelope.version,
+        "model": envelope.model,
+        "after": envelope.after,
+        "hello": envelope.request is None,
+        "initial": envelope.initial,
         "verbs": list(request.verbs),
         "round": request.download.round,
         "best-round": -1 if request.best_round is None else request.best_round,
-        "privacy": json.dumps(asdict(letter.privacy)),
+        "privacy": json.dumps(asdict(envelope.privacy)),
     }
-    content = RecordDict({"weights": _arrays({} if letter.initial else request.download.weights)})
-    content["letter"] = ConfigRecord(config)
+    content = RecordDict({"weights": _arrays({} if envelope.initial else request.download.weights)})
+    content["envelope"] = ConfigRecord(config)
     content["info"] = ConfigRecord(_info_record(request.download.info))
     return content
 
 
-def decode_letter(content: RecordDict) -> Letter:
-    config = _record(content, "letter", ConfigRecord)
+def decode_envelope(content: RecordDict) -> Envelope:
+    config = _record(content, "envelope", ConfigRecord)
     verbs = tuple(_typed(config, "verbs", list))
     if not all(verb in get_args(Verb) for verb in verbs):
-        raise CodecError(f"the letter asks for {verbs!r}")
+        raise CodecError(f"the envelope asks for {verbs!r}")
     best = _typed(config, "best-round", int)
     download = Download(
         _typed(config, "round", int),
@@ -75,7 +76,7 @@ def decode_letter(content: RecordDict) -> Letter:
         _info(_record(content, "info", ConfigRecord)),
     )
     request = Request(verbs, download, None if best < 0 else best)
-    return Letter(
+    return Envelope(
         job=_typed(config, "job", str),
         site=_typed(config, "site", str),
         experiment=_typed(config, "experiment", str),
@@ -90,43 +91,43 @@ def decode_letter(content: RecordDict) -> Letter:
 
 def _privacy(text: str) -> Privacy:
     try:
-        told = json.loads(text)
-        return Privacy(**{name: float(value) for name, value in told.items()})
+        options = json.loads(text)
+        return Privacy(**{name: float(value) for name, value in options.items()})
     except (ValueError, TypeError, AttributeError, OverflowError, RecursionError, ConfigError) as problem:
-        raise CodecError(f"the letter's privacy options cannot be read ({type(problem).__name__})") from problem
+        raise CodecError(f"the envelope's privacy options cannot be read ({type(problem).__name__})") from problem
 
 
-def encode_answer(answer: Answer) -> RecordDict:
-    """An answer: arrays are what the algorithm uploads, metrics its numbers and scores, settings the rest."""
-    reply = answer.reply or Reply(Upload(0))
+def encode_response(response: Response) -> RecordDict:
+    """A response as records: arrays are the uploaded weights, metrics are counts and scores, settings are the rest."""
+    reply = response.reply or Reply(Upload(0))
     numbers: dict[str, Any] = {"num-examples": reply.upload.num_examples}
     if reply.scores:
         numbers["scores"] = [float(score.value) for score in reply.scores]
     content = RecordDict({"weights": _arrays(reply.upload.weights)})
     content["numbers"] = MetricRecord(numbers)
     content["info"] = ConfigRecord(_info_record(reply.upload.info))
-    content["answer"] = ConfigRecord(
+    content["response"] = ConfigRecord(
         {
-            "site": answer.site,
-            "key": answer.key,
-            "code": answer.code or "",
-            "has-reply": answer.reply is not None,
+            "site": response.site,
+            "key": response.key,
+            "code": response.code or "",
+            "has-reply": response.reply is not None,
             "score-names": [f"{s.stage}/{s.round}/{s.split}/{s.metric}" for s in reply.scores],
-            "about": json.dumps(dict(answer.about)),
-            "fingerprint": answer.fingerprint,
+            "introduction": json.dumps(response.introduction.to_json() if response.introduction else None),
+            "fingerprint": response.fingerprint,
         }
     )
     return content
 
 
-def decode_answer(content: RecordDict) -> Answer:
-    """What `encode_answer` was given; CodecError for anything else."""
-    if content.keys() != {"weights", "numbers", "info", "answer"}:
-        raise CodecError(f"the answer holds the records {', '.join(sorted(content))}")
-    config = _record(content, "answer", ConfigRecord)
+def decode_response(content: RecordDict) -> Response:
+    """What `encode_response` was given; CodecError for anything else."""
+    if content.keys() != {"weights", "numbers", "info", "response"}:
+        raise CodecError(f"the response holds the records {', '.join(sorted(content))}")
+    config = _record(content, "response", ConfigRecord)
     numbers = _record(content, "numbers", MetricRecord)
     if not numbers.keys() <= {"num-examples", "scores"}:
-        raise CodecError(f"the answer holds the numbers {', '.join(sorted(numbers))}")
+        raise CodecError(f"the response holds the numbers {', '.join(sorted(numbers))}")
     upload = Upload(
         _typed(numbers, "num-examples", int),
         _tensors(_record(content, "weights", ArrayRecord)),
@@ -134,45 +135,47 @@ def decode_answer(content: RecordDict) -> Answer:
     )
     code = _typed(config, "code", str)
     if code not in ("", *get_args(Code)):
-        raise CodecError(f"the answer gives the unknown code {code[:20]!r}")
+        raise CodecError(f"the response has the unknown code {code[:20]!r}")
     values = numbers.get("scores", [])
     names = _typed(config, "score-names", list)
     if not isinstance(values, list) or len(values) != len(names):
-        raise CodecError("the answer has scores without names, or names without scores")
-    try:
-        about = json.loads(_typed(config, "about", str))
-    except (ValueError, RecursionError) as problem:
-        raise CodecError("what the site says about itself is not JSON") from problem
-    if not isinstance(about, dict):
-        raise CodecError("what the site says about itself is not a table")
+        raise CodecError("the response has scores without names, or names without scores")
     scores = tuple(_score(name, value) for name, value in zip(names, values, strict=True))
-    return Answer(
+    return Response(
         site=_typed(config, "site", str),
         key=_typed(config, "key", str),
         reply=Reply(upload, scores) if _typed(config, "has-reply", bool) else None,
         code=code or None,  # type: ignore[arg-type]
-        about=about,
+        introduction=_introduction(_typed(config, "introduction", str)),
         fingerprint=_typed(config, "fingerprint", str),
     )
+
+
+def _introduction(text: str) -> Introduction | None:
+    try:
+        table = json.loads(text)
+        return None if table is None else Introduction.from_json(table)
+    except (ValueError, RecursionError) as problem:
+        raise CodecError(f"its introduction cannot be used: {str(problem)[:100]}") from problem
 
 
 def _score(name: object, value: object) -> Score:
     parts = name.split("/") if isinstance(name, str) and len(name) < 200 else []
     if len(parts) != 4 or parts[0] not in ("round", "finish") or not parts[1].isdecimal():
-        raise CodecError(f"{str(name)[:40]!r} names no score")
+        raise CodecError(f"{str(name)[:40]!r} is not the name of a score")
     if parts[2] not in ("train", "validation", "test") or not isinstance(value, float):
-        raise CodecError(f"{str(name)[:40]!r} is no score")
+        raise CodecError(f"{str(name)[:40]!r} is not a score")
     return Score(parts[0], int(parts[1]), parts[2], parts[3], value)  # type: ignore[arg-type]
 
 
-def _record(content: RecordDict, name: str, kind: type[Found]) -> Found:
-    found = content.get(name)
-    if not isinstance(found, kind):
-        raise CodecError(f"the message has no {name}")
-    return found
+def _record(content: RecordDict, name: str, kind: type[Wanted]) -> Wanted:
+    record = content.get(name)
+    if not isinstance(record, kind):
+        raise CodecError(f"the message has no record {name!r}")
+    return record
 
 
-def _typed(record: Mapping[str, Any], key: str, kind: type[Found]) -> Found:
+def _typed(record: Mapping[str, Any], key: str, kind: type[Wanted]) -> Wanted:
     value = record.get(key)
     if type(value) is not kind:
         raise CodecError(f"{key} is {type(value).__name__}, not {kind.__name__}")
@@ -187,7 +190,7 @@ def _info(record: ConfigRecord) -> dict[str, Any]:
     for key, value in record.items():
         values = value if isinstance(value, list) else [value]
         if not all(type(one) in (int, float, str) for one in values):
-            raise CodecError(f"{key[:40]!r} is neither numbers nor texts")
+            raise CodecError(f"{key[:40]!r} holds neither numbers nor strings")
     return dict(record)
 
 
@@ -198,7 +201,7 @@ def _arrays(weights: Mapping[str, Tensor]) -> ArrayRecord:
 def to_array(tensor: Tensor) -> Array:
     kind = str(tensor.dtype).removeprefix("torch.")
     if kind not in KINDS:
-        raise CodecError(f"weights of kind {kind} cannot be sent; allowed: {', '.join(KINDS)}")
+        raise CodecError(f"weights of type {kind} cannot be sent; allowed: {', '.join(KINDS)}")
     flat = tensor.detach().cpu().contiguous().reshape(-1)
     data = flat.view(torch.uint8).numpy()
     if sys.byteorder == "big":
@@ -211,13 +214,15 @@ def _tensors(record: ArrayRecord) -> Weights:
 
 
 def to_tensor(name: str, array: Array) -> Tensor:
-    """The tensor an array stands for; refused unless its bytes are just what kind and shape say."""
+    """The tensor of an array; refused unless it has exactly the bytes of its type and shape."""
     if array.stype != RAW or array.dtype not in KINDS:
-        raise CodecError(f"{name[:80]!r} is of the kind {array.stype[:40]!r}/{array.dtype[:40]!r}, which is not read")
+        raise CodecError(
+            f"{name[:80]!r} is encoded as {array.stype[:40]!r}/{array.dtype[:40]!r}, which is not accepted"
+        )
     kind = KINDS[array.dtype]
     shape = tuple(array.shape)
     if any(type(side) is not int or side < 0 for side in shape):
-        raise CodecError(f"{name[:80]!r} has the shape {shape}")
+        raise CodecError(f"{name[:80]!r} has the invalid shape {shape}")
     size = torch.empty((), dtype=kind).element_size()
     if len(array.data) != math.prod(shape) * size:
         raise CodecError(f"{name[:80]!r} has {len(array.data)} bytes, not those of {shape} {array.dtype}")

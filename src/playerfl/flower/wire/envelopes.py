@@ -1,32 +1,32 @@
-"""What coordinator and site say to each other besides the request and the reply themselves."""
+"""Envelope and Response: what goes with a request to a site, and with the reply that comes back."""
 
 from __future__ import annotations
 
 import hashlib
 import math
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from playerfl.errors import ConfigError
 from playerfl.federation.messages import Reply, Request, SiteId
+from playerfl.flower.wire.introduction import Introduction
 from playerfl.storage import tensor_tree
 
 Code = Literal["version", "model", "name", "data", "state_lost", "state_differs", "storage", "privacy", "failed"]
 
 SENTENCES: dict[Code, str] = {
-    "version": "the site has another version of playerfl; install the same one everywhere",
-    "model": "the site builds another model from this experiment; check its task, its data's columns and classes",
-    "name": "the site goes by another name; register its key under the name it was started with",
-    "data": "the site's data cannot be used for this experiment; its log says why",
+    "version": "the site has a different version of playerfl; install the same version everywhere",
+    "model": "the site builds a different model from this experiment; check its task, columns and classes",
+    "name": "the site was started under a different name; register its key under that name",
+    "data": "the site's data cannot be used for this experiment; see its log",
     "state_lost": "the site has lost its state; restore it from a backup, or readmit the site as a new one",
-    "state_differs": "the site's state belongs to another point of the job; its log says which",
-    "storage": "the site cannot write its state; its log says why",
-    "privacy": "the site refuses to send what was asked; its log says why",
-    "failed": "the site could not do what was asked; its log says why",
+    "state_differs": "the site's state is from a different point of the job; see its log",
+    "storage": "the site cannot write its state; see its log",
+    "privacy": "the site refuses to send what was asked for; see its log",
+    "failed": "the site could not do what was asked; see its log",
 }
-"""All that leaves a site when something goes wrong there: no path, no value, no text of an exception."""
+"""All that leaves a site when something goes wrong there: no path, no value, no exception text."""
 
 _JOB = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 _SITE = re.compile(r"[^\s\"'\\,/\x00-\x1f][^\"'\\,/\x00-\x1f]{0,62}")
@@ -34,28 +34,28 @@ _SITE = re.compile(r"[^\s\"'\\,/\x00-\x1f][^\"'\\,/\x00-\x1f]{0,62}")
 
 @dataclass(frozen=True)
 class Privacy:
-    """What a site does to an upload before it leaves; all off by default. See `playerfl.flower.site.privacy`."""
+    """What a site does to an upload before sending it; all off by default. See `playerfl.flower.site.privacy`."""
 
     clip: float = 0.0
-    """The largest ‖upload - what was sent‖ that may leave; 0 is off."""
+    """The largest allowed norm of an update (upload minus what the site was sent); 0: off."""
     noise: float = 0.0
-    """Standard deviation of the noise on every number, in units of `clip`; 0 is off."""
+    """Standard deviation of the noise on every number, in units of `clip`; 0: off."""
     sensitivity_noise: float = 0.0
-    """Standard deviation of the noise on the logarithm of each layer's importance; 0 is off."""
+    """Standard deviation of the noise on the logarithm of each layer's importance; 0: off."""
     secure_range: float = 0.0
-    """Weights go through SecAgg+, which can carry values from -this to this; 0 is off."""
+    """Weights go through SecAgg+, which can carry values between plus and minus this; 0: off."""
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
             if not 0 <= value < math.inf:
                 raise ConfigError(f"{name} must be at least 0 and finite, not {value}")
         if self.noise and not self.clip:
-            raise ConfigError("noise is given in units of the clipping bound; set clip too")
+            raise ConfigError("noise is in units of the clipping bound; set clip too")
 
 
 @dataclass(frozen=True)
-class Letter:
-    """Coordinator to one site: who is meant, which job and experiment, and what to do."""
+class Envelope:
+    """Server to one site: the addressee, the job and its experiment, and what to do."""
 
     job: str
     site: SiteId
@@ -63,24 +63,24 @@ class Letter:
     """The resolved experiment file."""
     version: str
     model: str
-    """Fingerprint of the seeded initial model, which every party builds for itself."""
+    """Fingerprint of the seeded initial model, which every party builds itself."""
     after: str = ""
-    """The last answer of this site that was accepted; its state must be that of this answer."""
+    """The key of this site's last accepted response; the site continues from its state after that."""
     request: Request | None = None
-    """None for the first letter, which only asks whether the site is ready."""
+    """None in the first envelope, which only asks whether the site is ready."""
     initial: bool = False
-    """Whether the download is the initial model: the site has it, so its weights are not sent."""
+    """Whether the download is the initial model, which the site has, so that no weights are sent."""
     privacy: Privacy = field(default_factory=Privacy)
 
     @property
     def key(self) -> str:
-        """Names an exchange of a job: the same request has the same key, whenever it is sent."""
+        """Names an exchange of a job: a request that is sent again keeps its key."""
         if self.request is None:
             return "hello"
         return f"{self.request.download.round}:{'+'.join(self.request.verbs)}"
 
     def digest(self) -> str:
-        """A fingerprint of everything the answer depends on."""
+        """A fingerprint of everything the response depends on."""
         request = self.request
         asked: list[Any] = [self.job, self.site, self.experiment, self.model, self.after, self.initial]
         asked += [vars(self.privacy)]
@@ -94,32 +94,36 @@ class Letter:
 
 
 @dataclass(frozen=True)
-class Answer:
-    """One site to the coordinator: the reply, or why there is none."""
+class Response:
+    """One site to the server: the reply, or why there is none."""
 
     site: SiteId
     key: str
     reply: Reply | None = None
     code: Code | None = None
-    about: Mapping[str, Any] = field(default_factory=dict)
-    """Of the first letter: how the site's layers are cut, and how many examples it has."""
+    introduction: Introduction | None = None
+    """In response to the first envelope."""
     fingerprint: str = ""
-    """Of the model the site keeps, once it has finished; the model itself stays there."""
+    """Of the finished model; the model itself stays at the site."""
 
 
 def check_job(name: str) -> str:
-    """A job's name becomes a directory at every party.
+    """A job's name, which becomes a directory at every party.
 
     >>> check_job("heart-2026.1")
     'heart-2026.1'
     """
     if not _JOB.fullmatch(name):
-        raise ConfigError(f"{name!r} cannot name a job; use up to 64 letters, digits, dots, dashes and underscores")
+        raise ConfigError(
+            f"{name!r} is not a valid job name; use up to 64 letters, digits, dots, dashes and underscores"
+        )
     return name
 
 
 def check_site(name: str) -> str:
-    """A site's name is compared between the key's registration, the site's own command and the experiment."""
+    """A site's name, which the key's registration, the site's command and the experiment must agree on."""
     if not _SITE.fullmatch(name):
-        raise ConfigError(f"{name!r} cannot name a site; use up to 63 characters without quotes, commas and slashes")
+        raise ConfigError(
+            f"{name!r} is not a valid site name; use up to 63 characters without quotes, commas and slashes"
+        )
     return name

@@ -1,7 +1,7 @@
-"""Flower's SecAgg+ for one round's uploads: the server learns their weighted mean, and nothing of each. Experimental.
+"""Flower's SecAgg+ for one round's uploads: the server learns their weighted mean, but no single one. Experimental.
 
-Sites train and store their upload, but send it without weights; then four more messages bring the masked sum. What it
-gives holds against a server that follows the protocol: the keys of the sites pass through it unsigned.
+Sites train and store their upload, but send it without weights; four more messages then bring the masked sum. It
+protects only against a server that follows the protocol, because the sites' keys pass through the server unsigned.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from flwr.app import ConfigRecord, Context, Message, RecordDict
@@ -25,37 +25,43 @@ from playerfl.weights import Weights
 
 QUANTISATION = 2**22
 THRESHOLD = 0.6
-"""The share of the sites whose shares bring a lost site's mask back, and that may not collude with the server."""
+"""The fraction of sites that can reconstruct a lost site's mask; fewer may collude with the server."""
 LEAST_SITES = 3
 MERGED_BY_THEIR_MEAN = (Algorithm.server_merge, PFedMe.server_merge)
 
 
 def check_secure(algorithm: Algorithm, num_sites: int) -> None:
-    """Refuses what cannot be done on a mean alone."""
+    """Refuses algorithms that need more than the mean."""
     if isinstance(algorithm, Local) or type(algorithm).server_merge not in MERGED_BY_THEIR_MEAN:
         raise ConfigError(
-            f"secure aggregation does not go with {type(algorithm).__name__}: its server needs more than the mean "
-            "of all uploads, or gets none"
+            f"secure aggregation does not work with {type(algorithm).__name__}: its server needs more than the mean "
+            "of all uploads, or receives no uploads"
         )
     if num_sites < LEAST_SITES:
         raise ConfigError(
-            f"secure aggregation needs at least {LEAST_SITES} sites in every round (--min-sites): of two, each can "
-            "subtract itself"
+            f"secure aggregation needs at least {LEAST_SITES} sites in every round (--min-sites): with two, each could "
+            "subtract its own upload from the mean"
         )
 
 
-def answer_stage(message: Message, context: Context, held: Callable[[str, str], Upload]) -> Message:
-    """A site's part in one of the four stages. `held` gives the upload it has stored for a job and an exchange."""
+def respond_to_stage(message: Message, context: Context, held: Callable[[str, str], Upload]) -> Message:
+    """A site's part in one of the four stages. `held` gives the upload stored for a job and an exchange's key."""
     from flwr.client.mod import secaggplus_mod
 
     def vectors(asked: Message, _: Context) -> Message:
-        told = compat.recorddict_to_fitins(asked.content, keep_input=True).config
-        upload = held(str(told["job"]), str(told["key"]))
+        config = compat.recorddict_to_fitins(asked.content, keep_input=True).config
+        upload = held(str(config["job"]), str(config["key"]))
         arrays = [upload.weights[name].double().numpy() for name in sorted(upload.weights)]
         result = FitRes(Status(Code.OK, ""), ndarrays_to_parameters(arrays), upload.num_examples, {})
         return Message(compat.fitres_to_recorddict(result, keep_input=False), reply_to=asked)
 
     return secaggplus_mod(message, context, vectors)
+
+
+class SecureMean(NamedTuple):
+    weights: Weights
+    sites: set[SiteId]
+    """Whose mean it is."""
 
 
 def secure_mean(
@@ -69,8 +75,8 @@ def secure_mean(
     bound: float,
     seconds: float,
     poll: float,
-) -> tuple[Weights, set[SiteId]] | None:
-    """The mean of what these sites hold, weighted by examples, and whose it is; None if too many were lost."""
+) -> SecureMean | None:
+    """The mean of what these sites hold, weighted by examples; None if too many were lost."""
     from flwr.server.compat import LegacyContext
     from flwr.server.workflow import SecAggPlusWorkflow
     from flwr.server.workflow.constant import MAIN_CONFIGS_RECORD, MAIN_PARAMS_RECORD, Key
@@ -96,13 +102,13 @@ def secure_mean(
         workflow(_Stages(grid, seconds, poll), legacy)  # type: ignore[arg-type]
     finally:
         logging.getLogger("flwr").setLevel(level)
-    if strategy.found is None:
+    if strategy.mean is None:
         return None
-    names = sorted(like)
-    return {
+    weights = {
         name: torch.from_numpy(array).reshape(like[name].shape).to(like[name].dtype)
-        for name, array in zip(names, strategy.found, strict=True)
-    }, strategy.sites
+        for name, array in zip(sorted(like), strategy.mean, strict=True)
+    }
+    return SecureMean(weights, strategy.sites)
 
 
 class _Mean:
@@ -111,7 +117,7 @@ class _Mean:
     def __init__(self, config: dict[str, Any], nodes: Mapping[SiteId, int]) -> None:
         self.config = config
         self.names = {node: site for site, node in nodes.items()}
-        self.found: list[Any] | None = None
+        self.mean: list[Any] | None = None
         self.sites: set[SiteId] = set()
 
     def configure_fit(self, _: int, parameters: Any, __: Any) -> list[Any]:
@@ -119,12 +125,12 @@ class _Mean:
 
     def aggregate_fit(self, _: int, results: list[Any], __: Any) -> tuple[None, dict[str, Any]]:
         self.sites = {self.names[proxy.node_id] for proxy, _ in results}
-        self.found = parameters_to_ndarrays(results[0][1].parameters)
+        self.mean = parameters_to_ndarrays(results[0][1].parameters)
         return None, {}
 
 
 class _Stages:
-    """Flower's grid for the workflow, with our own waiting: messages live as long as a stage is waited for."""
+    """Flower's grid as the workflow uses it, with our own deadline: a message stays valid as long as we wait for it."""
 
     def __init__(self, grid: Any, seconds: float, poll: float) -> None:
         self.grid, self.seconds, self.poll = grid, seconds, poll
@@ -135,12 +141,12 @@ class _Stages:
         for message in messages:
             message.metadata.ttl = self.seconds
             waiting += [number for number in self.grid.push_messages([message]) if number is not None]
-        found: list[Message] = []
+        replies: list[Message] = []
         while waiting:
             for message in self.grid.pull_messages(waiting):
                 waiting.remove(message.metadata.reply_to_message_id)
-                found.append(message)
+                replies.append(message)
             if not waiting or time.monotonic() > ends:
                 break
             time.sleep(self.poll)
-        return found
+        return replies

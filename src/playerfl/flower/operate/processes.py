@@ -1,0 +1,152 @@
+"""Programs that are started, and stopped together with everything they started."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import FrameType
+
+from playerfl.errors import PlayerflError
+
+LOOPBACK = "127.0.0.1"
+_PATIENCE = 20.0
+"""Seconds a program may take to stop before it is killed."""
+
+
+class FlowerError(PlayerflError):
+    """One of Flower's programs failed."""
+
+
+class Running:
+    """A running program and everything it started, in its own process group."""
+
+    def __init__(self, command: Sequence[str], environment: Mapping[str, str], log: Path | None = None) -> None:
+        output = log.open("ab") if log else None
+        try:
+            self.process = subprocess.Popen(
+                list(command),
+                env=dict(environment),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT if output else None,
+                start_new_session=True,
+                preexec_fn=_end_with_parent if sys.platform == "linux" else None,
+            )
+        finally:
+            if output:
+                output.close()
+
+    def __enter__(self) -> Running:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    def stop(self) -> None:
+        """Terminates the program, kills it if need be, and kills whatever it started; returns when all are gone."""
+        started = descendants(self.pid)
+        self.process.terminate()
+        ends = time.monotonic() + _PATIENCE
+        while self.process.poll() is None and time.monotonic() < ends:
+            # What it starts while it shuts down could not be found later, without its parent.
+            started |= descendants(self.pid)
+            time.sleep(0.02)
+        self.kill()
+        # Apps have their own sessions, and would take a while to notice that their node is gone.
+        _kill_all(started)
+
+    def kill(self) -> None:
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+
+
+def descendants(pid: int) -> dict[int, str]:
+    """All children of a process and their children: process ids and start times (Linux only)."""
+    processes: dict[int, str] = {}
+    waiting = [pid]
+    while waiting:
+        # Children are listed per thread.
+        for file in Path(f"/proc/{waiting.pop(0)}/task").glob("*/children"):
+            with suppress(OSError):
+                children = [int(child) for child in file.read_text().split()]
+                processes.update({child: _start_time(child) for child in children})
+                waiting += children
+    return processes
+
+
+def _kill_all(processes: Mapping[int, str]) -> None:
+    """Kills processes, given by id and start time, and waits until they are gone."""
+    ends = time.monotonic() + _PATIENCE
+    while (
+        alive := [pid for pid, born in processes.items() if born and _start_time(pid) == born]
+    ) and ends > time.monotonic():
+        for pid in alive:
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.02)
+
+
+def _start_time(pid: int) -> str:
+    """When a process started, so that a reused id is not mistaken for it; "" if it has ended."""
+    try:
+        state, *fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except (OSError, ValueError):
+        return ""
+    # A dead process remains as a zombie until its parent has waited for it.
+    return "" if state in "ZX" else fields[18]
+
+
+def _end_with_parent() -> None:
+    """Leaves no server behind even if the parent is killed (Linux only)."""
+    ctypes.CDLL(None).prctl(1, signal.SIGTERM)
+
+
+@contextmanager
+def ending_on_signals() -> Iterator[None]:
+    """Makes SIGTERM stop a command as Ctrl-C does, together with everything it started."""
+
+    def interrupt(_: int, __: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    # SIGINT too: shells start background commands with SIGINT ignored.
+    before = {number: signal.signal(number, interrupt) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    except KeyboardInterrupt:
+        # The signal may have arrived between the start of a program and its registration here.
+        _kill_all(descendants(os.getpid()))
+        raise
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind((LOOPBACK, 0))
+        return int(probe.getsockname()[1])
+
+
+def wait_for_port(port: int, running: Running, seconds: float = 60.0) -> None:
+    """Waits until a server listens on loopback."""
+    ends = time.monotonic() + seconds
+    while time.monotonic() < ends:
+        if running.process.poll() is not None:
+            raise FlowerError(f"the server stopped at once with exit code {running.process.returncode}; see its log")
+        with suppress(OSError), socket.create_connection((LOOPBACK, port), timeout=1):
+            return
+        time.sleep(0.2)
+    raise FlowerError(f"nothing listens on port {port} after {seconds:g} s; see the server's log")

@@ -1,0 +1,181 @@
+"""JobFiles: the files of a job at the server, written and read here only: those of a run, and a few more."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save
+
+from playerfl.engine.transport import Traffic
+from playerfl.errors import ConfigError, RunDirectoryError
+from playerfl.federation.messages import Score, SiteId
+from playerfl.federation.server import Server
+from playerfl.flower.server.job import Job
+from playerfl.flower.server.state import JobState
+from playerfl.flower.server.transport import Participation
+from playerfl.runs.directory import ROSTER, RunDirectory
+from playerfl.runs.environment import environment
+from playerfl.runs.result import SCORE_COLUMNS, reported_stage
+from playerfl.runs.run import found_layers, score_rows
+from playerfl.storage.atomic_files import fsync_dir, storage_error, write_atomically
+from playerfl.weights import digest
+
+STATUS = "status.json"
+PARTICIPATION = "participation.csv"
+COMMON = "common.safetensors"
+SITES = "sites.json"
+
+
+@dataclass(frozen=True)
+class JobStatus:
+    """What status.json holds: how far a job is."""
+
+    job: str
+    state: str
+    """waiting for sites, running, failed or finished."""
+    detail: str
+    """Why it failed; else empty."""
+    round: int | None
+    """None before the first site has introduced itself."""
+    rounds: int
+    algorithm: str
+    sites: Mapping[SiteId, str]
+    """The key of each site's last accepted response."""
+    seconds: float
+    updated: str
+
+
+def read_status(folder: Path) -> JobStatus | None:
+    """How far the job in a folder is; None if it has not started."""
+    file = folder / STATUS
+    try:
+        table = json.loads(file.read_text(encoding="utf-8"))
+        status = JobStatus(**table)
+        fits = isinstance(status.sites, dict) and isinstance(status.round, int | None)
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, TypeError, RecursionError) as problem:
+        raise RunDirectoryError(f"{file} cannot be read: {problem}") from problem
+    if not fits:
+        raise RunDirectoryError(f"{file} cannot be read: its sites or its round have the wrong type")
+    return status
+
+
+class JobFiles:
+    """A job's directory. Like a run's, it can be resumed from its last checkpoint at any moment."""
+
+    def __init__(self, directory: RunDirectory, job: Job) -> None:
+        self.directory = directory
+        self.path = directory.path
+        self.job = job
+
+    @classmethod
+    def open(cls, jobs: Path, job: Job) -> JobFiles:
+        """The directory of a job below `jobs`, created if the job is new, else checked to be of the same job."""
+        name, path = job.deployment.job, jobs / job.deployment.job
+        if (path / "experiment.toml").exists():
+            directory = RunDirectory.open(path)
+            if (path / "experiment.toml").read_text(encoding="utf-8") != job.deployment.experiment:
+                raise ConfigError(f"job {name} was started with a different experiment; give this one another name")
+        else:
+            made_with = environment(job.experiment.device, job.experiment.threads)
+            directory = RunDirectory.create(path, job.deployment.experiment, made_with)
+            directory.unlock()
+        sites = sorted(job.deployment.sites)
+        if not directory.has(ROSTER):
+            directory.write_json(ROSTER, {"sites": sites})
+        elif directory.read_json(ROSTER)["sites"] != sites:
+            raise ConfigError(f"job {name} was started with different sites; give this one another name")
+        return cls(directory, job)
+
+    def resume(self, state: JobState) -> None:
+        """Brings `state` and the tables to the last checkpoint; starts the tables if there is none."""
+        saved = self.directory.resume(self.job.description)
+        table = self.path / PARTICIPATION
+        if saved is None:
+            write_atomically(table, _csv_bytes([Participation._fields]))
+            state.participation_bytes = table.stat().st_size
+            return
+        state.restore(saved, self.job)
+        try:
+            os.truncate(table, state.participation_bytes)
+        except OSError as problem:
+            raise storage_error(table, problem) from problem
+
+    def add_participation(self, lines: Sequence[Participation], state: JobState) -> None:
+        if not lines:
+            return
+        table = self.path / PARTICIPATION
+        try:
+            with table.open("ab") as file:
+                file.write(_csv_bytes(lines))
+                state.participation_bytes = file.tell()
+        except OSError as problem:
+            raise storage_error(table, problem) from problem
+
+    def exchanged(self, scores: Mapping[SiteId, tuple[Score, ...]], traffic: list[Traffic], state: JobState) -> None:
+        self.directory.exchanged(score_rows(scores), traffic, state.checkpoint)
+        # Sites continue from what was accepted here, so not even a power cut may undo it.
+        fsync_dir(self.path)
+
+    def write_status(self, name: str, state: JobState, detail: str = "") -> None:
+        status = JobStatus(
+            job=self.job.deployment.job,
+            state=name,
+            detail=detail,
+            round=state.server.round if state.server else None,
+            rounds=self.job.experiment.rounds,
+            algorithm=self.job.experiment.algorithm["name"],
+            sites={site: state.contacts.accepted.get(site, "") for site in self.job.deployment.sites},
+            seconds=round(state.seconds, 1),
+            updated=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        )
+        self.directory.write_json(STATUS, asdict(status))
+
+    def write_results(self, server: Server, state: JobState) -> None:
+        """Everything a finished run has but the sites' models, of which only fingerprints are known here."""
+        # What the sites trained together: private layers keep their initial values in the server's model.
+        initial = self.job.initial
+        common = {name: w.contiguous() for name, w in server.weights.items() if not torch.equal(w, initial[name])}
+        write_atomically(self.path / COMMON, save(common))
+        self.directory.write_json("data.json", {**self.job.description, **self._sites_with_scores(state)})
+        fingerprints = dict(sorted(state.contacts.fingerprints.items()))
+        self.directory.write_json(SITES, {"models": fingerprints, "common": digest(common)})
+        timing = {"wall_seconds": state.seconds, "runs_side_by_side": 1}
+        self.directory.finish({}, found_layers(server, {}), timing, self.job.build_model)
+        self.write_status("finished", state)
+
+    def _sites_with_scores(self, state: JobState) -> dict[str, Any]:
+        rows = self.directory.read_table("scores.csv", SCORE_COLUMNS)
+        stage = reported_stage(rows)
+        scored = {row[2] for row in rows if (row[0], row[3]) == (stage, "validation")}
+        return {
+            "notes": [
+                f"{site} has no scores to report, see {PARTICIPATION}"
+                for site in sorted(self.job.deployment.sites)
+                if site not in scored
+            ],
+            "sites": {site: {"train": {"examples": n}} for site, n in sorted(state.examples.items()) if site in scored},
+        }
+
+    def confirm_finished(self) -> None:
+        """Completes what a crash right after the last result may have left undone."""
+        self.directory.drop_checkpoint()
+        status = read_status(self.path)
+        if status is not None and status.state != "finished":
+            self.directory.write_json(STATUS, asdict(replace(status, state="finished", detail="")))
+
+
+def _csv_bytes(rows: Iterable[Iterable[object]]) -> bytes:
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows(rows)
+    return text.getvalue().encode()

@@ -1,0 +1,130 @@
+"""run_job: a whole job at the server, from the first hello to the results."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from playerfl.engine.handle import EvaluationPlan
+from playerfl.engine.loop import run_rounds
+from playerfl.engine.scheduler import drive
+from playerfl.engine.transport import Traffic
+from playerfl.errors import StorageError
+from playerfl.federation.messages import Score, SiteId
+from playerfl.federation.server import Server
+from playerfl.flower.deployment import Deployment
+from playerfl.flower.server.checks import JobChecks
+from playerfl.flower.server.files import JobFiles
+from playerfl.flower.server.job import Job
+from playerfl.flower.server.messenger import Grid
+from playerfl.flower.server.state import JobState
+from playerfl.flower.server.transport import FlowerTransport
+from playerfl.runs.api import limited_threads
+from playerfl.storage.atomic_files import storage_advice
+from playerfl.tasks.task import Task
+
+RUN_AGAIN = "submit the job again with playerfl flower run"
+
+
+def run_job(
+    grid: Grid,
+    deployment: Deployment,
+    jobs: Path,
+    *,
+    task: Task | None = None,
+    say: Callable[[str], None] = lambda _: None,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> None:
+    """Runs a job to its end, or resumes it after its last checkpoint. Its files are in a folder of its own in `jobs`.
+
+    `task`: default: the one that the experiment names.
+    """
+    job = Job.of(deployment, task)
+    with storage_advice(RUN_AGAIN):
+        files = JobFiles.open(jobs, job)
+    if files.directory.is_finished:
+        files.confirm_finished()
+        say(f"job {deployment.job} is already finished; see {files.path}")
+        return
+    state = JobState()
+    transport = FlowerTransport(
+        grid, deployment, job.header, JobChecks(job, state), state.contacts, clock=clock, sleep=sleep, say=say
+    )
+    recorder = _Recorder(job, files, state, transport, say, clock, clock())
+    files.directory.lock()
+    try:
+        with storage_advice(RUN_AGAIN):
+            files.resume(state)
+            files.write_status("waiting for sites", state)
+            if state.server is not None:
+                say(f"job {deployment.job} continues after round {state.server.round}")
+                state.readmit(deployment.readmit)
+            if not state.done:
+                transport.hello()
+                _run_rounds(job, state.server or state.start(job), transport, recorder)
+            files.add_participation(transport.take_participation(), state)
+            assert state.server is not None
+            files.write_results(state.server, state)
+            say(f"job {deployment.job} is finished; results: {files.path}")
+    except BaseException as problem:
+        # If the disk is full, the error that is raised is the first one, not one from here.
+        with suppress(StorageError):
+            files.write_status("failed", state, str(problem) or type(problem).__name__)
+            files.add_participation(transport.take_participation(), state)
+        raise
+    finally:
+        files.directory.unlock()
+
+
+def _run_rounds(job: Job, server: Server, transport: FlowerTransport, recorder: _Recorder) -> None:
+    transport.set_initial(server.layers.travelling(job.initial))
+    experiment = job.experiment
+    evaluation = EvaluationPlan(experiment.eval_point, experiment.selection)
+    with limited_threads(experiment.threads):
+        drive(
+            run_rounds(
+                job.algorithm, server, transport, experiment.rounds, recorder, evaluation, experiment.participation
+            )
+        )
+
+
+@dataclass
+class _Recorder:
+    """The round loop's observer: brings state and files up to date after every exchange."""
+
+    job: Job
+    files: JobFiles
+    state: JobState
+    transport: FlowerTransport
+    say: Callable[[str], None]
+    clock: Callable[[], float]
+    counted_until: float
+    first: tuple[int, float] | None = None
+    """The first round that was recorded, and when."""
+
+    def exchanged(self, scores: Mapping[SiteId, tuple[Score, ...]], traffic: list[Traffic], *, done: bool) -> None:
+        now = self.clock()
+        self.state.seconds += now - self.counted_until
+        self.counted_until = now
+        self.state.done = done
+        self.files.add_participation(self.transport.take_participation(), self.state)
+        self.files.exchanged(scores, traffic, self.state)
+        self.files.write_status("running", self.state)
+        self.say(self._progress(scores, now))
+
+    def _progress(self, scores: Mapping[SiteId, tuple[Score, ...]], now: float) -> str:
+        assert self.state.server is not None
+        round_, rounds = self.state.server.round, self.job.experiment.rounds
+        every_score = [score for of_site in scores.values() for score in of_site]
+        losses = [score.value for score in every_score if (score.split, score.metric) == ("validation", "loss")]
+        line = f"round {round_}/{rounds}"
+        if losses:
+            line += f", validation loss {sum(losses) / len(losses):.4f}"
+        first, since = self.first = self.first or (round_, now)
+        if round_ > first:
+            line += f", about {(now - since) / (round_ - first) * (rounds - round_):.0f} s left"
+        return line

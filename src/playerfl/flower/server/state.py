@@ -1,0 +1,86 @@
+"""JobState: everything the server learns while a job runs, which is exactly what a checkpoint holds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from playerfl.errors import RunDirectoryError
+from playerfl.federation.messages import SiteId
+from playerfl.federation.server import Server
+from playerfl.flower.server.job import Job
+from playerfl.flower.wire.introduction import layers_from_json, layers_to_json
+from playerfl.layers.layer_map import LayerMap
+
+
+@dataclass
+class Contacts:
+    """How the server last left each site."""
+
+    accepted: dict[SiteId, str] = field(default_factory=dict)
+    """The key of each site's last accepted response."""
+    fingerprints: dict[SiteId, str] = field(default_factory=dict)
+    """Of the models that sites have finished."""
+    away: set[SiteId] = field(default_factory=set)
+    """Sites that missed the last deadline."""
+
+
+@dataclass
+class JobState:
+    """`layers` and `server` are None until the first site has introduced itself."""
+
+    contacts: Contacts = field(default_factory=Contacts)
+    examples: dict[SiteId, int] = field(default_factory=dict)
+    layers: LayerMap | None = None
+    server: Server | None = None
+    participation_bytes: int = 0
+    """The length of participation.csv."""
+    seconds: float = 0.0
+    done: bool = False
+    """Whether the last exchange is over; only result files may be missing."""
+
+    def start(self, job: Job) -> Server:
+        """The algorithm's server for the layers that sites have agreed on."""
+        assert self.layers is not None
+        self.server = Server(job.initial, self.layers, job.deployment.sites, job.experiment.seed)
+        return self.server
+
+    def checkpoint(self) -> dict[str, Any]:
+        assert self.layers is not None and self.server is not None
+        # The keys are those of version 0.1, whose jobs can be resumed.
+        return {
+            "server": self.server.state(),
+            "accepted": self.contacts.accepted,
+            "fingerprints": self.contacts.fingerprints,
+            "away": sorted(self.contacts.away),
+            "examples": self.examples,
+            "layers": layers_to_json(self.layers),
+            "notes": self.participation_bytes,
+            "done": self.done,
+            "seconds": self.seconds,
+        }
+
+    def restore(self, saved: Mapping[str, Any], job: Job) -> None:
+        """Continues from what `checkpoint` gave."""
+        try:
+            self.contacts.accepted.update(saved["accepted"])
+            self.contacts.fingerprints.update(saved["fingerprints"])
+            self.contacts.away.update(saved["away"])
+            self.examples.update(saved["examples"])
+            self.layers = layers_from_json(saved["layers"])
+            self.start(job).restore(saved["server"])
+            self.participation_bytes = int(saved["notes"])
+            self.done, self.seconds = bool(saved["done"]), float(saved["seconds"])
+        except (AttributeError, LookupError, TypeError, ValueError) as problem:
+            raise RunDirectoryError(
+                f"the checkpoint does not belong to job {job.deployment.job} ({problem!r}); "
+                "restore the job's directory from a backup, or start the job under another name"
+            ) from problem
+
+    def readmit(self, sites: tuple[SiteId, ...]) -> None:
+        """Forgets what sites have done that lost their state, so that they can start as new ones."""
+        for site in sites:
+            self.contacts.accepted.pop(site, None)
+        if self.server is not None:
+            self.server.initialised -= set(sites)
