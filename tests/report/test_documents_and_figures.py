@@ -18,8 +18,7 @@ from playerfl.report.compute.collected import Collected, Gap
 from playerfl.report.compute.report import Report, build_report
 from playerfl.report.plots.comparison import save
 from playerfl.report.plots.report import curves_figure, report_figures, sensitivity_figure
-from playerfl.report.write.documents import document
-from playerfl.report.write.markup import Latex, Markdown
+from playerfl.report.write.documents import as_latex, as_markdown
 
 NAMES = ("local", "fedavg", "ditto", "player_fl")
 ODD = ("a|b", "<b>c</b>", "50 % & $x_1$", "[2mm] \\end{document}", "* ^~ {#} 医院")
@@ -38,7 +37,7 @@ def report() -> Report:
 
 
 def test_markdown_escapes_markup_and_keeps_its_columns(report: Report) -> None:
-    text = document(report, "A & B", Markdown())
+    text = as_markdown(report, "A & B")
     assert "<b>" not in text
     assert "a\\|b" in text
     assert "&lt;b&gt;c&lt;/b&gt;" in text
@@ -49,7 +48,7 @@ def test_markdown_escapes_markup_and_keeps_its_columns(report: Report) -> None:
 
 
 def test_latex_escapes_its_signs_and_is_whole(report: Report) -> None:
-    text = document(report, "A & B", Latex())
+    text = as_latex(report, "A & B")
     assert "not started" in text
     assert r"\section*{A \& B}" in text
     assert r"50 \% \& \$x\_1\$" in text
@@ -70,7 +69,7 @@ def test_latex_compiles(report: Report, tmp_path: Path) -> None:
     )
     if not found or found.returncode:
         pytest.skip("needs LaTeX: apt-get install texlive-latex-recommended")
-    (tmp_path / "report.tex").write_text(document(report, "A & B", Latex()), encoding="utf-8")
+    (tmp_path / "report.tex").write_text(as_latex(report, "A & B"), encoding="utf-8")
     command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "report.tex"]
     made = subprocess.run(command, cwd=tmp_path, capture_output=True, check=False)
     assert made.returncode == 0, made.stdout[-2000:]

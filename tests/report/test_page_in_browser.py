@@ -19,7 +19,7 @@ from playerfl.layers.sensitivity import combine_sites
 from playerfl.layers.split import choose_cut
 from playerfl.report.compute.collected import Collected, Gap
 from playerfl.report.compute.report import build_report
-from playerfl.report.write.page import page
+from playerfl.report.write.documents import as_page
 
 pytestmark = pytest.mark.slow
 __all__ = ["browser"]
@@ -60,7 +60,7 @@ def collected(sites: tuple[str, ...] = ("north", "south", "west"), seeds: int = 
 def opened(browser: Any, tmp_path: Path) -> Open:
     def open_(what: Collected, **size: int) -> Opened:
         file = tmp_path / "report.html"
-        file.write_text(page(build_report(what), "A report"), encoding="utf-8")
+        file.write_text(as_page(build_report(what), "A report"), encoding="utf-8")
         assert file.stat().st_size < 5_000_000
         return Opened(browser, file, **size)
 

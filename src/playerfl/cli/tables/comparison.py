@@ -11,9 +11,8 @@ from rich.table import Table
 
 from playerfl.cli.tables.console import wide_console
 from playerfl.layers.sensitivity import federation_sensitivity
-from playerfl.paper import facts as paper
 from playerfl.report.compute.comparison import AlgorithmSummary
-from playerfl.report.write.formats import size
+from playerfl.report.formats import size
 from playerfl.runs.result import RunResult
 
 
@@ -43,8 +42,6 @@ def print_cut(result: RunResult) -> None:
     console = wide_console()
     console.print(table)
     console.print(f"Cut after {cut.index} of {len(cut.layers)} layers: {escape(cut.reason)}.")
-    if printed := result.data.get("paper"):
-        console.print(f"The paper prints a cut after {paper.protocol(printed)['cut']} layers for {printed}.")
     for warning in cut.warnings:
         console.print(f"[yellow]Note:[/yellow] {escape(warning)}.")
     console.print()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from statistics import median
 
-from playerfl.report.compute.grid import Grid
+from playerfl.report.compute.grid import RunGrid
 from playerfl.runs.result import RunResult
 
 
@@ -29,7 +29,7 @@ class Cost:
     """How many runs shared the process, and so the wall time."""
 
 
-def costs(grid: Grid) -> list[Cost]:
+def costs(grid: RunGrid) -> list[Cost]:
     """One row for each algorithm on each task."""
     return [_cost(task, algorithm, list(results.values())) for task, algorithm, results in grid.cells()]
 

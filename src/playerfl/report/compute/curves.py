@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from playerfl.report.compute.comparison import LOWER_IS_BETTER
-from playerfl.report.compute.grid import Grid
+from playerfl.report.compute.grid import RunGrid
 from playerfl.report.compute.statistics import Array, median, percentiles
 from playerfl.runs.result import RunResult
 
@@ -38,7 +38,7 @@ class Curve:
     """Runs with a score that is no number in some round; from there they count as the worst, as in the tables."""
 
 
-def curves(grid: Grid) -> list[Curve]:
+def curves(grid: RunGrid) -> list[Curve]:
     """Every algorithm, metric and split of every task."""
     found = []
     for task, algorithm, results in grid.cells():
@@ -46,7 +46,7 @@ def curves(grid: Grid) -> list[Curve]:
     return found
 
 
-def _curves(grid: Grid, task: str, algorithm: str, results: Sequence[RunResult]) -> list[Curve]:
+def _curves(grid: RunGrid, task: str, algorithm: str, results: Sequence[RunResult]) -> list[Curve]:
     sites = grid.sites(task)
     columns = [(split, metric) for split in SPLITS for metric in grid.metrics]
     rounds = max(int(result.experiment["rounds"]) for result in results)

@@ -8,7 +8,7 @@ from typing import Literal
 import numpy as np
 
 from playerfl.report.compute.comparison import gain
-from playerfl.report.compute.grid import Grid
+from playerfl.report.compute.grid import RunGrid
 from playerfl.report.compute.statistics import (
     bootstrap_interval,
     differences,
@@ -68,7 +68,7 @@ class SiteTable:
     rows: tuple[SiteRow, ...]
 
 
-def site_tables(grid: Grid, choices: Choices) -> list[SiteTable]:
+def site_tables(grid: RunGrid, choices: Choices) -> list[SiteTable]:
     """A table for every task, algorithm and metric, but for what would be compared with itself alone."""
     found = [
         _table(grid, task, algorithm, metric, choices) for task, algorithm, _ in grid.cells() for metric in grid.metrics
@@ -76,7 +76,7 @@ def site_tables(grid: Grid, choices: Choices) -> list[SiteTable]:
     return [table for table in found if table.rows]
 
 
-def _table(grid: Grid, task: str, algorithm: str, metric: str, choices: Choices) -> SiteTable:
+def _table(grid: RunGrid, task: str, algorithm: str, metric: str, choices: Choices) -> SiteTable:
     scores = median(grid.scores(task, algorithm, metric))
     if np.all(np.isinf(scores)) and metric not in _metrics(grid, task):
         return SiteTable(task, algorithm, metric, ())
@@ -89,7 +89,7 @@ def _table(grid: Grid, task: str, algorithm: str, metric: str, choices: Choices)
     return SiteTable(task, algorithm, metric, tuple(sorted(rows, key=_worst_first)))
 
 
-def _metrics(grid: Grid, task: str) -> set[str]:
+def _metrics(grid: RunGrid, task: str) -> set[str]:
     return {
         metric for run in grid.runs if run.task == task for own in run.result.site_scores.values() for metric in own
     }
@@ -101,7 +101,7 @@ def _worst_first(row: SiteRow) -> tuple[float, float, str]:
 
 
 def _differences(
-    grid: Grid, task: str, algorithm: str, metric: str, baseline: str | None
+    grid: RunGrid, task: str, algorithm: str, metric: str, baseline: str | None
 ) -> list[Difference] | list[None]:
     nothing: list[None] = [None] * len(grid.sites(task))
     if baseline is None or baseline == algorithm:
