@@ -26,6 +26,10 @@ class Printed:
     cuts: Mapping[str, int]
     """By task."""
 
+    def cut_said(self, task: str) -> str:
+        """The printed cut of a task in a sentence; empty where there is none."""
+        return f"The paper prints a cut after layer {self.cuts[task]} for this dataset." if task in self.cuts else ""
+
     def number(self, table: str, algorithm: str, task: str) -> float | None:
         """A printed cell on the scale of the report's figures."""
         printed = self.cells.get((table, algorithm, task))

@@ -43,7 +43,7 @@ def _tests() -> Facts[Recomputed]:
                 "printed",
                 "printed",
                 lambda t: t.printed_p,
-                lambda t: t.printed_p.replace("p<", "p < ").replace("p=", "p = "),
+                lambda t: t.printed_p.replace("<", "\u00a0<\u00a0").replace("=", "\u00a0=\u00a0"),
                 words=True,
             ),
             Column("p", "Friedman p", lambda t: t.friedman.p, lambda t: p_value(t.friedman.p)),

@@ -190,7 +190,7 @@ def _diverged(grid: RunGrid) -> list[str]:
             counts[run.algorithm, run.task] = counts.get((run.algorithm, run.task), 0) + 1
     return [
         f"{algorithm} on {task}: a loss became NaN in {count} of {len(grid.results(task, algorithm))} runs; "
-        "a NaN score counts as worse than any number"
+        "a score that is not a number counts as worse than any number"
         for (algorithm, task), count in counts.items()
     ]
 

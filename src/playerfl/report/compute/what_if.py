@@ -194,7 +194,7 @@ def _without_each(
     rows = np.array([[scores[site][layer] for layer in layers] for site in usable])
     rows = rows / np.array([_scale(row, normalise) for row in rows])[:, None]
     weights = np.array([num_examples[site] if reduction == "samples" else 1 for site in usable], dtype=float)
-    found = []
+    found: list[Steps | None] = []
     for site in scores:
         kept = np.array([other != site for other in usable])
         if not kept.any():

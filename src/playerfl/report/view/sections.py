@@ -271,7 +271,7 @@ def _methods(report: Report) -> Section:
         "Incentive is the share of sites strictly better off than under both baselines; a tie does not count.",
         "Ranks: 1 is best, ties share the average. Friedman’s test is corrected for ties; its treatments are "
         "the methods.",
-        "A NaN score counts as worse than any number.",
+        "A score that is not a number counts as worse than any number.",
         "Formulas and sources: docs/report.md of playerfl.",
     ]
     blocks: list[Block] = [Points(tuple(filter(None, lines)))]
