@@ -128,7 +128,7 @@ function cutNotes(own, seed, settings, normalise, reduce, cut) {
     ...together.warnings.map((text) => `${text}.`),
     free && elsewhere !== null && elsewhere !== cut ? `With sites scaled ${other === "none" ? "as measured" : "to their first layer"}, the cut would be after ${layers(elsewhere)}.` : null,
     own.cuts[seed] !== undefined && own.cuts[seed] !== cut ? `The run itself cut after ${layers(own.cuts[seed])}.` : null,
-    own.paper,
+    own.remark,
     own.leftOut ? `${counted(own.leftOut, "more run")} did not fit into this page.` : null,
   ].filter(Boolean);
 }

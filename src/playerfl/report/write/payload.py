@@ -114,7 +114,7 @@ def _what_if(report: Report, scores: LayerScores) -> dict[str, Any]:
         "settings": scores.settings,
         "cuts": scores.cuts,
         "leftOut": scores.left_out,
-        "paper": report.paper.cut_said(scores.task) if report.paper else "",
+        "remark": report.paper.cut_said(scores.task) if report.paper else "",
         "bytes": BYTES_PER_PARAMETER,
         "runs": {
             seed: {
