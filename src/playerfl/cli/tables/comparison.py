@@ -61,8 +61,8 @@ def print_comparison(summaries: Sequence[AlgorithmSummary], selection: str) -> N
     first = _metrics_of(summaries[0])[0]
     if first == "f1":
         console.print("F1 is macro-averaged over the classes present at a site.")
-    console.print(f"Averages weigh sites by examples; fairness is the variance of {first} over sites.")
-    console.print(f"{_REPORTED[selection]}; a method that tunes after the last round, its tuned model.\n")
+    console.print(f"Averages weight sites by examples; fairness is the variance of {first} over sites.")
+    console.print(f"{_REPORTED[selection]}; a method that tunes after the last round reports its tuned model.\n")
     for summary in summaries:
         if summary.gains:
             console.print(_gains(summary))
@@ -117,7 +117,7 @@ def _signed(value: float) -> str:
 
 
 def print_identities(rows: Sequence[tuple[str, str, float, float, bool]]) -> None:
-    """What must equal what, how closely, and whether it does."""
+    """Identities, their tolerances, and whether they hold."""
     table = Table(title="Identities", title_justify="left")
     for heading in ("this", "must equal", "how closely", "verdict"):
         table.add_column(heading)
@@ -132,7 +132,7 @@ def print_identities(rows: Sequence[tuple[str, str, float, float, bool]]) -> Non
 
 
 def print_catalogue(what: str, entries: Sequence[dict[str, Any]]) -> None:
-    """Names, what they are, and their options with defaults."""
+    """Names, descriptions, and options with defaults."""
     table = Table(show_lines=True)
     table.add_column(what)
     table.add_column("what it is")

@@ -1,4 +1,4 @@
-"""What an algorithm costs: bytes, what never leaves a site, time."""
+"""What an algorithm costs: bytes, exposed parameters, time."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Cost:
     runs: int
     rounds: int
     down_per_round: float
-    """Bytes to all sites, on average over rounds; the first message with the whole model is in it."""
+    """Bytes to all sites, averaged over rounds, including the first message with the whole model."""
     up_per_round: float
     down: float
     up: float
