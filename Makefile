@@ -98,12 +98,12 @@ estimate: $(STAMP)
 
 reproduce: estimate
 	@for study in $(STUDIES); do $(BIN)/playerfl study experiments/$$study.toml --archive results/$$study || exit 1; done
-	$(BIN)/playerfl thresholds experiments/thresholds.toml --out results/thresholds
+	$(BIN)/playerfl paper thresholds experiments/thresholds.toml --out results/thresholds
 	$(BIN)/playerfl analyze heart --seeds 3 --out results/analysis/heart
 	$(BIN)/playerfl analyze heart --drift 5 --rounds 50 --out results/analysis/heart-drift
 	$(BIN)/playerfl analyze fashion_mnist --rounds 10 $(SMALL) --out results/analysis/fashion_mnist
 	$(BIN)/playerfl analyze fashion_mnist --drift 2 --rounds 10 $(SMALL) --out results/analysis/fashion_mnist-drift
-	$(BIN)/playerfl report results --out results/report.md
+	$(BIN)/playerfl report results --paper --out results/report.md
 
 reproduce-quick: $(STAMP)
 	$(BIN)/playerfl study experiments/quick.toml

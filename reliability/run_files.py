@@ -101,17 +101,16 @@ def mend_fingerprints(folder: Path) -> None:
 def report(folder: Path) -> object:
     """All that `playerfl report` does, but for the page's markup."""
     from playerfl.report.compute.report import build_report
-    from playerfl.report.write.documents import document
-    from playerfl.report.write.markup import Latex, Markdown
+    from playerfl.report.view.facts import records
+    from playerfl.report.write.documents import as_latex, as_markdown
     from playerfl.report.write.payload import payload
-    from playerfl.report.write.tidy import tidy
     from playerfl.studies.collecting import collect
 
     made = build_report(collect(folder))
     return (
-        document(made, "title", Markdown()).encode("utf-8", "replace"),
-        document(made, "title", Latex()),
-        tidy(made),
+        as_markdown(made, "title").encode("utf-8", "replace"),
+        as_latex(made, "title"),
+        records(made),
         payload(made),
     )
 

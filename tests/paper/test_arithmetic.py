@@ -65,7 +65,7 @@ def test_only_two_methods_are_told_from_player_fl_by_f1() -> None:
     assert table.ranking.nemenyi is not None and table.ranking.holm is not None
     assert {n for n, p in zip(names, table.ranking.nemenyi[ours], strict=True) if p < 0.05} == {"FedLAMA", "pFedLA"}
     assert all(table.ranking.holm[ours] > 0.05)
-    assert "cannot give a p-value below" in table.ranking.remark
+    assert "cannot give a p-value below" in table.ranking.holm_limit
 
 
 @pytest.mark.parametrize(

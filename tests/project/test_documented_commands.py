@@ -41,7 +41,7 @@ NOT_RUN = {
     "playerfl flower demo": "takes minutes; tests/flower/test_deployment.py runs such a deployment",
     "playerfl selftest": "tests/identities/test_selftest.py runs it",
     "playerfl data fetch": "downloads; tests/data/download/test_download.py does so from a server of its own",
-    "playerfl thresholds": "needs every dataset and minutes; tests/paper/test_thresholds.py runs a small one",
+    "playerfl paper thresholds": "needs every dataset and minutes; tests/paper/test_thresholds.py runs a small one",
     "playerfl study experiments/heart.toml --backend ray": "needs Ray; tests/studies/test_ray_tasks.py runs it",
 }
 """What is not run, and why."""

@@ -177,7 +177,7 @@ COMMANDS: dict[str, Writes] = {
     "analyze --drift": command(analyze("--drift", 1, "--rounds", 2)),
     "thresholds": command(
         lambda out, before: (
-            *("thresholds", before / "thresholds.toml", "--out", out / "found", "-q"),
+            *("paper", "thresholds", before / "thresholds.toml", "--out", out / "found", "-q"),
             *("--data-dir", before / "data"),
         )
     ),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import math
 import re
 import shutil
@@ -17,9 +18,9 @@ from made_up_runs import made_up
 from playerfl.report.compute.collected import Collected, Gap
 from playerfl.report.compute.report import Report, build_report
 from playerfl.report.plots.comparison import save
-from playerfl.report.plots.report import curves_figure, report_figures, sensitivity_figure
-from playerfl.report.write.documents import document
-from playerfl.report.write.markup import Latex, Markdown
+from playerfl.report.plots.report import report_figures
+from playerfl.report.write.documents import as_latex, as_markdown
+from playerfl.report.write.files import Place, write_report
 
 NAMES = ("local", "fedavg", "ditto", "player_fl")
 ODD = ("a|b", "<b>c</b>", "50 % & $x_1$", "[2mm] \\end{document}", "* ^~ {#} 医院")
@@ -38,7 +39,7 @@ def report() -> Report:
 
 
 def test_markdown_escapes_markup_and_keeps_its_columns(report: Report) -> None:
-    text = document(report, "A & B", Markdown())
+    text = as_markdown(report, "A & B")
     assert "<b>" not in text
     assert "a\\|b" in text
     assert "&lt;b&gt;c&lt;/b&gt;" in text
@@ -49,7 +50,7 @@ def test_markdown_escapes_markup_and_keeps_its_columns(report: Report) -> None:
 
 
 def test_latex_escapes_its_signs_and_is_whole(report: Report) -> None:
-    text = document(report, "A & B", Latex())
+    text = as_latex(report, "A & B")
     assert "not started" in text
     assert r"\section*{A \& B}" in text
     assert r"50 \% \& \$x\_1\$" in text
@@ -70,7 +71,7 @@ def test_latex_compiles(report: Report, tmp_path: Path) -> None:
     )
     if not found or found.returncode:
         pytest.skip("needs LaTeX: apt-get install texlive-latex-recommended")
-    (tmp_path / "report.tex").write_text(document(report, "A & B", Latex()), encoding="utf-8")
+    (tmp_path / "report.tex").write_text(as_latex(report, "A & B"), encoding="utf-8")
     command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "report.tex"]
     made = subprocess.run(command, cwd=tmp_path, capture_output=True, check=False)
     assert made.returncode == 0, made.stdout[-2000:]
@@ -88,9 +89,32 @@ def unclosed(text: str) -> list[str]:
     return stack
 
 
+FORMULAS = ("=1+1", "+cmd", "-2+3", "@SUM(A1)", "\t=1", "'quoted")
+
+
+def test_csv_holds_no_formulas_and_numbers_stay_numbers(tmp_path: Path) -> None:
+    made = [
+        made_up(name, task="=task", sites=FORMULAS, score=lambda site, r: {"loss": 0.5, "@metric": -0.25})
+        for name in ("local", "fedavg", "=algorithm")
+    ]
+    write_report(build_report(Collected(made, [Gap("x", "y", 0, "=why")])), Place("csv", tmp_path), "x")
+    for file in tmp_path.iterdir():
+        with file.open(newline="", encoding="utf-8") as table:
+            for row in csv.reader(table):
+                assert not [text for text in row if text.strip()[:1] in set("=+@")], file
+    with (tmp_path / "sites.csv").open(newline="", encoding="utf-8") as table:
+        rows = list(csv.DictReader(table))
+    assert {row["site"] for row in rows} == {*(f"'{name}" for name in FORMULAS[:-1]), FORMULAS[-1]}
+    assert {float(row["score"]) for row in rows if row["metric"] == "'@metric"} == {-0.25}
+
+
+@pytest.fixture(scope="module")
+def drawn(report: Report) -> dict[str, tuple[Figure, list[Axes]]]:
+    return report_figures(report)
+
+
 @pytest.mark.slow
-def test_every_figure_is_returned_with_its_axes(report: Report, tmp_path: Path) -> None:
-    drawn = report_figures(report)
+def test_every_figure_is_returned_with_its_axes(drawn: dict[str, tuple[Figure, list[Axes]]], tmp_path: Path) -> None:
     assert {
         "scores_f1",
         "fairness_f1",
@@ -106,14 +130,16 @@ def test_every_figure_is_returned_with_its_axes(report: Report, tmp_path: Path) 
         assert save(drawn["gains_f1"][0], tmp_path / f"x.{ending}").stat().st_size > 1000
 
 
-def test_a_panel_for_each_task_in_order(report: Report) -> None:
-    _, axes = curves_figure(report, "f1")
+@pytest.mark.slow
+def test_a_panel_for_each_task_in_order(drawn: dict[str, tuple[Figure, list[Axes]]]) -> None:
+    _, axes = drawn["curves_f1"]
     assert [panel.get_title() for panel in axes] == ["task_0", "task_1"]
     assert {line.get_label() for line in axes[0].get_lines()} == {"Local", "FedAvg", "Ditto", "PLayer-FL"}
 
 
-def test_the_cut_is_in_the_sensitivity_figure(report: Report) -> None:
-    _, axes = sensitivity_figure(report)
+@pytest.mark.slow
+def test_the_cut_is_in_the_sensitivity_figure(drawn: dict[str, tuple[Figure, list[Axes]]]) -> None:
+    _, axes = drawn["sensitivity"]
     assert "federated: 2 layers" in axes[0].get_title()
 
 

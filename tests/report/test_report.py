@@ -16,17 +16,15 @@ from playerfl.errors import ConfigError
 from playerfl.report.compute.collected import Collected, Gap
 from playerfl.report.compute.comparison import compare
 from playerfl.report.compute.cost import never_leaves
-from playerfl.report.compute.findings import findings
 from playerfl.report.compute.grid import arrange
-from playerfl.report.compute.missing_runs import holes
+from playerfl.report.compute.missing_runs import seed_rows
 from playerfl.report.compute.ranking import complete_part
 from playerfl.report.compute.report import Report, build_report
 from playerfl.report.plots.report import report_figures
-from playerfl.report.write.documents import document
-from playerfl.report.write.markup import Latex, Markdown
-from playerfl.report.write.page import page
-from playerfl.report.write.tidy import tidy
-from playerfl.report.write.wording import lead, left_out
+from playerfl.report.view.answers import answers
+from playerfl.report.view.facts import records
+from playerfl.report.view.sections import lead, left_out
+from playerfl.report.write.documents import as_latex, as_markdown, as_page
 from playerfl.runs.result import RunResult
 
 NAMES = ("local", "fedavg", "ditto", "player_fl")
@@ -83,7 +81,7 @@ def test_runs_on_other_data_are_noted() -> None:
     other = made_up("local")
     object.__setattr__(other, "data", {**other.data, "partition_hash": "other"})
     (note,) = arrange([made_up("fedavg"), other]).notes
-    assert "do not stand on the same data" in note
+    assert "do not use the same data" in note
 
 
 # Cells.
@@ -161,13 +159,6 @@ def test_loss_is_best_where_it_is_lowest_and_equals_share_the_bold() -> None:
     ]
     cells = report_of(*made).table("loss").cells  # type: ignore[union-attr]
     assert [name for (name, _), cell in cells.items() if cell.best] == ["FedAvg", "Ditto"]
-
-
-def test_the_papers_value_stands_beside_a_cell_of_its_task() -> None:
-    table = report_of(
-        made_up("player_fl", task="heart", paper="Heart"), made_up("fedper", task="heart", paper="Heart")
-    ).table("f1")
-    assert table is not None and table.printed == {("PLayer-FL", "heart"): "41.9 +/- 1.0"}
 
 
 def test_fairness_shows_baselines_without_ranking_them() -> None:
@@ -272,8 +263,8 @@ def test_a_test_that_cannot_be_computed_says_so() -> None:
     (ranking,) = report.rankings["f1"]
     assert ranking.friedman is not None and math.isnan(ranking.friedman.f_p)
     assert "All 2 blocks give the same order" in ranking.remark
-    said = " ".join(sentence for finding in findings(report) for sentence in finding.sentences)
-    assert "Friedman p = 0.14, Iman-Davenport not computable), on this dataset only" in said
+    said = " ".join(sentence for answer in answers(report) for sentence in answer.sentences)
+    assert "Friedman p = 0.14, Iman-Davenport not computable); this is about one dataset only" in said
 
 
 def test_methods_that_come_to_the_same_are_noted() -> None:
@@ -285,7 +276,7 @@ def test_methods_that_come_to_the_same_are_noted() -> None:
 def test_one_run_is_ranked_but_not_tested() -> None:
     (ranking,) = report_of(*runs(seeds=1)).rankings["f1"]
     assert ranking.friedman is None
-    assert "nothing can be said about chance" in ranking.remark
+    assert "these ranks may be chance" in ranking.remark
 
 
 def test_effects_are_positive_where_the_row_is_better() -> None:
@@ -373,29 +364,29 @@ def test_where_an_algorithm_ran_in_variants_the_one_that_is_taken_is_named() -> 
     made.append(made_up("fedavg", 2, training={"learning_rate": 0.2}))
     report = report_of(*made)
     assert report.choices.baseline_global == "FedAvg (learning_rate=0.2)"
-    assert any("stands for plain averaging, and not FedAvg (learning_rate=0.1)" in note for note in report.notes)
-    with pytest.raises(ConfigError, match="any of several here; name one of"):
+    assert any("is used as plain averaging, not FedAvg (learning_rate=0.1)" in note for note in report.notes)
+    with pytest.raises(ConfigError, match="ran with several settings here; name one of"):
         report_of(*made, baseline_global="fedavg")
     named = report_of(*made, baseline_global="FedAvg (learning_rate=0.1)")
-    assert not any("stands for" in note for note in named.notes)
+    assert not any("is used as" in note for note in named.notes)
 
 
 def test_where_nothing_has_finished_the_report_says_what_is_missing() -> None:
     gaps = [Gap("heart", "fedavg", seed, "waits for its learning rate") for seed in range(3)]
     report = build_report(Collected((), [*gaps, Gap("heart", "fedavg", 1001, "not run yet", tuning=True)]))
     assert "No run has finished yet" in lead(report)
-    assert [(row.algorithm, row.drawn) for row in holes(report)] == [("FedAvg", "···")]
-    for text in (page(report, "x"), document(report, "x", Markdown()), document(report, "x", Latex())):
+    assert [(row.algorithm, row.drawn) for row in seed_rows(report)] == [("FedAvg", "···")]
+    for text in (as_page(report, "x"), as_markdown(report, "x"), as_latex(report, "x")):
         assert "waits for its learning rate" in text
         assert "0–2" in text or "0--2" in text
     assert report_figures(report) == {}
 
 
-def test_holes_are_seen_in_the_grid_of_methods_and_seeds() -> None:
+def test_missing_runs_show_in_the_grid_of_methods_and_seeds() -> None:
     made = [made_up("local", seed) for seed in (1, 2, 3)] + [made_up("fedavg", 1)]
     gaps = [Gap("digits", "fedavg", 2, "not run yet"), Gap("digits", "ditto", 3, "not run yet")]
     report = build_report(Collected(made, gaps, [Gap("digits", "fedavg", 3, "out of memory")]))
-    assert {row.algorithm: row.drawn for row in holes(report)} == {"Local": "■■■", "FedAvg": "■·✕", "Ditto": "  ·"}
+    assert {row.algorithm: row.drawn for row in seed_rows(report)} == {"Local": "■■■", "FedAvg": "■·✕", "Ditto": "––·"}
 
 
 def test_runs_that_chose_the_rates_are_told_apart() -> None:
@@ -408,32 +399,51 @@ def test_runs_that_chose_the_rates_are_told_apart() -> None:
 # Words.
 
 
-def test_the_summary_says_who_gains_who_loses_what_travels_and_how_sure() -> None:
+def test_the_summary_says_which_sites_gain_which_layers_are_shared_and_how_certain_that_is() -> None:
     profile = {site: [1.0, 0.5, 40.0] for site in ("north", "south", "west")}
     made = [made_up("local", s, score=by_site("f1", (0.5, 0.5, 0.5))) for s in range(8)]
     made += [made_up("player_fl", s, score=by_site("f1", (0.6, 0.7, 0.2)), scores_of_layers=profile) for s in range(8)]
-    said = {finding.question: " ".join(finding.sentences) for finding in findings(report_of(*made))}
+    said = {answer.question: " ".join(answer.sentences) for answer in answers(report_of(*made))}
     assert (
         "PLayer-FL gives 2 of 3 sites a better macro-F1 than training alone; "
-        "west is worse off than alone (beyond chance over seeds)" in said["Who gains and who loses?"]
+        "west is worse off (beyond seed noise)" in said["Which sites gain and which lose?"]
     )
     assert (
-        "sends conv1 and conv2 (25 % of the parameters) and keeps fc at each site; 8 of 8 runs cut there"
-        in said["Which layers travel?"]
+        "shares conv1 and conv2 (25.0 % of the parameters) and keeps fc private; 8 of 8 runs cut there"
+        in said["Which layers are shared?"]
     )
     assert "Local has the best macro-F1: 50.0 %" in said["Which method does best?"]
 
 
-def test_one_run_is_said_to_prove_nothing() -> None:
-    said = " ".join(sentence for finding in findings(report_of(made_up())) for sentence in finding.sentences)
-    assert "may be chance" in said
+@pytest.mark.parametrize(
+    ("made", "sentence"),
+    [
+        ([made_up()], "Each method ran once, so any difference may be chance"),
+        (runs(("local", "ditto"), seeds=1), "but with a single run per method this may be chance"),
+        (
+            [
+                made_up(name, task=task, score=constant(loss=1 - score, f1=score))
+                for task, by_name in (("a", {"local": 0.1, "ditto": 0.2}), ("b", {"local": 0.2, "ditto": 0.1}))
+                for name, score in by_name.items()
+            ],
+            "Over 2 tasks, Local and Ditto tie for the best mean rank by macro-F1: 1.5 (2 methods).",
+        ),
+        (
+            [made_up(scores_of_layers={"north": [1.0, 0.5, 40.0]}, layers={"a": 10**5, "b": 10**5, "head": 10})],
+            "shares a and b (> 99.9 % of the parameters) and keeps head private",
+        ),
+    ],
+    ids=["one run", "no winner of single runs", "a tie is called a tie", "almost all is not all"],
+)
+def test_the_summary_does_not_claim_too_much(made: list[RunResult], sentence: str) -> None:
+    assert sentence in " ".join(said for answer in answers(report_of(*made)) for said in answer.sentences)
 
 
-def test_what_is_missing_is_in_the_summary() -> None:
+def test_missing_runs_are_in_the_summary() -> None:
     collected = Collected(
         [made_up()], [Gap("digits", "ditto", 0, "not started")], [Gap("digits", "fedlp", 1, "out of memory")]
     )
-    said = " ".join(s for finding in findings(build_report(collected)) for s in finding.sentences)
+    said = " ".join(s for answer in answers(build_report(collected)) for s in answer.sentences)
     assert "1 run not finished and 1 run failed" in said
 
 
@@ -496,13 +506,12 @@ def test_a_curve_counts_diverged_runs_as_the_worst_as_tables_do() -> None:
 # Everything as tables.
 
 
-def test_tidy_tables_hold_what_the_report_shows() -> None:
-    made = tidy(report_of(*runs()))
+def test_records_hold_what_the_report_shows() -> None:
+    made = records(report_of(*runs()))
     assert {row["table"] for row in made["cells"]} == {
         f"{kind}{metric}" for kind in ("", "fairness_", "incentive_") for metric in ("f1", "accuracy", "loss")
     }
     assert len(made["sites"]) == 4 * 3 * 3
-    assert len(made["paper_tests"]) == 9
     assert all(row["runs"] == 3 for row in made["cells"])
 
 
@@ -517,7 +526,7 @@ def test_sixteen_hundred_runs_are_reported_in_seconds(tmp_path: Path) -> None:
         for seed in range(100)
     ]
     start = time.process_time()
-    text = page(report_of(*made), "large")
+    text = as_page(report_of(*made), "large")
     assert time.process_time() - start < 30
     assert len(text.encode()) < 5_000_000
     assert LAYERS

@@ -18,7 +18,7 @@ from playerfl.cli.probe import PROBE_EXAMPLES, probe
 from playerfl.cli.report import REPORT_EXAMPLES, report
 from playerfl.cli.run import RUN_EXAMPLES, run
 from playerfl.cli.study import STUDY_EXAMPLES, study
-from playerfl.cli.thresholds import THRESHOLDS_EXAMPLES, thresholds
+from playerfl.cli.thresholds import paper_app
 from playerfl.errors import ConfigError, PlayerflError, one_of, sentence_of, users_traceback
 from playerfl.version import __version__
 
@@ -43,12 +43,12 @@ app = typer.Typer(
 )
 app.add_typer(data_app)
 app.add_typer(flower_app)
+app.add_typer(paper_app, hidden=True)
 app.command(epilog=STUDY_EXAMPLES)(study)
 app.command(epilog=REPORT_EXAMPLES)(report)
 app.command(epilog=LAYERS_EXAMPLES)(layers)
 app.command(epilog=PROBE_EXAMPLES)(probe)
 app.command(epilog=ANALYZE_EXAMPLES)(analyze)
-app.command(epilog=THRESHOLDS_EXAMPLES)(thresholds)
 app.command(epilog=RUN_EXAMPLES)(run)
 
 

@@ -51,18 +51,16 @@ class Picture(StrEnum):
 def report(
     directory: Annotated[Path, typer.Argument(metavar="DIR")],
     baseline_local: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Stands for training alone; local if not given.")
+        str | None, typer.Option(metavar="NAME", help="The method used as training alone; default: local.")
     ] = None,
     baseline_global: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Stands for plain averaging; fedavg if not given.")
+        str | None, typer.Option(metavar="NAME", help="The method used as plain averaging; default: fedavg.")
     ] = None,
-    metric: Annotated[
-        str | None, typer.Option(metavar="f1|accuracy|loss", help="The metric that is shown first.")
-    ] = None,
+    metric: Annotated[str | None, typer.Option(metavar="f1|accuracy|loss", help="The metric to show first.")] = None,
     form: Annotated[
         Form | None,
         typer.Option(
-            "--format", help="A page, Markdown, LaTeX, or CSV tables; if not given, as --out ends, else html."
+            "--format", help="A page, Markdown, LaTeX or CSV tables; default: by the ending of --out, else html."
         ),
     ] = None,
     figures: Annotated[
@@ -73,21 +71,25 @@ def report(
         Path | None,
         typer.Option(
             help="A file (.html, .md, .tex), or a folder, which gets report.html, report.md, report.tex or "
-            "tables/*.csv; DIR/report if not given. Figures go into figures/ beside it."
+            "tables/*.csv; default: DIR/report. Figures go into figures/ beside it."
         ),
     ] = None,
     client_average: Annotated[
-        Average, typer.Option(help="Weigh sites by their examples, or each the same.")
+        Average, typer.Option(help="Weight sites by their examples, or equally.")
     ] = Average.samples,
     per_run: Annotated[
-        bool, typer.Option("--per-run", help="Fairness and incentive in each run, then their median.")
+        bool, typer.Option("--per-run", help="Compute fairness and incentive per run, then take the median.")
+    ] = False,
+    paper: Annotated[
+        bool,
+        typer.Option("--paper", help="Also show what the PLayer-FL paper prints for these tasks."),
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="All numbers as JSON on stdout; no file is written.")] = False,
 ) -> None:
     """Tables, tests and figures of the runs in a folder: one page that needs no network.
 
-    DIR is a run directory, a comparison, a study, or a folder of such at any depth. Runs that are not finished are
-    listed as missing, and the report is about the others.
+    DIR is a run directory, a comparison, a study, or a folder that contains any of these. Runs that have not finished
+    are listed as missing; the report covers the others.
     """
     from playerfl.report.compute.report import build_report
     from playerfl.report.write.files import place_of, write_figures, write_report
@@ -101,12 +103,13 @@ def report(
         metric=metric,
         client_average=client_average.value,
         per_run=per_run,
+        paper=paper,
     )
     if as_json:
         from playerfl.report.compute.comparison import without_nan
-        from playerfl.report.write.tidy import tidy
+        from playerfl.report.view.facts import records
 
-        typer.echo(json.dumps(without_nan(tidy(made)), indent=1))
+        typer.echo(json.dumps(without_nan(records(made)), indent=1))
     else:
         write_report(made, place, title_of(directory))
         typer.echo(place.path)
@@ -121,5 +124,5 @@ def report(
 
 
 def title_of(directory: Path) -> str:
-    """The name a reader knows the folder by."""
+    """The title of a report on this folder."""
     return f"Federated learning report: {directory.resolve().name}"

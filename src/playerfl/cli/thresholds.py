@@ -1,4 +1,4 @@
-"""`playerfl thresholds`: which rule and threshold give the cuts the paper prints."""
+"""`playerfl paper thresholds`: which rule and threshold give the cuts that the paper prints."""
 
 from __future__ import annotations
 
@@ -20,23 +20,31 @@ if TYPE_CHECKING:
 THRESHOLDS_EXAMPLES = """
 [bold]Examples[/bold]
 
-  playerfl thresholds experiments/thresholds.toml --out results/thresholds
+  playerfl paper thresholds experiments/thresholds.toml --out results/thresholds
 """
 _KEYS = {"tasks", "modes", "inits", "seeds"}
 
+paper_app = typer.Typer(name="paper", help="Reproduce the PLayer-FL paper.", no_args_is_help=True)
 
+
+@paper_app.callback()
+def _paper() -> None:
+    """Keeps `thresholds` a subcommand: an app with one command would run it directly."""
+
+
+@paper_app.command(epilog=THRESHOLDS_EXAMPLES)
 def thresholds(
     file: Annotated[Path, typer.Argument(metavar="FILE")],
     out: Annotated[Path, typer.Option(metavar="DIR", help="Where cases.csv, the summary and the figure go.")],
     data_dir: Annotated[
-        Path | None, typer.Option(help="Where dataset files are; $PLAYERFL_DATA or your cache if not given.")
+        Path | None, typer.Option(help="Data directory; default: $PLAYERFL_DATA, else your cache.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="The summary as JSON on stdout.")] = False,
     quiet: Quiet = False,
 ) -> None:
-    """Measure one epoch on every task, mode, init and seed of FILE, and ask which threshold gives the printed cuts.
+    """Measure one epoch for every task, mode, init and seed of FILE; find the thresholds that give the printed cuts.
 
-    What is in DIR/cases.csv already is not measured again.
+    Cases that are already in DIR/cases.csv are not measured again.
     """
     from playerfl.cli.tables.study import duration
     from playerfl.data.download.directory import use_data_directory
@@ -88,7 +96,7 @@ def _asked(table: Mapping[str, Any]) -> dict[str, Any]:
         raise ConfigError(f"seeds = {seeds} is too many; at most {MOST_SEEDS:,} can be measured")
     numbers = list(range(seeds)) if isinstance(seeds, int) else seeds
     if not isinstance(numbers, list) or not numbers or not all(isinstance(n, int) and n >= 0 for n in numbers):
-        raise ConfigError(f"seeds = {seeds!r} must be a number of seeds, or a list of whole numbers from 0 up")
+        raise ConfigError(f"seeds = {seeds!r} must be a number of seeds or a list of non-negative integers")
     tasks = [_task(entry) for entry in lists["tasks"]]
     return {"tasks": tasks, "modes": lists["modes"], "inits": lists["inits"], "seeds": numbers}
 
@@ -106,7 +114,7 @@ def _task(entry: Any) -> dict[str, Any]:
     cut = table.pop("cut", None)
     if cut is None:
         if task.paper is None:
-            raise ConfigError(f"the paper prints no cut for {task.name!r}; say which is meant, as in cut = 3")
+            raise ConfigError(f"the paper prints no cut for {task.name!r}; set one, as in cut = 3")
         cut = paper.protocol(task.paper)["cut"]
     return {"name": task.name, "cut": cut, "settings": dict(_dotted(table))}
 

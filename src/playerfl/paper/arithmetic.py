@@ -12,7 +12,7 @@ from playerfl.paper import facts as paper
 from playerfl.report.compute.ranking import Ranking, rank
 from playerfl.report.compute.statistics import Friedman, friedman
 
-# How far a printed "p = …" may be from the computed one and still be it; the cells are rounded.
+# Relative difference up to which a printed "p = …" counts as the computed one; the cells are rounded.
 _CLOSE = 0.02
 
 
@@ -27,7 +27,7 @@ class Recomputed:
     printed_ranks: dict[str, float]
     printed_p: str
     transposed: Friedman
-    """Datasets as treatments: tests whether datasets differ, which nobody asked."""
+    """Datasets as treatments: this tests whether datasets differ, which is not the question."""
     missing_bold: tuple[str, ...]
     """Cells that are best of their column and not printed in bold."""
 

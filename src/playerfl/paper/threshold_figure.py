@@ -15,7 +15,7 @@ _TITLES = {"cumulative_ratio": "ratio of sensitivities $F_{p+1}/F_p$", "layer_ra
 
 
 def draw_thresholds(cases: Sequence[Case], choice: Choice | None = None) -> tuple[Figure, Any]:
-    """A bar a task for each rule, thin for every seed, wide where all seeds agree. Gives figure and axes."""
+    """One bar per task and rule: thin for every seed, wide where all seeds agree. Returns figure and axes."""
     from matplotlib.figure import Figure
 
     tasks = list(dict.fromkeys(case.task for case in cases))

@@ -1,8 +1,8 @@
-"""The threshold study: which rule and which threshold give the cuts the paper prints, and do they carry over?
+"""The threshold study: which rule and threshold give the cuts that the paper prints, and do they generalise?
 
-The criterion, fixed before looking: every task counts the same; the rule and threshold with the largest mean share of
-cases at the printed cut is taken, of equally good ones that with the widest interval of thresholds (as a factor), of
-still equal ones the printed rule; of an interval, the geometric middle.
+The criterion was fixed before looking at results. Every task counts equally. The rule and threshold with the largest
+mean share of cases at the printed cut win; ties go to the widest interval of thresholds (as a factor), then to the printed
+rule. Within an interval, the geometric middle is used.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from playerfl.probe.measure import probe_sites
 from playerfl.storage.atomic_files import RERUN_HINT, storage_error, write_atomically
 
 RATIO_RULES: tuple[SplitRule, ...] = ("cumulative_ratio", "layer_ratio")
-# Where nothing bounds a threshold from above, as far as anybody would look.
+# The upper end of an interval that nothing bounds from above.
 _HIGHEST = 1e6
 _COLUMNS = ("task", "settings", "mode", "init", "seed", "printed", "max_jump", *RATIO_RULES)
 
 
 @dataclass(frozen=True)
 class Case:
-    """One measured federation and what each rule compares there."""
+    """One measured federation and the ratios that each rule compares."""
 
     task: str
     mode: str
@@ -48,7 +48,7 @@ class Case:
 
     @property
     def name(self) -> tuple[str, str, str, str, int]:
-        """What tells it from others."""
+        """What identifies it."""
         return self.task, self.settings, self.mode, self.init, self.seed
 
     @property
@@ -88,7 +88,7 @@ class Choice:
 
 
 def case_of(task: str, mode: str, init: str, seed: int, printed: int, scores: Mapping[str, Importance]) -> Case:
-    """What the rules see in the sites' scores.
+    """The case that the sites' scores give.
 
     >>> case = case_of("a", "running", "default", 0, 2, {"site": {"x": 1.0, "y": 2.0, "z": 10.0}})
     >>> case.interval("layer_ratio"), case.max_jump
@@ -118,7 +118,7 @@ def measure_cases(
 
 
 def share(cases: Sequence[Case], choice: Choice) -> float:
-    """Of cases at the printed cut; every task counts the same."""
+    """The share of cases at the printed cut; every task counts equally."""
     tasks = dict.fromkeys(case.task for case in cases)
     hits = {task: [case.hit(choice) for case in cases if case.task == task] for task in tasks}
     return sum(sum(own) / len(own) for own in hits.values()) / len(hits)
@@ -133,7 +133,7 @@ def choose(cases: Sequence[Case]) -> Choice:
 
 
 def _of_rule(cases: Sequence[Case], rule: str) -> list[Choice]:
-    """The intervals between the thresholds at which some case changes; neighbours that do equally well are one."""
+    """The intervals between thresholds at which some case changes; equally good neighbours are merged."""
     lowest = 1.0 if rule == "cumulative_ratio" else 0.1
     ends = {lowest, _HIGHEST, *(end for case in cases for end in case.interval(rule) or ())}
     bounds = sorted(min(max(end, lowest), _HIGHEST) for end in ends)
@@ -168,7 +168,7 @@ def leave_one_out(cases: Sequence[Case]) -> dict[str, tuple[Choice, float]]:
 
 
 class CaseTable:
-    """The measured cases as a CSV file, to which they are added one by one."""
+    """A CSV file of measured cases."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -193,7 +193,7 @@ class CaseTable:
         if not before:
             rows.writerow(_COLUMNS)
         rows.writerows(_row(case) for case in cases)
-        # Written anew as a whole: half a row at the end would spoil the rows before it.
+        # Rewritten as a whole: a partial last row would make the file unreadable.
         write_atomically(self.path, (before + text.getvalue()).encode(), RERUN_HINT)
 
 
@@ -224,7 +224,7 @@ def measure_missing(
     table: CaseTable,
     tick: Callable[[int, int, str], None] = lambda done, total, what: None,
 ) -> list[Case]:
-    """Measures what is not in the table yet, and gives all that was asked for."""
+    """Measures the cases that are not in the table yet; returns all requested ones."""
     known = {case.name for case in table.read()}
     plan = [(task, mode, init) for task in tasks for mode in modes for init in inits]
     wanted = set()

@@ -11,9 +11,8 @@ from rich.table import Table
 
 from playerfl.cli.tables.console import wide_console
 from playerfl.layers.sensitivity import federation_sensitivity
-from playerfl.paper import facts as paper
 from playerfl.report.compute.comparison import AlgorithmSummary
-from playerfl.report.write.formats import size
+from playerfl.report.formats import size
 from playerfl.runs.result import RunResult
 
 
@@ -43,8 +42,6 @@ def print_cut(result: RunResult) -> None:
     console = wide_console()
     console.print(table)
     console.print(f"Cut after {cut.index} of {len(cut.layers)} layers: {escape(cut.reason)}.")
-    if printed := result.data.get("paper"):
-        console.print(f"The paper prints a cut after {paper.protocol(printed)['cut']} layers for {printed}.")
     for warning in cut.warnings:
         console.print(f"[yellow]Note:[/yellow] {escape(warning)}.")
     console.print()
@@ -64,8 +61,8 @@ def print_comparison(summaries: Sequence[AlgorithmSummary], selection: str) -> N
     first = _metrics_of(summaries[0])[0]
     if first == "f1":
         console.print("F1 is macro-averaged over the classes present at a site.")
-    console.print(f"Averages weigh sites by examples; fairness is the variance of {first} over sites.")
-    console.print(f"{_REPORTED[selection]}; a method that tunes after the last round, its tuned model.\n")
+    console.print(f"Averages weight sites by examples; fairness is the variance of {first} over sites.")
+    console.print(f"{_REPORTED[selection]}; a method that tunes after the last round reports its tuned model.\n")
     for summary in summaries:
         if summary.gains:
             console.print(_gains(summary))
@@ -120,7 +117,7 @@ def _signed(value: float) -> str:
 
 
 def print_identities(rows: Sequence[tuple[str, str, float, float, bool]]) -> None:
-    """What must equal what, how closely, and whether it does."""
+    """Identities, their tolerances, and whether they hold."""
     table = Table(title="Identities", title_justify="left")
     for heading in ("this", "must equal", "how closely", "verdict"):
         table.add_column(heading)
@@ -135,7 +132,7 @@ def print_identities(rows: Sequence[tuple[str, str, float, float, bool]]) -> Non
 
 
 def print_catalogue(what: str, entries: Sequence[dict[str, Any]]) -> None:
-    """Names, what they are, and their options with defaults."""
+    """Names, descriptions, and options with defaults."""
     table = Table(show_lines=True)
     table.add_column(what)
     table.add_column("what it is")

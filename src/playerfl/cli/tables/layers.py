@@ -14,7 +14,7 @@ from playerfl.layers.cut_summary import CutSummary
 from playerfl.layers.layer_map import LayerMap
 from playerfl.layers.recommendation import Recommendation
 from playerfl.layers.sensitivity import federation_sensitivity
-from playerfl.report.write.formats import size
+from playerfl.report.formats import size
 
 _VERDICTS = {"clear": "green", "doubtful": "yellow", "no clear transition": "red"}
 

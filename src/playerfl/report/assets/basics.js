@@ -20,22 +20,24 @@ const options = (select, pairs, chosen) => {
   if (chosen !== undefined && pairs.some(([value]) => String(value) === String(chosen))) select.value = chosen;
 };
 
+// A table as playerfl describes it: heads are [title, is text]; a cell is its text, or [text, value, notes, tone].
+function fillTable(table, heads, rows) {
+  const cell = (shown, column) => {
+    const [text, value, notes = [], tone = ""] = Array.isArray(shown) ? shown : [shown, undefined];
+    const [tag, words] = [column ? "td" : "th", heads[column][1]];
+    const span = el("span", { class: `v ${tone}` }, text);
+    return el(tag, { scope: column ? null : "row", class: words ? null : "num", "data-value": words ? null : value ?? "" },
+      span, ...notes.map((note) => el("span", { class: "ci" }, note)));
+  };
+  fill(table,
+    el("thead", {}, el("tr", {}, ...heads.map(([title, words]) => el("th", { scope: "col", class: words ? null : "num" }, title)))),
+    el("tbody", {}, ...rows.map((row) => el("tr", {}, ...row.map(cell)))));
+}
+
 // Infinity is written as text, since JSON has none; null is a number that is not there.
 const numeric = (x) => (x === "inf" ? Infinity : x === "-inf" ? -Infinity : x === null ? NaN : x);
 const minus = (text) => text.replace("-", "−");
 const metricOf = () => data.metrics[$("pick-metric").value];
-function score(x, metric) {
-  x = numeric(x);
-  if (!Number.isFinite(x)) return "diverged";
-  return metric.percent ? (100 * x).toFixed(1) : Math.abs(x) < 1000 ? x.toFixed(3) : x.toPrecision(4);
-}
-function signed(x, metric) {
-  x = numeric(x);
-  if (Number.isNaN(x)) return "";
-  if (!Number.isFinite(x)) return x > 0 ? "+∞" : "−∞";
-  const text = metric.percent ? (100 * x).toFixed(1) : x.toFixed(3);
-  return minus(x >= 0 && !text.startsWith("-") ? `+${text}` : text);
-}
 function pValue(p) {
   if (p < data.smallestP) return `< ${data.smallestP.toExponential(0)}`;
   if (p < 1e-4) return p.toExponential(1);

@@ -44,8 +44,8 @@ function drawCurves() {
   });
   $("curve-caption").textContent =
     `${metric.name} of ${where} on the ${split === "train" ? "training" : split} data. ` +
-    (site === "" ? "Lines: median over runs; bands: the middle half of the runs. A diamond is the average after a method’s final tuning." : "Median over runs.") +
-    names.filter((name) => own[name].d).map((name) => ` ${name}: ${own[name].d} of ${counted(own[name].n, "run")} diverged and count as the worst from there on.`).join("");
+    (site === "" ? "Lines: median over runs; bands: the middle half of the runs; diamonds: after a method’s final tuning." : "Median over runs.") +
+    names.filter((name) => own[name].d).map((name) => ` ${name}: ${own[name].d} of ${counted(own[name].n, "run")} diverged; from then on they count as the worst.`).join("");
   const shown = [...new Set(series.flatMap((s) => s.x))].sort((a, b) => a - b);
   fill($("curve-table"),
     el("thead", {}, el("tr", {}, el("th", { scope: "col" }, "Round"), ...series.map((s) => el("th", { scope: "col", class: "num" }, s.name)))),

@@ -14,19 +14,12 @@ function drawOver() {
 function drawTests() {
   const r = ownRankings()[Number($("pick-over").value)];
   if (!r) {
-    $("friedman").textContent = "There are not two methods to rank here.";
+    $("friedman").textContent = "There are fewer than two methods to rank here.";
     for (const id of ["cd-chart", "pairs"]) fill($(id));
     $("cd-caption").textContent = $("pairs-caption").textContent = "";
     return;
   }
-  const f = r.friedman;
-  $("friedman").textContent =
-    (f
-      ? `Friedman: χ² = ${f.chi2.toFixed(2)}, ${f.df} degrees of freedom, ${pSaid(f.p)}. ` +
-        `Iman-Davenport: ${f.f === null ? "not computable" : `F(${f.fdf.join(", ")}) = ${f.f.toFixed(2)}, ${pSaid(f.fp)}`}. ` +
-        `Kendall’s W = ${f.w.toFixed(2)}. ` +
-        (r.over === "tasks" ? "" : `On ${r.over} only: its runs share the data, so this says nothing about other datasets. `)
-      : "") + [r.remark, ...r.leftOut].join(" ");
+  $("friedman").textContent = r.said;
   drawRanks(r);
   drawPairs(r);
 }
@@ -45,7 +38,7 @@ function drawRanks(r) {
     (r.cd === null ? "" : ` Critical difference ${r.cd.toFixed(2)}.`);
   const svg = el("svg", { viewBox: `0 0 ${wide} ${height}`, role: "img", "aria-label": alt, style: wide > 700 ? null : "font-size: 10px" });
   svg.append(el("line", { x1: left, x2: right, y1: top, y2: top, stroke: "#1a1f26" }));
-  // Numbers need some twenty pixels each; on a phone every second or third is told.
+  // A tick label needs some twenty pixels: a phone shows every second or third.
   const every = Math.max(1, Math.ceil((20 * (k - 1)) / (right - left)));
   for (let t = 1; t <= k; t += every) {
     svg.append(el("line", { x1: px(t), x2: px(t), y1: top - 5, y2: top, stroke: "#1a1f26" }), el("text", { x: px(t), y: top - 9, "text-anchor": "middle" }, String(t)));
@@ -75,7 +68,7 @@ function drawRanks(r) {
   fill($("cd-chart"), svg);
   $("cd-caption").textContent = r.cd === null
     ? "Mean rank of each method; 1 is best."
-    : "Mean rank of each method; 1 is best. Methods joined by a grey bar are closer than the critical difference (Nemenyi, 5 %): these blocks do not tell them apart.";
+    : "Mean rank of each method; 1 is best. Methods joined by a grey bar do not differ significantly (closer than Nemenyi’s critical difference, 5 %).";
 }
 function drawPairs(r) {
   const what = $("pick-posthoc").value;
@@ -86,12 +79,15 @@ function drawPairs(r) {
     $("pairs-caption").textContent = "";
     return;
   }
+  // The upper triangle, row by row; effects change sign below it.
+  const upper = (i, j) => matrix[(i * (2 * r.algorithms.length - i - 1)) / 2 + j - i - 1];
+  const between = (i, j) => (i < j ? upper(i, j) : (what === "effect" ? -1 : 1) * upper(j, i));
   fill(
     table,
     el("thead", {}, el("tr", {}, el("th", { scope: "col" }, "Method"), ...r.algorithms.map((name) => el("th", { scope: "col", class: "num" }, name)))),
     el("tbody", {}, ...r.algorithms.map((name, i) =>
       el("tr", {}, el("th", { scope: "row" }, name), ...r.algorithms.map((_, j) => {
-        const value = matrix[i][j];
+        const value = between(i, j);
         if (i === j) return el("td", { class: "none" }, "–");
         return what === "effect"
           ? el("td", {}, minus((value > 0 ? "+" : "") + value.toFixed(2)))
@@ -99,6 +95,6 @@ function drawPairs(r) {
       })))),
   );
   $("pairs-caption").textContent = what === "effect"
-    ? "Rank-biserial correlation over the blocks: +1 where the row’s method is better in every block, −1 where it is worse in every one."
-    : "Shaded: below 0.05.";
+    ? "Rank-biserial correlation over the blocks: +1 where the row’s method is better in every block, −1 where it is worse in every block."
+    : `Shaded: below 0.05.${what === "holm" ? ` ${r.holmLimit}` : ""}`;
 }

@@ -10,14 +10,14 @@ from playerfl.runs.result import RunResult
 
 @dataclass(frozen=True)
 class Gap:
-    """A run that was meant to be there and is not, and why."""
+    """A run that is missing, and why."""
 
     task: str
     algorithm: str
     seed: int | None
     reason: str
     tuning: bool = False
-    """Whether the run would only help to choose a learning rate, and not be reported."""
+    """Whether the run only helps to choose a learning rate and is not reported."""
 
 
 @dataclass(frozen=True)
@@ -28,4 +28,4 @@ class Collected:
     missing: Sequence[Gap] = ()
     failed: Sequence[Gap] = ()
     tuning_runs: int = 0
-    """Finished runs that chose learning rates; they are on other seeds and are not reported."""
+    """Finished runs that chose learning rates; they use other seeds and are not reported."""

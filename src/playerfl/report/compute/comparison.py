@@ -1,4 +1,4 @@
-"""Algorithms side by side: averages, fairness, who gains and who loses, and what it cost."""
+"""Algorithms side by side: averages, fairness, gains and losses of sites, and cost."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def compare(
 
 
 def _must_share(results: Sequence[RunResult]) -> None:
-    """A comparison means something only on the same data, seed and evaluation."""
+    """Runs can be compared only on the same data, seed and evaluation."""
     for key in ("task", "seed", "data", "rounds", "participation", "eval_point", "selection"):
         values = [result.experiment.get(key) for result in results]
         if any(value != values[0] for value in values):
@@ -163,7 +163,7 @@ def _summary(result: RunResult, baselines: Sequence[RunResult], client_average: 
 
 
 def as_json(result: RunResult, summary: AlgorithmSummary) -> dict[str, Any]:
-    """One run for machines: what was asked, what came out, where it is."""
+    """One run as JSON: what was asked, what came out, where it is."""
     return {
         "algorithm": result.algorithm,
         "task": result.experiment["task"],
@@ -186,7 +186,7 @@ def as_json(result: RunResult, summary: AlgorithmSummary) -> dict[str, Any]:
 
 
 def without_nan(tree: Any) -> Any:
-    """The same for JSON, which knows no NaN: null in its place.
+    """The same with None in place of NaN, which JSON does not have.
 
     >>> without_nan({"loss": float("nan"), "f1": [0.5]})
     {'loss': None, 'f1': [0.5]}

@@ -1,11 +1,11 @@
-"""What an algorithm costs: bytes, what never leaves a site, time."""
+"""What an algorithm costs: bytes, exposed parameters, time."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from statistics import median
 
-from playerfl.report.compute.grid import Grid
+from playerfl.report.compute.grid import RunGrid
 from playerfl.runs.result import RunResult
 
 
@@ -18,7 +18,7 @@ class Cost:
     runs: int
     rounds: int
     down_per_round: float
-    """Bytes to all sites, on average over rounds; the first message with the whole model is in it."""
+    """Bytes to all sites, averaged over rounds, including the first message with the whole model."""
     up_per_round: float
     down: float
     up: float
@@ -29,7 +29,7 @@ class Cost:
     """How many runs shared the process, and so the wall time."""
 
 
-def costs(grid: Grid) -> list[Cost]:
+def costs(grid: RunGrid) -> list[Cost]:
     """One row for each algorithm on each task."""
     return [_cost(task, algorithm, list(results.values())) for task, algorithm, results in grid.cells()]
 

@@ -1,4 +1,4 @@
-"""Learning curves: the sites' average with its spread over runs, and each site's own."""
+"""Learning curves: the sites' average with its spread over runs, and each site by itself."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from playerfl.report.compute.comparison import LOWER_IS_BETTER
-from playerfl.report.compute.grid import Grid
+from playerfl.report.compute.grid import RunGrid
 from playerfl.report.compute.statistics import Array, median, percentiles
 from playerfl.runs.result import RunResult
 
@@ -35,10 +35,10 @@ class Curve:
     tuned: float | None
     """The average after the finishing phase, where the algorithm has one."""
     diverged: int
-    """Runs with a score that is no number in some round; from there they count as the worst, as in the tables."""
+    """Runs with a NaN score in some round; from then on they count as the worst, as in the tables."""
 
 
-def curves(grid: Grid) -> list[Curve]:
+def curves(grid: RunGrid) -> list[Curve]:
     """Every algorithm, metric and split of every task."""
     found = []
     for task, algorithm, results in grid.cells():
@@ -46,30 +46,30 @@ def curves(grid: Grid) -> list[Curve]:
     return found
 
 
-def _curves(grid: Grid, task: str, algorithm: str, results: Sequence[RunResult]) -> list[Curve]:
+def _curves(grid: RunGrid, task: str, algorithm: str, results: Sequence[RunResult]) -> list[Curve]:
     sites = grid.sites(task)
     columns = [(split, metric) for split in SPLITS for metric in grid.metrics]
     rounds = max(int(result.experiment["rounds"]) for result in results)
     # runs × what × sites × (rounds 0 … R, then the finishing phase)
     values = np.full((len(results), len(columns), len(sites), rounds + 2), np.nan)
-    # A score that is NaN was told all the same: the run diverged, it is not a round that never was.
-    told = np.zeros(values.shape[1:], dtype=bool)
+    # A recorded NaN means that the run diverged; only rounds that were never evaluated are missing.
+    recorded = np.zeros(values.shape[1:], dtype=bool)
     keys: list[_Key] = []
     for run, result in enumerate(results):
-        # Runs of a cell write the same rows in the same order, so their places need finding once.
+        # Runs of one method write the same rows in the same order, so their places are found once.
         own = [row[:5] for row in result.score_rows]
         if own != keys:
             keys, places = own, _places(own, columns, sites, rounds)
         found_values = np.fromiter((float(row[5]) for row in result.score_rows), float, len(own))
         values[run].reshape(-1)[places[0]] = found_values[places[1]]
-        told.reshape(-1)[places[0]] = True
+        recorded.reshape(-1)[places[0]] = True
     worst = np.array([np.inf if metric in LOWER_IS_BETTER else -np.inf for _, metric in columns])
-    values = np.where(np.isnan(values) & told, worst[:, None, None], values)
+    values = np.where(np.isnan(values) & recorded, worst[:, None, None], values)
     shares = grid.examples(task, algorithm).T[:, None, :, None]
     averages = np.sum(values * shares, axis=2) / np.sum(shares, axis=2)
     found = []
     for place, (split, metric) in enumerate(columns):
-        known = np.flatnonzero(told[place, :, : rounds + 1].any(axis=0))
+        known = np.flatnonzero(recorded[place, :, : rounds + 1].any(axis=0))
         if not len(known):
             continue
         average = averages[:, place, known]
@@ -86,7 +86,7 @@ def _curves(grid: Grid, task: str, algorithm: str, results: Sequence[RunResult])
                 low,
                 high,
                 sites=median(np.moveaxis(values[:, place][:, :, known], 0, -1)),
-                tuned=float(median(finish)) if told[place, :, rounds + 1].any() else None,
+                tuned=float(median(finish)) if recorded[place, :, rounds + 1].any() else None,
                 diverged=int(np.isinf(average).any(axis=1).sum()),
             )
         )
@@ -110,7 +110,7 @@ def _places(
 
 
 def thinned(rounds: Sequence[int], points: int) -> list[int]:
-    """Positions of at most so many rounds, the first and the last among them.
+    """Positions of at most `points` rounds, including the first and the last.
 
     >>> thinned(range(100), 4)
     [0, 33, 66, 99]

@@ -1,4 +1,4 @@
-"""Grid: results by task, algorithm and seed, under names that tell apart whatever differs."""
+"""RunGrid: results by task, algorithm and seed, under names that distinguish whatever differs."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from playerfl.report.compute.comparison import LOWER_IS_BETTER
 from playerfl.report.compute.statistics import Array, median, resampled, worst_for_nan
 from playerfl.runs.result import RunResult
 
-# What algorithms on the same task share. The rest (learning rate, hyper-parameters) belongs to the algorithm.
+# Settings that define the task. The rest (learning rate, hyper-parameters) belongs to the algorithm.
 _OF_THE_TASK = ("task", "data", "rounds", "participation", "eval_point", "selection")
-# What may differ between runs without making them another algorithm.
+# Settings that may differ between runs of one algorithm.
 _OF_THE_RUN = ("seed", "device", "threads")
 
 
@@ -34,8 +34,8 @@ class Placed:
 
 
 @dataclass(frozen=True)
-class Grid:
-    """Every result in its place; tasks and algorithms in the paper's order, others after them."""
+class RunGrid:
+    """Every result by task, algorithm and seed; tasks and algorithms in the paper's order, others after them."""
 
     runs: tuple[Placed, ...]
     notes: tuple[str, ...] = ()
@@ -71,7 +71,7 @@ class Grid:
         return found
 
     def plain_name(self, algorithm: str) -> str:
-        """The algorithm's own name, without what tells variants apart."""
+        """The algorithm's name, without the settings that distinguish variants."""
         return next(run.result.algorithm for run in self.runs if run.algorithm == algorithm)
 
     def printed_name(self, task: str) -> str | None:
@@ -123,7 +123,7 @@ class Grid:
         return np.array([[results[seed].num_examples[site] for seed in wanted] for site in self.sites(task)], float)
 
 
-def arrange(results: Sequence[RunResult]) -> Grid:
+def arrange(results: Sequence[RunResult]) -> RunGrid:
     """Finds what is the same task and the same algorithm, and names both."""
     task_labels = _labels(
         results,
@@ -146,16 +146,16 @@ def arrange(results: Sequence[RunResult]) -> Grid:
         else:
             places[place] = Placed(task, algorithm, seed, result)
     runs = tuple(places.values())
-    return Grid(runs, tuple(notes + _other_data(runs)))
+    return RunGrid(runs, tuple(notes + _other_data(runs)))
 
 
 def _other_data(runs: Sequence[Placed]) -> list[str]:
-    """Algorithms are compared on the same data, or the reader is told."""
+    """Notes on algorithms that were not compared on the same data."""
     hashes: dict[tuple[str, int], set[str]] = {}
     for run in runs:
         hashes.setdefault((run.task, run.seed), set()).add(str(run.result.data.get("partition_hash")))
     return [
-        f"runs on {task} with seed {seed} do not stand on the same data (their partition hashes differ); "
+        f"runs on {task} with seed {seed} do not use the same data (their partition hashes differ); "
         "differences between their algorithms may come from that"
         for (task, seed), found in hashes.items()
         if len(found) > 1
@@ -163,7 +163,7 @@ def _other_data(runs: Sequence[Placed]) -> list[str]:
 
 
 def task_name(task: str) -> str:
-    """What readers call a task: it may be a folder or FILE.py:NAME, and the rest of the path is nobody's business.
+    """What a report calls a task: of a folder or FILE.py:NAME, the last part only, so that no private path is shown.
 
     >>> task_name("/home/someone/hospitals")
     'hospitals'
@@ -172,7 +172,7 @@ def task_name(task: str) -> str:
 
 
 def method_name(algorithm: str) -> str:
-    """What the paper calls an algorithm, or the literature where the paper has it not.
+    """What the paper calls an algorithm, or the literature where the paper does not have it.
 
     >>> method_name("player_fl"), method_name("fedper"), method_name("my_own")
     ('PLayer-FL', 'FedPer', 'my_own')

@@ -1,4 +1,4 @@
-"""Holes: which seeds of which method are there, which are not, in the order of the report."""
+"""Missing runs: which seeds of which method have finished, which have not, in the order of the report."""
 
 from __future__ import annotations
 
@@ -10,53 +10,83 @@ from playerfl.report.compute.grid import method_name, task_name
 from playerfl.report.compute.report import Report
 
 # How a seed is drawn in a row of seeds.
-MARKS = {"finished": "■", "not finished": "·", "failed": "✕"}
+MARKS = {"finished": "■", "not finished": "·", "failed": "✕", "not planned": "–"}
 
 
 @dataclass(frozen=True)
-class HoleRow:
-    """One method on one task: the state of every seed that anybody ran or was to run on it."""
+class SeedRow:
+    """One method on one task: the state of every seed that any method has on this task."""
 
     task: str
     algorithm: str
     states: Mapping[int, str]
 
     def seeds(self, state: str) -> list[int]:
-        return [seed for seed, own in self.states.items() if own == state]
+        return [seed for seed, known in self.states.items() if known == state]
 
     @property
     def drawn(self) -> str:
-        """A sign for each seed of the task, in order; a space where this method was not to run."""
-        return "".join(MARKS.get(state, " ") for state in self.states.values())
+        """One mark per seed of the task, in order."""
+        return "".join(MARKS[state] for state in self.states.values())
 
 
-def holes(report: Report) -> list[HoleRow]:
-    """The method × seed grid of every task that has a gap in it; runs that only choose rates are no part of it."""
+@dataclass(frozen=True)
+class MissingRuns:
+    """Runs that are missing for one reason: one run, or several that differ only in the seed."""
+
+    state: str
+    task: str
+    algorithm: str
+    seeds: tuple[int, ...]
+    reason: str
+    tuning: bool
+
+
+def seed_rows(report: Report) -> list[SeedRow]:
+    """Methods × seeds of every task that lacks a run; runs that only choose learning rates do not count."""
     states: dict[str, dict[str, dict[int, str]]] = {}
     for run in report.grid.runs:
         states.setdefault(run.task, {}).setdefault(run.algorithm, {})[run.seed] = "finished"
-    for state, gaps in (("not finished", report.missing), ("failed", report.failed)):
-        for gap in gaps:
-            if gap.seed is not None and not gap.tuning:
-                own = states.setdefault(task_name(gap.task), {}).setdefault(method_name(gap.algorithm), {})
-                # The same seed may have been run elsewhere in the folder.
-                own.setdefault(gap.seed, state)
-    found = []
+    for state, gap in _gaps(report):
+        if gap.seed is not None and not gap.tuning:
+            known = states.setdefault(task_name(gap.task), {}).setdefault(method_name(gap.algorithm), {})
+            # The same seed may have finished elsewhere in the folder.
+            known.setdefault(gap.seed, state)
+    rows = []
     for task, methods in states.items():
-        seeds = sorted({seed for own in methods.values() for seed in own})
-        rows = [HoleRow(task, name, {seed: own.get(seed, "") for seed in seeds}) for name, own in methods.items()]
-        if any(set(row.states.values()) != {"finished"} for row in rows):
-            found += rows
-    return found
+        seeds = sorted({seed for known in methods.values() for seed in known})
+        of_task = [
+            SeedRow(task, name, {seed: known.get(seed, "not planned") for seed in seeds})
+            for name, known in methods.items()
+        ]
+        if any(set(row.states.values()) != {"finished"} for row in of_task):
+            rows += of_task
+    return rows
 
 
-def gap_lines(report: Report) -> list[tuple[str, Gap, list[int]]]:
-    """Gaps in few lines: those that differ in nothing but the seed together."""
-    found: dict[tuple[str, Gap], list[int]] = {}
-    for state, gaps in (("not finished", report.missing), ("failed", report.failed)):
-        for gap in gaps:
-            alike = Gap(task_name(gap.task), method_name(gap.algorithm), None, gap.reason, gap.tuning)
-            seeds = found.setdefault((state, alike), [])
-            if gap.seed is not None and gap.seed not in seeds:
-                seeds.append(gap.seed)
-    return [(state, gap, sorted(seeds)) for (state, gap), seeds in found.items()]
+def missing_runs(report: Report, *, grouped: bool) -> list[MissingRuns]:
+    """Every missing run, or (grouped) one entry for those that differ only in the seed."""
+    single = [
+        MissingRuns(
+            state,
+            task_name(gap.task),
+            method_name(gap.algorithm),
+            () if gap.seed is None else (gap.seed,),
+            gap.reason,
+            gap.tuning,
+        )
+        for state, gap in _gaps(report)
+    ]
+    if not grouped:
+        return single
+    groups: dict[tuple[str, str, str, str, bool], set[int]] = {}
+    for run in single:
+        groups.setdefault((run.state, run.task, run.algorithm, run.reason, run.tuning), set()).update(run.seeds)
+    return [
+        MissingRuns(state, task, algorithm, tuple(sorted(seeds)), reason, tuning)
+        for (state, task, algorithm, reason, tuning), seeds in groups.items()
+    ]
+
+
+def _gaps(report: Report) -> list[tuple[str, Gap]]:
+    return [("not finished", gap) for gap in report.missing] + [("failed", gap) for gap in report.failed]

@@ -1,4 +1,4 @@
-"""Ranking: mean ranks over blocks and the tests that say whether they mean anything."""
+"""Ranking: mean ranks over blocks, and tests of whether they differ."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from playerfl.report.compute.statistics import (
     smallest_wilcoxon_p,
     wilcoxon_holm,
 )
-from playerfl.report.compute.tables import Table
+from playerfl.report.compute.tables import ScoreTable
 
 
 @dataclass(frozen=True)
@@ -45,15 +45,23 @@ class Ranking:
     holm: Array | None
     effect: Array | None
     """Rank-biserial correlation of every pair, positive where the row's algorithm is better."""
-    remark: str
-    """Why a test is missing, or what it cannot show."""
+    remark: str = ""
+    """Why a test is missing."""
+    holm_limit: str = ""
+    """Why no Holm-corrected p-value can be small, where there are too few blocks."""
+
+    @property
+    def tested(self) -> Friedman:
+        """Friedman's test, where there is one."""
+        assert self.friedman is not None
+        return self.friedman
 
     @property
     def mean_ranks(self) -> Array:
         return np.asarray(self.ranks.mean(axis=0))
 
 
-def rankings(table: Table, keep: Collection[str] = ()) -> list[Ranking]:
+def rankings(table: ScoreTable, keep: Collection[str] = ()) -> list[Ranking]:
     """Over tasks where there are several, and over the runs of each task; `keep` are algorithms never left out."""
     found = []
     values = np.array(
@@ -72,7 +80,7 @@ def rankings(table: Table, keep: Collection[str] = ()) -> list[Ranking]:
     return [ranking for ranking in found if len(ranking.algorithms) > 1]
 
 
-def _value(table: Table, algorithm: str, task: str) -> float:
+def _value(table: ScoreTable, algorithm: str, task: str) -> float:
     cell = table.cells.get((algorithm, task))
     return np.nan if cell is None else cell.value
 
@@ -86,7 +94,7 @@ def rank(
     lower_is_better: bool,
     keep: Collection[str] = (),
 ) -> Ranking:
-    """Ranks and tests of blocks × algorithms; NaN is a cell that is missing."""
+    """Ranks and tests of blocks × algorithms; NaN is a missing value."""
     rows, columns = complete_part(values, [i for i, name in enumerate(algorithms) if name in keep])
     scores = values[np.ix_(rows, columns)]
     names = tuple(algorithms[i] for i in columns)
@@ -96,7 +104,7 @@ def rank(
     positions = ranks(scores, lower_is_better=lower_is_better)
     count, k = scores.shape
     if count < 2 or k < 2:
-        remark = "one block only: ranks are shown, but nothing can be said about chance" if count == 1 else "no blocks"
+        remark = "With a single block there is no test: these ranks may be chance." if count == 1 else "No blocks."
         return Ranking(table, over, names, kept, positions, gone, blocks_gone, *_NO_TESTS, remark)
     mean = positions.mean(axis=0)
     found = friedman(scores) if k > 2 else None
@@ -119,27 +127,31 @@ def rank(
         raw,
         holm,
         effect,
-        _limits(count, k, found),
+        _not_tested(count, k, found),
+        _holm_limit(count, k),
     )
 
 
 _NO_TESTS = (None, None, (), None, None, None, None)
 
 
-def _limits(blocks: int, treatments: int, test: Friedman | None) -> str:
+def _not_tested(blocks: int, treatments: int, test: Friedman | None) -> str:
+    if treatments < 3:
+        return "Friedman’s test needs three methods."
+    if test is not None and np.isnan(test.f):
+        return f"All {blocks} blocks give the same order, so Iman and Davenport’s F is infinite: not computable."
+    return ""
+
+
+def _holm_limit(blocks: int, treatments: int) -> str:
     pairs = treatments * (treatments - 1) // 2
     smallest = min(1.0, smallest_wilcoxon_p(blocks) * pairs)
-    said = "" if treatments > 2 else "Friedman's test needs three algorithms. "
-    if test is not None and np.isnan(test.f):
-        said += (
-            f"All {blocks} blocks give the same order, so Iman and Davenport's F has no finite value: not computable. "
-        )
-    if smallest > 0.05:
-        said += (
-            f"With {blocks} blocks and {pairs} pairs Holm's correction cannot give a p-value below "
-            f"{smallest:.2g}: no pair can be told apart this way."
-        )
-    return said.strip()
+    if smallest <= 0.05:
+        return ""
+    return (
+        f"With {blocks} blocks and {pairs} {'pair' if pairs == 1 else 'pairs'}, Wilcoxon’s test with Holm’s correction "
+        f"cannot give a p-value below {smallest:.2g}, so it cannot show any difference here."
+    )
 
 
 def complete_part(values: Array, keep: Collection[int] = ()) -> tuple[list[int], list[int]]:

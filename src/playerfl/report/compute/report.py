@@ -9,38 +9,39 @@ from typing import Literal
 import numpy as np
 
 from playerfl.errors import ConfigError, one_of
-from playerfl.paper.arithmetic import Recomputed, recomputed
+from playerfl.paper.printed import Printed, printed_for
 from playerfl.report.compute.collected import Collected, Gap
 from playerfl.report.compute.cost import Cost, costs
 from playerfl.report.compute.curves import Curve, curves
-from playerfl.report.compute.grid import Grid, arrange
+from playerfl.report.compute.grid import RunGrid, arrange
 from playerfl.report.compute.ranking import Ranking, rankings
 from playerfl.report.compute.sites import SiteTable, site_tables
-from playerfl.report.compute.tables import Choices, Table, tables
-from playerfl.report.compute.what_if import Measured, measured
-from playerfl.report.write.formats import listed
+from playerfl.report.compute.tables import Choices, ScoreTable, tables
+from playerfl.report.compute.what_if import LayerScores, layer_scores
+from playerfl.report.formats import listed
 
 
 @dataclass(frozen=True)
 class Report:
-    """Computed, not yet shown. Parts that only some formats need are computed when they are asked for."""
+    """Computed, not yet written. Parts that only some formats need are computed on first use."""
 
-    grid: Grid
+    grid: RunGrid
     choices: Choices
     metric: str
-    """The one that is shown first."""
+    """The metric that is shown first."""
     missing: tuple[Gap, ...]
     failed: tuple[Gap, ...]
     tuning_runs: int
     """Finished runs that chose learning rates and are not reported."""
     notes: tuple[str, ...]
+    paper: Printed | None = None
+    """What the paper prints for these tasks; None unless it was asked for."""
 
     @cached_property
-    def tables(self) -> list[Table]:
-        found = tables(self.grid, self.choices)
-        return sorted(found, key=lambda table: table.metric != self.metric)
+    def tables(self) -> list[ScoreTable]:
+        return sorted(tables(self.grid, self.choices), key=lambda table: table.metric != self.metric)
 
-    def table(self, name: str) -> Table | None:
+    def table(self, name: str) -> ScoreTable | None:
         return next((table for table in self.tables if table.name == name), None)
 
     @cached_property
@@ -66,20 +67,20 @@ class Report:
         return curves(self.grid)
 
     @cached_property
-    def measured(self) -> list[Measured]:
-        return measured(self.grid)
+    def layer_scores(self) -> list[LayerScores]:
+        return layer_scores(self.grid)
 
-    @property
-    def recomputed(self) -> tuple[Recomputed, ...]:
-        """The paper's own tables."""
-        return recomputed()
+    def table_ranking(self, table: ScoreTable) -> Ranking | None:
+        """The ranking a table shows: over its tasks, or over the runs of its only task."""
+        over_tasks = len(table.tasks) > 1
+        return next((r for r in self.rankings[table.name] if (r.over == "tasks") == over_tasks), None)
 
     @cached_property
     def subject(self) -> str:
-        """The algorithm the summary speaks of: PLayer-FL, or else the first that is no baseline."""
-        own = [name for name in self.grid.algorithms if name not in self.choices.baselines]
-        own.sort(key=lambda name: self.grid.plain_name(name) != "player_fl")
-        return next(iter(own or reversed(self.grid.algorithms)), "")
+        """The algorithm the summary is about: PLayer-FL, or else the first that is not a baseline."""
+        names = [name for name in self.grid.algorithms if name not in self.choices.baselines]
+        names.sort(key=lambda name: self.grid.plain_name(name) != "player_fl")
+        return next(iter(names or reversed(self.grid.algorithms)), "")
 
 
 def build_report(
@@ -90,10 +91,12 @@ def build_report(
     metric: str | None = None,
     client_average: Literal["samples", "uniform"] = "samples",
     per_run: bool = False,
+    paper: bool = False,
 ) -> Report:
-    """A report on these runs. Baselines are named as algorithms are; where not given, `local` and `fedavg`.
+    """A report on these runs. Baselines are names of algorithms (default: `local` and `fedavg`).
 
-    Where nothing has finished yet, the report says what is missing.
+    Where nothing has finished yet, the report says what is missing. `paper` puts what the PLayer-FL paper prints
+    beside the results.
     """
     grid = arrange(collected.results)
     if metric is not None and grid.runs and metric not in grid.metrics:
@@ -110,6 +113,7 @@ def build_report(
         failed=tuple(collected.failed),
         tuning_runs=collected.tuning_runs,
         notes=(),
+        paper=printed_for(grid) if paper else None,
     )
     notes = (
         *grid.notes,
@@ -122,46 +126,46 @@ def build_report(
     return replace(made, notes=notes)
 
 
-def _baseline(grid: Grid, wanted: str | None, usual: str) -> str | None:
-    """The label that is meant: an exact one, or the variant of the named algorithm with most runs."""
+def _baseline(grid: RunGrid, wanted: str | None, usual: str) -> str | None:
+    """The label of a baseline: an exact one, or the variant of the named algorithm with the most runs."""
     name = wanted or usual
     if name in grid.algorithms or not grid.runs:
         return name if grid.runs else None
     variants = _variants_of(grid, name)
     if wanted is not None and len(variants) != 1:
         if variants:
-            raise ConfigError(f"{wanted!r} is any of several here; name one of {', '.join(map(repr, variants))}")
+            raise ConfigError(
+                f"{wanted!r} ran with several settings here; name one of {', '.join(map(repr, variants))}"
+            )
         known = {*grid.algorithms, *(grid.plain_name(label) for label in grid.algorithms)}
         raise ConfigError(one_of(wanted, known, "baseline"))
     return max(variants, key=lambda label: sum(run.algorithm == label for run in grid.runs), default=None)
 
 
-def _variants_of(grid: Grid, name: str) -> list[str]:
+def _variants_of(grid: RunGrid, name: str) -> list[str]:
     return [label for label in grid.algorithms if grid.plain_name(label) == name]
 
 
 def _variants(report: Report, *named: str | None) -> list[str]:
-    """Where an algorithm ran with several settings, which of them was taken."""
-    found = []
-    choices = (report.choices.baseline_local, report.choices.baseline_global, report.subject)
-    for label, given, what, how in zip(
-        choices,
+    """Where an algorithm ran with several settings, which of them was used."""
+    notes = []
+    for label, given, role, option in zip(
+        (report.choices.baseline_local, report.choices.baseline_global, report.subject),
         (*named, None),
-        ("training alone", "plain averaging", "what the summary speaks of"),
-        ("; --baseline-local names another", "; --baseline-global names another", ""),
+        ("training alone", "plain averaging", "the method the summary is about"),
+        ("; choose another with --baseline-local", "; choose another with --baseline-global", ""),
         strict=True,
     ):
-        others = (
-            [] if not label else [o for o in _variants_of(report.grid, report.grid.plain_name(label)) if o != label]
-        )
-        if others and given is None:
-            found.append(f"{label} stands for {what}, and not {' or '.join(others)}{how}")
-    return found
+        if label and given is None:
+            others = [other for other in _variants_of(report.grid, report.grid.plain_name(label)) if other != label]
+            if others:
+                notes.append(f"{label} is used as {role}, not {' or '.join(others)}{option}")
+    return notes
 
 
-def _alike(grid: Grid) -> list[str]:
-    """Methods that come to the same thing on a task: ranks and tests count them as if they were several."""
-    found: dict[tuple[str, ...], list[str]] = {}
+def _alike(grid: RunGrid) -> list[str]:
+    """Methods with identical results on a task: ranks and tests count each of them."""
+    alike: dict[tuple[str, ...], list[str]] = {}
     for task in grid.tasks:
         groups: dict[bytes, list[str]] = {}
         for algorithm in grid.algorithms:
@@ -171,15 +175,15 @@ def _alike(grid: Grid) -> list[str]:
                     groups.setdefault(np.array(seeds).tobytes() + scores.tobytes(), []).append(algorithm)
         for group in groups.values():
             if len(group) > 1:
-                found.setdefault(tuple(group), []).append(task)
+                alike.setdefault(tuple(group), []).append(task)
     return [
         f"{listed(group)} give identical numbers on {listed(tasks)}: there they are one method under "
-        f"{len(group)} names. Each of them is ranked, which pushes back the ranks of those behind them"
-        for group, tasks in found.items()
+        f"{len(group)} names. Each of them is ranked, so methods behind them rank lower"
+        for group, tasks in alike.items()
     ]
 
 
-def _diverged(grid: Grid) -> list[str]:
+def _diverged(grid: RunGrid) -> list[str]:
     counts: dict[tuple[str, str], int] = {}
     for run in grid.runs:
         if run.result.diverged:
@@ -199,9 +203,9 @@ def _lacking(choices: Choices) -> list[str]:
     ]
     if not lacking:
         return []
-    return [f"there are no runs of {' and '.join(lacking)}, so gains over them and incentive cannot be shown"]
+    return [f"there are no runs of {' and '.join(lacking)}, so gains over them and incentive are not shown"]
 
 
-def _data_notes(grid: Grid) -> list[str]:
+def _data_notes(grid: RunGrid) -> list[str]:
     notes = {f"{run.task}: {note}": None for run in grid.runs for note in run.result.data.get("notes", [])}
     return list(notes)

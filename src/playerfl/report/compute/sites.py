@@ -1,4 +1,4 @@
-"""Who gains, who loses: each site's difference to training alone and to plain averaging, paired over seeds."""
+"""Which sites gain and which lose: each site's difference from training alone and plain averaging, paired by seed."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Literal
 import numpy as np
 
 from playerfl.report.compute.comparison import gain
-from playerfl.report.compute.grid import Grid
+from playerfl.report.compute.grid import RunGrid
 from playerfl.report.compute.statistics import (
     bootstrap_interval,
     differences,
@@ -32,11 +32,11 @@ class Difference:
     high: float
     runs: int
     p: float
-    """Wilcoxon's, over seeds; Holm's correction over the sites of the table, since each of them is looked at."""
+    """Wilcoxon's over seeds, with Holm's correction over the sites of the table."""
 
     @property
     def verdict(self) -> Verdict:
-        """Clear only where chance over seeds would rarely give this at any site."""
+        """Clear only where p is below 0.05."""
         if self.p >= LEVEL or self.value == 0:
             return "unclear"
         return "gains" if self.value > 0 else "loses"
@@ -54,13 +54,13 @@ class SiteRow:
 
     @property
     def harmed(self) -> bool:
-        """Joining leaves this site worse off than training alone, as far as can be seen."""
+        """Whether the median is worse than training alone."""
         return self.to_local is not None and self.to_local.value < 0
 
 
 @dataclass(frozen=True)
 class SiteTable:
-    """All sites of a task under one algorithm, the worst off first."""
+    """All sites of a task under one algorithm, worst off first."""
 
     task: str
     algorithm: str
@@ -68,15 +68,15 @@ class SiteTable:
     rows: tuple[SiteRow, ...]
 
 
-def site_tables(grid: Grid, choices: Choices) -> list[SiteTable]:
-    """A table for every task, algorithm and metric, but for what would be compared with itself alone."""
+def site_tables(grid: RunGrid, choices: Choices) -> list[SiteTable]:
+    """A table for every task, algorithm and metric."""
     found = [
         _table(grid, task, algorithm, metric, choices) for task, algorithm, _ in grid.cells() for metric in grid.metrics
     ]
     return [table for table in found if table.rows]
 
 
-def _table(grid: Grid, task: str, algorithm: str, metric: str, choices: Choices) -> SiteTable:
+def _table(grid: RunGrid, task: str, algorithm: str, metric: str, choices: Choices) -> SiteTable:
     scores = median(grid.scores(task, algorithm, metric))
     if np.all(np.isinf(scores)) and metric not in _metrics(grid, task):
         return SiteTable(task, algorithm, metric, ())
@@ -89,7 +89,7 @@ def _table(grid: Grid, task: str, algorithm: str, metric: str, choices: Choices)
     return SiteTable(task, algorithm, metric, tuple(sorted(rows, key=_worst_first)))
 
 
-def _metrics(grid: Grid, task: str) -> set[str]:
+def _metrics(grid: RunGrid, task: str) -> set[str]:
     return {
         metric for run in grid.runs if run.task == task for own in run.result.site_scores.values() for metric in own
     }
@@ -101,7 +101,7 @@ def _worst_first(row: SiteRow) -> tuple[float, float, str]:
 
 
 def _differences(
-    grid: Grid, task: str, algorithm: str, metric: str, baseline: str | None
+    grid: RunGrid, task: str, algorithm: str, metric: str, baseline: str | None
 ) -> list[Difference] | list[None]:
     nothing: list[None] = [None] * len(grid.sites(task))
     if baseline is None or baseline == algorithm:
@@ -109,10 +109,10 @@ def _differences(
     seeds = sorted(grid.results(task, algorithm).keys() & grid.results(task, baseline).keys())
     if not seeds:
         return nothing
-    own, other = grid.scores(task, algorithm, metric, seeds), grid.scores(task, baseline, metric, seeds)
+    scores, reference = (grid.scores(task, name, metric, seeds) for name in (algorithm, baseline))
     with np.errstate(invalid="ignore"):
         # Where both diverged neither is better.
-        gains = np.where(own == other, 0.0, gain(metric, own, other))
+        gains = np.where(scores == reference, 0.0, gain(metric, scores, reference))
     low, high = bootstrap_interval(median, gains)
     zero = np.zeros_like(gains)
     p = holm(wilcoxon(differences(gains, zero)))
@@ -123,7 +123,7 @@ def _differences(
 
 
 def runs_needed(sites: int) -> int:
-    """How many runs it takes before Holm's correction can leave any of so many sites below 5 %.
+    """How many runs it takes before Holm's correction can leave any of this many sites below 5 %.
 
     >>> runs_needed(1), runs_needed(4), runs_needed(300)
     (6, 8, 14)

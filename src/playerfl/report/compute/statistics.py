@@ -1,7 +1,7 @@
 """Statistics of a comparison: intervals, ranks, tests and effect sizes, on plain arrays.
 
-A score that is not a number counts as worse than any number (`worst_for_nan`), so that an algorithm gains nothing
-by diverging. docs/report.md gives every formula with its source.
+A score that is not a number counts as worse than any number (`worst_for_nan`), so an algorithm gains nothing by
+diverging. docs/report.md gives every formula with its source.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ Array = NDArray[np.float64]
 RESAMPLES = 1000
 _SEED = 20240
 
-# With fewer runs a 95 % interval of a median is just their range: even differences that all have one sign are then no
-# rarity (2 · 0.5⁵ > 5 %).
+# With fewer runs, the 95 % interval of a median is just their range: five differences of one sign are not rare enough
+# (2 · 0.5⁵ > 5 %).
 ENOUGH_RUNS = 6
 
 # Elements that one bootstrap may hold at once: 160 MB of float64.
@@ -53,10 +53,10 @@ def bootstrap_interval(
 
 
 def resampled(statistic: Callable[[Array], Array], runs: Array, *, resamples: int = RESAMPLES) -> Array:
-    """A statistic of runs drawn with replacement: the last axis of `runs` becomes one value a resample.
+    """A statistic of runs drawn with replacement: the last axis of `runs` becomes one value per resample.
 
-    `statistic` reduces the last axis. The same runs are drawn for everything before it, so what is paired stays
-    paired, and the same ones every time.
+    `statistic` reduces the last axis. The same runs are drawn for all leading axes, so pairs stay paired; the
+    draws are the same every time.
     """
     count = runs.shape[-1]
     draws = np.random.default_rng(_SEED).integers(count, size=(resamples, count))
@@ -67,7 +67,7 @@ def resampled(statistic: Callable[[Array], Array], runs: Array, *, resamples: in
 
 
 def percentile_interval(values: Array, *, level: float = 0.95) -> tuple[Array, Array]:
-    """What the middle 95 % of the resamples (the last axis) lie between."""
+    """The bounds of the middle 95 % of the resamples (the last axis)."""
     tail = 50 * (1 - level)
     low, high = percentiles(values, (tail, 100 - tail))
     return low, high
@@ -106,7 +106,7 @@ class Friedman:
     p: float
     f: float
     f_p: float
-    """NaN where every block gives the same order: F would be infinite, however few the blocks."""
+    """NaN where every block gives the same order, since F is then infinite however few the blocks."""
     kendall_w: float
     """Agreement of the blocks on the order of treatments, 0 to 1: the effect size of this test."""
 
@@ -171,7 +171,7 @@ def nemenyi(mean_ranks: Array, blocks: int) -> Array:
 
     treatments = len(mean_ranks)
     distances = np.abs(mean_ranks[:, None] - mean_ranks[None, :])
-    # The tail is integrated anew for every distance, so each is asked for once.
+    # Each distance costs a numerical integration, so equal ones are computed once.
     different, places = np.unique(distances, return_inverse=True)
     tails = studentized_range.sf(np.sqrt(2) * different / _rank_error(treatments, blocks), treatments, np.inf)
     found = np.asarray(tails)[places].reshape(distances.shape)
@@ -179,7 +179,7 @@ def nemenyi(mean_ranks: Array, blocks: int) -> Array:
 
 
 def wilcoxon_holm(scores: Array) -> tuple[Array, Array]:
-    """Wilcoxon's signed-rank p-value of every pair of treatments: as it is, and Holm's correction over all pairs.
+    """Wilcoxon's signed-rank p-value of every pair of treatments: uncorrected, and Holm-corrected over all pairs.
 
     Blocks in which a pair ties are left out; a pair that ties everywhere has p = 1.
     """
@@ -195,9 +195,9 @@ def wilcoxon_holm(scores: Array) -> tuple[Array, Array]:
 def wilcoxon(rows: Array) -> Array:
     """Wilcoxon's two-sided signed-rank p-value of each row of differences.
 
-    As scipy does it for one row: exact without ties; with ties or zeros exact over all signs up to 13 blocks, beyond
-    that the normal approximation. scipy decides once for all rows, so that one tie would change every p-value, and
-    takes seconds to go over the signs.
+    As scipy computes one row: exact without ties; with ties or zeros, exact over all signs up to 13 blocks and the
+    normal approximation beyond. scipy itself decides once for all rows, so one tie would change every p-value, and
+    takes seconds to enumerate the signs.
 
     >>> wilcoxon(np.array([[1.0, 2.0, 3.0, 4.0], [1.0, 1.0, 1.0, 0.0]])).tolist()
     [0.125, 0.25]
@@ -266,7 +266,7 @@ def rank_biserial(first: Array, second: Array) -> Array:
 
 
 def smallest_wilcoxon_p(blocks: int) -> float:
-    """The smallest two-sided p-value that so many blocks can give: all differences of one sign.
+    """The smallest two-sided p-value that this many blocks can give: all differences have one sign.
 
     >>> smallest_wilcoxon_p(7)
     0.015625
@@ -277,8 +277,7 @@ def smallest_wilcoxon_p(blocks: int) -> float:
 def differences(first: Array, second: Array) -> Array:
     """first - second for ranking, where two infinite scores (both diverged) are equal.
 
-    An infinite difference becomes a finite one larger than all others of its row, which is what it means: scipy would
-    leave it out.
+    An infinite difference becomes a finite one larger than all others of its row, since scipy would drop it.
     """
     found = apart(first, second)
     largest = np.max(np.abs(found), axis=-1, keepdims=True, initial=1.0, where=np.isfinite(found))
@@ -286,7 +285,7 @@ def differences(first: Array, second: Array) -> Array:
 
 
 def apart(first: Array, second: Array) -> Array:
-    """first - second, where equal infinities are no distance apart."""
+    """first - second, where equal infinities differ by 0."""
     with np.errstate(invalid="ignore"):
         return np.where(first == second, 0.0, first - second)
 

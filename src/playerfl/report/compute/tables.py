@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
 
-from playerfl.paper import facts as paper
 from playerfl.report.compute.comparison import LOWER_IS_BETTER, incentive_rate, variance
-from playerfl.report.compute.grid import Grid
+from playerfl.report.compute.grid import RunGrid
 from playerfl.report.compute.statistics import Array, apart, median, percentile_interval, resampled, worst_for_nan
 
 Kind = Literal["score", "fairness", "incentive"]
@@ -19,14 +18,14 @@ KINDS: tuple[Kind, ...] = ("score", "fairness", "incentive")
 
 @dataclass(frozen=True)
 class Choices:
-    """How a report counts."""
+    """How a report averages and compares."""
 
     baseline_local: str | None = None
     baseline_global: str | None = None
-    """Labels of the algorithms that stand for training alone and for plain averaging; None where there is none."""
+    """Labels of the algorithms used as training alone and as plain averaging; None where there are no such runs."""
     client_average: Literal["samples", "uniform"] = "samples"
     per_run: bool = False
-    """Fairness and incentive in each run, then their median; else of each site's median over runs."""
+    """Fairness and incentive per run, then their median; otherwise from each site's median over runs."""
 
     @property
     def baselines(self) -> tuple[str, ...]:
@@ -34,7 +33,7 @@ class Choices:
 
 
 @dataclass(frozen=True)
-class Cell:
+class ScoreCell:
     """One algorithm on one task: the estimate, its 95 % interval over runs, and how many runs that is."""
 
     value: float
@@ -46,22 +45,20 @@ class Cell:
     seeds: tuple[int, ...]
     best: bool = False
     tie: bool = False
-    """Its distance to the best, in resamples of the seeds both have, has an interval that holds 0."""
+    """The interval of its difference from the best, in resamples of the seeds both have, contains 0."""
 
 
 @dataclass(frozen=True)
-class Table:
+class ScoreTable:
     """One measure of one metric: algorithms × tasks."""
 
     kind: Kind
     metric: str
     algorithms: tuple[str, ...]
     tasks: tuple[str, ...]
-    cells: dict[tuple[str, str], Cell]
+    cells: dict[tuple[str, str], ScoreCell]
     ranked: tuple[str, ...]
-    """The algorithms that compete: as in the paper, fairness and incentive leave the two baselines out."""
-    printed: dict[tuple[str, str], str] = field(default_factory=dict)
-    """What the paper prints in a cell."""
+    """The algorithms that compete: fairness and incentive leave the two baselines out, as the paper does."""
 
     @property
     def name(self) -> str:
@@ -72,8 +69,8 @@ class Table:
         return self.kind == "fairness" or (self.kind == "score" and self.metric in LOWER_IS_BETTER)
 
 
-def tables(grid: Grid, choices: Choices) -> list[Table]:
-    """Every measure of every metric, those of the paper in its order."""
+def tables(grid: RunGrid, choices: Choices) -> list[ScoreTable]:
+    """Every measure of every metric."""
     found = []
     for kind in KINDS:
         for metric in grid.metrics:
@@ -83,7 +80,7 @@ def tables(grid: Grid, choices: Choices) -> list[Table]:
     return found
 
 
-def _table(grid: Grid, kind: Kind, metric: str, choices: Choices) -> Table:
+def _table(grid: RunGrid, kind: Kind, metric: str, choices: Choices) -> ScoreTable:
     left_out = choices.baselines if kind != "score" else ()
     rows = [name for name in grid.algorithms if kind != "incentive" or name not in left_out]
     cells = {}
@@ -95,13 +92,13 @@ def _table(grid: Grid, kind: Kind, metric: str, choices: Choices) -> Table:
     present = tuple(name for name in rows if any((name, task) in cells for task in grid.tasks))
     ranked = tuple(name for name in present if name not in left_out)
     shown = tuple(task for task in grid.tasks if any((name, task) in cells for name in present))
-    table = Table(kind, metric, present, shown, cells, ranked, _printed(grid, kind, metric, present))
+    table = ScoreTable(kind, metric, present, shown, cells, ranked)
     for task in shown:
         cells |= _marked(grid, table, task, choices)
     return table
 
 
-def _cell(grid: Grid, kind: Kind, metric: str, task: str, algorithm: str, choices: Choices) -> Cell | None:
+def _cell(grid: RunGrid, kind: Kind, metric: str, task: str, algorithm: str, choices: Choices) -> ScoreCell | None:
     seeds = sorted(grid.results(task, algorithm))
     if kind == "incentive":
         for baseline in (choices.baseline_local, choices.baseline_global):
@@ -110,9 +107,9 @@ def _cell(grid: Grid, kind: Kind, metric: str, task: str, algorithm: str, choice
             seeds = [seed for seed in seeds if seed in grid.results(task, baseline)]
     if not seeds or metric not in _metrics_of(grid, task, algorithm):
         return None
-    measured = _Measured(grid, kind, metric, task, algorithm, choices)
+    measured = _Estimate(grid, kind, metric, task, algorithm, choices)
     low, high = percentile_interval(measured.resampled(seeds)) if len(seeds) > 1 else (np.nan, np.nan)
-    return Cell(
+    return ScoreCell(
         value=float(measured.value(seeds)),
         low=float(low),
         high=float(high),
@@ -123,10 +120,10 @@ def _cell(grid: Grid, kind: Kind, metric: str, task: str, algorithm: str, choice
 
 
 @dataclass(frozen=True)
-class _Measured:
-    """One algorithm on one task by one measure: from some runs, in each of them, and in resamples of them."""
+class _Estimate:
+    """One measure of one algorithm on one task: over some runs, per run, and in resamples of them."""
 
-    grid: Grid
+    grid: RunGrid
     kind: Kind
     metric: str
     task: str
@@ -134,7 +131,7 @@ class _Measured:
     choices: Choices
 
     def value(self, seeds: Sequence[int]) -> Array:
-        if self._of_runs:
+        if self._per_run_median:
             return median(self.per_run(seeds))
         return self._measure(*(median(self._scores(name, seeds)) for name in self._names))
 
@@ -147,15 +144,15 @@ class _Measured:
         return np.asarray(np.sum(scores * shares, axis=0) / np.sum(shares, axis=0))
 
     def resampled(self, seeds: Sequence[int]) -> Array:
-        """The value in every resample of the runs; the same runs are drawn for whoever has the same seeds."""
-        if self._of_runs:
+        """The value in every resample of the runs; methods with the same seeds share the draws."""
+        if self._per_run_median:
             return resampled(median, self.per_run(seeds))
         medians = (self.grid.resampled_medians(self.task, name, self.metric, seeds) for name in self._names)
         return self._measure(*medians)
 
     @property
-    def _of_runs(self) -> bool:
-        """Whether the value is a median of what each run gives, or of each site's median over runs."""
+    def _per_run_median(self) -> bool:
+        """Whether the value is the median of per-run values; otherwise it comes from each site's median over runs."""
         return self.kind == "score" or self.choices.per_run
 
     @property
@@ -171,13 +168,13 @@ class _Measured:
         return worst_for_nan(variance(own), lower_is_better=True)
 
 
-def _metrics_of(grid: Grid, task: str, algorithm: str) -> set[str]:
+def _metrics_of(grid: RunGrid, task: str, algorithm: str) -> set[str]:
     result = next(iter(grid.results(task, algorithm).values()))
     return {metric for own in result.site_scores.values() for metric in own}
 
 
-def _marked(grid: Grid, table: Table, task: str, choices: Choices) -> dict[tuple[str, str], Cell]:
-    """The best of a column, and those that chance over seeds does not tell from it."""
+def _marked(grid: RunGrid, table: ScoreTable, task: str, choices: Choices) -> dict[tuple[str, str], ScoreCell]:
+    """The best of a column, and those whose difference from it is within seed noise."""
     rivals = {name: table.cells[name, task] for name in table.ranked if (name, task) in table.cells}
     if len(rivals) < 2:
         return {}
@@ -190,25 +187,13 @@ def _marked(grid: Grid, table: Table, task: str, choices: Choices) -> dict[tuple
         if len(seeds) < 2:
             return False
         drawn = [
-            _Measured(grid, table.kind, table.metric, task, label, choices).resampled(seeds) for label in (name, best)
+            _Estimate(grid, table.kind, table.metric, task, label, choices).resampled(seeds) for label in (name, best)
         ]
         low, high = percentile_interval(apart(*drawn))
         return bool(low <= 0 <= high)
 
-    found = {}
+    marked = {}
     for name, cell in rivals.items():
         is_best = cell.value == rivals[best].value
-        found[name, task] = replace(cell, best=is_best, tie=not is_best and ties(name))
-    return found
-
-
-def _printed(grid: Grid, kind: Kind, metric: str, algorithms: Sequence[str]) -> dict[tuple[str, str], str]:
-    rows = paper.facts()["tables"].get(metric if kind == "score" else f"{kind}_{metric}", {}).get("rows", {})
-    found = {}
-    for task in grid.tasks:
-        dataset = grid.printed_name(task)
-        for algorithm in algorithms:
-            cell = rows.get(paper.ALGORITHM_NAMES.get(grid.plain_name(algorithm), ""), {}).get(dataset or "")
-            if cell:
-                found[algorithm, task] = str(cell["printed"])
-    return found
+        marked[name, task] = replace(cell, best=is_best, tie=not is_best and ties(name))
+    return marked

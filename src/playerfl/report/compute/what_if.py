@@ -1,28 +1,43 @@
-"""The threshold what-if: the stored layer scores of every site and run, from which a page can cut again."""
+"""The threshold what-if: which cut every threshold, rule and weighting would give, from the stored layer scores."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
-from playerfl.layers.sensitivity import Profile
-from playerfl.report.compute.grid import Grid
+import numpy as np
+
+from playerfl.errors import LayerError
+from playerfl.layers.sensitivity import ClientWeight, Importance, Normalise, Profile, Reduce, combine_sites
+from playerfl.layers.split import cut_ratios, transition_point
+from playerfl.report.compute.grid import RunGrid
+from playerfl.report.compute.statistics import Array
 from playerfl.runs.result import RunResult
 
-# Layer scores a page may carry, all tasks together; each takes some twenty bytes.
-_MOST_SCORES = 60_000
+# Sets of sites whose cuts a page may carry, all tasks together; each takes some fifty bytes.
+_MOST_SETS = 20_000
 BYTES_PER_PARAMETER = 4
+NORMALISATIONS: tuple[Normalise, ...] = ("none", "first_layer", "last")
+# How sites are combined: a name for the picker, then what `combine_sites` takes.
+REDUCTIONS: dict[str, tuple[Reduce, ClientWeight]] = {
+    "mean": ("mean", "uniform"),
+    "samples": ("mean", "samples"),
+    "median": ("median", "uniform"),
+}
 
 
 @dataclass(frozen=True)
-class Measured:
-    """Layer scores of one task: one run a seed."""
+class LayerScores:
+    """Layer scores of one task, by run."""
 
     task: str
     algorithm: str
     layers: tuple[str, ...]
     parameters: tuple[int, ...]
-    runs: dict[int, dict[str, list[float]]]
+    runs: dict[int, dict[str, dict[str, float]]]
     """Seed, then site, then s_l of every layer."""
     num_examples: dict[int, dict[str, int]]
     settings: dict[str, Any]
@@ -31,46 +46,59 @@ class Measured:
     """The cut each run used."""
     left_out: int
     """Runs whose scores did not fit into a page."""
-    printed_cut: int | None
 
 
-def measured(grid: Grid) -> list[Measured]:
+@dataclass(frozen=True)
+class Steps:
+    """Every cut that one set of layer scores can give.
+
+    With a ratio rule and threshold t the cut is that of the first step above t; without one there is no transition.
+    """
+
+    layer_ratio: tuple[tuple[float, int], ...]
+    cumulative_ratio: tuple[tuple[float, int], ...]
+    max_jump: int | None
+
+
+@dataclass(frozen=True)
+class Combined:
+    """All sites of a run, combined in one way."""
+
+    importance: tuple[float, ...]
+    ratios: Mapping[str, tuple[float | None, ...]]
+    """By rule."""
+    steps: Steps
+    without: tuple[Steps | None, ...]
+    """With each site left out in turn; None where no site is left."""
+    warnings: tuple[str, ...]
+
+
+def layer_scores(grid: RunGrid) -> list[LayerScores]:
     """For each task, the profiles of PLayer-FL, or else of the first algorithm that measured any."""
     found = []
     for task in grid.tasks:
         names = [name for name in grid.algorithms if any(_profiles(r) for r in grid.results(task, name).values())]
         names.sort(key=lambda name: grid.plain_name(name) != "player_fl")
         if names:
-            found.append(_measured(grid, task, names[0], _MOST_SCORES // len(grid.tasks)))
+            found.append(_layer_scores(grid, task, names[0], _MOST_SETS // len(grid.tasks)))
     return found
 
 
-def _measured(grid: Grid, task: str, algorithm: str, most: int) -> Measured:
-    from playerfl.paper import facts as paper
-
+def _layer_scores(grid: RunGrid, task: str, algorithm: str, most: int) -> LayerScores:
     results = {seed: r for seed, r in sorted(grid.results(task, algorithm).items()) if _profiles(r)}
     first = next(iter(results.values()))
-    layers = tuple(str(layer["name"]) for layer in first.layers["layers"])
-    fitting = max(1, most // (len(first.layers["profiles"]) * len(layers)))
-    kept = dict(list(results.items())[:fitting])
-    dataset = grid.printed_name(task)
-    return Measured(
+    sets_per_run = len(first.layers["profiles"]) * (1 + len(NORMALISATIONS) * len(REDUCTIONS))
+    kept = {seed: _profiles(results[seed]) for seed in list(results)[: max(1, most // sets_per_run)]}
+    return LayerScores(
         task=task,
         algorithm=algorithm,
-        layers=layers,
+        layers=tuple(str(layer["name"]) for layer in first.layers["layers"]),
         parameters=tuple(int(layer["parameters"]) for layer in first.layers["layers"]),
-        runs={
-            seed: {site: list(profile.importance.values()) for site, profile in _profiles(result).items()}
-            for seed, result in kept.items()
-        },
-        num_examples={
-            seed: {site: profile.num_examples for site, profile in _profiles(result).items()}
-            for seed, result in kept.items()
-        },
+        runs={seed: {site: p.importance for site, p in profiles.items()} for seed, profiles in kept.items()},
+        num_examples={seed: {site: p.num_examples for site, p in profiles.items()} for seed, profiles in kept.items()},
         settings=_settings(first),
         cuts={seed: result.cut.index for seed, result in results.items() if result.cut is not None},
         left_out=len(results) - len(kept),
-        printed_cut=paper.protocol(dataset)["cut"] if dataset else None,
     )
 
 
@@ -88,14 +116,102 @@ def _profiles(result: RunResult) -> dict[str, Profile]:
 
 
 def _settings(result: RunResult) -> dict[str, Any]:
-    """As the algorithm was set; a value that is not there is the default of `choose_cut`."""
-    own = result.experiment["algorithm"]
+    """As the algorithm was set; what is not stored has the default of `choose_cut`."""
+    stored = result.experiment["algorithm"]
     return {
-        "rule": own.get("rule", "layer_ratio"),
-        "threshold": own.get("threshold"),
-        "on_no_transition": own.get("on_no_transition", "all"),
-        "fixed": own.get("fixed_cut"),
-        "client_weight": own.get("client_weight", "uniform"),
-        "normalise": own.get("normalise", "none"),
-        "reduce": own.get("reduce", "mean"),
+        "rule": stored.get("rule", "layer_ratio"),
+        "threshold": stored.get("threshold"),
+        "on_no_transition": stored.get("on_no_transition", "all"),
+        "fixed": stored.get("fixed_cut"),
+        "client_weight": stored.get("client_weight", "uniform"),
+        "normalise": stored.get("normalise", "none"),
+        "reduce": stored.get("reduce", "mean"),
     }
+
+
+def cut_steps(ratios: Sequence[float | None]) -> tuple[tuple[float, int], ...]:
+    """Where the cut changes with the threshold: each ratio above all earlier ones, with its position.
+
+    >>> cut_steps((2.0, 0.5, None, 3.0))
+    ((2.0, 1), (3.0, 4))
+    """
+    steps: list[tuple[float, int]] = []
+    for position, ratio in enumerate(ratios, start=1):
+        if ratio is not None and ratio > (steps[-1][0] if steps else 0.0):
+            steps.append((ratio, position))
+    return tuple(steps)
+
+
+def steps_of(importance: Importance) -> Steps:
+    """Every cut of one set of layer scores."""
+    jump = transition_point(importance, "max_jump", on_no_transition="all")
+    if len(importance) == 1:
+        return Steps(((math.inf, 1),), ((math.inf, 1),), 1)
+    no_jump = all(ratio is None for ratio in jump.ratios)
+    cumulative = cut_steps(cut_ratios(importance, "cumulative_ratio"))
+    return Steps(cut_steps(jump.ratios), cumulative, None if no_jump else jump.index)
+
+
+def alone(scores: Mapping[str, Importance]) -> list[Steps | None]:
+    """Every cut each site would choose by itself; None for a site without usable scores."""
+    return [steps_of(importance) if _usable(importance) else None for importance in scores.values()]
+
+
+def combined(
+    scores: Mapping[str, Importance], num_examples: Mapping[str, int]
+) -> dict[tuple[Normalise, str], Combined | str]:
+    """All sites together, by normalisation and reduction; a sentence where they cannot be combined."""
+    found: dict[tuple[Normalise, str], Combined | str] = {}
+    for normalise, name in product(NORMALISATIONS, REDUCTIONS):
+        reduce, weight = REDUCTIONS[name]
+        try:
+            together = combine_sites(
+                scores, num_examples=num_examples, client_weight=weight, normalise=normalise, reduce=reduce
+            )
+            found[normalise, name] = Combined(
+                importance=tuple(together.importance.values()),
+                ratios={
+                    "layer_ratio": cut_ratios(together.importance, "layer_ratio"),
+                    "cumulative_ratio": cut_ratios(together.importance, "cumulative_ratio"),
+                },
+                steps=steps_of(together.importance),
+                without=tuple(_without_each(scores, num_examples, normalise, name)),
+                warnings=tuple(together.warnings),
+            )
+        except LayerError as problem:
+            found[normalise, name] = str(problem)
+    return found
+
+
+def _without_each(
+    scores: Mapping[str, Importance], num_examples: Mapping[str, int], normalise: Normalise, reduction: str
+) -> list[Steps | None]:
+    """Leave-one-out on arrays: `combine_sites` for every one of 300 sites would take minutes."""
+    if len(scores) == 1:
+        return []
+    layers = list(next(iter(scores.values())))
+    usable = [site for site in scores if _usable(scores[site])]
+    rows = np.array([[scores[site][layer] for layer in layers] for site in usable])
+    rows = rows / np.array([_scale(row, normalise) for row in rows])[:, None]
+    weights = np.array([num_examples[site] if reduction == "samples" else 1 for site in usable], dtype=float)
+    found: list[Steps | None] = []
+    for site in scores:
+        kept = np.array([other != site for other in usable])
+        if not kept.any():
+            found.append(None)
+            continue
+        if reduction == "median":
+            values = np.diff(np.median(np.cumsum(rows[kept], axis=1), axis=0), prepend=0.0)
+        else:
+            values = weights[kept] @ rows[kept] / weights[kept].sum()
+        # Rounding may leave a difference of medians just below 0.
+        found.append(steps_of(dict(zip(layers, map(float, np.maximum(values, 0.0)), strict=True))))
+    return found
+
+
+def _usable(importance: Importance) -> bool:
+    return all(map(math.isfinite, importance.values())) and any(value > 0 for value in importance.values())
+
+
+def _scale(row: Array, normalise: Normalise) -> float:
+    return {"none": 1.0, "first_layer": float(row[row > 0][0]), "last": float(row.sum())}[normalise]

@@ -19,7 +19,7 @@ from playerfl.report.compute.comparison import AlgorithmSummary
 from playerfl.runs.result import RunResult
 from playerfl.storage.atomic_files import RERUN_HINT, write_atomically
 
-# Okabe and Ito's palette: told apart with any kind of colour vision.
+# Okabe and Ito's palette: distinguishable with any kind of colour vision.
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#000000")
 
 _ROOM = 40
@@ -63,7 +63,7 @@ def draw_profile(axes: Axes, cut: Cut, profiles: dict[str, Any]) -> None:
 
 
 def draw_sites(axes: Axes, summaries: Sequence[AlgorithmSummary]) -> None:
-    """One group of bars a site, one bar an algorithm."""
+    """One group of bars per site, one bar per algorithm."""
     metric = "f1" if "f1" in summaries[0].average else "loss"
     sites = list(summaries[0].sites)
     width = 0.8 / len(summaries)
@@ -86,7 +86,7 @@ def draw_sites(axes: Axes, summaries: Sequence[AlgorithmSummary]) -> None:
 
 
 def partition_figure(description: Mapping[str, Any], title: str = "") -> tuple[Figure, Axes]:
-    """Who has how many examples of which class: a bubble for each, its area the number. Takes `RunResult.data`."""
+    """How many examples of each class each site has: a bubble whose area is the number. Takes `RunResult.data`."""
     sites = list(description["sites"])
     totals = {site: _class_totals(parts) for site, parts in description["sites"].items()}
     classes = sorted({label for own in totals.values() for label in own}, key=float)
@@ -131,7 +131,7 @@ def save(figure: Figure, path: Path) -> Path:
     check_picture(path)
     drawn = io.BytesIO()
     with warnings.catch_warnings():
-        # A name in a script that the font lacks is drawn as boxes, which is seen in the picture.
+        # A name in a script that the font lacks is drawn as boxes.
         warnings.filterwarnings("ignore", "Glyph .* missing from font", UserWarning)
         figure.savefig(drawn, dpi=150, format=path.suffix[1:].lower())
     write_atomically(path, drawn.getvalue(), RERUN_HINT)
@@ -139,7 +139,7 @@ def save(figure: Figure, path: Path) -> Path:
 
 
 def check_picture(path: Path) -> None:
-    """Refuses a file that no picture can be written to: its name or its folder is wrong."""
+    """Refuses a file name that is not a picture, or a folder that does not exist."""
     formats = sorted(Figure().canvas.get_supported_filetypes())
     if path.suffix[1:].lower() not in formats:
         raise ConfigError(one_of(path.suffix[1:], formats, f"picture format in {path.name}:"))

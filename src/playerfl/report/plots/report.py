@@ -1,4 +1,4 @@
-"""The report's figures, one panel a task in the paper's order. Each returns figure and axes and shows nothing."""
+"""The report's figures, one panel per task. Each returns figure and axes and shows nothing."""
 
 from __future__ import annotations
 
@@ -13,18 +13,19 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
+from playerfl.paper.printed import Printed
 from playerfl.report.compute.comparison import LOWER_IS_BETTER
 from playerfl.report.compute.ranking import Ranking
 from playerfl.report.compute.report import Report
-from playerfl.report.compute.tables import Table
+from playerfl.report.compute.tables import ScoreTable
+from playerfl.report.formats import counted, in_percent, interval_name, metric_name, table_title
 from playerfl.report.plots.comparison import COLOURS, draw_profile
-from playerfl.report.write.formats import counted, in_percent, interval_name, metric_name, table_title
 
 Drawn = tuple[Figure, list[Axes]]
 # As a line on white, Okabe and Ito's yellow is too faint.
 _LINES = tuple(colour for colour in COLOURS if colour != "#F0E442")
 _MOST_SITES = 24
-# Methods that a legend holds in one line, and whose bands can be told apart.
+# Methods that fit into a one-line legend and whose bands stay distinguishable.
 _FEW = 6
 
 
@@ -34,7 +35,7 @@ def report_figures(report: Report) -> dict[str, Drawn]:
     if not report.grid.runs:
         return found
     for table in report.tables:
-        found[f"scores_{table.name}" if table.kind == "score" else table.name] = table_figure(table)
+        found[f"scores_{table.name}" if table.kind == "score" else table.name] = table_figure(table, report.paper)
         for ranking in report.rankings[table.name]:
             if ranking.critical_difference is not None and len(ranking.algorithms) > 2:
                 found[_file_name(f"ranks_{table.name}_over_{ranking.over}")] = critical_difference_figure(ranking)
@@ -45,7 +46,7 @@ def report_figures(report: Report) -> dict[str, Drawn]:
             found[_file_name(f"site_curves_{task}")] = site_curves_figure(report, task, report.metric)
     if any(table.rows and table.rows[0].to_local for table in report.sites):
         found[f"gains_{report.metric}"] = gains_figure(report, report.subject, report.metric)
-    if report.measured:
+    if report.layer_scores:
         found["sensitivity"] = sensitivity_figure(report)
     return found
 
@@ -55,7 +56,7 @@ def _file_name(text: str) -> str:
 
 
 def _panels(count: int, *, width: float = 4.0, height: float = 3.2, columns: int = 4) -> tuple[Figure, list[Axes]]:
-    """As many panels as asked, up to four a row; the rest of the last row stays empty."""
+    """As many panels as asked, up to four per row."""
     across = min(count, columns)
     down = math.ceil(count / across)
     figure = Figure(figsize=(max(7.0, width * across), height * down + 0.4), layout="constrained")
@@ -73,8 +74,8 @@ def _look(algorithms: list[str], name: str) -> dict[str, str]:
     }
 
 
-def table_figure(table: Table) -> Drawn:
-    """Each method's value with its interval; the paper's value, where it prints one, as a hollow diamond."""
+def table_figure(table: ScoreTable, printed: Printed | None = None) -> Drawn:
+    """Each method's value with its interval; what the paper prints, if given, as a hollow diamond."""
     figure, axes = _panels(len(table.tasks), height=0.26 * len(table.algorithms) + 1.2)
     scale = _scale(table.metric)[0] if table.kind == "score" else 1.0
     for panel, task in zip(axes, table.tasks, strict=True):
@@ -85,9 +86,9 @@ def table_figure(table: Table) -> Drawn:
             if not math.isnan(cell.low) and math.isfinite(cell.high - cell.low):
                 panel.plot([scale * cell.low, scale * cell.high], [row, row], color=COLOURS[0], linewidth=1.5)
             panel.plot(scale * cell.value, row, "o", color=COLOURS[0], markersize=7 if cell.best else 5)
-            printed = _printed_number(table, name, task)
-            if printed is not None:
-                panel.plot(printed, row, "D", color=COLOURS[5], markersize=5, markerfacecolor="none")
+            theirs = printed.number(table.name, name, task) if printed else None
+            if theirs is not None:
+                panel.plot(theirs, row, "D", color=COLOURS[5], markersize=5, markerfacecolor="none")
         panel.set_yticks(range(len(table.algorithms)), table.algorithms if panel is axes[0] or len(axes) > 4 else [])
         panel.set_ylim(len(table.algorithms) - 0.5, -0.5)
         panel.set_title(_plain(task), fontsize=10)
@@ -95,7 +96,7 @@ def table_figure(table: Table) -> Drawn:
         panel.set_axisbelow(True)
         panel.spines[["top", "right"]].set_visible(False)
     _say_below(figure, table_title(table.kind, table.metric))
-    if table.printed:
+    if printed and any(name == table.name for name, _, _ in printed.cells):
         marks = [
             Line2D([], [], marker=marker, color=colour, markerfacecolor=face, linestyle="")
             for marker, colour, face in (("o", COLOURS[0], COLOURS[0]), ("D", COLOURS[5], "none"))
@@ -104,14 +105,6 @@ def table_figure(table: Table) -> Drawn:
         words = [f"these runs, {interval_name(runs)}" if runs > 1 else "this run", "printed in the paper"]
         figure.legend(marks, words, loc="outside upper center", ncols=2, frameon=False, fontsize=9)
     return figure, axes
-
-
-def _printed_number(table: Table, algorithm: str, task: str) -> float | None:
-    printed = table.printed.get((algorithm, task))
-    if printed is None:
-        return None
-    # The paper's losses are in hundredths.
-    return float(printed.split(" ")[0]) / (100 if table.name == "loss" else 1)
 
 
 def _say_below(figure: Figure, text: str) -> None:
@@ -125,7 +118,7 @@ def _scale(metric: str) -> tuple[float, str]:
 
 
 def _plain(text: str) -> str:
-    """Text that matplotlib shall not read as a formula."""
+    """Text that matplotlib does not parse as a formula."""
     return text.replace("$", r"\$")
 
 
@@ -154,7 +147,7 @@ def curves_figure(report: Report, metric: str, split: str = "test") -> Drawn:
 
 
 def site_curves_figure(report: Report, task: str, metric: str) -> Drawn:
-    """One panel a site: every method's test score by round, median over runs."""
+    """One panel per site: every method's test score by round, median over runs."""
     sites = report.grid.sites(task)
     figure, axes = _panels(len(sites), width=3.0, height=2.4)
     scale, label = _scale(metric)
@@ -212,24 +205,24 @@ def gains_figure(report: Report, algorithm: str, metric: str) -> Drawn:
         panel.spines[["top", "right"]].set_visible(False)
     unit = " points" if scale == 100.0 else ""
     better = "lower loss" if metric in LOWER_IS_BETTER else metric_name(metric)
-    told = f"gain of {algorithm} on {report.choices.baseline_local}: {better}{unit}; hollow marks may be chance"
+    told = f"gain of {algorithm} on {report.choices.baseline_local}: {better}{unit}; hollow marks: within seed noise"
     _say_below(figure, told)
     return figure, axes
 
 
 def sensitivity_figure(report: Report) -> Drawn:
-    """Federation sensitivity by layer in percent of the first, one panel a task, with the cut (first run each)."""
-    figure, axes = _panels(len(report.measured))
-    for panel, own in zip(axes, report.measured, strict=True):
-        result = report.grid.results(own.task, own.algorithm)[min(own.runs)]
+    """Federation sensitivity by layer in percent of the first, one panel per task, with the cut of the first run."""
+    figure, axes = _panels(len(report.layer_scores))
+    for panel, scores in zip(axes, report.layer_scores, strict=True):
+        result = report.grid.results(scores.task, scores.algorithm)[min(scores.runs)]
         if result.cut is not None:
             draw_profile(panel, result.cut, _finite(result.layers.get("profiles", {})))
-        panel.set_title(f"{_plain(own.task)}\n{panel.get_title()}", fontsize=10)
+        panel.set_title(f"{_plain(scores.task)}\n{panel.get_title()}", fontsize=10)
     return figure, axes
 
 
 def _finite(profiles: Mapping[str, Mapping[str, object]]) -> dict[str, Mapping[str, object]]:
-    """Profiles that can be drawn: those of sites whose loss stayed finite."""
+    """Profiles with finite scores."""
     return {
         site: profile
         for site, profile in profiles.items()

@@ -1,1 +1,1 @@
-"""A report as files: page, Markdown, LaTeX, CSV, JSON."""
+"""A report as files: page, Markdown, LaTeX, CSV."""

@@ -32,9 +32,9 @@ class Place:
 
 
 def place_of(out: Path, form: Form | None) -> Place:
-    """A name that ends like a report is that file; any other is a folder, which gets the usual file of the format.
+    """A name that ends like a report is that file; any other is a folder, which gets the default file of the format.
 
-    Without a format, the ending decides, and a folder gets a page.
+    Without a format, the ending decides; a folder gets a page.
 
     >>> place_of(Path("board.html"), None).form, place_of(Path("tables.tex"), None).form
     ('html', 'latex')
@@ -47,9 +47,9 @@ def place_of(out: Path, form: Form | None) -> Place:
     if form == "csv" or out.suffix.lower() == ".csv":
         raise ConfigError(f"--format csv writes several tables; give a folder for --out, not {out}")
     if ends_like is None or ends_like != (form or ends_like):
-        wanted = [ending for ending, own in _FORMS.items() if form in (own, None)]
+        wanted = [ending for ending, known in _FORMS.items() if form in (known, None)]
         raise ConfigError(
-            f"--out {out}: a report ends with {' or '.join(wanted)}; a folder must be there or have no dot"
+            f"--out {out}: a report ends with {' or '.join(wanted)}; a folder must exist or have no dot in its name"
         )
     return Place(ends_like, out)
 
@@ -59,31 +59,27 @@ def write_report(report: Report, place: Place, title: str) -> None:
     if place.form == "csv":
         _write_tables(report, place.path)
         return
-    if place.form == "html":
-        try:
-            from playerfl.report.write.page import page
+    from playerfl.report.write import documents
 
-            text = page(report, title)
-        except ImportError as problem:
-            raise ConfigError(f"the page needs {problem.name}; pip install 'playerfl[report]'") from problem
-    else:
-        from playerfl.report.write.documents import document
-        from playerfl.report.write.markup import Latex, Markdown
-
-        text = document(report, title, Markdown() if place.form == "md" else Latex())
+    forms = {"html": documents.as_page, "md": documents.as_markdown, "latex": documents.as_latex}
+    try:
+        text = forms[place.form](report, title)
+    except ImportError as problem:
+        raise ConfigError(f"this needs {problem.name}; pip install 'playerfl[report]'") from problem
     _write(place.path, text)
 
 
 def _write_tables(report: Report, folder: Path) -> None:
-    from playerfl.report.write.tidy import tidy
+    from playerfl.report.view.facts import records
+    from playerfl.report.write.escaping import csv_value
 
-    for name, rows in tidy(report).items():
+    for name, rows in records(report).items():
         if not rows:
             continue
         text = io.StringIO()
-        writer = csv.DictWriter(text, fieldnames=list(rows[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow(rows[0])
+        writer.writerows([csv_value(value) for value in row.values()] for row in rows)
         _write(folder / f"{name}.csv", text.getvalue())
 
 
@@ -92,7 +88,7 @@ def _write(place: Path, text: str) -> None:
         place.parent.mkdir(parents=True, exist_ok=True)
     except OSError as problem:
         raise storage_error(place.parent, problem, RERUN_HINT) from problem
-    # A name may come from somebody's file; what no encoding has is shown as a question mark.
+    # A name from a user's file may hold a lone surrogate, which UTF-8 cannot encode: it becomes a question mark.
     write_atomically(place, text.encode("utf-8", "replace"), RERUN_HINT)
 
 
@@ -107,7 +103,8 @@ def write_figures(report: Report, folder: Path, formats: Sequence[str]) -> list[
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as problem:
         raise storage_error(folder, problem, RERUN_HINT) from problem
-    found = []
-    for name, (figure, _) in report_figures(report).items():
-        found += [save(figure, folder / f"{name}.{ending}") for ending in formats]
-    return found
+    return [
+        save(figure, folder / f"{name}.{ending}")
+        for name, (figure, _) in report_figures(report).items()
+        for ending in formats
+    ]

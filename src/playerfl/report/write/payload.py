@@ -6,16 +6,16 @@ import json
 import math
 from typing import Any
 
+from playerfl.layers.split import DEFAULT_THRESHOLDS, NEAR
 from playerfl.report.compute.curves import Curve, thinned
 from playerfl.report.compute.ranking import Ranking
 from playerfl.report.compute.report import Report
-from playerfl.report.compute.sites import LEVEL, Difference, SiteTable, runs_needed
-from playerfl.report.compute.statistics import ENOUGH_RUNS
-from playerfl.report.compute.what_if import BYTES_PER_PARAMETER, Measured
-from playerfl.report.write.formats import SMALLEST_P, in_percent, metric_name
-from playerfl.report.write.wording import left_out
+from playerfl.report.compute.what_if import BYTES_PER_PARAMETER, Combined, LayerScores, Steps, alone, combined
+from playerfl.report.formats import SMALLEST_P, in_percent, metric_name
+from playerfl.report.view.parts import TableCell, TableView
+from playerfl.report.view.sections import ranking_said, site_view
 
-# Numbers that all curves together may be; each takes some seven bytes.
+# Numbers in all curves together, at most; each takes some seven bytes.
 _MOST_POINTS = 250_000
 _POINTS = 100
 
@@ -23,41 +23,36 @@ _POINTS = 100
 def payload(report: Report) -> dict[str, Any]:
     """Everything the page's script draws from."""
     grid = report.grid
-    gains: dict[str, Any] = {}
+    sites: dict[str, Any] = {}
+    heads: dict[str, list[tuple[str, bool]]] = {}
     for table in report.sites:
-        gains.setdefault(table.task, {}).setdefault(table.algorithm, {})[table.metric] = _gains(report, table)
+        shown = site_view(report, table)
+        heads[table.metric] = [(head.title, head.words) for head in shown.heads]
+        sites.setdefault(table.task, {}).setdefault(table.algorithm, {})[table.metric] = _table(shown)
     return {
         "metric": report.metric,
         "metrics": {metric: {"name": metric_name(metric), "percent": in_percent(metric)} for metric in grid.metrics},
         "algorithms": grid.algorithms,
-        "local": report.choices.baseline_local,
-        "global": report.choices.baseline_global,
-        "enoughRuns": ENOUGH_RUNS,
-        "level": LEVEL,
         "smallestP": SMALLEST_P,
         "sites": {task: grid.sites(task) for task in grid.tasks},
-        "gains": gains,
+        "siteHeads": heads,
+        "siteTables": sites,
         "curves": _curves(report),
         "rankings": {name: [_ranking(r) for r in found] for name, found in report.rankings.items()},
-        "whatIf": {own.task: _what_if(own) for own in report.measured},
+        "whatIf": {scores.task: _what_if(report, scores) for scores in report.layer_scores},
     }
 
 
-def _gains(report: Report, table: SiteTable) -> dict[str, Any]:
-    names = {site: i for i, site in enumerate(report.grid.sites(table.task))}
+def _table(shown: TableView) -> dict[str, Any]:
+    return {"remark": shown.remark, "rows": [[_cell(cell) for cell in row] for row in shown.rows]}
 
-    def four(found: Difference | None) -> list[float]:
-        return [math.nan] * 4 if found is None else [_short(x) for x in (found.value, found.low, found.high, found.p)]
 
-    first = table.rows[0]
-    return {
-        "runs": [0 if found is None else found.runs for found in (first.to_local, first.to_global)],
-        "needed": runs_needed(len(table.rows)),
-        "rows": [
-            [names[row.site], row.examples, _short(row.score), *four(row.to_local), *four(row.to_global)]
-            for row in table.rows
-        ],
-    }
+def _cell(cell: TableCell) -> str | list[Any]:
+    """Its text, or as much of text, value, notes and tone as there is."""
+    parts: list[Any] = [cell.text, "" if cell.value is None else _short(cell.value), cell.notes, cell.tone]
+    while not parts[-1] and parts[-1] != 0:
+        parts.pop()
+    return cell.text if len(parts) == 1 else parts
 
 
 def _curves(report: Report) -> dict[str, Any]:
@@ -88,7 +83,6 @@ def _curve(curve: Curve, runs: int, points: int) -> dict[str, Any]:
 
 
 def _ranking(ranking: Ranking) -> dict[str, Any]:
-    test = ranking.friedman
     matrices = {name: getattr(ranking, name) for name in ("nemenyi", "wilcoxon", "holm", "effect")}
     return {
         "over": ranking.over,
@@ -97,48 +91,81 @@ def _ranking(ranking: Ranking) -> dict[str, Any]:
         "mean": ranking.mean_ranks.tolist(),
         "cd": ranking.critical_difference,
         "cliques": ranking.cliques,
-        "leftOut": left_out(ranking),
-        "remark": ranking.remark,
-        "friedman": test
-        and {
-            "chi2": test.chi2,
-            "df": test.df,
-            "p": test.p,
-            "f": test.f,
-            "fdf": test.f_df,
-            "fp": test.f_p,
-            "w": test.kendall_w,
-        },
+        "said": ranking_said(ranking),
+        "holmLimit": ranking.holm_limit,
         **{
-            name: None if matrix is None else [[_short(float(x)) for x in row] for row in matrix]
+            # The upper triangle, row by row: the rest mirrors it.
+            name: None if matrix is None else [_short(float(x)) for i, row in enumerate(matrix) for x in row[i + 1 :]]
             for name, matrix in matrices.items()
         },
     }
 
 
-def _what_if(own: Measured) -> dict[str, Any]:
-    # Unrounded: the page must cut where Python does.
+# Sites that the picture of profiles draws, at most.
+_MOST_LINES = 60
+
+
+def _what_if(report: Report, scores: LayerScores) -> dict[str, Any]:
     return {
-        "algorithm": own.algorithm,
-        "layers": own.layers,
-        "parameters": own.parameters,
-        "runs": own.runs,
-        "examples": own.num_examples,
-        "settings": own.settings,
-        "cuts": own.cuts,
-        "leftOut": own.left_out,
-        "printed": own.printed_cut,
+        "layers": scores.layers,
+        "parameters": scores.parameters,
+        "thresholds": DEFAULT_THRESHOLDS,
+        "near": NEAR,
+        "settings": scores.settings,
+        "cuts": scores.cuts,
+        "leftOut": scores.left_out,
+        "remark": report.paper.cut_said(scores.task) if report.paper else "",
         "bytes": BYTES_PER_PARAMETER,
+        "runs": {
+            seed: {
+                "sites": len(sites),
+                "profiles": [
+                    [_short(value) for value in importance.values()]
+                    for importance in list(sites.values())[:_MOST_LINES]
+                    if all(map(math.isfinite, importance.values())) and any(importance.values())
+                ],
+                "alone": [_steps(steps) for steps in alone(sites)],
+                "combined": {
+                    f"{normalise} {reduction}": _combined(found)
+                    for (normalise, reduction), found in combined(sites, scores.num_examples[seed]).items()
+                },
+            }
+            for seed, sites in scores.runs.items()
+        },
     }
 
 
+def _combined(found: Combined | str) -> dict[str, Any] | str:
+    if isinstance(found, str):
+        return found
+    return {
+        "importance": [_short(value) for value in found.importance],
+        "ratios": {rule: [r if r is None else _short(r) for r in own] for rule, own in found.ratios.items()},
+        # Unrounded: the page must cut where Python does.
+        "steps": _steps(found.steps, exact=True),
+        "without": [_steps(steps) for steps in found.without],
+        "warnings": found.warnings,
+    }
+
+
+def _steps(steps: Steps | None, *, exact: bool = False) -> list[Any] | None:
+    """Layer ratio, cumulative ratio, largest jump; each ratio rule as [ratio, cut, ratio, cut, …]."""
+    if steps is None:
+        return None
+    rules = (steps.layer_ratio, steps.cumulative_ratio)
+    return [
+        *([x for ratio, cut in rule for x in (ratio if exact else _short(ratio), cut)] for rule in rules),
+        steps.max_jump,
+    ]
+
+
 def _short(value: float) -> float:
-    """Five significant digits, which is more than a page shows."""
+    """Five significant digits, more than the page shows."""
     return float(f"{value:.5g}")
 
 
 def embedded_json(tree: Any) -> str:
-    """JSON that can stand inside a script element: nothing in it can end the element or start another.
+    """JSON for a script element: nothing in it can end the element or start another.
 
     >>> embedded_json({"site": "</script>", "loss": float("inf"), "low": float("nan")})
     '{"site":"\\\\u003c/script\\\\u003e","loss":"inf","low":null}'

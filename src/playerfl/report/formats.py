@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from playerfl.report.compute.statistics import ENOUGH_RUNS
-from playerfl.report.compute.tables import Cell, Kind
+from playerfl.report.compute.tables import Kind, ScoreCell, ScoreTable
 
 METRIC_NAMES = {"f1": "Macro-F1", "accuracy": "Accuracy", "loss": "Loss"}
 KIND_NAMES = {
@@ -14,7 +14,7 @@ KIND_NAMES = {
     "fairness": "Fairness (variance over sites)",
     "incentive": "Incentivised participation",
 }
-# What floating point can still tell from 0 in a tail of a distribution.
+# Below this, floating point cannot resolve the tail of a distribution.
 SMALLEST_P = 1e-15
 _IN_PERCENT = frozenset({"f1", "accuracy"})
 
@@ -39,14 +39,25 @@ def table_title(kind: Kind, metric: str) -> str:
     if kind == "fairness":
         return f"Fairness of {small}: variance over sites, lower is better"
     if kind == "incentive":
-        return f"Incentivised participation by {small}: % of sites better off than alone and than FedAvg"
+        return f"Incentivised participation by {small}: % of sites better off than under both baselines"
     if in_percent(metric):
         return f"{name} in %, higher is better"
     return f"{name}, lower is better" if metric == "loss" else f"{name}, higher is better"
 
 
+def table_name(name: str) -> str:
+    """A score table's name for people.
+
+    >>> table_name("incentive_f1"), table_name("loss")
+    ('Incentive, F1', 'Loss')
+    """
+    words = [{"f1": "F1"}.get(word, word) for word in name.split("_")]
+    words[0] = words[0][:1].upper() + words[0][1:]
+    return ", ".join(words)
+
+
 def number(value: float, kind: Kind, metric: str) -> str:
-    """A value of a table as it is printed.
+    """A value of a table as text.
 
     >>> number(0.7594, "score", "f1"), number(0.0003, "fairness", "f1"), number(float("inf"), "score", "loss")
     ('75.9', '3.0e-4', 'diverged')
@@ -72,12 +83,26 @@ def with_unit(value: float, metric: str) -> str:
     return number(value, "score", metric) + (" %" if in_percent(metric) and math.isfinite(value) else "")
 
 
-def interval(cell: Cell, kind: Kind, metric: str, *, name_range: bool = True) -> str:
-    """The 95 % interval; of few runs their range, called so; or nothing where one run gives none."""
+def interval(cell: ScoreCell, table: ScoreTable) -> str:
+    """The 95 % interval; of few runs their range, called so; nothing where there is one run."""
     if math.isnan(cell.low):
         return ""
-    ends = [number(end, kind, metric).replace("diverged", "∞") for end in (cell.low, cell.high)]
-    return f"{'range ' if name_range and cell.runs < ENOUGH_RUNS else ''}[{ends[0]}, {ends[1]}]"
+    ends = [number(end, table.kind, table.metric).replace("diverged", "∞") for end in (cell.low, cell.high)]
+    name = "range " if cell.runs < ENOUGH_RUNS and not ranges_only(table) else ""
+    return f"{name}[{ends[0]}, {ends[1]}]"
+
+
+def interval_head(table: ScoreTable) -> str:
+    """The head of the column of intervals, where they have one."""
+    if ranges_only(table):
+        return "range of runs"
+    enough = all(cell.runs >= ENOUGH_RUNS for cell in table.cells.values())
+    return "95 % interval" if enough else "95 % interval or range"
+
+
+def ranges_only(table: ScoreTable) -> bool:
+    """Whether the head of a column says that its intervals are ranges, so that cells need not."""
+    return len(table.tasks) == 1 and all(cell.runs < ENOUGH_RUNS for cell in table.cells.values())
 
 
 def interval_name(runs: int) -> str:
@@ -99,12 +124,31 @@ def difference(value: float, metric: str) -> str:
         return ""
     if math.isinf(value):
         return "+∞" if value > 0 else "−∞"
-    written = f"{100 * value:+.1f}" if in_percent(metric) else f"{value:+.3f}"
-    return written.replace("-", "−")
+    return signed(100 * value, 1) if in_percent(metric) else signed(value, 3)
+
+
+def signed(value: float, digits: int) -> str:
+    """A number with its sign.
+
+    >>> signed(0.5, 2), signed(-0.5, 1)
+    ('+0.50', '−0.5')
+    """
+    return f"{value:+.{digits}f}".replace("-", "−")
+
+
+def share(part: float) -> str:
+    """A share in percent that does not say all or nothing where it is not.
+
+    >>> share(0.251), share(0.99996), share(1.0), share(1e-5), share(0.0)
+    ('25.1 %', '> 99.9 %', '100 %', '< 0.1 %', '0 %')
+    """
+    if part in (0, 1):
+        return f"{100 * part:.0f} %"
+    return "< 0.1 %" if part < 0.0005 else "> 99.9 %" if part > 0.9995 else f"{100 * part:.1f} %"
 
 
 def p_value(p: float) -> str:
-    """A p-value without more digits than it deserves.
+    """A p-value with two significant digits.
 
     >>> p_value(0.01265), p_value(7e-10), p_value(0.6024), p_value(1e-80), p_value(float("nan"))
     ('0.013', '7.0e-10', '0.60', '< 1e-15', 'not computable')
@@ -130,7 +174,7 @@ def p_said(p: float) -> str:
 
 
 def size(count: float) -> str:
-    """Bytes for people.
+    """Bytes in readable units.
 
     >>> size(8380), size(12), size(3.2e9)
     ('8.4 kB', '12 B', '3.2 GB')
@@ -143,7 +187,7 @@ def size(count: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Time for people.
+    """A duration in readable units.
 
     >>> duration(0.42), duration(75), duration(7300), duration(float("nan"))
     ('0.4 s', '1 min 15 s', '2 h 1 min', 'unknown')
@@ -172,3 +216,18 @@ def counted(count: int, what: str, plural: str | None = None) -> str:
     ('1 site', '3 sites', '2 losses')
     """
     return f"{count:,} {what if count == 1 else plural or what + 's'}"
+
+
+def ranges(numbers: Sequence[int]) -> str:
+    """Numbers in short.
+
+    >>> ranges([0, 1, 2, 5, 7, 8])
+    '0–2, 5, 7–8'
+    """
+    parts: list[list[int]] = []
+    for value in numbers:
+        if parts and value == parts[-1][-1] + 1:
+            parts[-1] = [parts[-1][0], value]
+        else:
+            parts.append([value])
+    return ", ".join("–".join(str(end) for end in part) for part in parts)

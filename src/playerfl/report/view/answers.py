@@ -1,0 +1,206 @@
+"""The main results in plain sentences: which method is best, which sites gain, which layers are shared, how sure."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import dataclass
+
+from playerfl.report.compute.report import Report
+from playerfl.report.compute.sites import SiteRow, SiteTable, runs_needed
+from playerfl.report.compute.statistics import ENOUGH_RUNS
+from playerfl.report.compute.tables import ScoreTable
+from playerfl.report.formats import counted, interval_name, listed, metric_name, number, p_said, share, with_unit
+
+_NAMED_SITES = 5
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One question a reader has, and the sentences that answer it."""
+
+    question: str
+    sentences: tuple[str, ...]
+
+
+def answers(report: Report) -> list[Answer]:
+    """What a reader who reads nothing else should know."""
+    found = [
+        Answer("Which method does best?", tuple(_best(report))),
+        Answer("Which sites gain and which lose?", tuple(_gains(report))),
+        Answer("Which layers are shared?", tuple(_layers(report))),
+        Answer("How certain is this?", tuple(_certainty(report))),
+        Answer("What is missing?", tuple(_missing(report))),
+    ]
+    return [answer for answer in found if answer.sentences]
+
+
+def _best(report: Report) -> list[str]:
+    table = next((t for t in report.tables if (t.kind, t.metric) == ("score", report.metric)), None)
+    if table is None:
+        return []
+    return [*_best_over_tasks(report, table), *(_best_on(table, task) for task in table.tasks)]
+
+
+def _best_over_tasks(report: Report, table: ScoreTable) -> list[str]:
+    ranking = report.table_ranking(table)
+    if ranking is None or ranking.over != "tasks":
+        return []
+    mean = dict(zip(ranking.algorithms, ranking.mean_ranks, strict=True))
+    lowest = min(mean.values())
+    best = [name for name, rank in mean.items() if math.isclose(rank, lowest)]
+    has = "has the best mean rank" if len(best) == 1 else "tie for the best mean rank"
+    said = f"Over {len(ranking.blocks)} tasks, {listed(best)} {has} by {_short_name(table.metric)}: {lowest:.1f}"
+    said += f" ({len(mean)} methods)"
+    if report.subject in mean and report.subject not in best:
+        said += f"; {report.subject} has {mean[report.subject]:.1f}"
+    return [said + "."]
+
+
+def _short_name(metric: str) -> str:
+    return metric_name(metric).lower().replace("f1", "F1")
+
+
+def _best_on(table: ScoreTable, task: str) -> str:
+    cells = {name: table.cells[name, task] for name in table.ranked if (name, task) in table.cells}
+    name = _short_name(table.metric)
+    if len(cells) == 1:
+        ((only, cell),) = cells.items()
+        return f"On {task}, only {only} has been run: {name} {with_unit(cell.value, table.metric)}."
+    best = [label for label, cell in cells.items() if cell.best]
+    if not best:
+        return f"On {task}, every method diverged."
+    cell = cells[best[0]]
+    value = with_unit(cell.value, table.metric)
+    if max(other.runs for other in cells.values()) == 1:
+        have = "has" if len(best) == 1 else "have"
+        which = "lowest" if table.lower_is_better else "highest"
+        return (
+            f"On {task}, {listed(best)} {have} the {which} {name} ({value}), but with a single run per method this may "
+            "be chance."
+        )
+    said = f"On {task}, {listed(best)} {'has' if len(best) == 1 else 'share'} the best {name}: {value}"
+    if not math.isnan(cell.low):
+        low, high = (number(end, "score", table.metric) for end in (cell.low, cell.high))
+        said += f" ({interval_name(cell.runs)} {low} to {high})"
+    ties = [label for label, other in cells.items() if other.tie]
+    if ties:
+        said += f"; the difference from {listed(ties)} is within seed noise"
+    return said + "."
+
+
+def _gains(report: Report) -> list[str]:
+    local, subject, grid = report.choices.baseline_local, report.subject, report.grid
+    if local is None:
+        return []
+    said = []
+    tables = [report.site_table(task, subject, report.metric) for task in grid.tasks]
+    everyone = [row for table in tables if table for row in table.rows if row.to_local]
+    if len(tables) > 1 and everyone:
+        better = sum(row.to_local is not None and row.to_local.value > 0 for row in everyone)
+        worse = sum(row.harmed for row in everyone)
+        said.append(
+            f"Of {counted(len(everyone), 'site')} on {len(tables)} tasks, {subject} leaves {better} better off than "
+            f"training alone and {worse} worse off."
+        )
+    if len(tables) == 1:
+        # Readers who ask about harm also ask about the method they would choose.
+        scores = next(t for t in report.tables if (t.kind, t.metric) == ("score", report.metric))
+        best = [name for (name, _), cell in scores.cells.items() if cell.best and name != subject]
+        tables += [report.site_table(grid.tasks[0], name, report.metric) for name in best[:1]]
+    return said + [_gains_on(table) for table in tables if table and table.rows and table.rows[0].to_local]
+
+
+def _gains_on(table: SiteTable) -> str:
+    gains = [row for row in table.rows if row.to_local and row.to_local.value > 0]
+    harmed = [row for row in table.rows if row.harmed]
+    surely = [row for row in harmed if row.to_local and row.to_local.verdict == "loses"]
+    even = len(table.rows) - len(gains) - len(harmed)
+    said = f"On {table.task}, {table.algorithm} gives {len(gains)} of {counted(len(table.rows), 'site')} a better "
+    said += f"{_short_name(table.metric)} than training alone"
+    said += f" and {even} the same" if even else ""
+    if harmed:
+        said += f"; {_sites(harmed)} {'is' if len(harmed) == 1 else 'are'} worse off ({_certain(harmed, surely)})"
+    return said + "."
+
+
+def _certain(harmed: list[SiteRow], surely: list[SiteRow]) -> str:
+    if not surely:
+        return "which may be chance"
+    if len(surely) == len(harmed):
+        return "beyond seed noise"
+    return f"{_sites(surely)} beyond seed noise, the rest may be chance"
+
+
+def _sites(rows: list[SiteRow]) -> str:
+    named = [row.site for row in rows[:_NAMED_SITES]]
+    return listed(named) if len(rows) <= _NAMED_SITES else f"{', '.join(named)} and {len(rows) - len(named)} more"
+
+
+def _layers(report: Report) -> list[str]:
+    sentences = []
+    for scores in report.layer_scores:
+        if not scores.cuts:
+            continue
+        cut, runs = Counter(scores.cuts.values()).most_common(1)[0]
+        total = len(scores.cuts)
+        sent = share(sum(scores.parameters[:cut]) / sum(scores.parameters))
+        private = scores.layers[cut:]
+        said = f"On {scores.task}, {scores.algorithm} shares {listed(scores.layers[:cut])} ({sent} of the parameters)"
+        said += f" and keeps {listed(private)} private" if private else ", the whole model"
+        said += f"; {runs} of {counted(total, 'run')} cut there" if total > 1 else ""
+        printed = report.paper.cuts.get(scores.task) if report.paper else None
+        if printed is not None and printed != cut:
+            said += f". The paper cuts after layer {printed}"
+        sentences.append(said + ".")
+    return sentences
+
+
+def _certainty(report: Report) -> list[str]:
+    grid = report.grid
+    runs = [len(results) for _, _, results in grid.cells()]
+    said = []
+    if runs and max(runs) == 1:
+        said.append(
+            "Each method ran once, so any difference may be chance. Run more seeds (playerfl run … --seed 1) into the "
+            "same folder to get intervals."
+        )
+    elif runs:
+        said.append(
+            "Intervals and tests over seeds show how much a result varies from run to run on the same data, not how it "
+            "would vary with other sites or patients."
+        )
+        if min(runs) < ENOUGH_RUNS:
+            said.append(f"Some cells have only {counted(min(runs), 'run')}: they show the range, not an interval.")
+        most = max((len(grid.sites(task)) for task in grid.tasks), default=1)
+        if report.choices.baseline_local and min(runs) < runs_needed(most):
+            said.append(
+                f"With {counted(most, 'site')}, at least {runs_needed(most)} runs are needed to show that a single "
+                "site gains or loses (Holm’s correction)."
+            )
+    for ranking in report.rankings.get(report.metric, []):
+        if ranking.friedman is None or (len(grid.tasks) > 1) != (ranking.over == "tasks"):
+            continue
+        over_tasks = ranking.over == "tasks"
+        blocks = f"{len(ranking.blocks)} tasks" if over_tasks else f"the {len(ranking.blocks)} runs on {ranking.over}"
+        test = ranking.friedman
+        # NaN, where F is not computable, leaves the decision to Friedman's own p.
+        differ = test.p < 0.05 and not test.f_p >= 0.05
+        methods = f"the {len(ranking.algorithms)} methods"
+        verdict = (
+            f"{methods} differ significantly" if differ else f"there is no significant difference between {methods}"
+        )
+        said.append(
+            f"Over {blocks}, {verdict} (Friedman {p_said(test.p)}, Iman-Davenport {p_said(test.f_p)})"
+            f"{'' if over_tasks else '; this is about one dataset only, whose runs share the data'}."
+        )
+    return said
+
+
+def _missing(report: Report) -> list[str]:
+    if not (report.missing or report.failed):
+        return []
+    rest = "this report covers the others." if report.grid.runs else "there is nothing to compare yet."
+    return [
+        f"{counted(len(report.missing), 'run')} not finished and {counted(len(report.failed), 'run')} failed; {rest}"
+    ]

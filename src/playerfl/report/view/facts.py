@@ -1,0 +1,417 @@
+"""Every fact of a report with its columns. A column is defined here once and appears in every format."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from playerfl.paper.printed import printed_text
+from playerfl.report.compute.cost import Cost
+from playerfl.report.compute.missing_runs import MARKS, MissingRuns, SeedRow, missing_runs, seed_rows
+from playerfl.report.compute.ranking import Ranking
+from playerfl.report.compute.report import Report
+from playerfl.report.compute.sites import Difference, SiteRow, SiteTable
+from playerfl.report.compute.tables import ScoreCell, ScoreTable
+from playerfl.report.formats import (
+    difference,
+    duration,
+    in_percent,
+    interval,
+    metric_name,
+    number,
+    p_said,
+    p_value,
+    ranges,
+    share,
+    signed,
+    size,
+    table_name,
+)
+from playerfl.report.view.parts import NOTHING, Column, Facts, TableCell, Value
+
+
+def all_facts(report: Report) -> list[Facts[Any]]:
+    """What CSV and JSON hold, in order."""
+    found: list[Facts[Any]] = [
+        scores(report),
+        ranks(report),
+        tests(report),
+        pairs(report),
+        sites(report),
+        costs(report),
+        curves(report),
+        cuts(report),
+        runs(report),
+        gaps(report),
+    ]
+    if report.paper and report.paper.tasks:
+        from playerfl.paper.section import paper_facts
+
+        found += paper_facts()
+    return found
+
+
+def records(report: Report) -> dict[str, list[dict[str, Value]]]:
+    """Every fact by the name of its table; a record maps columns to values."""
+    return {facts.name: facts.records() for facts in all_facts(report)}
+
+
+@dataclass(frozen=True)
+class Score:
+    """One cell of a score table."""
+
+    table: ScoreTable
+    task: str
+    algorithm: str
+    cell: ScoreCell
+    printed: str
+    """What the paper prints there; empty unless the report shows the paper."""
+
+    @property
+    def shown(self) -> TableCell:
+        text = number(self.cell.value, self.table.kind, self.table.metric) + ("≈" if self.cell.tie else "")
+        value = self.cell.value if math.isfinite(self.cell.value) else math.nan
+        return TableCell(text, value, bold=self.cell.best)
+
+
+def scores(report: Report, table: ScoreTable | None = None) -> Facts[Score]:
+    """Algorithms × tasks of one score table, or of all."""
+    columns: list[Column[Score]] = [
+        Column("table", "", lambda s: s.table.name),
+        Column("task", "", lambda s: s.task),
+        Column("algorithm", "", lambda s: s.algorithm),
+        Column("value", "value", lambda s: s.cell.value, lambda s: s.shown),
+        Column("low", "", lambda s: s.cell.low),
+        Column("high", "", lambda s: s.cell.high),
+        Column("", "interval", lambda s: None, lambda s: interval(s.cell, s.table)),
+        Column("runs", "runs", lambda s: s.cell.runs, note="n={}"),
+        Column("best", "", lambda s: s.cell.best),
+        Column("tie", "", lambda s: s.cell.tie),
+        Column("ranked", "", lambda s: s.algorithm in s.table.ranked),
+    ]
+    if report.paper and report.paper.cells:
+        columns.append(
+            Column(
+                "paper", "paper", lambda s: s.printed, lambda s: printed_text(s.table.name, s.printed), note="paper {}"
+            )
+        )
+    printed = report.paper.cells if report.paper else {}
+    items = [
+        Score(one, task, algorithm, cell, printed.get((one.name, algorithm, task), ""))
+        for one in ([table] if table else report.tables)
+        for task in one.tasks
+        for algorithm in one.algorithms
+        if (cell := one.cells.get((algorithm, task)))
+    ]
+    return Facts("cells", columns, items)
+
+
+def ranks(report: Report) -> Facts[tuple[Ranking, str, float]]:
+    return Facts(
+        "ranks",
+        [
+            Column("table", "", lambda r: r[0].table),
+            Column("over", "", lambda r: r[0].over),
+            Column("algorithm", "", lambda r: r[1]),
+            Column("mean_rank", "", lambda r: r[2]),
+            Column("blocks", "", lambda r: len(r[0].blocks)),
+            Column("blocks_left_out", "", lambda r: " ".join(r[0].blocks_left_out)),
+        ],
+        [
+            (ranking, algorithm, float(mean))
+            for ranking in _rankings(report)
+            for algorithm, mean in zip(ranking.algorithms, ranking.mean_ranks, strict=True)
+        ],
+    )
+
+
+def _rankings(report: Report) -> list[Ranking]:
+    return [ranking for of_table in report.rankings.values() for ranking in of_table]
+
+
+def tests(report: Report) -> Facts[Ranking]:
+    return Facts(
+        "tests",
+        [
+            Column("table", "measure", lambda r: r.table, lambda r: table_name(r.table), words=True),
+            Column(
+                "over",
+                "blocks",
+                lambda r: r.over,
+                lambda r: r.over if r.over == "tasks" else f"runs on {r.over}",
+                words=True,
+            ),
+            Column("algorithms", "methods", lambda r: r.tested.treatments),
+            Column("blocks", "N", lambda r: r.tested.blocks),
+            Column("chi2", "χ²", lambda r: r.tested.chi2, lambda r: f"{r.tested.chi2:.2f}"),
+            Column("df", "", lambda r: r.tested.df),
+            Column("p", "Friedman p", lambda r: r.tested.p, lambda r: p_value(r.tested.p)),
+            Column("iman_davenport_f", "", lambda r: r.tested.f),
+            Column("iman_davenport_p", "Iman-Davenport p", lambda r: r.tested.f_p, lambda r: p_value(r.tested.f_p)),
+            Column("kendall_w", "Kendall W", lambda r: r.tested.kendall_w, lambda r: f"{r.tested.kendall_w:.2f}"),
+            Column(
+                "critical_difference",
+                "CD (Nemenyi)",
+                lambda r: r.critical_difference,
+                lambda r: f"{r.critical_difference:.2f}",
+            ),
+        ],
+        [ranking for ranking in _rankings(report) if ranking.friedman],
+    )
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two methods in one ranking, by their positions."""
+
+    ranking: Ranking
+    first: int
+    second: int
+
+    def of(self, matrix: str) -> float:
+        return float(getattr(self.ranking, matrix)[self.first, self.second])
+
+
+def pairs(report: Report) -> Facts[Pair]:
+    return Facts(
+        "pairs",
+        [
+            Column("table", "", lambda p: p.ranking.table),
+            Column("over", "", lambda p: p.ranking.over),
+            Column("algorithm", "method", lambda p: p.ranking.algorithms[p.first], words=True),
+            Column("other", "other method", lambda p: p.ranking.algorithms[p.second], words=True),
+            Column("nemenyi_p", "Nemenyi p", lambda p: p.of("nemenyi"), lambda p: p_value(p.of("nemenyi"))),
+            Column("wilcoxon_p", "", lambda p: p.of("wilcoxon")),
+            Column("wilcoxon_holm_p", "Wilcoxon-Holm p", lambda p: p.of("holm"), lambda p: p_value(p.of("holm"))),
+            Column("rank_biserial", "rank-biserial", lambda p: p.of("effect"), lambda p: signed(p.of("effect"), 2)),
+        ],
+        [
+            Pair(ranking, first, second)
+            for ranking in _rankings(report)
+            if ranking.effect is not None
+            for first in range(len(ranking.algorithms))
+            for second in range(first + 1, len(ranking.algorithms))
+        ],
+    )
+
+
+@dataclass(frozen=True)
+class SiteFact:
+    """One site under one algorithm and metric."""
+
+    table: SiteTable
+    row: SiteRow
+
+    def to(self, baseline: str) -> Difference | None:
+        return self.row.to_local if baseline == "local" else self.row.to_global
+
+    def gain(self, baseline: str, of: str) -> Value:
+        found = self.to(baseline)
+        missing: dict[str, Value] = {"runs": 0, "verdict": ""}
+        value: Value = getattr(found, of) if found else missing.get(of)
+        return value
+
+    def shown(self, baseline: str) -> TableCell:
+        """The difference, its interval and p-value."""
+        found, metric = self.to(baseline), self.table.metric
+        if found is None:
+            return NOTHING
+        low = difference(found.low, metric)
+        notes = (f"[{low}, {difference(found.high, metric)}]", p_said(found.p)) if low else ()
+        tone = "gain" if found.value > 0 else "loss" if found.value < 0 else ""
+        return TableCell(
+            difference(found.value, metric), found.value, bold=found.verdict == "loses", notes=notes, tone=tone
+        )
+
+    @property
+    def joining(self) -> TableCell:
+        """What joining the federation means for this site, in words."""
+        found = self.row.to_local
+        if found is None:
+            return TableCell("–")
+        if found.value == 0:
+            return TableCell("no difference")
+        better, clear = found.value > 0, found.verdict != "unclear"
+        words = ("gains" if better else "harmed by joining") if clear else ("better" if better else "worse")
+        return TableCell(words + ("" if clear else ", may be chance"), tone="gain" if better else "loss")
+
+
+def sites(report: Report, tables: Sequence[SiteTable] | None = None) -> Facts[SiteFact]:
+    """Every site of these tables (default: all)."""
+    shown = report.sites if tables is None else tables
+    metric = shown[0].metric if shown else report.metric
+    columns: list[Column[SiteFact]] = [
+        Column("task", "", lambda s: s.table.task),
+        Column("algorithm", "", lambda s: s.table.algorithm),
+        Column("metric", "", lambda s: s.table.metric),
+        Column("site", "site", lambda s: s.row.site, words=True),
+        Column("examples", "examples", lambda s: s.row.examples, lambda s: f"{s.row.examples:,}"),
+        Column(
+            "score",
+            metric_name(metric) + (", %" if in_percent(metric) else ""),
+            lambda s: s.row.score,
+            lambda s: number(s.row.score, "score", s.table.metric),
+        ),
+    ]
+    labels = {"local": report.choices.baseline_local, "global": report.choices.baseline_global}
+    for baseline, label in labels.items():
+        title = f"against {label}" if label else ""
+        columns += _gain_columns(baseline, title)
+    if report.choices.baseline_local:
+        columns.append(Column("", "joining", lambda s: None, lambda s: s.joining, words=True))
+    return Facts("sites", columns, [SiteFact(table, row) for table in shown for row in table.rows])
+
+
+def _gain_columns(baseline: str, title: str) -> list[Column[SiteFact]]:
+    name = f"gain_on_{baseline}"
+    return [
+        Column(name, title, lambda s: s.gain(baseline, "value"), lambda s: s.shown(baseline)),
+        Column(f"{name}_low", "", lambda s: s.gain(baseline, "low")),
+        Column(f"{name}_high", "", lambda s: s.gain(baseline, "high")),
+        Column(f"{name}_runs", "", lambda s: s.gain(baseline, "runs")),
+        Column(f"{name}_p", "", lambda s: s.gain(baseline, "p")),
+        Column(f"verdict_on_{baseline}", "", lambda s: s.gain(baseline, "verdict")),
+    ]
+
+
+def costs(report: Report) -> Facts[Cost]:
+    return Facts(
+        "costs",
+        [
+            Column("algorithm", "method", lambda c: c.algorithm, words=True),
+            Column("task", "task", lambda c: c.task, words=True),
+            Column("runs", "", lambda c: c.runs),
+            Column("rounds", "", lambda c: c.rounds),
+            Column(
+                "down_per_round", "to sites per round", lambda c: c.down_per_round, lambda c: size(c.down_per_round)
+            ),
+            Column("up_per_round", "from sites per round", lambda c: c.up_per_round, lambda c: size(c.up_per_round)),
+            Column("down", "", lambda c: c.down),
+            Column("up", "", lambda c: c.up),
+            Column("", "in total", lambda c: c.down + c.up, lambda c: size(c.down + c.up)),
+            Column(
+                "never_leaves",
+                "never leaves a site",
+                lambda c: c.never_leaves,
+                lambda c: NOTHING if c.never_leaves is None else TableCell(share(c.never_leaves), c.never_leaves),
+            ),
+            Column(
+                "seconds",
+                "wall time",
+                lambda c: c.seconds,
+                lambda c: TableCell(
+                    duration(c.seconds),
+                    c.seconds,
+                    notes=(f"({c.side_by_side} side by side)",) if c.side_by_side > 1 else (),
+                ),
+            ),
+            Column("side_by_side", "", lambda c: c.side_by_side),
+        ],
+        report.costs,
+    )
+
+
+def curves(report: Report) -> Facts[tuple[Any, int]]:
+    return Facts(
+        "curves",
+        [
+            Column("task", "", lambda c: c[0].task),
+            Column("algorithm", "", lambda c: c[0].algorithm),
+            Column("metric", "", lambda c: c[0].metric),
+            Column("split", "", lambda c: c[0].split),
+            Column("round", "", lambda c: c[0].rounds[c[1]]),
+            Column("median", "", lambda c: float(c[0].middle[c[1]])),
+            Column("lower_quartile", "", lambda c: float(c[0].low[c[1]])),
+            Column("upper_quartile", "", lambda c: float(c[0].high[c[1]])),
+            Column("diverged_runs", "", lambda c: c[0].diverged),
+        ],
+        [(curve, position) for curve in report.curves for position in range(len(curve.rounds))],
+    )
+
+
+def cuts(report: Report) -> Facts[tuple[Any, int, int]]:
+    printed = report.paper.cuts if report.paper else {}
+    columns: list[Column[tuple[Any, int, int]]] = [
+        Column("task", "", lambda c: c[0].task),
+        Column("algorithm", "", lambda c: c[0].algorithm),
+        Column("seed", "", lambda c: c[1]),
+        Column("cut", "", lambda c: c[2]),
+        Column("layers", "", lambda c: len(c[0].layers)),
+        Column("federated", "", lambda c: " ".join(c[0].layers[: c[2]])),
+    ]
+    if printed:
+        columns.append(Column("paper", "", lambda c: printed.get(c[0].task)))
+    return Facts("cuts", columns, [(own, seed, cut) for own in report.layer_scores for seed, cut in own.cuts.items()])
+
+
+def runs(report: Report) -> Facts[tuple[str, str, dict[int, Any]]]:
+    """What was run: one item per method and task, with its runs by seed."""
+
+    def experiment(item: tuple[str, str, dict[int, Any]]) -> dict[str, Any]:
+        settings: dict[str, Any] = next(iter(item[2].values())).experiment
+        return settings
+
+    def rate(item: tuple[str, str, dict[int, Any]]) -> str:
+        training = experiment(item).get("training")
+        return f"{training['learning_rate']:g}" if training else ""
+
+    def options(item: tuple[str, str, dict[int, Any]]) -> str:
+        given = {k: v for k, v in experiment(item)["algorithm"].items() if k != "name" and v is not None}
+        return ", ".join(f"{key} = {json.dumps(value)}" for key, value in given.items())
+
+    return Facts(
+        "runs",
+        [
+            Column("algorithm", "method", lambda r: r[1], words=True),
+            Column("task", "task", lambda r: r[0], words=True),
+            Column("runs", "runs", lambda r: len(r[2])),
+            Column("seeds", "seeds", lambda r: ranges(sorted(r[2])), words=True),
+            Column("rounds", "rounds", lambda r: int(experiment(r)["rounds"])),
+            Column("learning_rate", "learning rate", rate),
+            Column("hyper_parameters", "hyper-parameters", options, words=True),
+        ],
+        list(report.grid.cells()),
+    )
+
+
+def gaps(report: Report, *, grouped: bool = False) -> Facts[MissingRuns]:
+    """Runs that are missing, and why."""
+    return Facts(
+        "missing",
+        [
+            Column("state", "state", lambda g: g.state, words=True),
+            Column("task", "task", lambda g: g.task, words=True),
+            Column("algorithm", "method", lambda g: g.algorithm, words=True),
+            Column(
+                "seed",
+                "seeds",
+                lambda g: g.seeds[0] if g.seeds else None,
+                lambda g: ranges(g.seeds) + (" (to choose the rate)" if g.tuning else ""),
+                words=True,
+            ),
+            Column("chooses_rate", "", lambda g: g.tuning),
+            Column("reason", "why", lambda g: g.reason, words=True),
+        ],
+        missing_runs(report, grouped=grouped),
+    )
+
+
+def seed_states(report: Report) -> Facts[SeedRow]:
+    """Which seeds of which method have finished. For documents; CSV has them run by run."""
+    states = [state for state in MARKS if state != "not planned"]
+    return Facts(
+        "seeds",
+        [
+            Column("", "method", lambda r: r.algorithm, words=True),
+            Column("", "task", lambda r: r.task, words=True),
+            Column("", "seeds", lambda r: r.drawn, words=True),
+            *(
+                Column("", state, lambda r, state=state: ranges(r.seeds(state)) or "–", words=True)  # type: ignore[misc]
+                for state in states
+            ),
+        ],
+        seed_rows(report),
+    )

@@ -1,0 +1,140 @@
+"""The parts of a report, without a format: facts with named columns, and sections of paragraphs, lists and tables."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Generic, TypeVar
+
+Item = TypeVar("Item")
+Value = float | int | str | bool | None
+
+
+@dataclass(frozen=True)
+class TableCell:
+    """What one cell shows."""
+
+    text: str
+    value: float | None = None
+    """What the cell is sorted by; NaN where there is nothing, None where the text is sorted."""
+    bold: bool = False
+    notes: tuple[str, ...] = ()
+    """Further, smaller lines."""
+    tone: str = ""
+    """`gain` or `loss`, where it is coloured."""
+
+
+NOTHING = TableCell("–", float("nan"))
+
+
+@dataclass(frozen=True)
+class Column(Generic[Item]):
+    """One fact about an item, for every format.
+
+    `key` names it in CSV and JSON, `title` heads it in documents; empty, it does not appear there.
+    """
+
+    key: str
+    title: str
+    value: Callable[[Item], Value]
+    text: Callable[[Item], str | TableCell] | None = None
+    """How documents show it; without, as it is."""
+    words: bool = False
+    """Text, aligned to the left; otherwise a number."""
+    note: str = "{}"
+    """How it reads as a small line below another value."""
+
+    def cell(self, item: Item) -> TableCell:
+        value = self.value(item)
+        shown = self.text(item) if self.text else str(value)
+        if isinstance(shown, TableCell):
+            return shown
+        return TableCell(shown, None if self.words or isinstance(value, str | None) else float(value))
+
+
+@dataclass(frozen=True)
+class Head:
+    """The head of a column in a document."""
+
+    title: str
+    words: bool = False
+
+
+@dataclass(frozen=True)
+class TableView:
+    """A table as documents show it."""
+
+    kind: ClassVar[str] = "table"
+    caption: str
+    heads: tuple[Head, ...]
+    rows: tuple[tuple[TableCell, ...], ...]
+    reference_rows: int = 0
+    """How many rows at the end are for reference only."""
+    remark: str = ""
+    metric: str = ""
+    """Where the page shows this table with one metric only."""
+    name: str = ""
+    sortable: bool = False
+    folded: bool = False
+    """Whether the page hides it until it is asked for."""
+
+
+@dataclass(frozen=True)
+class Facts(Generic[Item]):
+    """Facts of one kind: records for CSV and JSON, tables for documents, from the same columns."""
+
+    name: str
+    columns: Sequence[Column[Item]]
+    items: Sequence[Item]
+
+    def records(self) -> list[dict[str, Value]]:
+        named = [column for column in self.columns if column.key]
+        return [{column.key: column.value(item) for column in named} for item in self.items]
+
+    def table(self, caption: str, items: Sequence[Item] | None = None, **options: Any) -> TableView:
+        """These items (default: all), by the columns that have a title."""
+        titled = [column for column in self.columns if column.title]
+        rows = [tuple(column.cell(item) for column in titled) for item in (self.items if items is None else items)]
+        heads = tuple(Head(column.title, column.words) for column in titled)
+        return TableView(caption, heads, tuple(rows), name=self.name, **options)
+
+
+@dataclass(frozen=True)
+class Paragraph:
+    kind: ClassVar[str] = "paragraph"
+    text: str
+
+
+@dataclass(frozen=True)
+class Points:
+    """Sentences under a heading of their own; without a title, a plain list."""
+
+    kind: ClassVar[str] = "points"
+    lines: tuple[str, ...]
+    title: str = ""
+    note: bool = False
+    """Whether the page sets it off as a warning."""
+
+
+Block = Paragraph | Points | TableView
+
+
+@dataclass(frozen=True)
+class Section:
+    """A titled part of a report."""
+
+    anchor: str
+    title: str
+    lead: str = ""
+    blocks: tuple[Block, ...] = ()
+    interactive: bool = False
+    """Whether the page shows controls and pictures here, drawn from the same numbers, instead of the blocks."""
+
+
+@dataclass(frozen=True)
+class ReportView:
+    """A whole report, ready to be written in any format."""
+
+    title: str
+    lead: str
+    sections: tuple[Section, ...]

@@ -1,0 +1,290 @@
+"""From a computed report to its sections: the words and tables that every format shows."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from playerfl.report.compute.ranking import Ranking
+from playerfl.report.compute.report import Report
+from playerfl.report.compute.sites import SiteTable, runs_needed
+from playerfl.report.compute.statistics import ENOUGH_RUNS, RESAMPLES
+from playerfl.report.compute.tables import ScoreTable
+from playerfl.report.formats import counted, interval_head, listed, metric_name, p_said, ranges, table_title
+from playerfl.report.view import facts
+from playerfl.report.view.answers import answers
+from playerfl.report.view.parts import (
+    NOTHING,
+    Block,
+    Head,
+    Paragraph,
+    Points,
+    ReportView,
+    Section,
+    TableCell,
+    TableView,
+)
+
+
+def view(report: Report, title: str) -> ReportView:
+    """The whole report, in order."""
+    sections = [_summary(report)]
+    if report.missing or report.failed:
+        sections.append(_missing(report))
+    if report.grid.runs:
+        sections += [_tables(report), _tests(report), _sites(report)]
+        sections.append(Section("curves", "Learning curves", interactive=True))
+        if report.layer_scores:
+            sections.append(Section("layers", "Which layers to share: try another threshold", interactive=True))
+        sections.append(_costs(report))
+    if report.paper is not None:
+        from playerfl.paper.section import paper_section
+
+        sections.append(paper_section(report.paper))
+    return ReportView(title, lead(report), (*sections, _methods(report)))
+
+
+def lead(report: Report) -> str:
+    """What the report is about, in a sentence or two."""
+    grid = report.grid
+    tuned = counted(report.tuning_runs, "run" if not grid.runs else "more run")
+    if not grid.runs:
+        done = f" {tuned} to choose learning rates have finished." if report.tuning_runs else ""
+        return f"No run has finished yet; this report lists what is missing.{done}"
+    tuning = (
+        f" {tuned} chose each method’s learning rate on other seeds and on validation data; they are not counted."
+        if report.tuning_runs
+        else ""
+    )
+    return (
+        f"{counted(len(grid.runs), 'finished run')}: {counted(len(grid.algorithms), 'method')} on "
+        f"{counted(len(grid.tasks), 'task')} ({', '.join(grid.tasks)}).{tuning} All scores are on held-out test data."
+    )
+
+
+def _summary(report: Report) -> Section:
+    blocks = [Points(answer.sentences, answer.question) for answer in answers(report)]
+    notes = [Points(report.notes, "Notes", note=True)] if report.notes else []
+    return Section("summary", "Summary", blocks=(*blocks, *notes))
+
+
+def _missing(report: Report) -> Section:
+    tuning = sum(gap.tuning for gap in (*report.missing, *report.failed))
+    said = f"{counted(len(report.missing), 'run')} not finished, {counted(len(report.failed), 'run')} failed"
+    said += f"; {tuning} of these would only choose a learning rate. " if tuning else ". "
+    said += "The rest of this report covers the runs that finished." if report.grid.runs else ""
+    blocks: list[Block] = []
+    seeds = facts.seed_states(report)
+    if seeds.items:
+        blocks.append(Paragraph("Seeds: ■ finished, · not finished, ✕ failed, – not planned."))
+        blocks.append(seeds.table("Seeds of every method"))
+    blocks.append(facts.gaps(report, grouped=True).table("Why runs are missing"))
+    return Section("missing", "Missing runs", said.strip(), tuple(blocks))
+
+
+def _tables(report: Report) -> Section:
+    average = "weighted by training examples" if report.choices.client_average == "samples" else "unweighted"
+    fair = (
+        "Fairness and incentive are computed per run; a cell is their median."
+        if report.choices.per_run
+        else "Fairness and incentive are computed from each site’s median over runs."
+    )
+    said = (
+        f"A cell is the median over runs of the average over sites ({average}), with its 95 % bootstrap interval "
+        f"(“range” where there are fewer than {ENOUGH_RUNS} runs) and the number of runs. Bold: the best value of a "
+        "column. ≈: the difference from the best is within seed noise, that is, the interval of the paired difference "
+        "contains 0 (not corrected for multiple comparisons; the tests below are). " + fair
+    )
+    if report.paper and report.paper.cells:
+        said += " “paper” is what the PLayer-FL paper prints for the task, whatever the settings of these runs."
+    return Section("tables", "Tables", said, tuple(_score_table(report, table) for table in report.tables))
+
+
+def _score_table(report: Report, table: ScoreTable) -> TableView:
+    """Methods × tasks. With one task, each fact has its own column; with several, they are small lines in one cell."""
+    scores = facts.scores(report, table)
+    main, *details = [column for column in scores.columns if column.title]
+    details = [column for column in details if any(column.cell(score).text for score in scores.items)]
+    by_place = {(score.algorithm, score.task): score for score in scores.items}
+    ranking = report.table_ranking(table)
+    mean = dict(zip(ranking.algorithms, map(float, ranking.mean_ranks), strict=True)) if ranking else {}
+    single = len(table.tasks) == 1
+    reference = [name for name in table.algorithms if name not in table.ranked]
+    rows = []
+    for name in (*table.ranked, *reference):
+        row = [TableCell(name if name in table.ranked else f"{name} (not ranked)")]
+        for task in table.tasks:
+            score = by_place.get((name, task))
+            cells = [column.cell(score) if score else NOTHING for column in (main, *details)]
+            if single:
+                row += [cell if cell.text else NOTHING for cell in cells]
+            else:
+                notes = [c.note.format(cell.text) for c, cell in zip(details, cells[1:], strict=True) if cell.text]
+                row.append(replace(cells[0], notes=tuple(notes)) if score else NOTHING)
+        row.append(TableCell(f"{mean[name]:.2f}", mean[name]) if name in mean else NOTHING)
+        rows.append(tuple(row))
+    extra = [interval_head(table) if column.title == "interval" else column.title for column in details]
+    titles = [*table.tasks, *(extra if single else []), "mean rank"]
+    return TableView(
+        table_title(table.kind, table.metric),
+        (Head("method", words=True), *map(Head, titles)),
+        tuple(rows),
+        reference_rows=len(reference),
+        remark=" ".join(_remarks(report, table, ranking)),
+        metric=table.metric,
+        name=table.name,
+        sortable=True,
+    )
+
+
+def _remarks(report: Report, table: ScoreTable, ranking: Ranking | None) -> list[str]:
+    """What a reader must know about a table's ranks."""
+    said = []
+    if set(table.ranked) < set(table.algorithms):
+        said.append("The two baselines are shown for reference and not ranked.")
+    if table.kind == "fairness":
+        said.append("A method can be fair and uniformly bad: read this beside the scores.")
+    if ranking is None:
+        return said
+    if ranking.over != "tasks":
+        said.append("The mean rank is over runs, since there is only one task.")
+        if table.kind != "score" and not report.choices.per_run:
+            said.append(
+                "Ranks compare single runs while cells use the sites’ medians over runs, so the two may order methods "
+                "differently; --per-run computes the cells from single runs too."
+            )
+    return [*said, *left_out(ranking)]
+
+
+def left_out(ranking: Ranking) -> list[str]:
+    """What a ranking could not count, since it needs every method in every block."""
+    said = []
+    if ranking.left_out:
+        said.append(f"Not ranked, because results are missing: {listed(ranking.left_out)}.")
+    if ranking.blocks_left_out:
+        total = len(ranking.blocks) + len(ranking.blocks_left_out)
+        names = [name.removeprefix("seed ") for name in ranking.blocks_left_out]
+        over_tasks = ranking.over == "tasks"
+        which = listed(names) if over_tasks else f"seeds {ranges([int(seed) for seed in names])}"
+        said.append(
+            f"Ranks leave out {len(names)} of {total} {'tasks' if over_tasks else 'runs'} in which a ranked method has "
+            f"no result: {which}."
+        )
+    return said
+
+
+def ranking_said(ranking: Ranking) -> str:
+    """The tests of a ranking in sentences."""
+    test, said = ranking.friedman, []
+    if test:
+        f = "not computable"
+        if test.f == test.f:
+            f = f"F({test.f_df[0]}, {test.f_df[1]}) = {test.f:.2f}, {p_said(test.f_p)}"
+        said.append(
+            f"Friedman: χ² = {test.chi2:.2f}, {test.df} degrees of freedom, {p_said(test.p)}. "
+            f"Iman-Davenport: {f}. Kendall’s W = {test.kendall_w:.2f}."
+        )
+        if ranking.over != "tasks":
+            said.append(f"This is about {ranking.over} only: its runs share the data.")
+    return " ".join([*said, *([ranking.remark] if ranking.remark else []), *left_out(ranking)])
+
+
+def _tests(report: Report) -> Section:
+    tests, blocks = facts.tests(report), list[Block]()
+    if tests.items:
+        blocks.append(tests.table("Do the methods differ?"))
+    else:
+        blocks.append(Paragraph("No test: Friedman’s needs three methods, and two tasks or two runs of one task."))
+    if any(ranking.over != "tasks" for ranking in tests.items):
+        blocks.append(
+            Paragraph("A test over the runs of one task is about that dataset only: its runs share the data.")
+        )
+    for ranking in report.rankings.get(report.metric, [])[:1]:
+        pairs = facts.pairs(report)
+        shown = [pair for pair in pairs.items if pair.ranking is ranking]
+        if shown and tests.items:
+            over = "tasks" if ranking.over == "tasks" else f"runs on {ranking.over}"
+            caption = f"Pairs of methods by {metric_name(report.metric)}, over {over}"
+            blocks.append(pairs.table(caption, shown, remark=ranking.holm_limit))
+    return Section("tests", "Ranks and tests", blocks=tuple(blocks), interactive=True)
+
+
+def _sites(report: Report) -> Section:
+    alone = report.choices.baseline_local or "training alone"
+    averaged = report.choices.baseline_global or "FedAvg"
+    said = (
+        f"Each site’s difference from {alone} and from {averaged}: the median over runs with the same seed, positive "
+        "where the method is better for the site (in percentage points for shares), with its 95 % interval (the range "
+        f"where there are fewer than {ENOUGH_RUNS} runs). p is Wilcoxon’s over runs, with Holm’s correction over the "
+        "sites; only below 0.05 is a site called harmed or gaining. This covers seed noise on the same data only: "
+        "other patients may give a different answer."
+    )
+    tables = [report.site_table(task, report.subject, report.metric) for task in report.grid.tasks]
+    return Section(
+        "sites",
+        "Which sites gain and which lose",
+        said,
+        tuple(site_view(report, table) for table in tables if table),
+        interactive=True,
+    )
+
+
+def site_view(report: Report, table: SiteTable) -> TableView:
+    """The sites of a task under one algorithm, worst off first."""
+    local = [row.to_local for row in table.rows if row.to_local]
+    counts = [found.runs for row in table.rows[:1] for found in (row.to_local, row.to_global) if found]
+    said = []
+    if local:
+        worse = sum(found.value < 0 for found in local)
+        said.append(f"{worse} of {counted(len(local), 'site')} worse off than with {report.choices.baseline_local}.")
+    if counts:
+        needed = runs_needed(len(table.rows))
+        said.append(f"Differences over {counted(min(counts), 'run')}.")
+        if min(counts) < needed:
+            said.append(f"With {counted(len(table.rows), 'site')} it takes {needed} runs for a significant difference.")
+    caption = f"{table.algorithm} on {table.task}, worst off first"
+    return facts.sites(report, [table]).table(caption, remark=" ".join(said), sortable=True)
+
+
+def _costs(report: Report) -> Section:
+    said = (
+        "Bytes of tensors to and from all sites together, medians over runs. “Never leaves a site” is the share of the "
+        "model’s parameters that no site sends in any round: it shows what is exposed, but does not guarantee privacy. "
+        "Runs side by side share one process and thus its wall time."
+    )
+    return Section("cost", "Cost", said, (facts.costs(report).table("Bytes, exposure and time", sortable=True),))
+
+
+def _methods(report: Report) -> Section:
+    selections = {str(run.result.experiment["selection"]) for run in report.grid.runs}
+    reported = {
+        "client_best": "each site reports the round with its lowest validation loss",
+        "round_best": "all sites report the round with the lowest validation loss over all of them",
+        "last": "all sites report the last round",
+    }
+    lines = [
+        f"Selection: {'; '.join(reported[name] for name in sorted(selections))}." if selections else "",
+        "A method that tunes after the last round reports its tuned model.",
+        "Macro-F1 averages over the classes present at a site, in the truth or in the predictions.",
+        f"Intervals: percentile bootstrap over runs, {RESAMPLES:,} resamples with a fixed seed. One run has no "
+        f"interval; with fewer than {ENOUGH_RUNS} runs it is their range, and called so.",
+        "Fairness is the population variance over sites of scores between 0 and 1 (losses as they are).",
+        "Incentive is the share of sites strictly better off than under both baselines; a tie does not count.",
+        "Ranks: 1 is best, ties share the average. Friedman’s test is corrected for ties; its treatments are "
+        "the methods.",
+        "A score that is not a number counts as worse than any number.",
+        "Formulas and sources: docs/report.md of playerfl.",
+    ]
+    blocks: list[Block] = [Points(tuple(filter(None, lines)))]
+    if report.grid.runs:
+        blocks.append(facts.runs(report).table("What was run", folded=True, remark=_software(report)))
+    return Section("methods", "How the numbers were computed", blocks=tuple(blocks))
+
+
+def _software(report: Report) -> str:
+    """The software behind the runs."""
+    versions = {}
+    for key in ("playerfl", "torch", "python", "device"):
+        values = sorted({str(run.result.environment[key]) for run in report.grid.runs if key in run.result.environment})
+        if values:
+            versions[key] = ", ".join(values)
+    return "Software: " + ", ".join(f"{key} {value}" for key, value in versions.items()) + "." if versions else ""
