@@ -10,7 +10,7 @@ from time import time
 from playerfl.errors import ConfigError
 from playerfl.observers.readings import hyper_parameters, profile_figure, run_name, scalars
 from playerfl.runs.run import Progress
-from playerfl.storage.atomic_files import RERUN_HINT, storage_error
+from playerfl.storage.atomic_files import make_directory
 
 _LONGEST_VALUE = 6000
 _AT_ONCE = 1000
@@ -36,10 +36,7 @@ class MLflowObserver:
         address = str(place)
         if not address.startswith(("http://", "https://", "sqlite:")):
             folder = Path(place).resolve()
-            try:
-                folder.mkdir(parents=True, exist_ok=True)
-            except OSError as problem:
-                raise storage_error(folder, problem, RERUN_HINT) from problem
+            make_directory(folder)
             address, artifacts = f"sqlite:///{folder / 'mlflow.db'}", (folder / "artifacts").as_uri()
         self._client = MlflowClient(tracking_uri=address)
         known = self._client.get_experiment_by_name(experiment)

@@ -21,7 +21,7 @@ from playerfl.errors import ConfigError
 from playerfl.layers.sensitivity import Importance
 from playerfl.layers.split import SplitRule, choose_cut
 from playerfl.probe.measure import probe_sites
-from playerfl.storage.atomic_files import RERUN_HINT, storage_error, write_atomically
+from playerfl.storage.atomic_files import RERUN_HINT, make_directory, storage_error, write_atomically
 
 RATIO_RULES: tuple[SplitRule, ...] = ("cumulative_ratio", "layer_ratio")
 # Where nothing bounds a threshold from above, as far as anybody would look.
@@ -183,8 +183,8 @@ class CaseTable:
             raise ConfigError(f"{self.path} is not a table of measured cases: {problem}; delete it") from problem
 
     def add(self, cases: Iterable[Case]) -> None:
+        make_directory(self.path.parent)
         try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
             before = self.path.read_text(encoding="utf-8") if self.path.exists() else ""
         except OSError as problem:
             raise storage_error(self.path, problem, RERUN_HINT) from problem

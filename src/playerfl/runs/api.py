@@ -23,7 +23,7 @@ from playerfl.runs.experiment import Experiment, find_task, parse_setting, read_
 from playerfl.runs.result import RunResult
 from playerfl.runs.run import Listener, Run
 from playerfl.runs.setup import Setups, seeded_model
-from playerfl.storage.atomic_files import storage_error, write_atomically
+from playerfl.storage.atomic_files import make_directory, write_atomically
 from playerfl.tasks.task import Task
 
 COMPARISON = "comparison.json"
@@ -137,10 +137,7 @@ def write_comparison(home: Path, experiments: Sequence[Experiment]) -> None:
     """Notes which runs belong together, and in which order, before the first of them has a directory."""
     if (home / "experiment.toml").exists():
         raise RunDirectoryError(f"{home} holds a single run; choose another directory for --out")
-    try:
-        home.mkdir(parents=True, exist_ok=True)
-    except OSError as problem:
-        raise storage_error(home, problem) from problem
+    make_directory(home)
     tables = [experiment.to_toml() for experiment in experiments]
     write_atomically(home / COMPARISON, (json.dumps({"experiments": tables}, indent=1) + "\n").encode())
 

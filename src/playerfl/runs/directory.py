@@ -23,7 +23,7 @@ from playerfl.errors import RunDirectoryError
 from playerfl.runs.result import SCORE_COLUMNS, TRAFFIC_COLUMNS, Row, RunResult, digest_of
 from playerfl.runs.schema import checked
 from playerfl.storage import tensor_tree
-from playerfl.storage.atomic_files import storage_error, write_atomically
+from playerfl.storage.atomic_files import RESUME, make_directory, storage_error, write_atomically
 from playerfl.storage.locking import DirectoryLock
 from playerfl.weights import Weights
 
@@ -62,10 +62,10 @@ class RunDirectory:
         present = cls.check_free(path, overwrite=overwrite)
         directory = cls(path)
         with directory.unlocked_on_failure():
+            make_directory(path)
             try:
-                path.mkdir(parents=True, exist_ok=True)
                 directory.lock()
-                # First the file that makes it a run: half of one is none.
+                # First the file that makes it a run: what is left of it must not look like one.
                 for name in sorted(present & _FILES, key=lambda name: (name != "experiment.toml", name)):
                     target = path / name
                     shutil.rmtree(target) if target.is_dir() else target.unlink()
@@ -239,10 +239,7 @@ class RunDirectory:
     ) -> RunResult:
         """Writes the results, marks the run as finished, drops the checkpoint, and reads all of it back."""
         folder = self.path / "weights"
-        try:
-            folder.mkdir(exist_ok=True)
-        except OSError as problem:
-            raise storage_error(folder, problem) from problem
+        make_directory(folder, RESUME)
         for client, entries in weights.items():
             contiguous = {name: entry.contiguous() for name, entry in entries.items()}
             write_atomically(folder / f"{quote(client, safe=' ')}.safetensors", save(contiguous))

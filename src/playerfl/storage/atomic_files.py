@@ -45,12 +45,17 @@ def temp_path(path: Path) -> Path:
     return path.with_name(f".{path.name}.tmp")
 
 
-def make_folder(out: Path) -> None:
-    """Before the work begins, so that a place that cannot be written to is known at once."""
+def make_directory(path: Path, then: str = RERUN_HINT, *, secret: bool = False) -> None:
+    """Makes a directory and its parents unless it exists; StorageError if it cannot be made.
+
+    `secret`: only its owner may look into it.
+    """
     try:
-        out.mkdir(parents=True, exist_ok=True)
+        path.mkdir(parents=True, exist_ok=True)
+        if secret:
+            path.chmod(0o700)
     except OSError as problem:
-        raise storage_error(out, problem, RERUN_HINT) from problem
+        raise storage_error(path, problem, then) from problem
 
 
 def fsync_dir(folder: Path) -> None:

@@ -18,7 +18,7 @@ from playerfl.data.readers.file_limits import Bounded, unpacked_limit
 from playerfl.errors import RunDirectoryError
 from playerfl.runs.result import Row, RunResult, no_model
 from playerfl.runs.schema import checked
-from playerfl.storage.atomic_files import RERUN_HINT, storage_error, write_atomically
+from playerfl.storage.atomic_files import RERUN_HINT, make_directory, write_atomically
 from playerfl.studies.directory import StudyDirectory, data_name
 
 ARCHIVE = "archive.json"
@@ -62,10 +62,7 @@ def write_archive(directory: StudyDirectory, out: Path) -> int:
         "data": directory.data,
         "lines": lines,
     }
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as problem:
-        raise storage_error(out, problem, RERUN_HINT) from problem
+    make_directory(out)
     _write_table(out / "scores.csv.gz", (*_SCORES, *columns), _wide_scores(runs, columns))
     _write_table(
         out / "traffic.csv.gz",

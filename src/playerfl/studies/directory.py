@@ -16,7 +16,7 @@ from typing import Any, Literal
 from playerfl.errors import RunDirectoryError
 from playerfl.runs.experiment import Experiment
 from playerfl.runs.result import RunResult
-from playerfl.storage.atomic_files import RERUN_HINT, storage_error, write_atomically
+from playerfl.storage.atomic_files import RERUN_HINT, make_directory, storage_error, write_atomically
 from playerfl.storage.locking import DirectoryLock
 from playerfl.studies.backends.group import Outcome
 from playerfl.studies.plan import Line, Study
@@ -99,11 +99,8 @@ class StudyDirectory:
 
     def begin(self) -> None:
         """Makes the directory or takes it up, keeps other processes out, and notes what the study is now."""
-        try:
-            for folder in _FOLDERS:
-                (self.path / folder).mkdir(parents=True, exist_ok=True)
-        except OSError as problem:
-            raise storage_error(self.path, problem, RERUN_HINT) from problem
+        for folder in _FOLDERS:
+            make_directory(self.path / folder)
         self._lock.take()
         with self._lock.released_on_failure():
             self._await_workers()

@@ -11,7 +11,7 @@ from typing import Literal
 
 from playerfl.errors import ConfigError
 from playerfl.report.compute.report import Report
-from playerfl.storage.atomic_files import RERUN_HINT, storage_error, write_atomically
+from playerfl.storage.atomic_files import RERUN_HINT, make_directory, write_atomically
 
 Form = Literal["html", "md", "latex", "csv"]
 _FILES: dict[Form, str] = {"html": "report.html", "md": "report.md", "latex": "report.tex", "csv": "tables"}
@@ -88,10 +88,7 @@ def _write_tables(report: Report, folder: Path) -> None:
 
 
 def _write(place: Path, text: str) -> None:
-    try:
-        place.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as problem:
-        raise storage_error(place.parent, problem, RERUN_HINT) from problem
+    make_directory(place.parent)
     # A name may come from somebody's file; what no encoding has is shown as a question mark.
     write_atomically(place, text.encode("utf-8", "replace"), RERUN_HINT)
 
@@ -103,10 +100,7 @@ def write_figures(report: Report, folder: Path, formats: Sequence[str]) -> list[
         from playerfl.report.plots.report import report_figures
     except ImportError as problem:
         raise ConfigError("pictures are drawn with matplotlib; pip install 'playerfl[report]'") from problem
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as problem:
-        raise storage_error(folder, problem, RERUN_HINT) from problem
+    make_directory(folder)
     found = []
     for name, (figure, _) in report_figures(report).items():
         found += [save(figure, folder / f"{name}.{ending}") for ending in formats]
