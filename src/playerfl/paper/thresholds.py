@@ -8,7 +8,6 @@ still equal ones the printed rule; of an interval, the geometric middle.
 from __future__ import annotations
 
 import csv
-import io
 import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -22,6 +21,7 @@ from playerfl.layers.sensitivity import Importance
 from playerfl.layers.split import SplitRule, choose_cut
 from playerfl.probe.measure import probe_sites
 from playerfl.storage.atomic_files import RERUN_HINT, make_directory, storage_error, write_atomically
+from playerfl.storage.csv_table import csv_text
 
 RATIO_RULES: tuple[SplitRule, ...] = ("cumulative_ratio", "layer_ratio")
 # Where nothing bounds a threshold from above, as far as anybody would look.
@@ -188,13 +188,9 @@ class CaseTable:
             before = self.path.read_text(encoding="utf-8") if self.path.exists() else ""
         except OSError as problem:
             raise storage_error(self.path, problem, RERUN_HINT) from problem
-        text = io.StringIO()
-        rows = csv.writer(text, lineterminator="\n")
-        if not before:
-            rows.writerow(_COLUMNS)
-        rows.writerows(_row(case) for case in cases)
+        text = csv_text([*([] if before else [_COLUMNS]), *map(_row, cases)])
         # Written anew as a whole: half a row at the end would spoil the rows before it.
-        write_atomically(self.path, (before + text.getvalue()).encode(), RERUN_HINT)
+        write_atomically(self.path, (before + text).encode(), RERUN_HINT)
 
 
 def _row(case: Case) -> list[Any]:

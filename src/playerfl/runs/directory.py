@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import csv
-import io
 import json
 import os
 import shutil
@@ -24,6 +23,7 @@ from playerfl.runs.result import SCORE_COLUMNS, TRAFFIC_COLUMNS, Row, RunResult,
 from playerfl.runs.schema import checked
 from playerfl.storage import tensor_tree
 from playerfl.storage.atomic_files import RESUME, make_directory, storage_error, write_atomically
+from playerfl.storage.csv_table import csv_text
 from playerfl.storage.locking import DirectoryLock
 from playerfl.weights import Weights
 
@@ -178,7 +178,7 @@ class RunDirectory:
         """Empty tables with their headings, or the tables as they were at a checkpoint."""
         for name, columns in (("scores.csv", SCORE_COLUMNS), ("traffic.csv", TRAFFIC_COLUMNS)):
             if lengths is None:
-                write_atomically(self.path / name, _csv_bytes([columns]))
+                write_atomically(self.path / name, csv_text([columns]).encode())
                 continue
             table = self.path / name
             if not table.is_file() or table.stat().st_size < lengths[name]:
@@ -194,7 +194,7 @@ class RunDirectory:
         for name, rows in (("scores.csv", scores), ("traffic.csv", traffic)):
             try:
                 with (self.path / name).open("ab") as table:
-                    table.write(_csv_bytes(rows))
+                    table.write(csv_text(rows).encode())
                     table.flush()
                     os.fsync(table.fileno())
                     lengths[name] = table.tell()
@@ -311,12 +311,3 @@ class _ModelFiles(Mapping[str, Weights]):
 
     def __len__(self) -> int:
         return len(self._files)
-
-
-def _csv_bytes(rows: Iterable[Row]) -> bytes:
-    text = io.StringIO()
-    # repr gives floats back bit for bit.
-    csv.writer(text, lineterminator="\n").writerows(
-        [repr(value) if isinstance(value, float) else value for value in row] for row in rows
-    )
-    return text.getvalue().encode()

@@ -11,6 +11,7 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from playerfl.errors import RunDirectoryError
 from playerfl.runs.result import Row, RunResult, no_model
 from playerfl.runs.schema import checked
 from playerfl.storage.atomic_files import RERUN_HINT, make_directory, write_atomically
+from playerfl.storage.csv_table import csv_text
 from playerfl.studies.directory import StudyDirectory, data_name
 
 ARCHIVE = "archive.json"
@@ -96,11 +98,7 @@ def _wide_scores(runs: Iterable[tuple[int, RunResult]], columns: Sequence[str]) 
 
 
 def _write_table(path: Path, header: Sequence[str], rows: Iterable[Row]) -> None:
-    text = io.StringIO()
-    table = csv.writer(text, lineterminator="\n")
-    table.writerow(header)
-    table.writerows(rows)
-    _write_packed(path, text.getvalue())
+    _write_packed(path, csv_text(chain([header], rows)))
 
 
 def _write_packed(path: Path, text: str) -> None:

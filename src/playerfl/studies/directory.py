@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import hashlib
 import json
 import re
@@ -17,6 +16,7 @@ from playerfl.errors import RunDirectoryError
 from playerfl.runs.experiment import Experiment
 from playerfl.runs.result import RunResult
 from playerfl.storage.atomic_files import RERUN_HINT, make_directory, storage_error, write_atomically
+from playerfl.storage.csv_table import csv_text
 from playerfl.storage.locking import DirectoryLock
 from playerfl.studies.backends.group import Outcome
 from playerfl.studies.plan import Line, Study
@@ -180,7 +180,7 @@ class StudyDirectory:
         """Apart from the cells, so that these are the same bytes whenever they are made."""
         try:
             with (self.path / "timings.csv").open("a", newline="", encoding="utf-8") as table:
-                csv.writer(table, lineterminator="\n").writerow((key, f"{seconds:.6f}", beside))
+                table.write(csv_text([(key, f"{seconds:.6f}", beside)]))
         except OSError as problem:
             raise storage_error(self.path / "timings.csv", problem, RERUN_HINT) from problem
         self.__dict__.pop("_timings", None)

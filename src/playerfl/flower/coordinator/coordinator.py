@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import os
 import time
@@ -40,6 +38,7 @@ from playerfl.runs.result import SCORE_COLUMNS, reported_stage
 from playerfl.runs.run import found_layers, score_rows
 from playerfl.runs.setup import seeded_model
 from playerfl.storage.atomic_files import RERUN_HINT, fsync_dir, storage_error, write_atomically
+from playerfl.storage.csv_table import csv_text
 from playerfl.tasks.load import load_task
 from playerfl.tasks.task import Task
 from playerfl.version import __version__
@@ -201,7 +200,7 @@ class Coordinator:
     def _take_up(self, saved: Mapping[str, Any] | None) -> None:
         notes = self.directory.path / "participation.csv"
         if saved is None:
-            write_atomically(notes, _csv([Participation._fields]))
+            write_atomically(notes, csv_text([Participation._fields]).encode())
             self._notes_length = notes.stat().st_size
             return
         try:
@@ -248,7 +247,7 @@ class Coordinator:
         notes = self.directory.path / "participation.csv"
         try:
             with notes.open("ab") as table:
-                table.write(_csv(self.transport.notes))
+                table.write(csv_text(self.transport.notes).encode())
                 self._notes_length = table.tell()
         except OSError as problem:
             raise storage_error(notes, problem, RERUN_HINT) from problem
@@ -362,12 +361,6 @@ def _layers(told: Mapping[str, Any], initial: Mapping[str, Any]) -> LayerMap:
         {str(name): tuple(map(str, users)) for name, users in told["tied"].items()},
         told["statistics"],
     )
-
-
-def _csv(rows: Any) -> bytes:
-    text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows(rows)
-    return text.getvalue().encode()
 
 
 def read_status(directory: Path) -> dict[str, Any]:

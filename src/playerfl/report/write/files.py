@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +10,7 @@ from typing import Literal
 from playerfl.errors import ConfigError
 from playerfl.report.compute.report import Report
 from playerfl.storage.atomic_files import RERUN_HINT, make_directory, write_atomically
+from playerfl.storage.csv_table import csv_text
 
 Form = Literal["html", "md", "latex", "csv"]
 _FILES: dict[Form, str] = {"html": "report.html", "md": "report.md", "latex": "report.tex", "csv": "tables"}
@@ -80,11 +79,8 @@ def _write_tables(report: Report, folder: Path) -> None:
     for name, rows in tidy(report).items():
         if not rows:
             continue
-        text = io.StringIO()
-        writer = csv.DictWriter(text, fieldnames=list(rows[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
-        _write(folder / f"{name}.csv", text.getvalue())
+        columns = list(rows[0])
+        _write(folder / f"{name}.csv", csv_text([columns, *([row.get(c, "") for c in columns] for row in rows)]))
 
 
 def _write(place: Path, text: str) -> None:
