@@ -16,8 +16,8 @@ FOUNDATIONS = {"errors", "version", "seeding", "weights"}
 KERNEL = {"layers", "data", "learning", "federation", "algorithms", "engine"}
 MAY_IMPORT = {
     "layers": set(),
-    "data": set(),
     "storage": set(),
+    "data": {"storage"},
     "paper.facts": set(),
     "models": set(),
     "learning": {"layers", "data"},

@@ -13,7 +13,7 @@ from federations import QUICK, task
 from playerfl.errors import RunDirectoryError
 from playerfl.runs.api import write_comparison
 from playerfl.runs.directory import RunDirectory
-from playerfl.runs.experiment import Experiment, with_setting
+from playerfl.runs.experiment import Experiment, with_settings
 from playerfl.studies.collecting import collect
 from studies.small_studies import run as small_study
 
@@ -45,7 +45,7 @@ def test_a_folder_of_runs_and_comparisons_at_any_depth(tmp_path: Path) -> None:
 
 
 def announced(home: Path, *algorithms: str) -> None:
-    tables = [with_setting({"task": "synthetic", "rounds": 3}, "algorithm.name", name) for name in algorithms]
+    tables = [with_settings({"task": "synthetic", "rounds": 3}, {"algorithm.name": name}) for name in algorithms]
     write_comparison(home, [Experiment.resolve(table) for table in tables])
 
 

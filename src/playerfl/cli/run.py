@@ -114,21 +114,18 @@ def run(
 def _experiments(
     given: dict[str, Any], algorithms: list[str], settings: list[str], config: Path | None
 ) -> list[Experiment]:
-    from playerfl.runs.experiment import Experiment, parse_setting, read_toml, with_setting
+    from playerfl.runs.experiment import Experiment, read_toml, with_settings
 
     table = read_toml(config) if config else {}
-    for key, value in given.items():
-        if value is not None:
-            table = with_setting(table, key, value)
-    for assignment in settings:
-        table = with_setting(table, *parse_setting(assignment))
+    table = with_settings(table, {key: value for key, value in given.items() if value is not None})
+    table = with_settings(table, settings)
     if len(set(algorithms)) != len(algorithms):
         raise ConfigError(f"each algorithm may be given once, not {', '.join(algorithms)}")
     if not algorithms:
         return [Experiment.resolve(table)]
     if len(algorithms) > 1 and isinstance(table.get("algorithm"), dict) and table["algorithm"].keys() - {"name"}:
         raise ConfigError("algorithm settings cannot be given for several algorithms at once; run them one by one")
-    return [Experiment.resolve(with_setting(table, "algorithm", _named(table, name))) for name in algorithms]
+    return [Experiment.resolve({**table, "algorithm": _named(table, name)}) for name in algorithms]
 
 
 def _named(table: dict[str, Any], name: str) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from playerfl.engine.transport import Transport
 from playerfl.errors import ConfigError, RunDirectoryError
 from playerfl.runs.directory import ROSTER, RunDirectory
 from playerfl.runs.environment import environment
-from playerfl.runs.experiment import Experiment, find_task, parse_setting, read_toml, with_setting
+from playerfl.runs.experiment import Experiment, find_task, read_toml, with_settings
 from playerfl.runs.result import RunResult
 from playerfl.runs.run import Listener, Run
 from playerfl.runs.setup import Setups, seeded_model
@@ -183,10 +183,7 @@ def run(
     if learning_rate is not None:
         given["training"] = {"learning_rate": learning_rate}
     given["algorithm"] = _algorithm_table(algorithm)
-    pairs = settings.items() if isinstance(settings, Mapping) else map(parse_setting, settings)
-    for key, value in pairs:
-        given = with_setting(given, key, value)
-    experiment = Experiment.resolve(given, own)
+    experiment = Experiment.resolve(with_settings(given, settings), own)
     place = None if out is None else Path(out)
     with use_data_directory(None if data_dir is None else Path(data_dir)):
         return run_experiments([experiment], [place], own, listener, overwrite=overwrite)[0]

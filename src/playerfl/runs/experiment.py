@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, get_type_hints
@@ -186,16 +186,20 @@ def parse_setting(assignment: str) -> tuple[str, Any]:
         return key.strip(), text.strip()
 
 
-def with_setting(settings: Mapping[str, Any], key: str, value: Any) -> dict[str, Any]:
-    """Settings with one value more; dots in the key reach into tables.
+def with_settings(table: Mapping[str, Any], settings: Mapping[str, Any] | Iterable[str]) -> dict[str, Any]:
+    """A table with more settings, given as values by key or as texts `key=value`. Dots in a key reach into tables.
 
-    >>> with_setting({"rounds": 3}, "training.learning_rate", 0.01)
+    >>> with_settings({"rounds": 3}, {"training.learning_rate": 0.01})
     {'rounds': 3, 'training': {'learning_rate': 0.01}}
+    >>> with_settings({"rounds": 3}, ["rounds=4", "algorithm.name=fedavg"])
+    {'rounds': 4, 'algorithm': {'name': 'fedavg'}}
     """
-    nested: Any = value
-    for part in reversed(key.split(".")):
-        nested = {part: nested}
-    return merged(settings, nested)
+    for key, value in settings.items() if isinstance(settings, Mapping) else map(parse_setting, settings):
+        nested: Any = value
+        for part in reversed(key.split(".")):
+            nested = {part: nested}
+        table = merged(table, nested)
+    return dict(table)
 
 
 def algorithm_options(algorithm: type[Algorithm]) -> dict[str, tuple[Any, Any]]:
