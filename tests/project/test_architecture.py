@@ -12,7 +12,7 @@ import pytest
 SOURCE = Path(__file__).parents[2] / "src" / "playerfl"
 
 # Each room may import itself, the rooms named here, and the foundations.
-FOUNDATIONS = {"errors", "version", "seeding", "weights"}
+FOUNDATIONS = {"errors", "version", "seeding", "time_left", "weights"}
 KERNEL = {"layers", "data", "learning", "federation", "algorithms", "engine"}
 MAY_IMPORT = {
     "layers": set(),

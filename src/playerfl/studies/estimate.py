@@ -14,7 +14,6 @@ from rich.markup import escape
 from rich.table import Table
 
 from playerfl.cli.tables.console import wide_console
-from playerfl.cli.tables.study import duration
 from playerfl.data.examples import Examples, TensorExamples
 from playerfl.engine.scheduler import drive, gather
 from playerfl.layers.sensitivity import Profile
@@ -27,6 +26,7 @@ from playerfl.studies.backends.processes import available_cores
 from playerfl.studies.directory import StudyDirectory, data_name
 from playerfl.studies.plan import Line
 from playerfl.studies.scheduler import Campaign, LineStatus, Prepared
+from playerfl.time_left import duration
 
 AnyJob = TypeVar("AnyJob", TrainJob, EvalJob)
 _COUNTED_ROUNDS = (2, 4)

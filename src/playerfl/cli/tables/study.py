@@ -20,6 +20,7 @@ from playerfl.report.compute.comparison import compare
 from playerfl.studies.api import StudyResult
 from playerfl.studies.directory import Stage
 from playerfl.studies.scheduler import LineStatus, Status, Watcher
+from playerfl.time_left import duration, left_text
 
 _SECONDS_BETWEEN_LINES = 10.0
 _LINES_AROUND_THE_TABLE = 7
@@ -75,7 +76,7 @@ def _done(line: LineStatus, stage: Stage) -> str:
 
 
 def _summary(status: Status) -> str:
-    left = "time left not known yet" if status.seconds_left is None else f"{duration(status.seconds_left)} left"
+    left = left_text(status.seconds_left)
     failed = sum(sum(line.failed.values()) for line in status.lines)
     runs = sum(sum(line.totals.values()) for line in status.lines)
     parts = (
@@ -112,20 +113,6 @@ def _lines() -> Watcher:
             console.print(_summary(status), markup=False)
 
     return show
-
-
-def duration(seconds: float) -> str:
-    """In the two largest units.
-
-    >>> duration(3.2), duration(75), duration(7300)
-    ('3 s', '1 min 15 s', '2 h 1 min')
-    """
-    whole = round(max(seconds, 0))
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60} s"
-    return f"{whole // 3600} h {whole % 3600 // 60} min"
 
 
 def _gigabytes(count: int) -> str:
