@@ -10,6 +10,7 @@ import shutil
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote
@@ -20,6 +21,7 @@ from torch import nn
 
 from playerfl.errors import RunDirectoryError
 from playerfl.runs.result import SCORE_COLUMNS, TRAFFIC_COLUMNS, Row, RunResult, digest_of
+from playerfl.runs.run import Resumed
 from playerfl.runs.schema import checked
 from playerfl.storage import tensor_tree
 from playerfl.storage.atomic_files import RESUME, make_directory, storage_error, write_atomically
@@ -149,23 +151,30 @@ class RunDirectory:
     def write_json(self, name: str, content: Mapping[str, Any]) -> None:
         write_atomically(self.path / name, (json.dumps(content, indent=1) + "\n").encode())
 
-    def resume(self, description: Mapping[str, Any]) -> Any | None:
-        """The state of the last checkpoint, the tables cut back to it; None for a run that has none."""
-        self._same_ground(description)
+    def resume(self, description: Mapping[str, Any]) -> Resumed | None:
+        """The last checkpoint, with the tables cut back to it; None for a run that has none."""
+        self._check_same_setup(description)
         saved = self._load_checkpoint()
         self._start_tables(None if saved is None else saved["tables"])
-        return saved
+        if saved is None:
+            return None
+        scores = self.read_table("scores.csv", SCORE_COLUMNS)
+        return Resumed(saved, scores, self.read_table("traffic.csv", TRAFFIC_COLUMNS))
 
-    def _same_ground(self, description: Mapping[str, Any]) -> None:
-        """A run goes on with the data and the model it was started with, or not at all."""
+    def _check_same_setup(self, description: Mapping[str, Any]) -> None:
+        """A run continues with the data and the model it was started with, or not at all."""
         if not self.has("data.json"):
             self.write_json("data.json", description)
             return
         begun = self.read_json("data.json")
-        for key, what in (("partition_hash", "data"), ("model", "model"), ("trainer", "trainer")):
+        for key, what in (
+            ("partition_hash", "different data"),
+            ("model", "a different model"),
+            ("trainer", "a different trainer"),
+        ):
             if begun.get(key) != description[key]:
                 raise RunDirectoryError(
-                    f"{self.path} was started with other {what}; resume it with those, or start a new run"
+                    f"{self.path} was started with {what}; resume it as it was started, or start a new run"
                 )
 
     def exchanged(self, scores: Iterable[Row], traffic: Iterable[Row], state: Callable[[], dict[str, Any]]) -> None:
@@ -230,24 +239,31 @@ class RunDirectory:
             raise RunDirectoryError(f"{file} does not hold what a run writes there; start a new run")
         return saved
 
-    def finish(
-        self,
-        weights: Mapping[str, Weights],
-        layers: Mapping[str, Any],
-        timing: Mapping[str, Any],
-        build_model: Callable[[], nn.Module],
-    ) -> RunResult:
-        """Writes the results, marks the run as finished, drops the checkpoint, and reads all of it back."""
+    def finish(self, result: RunResult) -> RunResult:
+        """Writes what a run ended with, and returns its result as it is kept here."""
+        self.write_ending(result.weights, result.layers, result.timing)
+        models = _ModelFiles(self.path / "weights")
+        return replace(
+            result,
+            experiment=self.read_toml("experiment.toml"),
+            environment=self.read_json("environment.json"),
+            weights=models if models.num_bytes > _HELD_BYTES else result.weights,
+            path=self.path,
+        )
+
+    def write_ending(
+        self, weights: Mapping[str, Weights], layers: Mapping[str, Any], timing: Mapping[str, Any]
+    ) -> None:
+        """Writes models, layers and times, marks the run as finished and drops the checkpoint."""
         folder = self.path / "weights"
         make_directory(folder, RESUME)
-        for client, entries in weights.items():
+        for site, entries in weights.items():
             contiguous = {name: entry.contiguous() for name, entry in entries.items()}
-            write_atomically(folder / f"{quote(client, safe=' ')}.safetensors", save(contiguous))
+            write_atomically(folder / f"{quote(site, safe=' ')}.safetensors", save(contiguous))
         self.write_json("layers.json", layers)
         self.write_json("timing.json", timing)
         self.write_json("finished.json", {"weights_digest": digest_of(weights)})
         self.drop_checkpoint()
-        return self.result(build_model)
 
     def drop_checkpoint(self) -> None:
         """A finished run does not look at it: where it cannot be removed, it does no harm."""

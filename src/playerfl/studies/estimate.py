@@ -25,7 +25,7 @@ from playerfl.studies.backends.memory import peak, resident
 from playerfl.studies.backends.processes import available_cores
 from playerfl.studies.directory import StudyDirectory, data_name
 from playerfl.studies.plan import Line
-from playerfl.studies.scheduler import Campaign, LineStatus, Prepared
+from playerfl.studies.scheduler import LineStatus, Prepared, Scheduler
 from playerfl.time_left import duration
 
 AnyJob = TypeVar("AnyJob", TrainJob, EvalJob)
@@ -94,7 +94,7 @@ def estimate(
     """
     since = time.perf_counter()
     directory = StudyDirectory.of(path, prepared.study, prepared.data)
-    lines = Campaign(directory, prepared, retry_failed=retry_failed).lines
+    lines = Scheduler(directory, prepared, retry_failed=retry_failed).lines
     seconds: dict[int, float] = {}
     setups = Setups()
     threads = max(line.experiment.threads for line in prepared.study.lines)

@@ -96,7 +96,8 @@ class Coordinator:
         self.directory.lock()
         try:
             self._status("waiting for sites")
-            saved = self.directory.resume(self._description())
+            resumed = self.directory.resume(self._description())
+            saved = resumed and resumed.state
             self._take_up(saved)
             if not self._done:
                 self.transport.hello()
@@ -299,7 +300,7 @@ class Coordinator:
             "sites.json", {"models": dict(sorted(self.transport.fingerprints.items())), "common": digest(common)}
         )
         timing = {"wall_seconds": self._seconds, "runs_side_by_side": 1}
-        self.directory.finish({}, found_layers(server, {}), timing, self._build_model)
+        self.directory.write_ending({}, found_layers(server, {}), timing)
         self._status("finished")
         self._say(f"job {self.deployment.job} is finished; results: {path}")
 
