@@ -199,7 +199,7 @@ def test_a_last_batch_of_one_does_not_break_batch_norm() -> None:
     x, y = sites()["site-0"]
     alone = own_task(with_batch_norm, {"a": loaders(x[:9], y[:9], batch_size=8)})
     assert playerfl.run(alone, "local", rounds=1).sites == ["a"]
-    with pytest.raises(PlayerflError, match="does not go with batch norm"):
+    with pytest.raises(PlayerflError, match="does not work with batch norm"):
         playerfl.run(task("batch norm"), "local", rounds=1, settings={"training.batch_size": 1})
 
 

@@ -1,4 +1,4 @@
-"""Progress for people: a live display on a terminal, plain lines elsewhere. Always on stderr."""
+"""Progress on stderr: a live display on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _SECONDS_BETWEEN_LINES = 5.0
 
 @contextmanager
 def shown_progress(rounds: Mapping[str, int], *, quiet: bool = False) -> Iterator[Listener | None]:
-    """A listener that shows how far each of several runs is."""
+    """A listener that shows the progress of several runs."""
     if quiet:
         yield None
     elif sys.stderr.isatty():
@@ -32,7 +32,7 @@ def shown_progress(rounds: Mapping[str, int], *, quiet: bool = False) -> Iterato
 
 @contextmanager
 def counted(what: str, total: int, *, quiet: bool = False, lines: bool = False) -> Iterator[Callable[[], None]]:
-    """A function to call after each of `total` things: a bar on a terminal, elsewhere nothing, or `lines`."""
+    """A function to call after each of `total` steps: shows a bar on a terminal; elsewhere nothing, or `lines`."""
     if not quiet and lines and not sys.stderr.isatty():
         yield _counted_lines(what, total)
         return
@@ -46,7 +46,7 @@ def counted(what: str, total: int, *, quiet: bool = False, lines: bool = False) 
 
 
 def _counted_lines(what: str, total: int) -> Callable[[], None]:
-    """A line for the first thing, then one every few seconds, then one for the last."""
+    """One line for the first step, then one every few seconds, and one for the last."""
     pace = TimeLeft(total)
     pace.seconds(0)
     start, last = time.monotonic(), -math.inf
@@ -89,7 +89,7 @@ def _live(bars: Bars, rounds: Mapping[str, int]) -> Listener:
 
 
 def _lines() -> Listener:
-    """A line for the first round, then one every few seconds, then one for the last."""
+    """One line for the first round, then one every few seconds, and one for the last."""
     start = time.monotonic()
     last: dict[str, float] = {}
     paces: dict[str, TimeLeft] = {}
@@ -110,7 +110,7 @@ def _lines() -> Listener:
 
 
 def _loss(progress: Progress) -> str | None:
-    """The training loss of this round; where nothing was trained, the validation loss of the last merge."""
+    """The training loss of this round; if nothing was trained, the validation loss after the last merge."""
     if not math.isnan(progress.train_loss):
         return f"training loss {progress.train_loss:.4f}"
     return None if math.isnan(progress.validation_loss) else f"validation loss {progress.validation_loss:.4f}"

@@ -31,7 +31,7 @@ from playerfl.weights import Weights
 
 FORMAT = "playerfl run 1"
 _HELD_BYTES = 2**28
-"""Models of all sites that are larger than this together are read from their files one by one."""
+"""If the models of all sites are larger than this together, they are read from their files one by one."""
 ROSTER = "roster.json"
 """The sites of a job across institutions; a run on one machine has no such file."""
 _FILES = {
@@ -51,7 +51,7 @@ _FILES = {
 
 
 class RunDirectory:
-    """The files of one run. Every write is atomic, or is cut back to the last checkpoint on resume."""
+    """The files of one run. Every write is atomic, or is truncated to the last checkpoint on resume."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -80,18 +80,18 @@ class RunDirectory:
 
     @staticmethod
     def check_free(path: Path, *, overwrite: bool = False) -> set[str]:
-        """Refuses a place that is taken; gives the names of what is there and may go."""
+        """Rejects a directory that is in use; returns the names of the files that may be removed."""
         if path.exists() and not path.is_dir():
             raise RunDirectoryError(f"{path} is a file; give a directory for --out")
         present = {entry.name for entry in path.iterdir()} if path.is_dir() else set()
-        strangers = {name for name in present if name not in _FILES and not name.startswith(".")}
-        if strangers:
+        others = {name for name in present if name not in _FILES and not name.startswith(".")}
+        if others:
             raise RunDirectoryError(
-                f"{path} holds files that are not a run's ({min(strangers)}); choose another directory for --out"
+                f"{path} holds files that are not a run's ({min(others)}); choose another directory for --out"
             )
         if "experiment.toml" in present and not overwrite:
             raise RunDirectoryError(
-                f"{path} holds a run already; continue it with --resume {path}, replace it with --overwrite, "
+                f"{path} already holds a run; continue it with --resume {path}, replace it with --overwrite, "
                 "or choose another directory for --out"
             )
         return present
@@ -111,11 +111,11 @@ class RunDirectory:
         return directory
 
     def lock(self) -> None:
-        """Keeps a second process out until this one ends."""
+        """Keeps other processes out until this one ends."""
         self._lock.take()
 
     def unlocked_on_failure(self) -> AbstractContextManager[None]:
-        """For the time between locking it and handing it on."""
+        """For the time between locking the directory and handing it on."""
         return self._lock.released_on_failure()
 
     def unlock(self) -> None:
@@ -127,7 +127,7 @@ class RunDirectory:
 
     @property
     def continued_with(self) -> str:
-        """The command that takes it up again."""
+        """The command that continues the run."""
         return "playerfl flower run" if self.has(ROSTER) else f"playerfl run --resume {self.path}"
 
     def has(self, name: str) -> bool:
@@ -139,7 +139,7 @@ class RunDirectory:
         except (OSError, ValueError, RecursionError) as problem:
             raise RunDirectoryError(f"{self.path / name} cannot be read: {problem}") from problem
         if not isinstance(content, dict):
-            raise RunDirectoryError(f"{self.path / name} does not hold what a run writes there")
+            raise RunDirectoryError(f"{self.path / name} is not what a run writes")
         return content
 
     def read_toml(self, name: str) -> dict[str, Any]:
@@ -178,27 +178,27 @@ class RunDirectory:
                 )
 
     def exchanged(self, scores: Iterable[Row], traffic: Iterable[Row], state: Callable[[], dict[str, Any]]) -> None:
-        """Rows first, then the checkpoint that counts them."""
+        """Writes the rows first, then the checkpoint that knows their number."""
         tables = self._append(scores, traffic)
         saved = tensor_tree.pieces({**state(), "tables": tables})
         write_atomically(self.path / "checkpoint.safetensors", saved)
 
     def _start_tables(self, lengths: Mapping[str, int] | None) -> None:
-        """Empty tables with their headings, or the tables as they were at a checkpoint."""
+        """Starts empty tables, or truncates them to where they were at a checkpoint."""
         for name, columns in (("scores.csv", SCORE_COLUMNS), ("traffic.csv", TRAFFIC_COLUMNS)):
             if lengths is None:
                 write_atomically(self.path / name, csv_text([columns]).encode())
                 continue
             table = self.path / name
             if not table.is_file() or table.stat().st_size < lengths[name]:
-                raise RunDirectoryError(f"{table} is shorter than its checkpoint says; it was changed by hand")
+                raise RunDirectoryError(f"{table} is shorter than at its checkpoint; it was changed by hand")
             try:
                 os.truncate(table, lengths[name])
             except OSError as problem:
                 raise storage_error(table, problem) from problem
 
     def _append(self, scores: Iterable[Row], traffic: Iterable[Row]) -> dict[str, int]:
-        """Adds rows and says how long the tables are now."""
+        """Appends rows; returns the new lengths of the tables in bytes."""
         lengths = {}
         for name, rows in (("scores.csv", scores), ("traffic.csv", traffic)):
             try:
@@ -236,7 +236,7 @@ class RunDirectory:
         saved = tensor_tree.read(file)
         tables = saved.get("tables") if isinstance(saved, dict) else None
         if not isinstance(tables, dict) or any(type(tables.get(n)) is not int for n in ("scores.csv", "traffic.csv")):
-            raise RunDirectoryError(f"{file} does not hold what a run writes there; start a new run")
+            raise RunDirectoryError(f"{file} is not what a run writes; start a new run")
         return saved
 
     def finish(self, result: RunResult) -> RunResult:
@@ -266,12 +266,12 @@ class RunDirectory:
         self.drop_checkpoint()
 
     def drop_checkpoint(self) -> None:
-        """A finished run does not look at it: where it cannot be removed, it does no harm."""
+        """Removes the checkpoint of a finished run; if that fails, it does no harm."""
         with contextlib.suppress(OSError):
             (self.path / "checkpoint.safetensors").unlink(missing_ok=True)
 
     def result(self, build_model: Callable[[], nn.Module], *, with_weights: bool = True) -> RunResult:
-        """The finished run, read and checked; `build_model` makes what its weights fit."""
+        """Reads and checks the finished run; `build_model` builds the model that its weights belong to."""
         if not self.is_finished:
             raise RunDirectoryError(f"{self.path} is not finished; continue it with  {self.continued_with}")
         weights = self._read_weights() if with_weights else {}
@@ -303,7 +303,7 @@ class RunDirectory:
 
 
 class _ModelFiles(Mapping[str, Weights]):
-    """Every site's model by site name, read when it is asked for; the last one is held."""
+    """Every site's model by site name, read on demand; the last one stays in memory."""
 
     def __init__(self, folder: Path) -> None:
         self._files = {unquote(file.stem): file for file in sorted(folder.glob("*.safetensors"))}
