@@ -92,7 +92,7 @@ def test_without_rates_the_tasks_own_are_taken_and_nothing_is_tuned() -> None:
         ({"learning_rates": [0.1, 0.1]}, "contains a rate twice"),
         (
             {"algorithms": ["local", {"name": "fedavg", "learning_rates": [0.1]}]},
-            "fedavg tries 1 learning rate and local 2 learning rates on synthetic; give every algorithm the same number",
+            "fedavg tries 1 learning rate and local 2 learning rates on synthetic; give every algorithm the same",
         ),
         ({"algorithms": ["paper", "local"]}, "algorithm 'local' is in the study twice"),
         ({"seeds": 0}, "seeds is empty"),
