@@ -98,15 +98,12 @@ def read_study_file(folder: Path) -> object:
 
 
 def read_setting(folder: Path) -> object:
-    from playerfl.runs.experiment import Experiment, parse_setting, with_setting
+    from playerfl.runs.experiment import Experiment, with_settings
 
     if not (folder / "settings.txt").exists():
         raise NotAnInput
-    table: dict[str, Any] = {"task": "synthetic"}
-    for line in (folder / "settings.txt").read_text(encoding="utf-8", errors="replace").splitlines():
-        key, value = parse_setting(line)
-        table = with_setting(table, key, value)
-    return Experiment.resolve(table)
+    lines = (folder / "settings.txt").read_text(encoding="utf-8", errors="replace").splitlines()
+    return Experiment.resolve(with_settings({"task": "synthetic"}, lines))
 
 
 def read_thresholds_file(folder: Path) -> object:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 import playerfl
 from playerfl.algorithms import Algorithm
-from playerfl.runs.experiment import Experiment, with_setting
+from playerfl.runs.experiment import Experiment, with_settings
 from playerfl.runs.result import RunResult
 from playerfl.runs.run import Run
 from playerfl.runs.setup import prepare_setup
@@ -85,10 +85,7 @@ def task(model: str = "mlp", count: int = 3, **changes: Any) -> Task:
 def settings_of(algorithm: str | Algorithm, settings: Mapping[str, Any]) -> dict[str, Any]:
     from playerfl.runs.api import _algorithm_table
 
-    table: dict[str, Any] = {"algorithm": _algorithm_table(algorithm)}
-    for key, value in {**QUICK, **settings}.items():
-        table = with_setting(table, key, value)
-    return table
+    return with_settings({"algorithm": _algorithm_table(algorithm)}, {**QUICK, **settings})
 
 
 def federate(algorithm: str | Algorithm, a_task: Task | None = None, rounds: int = 3, **settings: Any) -> RunResult:

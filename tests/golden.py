@@ -1,8 +1,8 @@
-"""The golden run: small comparisons whose bits are stored, to be made again in any process.
+"""The golden run: small comparisons whose bits are stored and can be reproduced in any process.
 
 python tests/golden.py                 # digests and losses on stdout
 python tests/golden.py --threads 2
-python tests/golden.py --store         # after a change that is meant to change results: keep them as the golden ones
+python tests/golden.py --store         # after an intended change of results: make these the golden ones
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from playerfl.runs.api import run_experiments
 from playerfl.runs.environment import environment
 from playerfl.runs.experiment import Experiment
 from playerfl.runs.result import RunResult, digest_of
+from playerfl.studies.run_file import GOLDEN_RUNS, RESULTS
 from playerfl.tasks import TASKS
 from playerfl.tasks.task import Task
 from playerfl.weights import digest
@@ -70,7 +72,10 @@ def _found(task: Task, threads: int) -> dict[str, Any]:
 
 
 def _records(results: list[RunResult]) -> str:
-    content = [[result.score_rows, result.traffic_rows, result.layers] for result in results]
+    return digest_of_json([[result.score_rows, result.traffic_rows, result.layers] for result in results])
+
+
+def digest_of_json(content: Any) -> str:
     return hashlib.blake2b(json.dumps(content, sort_keys=True).encode(), digest_size=16).hexdigest()
 
 
@@ -118,10 +123,23 @@ def everything(threads: int) -> dict[str, Any]:
     made_with = environment("cpu", threads)
     kept = ("torch", "machine", "cpu_capability", "threads")
     return {
+        "results_version": RESULTS,
         "made_with": {key: made_with[key] for key in kept},
         "arithmetic": arithmetic(),
         "runs": golden_runs(threads),
     }
+
+
+def store(found: dict[str, Any], stored: Path = STORED) -> None:
+    """Makes these the golden runs; refuses if they are not those of the newest results version."""
+    runs = digest_of_json(found["runs"])
+    if GOLDEN_RUNS[RESULTS] != runs:
+        sys.exit(
+            f"not stored: these are not the golden runs of results version {RESULTS}. If results were meant to change, "
+            f'add  {RESULTS + 1}: "{runs}"  to GOLDEN_RUNS in src/playerfl/studies/run_file.py, then store again: '
+            "otherwise studies would mix old and new runs"
+        )
+    stored.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":
@@ -129,8 +147,8 @@ if __name__ == "__main__":
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--store", action="store_true")
     given = parser.parse_args()
-    text = json.dumps(everything(given.threads), indent=1) + "\n"
+    everything_found = everything(given.threads)
     if given.store:
-        STORED.write_text(text, encoding="utf-8")
+        store(everything_found)
     else:
-        print(text)  # noqa: T201
+        print(json.dumps(everything_found, indent=1))  # noqa: T201

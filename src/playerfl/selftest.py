@@ -38,7 +38,7 @@ from playerfl.federation.messages import SiteId
 from playerfl.federation.server import Server
 from playerfl.models.mlp import MLP
 from playerfl.runs.api import limited_threads
-from playerfl.runs.experiment import Experiment, with_setting
+from playerfl.runs.experiment import Experiment, with_settings
 from playerfl.runs.run import Run
 from playerfl.runs.setup import prepare_setup
 from playerfl.tasks.task import Task, own_task
@@ -237,8 +237,7 @@ def final_models(side: Side) -> Models:
     """Every site's final model, and the server's."""
     settings: dict[str, Any] = {"rounds": ROUNDS, "selection": "last", "device": "cpu"}
     options = {"training.batch_size": 8, "training.learning_rate": 0.01, "data.accept_small_sites": True}
-    for key, value in {**options, **dict(side.settings)}.items():
-        settings = with_setting(settings, key, value)
+    settings = with_settings(settings, {**options, **dict(side.settings)})
     task = _task(side.sites, side.frozen_head, side.renamed)
     experiment = Experiment.resolve(settings, task)
     run = Run(experiment, prepare_setup(experiment, task), algorithm=side.algorithm)

@@ -96,7 +96,7 @@ def test_lists_say_what_there_is(tmp_path: Path) -> None:
         (("run", "digits", "--device", "cuda"), "device 'cuda' is not available here"),
         (("run", "digits", "-a", "local", "-a", "local"), "each algorithm may be given once"),
         (("run", "--resume", "absent"), "there is no run in absent"),
-        (("run", "digits", "--resume", "absent"), "give no other setting with it"),
+        (("run", "digits", "--resume", "absent"), "give no other settings with it"),
         (("list", "algoritms"), "unknown list 'algoritms'; did you mean 'algorithms'?"),
         (("run", "digits", "--nonsense"), "No such option"),
         (("walk",), "No such command"),
@@ -122,7 +122,7 @@ def test_directories_that_are_not_runs_are_refused(tmp_path: Path) -> None:
 def test_a_finished_run_is_not_overwritten_by_accident_nor_run_again(tmp_path: Path) -> None:
     assert playerfl(*RUN, "--out", "o", "-q", cwd=tmp_path).returncode == 0
     before = (tmp_path / "o" / "scores.csv").stat().st_mtime_ns
-    assert "o holds a run already; continue it with --resume o" in refused(playerfl(*RUN, "--out", "o", cwd=tmp_path))
+    assert "o already holds a run; continue it with --resume o" in refused(playerfl(*RUN, "--out", "o", cwd=tmp_path))
     said = playerfl("run", "--resume", "o", cwd=tmp_path)
     assert said.returncode == 0
     assert "Comparison" in said.stdout

@@ -6,14 +6,12 @@ from typing import Any
 import pytest
 
 from playerfl.errors import ConfigError, PlayerflError
-from playerfl.runs.experiment import Experiment, with_setting
+from playerfl.runs.experiment import Experiment, with_settings
 
 
 def resolved(**settings: Any) -> Experiment:
-    table: dict[str, Any] = {"task": "digits"}
-    for key, value in settings.items():
-        table = with_setting(table, key.replace("__", "."), value)
-    return Experiment.resolve(table)
+    dotted = {key.replace("__", "."): value for key, value in settings.items()}
+    return Experiment.resolve(with_settings({"task": "digits"}, dotted))
 
 
 def test_a_resolved_experiment_reads_back_as_itself(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 
 import golden
+from playerfl.studies.run_file import GOLDEN_RUNS, RESULTS
 
 STORED: dict[str, Any] = json.loads(golden.STORED.read_text(encoding="utf-8"))
 # What rounding may do to a loss after two rounds, relative. Seen without vector units: 5e-6, and 1e-8 in float64,
@@ -49,6 +51,44 @@ def test_the_golden_run_is_met(record_property: pytest.RecordProperty) -> None:
     record_property("golden run met", assert_golden(golden.everything(threads=1)))
 
 
+def assert_version_recorded(stored: dict[str, Any], golden_runs: dict[int, str]) -> None:
+    versions = list(golden_runs)
+    assert versions == list(range(1, len(versions) + 1)) and len(set(golden_runs.values())) == len(versions)
+    assert stored["results_version"] == versions[-1], "store the golden runs of the newest results version"
+    assert golden_runs[versions[-1]] == golden.digest_of_json(stored["runs"]), (
+        "tests/golden.json changed: add its results version to GOLDEN_RUNS, so that studies do not mix old and new runs"
+    )
+
+
+def test_results_version_belongs_to_the_stored_golden_runs() -> None:
+    assert_version_recorded(STORED, GOLDEN_RUNS)
+
+
+def test_neither_golden_runs_nor_results_version_can_change_alone() -> None:
+    changed = json.loads(json.dumps(STORED))
+    changed["runs"]["digits"]["models"] = "0" * 32
+    with pytest.raises(AssertionError, match="add its results version"):
+        assert_version_recorded(changed, GOLDEN_RUNS)
+    for digest in ("f" * 32, GOLDEN_RUNS[RESULTS]):
+        with pytest.raises(AssertionError):
+            assert_version_recorded(STORED, {**GOLDEN_RUNS, RESULTS + 1: digest})
+
+
+def test_storing_needs_the_results_version_of_the_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    changed = json.loads(json.dumps(STORED))
+    golden.store(changed, tmp_path / "golden.json")
+    assert (tmp_path / "golden.json").read_bytes() == golden.STORED.read_bytes()
+    changed["runs"]["digits"]["models"] = "0" * 32
+    with pytest.raises(SystemExit) as refused:
+        golden.store(changed, tmp_path / "golden.json")
+    version, digest = re.findall(r'add  (\d+): "(\w+)"', str(refused.value))[0]
+    assert (tmp_path / "golden.json").read_bytes() == golden.STORED.read_bytes()
+    monkeypatch.setattr(golden, "GOLDEN_RUNS", {**GOLDEN_RUNS, int(version): digest})
+    monkeypatch.setattr(golden, "RESULTS", int(version))
+    golden.store({**changed, "results_version": int(version)}, tmp_path / "golden.json")
+    assert_version_recorded(json.loads((tmp_path / "golden.json").read_text()), golden.GOLDEN_RUNS)
+
+
 def test_one_flipped_bit_or_a_loss_that_is_off_is_noticed() -> None:
     changed = json.loads(json.dumps(STORED))
     changed["runs"]["digits"]["models"] = "0" * 32
@@ -71,6 +111,7 @@ def fresh(threads: int, folder: Path, **variables: str) -> dict[str, Any]:
 
 
 @pytest.mark.slow
+@pytest.mark.system
 def test_every_process_finds_the_same_bits(tmp_path: Path) -> None:
     one, other = fresh(1, tmp_path, PYTHONHASHSEED="1"), fresh(1, tmp_path, PYTHONHASHSEED="2", OMP_NUM_THREADS="2")
     assert bits(one) == bits(other)
@@ -78,6 +119,7 @@ def test_every_process_finds_the_same_bits(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.system
 def test_two_threads_repeat_themselves_and_differ_by_rounding_at_most(tmp_path: Path) -> None:
     # Waiting threads sleep: beside other tests, spinning ones would take most of both cores.
     one, other = (fresh(2, tmp_path, PYTHONHASHSEED=seed, OMP_WAIT_POLICY="passive") for seed in "12")
@@ -87,6 +129,7 @@ def test_two_threads_repeat_themselves_and_differ_by_rounding_at_most(tmp_path: 
 
 
 @pytest.mark.slow
+@pytest.mark.system
 def test_another_cpu_is_told_from_a_change_and_agrees_up_to_rounding(tmp_path: Path) -> None:
     """A CPU without the vector units of this one: torch and its libraries are told not to use them."""
     hidden = {"ATEN_CPU_CAPABILITY": "default", "ONEDNN_MAX_CPU_ISA": "SSE41", "MKL_ENABLE_INSTRUCTIONS": "SSE4_2"}

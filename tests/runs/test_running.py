@@ -71,7 +71,7 @@ def test_a_finished_run_that_was_changed_is_refused(tmp_path: Path, change: str)
         (weights / "site-0.safetensors").unlink()
     else:
         (tmp_path / "o" / "data.json").write_text("{}")
-    with pytest.raises(PlayerflError, match=r"was changed since the run ended|holds what no run writes"):
+    with pytest.raises(PlayerflError, match=r"was changed since the run ended|is not what a run writes"):
         playerfl.load_result(tmp_path / "o")
 
 
@@ -95,9 +95,9 @@ def stopped(own: Any, out: Path) -> None:
 def test_a_run_goes_on_only_with_the_data_and_the_model_it_began_with(tmp_path: Path) -> None:
     stopped(task(), tmp_path / "o")
     other = {site: (x + 1, y) for site, (x, y) in sites().items()}
-    with pytest.raises(PlayerflError, match="was started with other data"):
+    with pytest.raises(PlayerflError, match="was started with different data"):
         playerfl.resume(tmp_path / "o", task=task(sites=other))
-    with pytest.raises(PlayerflError, match="was started with other model"):
+    with pytest.raises(PlayerflError, match="was started with a different model"):
         playerfl.resume(tmp_path / "o", task=task("batch norm"))
     assert playerfl.resume(tmp_path / "o", task=task()).sites == ["site-0", "site-1", "site-2"]
 
@@ -199,7 +199,7 @@ def test_a_last_batch_of_one_does_not_break_batch_norm() -> None:
     x, y = sites()["site-0"]
     alone = own_task(with_batch_norm, {"a": loaders(x[:9], y[:9], batch_size=8)})
     assert playerfl.run(alone, "local", rounds=1).sites == ["a"]
-    with pytest.raises(PlayerflError, match="does not go with batch norm"):
+    with pytest.raises(PlayerflError, match="does not work with batch norm"):
         playerfl.run(task("batch norm"), "local", rounds=1, settings={"training.batch_size": 1})
 
 

@@ -68,7 +68,7 @@ def written(folder: Path, study: dict[str, Any]) -> Path:
     return file
 
 
-def cells(out: Path) -> dict[str, bytes]:
+def run_files(out: Path) -> dict[str, bytes]:
     """Every finished run's file by name."""
     return {file.name: file.read_bytes() for file in sorted((out / "cells").iterdir())}
 

@@ -79,5 +79,5 @@ def test_damaged_and_swollen_tables_are_refused(directory: StudyDirectory, tmp_p
 def test_a_table_that_is_gone_is_named(directory: StudyDirectory, tmp_path: Path) -> None:
     write_archive(directory, tmp_path / "a")
     (tmp_path / "a" / "times.csv.gz").unlink()
-    with pytest.raises(PlayerflError, match=r"has lost its times\.csv\.gz; get the archive again"):
+    with pytest.raises(PlayerflError, match=r"lacks its times\.csv\.gz; get the archive again"):
         read_archive(tmp_path / "a")

@@ -13,7 +13,7 @@ from federations import QUICK, task
 from playerfl.errors import RunDirectoryError
 from playerfl.runs.api import write_comparison
 from playerfl.runs.directory import RunDirectory
-from playerfl.runs.experiment import Experiment, with_setting
+from playerfl.runs.experiment import Experiment, with_settings
 from playerfl.studies.collecting import collect
 from studies.small_studies import run as small_study
 
@@ -45,7 +45,7 @@ def test_a_folder_of_runs_and_comparisons_at_any_depth(tmp_path: Path) -> None:
 
 
 def announced(home: Path, *algorithms: str) -> None:
-    tables = [with_setting({"task": "synthetic", "rounds": 3}, "algorithm.name", name) for name in algorithms]
+    tables = [with_settings({"task": "synthetic", "rounds": 3}, {"algorithm.name": name}) for name in algorithms]
     write_comparison(home, [Experiment.resolve(table) for table in tables])
 
 
@@ -98,7 +98,7 @@ def test_where_there_is_no_run_one_sentence_says_so(tmp_path: Path, what: str) -
         place.write_text("")
     elif what == "an empty folder":
         place.mkdir()
-    with pytest.raises(RunDirectoryError, match=r"not a directory|there is no run in"):
+    with pytest.raises(RunDirectoryError, match=r"not a directory|there are no runs in"):
         collect(place)
 
 
@@ -123,8 +123,8 @@ def test_a_study_is_read_with_its_holes(tmp_path: Path) -> None:
     _, fedavg, fedbabu = study.study.lines
     rate = study.chosen_rate(fedavg)
     assert rate is not None
-    (study.path / "cells" / f"{study.cell(fedavg.at(rate, 2)).key}.safetensors").write_bytes(b"nonsense")
-    (study.path / "cells" / f"{study.cell(fedbabu.tuning[0]).key}.safetensors").unlink()
+    (study.path / "cells" / f"{study.planned(fedavg.at(rate, 2)).key}.safetensors").write_bytes(b"nonsense")
+    (study.path / "cells" / f"{study.planned(fedbabu.tuning[0]).key}.safetensors").unlink()
     found = collect(tmp_path)
     assert (len(found.results), found.tuning_runs) == (5, 11)
     assert [(gap.algorithm, gap.seed) for gap in found.failed] == [("fedavg", 2)]
@@ -168,8 +168,8 @@ def test_a_run_with_impossible_contents_is_listed_and_the_others_reported(
     found = collect(tmp_path)
     assert [result.algorithm for result in found.results] == ["fedavg"]
     (gap,) = found.failed
-    assert "holds what no run writes" in gap.reason
-    with pytest.raises(RunDirectoryError, match="holds what no run writes"):
+    assert "is not what a run writes" in gap.reason
+    with pytest.raises(RunDirectoryError, match="is not what a run writes"):
         playerfl.load_result(tmp_path / "bad")
 
 

@@ -17,9 +17,9 @@ import pytest
 
 from command_line import playerfl as command
 from killing import ended, start, undisturbed
-from studies.small_studies import SMALL, cells, own_task, run, stamps, written
+from studies.small_studies import SMALL, own_task, run, run_files, stamps, written
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.system]
 
 # Long enough that ten kills fall into it; kept after every round, so that it gets on between them and can be watched.
 KILLED = {
@@ -76,7 +76,7 @@ def test_killed_at_ten_random_moments_a_study_ends_bit_for_bit_the_same(tmp_path
         assert {**now, **seen} == now, "a finished run was run again"
         seen = now
     assert code == 0
-    assert cells(broken) == cells(whole)
+    assert run_files(broken) == run_files(whole)
     assert not list((broken / "unfinished").glob("*"))
     with (broken / "timings.csv").open() as table:
         keys = [row[0] for row in csv.reader(table)]
@@ -87,7 +87,7 @@ def test_workers_give_what_this_process_gives_and_end_with_it(tmp_path: Path) ->
     run(tmp_path / "here")
     found = run(tmp_path / "there", backend="processes", workers=2)
     assert not found.failures
-    assert cells(tmp_path / "there") == cells(tmp_path / "here")
+    assert run_files(tmp_path / "there") == run_files(tmp_path / "here")
     assert all(result.timing["wall_seconds"] > 0 for result in found.results)
 
 
@@ -103,7 +103,7 @@ def test_a_worker_that_dies_costs_at_most_the_run_that_killed_it(tmp_path: Path,
     (tmp_path / file).unlink(missing_ok=True)
     run(tmp_path / "o", **changes, retry_failed=True)
     run(tmp_path / "whole", **changes)
-    assert cells(tmp_path / "o") == cells(tmp_path / "whole")
+    assert run_files(tmp_path / "o") == run_files(tmp_path / "whole")
 
 
 def children(parent: int) -> list[int]:
@@ -167,7 +167,7 @@ def test_the_command_shows_medians_failures_and_exit_codes(tmp_path: Path) -> No
     assert "median over runs" in said.stdout
     assert "results: o" in said.stderr
     dry = command("study", "o", "--dry-run", cwd=tmp_path)
-    assert "0 runs are missing" in dry.stdout
+    assert "0 runs are left" in dry.stdout
     assert command("study", "nowhere.toml", cwd=tmp_path).returncode == 2
 
 

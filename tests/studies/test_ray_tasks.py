@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from studies.small_studies import SMALL, cells, own_task, run, written
+from studies.small_studies import SMALL, own_task, run, run_files, written
 
 pytestmark = [
     pytest.mark.slow,
+    pytest.mark.system,
     pytest.mark.skipif(find_spec("ray") is None, reason="Ray is not installed; pip install 'playerfl[ray]'"),
 ]
 
@@ -40,14 +41,14 @@ def test_a_study_on_ray_gives_the_same_files_though_workers_are_killed(tmp_path:
     failures = json.loads(said.stdout)["failures"]
     assert [failure["seed"] for failure in failures] == [3, 3]
     assert all("Ray could not run it: WorkerCrashedError" in failure["reason"] for failure in failures)
-    made = cells(tmp_path / "o")
-    assert made.keys() < cells(tmp_path / "here").keys()
+    made = run_files(tmp_path / "o")
+    assert made.keys() < run_files(tmp_path / "here").keys()
 
     (tmp_path / "deadly").unlink()
     (tmp_path / "deadly once").touch()
     assert command(*on_ray, "--retry-failed", cwd=tmp_path).returncode == 0
     assert not (tmp_path / "deadly once").exists(), "no worker was killed"
-    assert cells(tmp_path / "o") == cells(tmp_path / "here")
+    assert run_files(tmp_path / "o") == run_files(tmp_path / "here")
 
 
 def test_a_cluster_that_is_not_there_is_one_sentence(tmp_path: Path) -> None:

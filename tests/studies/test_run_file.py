@@ -1,4 +1,4 @@
-"""A cell's name holds everything that decides its result; its file gives the run back exactly."""
+"""A run file is named by everything that decides its result, and gives the run back exactly."""
 
 from __future__ import annotations
 
@@ -16,41 +16,43 @@ from playerfl.runs.experiment import Experiment
 from playerfl.runs.run import Run
 from playerfl.runs.setup import prepare_setup
 from playerfl.storage.tensor_tree import decode
-from playerfl.studies.run_file import CellRecord, cell_of, packed, read_cell, software, unpacked
+from playerfl.studies.run_file import RunFileRecord, packed, planned_run, read_run_file, software, unpacked
 from playerfl.tasks import TASKS
 
 TABLE: dict[str, Any] = {"task": "synthetic", "rounds": 3, "data": {"rows": 60, "sites": 2}, "algorithm": "player_fl"}
 EXPERIMENT = Experiment.resolve(TABLE)
-GROUND = prepare_setup(EXPERIMENT, TASKS["synthetic"])
-CELL = cell_of(EXPERIMENT, GROUND.description, software())
+SETUP = prepare_setup(EXPERIMENT, TASKS["synthetic"])
+PLANNED = planned_run(EXPERIMENT, SETUP.description, software())
 
 
-def test_another_choice_data_or_software_is_another_cell() -> None:
-    data, made_with = GROUND.description, software()
+def test_another_choice_data_or_software_is_another_run_file() -> None:
+    data, made_with = SETUP.description, software()
     others = [
-        cell_of(EXPERIMENT.model_copy(update={"seed": 1}), data, made_with),
-        cell_of(Experiment.resolve({**TABLE, "training": {"eps": 1e-7}}), data, made_with),
-        cell_of(Experiment.resolve({**TABLE, "algorithm": {"name": "player_fl", "threshold": 9.0}}), data, made_with),
-        cell_of(EXPERIMENT, {**data, "partition_hash": "0"}, made_with),
-        cell_of(EXPERIMENT, {**data, "model": {}}, made_with),
-        cell_of(EXPERIMENT, data, {**made_with, "torch": "1.0"}),
-        cell_of(EXPERIMENT, data, {**made_with, "results": 0}),
-        cell_of(EXPERIMENT, data, {**made_with, "code": {"player_fl": "0"}}),
-        cell_of(EXPERIMENT, data, made_with, keep_weights=True),
+        planned_run(EXPERIMENT.model_copy(update={"seed": 1}), data, made_with),
+        planned_run(Experiment.resolve({**TABLE, "training": {"eps": 1e-7}}), data, made_with),
+        planned_run(
+            Experiment.resolve({**TABLE, "algorithm": {"name": "player_fl", "threshold": 9.0}}), data, made_with
+        ),
+        planned_run(EXPERIMENT, {**data, "partition_hash": "0"}, made_with),
+        planned_run(EXPERIMENT, {**data, "model": {}}, made_with),
+        planned_run(EXPERIMENT, data, {**made_with, "torch": "1.0"}),
+        planned_run(EXPERIMENT, data, {**made_with, "results": 0}),
+        planned_run(EXPERIMENT, data, {**made_with, "code": {"player_fl": "0"}}),
+        planned_run(EXPERIMENT, data, made_with, keep_weights=True),
     ]
-    assert len({CELL.key, *(other.key for other in others)}) == 10
-    assert cell_of(Experiment.resolve(TABLE), data, software()) == CELL
+    assert len({PLANNED.key, *(other.key for other in others)}) == 10
+    assert planned_run(Experiment.resolve(TABLE), data, software()) == PLANNED
 
 
-def finished(**options: Any) -> tuple[CellRecord, Any]:
-    record = CellRecord(CELL, {"torch": "x"}, **options)
-    return record, drive(Run(EXPERIMENT, GROUND, record).rounds())
+def finished(**options: Any) -> tuple[RunFileRecord, Any]:
+    record = RunFileRecord(**options)
+    return record, drive(Run(EXPERIMENT, SETUP, record).rounds())
 
 
 @pytest.mark.parametrize("keep", [True, False])
 def test_a_file_gives_the_run_back(keep: bool) -> None:
     record, made = finished(keep_weights=keep)
-    read = read_cell(record.file, GROUND.description, {"wall_seconds": 1.0})
+    read = read_run_file(record.file, SETUP.description, {"wall_seconds": 1.0})
     assert read.score_rows == made.score_rows
     assert [tuple(row) for row in read.traffic_rows] == [tuple(row) for row in made.traffic_rows]
     assert read.site_scores == made.site_scores
@@ -72,7 +74,7 @@ def test_the_bytes_are_the_same_each_time_and_small() -> None:
     assert len(finished()[0].file) < 10_000
 
 
-def test_a_run_is_taken_up_where_it_was_kept(tmp_path: Path) -> None:
+def test_a_run_is_resumed_from_its_checkpoint(tmp_path: Path) -> None:
     kept = tmp_path / "unfinished.safetensors"
 
     def stop(exchanges: int) -> None:
@@ -80,15 +82,15 @@ def test_a_run_is_taken_up_where_it_was_kept(tmp_path: Path) -> None:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        finished(unfinished=kept, seconds=0.0, heard=stop)
+        finished(unfinished=kept, checkpoint_seconds=0.0, progress=stop)
     assert decode(kept.read_bytes())["exchanges"] == 2
-    told: list[int] = []
-    record, _ = finished(unfinished=kept, seconds=1000.0, heard=told.append)
-    assert told == [3, 4, 5]
+    exchanges: list[int] = []
+    record, _ = finished(unfinished=kept, checkpoint_seconds=1000.0, progress=exchanges.append)
+    assert exchanges == [3, 4, 5]
     assert record.file == finished()[0].file
 
 
-def test_short_runs_are_not_kept_on_the_way(tmp_path: Path) -> None:
+def test_short_runs_need_no_checkpoint(tmp_path: Path) -> None:
     finished(unfinished=tmp_path / "unfinished.safetensors")
     assert not list(tmp_path.iterdir())
 
@@ -97,9 +99,9 @@ def test_a_damaged_file_is_refused() -> None:
     file = finished()[0].file
     for broken in (b"", file[:100], file[:-4]):
         with pytest.raises(PlayerflError, match=r"cannot be read: .*; delete it to run it again"):
-            read_cell(broken, GROUND.description, {})
-    with pytest.raises(PlayerflError, match="not of this study"):
-        read_cell(file, {**GROUND.description, "partition_hash": "0"}, {})
+            read_run_file(broken, SETUP.description, {})
+    with pytest.raises(PlayerflError, match="belongs to another study"):
+        read_run_file(file, {**SETUP.description, "partition_hash": "0"}, {})
 
 
 @given(

@@ -17,14 +17,14 @@ from playerfl.storage.locking import DirectoryLock
 from playerfl.studies.estimate import estimate
 from playerfl.studies.plan import Study
 from playerfl.studies.scheduler import prepare
-from studies.small_studies import SMALL, cells, own_task, run, stamps
+from studies.small_studies import SMALL, own_task, run, run_files, stamps
 
 
 def test_a_study_gives_what_single_runs_give(tmp_path: Path) -> None:
     found = run(tmp_path / "o")
     assert len(found.results) == 9
     assert not found.failures
-    assert len(cells(tmp_path / "o")) == 3 * (2 * 2 + 3)
+    assert len(run_files(tmp_path / "o")) == 3 * (2 * 2 + 3)
     rate = found.chosen_rates["synthetic", "fedavg"]
     assert rate == 0.01
     single = playerfl.run("synthetic", "fedavg", seed=2, learning_rate=rate, settings=SMALL["settings"])
@@ -63,30 +63,30 @@ def test_an_extended_study_runs_only_what_is_new_and_equals_one_made_in_one_go(t
     assert {**late, **early} == late
     assert {**late, **middle} == late
     run(tmp_path / "whole")
-    assert cells(tmp_path / "grown") == cells(tmp_path / "whole")
+    assert run_files(tmp_path / "grown") == run_files(tmp_path / "whole")
 
 
 def test_what_is_grouped_with_what_changes_nothing(tmp_path: Path) -> None:
     run(tmp_path / "one", seeds_per_group=1)
     run(tmp_path / "many", seeds_per_group=7)
-    assert cells(tmp_path / "one") == cells(tmp_path / "many")
+    assert run_files(tmp_path / "one") == run_files(tmp_path / "many")
 
 
 def test_runs_of_both_trainers_are_kept_apart(tmp_path: Path) -> None:
     tasks = [{"name": "synthetic", "trainer": "loop"}, {"name": "synthetic", "trainer": "stacked"}]
     found = run(tmp_path / "o", tasks=tasks, algorithms=["fedavg"], learning_rates=[0.01], seeds=2)
     assert [result.data["trainer"] for result in found.results] == ["loop", "loop", "stacked", "stacked"]
-    assert len(cells(tmp_path / "o")) == 4
+    assert len(run_files(tmp_path / "o")) == 4
 
 
 def test_another_setting_gives_other_runs_and_keeps_the_old_ones(tmp_path: Path) -> None:
     first = run(tmp_path / "o", learning_rates=[0.01])
-    before = cells(tmp_path / "o")
+    before = run_files(tmp_path / "o")
     settings = {**SMALL["settings"], "rounds": 3}
     other = run(tmp_path / "o", learning_rates=[0.01], settings=settings)
     assert {r.experiment["rounds"] for r in other.results} == {3}
-    assert {**cells(tmp_path / "o"), **before} == cells(tmp_path / "o")
-    assert playerfl.StudyDirectory.open(tmp_path / "o").num_strangers == len(before)
+    assert {**run_files(tmp_path / "o"), **before} == run_files(tmp_path / "o")
+    assert playerfl.StudyDirectory.open(tmp_path / "o").num_other_runs == len(before)
     back = stamps(tmp_path / "o")
     again = run(tmp_path / "o", learning_rates=[0.01])
     assert stamps(tmp_path / "o") == back
@@ -114,7 +114,7 @@ def test_a_failed_run_spoils_no_other_and_is_tried_again_on_demand(tmp_path: Pat
     assert not list((tmp_path / "o" / "failed").iterdir())
     assert {**stamps(tmp_path / "o"), **before} == stamps(tmp_path / "o")
     run(tmp_path / "whole", **changes)
-    assert cells(tmp_path / "o") == cells(tmp_path / "whole")
+    assert run_files(tmp_path / "o") == run_files(tmp_path / "whole")
 
 
 def test_a_rate_that_diverges_is_not_taken_and_if_all_do_it_is_said(tmp_path: Path) -> None:
@@ -175,7 +175,7 @@ def test_an_algorithm_that_only_this_process_knows_needs_the_serial_backend(
 
     monkeypatch.setitem(ALGORITHMS, "mine", Mine)
     changes = {"algorithms": ["mine"], "learning_rates": [0.01], "seeds": 1}
-    with pytest.raises(PlayerflError, match=r"call it FILE.py:NAME, or take the backend serial"):
+    with pytest.raises(PlayerflError, match=r"call it FILE.py:NAME, or use the backend serial"):
         run(tmp_path / "o", **changes, backend="processes")
     assert len(run(tmp_path / "o", **changes).results) == 1
 
@@ -201,7 +201,7 @@ def test_a_checkpoint_that_cannot_be_written_is_no_failure_of_the_run(
 def test_what_a_process_that_ended_in_the_middle_left_is_removed(tmp_path: Path) -> None:
     small = {"algorithms": ["local"], "learning_rates": [0.01]}
     run(tmp_path, **small)
-    key = min(cells(tmp_path)).removesuffix(".safetensors")
+    key = min(run_files(tmp_path)).removesuffix(".safetensors")
     left = [tmp_path / "unfinished" / f"{key}.safetensors", tmp_path / "failed" / f"{key}.json"]
     other = tmp_path / "unfinished" / "another.safetensors"
     for file in (*left, other):
@@ -241,7 +241,7 @@ def test_what_cannot_run_is_refused_before_anything_is_written(tmp_path: Path) -
         ({"settings": {"data": {"rows": 3}}}, "."),
         ({"backend": "threads"}, "unknown backend 'threads'"),
         ({"workers": 0}, "workers must be at least 1"),
-        ({"ray_address": "auto"}, "goes with the backend ray, not serial"),
+        ({"ray_address": "auto"}, "needs the backend ray, not serial"),
     ):
         with pytest.raises(PlayerflError, match=sentence):
             run(tmp_path / "o", **changes)
@@ -252,7 +252,7 @@ def test_a_study_under_way_says_what_is_missing(tmp_path: Path) -> None:
     run(tmp_path / "o", seeds=2)
     directory = playerfl.StudyDirectory.open(tmp_path / "o")
     assert not directory.missing()
-    victim = directory.cell(directory.study.lines[1].at(0.01, 2)).key
+    victim = directory.planned(directory.study.lines[1].at(0.01, 2)).key
     (tmp_path / "o" / "cells" / f"{victim}.safetensors").unlink()
     (missing,) = directory.missing()
     assert (missing.algorithm["name"], missing.seed) == ("fedavg", 2)

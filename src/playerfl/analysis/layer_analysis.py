@@ -21,7 +21,7 @@ from playerfl.layers.gradients import mean_gradient, preserve_state
 from playerfl.layers.layer_map import LayerName, state_entries
 from playerfl.layers.sensitivity import federation_sensitivity, layer_importance
 from playerfl.runs.api import limited_threads
-from playerfl.runs.experiment import Experiment, find_task, parse_setting, with_setting
+from playerfl.runs.experiment import Experiment, find_task, with_settings
 from playerfl.runs.run import Listener
 from playerfl.runs.setup import Setup, prepare_setup
 from playerfl.tasks.task import Task
@@ -183,8 +183,7 @@ def analysis_table(task: Task, rounds: int | None, settings: Mapping[str, Any] |
     table: dict[str, Any] = {"task": task.name}
     if rounds is not None:
         table["rounds"] = rounds
-    for key, value in settings.items() if isinstance(settings, Mapping) else map(parse_setting, settings):
-        table = with_setting(table, key, value)
+    table = with_settings(table, settings)
     if "algorithm" in table:
         raise ConfigError("an analysis trains with algorithms of its own; leave algorithm settings out")
     return table

@@ -12,7 +12,7 @@ import typer
 
 from playerfl.cli.options import DataDir, Json, Quiet
 from playerfl.errors import ConfigError
-from playerfl.storage.atomic_files import RERUN_HINT, make_folder, write_atomically
+from playerfl.storage.atomic_files import RERUN_HINT, make_directory, write_atomically
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -88,14 +88,14 @@ def analyze(
         every = range(start, start + count)
         place = out or Path(f"{Path(task.name).name.partition(':')[0]}-analysis")
         if sweep:
-            make_folder(place)
+            make_directory(place)
             content, figures, show = _swept(task, own, every, quiet)
         elif drift is not None:
-            make_folder(place)
+            make_directory(place)
             content, figures, show = _drifted(task, own, drift, start, quiet)
         else:
             third = _third_moment(target, models, federated, changed=own != given or every != range(first, first + 1))
-            make_folder(place)
+            make_directory(place)
             content, figures, show = _analyzed(task, own, every, third, options, quiet)
     _keep(place, content, figures)
     if as_json:

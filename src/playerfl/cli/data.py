@@ -192,17 +192,14 @@ def plot(
     from playerfl.data.download.directory import use_data_directory
     from playerfl.data.sites import describe
     from playerfl.errors import ConfigError
-    from playerfl.runs.experiment import Experiment, find_task, parse_setting, with_setting
+    from playerfl.runs.experiment import Experiment, find_task, with_settings
 
     try:
         from playerfl.report.plots.comparison import partition_figure, save
     except ImportError as problem:
         raise ConfigError("pictures are drawn with matplotlib; pip install 'playerfl[report]'") from problem
-    table: dict[str, Any] = {"task": task}
-    for assignment in settings or []:
-        table = with_setting(table, *parse_setting(assignment))
     chosen = find_task(task)
-    options = Experiment.resolve(table, chosen).data_options(chosen)
+    options = Experiment.resolve(with_settings({"task": task}, settings or []), chosen).data_options(chosen)
     with use_data_directory(data_dir):
         if not chosen.for_options(options).classification:
             raise ConfigError(f"the targets of {task} are numbers, not classes; there is nothing to count")

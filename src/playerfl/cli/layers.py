@@ -76,13 +76,10 @@ def _layers_of(target: str, data: str | None, settings: list[str]) -> tuple[nn.M
         example = None if data is None else example_rows(data)
         layers = LayerMap.of(model, example, **_policies(settings))
         return model, layers, example is not None or hasattr(model, "layer_groups")
-    from playerfl.runs.experiment import Experiment, parse_setting, with_setting
+    from playerfl.runs.experiment import Experiment, with_settings
     from playerfl.runs.setup import prepare_setup, seeded_model
 
-    table: dict[str, Any] = {"task": found.name}
-    for assignment in settings:
-        table = with_setting(table, *parse_setting(assignment))
-    experiment = Experiment.resolve(table, found)
+    experiment = Experiment.resolve(with_settings({"task": found.name}, settings), found)
     model = seeded_model(experiment.seed, found, experiment.data_options(found))
     policies: dict[str, Any] = {"tie_policy": experiment.tie_policy, "statistics": experiment.bn_stats}
     if hasattr(model, "layer_groups"):

@@ -14,7 +14,7 @@ from playerfl.cli.options import DataDir, Json, Quiet, Settings, Sites
 from playerfl.errors import ConfigError, DataError
 from playerfl.probe.named_models import built_model, loaded_sites, named_place, task_or_builder
 from playerfl.probe.stored import keep, kept_at, save_figure, scores_of
-from playerfl.storage.atomic_files import make_folder
+from playerfl.storage.atomic_files import make_directory
 
 if TYPE_CHECKING:
     from torch import nn
@@ -82,7 +82,7 @@ def probe(
         found, scores = kept(changes)
     else:
         if out is not None:
-            make_folder(out)
+            make_directory(out)
         with use_data_directory(data_dir):
             measured = _measured(
                 target,

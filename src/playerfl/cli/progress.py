@@ -1,4 +1,4 @@
-"""Progress for people: a live display on a terminal, plain lines elsewhere. Always on stderr."""
+"""Progress on stderr: a live display on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemaini
 from rich.progress import Progress as Bars
 
 from playerfl.runs.run import Listener, Progress
+from playerfl.time_left import TimeLeft, duration, left_text
 
 _SECONDS_BETWEEN_LINES = 5.0
 
 
 @contextmanager
 def shown_progress(rounds: Mapping[str, int], *, quiet: bool = False) -> Iterator[Listener | None]:
-    """A listener that shows how far each of several runs is."""
+    """A listener that shows the progress of several runs."""
     if quiet:
         yield None
     elif sys.stderr.isatty():
@@ -31,7 +32,7 @@ def shown_progress(rounds: Mapping[str, int], *, quiet: bool = False) -> Iterato
 
 @contextmanager
 def counted(what: str, total: int, *, quiet: bool = False, lines: bool = False) -> Iterator[Callable[[], None]]:
-    """A function to call after each of `total` things: a bar on a terminal, elsewhere nothing, or `lines`."""
+    """A function to call after each of `total` steps: shows a bar on a terminal; elsewhere nothing, or `lines`."""
     if not quiet and lines and not sys.stderr.isatty():
         yield _counted_lines(what, total)
         return
@@ -45,9 +46,11 @@ def counted(what: str, total: int, *, quiet: bool = False, lines: bool = False) 
 
 
 def _counted_lines(what: str, total: int) -> Callable[[], None]:
-    """A line for the first thing, then one every few seconds, then one for the last."""
-    start = time.monotonic()
-    done, last = 0, -math.inf
+    """One line for the first step, then one every few seconds, and one for the last."""
+    pace = TimeLeft(total)
+    pace.seconds(0)
+    start, last = time.monotonic(), -math.inf
+    done = 0
 
     def tick() -> None:
         nonlocal done, last
@@ -56,8 +59,7 @@ def _counted_lines(what: str, total: int) -> Callable[[], None]:
         if done < total and now - last < _SECONDS_BETWEEN_LINES:
             return
         last = now
-        taken = now - start
-        left = f"{taken / done * (total - done):.0f} s left" if done < total else f"done in {taken:.0f} s"
+        left = left_text(pace.seconds(done)) if done < total else f"done in {duration(now - start)}"
         print(f"{what}: {done}/{total}, {left}", file=sys.stderr, flush=True)
 
     return tick
@@ -87,10 +89,10 @@ def _live(bars: Bars, rounds: Mapping[str, int]) -> Listener:
 
 
 def _lines() -> Listener:
-    """A line for the first round, then one every few seconds, then one for the last."""
+    """One line for the first round, then one every few seconds, and one for the last."""
     start = time.monotonic()
     last: dict[str, float] = {}
-    first: dict[str, tuple[int, float]] = {}
+    paces: dict[str, TimeLeft] = {}
 
     def show(progress: Progress) -> None:
         now = time.monotonic()
@@ -99,13 +101,8 @@ def _lines() -> Listener:
         if progress.round == 0 or not due:
             return
         last[name] = now
-        begun, since = first.setdefault(name, (progress.round, now))
-        if progress.done:
-            left = f"done in {now - start:.0f} s"
-        elif progress.round > begun:
-            left = f"{(now - since) / (progress.round - begun) * (progress.rounds - progress.round):.0f} s left"
-        else:
-            left = "time left not known yet"
+        seconds = paces.setdefault(name, TimeLeft(progress.rounds)).seconds(progress.round)
+        left = f"done in {duration(now - start)}" if progress.done else left_text(seconds)
         parts = (f"{name}: round {progress.round}/{progress.rounds}", _loss(progress), left)
         print(", ".join(part for part in parts if part), file=sys.stderr, flush=True)
 
@@ -113,7 +110,7 @@ def _lines() -> Listener:
 
 
 def _loss(progress: Progress) -> str | None:
-    """The training loss of this round; where nothing was trained, the validation loss of the last merge."""
+    """The training loss of this round; if nothing was trained, the validation loss after the last merge."""
     if not math.isnan(progress.train_loss):
         return f"training loss {progress.train_loss:.4f}"
     return None if math.isnan(progress.validation_loss) else f"validation loss {progress.validation_loss:.4f}"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from playerfl.cli.options import Quiet
+from playerfl.cli.options import DataDir, Quiet, Settings
 from playerfl.data.download.directory import use_data_directory
 from playerfl.errors import ConfigError, one_of
 
@@ -46,44 +46,41 @@ RUN_EXAMPLES = """
 
 def run(
     task: Annotated[str | None, typer.Argument()] = None,
-    task_option: Annotated[
-        str | None, typer.Option("--task", metavar="TASK", help="The same as TASK, for those who prefer an option.")
-    ] = None,
+    task_option: Annotated[str | None, typer.Option("--task", metavar="TASK", help="The task as an option.")] = None,
     algorithm: Annotated[
         list[str] | None,
-        typer.Option("--algorithm", "-a", help="Repeat to run several side by side and compare them."),
+        typer.Option("--algorithm", "-a", help="Algorithm; repeat it to compare several side by side."),
     ] = None,
     rounds: Annotated[int | None, typer.Option(help="Communication rounds.")] = None,
     seed: Annotated[int | None, typer.Option(help="Decides initial weights, batch order and dropout.")] = None,
-    learning_rate: Annotated[float | None, typer.Option(help="Of every site's optimiser.")] = None,
-    sites: Annotated[int | None, typer.Option(help="Number of sites, where the task deals its data.")] = None,
-    alpha: Annotated[float | None, typer.Option(help="Dirichlet label skew: small for unequal sites.")] = None,
-    out: Annotated[Path | None, typer.Option(help="Run directory; the next free one under runs/ if not given.")] = None,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Any setting of an experiment file."),
+    learning_rate: Annotated[float | None, typer.Option(help="Learning rate of every site's optimiser.")] = None,
+    sites: Annotated[int | None, typer.Option(help="Number of sites, for tasks that partition their data.")] = None,
+    alpha: Annotated[
+        float | None, typer.Option(help="Dirichlet label skew: the smaller, the more the sites differ.")
     ] = None,
-    config: Annotated[Path | None, typer.Option(help="Experiment file (TOML); options win over it.")] = None,
-    resume: Annotated[Path | None, typer.Option(help="Continue an interrupted run, or a folder of runs.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Run directory (default: the next free one under runs/).")] = None,
+    settings: Settings = None,
+    config: Annotated[Path | None, typer.Option(help="Experiment file (TOML); options override it.")] = None,
+    resume: Annotated[Path | None, typer.Option(help="Continue an interrupted run or comparison.")] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the runs in --out.")] = False,
     device: Annotated[str | None, typer.Option(help="auto, cpu, cuda or mps.")] = None,
-    data_dir: Annotated[
-        Path | None, typer.Option(help="Where dataset files are; $PLAYERFL_DATA or your cache if not given.")
-    ] = None,
-    engine: Annotated[str, typer.Option(help="in-process, or flower-simulation (Ray: one site a CPU).")] = "in-process",
+    data_dir: DataDir = None,
+    engine: Annotated[
+        str, typer.Option(help="in-process, or flower-simulation (on Ray, one site per CPU).")
+    ] = "in-process",
     tensorboard: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Also write scores and layer profile for TensorBoard.")
+        Path | None, typer.Option(metavar="DIR", help="Also write scores and the layer profile for TensorBoard.")
     ] = None,
     mlflow: Annotated[
-        str | None, typer.Option(metavar="DIR|URL", help="Also write them for MLflow: a directory, or a server.")
+        str | None, typer.Option(metavar="DIR|URL", help="Also write them for MLflow, to a directory or a server.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Results as JSON on stdout.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the results as JSON on stdout.")] = False,
     quiet: Quiet = False,
 ) -> None:
-    """Train one or several algorithms on a task and show what each site gets out of it.
+    """Train one or several algorithms on a task and show what each site gains.
 
-    TASK is what to train on: a name (`playerfl list tasks` shows what there is), a folder with one file per site, or
-    FILE.py:NAME for a task of your own.
+    TASK is a name (see `playerfl list tasks`), a folder with one file per site, or FILE.py:NAME for a task of your
+    own.
     """
     if task is not None and task_option is not None:
         raise ConfigError(f"give the task once, not as {task!r} and as --task {task_option!r}")
@@ -98,7 +95,7 @@ def run(
     }
     if resume is not None:
         if config or out or overwrite or algorithm or settings or any(v is not None for v in given.values()):
-            raise ConfigError("--resume continues a run as it was started; give no other setting with it")
+            raise ConfigError("--resume continues a run as it was started; give no other settings with it")
         home = resume
         experiments, places = _reopened(resume)
     else:
@@ -114,26 +111,23 @@ def run(
 def _experiments(
     given: dict[str, Any], algorithms: list[str], settings: list[str], config: Path | None
 ) -> list[Experiment]:
-    from playerfl.runs.experiment import Experiment, parse_setting, read_toml, with_setting
+    from playerfl.runs.experiment import Experiment, read_toml, with_settings
 
     table = read_toml(config) if config else {}
-    for key, value in given.items():
-        if value is not None:
-            table = with_setting(table, key, value)
-    for assignment in settings:
-        table = with_setting(table, *parse_setting(assignment))
+    table = with_settings(table, {key: value for key, value in given.items() if value is not None})
+    table = with_settings(table, settings)
     if len(set(algorithms)) != len(algorithms):
         raise ConfigError(f"each algorithm may be given once, not {', '.join(algorithms)}")
     if not algorithms:
         return [Experiment.resolve(table)]
     if len(algorithms) > 1 and isinstance(table.get("algorithm"), dict) and table["algorithm"].keys() - {"name"}:
         raise ConfigError("algorithm settings cannot be given for several algorithms at once; run them one by one")
-    return [Experiment.resolve(with_setting(table, "algorithm", _named(table, name))) for name in algorithms]
+    return [Experiment.resolve({**table, "algorithm": _named(table, name)}) for name in algorithms]
 
 
 def _named(table: dict[str, Any], name: str) -> dict[str, Any]:
-    own = table.get("algorithm", {})
-    return {**(own if isinstance(own, dict) else {}), "name": name}
+    options = table.get("algorithm", {})
+    return {**(options if isinstance(options, dict) else {}), "name": name}
 
 
 def _next_free(folder: Path, experiments: list[Experiment]) -> Path:
@@ -152,7 +146,7 @@ def _places(experiments: list[Experiment], home: Path) -> list[Path]:
 
 
 def _reopened(path: Path) -> tuple[list[Experiment], list[RunDirectory | Path]]:
-    """One run, or all runs of a comparison; those that had no directory yet get one."""
+    """One run, or all runs of a comparison; those without a directory get one."""
     from playerfl.runs.api import read_comparison, reopen_directory
 
     compared = None if (path / "experiment.toml").exists() else read_comparison(path)
@@ -172,16 +166,16 @@ def _reopened(path: Path) -> tuple[list[Experiment], list[RunDirectory | Path]]:
 
 
 def _observers(tensorboard: Path | None, mlflow: str | None) -> list[Listener]:
-    found: list[Listener] = []
+    observers: list[Listener] = []
     if tensorboard is not None:
         from playerfl.observers.tensorboard import TensorBoardObserver
 
-        found.append(TensorBoardObserver(tensorboard))
+        observers.append(TensorBoardObserver(tensorboard))
     if mlflow is not None:
         from playerfl.observers.mlflow import MLflowObserver
 
-        found.append(MLflowObserver(mlflow))
-    return found
+        observers.append(MLflowObserver(mlflow))
+    return observers
 
 
 def _run_all(
@@ -204,14 +198,14 @@ def _run_all(
     try:
         with shown_progress({e.algorithm["name"]: e.rounds for e in experiments}, quiet=quiet) as listener:
             compared = home if len(experiments) > 1 else None
-            told = together(listener, *observers)
+            listeners = together(listener, *observers)
 
             def work(transport_for: Callable[[Run], Transport] | None) -> list[RunResult]:
                 return run_experiments(
                     experiments,
                     places,
                     None,
-                    told,
+                    listeners,
                     overwrite=overwrite,
                     home=compared,
                     transport_for=transport_for,
@@ -233,8 +227,8 @@ def _show(results: list[RunResult], home: Path, *, as_json: bool) -> None:
 
     summaries = comparison.compare(results)
     if as_json:
-        found = [comparison.as_json(r, s) for r, s in zip(results, summaries, strict=True)]
-        print(json.dumps(without_nan({"runs": found}), indent=1))
+        runs = [comparison.as_json(r, s) for r, s in zip(results, summaries, strict=True)]
+        print(json.dumps(without_nan({"runs": runs}), indent=1))
     else:
         from playerfl.cli.tables.comparison import print_comparison, print_cut
 
@@ -249,7 +243,7 @@ def _show(results: list[RunResult], home: Path, *, as_json: bool) -> None:
     try:
         from playerfl.report.plots.comparison import save_comparison
     except ImportError:
-        _say("no figure was made: matplotlib is missing; pip install 'playerfl[report]'")
+        _say("no figure was drawn: matplotlib is missing; pip install 'playerfl[report]'")
     else:
         _say(f"figure: {save_comparison(results, summaries, home / 'comparison.png')}")
     _say(f"results: {home}")

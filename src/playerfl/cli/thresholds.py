@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -46,21 +45,24 @@ def thresholds(
 
     Cases that are already in DIR/cases.csv are not measured again.
     """
-    from playerfl.cli.tables.study import duration
     from playerfl.data.download.directory import use_data_directory
     from playerfl.paper.threshold_figure import draw_thresholds
     from playerfl.paper.thresholds import CaseTable, choose, measure_missing
     from playerfl.report.plots.comparison import save
     from playerfl.runs.experiment import read_toml
     from playerfl.storage.atomic_files import RERUN_HINT, write_atomically
+    from playerfl.time_left import TimeLeft, duration
 
     asked = _asked(read_toml(file))
 
-    since = time.monotonic()
+    pace: TimeLeft | None = None
 
     def tick(done: int, total: int, what: str) -> None:
+        nonlocal pace
+        pace = pace or TimeLeft(total)
+        seconds = pace.seconds(done)
         if what and not quiet:
-            left = f", about {duration((time.monotonic() - since) / done * (total - done))} left" if done else ""
+            left = "" if seconds is None else f", about {duration(seconds)} left"
             typer.echo(f"{done + 1} of {total}: {what}{left}", err=True)
 
     with use_data_directory(data_dir):

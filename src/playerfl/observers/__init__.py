@@ -1,4 +1,4 @@
-"""Observers: listeners that write a run's progress where other tools can show it."""
+"""Observers: listeners that write a run's progress for other tools to show."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from playerfl.runs.run import Listener, Progress
 
 
 def together(*listeners: Listener | None) -> Listener:
-    """One listener that tells all of them.
+    """One listener that calls all of them.
 
     >>> seen = []
-    >>> together(seen.append, None, seen.append)("news")  # type: ignore[arg-type]
+    >>> together(seen.append, None, seen.append)("progress")  # type: ignore[arg-type]
     >>> seen
-    ['news', 'news']
+    ['progress', 'progress']
     """
 
-    def tell(progress: Progress) -> None:
+    def notify(progress: Progress) -> None:
         for listener in listeners:
             if listener is not None:
                 listener(progress)
 
-    return tell
+    return notify

@@ -1,4 +1,4 @@
-"""MLflowObserver: a run's scores in MLflow while it is going."""
+"""MLflowObserver: a run's scores in MLflow while it runs."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from time import time
 from playerfl.errors import ConfigError
 from playerfl.observers.readings import hyper_parameters, profile_figure, run_name, scalars
 from playerfl.runs.run import Progress
-from playerfl.storage.atomic_files import RERUN_HINT, storage_error
+from playerfl.storage.atomic_files import make_directory
 
 _LONGEST_VALUE = 6000
 _AT_ONCE = 1000
 
 
 class MLflowObserver:
-    """Give it as `listener=` to `playerfl.run`.
+    """Pass it as `listener=` to `playerfl.run`.
 
-    `place` is a local directory, in which a database is made (look with
+    `place` is a local directory for a database (view it with
     `mlflow ui --backend-store-uri sqlite:///DIR/mlflow.db`), or the http address of a tracking server.
     Each run is a run of the MLflow experiment `experiment`.
     """
 
     def __init__(self, place: Path | str, experiment: str = "playerfl") -> None:
-        # An observer of a hospital's run tells nobody else about it.
+        # Nobody outside should hear about a hospital's run.
         os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
         try:
             import sqlalchemy  # noqa: F401
@@ -36,10 +36,7 @@ class MLflowObserver:
         address = str(place)
         if not address.startswith(("http://", "https://", "sqlite:")):
             folder = Path(place).resolve()
-            try:
-                folder.mkdir(parents=True, exist_ok=True)
-            except OSError as problem:
-                raise storage_error(folder, problem, RERUN_HINT) from problem
+            make_directory(folder)
             address, artifacts = f"sqlite:///{folder / 'mlflow.db'}", (folder / "artifacts").as_uri()
         self._client = MlflowClient(tracking_uri=address)
         known = self._client.get_experiment_by_name(experiment)
@@ -57,13 +54,13 @@ class MLflowObserver:
             self._runs[name] = self._start(progress, name)
         run = self._runs[name]
         now = int(1000 * time())
-        found = [
+        metrics = [
             Metric(_allowed(tag), value, now, round_)
             for tag, value, round_ in scalars(progress)
             if math.isfinite(value)
         ]
-        for begin in range(0, len(found), _AT_ONCE):
-            self._client.log_batch(run, metrics=found[begin : begin + _AT_ONCE])
+        for begin in range(0, len(metrics), _AT_ONCE):
+            self._client.log_batch(run, metrics=metrics[begin : begin + _AT_ONCE])
         if name not in self._drawn and (figure := profile_figure(progress)) is not None:
             self._client.log_figure(run, figure, "layer_profile.png")
             self._drawn.add(name)
@@ -78,5 +75,5 @@ class MLflowObserver:
 
 
 def _allowed(tag: str) -> str:
-    """MLflow's names hold letters, digits and a few signs; a site may be called anything."""
+    """A name that MLflow accepts: letters, digits and a few signs; a site may be called anything."""
     return "".join(c if c.isalnum() or c in "_-./ " else f"_{ord(c):x}_" for c in tag)

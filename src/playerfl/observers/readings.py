@@ -1,4 +1,4 @@
-"""Readings: what a tracker shows of one exchange, whichever tracker it is."""
+"""Readings: what any tracker shows about one exchange."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
 
 def run_name(progress: Progress) -> str:
-    """What tells a run apart from those beside it."""
-    # A task may be a path; only its last part belongs into a name.
+    """A name that differs between runs side by side."""
+    # A task may be a path; only its last part goes into the name.
     task = Path(progress.experiment.task).name
     return f"{task}-{progress.algorithm}-seed{progress.experiment.seed}"
 
@@ -22,7 +22,7 @@ def run_name(progress: Progress) -> str:
 def hyper_parameters(progress: Progress) -> dict[str, Any]:
     """Every setting of the experiment by dotted name.
 
-    Lists become text, since trackers know numbers and words only.
+    Lists become text, since trackers accept only numbers and strings.
     """
     return dict(_flat(progress.experiment.model_dump(mode="json")))
 
@@ -47,13 +47,13 @@ def scalars(progress: Progress) -> Iterator[tuple[str, float, int]]:
             yield f"{stage}{score.split}/{score.metric}/{site}", score.value, score.round
             key = (stage, score.split, score.metric, score.round)
             groups.setdefault(key, []).append((score.value, progress.num_examples[site]))
-    for (stage, split, metric, round_), found in groups.items():
-        total = sum(size for _, size in found)
-        yield f"{stage}{split}/{metric}/average", sum(value * size for value, size in found) / total, round_
+    for (stage, split, metric, round_), scores in groups.items():
+        total = sum(size for _, size in scores)
+        yield f"{stage}{split}/{metric}/average", sum(value * size for value, size in scores) / total, round_
 
 
 def profile_figure(progress: Progress) -> Figure | None:
-    """The layer profile with the cut, once there is one; None before, and where matplotlib is missing."""
+    """A figure of the layer profile with the cut; None until there is one, or without matplotlib."""
     if progress.layers.get("decision") is None:
         return None
     try:

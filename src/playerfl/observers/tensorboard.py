@@ -1,4 +1,4 @@
-"""TensorBoardObserver: a run's scores in TensorBoard while it is going."""
+"""TensorBoardObserver: a run's scores in TensorBoard while it runs."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 
 class TensorBoardObserver:
-    """Give it as `listener=` to `playerfl.run`; look with `tensorboard --logdir DIR`.
+    """Pass it as `listener=` to `playerfl.run`; view it with `tensorboard --logdir DIR`.
 
-    Writes every site's and the average score by round, the settings, and the layer profile as a picture. Each run
+    Writes every site's scores and their average per round, the settings, and a figure of the layer profile. Each run
     has its own folder in `directory`, named after task, algorithm and seed.
     """
 

@@ -8,7 +8,6 @@ rule. Within an interval, the geometric middle is used.
 from __future__ import annotations
 
 import csv
-import io
 import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -21,7 +20,8 @@ from playerfl.errors import ConfigError
 from playerfl.layers.sensitivity import Importance
 from playerfl.layers.split import SplitRule, choose_cut
 from playerfl.probe.measure import probe_sites
-from playerfl.storage.atomic_files import RERUN_HINT, storage_error, write_atomically
+from playerfl.storage.atomic_files import RERUN_HINT, make_directory, storage_error, write_atomically
+from playerfl.storage.csv_table import csv_text
 
 RATIO_RULES: tuple[SplitRule, ...] = ("cumulative_ratio", "layer_ratio")
 # The upper end of an interval that nothing bounds from above.
@@ -183,18 +183,14 @@ class CaseTable:
             raise ConfigError(f"{self.path} is not a table of measured cases: {problem}; delete it") from problem
 
     def add(self, cases: Iterable[Case]) -> None:
+        make_directory(self.path.parent)
         try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
             before = self.path.read_text(encoding="utf-8") if self.path.exists() else ""
         except OSError as problem:
             raise storage_error(self.path, problem, RERUN_HINT) from problem
-        text = io.StringIO()
-        rows = csv.writer(text, lineterminator="\n")
-        if not before:
-            rows.writerow(_COLUMNS)
-        rows.writerows(_row(case) for case in cases)
+        text = csv_text([*([] if before else [_COLUMNS]), *map(_row, cases)])
         # Rewritten as a whole: a partial last row would make the file unreadable.
-        write_atomically(self.path, (before + text.getvalue()).encode(), RERUN_HINT)
+        write_atomically(self.path, (before + text).encode(), RERUN_HINT)
 
 
 def _row(case: Case) -> list[Any]:

@@ -22,7 +22,7 @@ from playerfl.layers.recommendation import Recommendation
 from playerfl.layers.sensitivity import Profile
 from playerfl.learning.losses import cross_entropy
 from playerfl.runs.api import limited_threads
-from playerfl.runs.experiment import Experiment, find_task, parse_setting, with_setting
+from playerfl.runs.experiment import Experiment, find_task, with_settings
 from playerfl.runs.result import RunResult
 from playerfl.runs.run import Run
 from playerfl.runs.setup import Setup, input_error, prepare_setup
@@ -142,10 +142,7 @@ def _task(
 
 def _experiment(task: Task, seed: int, settings: Mapping[str, Any] | Sequence[str]) -> Experiment:
     given: dict[str, Any] = {"task": task.name, "seed": seed, "algorithm": {"name": "player_fl"}}
-    pairs = settings.items() if isinstance(settings, Mapping) else map(parse_setting, settings)
-    for key, value in pairs:
-        given = with_setting(given, key, value)
-    experiment = Experiment.resolve(given, task)
+    experiment = Experiment.resolve(with_settings(given, settings), task)
     if experiment.algorithm["name"] != "player_fl":
         raise ConfigError(f"player_fl is what measures, so algorithm.name cannot be {experiment.algorithm['name']!r}")
     return experiment

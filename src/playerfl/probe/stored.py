@@ -11,7 +11,7 @@ import typer
 
 from playerfl.errors import ConfigError, PlayerflError, RunDirectoryError
 from playerfl.probe.named_models import model_of
-from playerfl.storage.atomic_files import RERUN_HINT, make_folder, write_atomically
+from playerfl.storage.atomic_files import RERUN_HINT, make_directory, write_atomically
 
 if TYPE_CHECKING:
     from torch import nn
@@ -101,7 +101,7 @@ def scores_of(measured: Measured, target: str, changes: dict[str, Any]) -> dict[
 
 def keep(out: Path, found: Recommendation, scores: dict[str, Any]) -> None:
     """Everything a recommendation consists of, as files."""
-    make_folder(out)
+    make_directory(out)
     content = found.to_json()
     files = {
         "recommendation.json": json.dumps(content, indent=1) + "\n",

@@ -1,4 +1,4 @@
-"""run and resume: from an experiment to its result, one or several side by side."""
+"""run and resume: from one or several experiments, side by side, to their results."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from playerfl.engine.transport import Transport
 from playerfl.errors import ConfigError, RunDirectoryError
 from playerfl.runs.directory import ROSTER, RunDirectory
 from playerfl.runs.environment import environment
-from playerfl.runs.experiment import Experiment, find_task, parse_setting, read_toml, with_setting
+from playerfl.runs.experiment import Experiment, find_task, read_toml, with_settings
 from playerfl.runs.result import RunResult
 from playerfl.runs.run import Listener, Run
 from playerfl.runs.setup import Setups, seeded_model
-from playerfl.storage.atomic_files import storage_error, write_atomically
+from playerfl.storage.atomic_files import make_directory, write_atomically
 from playerfl.tasks.task import Task
 
 COMPARISON = "comparison.json"
 
 
 def load_result(path: Path | str, *, task: Task | None = None) -> RunResult:
-    """A finished run, read from the directory it was written to; give the `task` again if it was your own."""
+    """Reads a finished run from its directory; pass the `task` again if it was your own."""
     return _finished(RunDirectory.open(Path(path)), task)
 
 
@@ -53,11 +53,11 @@ def run_experiments(
     home: Path | None = None,
     transport_for: Callable[[Run], Transport] | None = None,
 ) -> list[RunResult]:
-    """Runs experiments side by side in one process; those already finished are read instead.
+    """Runs experiments side by side in one process; finished ones are read instead.
 
-    A place is a directory to go on in, a path where one is made once the data have been found usable, or
-    None for a run that leaves no files. With `home`, what belongs to the comparison is noted there first.
-    `transport_for` brings a run's requests elsewhere than to sites in this process.
+    A place is a directory to continue in, a path where one is made once the data have been checked, or None for
+    a run that writes no files. `home`: where to note first which runs belong to the comparison. `transport_for`:
+    the transport of a run whose sites are not in this process.
     """
     directories = [place for place in places if isinstance(place, RunDirectory)]
     works = []
@@ -88,7 +88,7 @@ def run_experiments(
                     works.append(_already(_finished(directory, task)))
             return drive(gather(works))
     finally:
-        # Where a later one could not begin, those before it were never driven.
+        # If a later run could not start, those before it were never driven.
         for work in works:
             work.close()
         for directory in directories:
@@ -115,7 +115,7 @@ def limited_threads(count: int) -> Iterator[None]:
 
 
 def reopen_directory(path: Path, task: Task | None = None) -> tuple[Experiment, RunDirectory]:
-    """A run directory and its experiment, locked, with a note in it if the software has changed since."""
+    """Opens and locks a run directory, and notes in it if the software has changed; returns its experiment too."""
     directory = RunDirectory.open(path)
     if directory.has(ROSTER):
         raise RunDirectoryError(f"{path} is a job across institutions; continue it with  {directory.continued_with}")
@@ -134,19 +134,16 @@ def reopen_directory(path: Path, task: Task | None = None) -> tuple[Experiment, 
 
 
 def write_comparison(home: Path, experiments: Sequence[Experiment]) -> None:
-    """Notes which runs belong together, and in which order, before the first of them has a directory."""
+    """Notes which runs belong together, in which order, before the first of them has a directory."""
     if (home / "experiment.toml").exists():
         raise RunDirectoryError(f"{home} holds a single run; choose another directory for --out")
-    try:
-        home.mkdir(parents=True, exist_ok=True)
-    except OSError as problem:
-        raise storage_error(home, problem) from problem
+    make_directory(home)
     tables = [experiment.to_toml() for experiment in experiments]
     write_atomically(home / COMPARISON, (json.dumps({"experiments": tables}, indent=1) + "\n").encode())
 
 
 def read_comparison(home: Path) -> list[Experiment] | None:
-    """The experiments of a comparison in their order; None where there is none."""
+    """The experiments of a comparison in order; None if the directory holds no comparison."""
     file = home / COMPARISON
     if not file.is_file():
         return None
@@ -171,13 +168,13 @@ def run(
     data_dir: Path | str | None = None,
     listener: Listener | None = None,
 ) -> RunResult:
-    """Runs one experiment and gives its result.
+    """Runs one experiment and returns its result.
 
     `task` is a name, a folder with one file per site, FILE.py:NAME, or your own `Task` (see `own_task`); `algorithm`
-    a name or an instance. `settings` takes everything else an experiment file can say, as
+    is a name or an instance. `settings` takes any other setting of an experiment file, as
     {"training.batch_size": 16} or ["training.batch_size=16"].
-    With `out`, the run is kept in that directory and can be resumed; without, nothing is written. `data_dir` is where
-    dataset files are ($PLAYERFL_DATA, else the user's cache, where it is not given).
+    With `out`, the run is kept in that directory and can be resumed; without it, nothing is written. `data_dir` is
+    where dataset files are (default: $PLAYERFL_DATA, or else the user's cache).
     """
     own = task if isinstance(task, Task) else None
     given: dict[str, Any] = {"task": own.name if own else task, "seed": seed, "device": device}
@@ -186,17 +183,14 @@ def run(
     if learning_rate is not None:
         given["training"] = {"learning_rate": learning_rate}
     given["algorithm"] = _algorithm_table(algorithm)
-    pairs = settings.items() if isinstance(settings, Mapping) else map(parse_setting, settings)
-    for key, value in pairs:
-        given = with_setting(given, key, value)
-    experiment = Experiment.resolve(given, own)
+    experiment = Experiment.resolve(with_settings(given, settings), own)
     place = None if out is None else Path(out)
     with use_data_directory(None if data_dir is None else Path(data_dir)):
         return run_experiments([experiment], [place], own, listener, overwrite=overwrite)[0]
 
 
 def resume(path: Path | str, *, task: Task | None = None, listener: Listener | None = None) -> RunResult:
-    """Continues an interrupted run; give the `task` again if it was your own."""
+    """Continues an interrupted run; pass the `task` again if it was your own."""
     experiment, directory = reopen_directory(Path(path), task)
     return run_experiments([experiment], [directory], task, listener)[0]
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import csv
-import io
 import json
 import os
 import shutil
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote
@@ -21,15 +21,17 @@ from torch import nn
 
 from playerfl.errors import RunDirectoryError
 from playerfl.runs.result import SCORE_COLUMNS, TRAFFIC_COLUMNS, Row, RunResult, digest_of
+from playerfl.runs.run import Resumed
 from playerfl.runs.schema import checked
 from playerfl.storage import tensor_tree
-from playerfl.storage.atomic_files import storage_error, write_atomically
+from playerfl.storage.atomic_files import RESUME, make_directory, storage_error, write_atomically
+from playerfl.storage.csv_table import csv_text
 from playerfl.storage.locking import DirectoryLock
 from playerfl.weights import Weights
 
 FORMAT = "playerfl run 1"
 _HELD_BYTES = 2**28
-"""Models of all sites that are larger than this together are read from their files one by one."""
+"""If the models of all sites are larger than this together, they are read from their files one by one."""
 ROSTER = "roster.json"
 """The sites of a job across institutions; a run on one machine has no such file."""
 _FILES = {
@@ -49,7 +51,7 @@ _FILES = {
 
 
 class RunDirectory:
-    """The files of one run. Every write is atomic, or is cut back to the last checkpoint on resume."""
+    """The files of one run. Every write is atomic, or is truncated to the last checkpoint on resume."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -62,10 +64,10 @@ class RunDirectory:
         present = cls.check_free(path, overwrite=overwrite)
         directory = cls(path)
         with directory.unlocked_on_failure():
+            make_directory(path)
             try:
-                path.mkdir(parents=True, exist_ok=True)
                 directory.lock()
-                # First the file that makes it a run: half of one is none.
+                # First the file that makes it a run: what is left of it must not look like one.
                 for name in sorted(present & _FILES, key=lambda name: (name != "experiment.toml", name)):
                     target = path / name
                     shutil.rmtree(target) if target.is_dir() else target.unlink()
@@ -78,18 +80,18 @@ class RunDirectory:
 
     @staticmethod
     def check_free(path: Path, *, overwrite: bool = False) -> set[str]:
-        """Refuses a place that is taken; gives the names of what is there and may go."""
+        """Rejects a directory that is in use; returns the names of the files that may be removed."""
         if path.exists() and not path.is_dir():
             raise RunDirectoryError(f"{path} is a file; give a directory for --out")
         present = {entry.name for entry in path.iterdir()} if path.is_dir() else set()
-        strangers = {name for name in present if name not in _FILES and not name.startswith(".")}
-        if strangers:
+        others = {name for name in present if name not in _FILES and not name.startswith(".")}
+        if others:
             raise RunDirectoryError(
-                f"{path} holds files that are not a run's ({min(strangers)}); choose another directory for --out"
+                f"{path} holds files that are not a run's ({min(others)}); choose another directory for --out"
             )
         if "experiment.toml" in present and not overwrite:
             raise RunDirectoryError(
-                f"{path} holds a run already; continue it with --resume {path}, replace it with --overwrite, "
+                f"{path} already holds a run; continue it with --resume {path}, replace it with --overwrite, "
                 "or choose another directory for --out"
             )
         return present
@@ -109,11 +111,11 @@ class RunDirectory:
         return directory
 
     def lock(self) -> None:
-        """Keeps a second process out until this one ends."""
+        """Keeps other processes out until this one ends."""
         self._lock.take()
 
     def unlocked_on_failure(self) -> AbstractContextManager[None]:
-        """For the time between locking it and handing it on."""
+        """For the time between locking the directory and handing it on."""
         return self._lock.released_on_failure()
 
     def unlock(self) -> None:
@@ -125,7 +127,7 @@ class RunDirectory:
 
     @property
     def continued_with(self) -> str:
-        """The command that takes it up again."""
+        """The command that continues the run."""
         return "playerfl flower run" if self.has(ROSTER) else f"playerfl run --resume {self.path}"
 
     def has(self, name: str) -> bool:
@@ -137,7 +139,7 @@ class RunDirectory:
         except (OSError, ValueError, RecursionError) as problem:
             raise RunDirectoryError(f"{self.path / name} cannot be read: {problem}") from problem
         if not isinstance(content, dict):
-            raise RunDirectoryError(f"{self.path / name} does not hold what a run writes there")
+            raise RunDirectoryError(f"{self.path / name} is not what a run writes")
         return content
 
     def read_toml(self, name: str) -> dict[str, Any]:
@@ -149,52 +151,59 @@ class RunDirectory:
     def write_json(self, name: str, content: Mapping[str, Any]) -> None:
         write_atomically(self.path / name, (json.dumps(content, indent=1) + "\n").encode())
 
-    def resume(self, description: Mapping[str, Any]) -> Any | None:
-        """The state of the last checkpoint, the tables cut back to it; None for a run that has none."""
-        self._same_ground(description)
+    def resume(self, description: Mapping[str, Any]) -> Resumed | None:
+        """The last checkpoint, with the tables cut back to it; None for a run that has none."""
+        self._check_same_setup(description)
         saved = self._load_checkpoint()
         self._start_tables(None if saved is None else saved["tables"])
-        return saved
+        if saved is None:
+            return None
+        scores = self.read_table("scores.csv", SCORE_COLUMNS)
+        return Resumed(saved, scores, self.read_table("traffic.csv", TRAFFIC_COLUMNS))
 
-    def _same_ground(self, description: Mapping[str, Any]) -> None:
-        """A run goes on with the data and the model it was started with, or not at all."""
+    def _check_same_setup(self, description: Mapping[str, Any]) -> None:
+        """A run continues with the data and the model it was started with, or not at all."""
         if not self.has("data.json"):
             self.write_json("data.json", description)
             return
         begun = self.read_json("data.json")
-        for key, what in (("partition_hash", "data"), ("model", "model"), ("trainer", "trainer")):
+        for key, what in (
+            ("partition_hash", "different data"),
+            ("model", "a different model"),
+            ("trainer", "a different trainer"),
+        ):
             if begun.get(key) != description[key]:
                 raise RunDirectoryError(
-                    f"{self.path} was started with other {what}; resume it with those, or start a new run"
+                    f"{self.path} was started with {what}; resume it as it was started, or start a new run"
                 )
 
     def exchanged(self, scores: Iterable[Row], traffic: Iterable[Row], state: Callable[[], dict[str, Any]]) -> None:
-        """Rows first, then the checkpoint that counts them."""
+        """Writes the rows first, then the checkpoint that knows their number."""
         tables = self._append(scores, traffic)
         saved = tensor_tree.pieces({**state(), "tables": tables})
         write_atomically(self.path / "checkpoint.safetensors", saved)
 
     def _start_tables(self, lengths: Mapping[str, int] | None) -> None:
-        """Empty tables with their headings, or the tables as they were at a checkpoint."""
+        """Starts empty tables, or truncates them to where they were at a checkpoint."""
         for name, columns in (("scores.csv", SCORE_COLUMNS), ("traffic.csv", TRAFFIC_COLUMNS)):
             if lengths is None:
-                write_atomically(self.path / name, _csv_bytes([columns]))
+                write_atomically(self.path / name, csv_text([columns]).encode())
                 continue
             table = self.path / name
             if not table.is_file() or table.stat().st_size < lengths[name]:
-                raise RunDirectoryError(f"{table} is shorter than its checkpoint says; it was changed by hand")
+                raise RunDirectoryError(f"{table} is shorter than at its checkpoint; it was changed by hand")
             try:
                 os.truncate(table, lengths[name])
             except OSError as problem:
                 raise storage_error(table, problem) from problem
 
     def _append(self, scores: Iterable[Row], traffic: Iterable[Row]) -> dict[str, int]:
-        """Adds rows and says how long the tables are now."""
+        """Appends rows; returns the new lengths of the tables in bytes."""
         lengths = {}
         for name, rows in (("scores.csv", scores), ("traffic.csv", traffic)):
             try:
                 with (self.path / name).open("ab") as table:
-                    table.write(_csv_bytes(rows))
+                    table.write(csv_text(rows).encode())
                     table.flush()
                     os.fsync(table.fileno())
                     lengths[name] = table.tell()
@@ -227,38 +236,42 @@ class RunDirectory:
         saved = tensor_tree.read(file)
         tables = saved.get("tables") if isinstance(saved, dict) else None
         if not isinstance(tables, dict) or any(type(tables.get(n)) is not int for n in ("scores.csv", "traffic.csv")):
-            raise RunDirectoryError(f"{file} does not hold what a run writes there; start a new run")
+            raise RunDirectoryError(f"{file} is not what a run writes; start a new run")
         return saved
 
-    def finish(
-        self,
-        weights: Mapping[str, Weights],
-        layers: Mapping[str, Any],
-        timing: Mapping[str, Any],
-        build_model: Callable[[], nn.Module],
-    ) -> RunResult:
-        """Writes the results, marks the run as finished, drops the checkpoint, and reads all of it back."""
+    def finish(self, result: RunResult) -> RunResult:
+        """Writes what a run ended with, and returns its result as it is kept here."""
+        self.write_ending(result.weights, result.layers, result.timing)
+        models = _ModelFiles(self.path / "weights")
+        return replace(
+            result,
+            experiment=self.read_toml("experiment.toml"),
+            environment=self.read_json("environment.json"),
+            weights=models if models.num_bytes > _HELD_BYTES else result.weights,
+            path=self.path,
+        )
+
+    def write_ending(
+        self, weights: Mapping[str, Weights], layers: Mapping[str, Any], timing: Mapping[str, Any]
+    ) -> None:
+        """Writes models, layers and times, marks the run as finished and drops the checkpoint."""
         folder = self.path / "weights"
-        try:
-            folder.mkdir(exist_ok=True)
-        except OSError as problem:
-            raise storage_error(folder, problem) from problem
-        for client, entries in weights.items():
+        make_directory(folder, RESUME)
+        for site, entries in weights.items():
             contiguous = {name: entry.contiguous() for name, entry in entries.items()}
-            write_atomically(folder / f"{quote(client, safe=' ')}.safetensors", save(contiguous))
+            write_atomically(folder / f"{quote(site, safe=' ')}.safetensors", save(contiguous))
         self.write_json("layers.json", layers)
         self.write_json("timing.json", timing)
         self.write_json("finished.json", {"weights_digest": digest_of(weights)})
         self.drop_checkpoint()
-        return self.result(build_model)
 
     def drop_checkpoint(self) -> None:
-        """A finished run does not look at it: where it cannot be removed, it does no harm."""
+        """Removes the checkpoint of a finished run; if that fails, it does no harm."""
         with contextlib.suppress(OSError):
             (self.path / "checkpoint.safetensors").unlink(missing_ok=True)
 
     def result(self, build_model: Callable[[], nn.Module], *, with_weights: bool = True) -> RunResult:
-        """The finished run, read and checked; `build_model` makes what its weights fit."""
+        """Reads and checks the finished run; `build_model` builds the model that its weights belong to."""
         if not self.is_finished:
             raise RunDirectoryError(f"{self.path} is not finished; continue it with  {self.continued_with}")
         weights = self._read_weights() if with_weights else {}
@@ -290,7 +303,7 @@ class RunDirectory:
 
 
 class _ModelFiles(Mapping[str, Weights]):
-    """Every site's model by site name, read when it is asked for; the last one is held."""
+    """Every site's model by site name, read on demand; the last one stays in memory."""
 
     def __init__(self, folder: Path) -> None:
         self._files = {unquote(file.stem): file for file in sorted(folder.glob("*.safetensors"))}
@@ -314,12 +327,3 @@ class _ModelFiles(Mapping[str, Weights]):
 
     def __len__(self) -> int:
         return len(self._files)
-
-
-def _csv_bytes(rows: Iterable[Row]) -> bytes:
-    text = io.StringIO()
-    # repr gives floats back bit for bit.
-    csv.writer(text, lineterminator="\n").writerows(
-        [repr(value) if isinstance(value, float) else value for value in row] for row in rows
-    )
-    return text.getvalue().encode()

@@ -1,4 +1,4 @@
-"""What a result was made with: versions, device and code, nothing that names a person or a machine."""
+"""What a result was made with: versions, device and code; nothing that identifies a person or a machine."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from playerfl.version import __version__
 
 
 def environment(device: str, threads: int) -> dict[str, Any]:
-    """Versions of what decides the bits of a result."""
+    """The versions that decide the bits of a result."""
     import numpy
     import torch
 

@@ -1,11 +1,11 @@
-"""Experiment: everything a run is decided by, as a strict TOML file and a typed object."""
+"""Experiment: everything that decides a run, as a strict TOML file and a typed object."""
 
 from __future__ import annotations
 
 import dataclasses
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, get_type_hints
@@ -40,12 +40,12 @@ class TrainingOptions(BaseModel):
     local_epochs: int = Field(1, ge=1)
     optimizer: Literal["adamw", "sgd"] = "adamw"
     weight_decay: float = Field(0.01, ge=0, allow_inf_nan=False)
-    """Where it is not given: 0.01 for adamw, 0 for sgd."""
+    """Default: 0.01 for adamw, 0 for sgd."""
     betas: tuple[_Beta, _Beta] = (0.9, 0.999)
     eps: float = Field(1e-8, gt=0)
     momentum: float = Field(0.0, ge=0, lt=1)
     optimizer_state: Literal["persistent", "reset"] = "persistent"
-    """Whether a site's optimiser goes on between rounds or starts afresh in each."""
+    """Whether a site's optimiser keeps its state between rounds or starts afresh in each."""
 
     @model_validator(mode="before")
     @classmethod
@@ -57,7 +57,7 @@ class TrainingOptions(BaseModel):
     @model_validator(mode="after")
     def _momentum_is_of_sgd(self) -> TrainingOptions:
         if self.momentum and self.optimizer != "sgd":
-            raise ValueError(f"momentum = {self.momentum} is of sgd; {self.optimizer} has betas")
+            raise ValueError(f"momentum = {self.momentum} needs optimizer = sgd; {self.optimizer} has betas")
         return self
 
     def plan(self) -> TrainingPlan:
@@ -70,7 +70,7 @@ class TrainingOptions(BaseModel):
 
 
 class Experiment(BaseModel):
-    """One run: a task, an algorithm, and every choice that decides the result."""
+    """One run: a task, an algorithm, and every setting that decides the result."""
 
     model_config = _STRICT
 
@@ -86,9 +86,9 @@ class Experiment(BaseModel):
     tie_policy: TiePolicy = "first"
     device: str = "cpu"
     threads: int = Field(1, ge=1)
-    """Threads of a tensor operation. Part of the result: another number may give other last bits."""
+    """Threads per tensor operation. A different number may change the last bits of the result."""
     trainer: Literal["auto", "loop", "stacked"] = "auto"
-    """Sites one by one, or many in each tensor operation where the model allows it. The last bits differ; "auto"
+    """Trains sites one by one, or many per tensor operation if the model allows it. The last bits differ; "auto"
     stacks small fully connected models."""
     algorithm: dict[str, Any]
     training: TrainingOptions = TrainingOptions()
@@ -97,12 +97,12 @@ class Experiment(BaseModel):
     @model_validator(mode="after")
     def _scored_together(self) -> Experiment:
         if self.selection == "round_best" and self.eval_point == "post_local" and self.participation < 1:
-            raise ValueError("selection 'round_best' needs rounds in which all sites are scored: participation 1")
+            raise ValueError("selection 'round_best' needs all sites to be scored in a round: use participation 1")
         return self
 
     @classmethod
     def resolve(cls, settings: Mapping[str, Any], task: Task | None = None) -> Experiment:
-        """Fills in the task's defaults and every other default, and refuses what is unknown or not allowed."""
+        """Fills in the task's defaults and all others, and rejects what is unknown or not allowed."""
         name = settings.get("task", task.name if task else None)
         if name is None:
             raise ConfigError(f"no task given; choose one of {', '.join(sorted(TASKS))}, a folder, or FILE.py:NAME")
@@ -121,7 +121,7 @@ class Experiment(BaseModel):
 
     @classmethod
     def from_resolved(cls, text: str) -> Experiment:
-        """What `to_toml` gave, perhaps by way of somebody else's file or message."""
+        """Reads the output of `to_toml`, which may come from an untrusted file or message."""
         try:
             table = tomllib.loads(text)
         except (ValueError, RecursionError) as problem:
@@ -130,11 +130,11 @@ class Experiment(BaseModel):
 
     @property
     def task_file_name(self) -> str:
-        """The task in the name of a file: of a path only its last part, and only letters and the like."""
+        """The task as part of a file name: of a path only the last part, without special characters."""
         return re.sub(r"[^\w.-]+", "-", Path(self.task).name).strip("-.") or "task"
 
     def to_toml(self) -> str:
-        """The resolved file: reading it back gives the same experiment, whatever the defaults become."""
+        """The resolved file: it reads back as the same experiment even if defaults change."""
         return tomli_w.dumps(_without_none(self.model_dump(mode="json")))
 
     def build_algorithm(self) -> Algorithm:
@@ -151,15 +151,15 @@ def find_task(name: str) -> Task:
 
 
 def find_algorithm(name: str) -> type[Algorithm]:
-    """A bundled algorithm, or one's own as FILE.py:NAME or module:NAME."""
+    """A bundled algorithm, or your own as FILE.py:NAME or module:NAME."""
     if isinstance(name, str) and name in ALGORITHMS:
         return ALGORITHMS[name]
     if not isinstance(name, str) or not names_object(name):
         raise ConfigError(f"{one_of(name, ALGORITHMS, 'algorithm')}, or FILE.py:NAME")
-    found = load_object(name)
-    if not (isinstance(found, type) and issubclass(found, Algorithm) and dataclasses.is_dataclass(found)):
+    kind = load_object(name)
+    if not (isinstance(kind, type) and issubclass(kind, Algorithm) and dataclasses.is_dataclass(kind)):
         raise ConfigError(f"{name} is not an algorithm: a frozen dataclass derived from playerfl.algorithms.Algorithm")
-    return found
+    return kind
 
 
 def read_toml(path: Path) -> dict[str, Any]:
@@ -172,7 +172,7 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 
 def parse_setting(assignment: str) -> tuple[str, Any]:
-    """Reads `key=value`, the value written as in TOML; a plain word is a text.
+    """Reads `key=value` with the value in TOML syntax; anything else is taken as a string.
 
     >>> parse_setting("training.learning_rate=0.01"), parse_setting("algorithm.name=fedavg")
     (('training.learning_rate', 0.01), ('algorithm.name', 'fedavg'))
@@ -186,16 +186,20 @@ def parse_setting(assignment: str) -> tuple[str, Any]:
         return key.strip(), text.strip()
 
 
-def with_setting(settings: Mapping[str, Any], key: str, value: Any) -> dict[str, Any]:
-    """Settings with one value more; dots in the key reach into tables.
+def with_settings(table: Mapping[str, Any], settings: Mapping[str, Any] | Iterable[str]) -> dict[str, Any]:
+    """A table with more settings, given as values by key or as texts `key=value`. Dots in a key reach into tables.
 
-    >>> with_setting({"rounds": 3}, "training.learning_rate", 0.01)
+    >>> with_settings({"rounds": 3}, {"training.learning_rate": 0.01})
     {'rounds': 3, 'training': {'learning_rate': 0.01}}
+    >>> with_settings({"rounds": 3}, ["rounds=4", "algorithm.name=fedavg"])
+    {'rounds': 4, 'algorithm': {'name': 'fedavg'}}
     """
-    nested: Any = value
-    for part in reversed(key.split(".")):
-        nested = {part: nested}
-    return merged(settings, nested)
+    for key, value in settings.items() if isinstance(settings, Mapping) else map(parse_setting, settings):
+        nested: Any = value
+        for part in reversed(key.split(".")):
+            nested = {part: nested}
+        table = merged(table, nested)
+    return dict(table)
 
 
 def algorithm_options(algorithm: type[Algorithm]) -> dict[str, tuple[Any, Any]]:
@@ -205,7 +209,7 @@ def algorithm_options(algorithm: type[Algorithm]) -> dict[str, tuple[Any, Any]]:
 
 
 def resolve_device(name: str) -> str:
-    """A device that is there: "auto" takes cuda, then mps, then the CPU."""
+    """Checks that a device is available; "auto" takes cuda, then mps, then the CPU."""
     import torch
 
     available = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
@@ -243,7 +247,7 @@ def _resolved_data(task: Task, given: Any) -> dict[str, Any]:
 
 
 def validated(schema: type[Model], values: Mapping[str, Any], where: str) -> Model:
-    """The typed table, or one sentence about the first thing wrong in it."""
+    """The typed table; ConfigError about the first mistake in it."""
     try:
         return schema.model_validate(dict(values))
     except ValidationError as problem:
@@ -251,7 +255,7 @@ def validated(schema: type[Model], values: Mapping[str, Any], where: str) -> Mod
 
 
 def _explained(problem: ValidationError, schema: type[BaseModel], where: str) -> str:
-    """The first thing wrong, as one sentence."""
+    """The first mistake in one sentence."""
     error = problem.errors()[0]
     path = [str(part) for part in error["loc"]]
     place = f" in [{where}]" if where else ""
@@ -269,7 +273,7 @@ def _explained(problem: ValidationError, schema: type[BaseModel], where: str) ->
 
 
 def merged(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
-    """Two tables in one; the second wins, table by table.
+    """Two tables merged recursively; the second one wins.
 
     >>> merged({"rounds": 3, "training": {"eps": 1}}, {"training": {"momentum": 2}})
     {'rounds': 3, 'training': {'eps': 1, 'momentum': 2}}

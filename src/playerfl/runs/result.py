@@ -1,4 +1,4 @@
-"""RunResult: what a run found out."""
+"""RunResult: the result of one run."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Row = Sequence[str | int | float]
 
 @dataclass(frozen=True, repr=False)
 class RunResult:
-    """One run: who scored what in which round, what travelled, where the cut is, and every site's model."""
+    """One run: every site's scores per round, the traffic, the cut, and every site's model."""
 
     experiment: Mapping[str, Any]
     environment: Mapping[str, Any]
@@ -35,7 +35,7 @@ class RunResult:
     data: Mapping[str, Any]
     """Sizes, class counts, fingerprint and notes of the sites' data."""
     weights: Mapping[str, Weights]
-    """The model each site keeps, chosen on its validation part; empty where models were not kept."""
+    """The model each site keeps, chosen on its validation data; empty if models were not kept."""
     build_model: Callable[[], nn.Module]
     timing: Mapping[str, Any]
     path: Path | None = None
@@ -74,42 +74,44 @@ class RunResult:
 
     @cached_property
     def num_examples(self) -> dict[str, int]:
-        """Training examples of each site: the weights of averages."""
+        """Training examples per site, by which averages are weighted."""
         return {site: int(parts["train"]["examples"]) for site, parts in self.data["sites"].items()}
 
     @cached_property
     def site_scores(self) -> dict[str, dict[str, float]]:
         """Each site's test scores at its chosen round: site, then metric."""
         stage = reported_stage(self.score_rows)
-        found: dict[str, dict[str, float]] = {site: {} for site in self.sites}
+        scores: dict[str, dict[str, float]] = {site: {} for site in self.sites}
         for row_stage, round_, site, split, metric, value in self.score_rows:
             if row_stage == stage and split == "test" and round_ == self.chosen_rounds.get(str(site)):
-                found[str(site)][str(metric)] = float(value)
-        return found
+                scores[str(site)][str(metric)] = float(value)
+        return scores
 
     @property
     def diverged(self) -> bool:
-        """Whether a loss became NaN on the way."""
+        """Whether a loss became NaN in any round."""
         return any(row[4] == "loss" and row[5] != row[5] for row in self.score_rows)
 
     @property
     def cut(self) -> Cut | None:
-        """Where the layers were cut and why, if the algorithm decided that."""
+        """Where the layers were cut and why, if the algorithm decides on a cut."""
         decision = self.layers.get("decision")
         return None if decision is None else Cut.from_json(decision)
 
     def model(self, site: str) -> nn.Module:
-        """The model a site keeps, ready to use, in eval mode."""
+        """The model a site keeps, in eval mode."""
         if site not in self.sites:
             raise ConfigError(one_of(site, self.sites, "site"))
         if site not in self.weights:
             raise ConfigError(
                 f"the model of {site} is not here: it was not kept (keep_weights = true in the study file keeps it), "
-                "or it never left its site, where it is in the site's own directory"
+                "or it never left its site and is in that site's directory"
             )
         model, kept = self.build_model(), self.weights[site]
         entries = state_entries(model)
-        if {name: entry.shape for name, entry in entries.items()} != {name: own.shape for name, own in kept.items()}:
+        if {name: entry.shape for name, entry in entries.items()} != {
+            name: weight.shape for name, weight in kept.items()
+        }:
             raise RunDirectoryError(
                 f"the weights of {site} do not fit the model its experiment describes: the experiment file was "
                 "changed since the run, or the code of the model; run it again"
@@ -120,14 +122,14 @@ class RunResult:
 
 
 def reported_stage(rows: Iterable[Row]) -> str:
-    """Where an algorithm has a finishing phase, only what comes after it is reported."""
+    """If an algorithm has a finishing phase, only the scores after it are reported."""
     return "finish" if any(row[0] == "finish" for row in rows) else "round"
 
 
 def choose_rounds(rows: Sequence[Row], num_examples: Mapping[str, int], selection: str) -> dict[str, int]:
-    """The reported round of each site: lowest validation loss (own, or all sites' together), or the last.
+    """The reported round of each site: with the lowest validation loss (its own, or the average), or the last.
 
-    A site that was never scored (one that was lost) has none.
+    A site that was never scored, because it was lost, has none.
 
     >>> rows = [("round", 1, "a", "validation", "loss", 0.5), ("round", 2, "a", "validation", "loss", 0.7)]
     >>> choose_rounds(rows, {"a": 10}, "client_best"), choose_rounds(rows, {"a": 10}, "last")
@@ -140,7 +142,7 @@ def choose_rounds(rows: Sequence[Row], num_examples: Mapping[str, int], selectio
             losses.setdefault(int(round_), {})[str(site)] = float(value)
 
     def lowest(loss_of: Callable[[int], float], rounds: list[int]) -> int:
-        # nan compares as false, so a diverged round is never chosen over one that is a number.
+        # Comparisons with nan are false, so a diverged round is never chosen over a finite one.
         best = rounds[0]
         for round_ in rounds[1:]:
             if loss_of(round_) < loss_of(best) or loss_of(best) != loss_of(best):
@@ -164,21 +166,21 @@ def choose_rounds(rows: Sequence[Row], num_examples: Mapping[str, int], selectio
 
 
 def digest_of(weights: Mapping[str, Weights]) -> str:
-    """A fingerprint of every site's model together."""
+    """One digest of all sites' models."""
     return digest(_AllEntries(weights))
 
 
 def no_model(reason: str) -> nn.Module:
-    """Stands for `build_model` where a result was read without its models."""
+    """The `build_model` of a result that was read without its models."""
     raise RunDirectoryError(reason)
 
 
 class _AllEntries(Mapping[str, Tensor]):
-    """The entries of all sites by site and name, each model asked for when its turn comes."""
+    """The entries of all sites by site and name; each model is loaded only when it is needed."""
 
     def __init__(self, weights: Mapping[str, Weights]) -> None:
         self._weights = weights
-        self._places = {f"{site}/{name}": (site, name) for site, own in weights.items() for name in own}
+        self._places = {f"{site}/{name}": (site, name) for site, entries in weights.items() for name in entries}
 
     def __getitem__(self, key: str) -> Tensor:
         site, name = self._places[key]

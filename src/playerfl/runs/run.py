@@ -1,4 +1,4 @@
-"""Run: one experiment under way, recorded so that it can be taken up again."""
+"""Run: one experiment under way, recorded so that it can be resumed."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
-
-from torch import nn
 
 from playerfl.algorithms import Algorithm
 from playerfl.engine.handle import EvaluationPlan
@@ -21,7 +19,6 @@ from playerfl.runs.environment import environment
 from playerfl.runs.experiment import Experiment
 from playerfl.runs.result import Row, RunResult
 from playerfl.runs.setup import Setup
-from playerfl.weights import Weights
 
 
 @dataclass(frozen=True)
@@ -37,7 +34,7 @@ class Progress:
     done: bool
     experiment: Experiment
     scores: Mapping[SiteId, tuple[Score, ...]]
-    """What the sites told in this exchange."""
+    """What the sites reported in this exchange."""
     num_examples: Mapping[SiteId, int]
     layers: Mapping[str, Any]
     """As in `RunResult.layers`: sizes, the cut once it is decided, and every site's profile."""
@@ -47,12 +44,12 @@ Listener = Callable[[Progress], None]
 
 
 def score_rows(scores: Mapping[SiteId, tuple[Score, ...]]) -> list[Row]:
-    """What sites scored in an exchange, as rows of the table of scores."""
+    """The sites' scores of one exchange as rows of scores.csv."""
     return [(s.stage, s.round, site, s.split, s.metric, s.value) for site in sorted(scores) for s in scores[site]]
 
 
 def found_layers(server: Server, profiles: Mapping[SiteId, Any]) -> dict[str, Any]:
-    """What `RunResult.layers` holds: the sizes, the cut once it is decided, and the profiles that are known."""
+    """The content of `RunResult.layers`: sizes, the cut once it is decided, and the known profiles."""
     layers = server.layers
     return {
         "layers": [
@@ -64,68 +61,33 @@ def found_layers(server: Server, profiles: Mapping[SiteId, Any]) -> dict[str, An
     }
 
 
+@dataclass(frozen=True)
+class Resumed:
+    """Where an interrupted run continues: the state after its last recorded exchange, and every row up to then."""
+
+    state: Mapping[str, Any]
+    score_rows: list[Row]
+    traffic_rows: list[Row]
+
+
 class Record(Protocol):
     """Where a run is kept while it goes on and when it has ended."""
 
-    def resume(self, description: Mapping[str, Any]) -> Any | None:
-        """The last state that was kept, if the run has begun; `description` is of its data and model."""
+    def resume(self, description: Mapping[str, Any]) -> Resumed | None:
+        """What was kept of the run, None if it starts now; `description` is of its data and model (see `Setup`)."""
         ...
 
     def exchanged(self, scores: list[Row], traffic: list[Row], state: Callable[[], dict[str, Any]]) -> None:
-        """Adds rows; the state that goes with them is asked for only if it is to be kept."""
+        """Adds rows; calls `state` only if a checkpoint is due."""
         ...
 
-    def finish(
-        self,
-        weights: Mapping[str, Weights],
-        layers: Mapping[str, Any],
-        timing: Mapping[str, Any],
-        build_model: Callable[[], nn.Module],
-    ) -> RunResult:
-        """Keeps what the run ended with, and gives all of it."""
+    def finish(self, result: RunResult) -> RunResult:
+        """Keeps a finished run; returns it as it is kept."""
         ...
-
-
-class InMemory:
-    """A record that leaves no files."""
-
-    def __init__(self, experiment: Experiment, made_with: Mapping[str, Any] | None = None) -> None:
-        self.experiment = experiment
-        self.made_with = made_with or environment(experiment.device, experiment.threads)
-        self.data: Mapping[str, Any] = {}
-        self.score_rows: list[Row] = []
-        self.traffic_rows: list[Row] = []
-
-    def resume(self, description: Mapping[str, Any]) -> Any | None:
-        self.data = description
-        return None
-
-    def exchanged(self, scores: list[Row], traffic: list[Row], state: Callable[[], dict[str, Any]]) -> None:
-        self.score_rows += scores
-        self.traffic_rows += traffic
-
-    def finish(
-        self,
-        weights: Mapping[str, Weights],
-        layers: Mapping[str, Any],
-        timing: Mapping[str, Any],
-        build_model: Callable[[], nn.Module],
-    ) -> RunResult:
-        return RunResult(
-            experiment=self.experiment.model_dump(mode="json"),
-            environment=self.made_with,
-            score_rows=self.score_rows,
-            traffic_rows=self.traffic_rows,
-            layers=layers,
-            data=self.data,
-            weights=weights,
-            build_model=build_model,
-            timing=timing,
-        )
 
 
 class Run:
-    """One experiment under way: builds it, takes it up where its record left it, records what happens."""
+    """One experiment under way: sets it up, resumes it from its record, and records every exchange."""
 
     def __init__(
         self,
@@ -137,11 +99,11 @@ class Run:
         algorithm: Algorithm | None = None,
         beside: int = 1,
     ) -> None:
-        """`record`: where it is kept; in memory if not given. `algorithm`: one that is in no table, in place of the
-        experiment's. `beside`: how many runs share this process, since the wall time is theirs together."""
+        """Without a `record`, nothing is written. `algorithm`: an instance to use instead of the experiment's.
+        `beside`: how many runs share this process, since they share its wall time."""
         self.experiment = experiment
         self.setup = setup
-        self.record = record or InMemory(experiment)
+        self.record = record
         self.listener = listener
         self.algorithm = algorithm or experiment.build_algorithm()
         self.evaluation = EvaluationPlan(experiment.eval_point, experiment.selection)
@@ -150,13 +112,16 @@ class Run:
         self.clients = {
             name: Client(name, data, setup.learner, plan, setup.initial) for name, data in sorted(setup.sites.items())
         }
+        self.score_rows: list[Row] = []
+        self.traffic_rows: list[Row] = []
         self._beside = beside
         self._done = False
         self._seconds = 0.0
         self._clock = time.perf_counter()
-        saved = self.record.resume(setup.description)
-        if saved is not None:
-            self._restore(saved)
+        resumed = record.resume(setup.description) if record else None
+        if resumed is not None:
+            self.score_rows, self.traffic_rows = resumed.score_rows, resumed.traffic_rows
+            self._restore(resumed.state)
 
     def _restore(self, saved: Mapping[str, Any]) -> None:
         try:
@@ -179,7 +144,7 @@ class Run:
         }
 
     async def rounds(self, transport: Transport | None = None) -> RunResult:
-        """All rounds that are left, and the result; in this process, unless a transport brings requests elsewhere."""
+        """Runs the remaining rounds and returns the result; in this process, unless a transport is given."""
         if not self._done:
             transport = transport or InProcess(self.algorithm, self.clients, self.experiment.seed, self.evaluation)
             await run_rounds(
@@ -199,7 +164,11 @@ class Run:
         self._seconds += now - self._clock
         self._clock = now
         self._done = done
-        self.record.exchanged(score_rows(scores), list(traffic), self._state)
+        new_scores, new_traffic = score_rows(scores), list(traffic)
+        self.score_rows += new_scores
+        self.traffic_rows += new_traffic
+        if self.record:
+            self.record.exchanged(new_scores, new_traffic, self._state)
         if self.listener:
             self.listener(
                 Progress(
@@ -218,13 +187,13 @@ class Run:
             )
 
     def _mean_loss(self, scores: Mapping[SiteId, tuple[Score, ...]], split: str) -> float:
-        found = [
-            (s.value, self.clients[client].num_examples)
-            for client, own in scores.items()
-            for s in own
-            if (s.split, s.metric) == (split, "loss")
+        losses = [
+            (score.value, self.clients[site].num_examples)
+            for site, site_scores in scores.items()
+            for score in site_scores
+            if (score.split, score.metric) == (split, "loss")
         ]
-        return sum(v * n for v, n in found) / sum(n for _, n in found) if found else float("nan")
+        return sum(v * n for v, n in losses) / sum(n for _, n in losses) if losses else float("nan")
 
     def _found_layers(self) -> dict[str, Any]:
         return found_layers(
@@ -233,7 +202,15 @@ class Run:
         )
 
     def _result(self) -> RunResult:
-        found = self._found_layers()
-        weights = {name: client.kept.weights for name, client in self.clients.items() if client.kept}
-        timing = {"wall_seconds": self._seconds, "runs_side_by_side": self._beside}
-        return self.record.finish(weights, found, timing, self.setup.build_model)
+        result = RunResult(
+            experiment=self.experiment.model_dump(mode="json"),
+            environment=environment(self.experiment.device, self.experiment.threads),
+            score_rows=self.score_rows,
+            traffic_rows=self.traffic_rows,
+            layers=self._found_layers(),
+            data=self.setup.description,
+            weights={name: client.kept.weights for name, client in self.clients.items() if client.kept},
+            build_model=self.setup.build_model,
+            timing={"wall_seconds": self._seconds, "runs_side_by_side": self._beside},
+        )
+        return self.record.finish(result) if self.record else result

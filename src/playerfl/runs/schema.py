@@ -1,4 +1,4 @@
-"""What the files of a finished run must hold, checked before anything is computed from them."""
+"""What the files of a finished run must contain, checked before anything is computed from them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from playerfl.errors import RunDirectoryError
 from playerfl.paper import facts as paper
 from playerfl.runs.result import RunResult
 
-# A run's numbers are used as they stand, so "3" is no 3. Keys that later versions add are passed over.
+# Strict: the text "3" is not the number 3. Keys that later versions add are ignored.
 _STRICT = ConfigDict(strict=True, extra="ignore")
 _Count = Annotated[int, Field(ge=0, lt=2**63)]
 _Plain = None | bool | int | float | str
@@ -98,7 +98,7 @@ class _Profile(BaseModel):
     @model_validator(mode="after")
     def _fits(self) -> _Profile:
         if len(self.batch_sizes) != len(self.batches) or any(len(row) != len(self.layers) for row in self.batches):
-            raise ValueError("a site's layer scores need one row a batch and one number a layer")
+            raise ValueError("a site's layer scores need one row per batch and one number per layer")
         return self
 
 
@@ -146,7 +146,7 @@ def _schemas() -> dict[str, TypeAdapter[Any]]:
 
 
 def checked(result: RunResult) -> RunResult:
-    """The same result, once its files have been found to hold what a run writes there."""
+    """The same result; RunDirectoryError if its files do not contain what a run writes."""
     held: dict[str, Any] = {
         "experiment": result.experiment,
         "settings": result.experiment,
@@ -159,7 +159,7 @@ def checked(result: RunResult) -> RunResult:
     try:
         for what, schema in _schemas().items():
             schema.validate_python(held[what])
-        # Of sites that are no longer among the sites too: one that was lost was scored before.
+        # Rows of any site count: one that was lost on the way was scored before.
         last, rounds = max((row[1] for row in result.score_rows), default=0), result.experiment["rounds"]
         if last > rounds:
             raise ValueError(f"scores of round {last}, of {rounds} rounds")
@@ -167,8 +167,8 @@ def checked(result: RunResult) -> RunResult:
         first = problem.errors()[0]
         place = ".".join(str(part) for part in (what, *first["loc"]))
         raise RunDirectoryError(
-            f"{result.path or 'a run'} holds what no run writes: {place}: {first['msg']}"
+            f"{result.path or 'a run'} is not what a run writes: {place}: {first['msg']}"
         ) from problem
     except ValueError as problem:
-        raise RunDirectoryError(f"{result.path or 'a run'} holds what no run writes: {problem}") from problem
+        raise RunDirectoryError(f"{result.path or 'a run'} is not what a run writes: {problem}") from problem
     return result

@@ -1,4 +1,4 @@
-"""Setup: what runs that differ only in the algorithm share, made and checked before anything trains."""
+"""Setup: what runs that differ only in the algorithm share; prepared and checked before anything trains."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ from playerfl.seeding import seed_for, seeded_rng
 from playerfl.tasks.task import DataOptions, Task
 from playerfl.weights import Weights
 
-# On which it is tried whether a model can be stacked: enough that rows and their targets differ.
+# Rows for trying whether a model can be stacked: enough that rows and their targets differ.
 _TRIED_ROWS = 8
 
-_OF_THE_GROUND: Any = {
+_SETUP_SETTINGS: Any = {
     "device": True,
     "tie_policy": True,
     "bn_stats": True,
@@ -51,13 +51,13 @@ class Setup:
 
 
 class Setups:
-    """Setups of many runs. Data, layers and scratch model are made once and serve all seeds.
+    """The setups of many runs. Data, layers and scratch model are made once and shared by all seeds.
 
-    Those of one task at a time: the data of all tasks of a study need not fit into memory together.
+    Only one task is kept at a time: the data of all tasks of a study need not fit into memory together.
     """
 
     def __init__(self, task: Task | None = None) -> None:
-        """`task`: one that has no name to be found by, for all of the runs."""
+        """`task`: used for all runs, instead of finding the task by its name."""
         self._task = task
         self._of_task = ""
         self._known: dict[str, Setup] = {}
@@ -67,7 +67,7 @@ class Setups:
         of_task = experiment.model_dump_json(include={"task", "data"})
         if of_task != self._of_task:
             self._of_task, self._known = of_task, {}
-        key = experiment.model_dump_json(include=_OF_THE_GROUND)
+        key = experiment.model_dump_json(include=_SETUP_SETTINGS)
         if key not in self._known:
             self._known[key] = prepare_setup(experiment, task)
             return self._known[key]
@@ -96,7 +96,7 @@ def prepare_setup(experiment: Experiment, task: Task) -> Setup:
     inputs, _ = next(iter(sites[min(sites)].train.batches(2)))
     _check_outputs(model, inputs, task, sites)
     if experiment.training.batch_size == 1 and any(isinstance(m, _BatchNorm) for m in model.modules()):
-        raise ConfigError("training.batch_size = 1 does not go with batch norm; use at least 2")
+        raise ConfigError("training.batch_size = 1 does not work with batch norm; use at least 2")
     layers = LayerMap.of(model, inputs, tie_policy=experiment.tie_policy, statistics=experiment.bn_stats)
     initial = _entries(model)
     learner = Learner(model, layers, task.loss, task.metrics, experiment.device)
@@ -129,10 +129,10 @@ def seeded_model(seed: int, task: Task, options: DataOptions) -> nn.Module:
             model = task.build_model(options)
     except PlayerflError:
         raise
-    except Exception as problem:  # whatever a stranger's model does not stand
-        said = " ".join(str(problem).split())
+    except Exception as problem:  # a user's model may raise anything
+        message = " ".join(str(problem).split())
         raise ConfigError(
-            f"the model of task {task.name!r} cannot be built: {type(problem).__name__}: {said}"
+            f"the model of task {task.name!r} cannot be built: {type(problem).__name__}: {message}"
         ) from problem
     if not isinstance(model, nn.Module):
         raise ConfigError(f"the model of task {task.name!r} must be an nn.Module, not {type(model).__name__}")
@@ -158,7 +158,7 @@ def _check_outputs(model: nn.Module, inputs: Any, task: Task, sites: Mapping[Sit
 
 
 def input_error(whose: str, inputs: Any, problem: Exception) -> DataError:
-    """A model's own complaint in one sentence, with the remedy for what numpy does to most people."""
+    """A model's own complaint in one sentence; with a hint if the inputs are float64, as numpy makes them."""
     reason = str(problem).strip().splitlines() or [type(problem).__name__]
     wide = any(x.dtype == torch.float64 for x in tensors_in(inputs))
     hint = "; they are float64: convert them, as in inputs.float()" if wide else ""

@@ -1,4 +1,4 @@
-"""Files that are there wholly or not at all, and one sentence where they cannot be written."""
+"""Files that are written completely or not at all, and one sentence if they cannot be written."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ RERUN_HINT = "give the same command again"
 def write_atomically(
     path: Path, data: bytes | Iterable[bytes | memoryview], then: str = RESUME, *, secret: bool = False
 ) -> None:
-    """Replaces a file so that a crash leaves either the old one or the new one, never half of one.
+    """Replaces a file so that a crash leaves either the old one or the new one, never a part of it.
 
-    `then`: what to do once a failed write has been mended. `secret`: only its owner can read it, from its first
-    byte on.
+    `then`: what the user should do once the cause of a failed write is fixed. `secret`: only the owner can ever
+    read the file, even while it is being written.
     """
     temporary = temp_path(path)
     try:
@@ -31,30 +31,35 @@ def write_atomically(
             file.writelines([data] if isinstance(data, bytes) else data)
             file.flush()
             os.fsync(file.fileno())
-        # The directory is not synced: after a power cut the old file may be back, which is as good to resume from,
-        # unless another party relies on the new one (see `fsync_dir`).
+        # The directory is not synced: after a power cut the old file may be back. It is as good to resume from, unless
+        # another machine relies on the new file (see `fsync_dir`).
         temporary.replace(path)
     except OSError as problem:
-        with contextlib.suppress(OSError):  # nor can it be removed where nothing can be written
+        with contextlib.suppress(OSError):  # a read-only disk does not let us remove it either
             temporary.unlink(missing_ok=True)
         raise storage_error(path, problem, then) from problem
 
 
 def temp_path(path: Path) -> Path:
-    """Where a file is until it is whole; a disk that turns read-only in between leaves it there."""
+    """The name of a file while it is being written; a disk that turns read-only meanwhile leaves it behind."""
     return path.with_name(f".{path.name}.tmp")
 
 
-def make_folder(out: Path) -> None:
-    """Before the work begins, so that a place that cannot be written to is known at once."""
+def make_directory(path: Path, then: str = RERUN_HINT, *, secret: bool = False) -> None:
+    """Makes a directory and its parents unless it exists; StorageError if it cannot be made.
+
+    `secret`: only its owner may look into it.
+    """
     try:
-        out.mkdir(parents=True, exist_ok=True)
+        path.mkdir(parents=True, exist_ok=True)
+        if secret:
+            path.chmod(0o700)
     except OSError as problem:
-        raise storage_error(out, problem, RERUN_HINT) from problem
+        raise storage_error(path, problem, then) from problem
 
 
 def fsync_dir(folder: Path) -> None:
-    """After this, not even a power cut brings back what files in a folder were replaced."""
+    """Makes the replaced files of a directory survive a power cut."""
     try:
         handle = os.open(folder, os.O_RDONLY)
     except OSError:  # Windows does not open directories
@@ -68,7 +73,7 @@ def fsync_dir(folder: Path) -> None:
 
 
 def storage_error(path: Path, problem: OSError, then: str = RESUME) -> StorageError:
-    """One sentence for a failed write: what, why, and what to do."""
+    """One sentence about a failed write: what, why, and what to do."""
     remedy = {
         errno.ENOSPC: "free some space",
         errno.EDQUOT: "free some of your quota",
@@ -76,7 +81,7 @@ def storage_error(path: Path, problem: OSError, then: str = RESUME) -> StorageEr
         errno.EACCES: "choose a directory you may write to",
         errno.EPERM: "choose a directory you may write to",
         errno.EROFS: "choose a directory that is not read-only",
-    }.get(problem.errno or 0, "mend that")
+    }.get(problem.errno or 0, "fix this")
     return StorageError(f"cannot write {path}: {problem.strerror or problem}; {remedy}", then)
 
 

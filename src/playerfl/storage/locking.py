@@ -11,21 +11,21 @@ from playerfl.errors import RunDirectoryError
 
 
 class DirectoryLock:
-    """Held until it is released or the process ends, however it ends."""
+    """Held until it is released or the process ends, however it ends. On Windows it locks nothing."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._held: int | None = None
 
-    def take(self, *, shared: bool = False) -> None:
-        """Refuses if another process holds it; several may hold it `shared`."""
+    def take(self, *, shared: bool = False, wait: bool = False) -> None:
+        """Refuses if another process holds the lock, or waits for it; several may hold it `shared`."""
         try:
             import fcntl
         except ImportError:  # Windows
             return
         handle = os.open(self.path, os.O_RDONLY)
         try:
-            fcntl.flock(handle, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+            fcntl.flock(handle, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | (0 if wait else fcntl.LOCK_NB))
         except BlockingIOError as problem:
             os.close(handle)
             raise RunDirectoryError(f"{self.path} is in use by another process; wait for it to end") from problem
@@ -33,7 +33,7 @@ class DirectoryLock:
 
     @contextmanager
     def released_on_failure(self) -> Iterator[None]:
-        """For the time between taking it and handing it on: whoever catches the error may want to try again."""
+        """Between taking the lock and handing it on: after a failure the caller may want to try again."""
         try:
             yield
         except BaseException:
@@ -44,3 +44,14 @@ class DirectoryLock:
         if self._held is not None:
             os.close(self._held)
             self._held = None
+
+
+@contextmanager
+def locked(path: Path, *, wait: bool = False) -> Iterator[None]:
+    """Holds the lock of a directory for a block."""
+    lock = DirectoryLock(path)
+    lock.take(wait=wait)
+    try:
+        yield
+    finally:
+        lock.release()

@@ -33,7 +33,7 @@ _KINDS = {
 def encode(tree: Any) -> bytes:
     """A tree of dicts, lists, tensors and JSON values as bytes.
 
-    All tensors of one kind are laid end to end: hundreds of small ones would take longer to name than to write.
+    Tensors of one dtype are stored end to end: naming hundreds of small ones would take longer than writing them.
 
     >>> decode(encode({"step": 3, "w": {"a": torch.ones(2)}}))
     {'step': 3, 'w': {'a': tensor([1., 1.])}}
@@ -42,12 +42,12 @@ def encode(tree: Any) -> bytes:
 
 
 def pieces(tree: Any) -> Iterator[bytes | memoryview]:
-    """The bytes of `encode` one after the other, so that a large model is never copied as a whole."""
+    """The bytes of `encode` piece by piece, so that a large model is never copied as a whole."""
     packing = _Packing()
     skeleton = json.dumps(packing.without_tensors(tree))
-    # In one entry: safetensors, whose own bytes these are to be, writes several in any order.
-    told = f"{fingerprint(skeleton, packing.tensors)} {skeleton}"
-    header: dict[str, Any] = {"__metadata__": {_CHECKED: told}}
+    # One metadata entry only: safetensors writes several in arbitrary order, and these bytes must equal its own.
+    metadata = f"{fingerprint(skeleton, packing.tensors)} {skeleton}"
+    header: dict[str, Any] = {"__metadata__": {_CHECKED: metadata}}
     end = 0
     kinds = [kind for kind in _KINDS if kind in packing.tensors]
     for kind in kinds:
@@ -62,28 +62,28 @@ def pieces(tree: Any) -> Iterator[bytes | memoryview]:
 
 
 def _end_to_end(tensors: Sequence[Tensor]) -> Iterator[memoryview]:
-    """The bytes of tensors of one kind: small ones together, since each piece has its price."""
+    """The bytes of tensors of one dtype; small ones are joined, since every piece costs time."""
     for some in some_at_once(enumerate(tensors), _BYTES_AT_ONCE):
         yield raw(torch.cat(list(some.values())))
 
 
 def fingerprint(skeleton: str, tensors: Mapping[str, Sequence[Tensor]]) -> str:
-    """Of everything in the file: a bit that flips on a disk must not become another result."""
-    found = hashlib.blake2b(skeleton.encode(), digest_size=16)
+    """A digest of everything in the file: a bit flipped on disk must not become a different result."""
+    hashed = hashlib.blake2b(skeleton.encode(), digest_size=16)
     for kind in sorted(tensors):
-        found.update(kind.encode())
+        hashed.update(kind.encode())
         for piece in _end_to_end(tensors[kind]):
-            found.update(piece)
-    return found.hexdigest()
+            hashed.update(piece)
+    return hashed.hexdigest()
 
 
 class _Packing:
-    """Takes the tensors out of a tree. One that is mentioned often (a model many sites keep) is stored once."""
+    """Takes the tensors out of a tree. A tensor that occurs several times (a model many sites keep) is stored once."""
 
     def __init__(self) -> None:
         self.tensors: dict[str, list[Tensor]] = {}
         self._ends: dict[str, int] = {}
-        # The tensor is kept beside its place: one made on the way and dropped could leave its id to another.
+        # The tensor is kept alive beside its place: otherwise a new one could get the same id.
         self._places: dict[int, tuple[Tensor, dict[str, Any]]] = {}
 
     def without_tensors(self, tree: Any) -> Any:
@@ -106,16 +106,16 @@ class _Packing:
 
 
 def decode(data: bytes) -> Any:
-    """What `encode` was given; ValueError if these are not its bytes."""
+    """The tree that `encode` was given; ValueError if the bytes are not from `encode`."""
     with _only_ours():
-        told = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])["__metadata__"]
-        return _unpacked(told, load(data))
+        metadata = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])["__metadata__"]
+        return _unpacked(metadata, load(data))
 
 
-def _unpacked(told: Mapping[str, str], flat: Mapping[str, Tensor]) -> Any:
-    if _CHECKED not in told:  # as earlier versions wrote it
-        return _with_tensors(json.loads(told["tree"]), flat)
-    known, _, skeleton = told[_CHECKED].partition(" ")
+def _unpacked(metadata: Mapping[str, str], flat: Mapping[str, Tensor]) -> Any:
+    if _CHECKED not in metadata:  # as earlier versions wrote it
+        return _with_tensors(json.loads(metadata["tree"]), flat)
+    known, _, skeleton = metadata[_CHECKED].partition(" ")
     if known != fingerprint(skeleton, {kind: [numbers] for kind, numbers in flat.items()}):
         raise ValueError("it was changed since it was written")
     return _with_tensors(json.loads(skeleton), flat)
@@ -123,7 +123,7 @@ def _unpacked(told: Mapping[str, str], flat: Mapping[str, Tensor]) -> Any:
 
 @contextmanager
 def _only_ours() -> Iterator[None]:
-    """Whatever foreign bytes lead to is a ValueError."""
+    """Turns whatever foreign bytes cause into a ValueError."""
     try:
         yield
     except (SafetensorError, LookupError, TypeError, AttributeError, RuntimeError, UnicodeError) as problem:
@@ -147,7 +147,7 @@ def _with_tensors(tree: Any, packed: Mapping[str, Tensor]) -> Any:
 def read(path: Path) -> Any:
     """Reads a file that `write_atomically(path, encode(tree))` wrote."""
     try:
-        # Mapped, not read: of a large model there is then one copy, the one that is given.
+        # Memory-mapped, not read: a large model is then in memory once, as the tensors returned.
         with _only_ours(), safe_open(str(path), "pt") as file:
             packed = {kind: file.get_tensor(kind) for kind in file.keys()}  # noqa: SIM118 it is no mapping
             return _unpacked(file.metadata(), packed)

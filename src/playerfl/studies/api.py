@@ -1,4 +1,4 @@
-"""study: from a study file to its results; runs what is missing and nothing else."""
+"""study: from a study file to its results; runs only what is missing."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from playerfl.errors import ConfigError, one_of
 from playerfl.runs.experiment import read_toml
 from playerfl.runs.result import RunResult
 from playerfl.studies.backends.backend import Backend, Serial
-from playerfl.studies.backends.group import Orders
+from playerfl.studies.backends.group import WorkerConfig
 from playerfl.studies.backends.processes import Processes, available_cores
 from playerfl.studies.directory import Failure, StudyDirectory
 from playerfl.studies.plan import Study
-from playerfl.studies.scheduler import Campaign, Prepared, Watcher, prepare
+from playerfl.studies.scheduler import Scheduler, StatusListener, prepare
 
 BACKENDS = ("processes", "serial", "ray")
 
 
 @dataclass(frozen=True)
 class StudyResult:
-    """What a study found out."""
+    """The results of a study."""
 
     path: Path
     runs: dict[tuple[str, str], list[RunResult]]
@@ -56,47 +56,47 @@ def study(
     quiet: bool = False,
     **settings: Any,
 ) -> StudyResult:
-    """Runs a study, or what is missing of it, and gives its results.
+    """Runs a study, or what is missing of it, and returns its results.
 
-    `given` is a study file, the directory of a study that was begun, or the same as a mapping; keyword arguments win
-    over it: `study(name="two", tasks=["digits"], algorithms=["local", "fedavg"], seeds=3)`. Results are kept in `out`
-    ("runs/NAME" if not given); calling again runs only what is not there yet.
+    `given` is a study file, the directory of an earlier study, or the same as a mapping; keyword arguments override
+    it: `study(name="two", tasks=["digits"], algorithms=["local", "fedavg"], seeds=3)`. Results are kept in `out`
+    (default: "runs/NAME"); calling it again runs only what is missing.
     """
     from playerfl.cli.tables.study import shown_study
 
     plan, path = read_study(given or {}, out, settings)
-    with use_data_directory(None if data_dir is None else Path(data_dir)), shown_study(quiet=quiet) as watch:
-        found = conduct(
-            prepare(plan),
+    with shown_study(quiet=quiet) as listener:
+        directory = run_study(
+            plan,
             path,
-            watch,
+            listener,
             workers=workers,
             backend=backend,
             ray_address=ray_address,
             retry_failed=retry_failed,
             data_dir=None if data_dir is None else Path(data_dir),
         )
-    return result_of(found)
+    return result_of(directory)
 
 
 def read_study(
     given: Path | str | Mapping[str, Any], out: Path | str | None, settings: Mapping[str, Any] | None = None
 ) -> tuple[Study, Path]:
-    """A study from a file, a directory or a mapping, with settings that win over it; and where it is kept."""
-    begun = None
+    """A study from a file, a directory or a mapping, overridden by settings; and the directory it is kept in."""
+    earlier = None
     if isinstance(given, Mapping):
         table = dict(given)
     else:
-        begun = Path(given) if Path(given).is_dir() else None
-        if begun and not (begun / "study.toml").is_file():
-            raise ConfigError(f"{begun} is not the directory of a study: it has no study.toml; give a study file")
-        table = read_toml(begun / "study.toml" if begun else Path(given))
+        earlier = Path(given) if Path(given).is_dir() else None
+        if earlier and not (earlier / "study.toml").is_file():
+            raise ConfigError(f"{earlier} is not the directory of a study: it has no study.toml; give a study file")
+        table = read_toml(earlier / "study.toml" if earlier else Path(given))
     plan = Study.resolve({**table, **(settings or {})})
-    return plan, Path(out) if out is not None else begun or Path("runs") / plan.name
+    return plan, Path(out) if out is not None else earlier or Path("runs") / plan.name
 
 
 def result_of(directory: StudyDirectory) -> StudyResult:
-    """What is in a study's directory, read once."""
+    """The results in a study's directory."""
     rates = directory.chosen_rates
     runs = {
         (line.task, line.algorithm): directory.line_results(line, rates[line.task, line.algorithm])
@@ -105,10 +105,10 @@ def result_of(directory: StudyDirectory) -> StudyResult:
     return StudyResult(directory.path, runs, rates, directory.failures(rates))
 
 
-def conduct(
-    prepared: Prepared,
+def run_study(
+    study: Study,
     path: Path,
-    watch: Watcher = lambda status: None,
+    listener: StatusListener = lambda status: None,
     *,
     workers: int | None = None,
     backend: str = "processes",
@@ -117,56 +117,58 @@ def conduct(
     data_dir: Path | None = None,
 ) -> StudyDirectory:
     """Runs what is missing of a study in its directory; every finished run is kept at once."""
-    check_backend(prepared.study, backend, ray_address)
+    check_backend(study, backend, ray_address)
     if workers is not None and workers < 1:
         raise ConfigError(f"workers must be at least 1, not {workers}")
-    directory = StudyDirectory.of(path, prepared.study, prepared.data)
-    directory.begin()
-    try:
-        campaign = Campaign(directory, prepared, retry_failed=retry_failed)
-        if campaign.left:
-            orders = Orders(
-                prepared.study.keep_weights,
-                str((path / "unfinished").resolve()),
-                prepared.study.checkpoint_seconds,
-                None if data_dir is None else str(data_dir.resolve()),
-            )
-            threads = max(line.experiment.threads for line in prepared.study.lines)
-            with _started(backend, workers, threads, orders, ray_address) as started:
-                campaign.run(started, watch)
-    finally:
-        directory.end()
+    with use_data_directory(data_dir):
+        prepared = prepare(study)
+        directory = StudyDirectory.of(path, study, prepared.data)
+        directory.begin()
+        try:
+            scheduler = Scheduler(directory, prepared, retry_failed=retry_failed)
+            if scheduler.left:
+                config = WorkerConfig(
+                    study.keep_weights,
+                    str((path / "unfinished").resolve()),
+                    study.checkpoint_seconds,
+                    None if data_dir is None else str(data_dir.resolve()),
+                )
+                threads = max(line.experiment.threads for line in study.lines)
+                with _started(backend, workers, threads, config, ray_address) as started:
+                    scheduler.run(started, listener)
+        finally:
+            directory.end()
     return directory
 
 
 def check_backend(study: Study, backend: str, ray_address: str | None = None) -> None:
-    """Refuses what cannot run this study."""
+    """Rejects a backend that cannot run this study."""
     if backend not in BACKENDS:
         raise ConfigError(one_of(backend, BACKENDS, "backend"))
     if ray_address is not None and backend != "ray":
-        raise ConfigError(f"a Ray address ({ray_address}) goes with the backend ray, not {backend}")
+        raise ConfigError(f"a Ray address ({ray_address}) needs the backend ray, not {backend}")
     for line in study.lines:
         name = line.experiment.algorithm["name"]
         if backend != "serial" and name in ALGORITHMS and ALGORITHMS[name].__module__.split(".")[0] != "playerfl":
             raise ConfigError(
-                f"algorithm {name!r} was added to ALGORITHMS in this process, workers do not know it; "
-                "keep it in a file and call it FILE.py:NAME, or take the backend serial"
+                f"algorithm {name!r} was added to ALGORITHMS in this process, so workers do not know it; "
+                "put it in a file and call it FILE.py:NAME, or use the backend serial"
             )
 
 
 @contextmanager
 def _started(
-    name: str, workers: int | None, threads: int, orders: Orders, ray_address: str | None
+    name: str, workers: int | None, threads: int, config: WorkerConfig, ray_address: str | None
 ) -> Iterator[Backend]:
     backend: Backend
     if name == "serial":
-        backend = Serial(orders)
+        backend = Serial(config)
     elif name == "ray":
         from playerfl.studies.backends.ray_tasks import RayTasks
 
-        backend = RayTasks(workers, threads, orders, ray_address)
+        backend = RayTasks(workers, threads, config, ray_address)
     else:
-        backend = Processes(workers or max(1, available_cores() // threads), orders, threads)
+        backend = Processes(workers or max(1, available_cores() // threads), config, threads)
     try:
         yield backend
     finally:

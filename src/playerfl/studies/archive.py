@@ -1,4 +1,4 @@
-"""Archive: the reported runs of a study in a few small tables, to publish, and to report from without the study."""
+"""Archive: the reported runs of a study as a few small tables, to publish and to report from."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,8 @@ from playerfl.data.readers.file_limits import Bounded, unpacked_limit
 from playerfl.errors import RunDirectoryError
 from playerfl.runs.result import Row, RunResult, no_model
 from playerfl.runs.schema import checked
-from playerfl.storage.atomic_files import RERUN_HINT, storage_error, write_atomically
+from playerfl.storage.atomic_files import RERUN_HINT, make_directory, write_atomically
+from playerfl.storage.csv_table import csv_text
 from playerfl.studies.directory import StudyDirectory, data_name
 
 ARCHIVE = "archive.json"
@@ -29,12 +31,12 @@ _SCORES = (*_RUN, "stage", "round", "site")
 _TRAFFIC = (*_RUN, "round", "site", "verbs", "down", "up")
 _TIMES = (*_RUN, "wall_seconds", "runs_side_by_side")
 _NO_MODEL = partial(no_model, "an archive holds no models; run the study with keep_weights = true for those")
-# What tells two numbers of 32 bits apart.
+# Enough to tell any two float32 numbers apart.
 _DIGITS = 9
 
 
 def write_archive(directory: StudyDirectory, out: Path) -> int:
-    """Writes what `report` reads of the finished reported runs; gives their number."""
+    """Writes what `report` needs of the finished reported runs; returns their number."""
     rates = directory.chosen_rates
     lines, runs = [], []
     for number, line in enumerate(directory.study.lines):
@@ -51,7 +53,7 @@ def write_archive(directory: StudyDirectory, out: Path) -> int:
         )
         runs += [(number, run) for run in directory.line_results(line, rate)]
     if not runs:
-        raise RunDirectoryError(f"no run of {directory.path} is finished; there is nothing to archive")
+        raise RunDirectoryError(f"{directory.path} has no finished run to archive")
     columns = list(dict.fromkeys(f"{row[3]} {row[4]}" for _, run in runs for row in run.score_rows))
     about = {
         "format": _FORMAT,
@@ -62,10 +64,7 @@ def write_archive(directory: StudyDirectory, out: Path) -> int:
         "data": directory.data,
         "lines": lines,
     }
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as problem:
-        raise storage_error(out, problem, RERUN_HINT) from problem
+    make_directory(out)
     _write_table(out / "scores.csv.gz", (*_SCORES, *columns), _wide_scores(runs, columns))
     _write_table(
         out / "traffic.csv.gz",
@@ -83,42 +82,38 @@ def write_archive(directory: StudyDirectory, out: Path) -> int:
     layers = [{"line": n, "seed": run.experiment["seed"], "layers": run.layers} for n, run in runs]
     _write_packed(out / "layers.jsonl.gz", "".join(f"{json.dumps(entry)}\n" for entry in layers))
     about["files"] = {name: _fingerprint(out / name) for name in _TABLES}
-    # Last, because a folder with this file is an archive.
+    # Last, because a directory with this file is an archive.
     write_atomically(out / ARCHIVE, (json.dumps(about, indent=1) + "\n").encode(), RERUN_HINT)
     return len(runs)
 
 
 def _wide_scores(runs: Iterable[tuple[int, RunResult]], columns: Sequence[str]) -> Iterator[Row]:
     for number, run in runs:
-        found: dict[tuple[Any, ...], dict[str, float]] = {}
+        places: dict[tuple[Any, ...], dict[str, float]] = {}
         for stage, round_, site, split, metric, value in run.score_rows:
-            found.setdefault((stage, round_, site), {})[f"{split} {metric}"] = float(value)
-        for place, own in found.items():
-            numbers = (f"{own[name]:.{_DIGITS}g}" if name in own else "" for name in columns)
+            places.setdefault((stage, round_, site), {})[f"{split} {metric}"] = float(value)
+        for place, scores in places.items():
+            numbers = (f"{scores[name]:.{_DIGITS}g}" if name in scores else "" for name in columns)
             yield (number, run.experiment["seed"], *place, *numbers)
 
 
 def _write_table(path: Path, header: Sequence[str], rows: Iterable[Row]) -> None:
-    text = io.StringIO()
-    table = csv.writer(text, lineterminator="\n")
-    table.writerow(header)
-    table.writerows(rows)
-    _write_packed(path, text.getvalue())
+    _write_packed(path, csv_text(chain([header], rows)))
 
 
 def _write_packed(path: Path, text: str) -> None:
-    # Without a time and a name inside, so that the same runs give the same bytes.
+    # Without a time stamp, so that the same runs give the same bytes.
     write_atomically(path, gzip.compress(text.encode(), mtime=0), RERUN_HINT)
 
 
 @dataclass(frozen=True)
 class Archive:
-    """What an archive holds."""
+    """The content of an archive."""
 
     results: list[RunResult]
     """In the order of the study file."""
     tuning_runs: int
-    """How many runs more chose the learning rates."""
+    """How many more runs chose the learning rates."""
 
 
 def read_archive(path: Path) -> Archive:
@@ -128,7 +123,7 @@ def read_archive(path: Path) -> Archive:
         if about["format"] != _FORMAT:
             raise ValueError(f"{about['format']!r} is not {_FORMAT!r}")
         if changed := [name for name in _TABLES if _fingerprint(path / name) != about["files"][name]]:
-            raise ValueError(f"{changed[0]} is not as it was written")
+            raise ValueError(f"{changed[0]} was changed since it was written")
         scores = _by_run(path / "scores.csv.gz", _tall_scores)
         traffic = _by_run(path / "traffic.csv.gz", _traffic_rows)
         times = _by_run(path / "times.csv.gz", _times)
@@ -153,7 +148,7 @@ def read_archive(path: Path) -> Archive:
         return Archive(results, int(about["tuning_runs"]))
     except FileNotFoundError as missing:
         name = Path(missing.filename).name
-        raise RunDirectoryError(f"the archive {path} has lost its {name}; get the archive again") from missing
+        raise RunDirectoryError(f"the archive {path} lacks its {name}; get the archive again") from missing
     except (
         OSError,
         EOFError,

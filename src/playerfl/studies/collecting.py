@@ -1,4 +1,4 @@
-"""collect: every run below a folder, whatever kind of folder it is."""
+"""collect: every run in a directory of any kind."""
 
 from __future__ import annotations
 
@@ -22,23 +22,25 @@ _NO_MODEL = partial(no_model, "this result was read without its models; use play
 
 
 def collect(path: Path | str) -> Collected:
-    """The runs in a run directory, in a comparison, in a study, in an archive, or in a folder of such at any depth.
+    """The runs in a run directory, a comparison, a study, an archive, or a directory that holds any of these.
 
-    Models are not read: a report needs none. A run that is not finished or cannot be read is listed with its reason.
+    Models are not read: a report needs none. Runs that are unfinished or unreadable are listed with the reason.
     """
     home = Path(path)
     if not home.is_dir():
-        raise RunDirectoryError(f"{home} is not a directory; give the --out of `playerfl run`, or a folder of such")
+        raise RunDirectoryError(
+            f"{home} is not a directory; give the --out of `playerfl run`, or a directory that holds several"
+        )
     results: list[RunResult] = []
     missing: list[Gap] = []
     failed: list[Gap] = []
     tuning_runs = 0
     for place in (folder for folder in _folders(home) if (folder / STUDY_FILE).is_file()):
-        own = _of_study(StudyDirectory.open(place))
-        results += own.results
-        missing += own.missing
-        failed += own.failed
-        tuning_runs += own.tuning_runs
+        study = _of_study(StudyDirectory.open(place))
+        results += study.results
+        missing += study.missing
+        failed += study.failed
+        tuning_runs += study.tuning_runs
     for place in (folder for folder in _folders(home) if (folder / ARCHIVE).is_file()):
         archive = read_archive(place)
         results += map(_readable, archive.results)
@@ -57,12 +59,12 @@ def collect(path: Path | str) -> Collected:
         except RunDirectoryError as problem:
             failed.append(_gap(planned or {"task": str(place)}, str(problem)))
     if not (results or missing or failed):
-        raise RunDirectoryError(f"there is no run in {home} or below it; `playerfl run … --out {home}` makes one")
+        raise RunDirectoryError(f"there are no runs in {home}; `playerfl run … --out {home}` makes one")
     return Collected(results, missing, failed, tuning_runs)
 
 
 def _of_study(study: StudyDirectory) -> Collected:
-    """What a study reports, and its gaps, among them runs that cannot start before their rate is chosen."""
+    """A study's reported runs, and what is missing, including runs that still wait for their learning rate."""
     finished, tried = study.finished, study.failed
     rates = study.chosen_rates
     failed = [
@@ -74,7 +76,7 @@ def _of_study(study: StudyDirectory) -> Collected:
     tuning_runs = 0
     for line in study.study.lines:
         for experiment in line.tuning:
-            key = study.cell(experiment).key
+            key = study.planned(experiment).key
             tuning_runs += key in finished
             if key not in finished | tried:
                 missing.append(_gap(experiment.model_dump(), "not run yet", tuning=True))
@@ -83,7 +85,7 @@ def _of_study(study: StudyDirectory) -> Collected:
             table = line.experiment.model_dump()
             missing += [_gap({**table, "seed": seed}, "waits for its learning rate") for seed in line.seeds]
         for experiment in line.evaluation(rate) if rate is not None else ():
-            key = study.cell(experiment).key
+            key = study.planned(experiment).key
             if key in finished:
                 try:
                     results.append(_readable(study.result(experiment)))
@@ -95,38 +97,40 @@ def _of_study(study: StudyDirectory) -> Collected:
 
 
 def _readable(result: RunResult) -> RunResult:
-    """The same, once its scores have been found to make sense."""
+    """The same result, checked for the test scores that a report needs."""
     try:
         if all(result.site_scores.values()):
             return result
     except (AttributeError, LookupError, TypeError, ValueError) as problem:
-        raise RunDirectoryError(f"{result.path} holds what no run writes: {problem!r}") from problem
+        raise RunDirectoryError(f"{result.path} is not what a run writes: {problem!r}") from problem
     raise RunDirectoryError(f"{result.path} lacks the test scores of a site")
 
 
 def _places(home: Path, failed: list[Gap]) -> dict[Path, Mapping[str, Any]]:
-    """Where runs are or should be, with the plan of those that a comparison announced."""
-    found: dict[Path, Mapping[str, Any]] = {}
+    """Where runs are or should be; with their settings, if a comparison planned them."""
+    places: dict[Path, Mapping[str, Any]] = {}
     for folder in _folders(home):
         if (folder / "experiment.toml").is_file():
-            found.setdefault(folder, {})
+            places.setdefault(folder, {})
         elif (folder / COMPARISON).is_file():
             try:
-                found |= {folder / str(table["algorithm"]["name"]): table for table in _announced(folder / COMPARISON)}
+                places |= {
+                    folder / str(table["algorithm"]["name"]): table for table in _planned_tables(folder / COMPARISON)
+                }
             except RunDirectoryError as problem:
                 failed.append(_gap({"task": str(folder)}, str(problem)))
-    return found
+    return places
 
 
 def _folders(home: Path) -> Iterator[Path]:
-    """The folder and those below it; a run has none that hold runs."""
+    """The directory and those below it, except below a run, a study or an archive."""
     yield home
     if not any((home / name).is_file() for name in ("experiment.toml", STUDY_FILE, ARCHIVE)):
         for folder in sorted(entry for entry in home.iterdir() if entry.is_dir() and not entry.name.startswith(".")):
             yield from _folders(folder)
 
 
-def _announced(file: Path) -> list[dict[str, Any]]:
+def _planned_tables(file: Path) -> list[dict[str, Any]]:
     # As tables, not experiments: reading a report must not need the task, let alone run its code.
     try:
         tables = [tomllib.loads(str(text)) for text in json.loads(file.read_text(encoding="utf-8"))["experiments"]]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import hashlib
 import json
 import re
@@ -16,16 +15,17 @@ from typing import Any, Literal
 from playerfl.errors import RunDirectoryError
 from playerfl.runs.experiment import Experiment
 from playerfl.runs.result import RunResult
-from playerfl.storage.atomic_files import RERUN_HINT, storage_error, write_atomically
+from playerfl.storage.atomic_files import RERUN_HINT, make_directory, storage_error, write_atomically
+from playerfl.storage.csv_table import csv_text
 from playerfl.storage.locking import DirectoryLock
 from playerfl.studies.backends.group import Outcome
 from playerfl.studies.plan import Line, Study
 from playerfl.studies.rates import choose_rate, tuned_loss, validation_losses
-from playerfl.studies.run_file import Cell, cell_of, read_cell, software
+from playerfl.studies.run_file import PlannedRun, planned_run, read_run_file, software
 
-Stage = Literal["tuning", "evaluation"]
+Phase = Literal["tuning", "evaluation"]
 _SECONDS_FOR_WORKERS_TO_END = 10.0
-_AGAIN = "run the study again"
+_RUN_AGAIN = "run the study again"
 _FOLDERS = ("cells", "failed", "unfinished", "data")
 _TIMING = re.compile(r"(\w+),([0-9]+\.[0-9]+),([0-9]{1,9})")
 _FILES = {"study.toml", "software.json", "timings.csv", *_FOLDERS}
@@ -33,7 +33,7 @@ _FILES = {"study.toml", "software.json", "timings.csv", *_FOLDERS}
 
 @dataclass(frozen=True)
 class Failure:
-    """A cell that could not be run, or a line for which no learning rate could be chosen (no seed then)."""
+    """A run that failed, or (without a seed) a line for which no learning rate could be chosen."""
 
     task: str
     algorithm: str
@@ -48,10 +48,10 @@ class Failure:
 
 
 class StudyDirectory:
-    """A study and what is done of it. One file a finished run, named by everything that decides its result."""
+    """A study and its results so far: one run file per finished run, named by everything that decides its result."""
 
     def __init__(self, path: Path, study: Study, software: Mapping[str, Any], data: Mapping[str, Any]) -> None:
-        """`data`: what is known of the sites of each task, by `data_name`."""
+        """`data`: the description of each task's sites, by `data_name`."""
         self.path = path
         self.study = study
         self.software = dict(software)
@@ -60,14 +60,14 @@ class StudyDirectory:
 
     @classmethod
     def of(cls, path: Path, study: Study, data: Mapping[str, Any]) -> StudyDirectory:
-        """Where a study is, or is going to be; refuses a place that holds something else."""
+        """The directory of a new or existing study; rejects a directory that holds something else."""
         cls._check_free(path)
         names = (n for line in study.lines for n in (line.experiment.task, line.experiment.algorithm["name"]))
         return cls(path, study, software(names), data)
 
     @classmethod
     def open(cls, path: Path | str) -> StudyDirectory:
-        """A study that was begun, as it was last run."""
+        """An existing study, as it was last run."""
         path = Path(path)
         if not (path / "study.toml").is_file():
             raise RunDirectoryError(
@@ -78,11 +78,11 @@ class StudyDirectory:
         data = {name: _read_json(path / "data" / f"{name}.json") for name in names}
         made_with = _read_json(path / "software.json")
         if not isinstance(made_with.get("code"), dict):
-            raise RunDirectoryError(f"{path / 'software.json'} does not hold what a study writes there; {_AGAIN}")
+            raise RunDirectoryError(f"{path / 'software.json'} does not hold what a study writes there; {_RUN_AGAIN}")
         for name, description in data.items():
             if not {"partition_hash", "model", "trainer", "sites"} <= description.keys():
                 raise RunDirectoryError(
-                    f"{path / 'data' / name}.json does not hold what a study writes there; {_AGAIN}"
+                    f"{path / 'data' / name}.json does not hold what a study writes there; {_RUN_AGAIN}"
                 )
         return cls(path, study, made_with, data)
 
@@ -98,15 +98,12 @@ class StudyDirectory:
             )
 
     def begin(self) -> None:
-        """Makes the directory or takes it up, keeps other processes out, and notes what the study is now."""
-        try:
-            for folder in _FOLDERS:
-                (self.path / folder).mkdir(parents=True, exist_ok=True)
-        except OSError as problem:
-            raise storage_error(self.path, problem, RERUN_HINT) from problem
+        """Makes or reopens the directory, keeps other processes out, and writes the study file."""
+        for folder in _FOLDERS:
+            make_directory(self.path / folder)
         self._lock.take()
         with self._lock.released_on_failure():
-            self._await_workers()
+            self._wait_for_workers()
             self._tidy()
             write_atomically(self.path / "software.json", _json_bytes(self.software), RERUN_HINT)
             for name, description in self.data.items():
@@ -115,7 +112,7 @@ class StudyDirectory:
             write_atomically(self.path / "study.toml", self.study.to_toml().encode(), RERUN_HINT)
 
     def _tidy(self) -> None:
-        """Removes what a process that ended in the middle of `keep` left: halves, and notes on runs that ended."""
+        """Removes what a process left that was killed during `keep`: partial files, and notes on runs that ended."""
         finished = self.finished
         failed = [file for file in (self.path / "failed").glob("*.json") if file.stem in finished]
         ended = finished | self.failed
@@ -126,11 +123,11 @@ class StudyDirectory:
         noted = timings.read_bytes() if timings.is_file() else b""
         whole = noted[: noted.rfind(b"\n") + 1]
         if whole != noted:
-            # The next line would be added to the half one, and lost with it.
+            # The next line would be appended to the partial one, and lost with it.
             write_atomically(timings, whole, RERUN_HINT)
 
-    def _await_workers(self) -> None:
-        """Workers of a killed process may take a moment to notice; they hold `unfinished` until they end."""
+    def _wait_for_workers(self) -> None:
+        """Workers of a killed process take a moment to notice; they hold a lock on `unfinished` until they end."""
         lock = DirectoryLock(self.path / "unfinished")
         end = time.monotonic() + _SECONDS_FOR_WORKERS_TO_END
         while True:
@@ -147,43 +144,43 @@ class StudyDirectory:
     def end(self) -> None:
         self._lock.release()
 
-    def cell(self, experiment: Experiment) -> Cell:
+    def planned(self, experiment: Experiment) -> PlannedRun:
         data = self.data[data_name(experiment)]
-        return cell_of(experiment, data, self.software, keep_weights=self.study.keep_weights)
+        return planned_run(experiment, data, self.software, keep_weights=self.study.keep_weights)
 
     @property
     def finished(self) -> set[str]:
-        """Keys of the cells that are done, of this study and of earlier settings."""
+        """Keys of the finished runs, of this study and of earlier settings."""
         return {file.stem for file in (self.path / "cells").glob("*.safetensors")}
 
     @property
     def failed(self) -> set[str]:
         return {file.stem for file in (self.path / "failed").glob("*.json")}
 
-    def keep(self, cell: Cell, outcome: Outcome, *, beside: int) -> None:
-        """Writes what became of a cell."""
-        failure = self.path / "failed" / f"{cell.key}.json"
+    def keep(self, run: PlannedRun, outcome: Outcome, *, beside: int) -> None:
+        """Writes the outcome of a run."""
+        failure = self.path / "failed" / f"{run.key}.json"
         if outcome.file:
-            write_atomically(self._file(cell.key), outcome.file, RERUN_HINT)
-            self._note_time(cell.key, outcome.seconds, beside)
+            write_atomically(self._file(run.key), outcome.file, RERUN_HINT)
+            self._note_time(run.key, outcome.seconds, beside)
             _remove(failure)
         else:
-            told = {
+            content = {
                 "reason": outcome.reason,
-                "experiment": cell.experiment.model_dump(mode="json"),
+                "experiment": run.experiment.model_dump(mode="json"),
                 "traceback": outcome.traceback.splitlines(),
             }
-            write_atomically(failure, _json_bytes(told), RERUN_HINT)
-        _remove(self.path / "unfinished" / f"{cell.key}.safetensors")
+            write_atomically(failure, _json_bytes(content), RERUN_HINT)
+        _remove(self.path / "unfinished" / f"{run.key}.safetensors")
 
     def _file(self, key: str) -> Path:
         return self.path / "cells" / f"{key}.safetensors"
 
     def _note_time(self, key: str, seconds: float, beside: int) -> None:
-        """Apart from the cells, so that these are the same bytes whenever they are made."""
+        """Kept apart from the run files, whose bytes must not depend on the clock."""
         try:
             with (self.path / "timings.csv").open("a", newline="", encoding="utf-8") as table:
-                csv.writer(table, lineterminator="\n").writerow((key, f"{seconds:.6f}", beside))
+                table.write(csv_text([(key, f"{seconds:.6f}", beside)]))
         except OSError as problem:
             raise storage_error(self.path / "timings.csv", problem, RERUN_HINT) from problem
         self.__dict__.pop("_timings", None)
@@ -193,38 +190,38 @@ class StudyDirectory:
         file = self.path / "timings.csv"
         if not file.is_file():
             return {}
-        # A kill may have cut the last line short; a time that is not known matters little.
+        # A kill may have cut the last line short; one unknown time does no harm.
         lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
-        found = (_TIMING.fullmatch(line) for line in lines)
-        return {m[1]: {"wall_seconds": float(m[2]), "runs_side_by_side": int(m[3])} for m in found if m}
+        matches = (_TIMING.fullmatch(line) for line in lines)
+        return {m[1]: {"wall_seconds": float(m[2]), "runs_side_by_side": int(m[3])} for m in matches if m}
 
     def result(self, experiment: Experiment) -> RunResult:
         """One finished run."""
-        key = self.cell(experiment).key
+        key = self.planned(experiment).key
         path = self._file(key)
         try:
             file = path.read_bytes()
         except OSError as problem:
             raise RunDirectoryError(f"{path} cannot be read: {problem.strerror or problem}") from problem
         unknown = {"wall_seconds": float("nan"), "runs_side_by_side": 1}
-        return read_cell(file, self.data[data_name(experiment)], self._timings.get(key, unknown), path)
+        return read_run_file(file, self.data[data_name(experiment)], self._timings.get(key, unknown), path)
 
     def rate_losses(self, line: Line) -> dict[float, float]:
-        """What each rate of a line is judged by, once all of its tuning runs are done or have failed."""
+        """The loss each rate of a line is judged by, once all of its tuning runs have ended."""
         finished = self.finished
 
         def losses(rate: float, seed: int) -> dict[int, float] | None:
             experiment = line.at(rate, seed)
-            return validation_losses(self.result(experiment)) if self.cell(experiment).key in finished else None
+            return validation_losses(self.result(experiment)) if self.planned(experiment).key in finished else None
 
         return {rate: tuned_loss([losses(rate, seed) for seed in line.tuning_seeds]) for rate in line.rates}
 
     def chosen_rate(self, line: Line) -> float | None:
-        """The rate of the reported runs; None while tuning goes on, or if every rate was infinitely bad."""
+        """The rate of the reported runs; None while tuning goes on, or if no rate gave a finite loss."""
         if len(line.rates) == 1:
             return line.rates[0]
         known = self.finished | self.failed
-        if any(self.cell(experiment).key not in known for experiment in line.tuning):
+        if any(self.planned(experiment).key not in known for experiment in line.tuning):
             return None
         return choose_rate(self.rate_losses(line))
 
@@ -233,58 +230,58 @@ class StudyDirectory:
         """By task and algorithm."""
         return {(line.task, line.algorithm): self.chosen_rate(line) for line in self.study.lines}
 
-    def results(self, stage: Stage = "evaluation") -> list[RunResult]:
-        """The finished runs: those that are reported, or those that chose the learning rates."""
-        if stage == "evaluation":
+    def results(self, phase: Phase = "evaluation") -> list[RunResult]:
+        """The finished runs of a phase: those that are reported, or those that chose the learning rates."""
+        if phase == "evaluation":
             return [run for line in self.study.lines for run in self.line_results(line, self.chosen_rate(line))]
         finished = self.finished
-        return [self.result(e) for e in self._experiments(stage) if self.cell(e).key in finished]
+        return [self.result(e) for e in self._experiments(phase) if self.planned(e).key in finished]
 
     def line_results(self, line: Line, rate: float | None) -> list[RunResult]:
-        """The finished runs of one line with a rate."""
+        """The finished runs of one line at a rate."""
         finished = self.finished
         experiments = [] if rate is None else line.evaluation(rate)
-        return [self.result(experiment) for experiment in experiments if self.cell(experiment).key in finished]
+        return [self.result(experiment) for experiment in experiments if self.planned(experiment).key in finished]
 
-    def _experiments(self, stage: Stage) -> Iterable[Experiment]:
+    def _experiments(self, phase: Phase) -> Iterable[Experiment]:
         for line in self.study.lines:
-            rate = self.chosen_rate(line) if stage == "evaluation" else None
-            yield from line.tuning if stage == "tuning" else line.evaluation(rate) if rate is not None else ()
+            rate = self.chosen_rate(line) if phase == "evaluation" else None
+            yield from line.tuning if phase == "tuning" else line.evaluation(rate) if rate is not None else ()
 
     def missing(self) -> list[Experiment]:
-        """Runs that are neither done nor failed. Those that wait for a learning rate are not known yet."""
+        """Runs that are neither done nor failed, except those that still wait for their learning rate."""
         known = self.finished | self.failed
-        stages: tuple[Stage, ...] = ("tuning", "evaluation")
-        return [e for stage in stages for e in self._experiments(stage) if self.cell(e).key not in known]
+        phases: tuple[Phase, ...] = ("tuning", "evaluation")
+        return [e for phase in phases for e in self._experiments(phase) if self.planned(e).key not in known]
 
     def failures(self, rates: Mapping[tuple[str, str], float | None] | None = None) -> list[Failure]:
-        """What could not be run, and why; give `chosen_rates` if they are at hand."""
+        """What failed, and why; pass `chosen_rates` if you have them."""
         rates = self.chosen_rates if rates is None else rates
         finished, failed = self.finished, self.failed
         known = finished | failed
-        found = []
+        failures = []
         for line in self.study.lines:
             rate = rates[line.task, line.algorithm]
             for experiment in (*line.tuning, *(line.evaluation(rate) if rate is not None else ())):
-                key = self.cell(experiment).key
+                key = self.planned(experiment).key
                 if key in failed:
-                    reason = str(_read_json(self.path / "failed" / f"{key}.json").get("reason", "no reason is kept"))
+                    reason = str(_read_json(self.path / "failed" / f"{key}.json").get("reason", "unknown reason"))
                     at = experiment.training.learning_rate
-                    found.append(Failure(line.task, line.algorithm, at, experiment.seed, reason, key))
-            if rate is None and all(self.cell(e).key in known for e in line.tuning):
-                ran = any(self.cell(e).key in finished for e in line.tuning)
+                    failures.append(Failure(line.task, line.algorithm, at, experiment.seed, reason, key))
+            if rate is None and all(self.planned(e).key in known for e in line.tuning):
+                ran = any(self.planned(e).key in finished for e in line.tuning)
                 reason = (
                     "no learning rate gave a finite validation loss; try smaller ones" if ran else "no tuning run ended"
                 )
-                found.append(Failure(line.task, line.algorithm, None, None, reason))
-        return found
+                failures.append(Failure(line.task, line.algorithm, None, None, reason))
+        return failures
 
     @property
-    def num_strangers(self) -> int:
-        """Cells of other settings: kept, and taken up again if the settings come back."""
-        own = {self.cell(e).key for line in self.study.lines for e in line.tuning}
-        own |= {self.cell(e).key for line in self.study.lines for rate in line.rates for e in line.evaluation(rate)}
-        return len(self.finished - own)
+    def num_other_runs(self) -> int:
+        """Finished runs of other settings: kept, and used again if the settings come back."""
+        keys = {self.planned(e).key for line in self.study.lines for e in line.tuning}
+        keys |= {self.planned(e).key for line in self.study.lines for rate in line.rates for e in line.evaluation(rate)}
+        return len(self.finished - keys)
 
 
 def _remove(file: Path) -> None:
@@ -295,7 +292,7 @@ def _remove(file: Path) -> None:
 
 
 def data_name(experiment: Experiment) -> str:
-    """A file name for the description of what an experiment stands on: its sites, its model, its trainer."""
+    """A file name for the description of an experiment's sites, model and trainer."""
     given = experiment.model_dump_json(include={"task", "data", "trainer", "device", "bn_stats", "tie_policy"})
     return f"{experiment.task_file_name}-{hashlib.blake2b(given.encode(), digest_size=4).hexdigest()}"
 
@@ -308,7 +305,7 @@ def _read_json(path: Path) -> dict[str, Any]:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as problem:
-        raise RunDirectoryError(f"{path} cannot be read: {problem}; {_AGAIN}") from problem
+        raise RunDirectoryError(f"{path} cannot be read: {problem}; {_RUN_AGAIN}") from problem
     if not isinstance(content, dict):
-        raise RunDirectoryError(f"{path} does not hold what a study writes there; {_AGAIN}")
+        raise RunDirectoryError(f"{path} does not hold what a study writes there; {_RUN_AGAIN}")
     return content

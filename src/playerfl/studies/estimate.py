@@ -1,4 +1,4 @@
-"""How long a study would take: its jobs are counted exactly, a few of them are timed."""
+"""How long a study would take: its jobs are counted exactly, and a few of them are timed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from rich.markup import escape
 from rich.table import Table
 
 from playerfl.cli.tables.console import wide_console
-from playerfl.cli.tables.study import duration
 from playerfl.data.examples import Examples, TensorExamples
 from playerfl.engine.scheduler import drive, gather
 from playerfl.layers.sensitivity import Profile
@@ -26,7 +25,8 @@ from playerfl.studies.backends.memory import peak, resident
 from playerfl.studies.backends.processes import available_cores
 from playerfl.studies.directory import StudyDirectory, data_name
 from playerfl.studies.plan import Line
-from playerfl.studies.scheduler import Campaign, LineStatus, Prepared
+from playerfl.studies.scheduler import LineStatus, Prepared, Scheduler
+from playerfl.time_left import duration
 
 AnyJob = TypeVar("AnyJob", TrainJob, EvalJob)
 _COUNTED_ROUNDS = (2, 4)
@@ -39,18 +39,18 @@ _Kind = tuple[Any, ...]
 
 @dataclass(frozen=True)
 class Estimate:
-    """What a study has done, what it has to do, and how long that takes."""
+    """What a study has done, what is left, and how long that takes."""
 
     path: Path
     lines: list[LineStatus]
     seconds_per_run: list[float]
-    """Of each line, on one core."""
+    """For each line, on one core."""
     workers: int
     memory: int
     start: float
-    """Seconds until a worker trains."""
+    """Seconds until a worker starts to train."""
     calibration: float
-    """How long finding this out took."""
+    """Seconds that the estimate itself took."""
 
     @property
     def seconds(self) -> float:
@@ -78,8 +78,8 @@ class Estimate:
         }
 
 
-def _counts(status: LineStatus, stage: Any) -> dict[str, int]:
-    total, done, failed = status.totals[stage], status.done[stage], status.failed[stage]
+def _counts(status: LineStatus, phase: Any) -> dict[str, int]:
+    total, done, failed = status.totals[phase], status.done[phase], status.failed[phase]
     return {"runs": total, "done": done, "failed": failed, "missing": total - done - failed}
 
 
@@ -88,13 +88,13 @@ def estimate(
 ) -> Estimate:
     """Counts the runs of a study, and estimates the time of those that are missing.
 
-    One run of each line is driven through a few rounds by a trainer that only counts, which gives the number of
-    training steps and of scored rows, and the time of everything else. Then a few real steps of every kind are timed,
-    as many models at a time as the study would train together. `start`: seconds a worker takes to begin.
+    One run per line is driven through a few rounds with a trainer that only counts: this gives the numbers of
+    training steps and scored rows, and the time of everything else. Then a few real steps of every kind are timed,
+    with as many models at a time as the study would train together. `start`: seconds a worker takes to start.
     """
     since = time.perf_counter()
     directory = StudyDirectory.of(path, prepared.study, prepared.data)
-    lines = Campaign(directory, prepared, retry_failed=retry_failed).lines
+    lines = Scheduler(directory, prepared, retry_failed=retry_failed).lines
     seconds: dict[int, float] = {}
     setups = Setups()
     threads = max(line.experiment.threads for line in prepared.study.lines)
@@ -118,7 +118,7 @@ def estimate(
 
 
 def _seconds_of_a_run(line: Line, setup: Setup, timer: _Timer) -> float:
-    """By two runs of a few rounds: what the second has more is what its further rounds cost."""
+    """From two short runs of different length: the difference is the cost of the additional rounds."""
     few, more = (_count(line, setup, min(rounds, line.experiment.rounds)) for rounds in _COUNTED_ROUNDS)
     spent = [count.seconds + timer.seconds(count) for count in (few, more)]
     if more.rounds == few.rounds:
@@ -137,7 +137,7 @@ class _Count:
     examples: dict[_Kind, list[TrainJob]]
     scored: list[EvalJob]
     seconds: float = 0.0
-    """What the run took besides its jobs."""
+    """Time of the run apart from its jobs."""
 
     def train(self, job: TrainJob) -> Trained:
         kind = (type(job.optimizer), job.optimizer.inner_steps, job.pull is not None, job.only, job.measure)
@@ -181,7 +181,7 @@ def _count(line: Line, setup: Setup, rounds: int) -> _Count:
 
 
 class _Timer:
-    """Seconds a step and a scored row take, by trying some, once for each kind."""
+    """Seconds per training step and per scored row, measured once for each kind."""
 
     def __init__(self, together: int) -> None:
         self._together = together
@@ -197,11 +197,11 @@ class _Timer:
         return sum(steps * self._step[kind] for kind, steps in count.steps.items()) + count.rows * (self._row or 0.0)
 
     def _some(self, jobs: Sequence[AnyJob]) -> Sequence[AnyJob]:
-        """Those of all sites where they are trained together, else one."""
+        """Jobs of all sites if they are trained together, else one."""
         return jobs if self._together > 1 else jobs[:1]
 
     def _timed(self, jobs: Sequence[AnyJob], parts: Callable[[AnyJob], int]) -> float:
-        """Seconds a part (a step, a row) of these jobs takes when as many are done together as the study would."""
+        """Seconds per part (a step, a row) of these jobs, with as many at a time as in the study."""
         once = _done(jobs)
         if once > _MOST_SECONDS:
             return once / sum(map(parts, jobs))
@@ -221,7 +221,7 @@ async def _awaited(job: Any) -> Any:
 
 
 def _fresh(job: Job) -> Job:
-    """The same job with an optimiser that has seen nothing."""
+    """The same job with a fresh optimiser state."""
     return replace(job, state={}, order=torch.Generator()) if isinstance(job, TrainJob) else job
 
 
@@ -239,35 +239,35 @@ def _first(examples: Examples, rows: int) -> Examples:
     return examples
 
 
-def print_estimate(found: Estimate) -> None:
-    """The counts, the time, and how it was found."""
+def print_estimate(estimate: Estimate) -> None:
+    """Prints the counts, the time, and how it was estimated."""
     console = wide_console()
     table = Table(title="Runs: done / failed / missing", title_justify="left")
     for heading in ("task", "algorithm"):
         table.add_column(heading, no_wrap=True)
-    for heading in ("learning rates", "tuning", "evaluation", "seconds a run"):
+    for heading in ("learning rates", "tuning", "evaluation", "seconds per run"):
         table.add_column(heading, justify="right", no_wrap=True)
-    for status, seconds in zip(found.lines, found.seconds_per_run, strict=True):
-        tuning, evaluation = (_counts(status, stage) for stage in ("tuning", "evaluation"))
+    for status, seconds in zip(estimate.lines, estimate.seconds_per_run, strict=True):
+        tuning, evaluation = (_counts(status, phase) for phase in ("tuning", "evaluation"))
         table.add_row(
             escape(status.line.task),
             escape(status.line.algorithm),
             str(len(status.line.rates)),
-            _told(tuning) if tuning["runs"] else "",
-            _told(evaluation),
+            _counts_text(tuning) if tuning["runs"] else "",
+            _counts_text(evaluation),
             f"{seconds:.3g}",
         )
     console.print(table)
-    left = sum(status.left for status in found.lines)
-    workers = f"{found.workers} worker{'s' if found.workers > 1 else ''}"
-    console.print(f"{left} runs are missing: about {duration(found.seconds)} on {workers}, ", end="")
-    console.print(f"about {found.memory / 1e9:.1f} GB of memory.")
+    left = sum(status.left for status in estimate.lines)
+    workers = f"{estimate.workers} worker{'s' if estimate.workers > 1 else ''}"
+    console.print(f"{left} runs are left: about {duration(estimate.seconds)} on {workers}, ", end="")
+    console.print(f"about {estimate.memory / 1e9:.1f} GB of memory.")
     console.print(
-        f"Estimated in {duration(found.calibration)}: training steps and scored rows were counted by driving each "
-        "algorithm through a few rounds with a trainer that only counts; a few real steps of each kind were timed on "
-        "this machine as it is now."
+        f"Estimated in {duration(estimate.calibration)}: training steps and scored rows were counted by driving each "
+        "algorithm through a few rounds with a trainer that only counts; a few real steps of each kind were timed, so "
+        "other work on this machine shows in the estimate."
     )
 
 
-def _told(counts: dict[str, int]) -> str:
+def _counts_text(counts: dict[str, int]) -> str:
     return f"{counts['done']} / {counts['failed']} / {counts['missing']}"

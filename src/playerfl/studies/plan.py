@@ -32,33 +32,33 @@ _OF_THE_STUDY = ("task", "algorithm", "seed")
 
 
 class Study(BaseModel):
-    """What is compared with what. `resolve` reads it; every name is then known and every value allowed."""
+    """What is compared with what. Use `resolve` to make one: it checks every name and value."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     name: str
     tasks: list[dict[str, Any]]
-    """Each with its `name` and settings of its own."""
+    """Each with its `name` and its own settings."""
     algorithms: list[dict[str, Any]]
-    """Each with its `name`, hyper-parameters, and `learning_rates` of its own."""
+    """Each with its `name`, hyper-parameters and, optionally, its own `learning_rates`."""
     learning_rates: list[float] | Literal["paper"] | None = None
-    """What is tried; "paper" for the task's printed grid; where it is not given, the task's own rates are taken."""
+    """The rates to try; "paper" for the grid printed for the task. Default: the task's own rate, without tuning."""
     seeds: list[int] = Field(default_factory=lambda: list(range(1, 6)))
-    """Of the runs that are reported; a number n stands for 1 to n."""
+    """Seeds of the reported runs; a number n stands for 1 to n."""
     tuning_seeds: list[int] = Field(default_factory=lambda: [1001, 1002, 1003])
-    """Of the runs that choose a rate; a number n stands for 1001 to 1000 + n."""
+    """Seeds of the runs that choose a rate; a number n stands for 1001 to 1000 + n."""
     settings: dict[str, Any] = Field(default_factory=dict)
-    """Of every run: whatever an experiment file can say but task, algorithm and seed."""
+    """Settings of every run: those of an experiment file, except task, algorithm and seed."""
     keep_weights: bool = False
     """Whether every site's model is kept with each run."""
     seeds_per_group: int | Literal["auto"] = "auto"
-    """How many runs a worker trains side by side; no result depends on it."""
+    """How many runs a worker trains side by side; does not change any result."""
     checkpoint_seconds: float = Field(30.0, ge=0)
-    """How often a run under way is kept, so that a kill costs no more than this."""
+    """How often a running run is saved, so that a kill costs no more than this."""
 
     @classmethod
     def resolve(cls, given: Mapping[str, Any]) -> Study:
-        """Refuses what is unknown or not allowed, in one sentence."""
+        """Checks a study; ConfigError about anything unknown or not allowed."""
         table = dict(given)
         for key in ("name", "tasks", "algorithms"):
             if key not in table:
@@ -78,7 +78,7 @@ class Study(BaseModel):
         both = sorted(set(study.seeds) & set(study.tuning_seeds))
         if both:
             raise ConfigError(
-                f"seed {both[0]} is in seeds and in tuning_seeds; rates must be chosen on other seeds than are reported"
+                f"seed {both[0]} is in seeds and in tuning_seeds; rates must not be chosen on reported seeds"
             )
         study._check_budgets()
         return study
@@ -95,7 +95,7 @@ class Study(BaseModel):
         for where, table in (("settings", self.settings), *((f"task {t['name']}", t) for t in self.tasks)):
             for key in _OF_THE_STUDY:
                 if key in table:
-                    raise ConfigError(f"{key} does not belong into [{where}]: the study itself says it")
+                    raise ConfigError(f"{key} is not allowed in [{where}]: set it in the study itself")
             rate = (
                 table.get("training", {}).get("learning_rate") if isinstance(table.get("training"), Mapping) else None
             )
@@ -103,19 +103,19 @@ class Study(BaseModel):
                 raise ConfigError(f"give learning_rates or training.learning_rate = {rate} in [{where}], not both")
 
     def _check_budgets(self) -> None:
-        """A method that may try more rates than another wins by that alone."""
+        """A method that may try more rates than another has an unfair advantage."""
         for task in dict.fromkeys(line.task for line in self.lines):
-            own = [line for line in self.lines if line.task == task]
-            odd = next((line for line in own if len(line.rates) != len(own[0].rates)), None)
+            first, *others = (line for line in self.lines if line.task == task)
+            odd = next((line for line in others if len(line.rates) != len(first.rates)), None)
             if odd is not None:
                 raise ConfigError(
-                    f"{odd.algorithm} tries {_rate_count(odd)} and {own[0].algorithm} {_rate_count(own[0])} on {task}; "
-                    "give every algorithm as many, or a study of its own"
+                    f"{odd.algorithm} tries {_rate_count(odd)} and {first.algorithm} {_rate_count(first)} on {task}; "
+                    "give every algorithm the same number, or a separate study"
                 )
 
     @cached_property
     def lines(self) -> tuple[Line, ...]:
-        """One for each task and algorithm, in the order of the file."""
+        """One per task and algorithm, in the order of the file."""
         tasks = _labels("task", self.tasks)
         algorithms = _labels("algorithm", self.algorithms)
         return tuple(
@@ -139,7 +139,7 @@ class Study(BaseModel):
 
 @dataclass(frozen=True)
 class Line:
-    """One task and one algorithm: the rates that are tried, the seeds, and everything else in `experiment`."""
+    """One task and one algorithm: the rates to try, the seeds, and all other settings in `experiment`."""
 
     task: str
     algorithm: str
@@ -155,7 +155,7 @@ class Line:
 
     @property
     def tuning(self) -> list[Experiment]:
-        """The runs that decide on the rate; none where there is only one."""
+        """The runs that choose the rate; none if there is only one rate."""
         return [self.at(rate, seed) for rate in self.rates for seed in self.tuning_seeds]
 
     def evaluation(self, rate: float) -> list[Experiment]:
@@ -192,7 +192,7 @@ def _algorithm_tables(given: Any) -> list[dict[str, Any]]:
 
 
 def _members(entry: Any) -> Sequence[Any]:
-    """What a name in the list of algorithms stands for: itself, or all of a group."""
+    """What a name in the list of algorithms stands for: one algorithm, or all of a group."""
     if not isinstance(entry, str) or entry in ALGORITHMS or names_object(entry):
         return [entry]
     if entry not in _GROUPS:
@@ -208,7 +208,7 @@ def _rates(given: Any, where: str) -> list[float] | str:
     if not values or len(numbers) < len(values) or not all(0 < v < _LARGEST_RATE for v in numbers):
         raise ConfigError(f'{where} = {given!r} must be "paper" or a list of numbers above 0, like [0.01, 0.001]')
     if len(set(numbers)) < len(numbers):
-        raise ConfigError(f"{where} = {given!r} has a rate twice; give each once")
+        raise ConfigError(f"{where} = {given!r} contains a rate twice; give each once")
     return [float(v) for v in numbers]
 
 
@@ -237,11 +237,11 @@ def _seeds(key: str, given: Any, first: int) -> list[int]:
         given = range(first, first + given)
     seeds = list(given) if isinstance(given, list | tuple | range) else None
     if seeds is None or not all(isinstance(s, int) and not isinstance(s, bool) and s >= 0 for s in seeds):
-        raise ConfigError(f"{key} = {given!r} must be a number of seeds, or a list of whole numbers from 0 up")
+        raise ConfigError(f"{key} = {given!r} must be a number of seeds, or a list of integers from 0 up")
     if len(seeds) > MOST_SEEDS:
         raise ConfigError(f"{key} has {len(seeds):,} seeds; at most {MOST_SEEDS:,} can be run")
     if len(set(seeds)) < len(seeds):
-        raise ConfigError(f"{key} has a seed twice; give each once")
+        raise ConfigError(f"{key} contains a seed twice; give each once")
     if key == "seeds" and not seeds:
         raise ConfigError("seeds is empty; give at least 1")
     return seeds
@@ -249,19 +249,19 @@ def _seeds(key: str, given: Any, first: int) -> list[int]:
 
 def _check_group_size(given: Any) -> None:
     if given != "auto" and (not isinstance(given, int) or isinstance(given, bool) or given < 1):
-        raise ConfigError(f'seeds_per_group = {given!r} must be "auto" or a whole number from 1 up')
+        raise ConfigError(f'seeds_per_group = {given!r} must be "auto" or an integer from 1 up')
 
 
 def _labels(what: str, tables: Sequence[Mapping[str, Any]]) -> list[str]:
-    """A name for each: its own, or with its settings where two have the same."""
+    """A label for each: its name, with its settings if others have the same name."""
     names = [table["name"] for table in tables]
 
     def label(table: Mapping[str, Any]) -> str:
-        told = [f"{key}={value}" for key, value in table.items() if key != "name"]
-        return " ".join([table["name"], *told]) if names.count(table["name"]) > 1 else str(table["name"])
+        settings = [f"{key}={value}" for key, value in table.items() if key != "name"]
+        return " ".join([table["name"], *settings]) if names.count(table["name"]) > 1 else str(table["name"])
 
-    found = [label(table) for table in tables]
-    twice = next((name for name in found if found.count(name) > 1), None)
+    labels = [label(table) for table in tables]
+    twice = next((name for name in labels if labels.count(name) > 1), None)
     if twice is not None:
-        raise ConfigError(f"{what} {twice!r} is in the study twice; give each once, or with other settings")
-    return found
+        raise ConfigError(f"{what} {twice!r} is in the study twice; give each once, or with different settings")
+    return labels

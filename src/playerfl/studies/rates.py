@@ -1,4 +1,4 @@
-"""Learning rates: which are tried, and which is taken. Chosen on validation losses alone."""
+"""Learning rates: which are tried, and which is chosen, on validation losses alone."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from collections.abc import Mapping, Sequence
 from playerfl.paper import facts as paper
 from playerfl.runs.result import RunResult, reported_stage
 
-# In the order in which they are tried: what the paper's text says, the grid as it stands, what is between.
+# In the order in which they are tried: what the paper's text says, the grid as printed, and in between.
 _PFEDME_FACTORS = (100, 1, 10)
 
 
 def paper_grid(dataset: str, algorithm: str) -> list[float]:
     """The rates the paper tried on a dataset, largest first.
 
-    pFedMe's "grid is multiplied by 100", says its text; on three datasets the rate it then prints is not in that. There
-    the grid as it stands, or ten times it, is taken: the one that holds the printed rate. Every algorithm gets as many.
+    Its text says that pFedMe's "grid is multiplied by 100", but on three datasets the rate it prints is not in that.
+    There the grid as printed, or ten times it, is used: the one with the printed rate. All algorithms get equally many.
 
     >>> paper_grid("Heart", "fedavg"), paper_grid("FMNIST", "pfedme")
     ([0.5, 0.1, 0.05, 0.01, 0.005], [0.1, 0.05, 0.01, 0.008])
@@ -33,27 +33,27 @@ def paper_grid(dataset: str, algorithm: str) -> list[float]:
 def validation_losses(result: RunResult) -> dict[int, float]:
     """The sites' validation losses after each round, weighted by their training examples.
 
-    Where an algorithm has a finishing phase only what comes after it counts, since only that is reported. A round in
-    which a site was not scored (`participation` with `post_local`) is left out.
+    If an algorithm has a finishing phase, only the losses after it count, since only they are reported. Rounds in
+    which some site was not scored (`participation` with `post_local`) are left out.
     """
     stage = reported_stage(result.score_rows)
     rounds: dict[int, dict[str, float]] = {}
-    for row_stage, round_, client, split, metric, value in result.score_rows:
+    for row_stage, round_, site, split, metric, value in result.score_rows:
         if metric == "loss" and split == "validation" and row_stage == stage:
-            rounds.setdefault(int(round_), {})[str(client)] = float(value)
+            rounds.setdefault(int(round_), {})[str(site)] = float(value)
     shares = result.num_examples
     total = sum(shares.values())
     return {
-        round_: sum(loss * shares[client] for client, loss in losses.items()) / total
+        round_: sum(loss * shares[site] for site, loss in losses.items()) / total
         for round_, losses in rounds.items()
         if losses.keys() == shares.keys()
     }
 
 
 def tuned_loss(runs: Sequence[Mapping[int, float] | None]) -> float:
-    """What a learning rate is judged by: per round the mean over its tuning runs, the smallest over rounds.
+    """What a learning rate is judged by: the mean over its tuning runs per round, then the minimum over rounds.
 
-    A round is infinitely bad if the loss of one run is not finite there; all rounds are if a run failed (None).
+    A round counts as infinite if the loss of any run is not finite there; all rounds do if a run failed (None).
 
     >>> tuned_loss([{1: 0.9, 2: 0.5}, {1: 0.7, 2: 0.9}])
     0.7
@@ -69,7 +69,7 @@ def tuned_loss(runs: Sequence[Mapping[int, float] | None]) -> float:
 
 
 def choose_rate(losses: Mapping[float, float]) -> float | None:
-    """The rate with the smallest loss; of several the largest; None if every rate is infinitely bad.
+    """The rate with the smallest loss (among equals, the largest rate); None if no loss is finite.
 
     >>> choose_rate({0.1: 0.5, 0.01: 0.4, 0.05: 0.4}), choose_rate({0.1: float("inf")})
     (0.05, None)

@@ -1,4 +1,4 @@
-"""Campaign: what of a study is still to do, in which order, and how long it takes."""
+"""Scheduler: which runs of a study are left, in which order they run, and how long they will take."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Any
 
 from playerfl.errors import StorageError
 from playerfl.runs.setup import Setups
-from playerfl.studies.backends.backend import Backend, Done, Group, Heard, Lost
+from playerfl.studies.backends.backend import Backend, Done, Group, Lost, Progressed
 from playerfl.studies.backends.group import Outcome, runs_together
 from playerfl.studies.backends.memory import resident
-from playerfl.studies.directory import Stage, StudyDirectory, data_name
+from playerfl.studies.directory import Phase, StudyDirectory, data_name
 from playerfl.studies.plan import Line, Study
-from playerfl.studies.run_file import Cell
+from playerfl.studies.run_file import PlannedRun
 from playerfl.weights import num_bytes
 
 _MOST_LOSSES = 3
@@ -26,7 +26,7 @@ _SECONDS_BETWEEN_LOOKS = 0.25
 
 @dataclass(frozen=True)
 class Prepared:
-    """What must be known of a study's data and models before anything runs."""
+    """What must be known about a study's data and models before anything runs."""
 
     study: Study
     data: Mapping[str, Any]
@@ -35,14 +35,14 @@ class Prepared:
     model_bytes: Mapping[str, int]
 
     def units(self, line: Line) -> float:
-        """The work of one run as far as sizes tell it."""
+        """The work of one run, estimated from sizes."""
         name = data_name(line.experiment)
         rows = sum(parts["train"]["examples"] for parts in self.data[name]["sites"].values())
         return float(line.experiment.rounds * line.experiment.training.local_epochs * rows * self.model_bytes[name])
 
 
 def prepare(study: Study) -> Prepared:
-    """Reads every task's data once and refuses, before anything is written, what cannot be run."""
+    """Reads every task's data once, and rejects what cannot be run before anything is written."""
     data, together, model_bytes = {}, {}, {}
     setups = Setups()
     for line in sorted(study.lines, key=lambda line: data_name(line.experiment)):
@@ -58,28 +58,28 @@ def prepare(study: Study) -> Prepared:
 
 @dataclass
 class LineStatus:
-    """How far one task and algorithm is."""
+    """The progress of one task and algorithm."""
 
     line: Line
     units: float
-    """The work of one run, in numbers that compare with other lines' only."""
+    """The work of one run, comparable between lines only."""
     together: int
-    """How many of its runs are best trained side by side."""
-    stage: Stage = "tuning"
-    pending: list[Cell] = field(default_factory=list)
+    """How many of its runs to train side by side."""
+    phase: Phase = "tuning"
+    pending: list[PlannedRun] = field(default_factory=list)
     running: int = 0
-    done: dict[Stage, int] = field(default_factory=lambda: {"tuning": 0, "evaluation": 0})
-    failed: dict[Stage, int] = field(default_factory=lambda: {"tuning": 0, "evaluation": 0})
+    done: dict[Phase, int] = field(default_factory=lambda: {"tuning": 0, "evaluation": 0})
+    failed: dict[Phase, int] = field(default_factory=lambda: {"tuning": 0, "evaluation": 0})
     rate: float | None = None
     rate_failed: bool = False
 
     @property
-    def totals(self) -> dict[Stage, int]:
+    def totals(self) -> dict[Phase, int]:
         return {"tuning": len(self.line.rates) * len(self.line.tuning_seeds), "evaluation": len(self.line.seeds)}
 
     @property
     def left(self) -> int:
-        """Runs that are neither done nor failed, those that wait for a rate included."""
+        """Runs that are neither done nor failed, including those that wait for a rate."""
         if self.rate_failed:
             return 0
         return sum(self.totals.values()) - sum(self.done.values()) - sum(self.failed.values())
@@ -87,22 +87,22 @@ class LineStatus:
 
 @dataclass(frozen=True)
 class Status:
-    """How far a study is."""
+    """The progress of a study."""
 
     lines: list[LineStatus]
     elapsed: float
     seconds_left: float | None
-    """None while nothing has been measured."""
+    """None until something has been measured."""
     memory: int
     peak_memory: int
     workers: int
 
 
-Watcher = Callable[[Status], None]
+StatusListener = Callable[[Status], None]
 
 
-class Campaign:
-    """Hands out groups of runs until none is left, and keeps what comes back."""
+class Scheduler:
+    """Hands groups of runs to a backend until none is left, and keeps what comes back."""
 
     def __init__(self, directory: StudyDirectory, prepared: Prepared, *, retry_failed: bool) -> None:
         self.directory = directory
@@ -117,8 +117,8 @@ class Campaign:
         ]
         for status in self.lines:
             self._enter(status, "tuning")
-        # Tasks with long runs first, so that the end of the study is made of short ones; a task's lines stay together,
-        # so that workers read its data once.
+        # Tasks with long runs come first, so that the study ends with short ones. A task's lines stay together, so that
+        # workers read its data once.
         longest: dict[str, float] = {}
         for status in self.lines:
             longest[status.line.task] = max(longest.get(status.line.task, 0), status.units * status.left)
@@ -129,48 +129,48 @@ class Campaign:
     def left(self) -> int:
         return sum(status.left for status in self.lines)
 
-    def _enter(self, status: LineStatus, stage: Stage) -> None:
-        """Finds out what of a stage is left; where nothing is, goes on to the next."""
-        status.stage = stage
-        if stage == "evaluation":
+    def _enter(self, status: LineStatus, phase: Phase) -> None:
+        """Finds out which runs of a phase are left; if none are, enters the next phase."""
+        status.phase = phase
+        if phase == "evaluation":
             status.rate = self.directory.chosen_rate(status.line)
             status.rate_failed = status.rate is None
-        experiments = status.line.tuning if stage == "tuning" else []
+        experiments = status.line.tuning if phase == "tuning" else []
         if status.rate is not None:
             experiments = status.line.evaluation(status.rate)
-        cells = [self.directory.cell(experiment) for experiment in experiments]
-        status.done[stage] = sum(cell.key in self._finished for cell in cells)
-        status.failed[stage] = sum(cell.key in self._failed for cell in cells)
+        runs = [self.directory.planned(experiment) for experiment in experiments]
+        status.done[phase] = sum(run.key in self._finished for run in runs)
+        status.failed[phase] = sum(run.key in self._failed for run in runs)
         known = self._finished | self._failed
-        status.pending = [cell for cell in cells if cell.key not in known]
-        if stage == "tuning" and not status.pending:
+        status.pending = [run for run in runs if run.key not in known]
+        if phase == "tuning" and not status.pending:
             self._enter(status, "evaluation")
 
-    def run(self, backend: Backend, watch: Watcher) -> None:
-        again: list[tuple[LineStatus, Group]] = []
-        watch(self._status(backend))
-        while self._under_way or again or any(status.pending for status in self.lines):
+    def run(self, backend: Backend, listener: StatusListener) -> None:
+        lost: list[tuple[LineStatus, Group]] = []
+        listener(self._status(backend))
+        while self._under_way or lost or any(status.pending for status in self.lines):
             while len(self._under_way) < backend.slots:
-                status, group = again.pop() if again else self._next(backend.slots)
+                status, group = lost.pop() if lost else self._next(backend.slots)
                 if group is None:
                     break
                 self._under_way[group] = (status, time.monotonic(), 0.0)
                 backend.start(group)
             for event in backend.wait(_SECONDS_BETWEEN_LOOKS):
                 status, since, _ = self._under_way[event.group]
-                if isinstance(event, Heard):
+                if isinstance(event, Progressed):
                     self._under_way[event.group] = (status, since, event.share)
                     continue
                 del self._under_way[event.group]
                 if isinstance(event, Lost):
-                    again += [(status, group) for group in self._after_loss(status, event)]
+                    lost += [(status, group) for group in self._after_loss(status, event)]
                 else:
-                    self._pace.note(status, len(event.group.cells), time.monotonic() - since)
+                    self._pace.note(status, len(event.group.runs), time.monotonic() - since)
                     self._keep(status, event)
-            watch(self._status(backend))
+            listener(self._status(backend))
 
     def _next(self, slots: int) -> tuple[LineStatus, Group | None]:
-        """The next group: of the line with most work left, as large as is good for it and fair to the other workers."""
+        """The next group: from the line with the most work left, no larger than is good for the other workers."""
         waiting = [status for status in self.lines if status.pending]
         if not waiting:
             return self.lines[0], None
@@ -178,35 +178,35 @@ class Campaign:
         work = sum(other.left * self._pace.of(other) for other in self.lines)
         fair = math.ceil(work / (2 * slots * self._pace.of(status)))
         size = min(status.together, max(fair, _LEAST_STACKED))
-        cells, status.pending = status.pending[:size], status.pending[size:]
-        status.running += len(cells)
-        return status, Group(cells)
+        runs, status.pending = status.pending[:size], status.pending[size:]
+        status.running += len(runs)
+        return status, Group(runs)
 
     def _after_loss(self, status: LineStatus, lost: Lost) -> list[Group]:
-        """The same once more, then run by run; a cell over which workers keep dying has failed."""
+        """What to run after a worker died: the same group, then its runs one by one; in the end they have failed."""
         group = lost.group
         group.losses += lost.blame
         if group.losses >= _MOST_LOSSES:
             reason = f"{lost.reason}, {group.losses} times"
-            self._keep(status, Done(group, [Outcome(cell.key, reason=reason) for cell in group.cells]))
+            self._keep(status, Done(group, [Outcome(run.key, reason=reason) for run in group.runs]))
             return []
         if group.losses > 1:
-            return [Group([cell], group.losses) for cell in group.cells]
+            return [Group([run], group.losses) for run in group.runs]
         return [group]
 
     def _keep(self, status: LineStatus, done: Done) -> None:
-        for cell, outcome in zip(done.group.cells, done.outcomes, strict=True):
+        for run, outcome in zip(done.group.runs, done.outcomes, strict=True):
             if outcome.storage:
                 continue
-            self.directory.keep(cell, outcome, beside=len(done.group.cells))
-            (self._finished if outcome.file else self._failed).add(cell.key)
-            (status.done if outcome.file else status.failed)[status.stage] += 1
+            self.directory.keep(run, outcome, beside=len(done.group.runs))
+            (self._finished if outcome.file else self._failed).add(run.key)
+            (status.done if outcome.file else status.failed)[status.phase] += 1
         for outcome in done.outcomes:
             if outcome.storage:
-                # Kept as failed, it would not be run again when there is space again.
+                # Kept as failed, the run would not be tried again once there is space.
                 raise StorageError(outcome.reason)
-        status.running -= len(done.group.cells)
-        if status.stage == "tuning" and not status.pending and not status.running:
+        status.running -= len(done.group.runs)
+        if status.phase == "tuning" and not status.pending and not status.running:
             self._enter(status, "evaluation")
 
     def _status(self, backend: Backend) -> Status:
@@ -214,14 +214,14 @@ class Campaign:
         self._peak = max(self._peak, memory)
         left = None
         if self._pace.known:
-            begun = sum(share * len(group.cells) * self._pace.of(s) for group, (s, _, share) in self._under_way.items())
+            begun = sum(share * len(group.runs) * self._pace.of(s) for group, (s, _, share) in self._under_way.items())
             left = (sum(s.left * self._pace.of(s) for s in self.lines) - begun) / backend.slots
         elapsed = time.monotonic() - self._begun
         return Status(self.lines, elapsed, left, memory, self._peak, backend.slots)
 
 
 class _Pace:
-    """Seconds a run takes, from those that were run: of its own line, else judged by the others and its size."""
+    """Seconds per run: measured on the same line, or estimated from other lines by size."""
 
     def __init__(self) -> None:
         self._lines: dict[int, tuple[float, int]] = {}

@@ -227,7 +227,7 @@ def test_two_processes_do_not_fill_one_folder(directory: Path) -> None:
     held = os.open(directory / "heart", os.O_RDONLY)
     fcntl.flock(held, fcntl.LOCK_EX)
     try:
-        with pytest.raises(DataError, match="is being filled by another process"):
+        with pytest.raises(DataError, match="is in use by another process"):
             fetch("heart")
     finally:
         os.close(held)

@@ -1,4 +1,4 @@
-"""How far a study is: a live table on a terminal, plain lines elsewhere, always on stderr; then its results."""
+"""The progress of a study on stderr (a live table on a terminal, else plain lines), and its results on stdout."""
 
 from __future__ import annotations
 
@@ -18,16 +18,17 @@ from rich.text import Text
 from playerfl.cli.tables.console import wide_console
 from playerfl.report.compute.comparison import compare
 from playerfl.studies.api import StudyResult
-from playerfl.studies.directory import Stage
-from playerfl.studies.scheduler import LineStatus, Status, Watcher
+from playerfl.studies.directory import Phase
+from playerfl.studies.scheduler import LineStatus, Status, StatusListener
+from playerfl.time_left import duration, left_text
 
 _SECONDS_BETWEEN_LINES = 10.0
 _LINES_AROUND_THE_TABLE = 7
 
 
 @contextmanager
-def shown_study(*, quiet: bool = False) -> Iterator[Watcher]:
-    """A watcher that shows how far a study is."""
+def shown_study(*, quiet: bool = False) -> Iterator[StatusListener]:
+    """A listener that shows the progress of a study."""
     if quiet:
         yield lambda status: None
     elif sys.stderr.isatty():
@@ -48,7 +49,7 @@ def _table(status: Status, rows: int) -> Table:
         table.add_column(heading, no_wrap=True)
     for heading in ("tuning", "learning rate", "evaluation", "failed"):
         table.add_column(heading, justify="right", no_wrap=True)
-    # A terminal shows what fits; what is under way matters most, then what is still to come.
+    # Show what fits: first what is running, then what is still to come.
     lines = status.lines
     if len(lines) > rows:
         lines = sorted(lines, key=lambda line: (not line.running, not line.left))[: rows - 1]
@@ -66,8 +67,8 @@ def _table(status: Status, rows: int) -> Table:
     return table
 
 
-def _done(line: LineStatus, stage: Stage) -> str:
-    total, done = line.totals[stage], line.done[stage]
+def _done(line: LineStatus, phase: Phase) -> str:
+    total, done = line.totals[phase], line.done[phase]
     if not total:
         return ""
     colour = "green" if done == total else "default"
@@ -75,7 +76,7 @@ def _done(line: LineStatus, stage: Stage) -> str:
 
 
 def _summary(status: Status) -> str:
-    left = "time left not known yet" if status.seconds_left is None else f"{duration(status.seconds_left)} left"
+    left = left_text(status.seconds_left)
     failed = sum(sum(line.failed.values()) for line in status.lines)
     runs = sum(sum(line.totals.values()) for line in status.lines)
     parts = (
@@ -89,18 +90,18 @@ def _summary(status: Status) -> str:
     return ", ".join(part for part in parts if part)
 
 
-def _lines() -> Watcher:
-    """A line every few seconds, and one for every line of the study that is done."""
+def _lines() -> StatusListener:
+    """One line every few seconds, and one whenever an algorithm is done with a task."""
     console = Console(stderr=True, highlight=False, soft_wrap=True)
     last = 0.0
-    told: set[tuple[str, str]] = set()
+    reported: set[tuple[str, str]] = set()
 
     def show(status: Status) -> None:
         nonlocal last
         for line in status.lines:
             name = (line.line.task, line.line.algorithm)
-            if line.left == 0 and name not in told:
-                told.add(name)
+            if line.left == 0 and name not in reported:
+                reported.add(name)
                 rate = "no learning rate works" if line.rate is None else f"learning rate {line.rate:g}"
                 failed = sum(line.failed.values())
                 trouble = f", {failed} failed" if failed else ""
@@ -114,30 +115,16 @@ def _lines() -> Watcher:
     return show
 
 
-def duration(seconds: float) -> str:
-    """In the two largest units.
-
-    >>> duration(3.2), duration(75), duration(7300)
-    ('3 s', '1 min 15 s', '2 h 1 min')
-    """
-    whole = round(max(seconds, 0))
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60} s"
-    return f"{whole // 3600} h {whole % 3600 // 60} min"
-
-
 def _gigabytes(count: int) -> str:
     return f"{count / 1e9:.2f} GB"
 
 
 def medians(result: StudyResult) -> list[dict[str, Any]]:
     """For each task and algorithm: the median over runs of each metric's average over sites."""
-    found = []
+    rows = []
     for (task, algorithm), runs in result.runs.items():
         averages = [compare([run])[0].average for run in runs]
-        found.append(
+        rows.append(
             {
                 "task": task,
                 "algorithm": algorithm,
@@ -146,22 +133,22 @@ def medians(result: StudyResult) -> list[dict[str, Any]]:
                 "median": {metric: median(a[metric] for a in averages) for metric in averages[0]} if averages else {},
             }
         )
-    return found
+    return rows
 
 
 def print_medians(rows: Sequence[dict[str, Any]]) -> None:
-    """The results on stdout."""
+    """Prints the results."""
     console = wide_console()
     tasks = dict.fromkeys(str(row["task"]) for row in rows)
     for task in tasks:
-        own = [row for row in rows if row["task"] == task]
-        metrics = next((list(row["median"]) for row in own if row["median"]), [])
+        task_rows = [row for row in rows if row["task"] == task]
+        metrics = next((list(row["median"]) for row in task_rows if row["median"]), [])
         shown = sorted(metrics, key=lambda metric: (metric == "loss", metric != "f1", metric))
         table = Table(title=f"{escape(task)}: median over runs, test data", title_justify="left")
         table.add_column("algorithm", no_wrap=True)
         for heading in ("runs", "learning rate", *shown):
             table.add_column(heading, justify="right", no_wrap=True)
-        for row in own:
+        for row in task_rows:
             rate, values = row["learning_rate"], row["median"]
             table.add_row(
                 escape(str(row["algorithm"])),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -12,7 +11,8 @@ from playerfl.data.download.file import UnreachableError, download, sha256_of, s
 from playerfl.data.download.hub import copy_from_hub
 from playerfl.data.download.sources import RemoteFile, Source, source_of
 from playerfl.data.download.unpack import unpack
-from playerfl.errors import DataError
+from playerfl.errors import DataError, RunDirectoryError
+from playerfl.storage.locking import locked
 
 Progress = Callable[[str, int, int | None], None]
 """Told a file's name, how many of its bytes are there, and how many there will be if that is known."""
@@ -79,28 +79,12 @@ def _in_use(source: Source) -> Iterator[None]:
     except OSError as problem:
         raise storage_error(folder, problem) from problem
     try:
-        with _locked(folder):
+        with locked(folder):
             yield
+    except RunDirectoryError as problem:
+        raise DataError(str(problem)) from problem
     except UnreachableError as problem:
         raise DataError(f"{problem}; by hand: {source.instructions}") from problem
     finally:
         with suppress(OSError):
             folder.rmdir()
-
-
-@contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    try:
-        import fcntl
-    except ImportError:  # Windows
-        yield
-        return
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as problem:
-            raise DataError(f"{folder} is being filled by another process; wait for it to end") from problem
-        yield
-    finally:
-        os.close(handle)

@@ -10,7 +10,7 @@ import tomli_w
 
 from playerfl.errors import ConfigError
 from playerfl.flower.deployment import Deployment
-from playerfl.storage.atomic_files import RERUN_HINT, storage_error, temp_path, write_atomically
+from playerfl.storage.atomic_files import RERUN_HINT, make_directory, temp_path, write_atomically
 from playerfl.version import __version__
 
 
@@ -43,10 +43,7 @@ def write_app_folder(folder: Path, deployment: Deployment) -> Path:
             }
         },
     }
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as problem:
-        raise storage_error(folder, problem, RERUN_HINT) from problem
+    make_directory(folder)
     write_atomically(file, tomli_w.dumps(content, multiline_strings=True).encode(), RERUN_HINT)
     return file
 

@@ -7,7 +7,7 @@ import sys
 from importlib.resources import files
 from pathlib import Path
 
-from playerfl.storage.atomic_files import RERUN_HINT, storage_error, write_atomically
+from playerfl.storage.atomic_files import RERUN_HINT, make_directory, write_atomically
 
 NAMES = ("nginx.conf", "playerfl-server.service", "playerfl-site.service")
 
@@ -32,10 +32,7 @@ def write_files(folder: Path, home: Path, name: str, port: int, listen: int, sit
         "SITE": site,
         "PLAYERFL": command,
     }
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as problem:
-        raise storage_error(folder, problem, RERUN_HINT) from problem
+    make_directory(folder)
     for file in NAMES:
         write_atomically(folder / file, filled(file, values).encode(), RERUN_HINT)
     return [folder / file for file in NAMES]

@@ -10,7 +10,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from playerfl.errors import ConfigError
 from playerfl.flower.wire.envelopes import check_site
-from playerfl.storage.atomic_files import RERUN_HINT, storage_error, write_atomically
+from playerfl.storage.atomic_files import RERUN_HINT, make_directory, write_atomically
 
 
 def write_key_pair(name: str, folder: Path) -> tuple[Path, Path]:
@@ -23,10 +23,7 @@ def write_key_pair(name: str, folder: Path) -> tuple[Path, Path]:
     if public.exists():
         file = private if private.exists() else public
         raise ConfigError(f"{file} already exists; a site keeps its key, so delete it by hand if you want a new one")
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as problem:
-        raise storage_error(folder, problem, RERUN_HINT) from problem
+    make_directory(folder)
     key = private_key(private, serialization.PrivateFormat.OpenSSH)
     public_bytes = key.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
     write_atomically(public, public_bytes + f" {name}\n".encode(), RERUN_HINT)

@@ -18,7 +18,7 @@ from playerfl.errors import ConfigError
 from playerfl.flower.operate.certificates import names_in, write_certificates
 from playerfl.flower.operate.processes import LOOPBACK, FlowerError
 from playerfl.flower.wire.envelopes import check_site
-from playerfl.storage.atomic_files import RERUN_HINT, storage_error, write_atomically
+from playerfl.storage.atomic_files import RERUN_HINT, make_directory, write_atomically
 
 CONNECTION = "playerfl"
 
@@ -47,12 +47,9 @@ class ServerHome:
 
     def prepare(self, names: Sequence[str], port: int) -> None:
         """Creates what is missing; existing certificates are kept and checked."""
-        try:
-            for folder in (self.path, self.jobs, self.path / "flwr"):
-                folder.mkdir(parents=True, exist_ok=True)
-            self.path.chmod(0o700)
-        except OSError as problem:
-            raise storage_error(self.path, problem, RERUN_HINT) from problem
+        make_directory(self.path, secret=True)
+        for folder in (self.jobs, self.path / "flwr"):
+            make_directory(folder)
         certificate = self.path / "server.pem"
         if not certificate.exists():
             write_certificates(self.path, [LOOPBACK, "localhost", *names])
@@ -137,11 +134,7 @@ class SiteNode:
                 raise ConfigError(f"there is no file {file}; check --{what}")
         if ":" not in self.server:
             raise ConfigError(f"--server must be NAME:PORT, as in fl.example.org:443, not {self.server!r}")
-        try:
-            self.state.mkdir(parents=True, exist_ok=True)
-            self.state.chmod(0o700)
-        except OSError as problem:
-            raise storage_error(self.state, problem, RERUN_HINT) from problem
+        make_directory(self.state, secret=True)
 
     def environment(self) -> dict[str, str]:
         return safe_environment(self.state.resolve() / "flwr")

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import os
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -27,6 +25,7 @@ from playerfl.runs.environment import environment
 from playerfl.runs.result import SCORE_COLUMNS, reported_stage
 from playerfl.runs.run import found_layers, score_rows
 from playerfl.storage.atomic_files import fsync_dir, storage_error, write_atomically
+from playerfl.storage.csv_table import csv_text
 from playerfl.weights import digest
 
 STATUS = "status.json"
@@ -99,13 +98,13 @@ class JobFiles:
 
     def resume(self, state: JobState) -> None:
         """Brings `state` and the tables to the last checkpoint; starts the tables if there is none."""
-        saved = self.directory.resume(self.job.description)
+        resumed = self.directory.resume(self.job.description)
         table = self.path / PARTICIPATION
-        if saved is None:
-            write_atomically(table, _csv_bytes([Participation._fields]))
+        if resumed is None:
+            write_atomically(table, csv_text([Participation._fields]).encode())
             state.participation_bytes = table.stat().st_size
             return
-        state.restore(saved, self.job)
+        state.restore(resumed.state, self.job)
         try:
             os.truncate(table, state.participation_bytes)
         except OSError as problem:
@@ -117,7 +116,7 @@ class JobFiles:
         table = self.path / PARTICIPATION
         try:
             with table.open("ab") as file:
-                file.write(_csv_bytes(lines))
+                file.write(csv_text(lines).encode())
                 state.participation_bytes = file.tell()
         except OSError as problem:
             raise storage_error(table, problem) from problem
@@ -151,7 +150,7 @@ class JobFiles:
         fingerprints = dict(sorted(state.contacts.fingerprints.items()))
         self.directory.write_json(SITES, {"models": fingerprints, "common": digest(common)})
         timing = {"wall_seconds": state.seconds, "runs_side_by_side": 1}
-        self.directory.finish({}, found_layers(server, {}), timing, self.job.build_model)
+        self.directory.write_ending({}, found_layers(server, {}), timing)
         self.write_status("finished", state)
 
     def _sites_with_scores(self, state: JobState) -> dict[str, Any]:
@@ -173,9 +172,3 @@ class JobFiles:
         status = read_status(self.path)
         if status is not None and status.state != "finished":
             self.directory.write_json(STATUS, asdict(replace(status, state="finished", detail="")))
-
-
-def _csv_bytes(rows: Iterable[Iterable[object]]) -> bytes:
-    text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows(rows)
-    return text.getvalue().encode()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -28,6 +27,7 @@ from playerfl.runs.experiment import Experiment
 from playerfl.runs.setup import Setup, prepare_setup
 from playerfl.storage import tensor_tree
 from playerfl.storage.atomic_files import fsync_dir, storage_advice, write_atomically
+from playerfl.storage.locking import locked
 from playerfl.tasks.load import load_task
 from playerfl.tasks.task import Task
 from playerfl.version import __version__
@@ -211,17 +211,8 @@ class Site:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as problem:
             raise RefusedError("storage", f"{folder}: {problem}") from problem
-        try:
-            import fcntl
-        except ImportError:  # Windows
+        with locked(folder, wait=True):
             yield
-            return
-        handle = os.open(folder, os.O_RDONLY)
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX)
-            yield
-        finally:
-            os.close(handle)
 
 
 @dataclass(frozen=True)

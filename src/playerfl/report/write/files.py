@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +9,8 @@ from typing import Literal
 
 from playerfl.errors import ConfigError
 from playerfl.report.compute.report import Report
-from playerfl.storage.atomic_files import RERUN_HINT, storage_error, write_atomically
+from playerfl.storage.atomic_files import RERUN_HINT, make_directory, write_atomically
+from playerfl.storage.csv_table import csv_text
 
 Form = Literal["html", "md", "latex", "csv"]
 _FILES: dict[Form, str] = {"html": "report.html", "md": "report.md", "latex": "report.tex", "csv": "tables"}
@@ -76,18 +75,12 @@ def _write_tables(report: Report, folder: Path) -> None:
     for name, rows in records(report).items():
         if not rows:
             continue
-        text = io.StringIO()
-        writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(rows[0])
-        writer.writerows([csv_value(value) for value in row.values()] for row in rows)
-        _write(folder / f"{name}.csv", text.getvalue())
+        table = [list(rows[0]), *([csv_value(value) for value in row.values()] for row in rows)]
+        _write(folder / f"{name}.csv", csv_text(table))
 
 
 def _write(place: Path, text: str) -> None:
-    try:
-        place.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as problem:
-        raise storage_error(place.parent, problem, RERUN_HINT) from problem
+    make_directory(place.parent)
     # A name from a user's file may hold a lone surrogate, which UTF-8 cannot encode: it becomes a question mark.
     write_atomically(place, text.encode("utf-8", "replace"), RERUN_HINT)
 
@@ -99,10 +92,7 @@ def write_figures(report: Report, folder: Path, formats: Sequence[str]) -> list[
         from playerfl.report.plots.report import report_figures
     except ImportError as problem:
         raise ConfigError("pictures are drawn with matplotlib; pip install 'playerfl[report]'") from problem
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as problem:
-        raise storage_error(folder, problem, RERUN_HINT) from problem
+    make_directory(folder)
     return [
         save(figure, folder / f"{name}.{ending}")
         for name, (figure, _) in report_figures(report).items()

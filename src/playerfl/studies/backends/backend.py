@@ -1,4 +1,4 @@
-"""Backend: who runs groups of cells, and what is heard of them."""
+"""Backend: what runs groups of runs, and what it reports about them."""
 
 from __future__ import annotations
 
@@ -6,22 +6,22 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from playerfl.runs.setup import Setups
-from playerfl.studies.backends.group import Orders, Outcome, run_group
-from playerfl.studies.run_file import Cell
+from playerfl.studies.backends.group import Outcome, WorkerConfig, run_group
+from playerfl.studies.run_file import PlannedRun
 
 
 @dataclass(eq=False)
 class Group:
-    """Cells that are run side by side."""
+    """Runs that a worker trains side by side."""
 
-    cells: list[Cell]
+    runs: list[PlannedRun]
     losses: int = 0
-    """How often whoever ran it died over it."""
+    """How many workers died while running it."""
 
 
 @dataclass(frozen=True)
 class Done:
-    """A group has been run."""
+    """A worker has run a group."""
 
     group: Group
     outcomes: list[Outcome]
@@ -29,23 +29,23 @@ class Done:
 
 @dataclass(frozen=True)
 class Lost:
-    """Whoever ran a group died."""
+    """The worker that ran a group died."""
 
     group: Group
     reason: str
     blame: bool = True
-    """Whether the group may be the reason: not where a whole machine went away."""
+    """Whether the group may be the reason: not if a whole machine went away."""
 
 
 @dataclass(frozen=True)
-class Heard:
+class Progressed:
     """A share of a group's rounds is done."""
 
     group: Group
     share: float
 
 
-Event = Done | Lost | Heard
+Event = Done | Lost | Progressed
 
 
 class Backend(Protocol):
@@ -64,20 +64,20 @@ class Backend(Protocol):
     def start(self, group: Group) -> None: ...
 
     def wait(self, seconds: float) -> list[Event]:
-        """What happened; at once if something has, else after this time at the latest."""
+        """Returns what happened: at once if there is anything to report, else after this time at the latest."""
         ...
 
     def close(self) -> None:
-        """Ends whatever is under way."""
+        """Stops every worker."""
         ...
 
 
 class Serial:
-    """In this process, one group after the other: for a debugger, a notebook, a test."""
+    """In this process, one group after another: for a debugger, a notebook, a test."""
 
-    def __init__(self, orders: Orders) -> None:
-        self._orders = orders
-        self._grounds = Setups()
+    def __init__(self, config: WorkerConfig) -> None:
+        self._config = config
+        self._setups = Setups()
         self._waiting: list[Group] = []
 
     slots = 1
@@ -88,7 +88,7 @@ class Serial:
 
     def wait(self, seconds: float) -> list[Event]:
         waiting, self._waiting = self._waiting, []
-        return [Done(group, run_group(group.cells, self._grounds, self._orders)) for group in waiting]
+        return [Done(group, run_group(group.runs, self._setups, self._config)) for group in waiting]
 
     def close(self) -> None:
         self._waiting = []

@@ -1,47 +1,44 @@
-"""A group of cells, run side by side in one process: what workers do, wherever they are."""
+"""Runs of a study side by side in one process: what every worker does, on whatever machine."""
 
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
-from typing import Any
 
 from playerfl.data.download.directory import use_data_directory
 from playerfl.engine.scheduler import drive, gather
 from playerfl.errors import StorageError, sentence_of
 from playerfl.learning.job import AbandonedError
 from playerfl.runs.api import limited_threads
-from playerfl.runs.environment import environment
 from playerfl.runs.run import Run
 from playerfl.runs.setup import Setup, Setups
-from playerfl.studies.run_file import Cell, CellRecord
+from playerfl.studies.run_file import PlannedRun, RunFileRecord
 
 STACKED_RUNS = 50
 
 
 def runs_together(setup: Setup) -> int:
-    """How many runs are best trained side by side: many where models are stacked, else one."""
+    """How many runs to train side by side: many if their models are stacked, else one."""
     return STACKED_RUNS if setup.learner.trainer == "stacked" else 1
 
 
 @dataclass(frozen=True)
-class Orders:
-    """What a study asks of whoever runs its cells."""
+class WorkerConfig:
+    """What every worker of a study needs to know."""
 
     keep_weights: bool = False
     unfinished: str | None = None
-    """Directory for runs under way; None where the worker has no access to the study's."""
+    """Directory for checkpoints; None if the worker has no access to the study's directory."""
     checkpoint_seconds: float = 30.0
     data_directory: str | None = None
-    """Where dataset files are, if the user said so; else whatever the worker's surroundings say."""
+    """Where dataset files are, if the user said so; None for the worker's own default."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a cell: its file, or why it failed."""
+    """How a run ended: its run file, or why it failed."""
 
     key: str
     file: bytes = b""
@@ -49,75 +46,71 @@ class Outcome:
     reason: str = ""
     traceback: str = ""
     storage: bool = False
-    """It could not be written, which is no fault of the cell."""
-
-
-@cache
-def _made_with(device: str, threads: int) -> Mapping[str, Any]:
-    return environment(device, threads)
+    """Its checkpoint could not be written, which is not the run's fault."""
 
 
 def run_group(
-    cells: Sequence[Cell], setups: Setups, orders: Orders, heard: Callable[[float], None] = lambda share: None
+    runs: Sequence[PlannedRun],
+    setups: Setups,
+    config: WorkerConfig,
+    progress: Callable[[float], None] = lambda share: None,
 ) -> list[Outcome]:
-    """Runs cells side by side; one that raises fails alone.
+    """Runs them side by side; one that raises fails alone.
 
     Those that shared a stack with it are run again without it.
 
-    `heard` is told which share of the group's rounds is done.
+    `progress` is called with the share of the group's rounds that is done.
     """
     try:
-        with use_data_directory(Path(orders.data_directory) if orders.data_directory else None):
-            return _side_by_side(cells, setups, orders, heard)
+        with use_data_directory(Path(config.data_directory) if config.data_directory else None):
+            return _side_by_side(runs, setups, config, progress)
     except Exception as problem:
-        if len(cells) == 1:
-            return [_failed(cells[0], problem)]
-        return [outcome for cell in cells for outcome in run_group([cell], setups, orders, heard)]
+        if len(runs) == 1:
+            return [_failed(runs[0], problem)]
+        return [outcome for run in runs for outcome in run_group([run], setups, config, progress)]
 
 
 def _side_by_side(
-    cells: Sequence[Cell], setups: Setups, orders: Orders, heard: Callable[[float], None]
+    runs: Sequence[PlannedRun], setups: Setups, config: WorkerConfig, progress: Callable[[float], None]
 ) -> list[Outcome]:
-    total = sum(cell.experiment.rounds + 2 for cell in cells)
+    total = sum(run.experiment.rounds + 2 for run in runs)
     done: dict[str, int] = {}
 
-    def told(key: str) -> Callable[[int], None]:
-        def tell(exchanges: int) -> None:
+    def progress_of(key: str) -> Callable[[int], None]:
+        def note(exchanges: int) -> None:
             done[key] = exchanges
-            heard(sum(done.values()) / total)
+            progress(sum(done.values()) / total)
 
-        return tell
+        return note
 
-    with limited_threads(max(cell.experiment.threads for cell in cells)):
+    with limited_threads(max(run.experiment.threads for run in runs)):
         records = [
-            CellRecord(
-                cell,
-                _made_with(cell.experiment.device, cell.experiment.threads),
-                keep_weights=orders.keep_weights,
-                unfinished=Path(orders.unfinished) / f"{cell.key}.safetensors" if orders.unfinished else None,
-                seconds=orders.checkpoint_seconds,
-                heard=told(cell.key),
+            RunFileRecord(
+                keep_weights=config.keep_weights,
+                unfinished=Path(config.unfinished) / f"{run.key}.safetensors" if config.unfinished else None,
+                checkpoint_seconds=config.checkpoint_seconds,
+                progress=progress_of(run.key),
             )
-            for cell in cells
+            for run in runs
         ]
-        runs = [
-            Run(cell.experiment, setups.of(cell.experiment), record, beside=len(cells))
-            for cell, record in zip(cells, records, strict=True)
+        started = [
+            Run(run.experiment, setups.of(run.experiment), record, beside=len(runs))
+            for run, record in zip(runs, records, strict=True)
         ]
-        problems = drive(gather([_guarded(run) for run in runs]))
+        problems = drive(gather([_guarded(run) for run in started]))
     outcomes = {
-        cell.key: _failed(cell, problem) if problem else Outcome(cell.key, record.file, record.wall_seconds)
-        for cell, record, problem in zip(cells, records, problems, strict=True)
+        run.key: _failed(run, problem) if problem else Outcome(run.key, record.file, record.wall_seconds)
+        for run, record, problem in zip(runs, records, problems, strict=True)
     }
-    # One that was abandoned, because another in its stack failed, is run again without that one.
-    abandoned = [c for c, problem in zip(cells, problems, strict=True) if isinstance(problem, AbandonedError)]
+    # A run abandoned because another in its stack failed is run again without that one.
+    abandoned = [run for run, problem in zip(runs, problems, strict=True) if isinstance(problem, AbandonedError)]
     if abandoned:
-        outcomes |= {outcome.key: outcome for outcome in run_group(abandoned, setups, orders, heard)}
-    # One exception raised in several runs is of their stack as a whole: each of them may do well alone.
-    for cell, problem in zip(cells, problems, strict=True):
+        outcomes |= {outcome.key: outcome for outcome in run_group(abandoned, setups, config, progress)}
+    # One exception raised in several runs is about their stack as a whole: each of them may succeed alone.
+    for run, problem in zip(runs, problems, strict=True):
         if problem is not None and sum(other is problem for other in problems) > 1:
-            (outcomes[cell.key],) = run_group([cell], setups, orders, heard)
-    return [outcomes[cell.key] for cell in cells]
+            (outcomes[run.key],) = run_group([run], setups, config, progress)
+    return [outcomes[run.key] for run in runs]
 
 
 async def _guarded(run: Run) -> Exception | None:
@@ -128,7 +121,7 @@ async def _guarded(run: Run) -> Exception | None:
     return None
 
 
-def _failed(cell: Cell, problem: Exception) -> Outcome:
-    told = "".join(traceback.format_exception(problem))
+def _failed(run: PlannedRun, problem: Exception) -> Outcome:
+    full = "".join(traceback.format_exception(problem))
     storage = isinstance(problem, StorageError)
-    return Outcome(cell.key, reason=" ".join(sentence_of(problem).split()), traceback=told, storage=storage)
+    return Outcome(run.key, reason=" ".join(sentence_of(problem).split()), traceback=full, storage=storage)

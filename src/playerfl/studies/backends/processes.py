@@ -1,4 +1,4 @@
-"""Processes: single-threaded workers on this machine. One that dies is noticed and replaced."""
+"""Processes: worker processes on this machine. One that dies is noticed and replaced."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ import threading
 from contextlib import suppress
 from typing import IO, Any
 
-from playerfl.studies.backends.backend import Done, Event, Group, Heard, Lost
-from playerfl.studies.backends.group import Orders
+from playerfl.studies.backends.backend import Done, Event, Group, Lost, Progressed
+from playerfl.studies.backends.group import WorkerConfig
 from playerfl.studies.backends.memory import large_pages
 
-# Not `-m`: the child must find the modules its parent found, wherever that found them.
+# Not `-m`: the child must find the modules where its parent found them.
 _START = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from playerfl.studies.backends.worker import main; main()"
 )
@@ -35,9 +35,9 @@ def available_cores() -> int:
 class Processes:
     """A fixed number of worker processes, each with one group at a time."""
 
-    def __init__(self, count: int, orders: Orders, threads: int = 1) -> None:
+    def __init__(self, count: int, config: WorkerConfig, threads: int = 1) -> None:
         self.slots = count
-        self._orders = orders
+        self._config = config
         self._threads = threads
         self._news: queue.SimpleQueue[tuple[_Worker, Any]] = queue.SimpleQueue()
         self._workers: list[_Worker] = []
@@ -47,11 +47,11 @@ class Processes:
         return sum(worker.memory for worker in self._workers)
 
     def start(self, group: Group) -> None:
-        tasks = {cell.experiment.task for cell in group.cells}
-        # One that has this task's data in memory, if there is one.
+        tasks = {run.experiment.task for run in group.runs}
+        # A worker that has this task's data in memory comes first.
         idle = sorted((w for w in self._workers if w.group is None), key=lambda w: w.tasks != tasks)
         if len(self._workers) < self.slots and not (idle and idle[0].tasks == tasks):
-            idle = [_Worker(self._orders, self._threads, self._news)]
+            idle = [_Worker(self._config, self._threads, self._news)]
             self._workers += idle
         idle[0].tasks = tasks
         idle[0].begin(group)
@@ -72,14 +72,14 @@ class Processes:
         group = worker.group
         if message is None:
             self._workers.remove(worker)
-            return [] if group is None else [Lost(group, worker.how_it_ended())]
-        what, told, worker.memory = message
+            return [] if group is None else [Lost(group, worker.ending())]
+        kind, content, worker.memory = message
         if group is None:
             return []
-        if what == "heard":
-            return [Heard(group, told)]
+        if kind == "progress":
+            return [Progressed(group, content)]
         worker.group = None
-        return [Done(group, told)]
+        return [Done(group, content)]
 
     def close(self) -> None:
         for worker in self._workers:
@@ -91,7 +91,7 @@ class Processes:
 class _Worker:
     """One process, and the thread that listens to it."""
 
-    def __init__(self, orders: Orders, threads: int, news: queue.SimpleQueue[tuple[_Worker, Any]]) -> None:
+    def __init__(self, config: WorkerConfig, threads: int, news: queue.SimpleQueue[tuple[_Worker, Any]]) -> None:
         self.group: Group | None = None
         self.tasks: set[str] = set()
         self.memory = 0
@@ -103,13 +103,13 @@ class _Worker:
             stderr=self._errors,
             env={**os.environ, **large_pages(), "OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)},
         )
-        self._send(orders)
+        self._send(config)
         self._listener = threading.Thread(target=self._listen, args=(self.process.stdout, news), daemon=True)
         self._listener.start()
 
     def begin(self, group: Group) -> None:
         self.group = group
-        self._send(group.cells)
+        self._send(group.runs)
 
     def _send(self, message: Any) -> None:
         assert self.process.stdin
@@ -130,23 +130,23 @@ class _Worker:
             if message is None:
                 return
 
-    def how_it_ended(self) -> str:
-        """In words, with the last line it said."""
+    def ending(self) -> str:
+        """How the process ended, with the last line it wrote to stderr."""
         code = self.process.wait()
         how = f"with exit code {code}"
         if code < 0:
             name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
             how = f"by {name}" + (" (perhaps it ran out of memory)" if -code == signal.SIGKILL else "")
         self._errors.seek(0)
-        said = self._errors.read()[-2000:].decode(errors="replace").strip().splitlines()
+        lines = self._errors.read()[-2000:].decode(errors="replace").strip().splitlines()
         self.end()
-        return f"the worker process ended {how}" + (f": {said[-1].strip()}" if said else "")
+        return f"the worker process ended {how}" + (f": {lines[-1].strip()}" if lines else "")
 
     def end(self) -> None:
         self.process.wait()
         self._listener.join()
         for stream in (self.process.stdin, self.process.stdout, self._errors):
-            # Closing writes what the dead process did not read any more.
+            # Closing flushes what the dead process never read.
             with suppress(OSError):
                 if stream:
                     stream.close()

@@ -1,4 +1,4 @@
-"""RayTasks: the same groups as tasks of a Ray cluster; what comes back is written here, by the one who asked."""
+"""RayTasks: groups as tasks of a Ray cluster; results come back as bytes and are written by this process."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from typing import Any
 from playerfl.errors import ConfigError
 from playerfl.runs.setup import Setups
 from playerfl.studies.backends.backend import Done, Event, Group, Lost
-from playerfl.studies.backends.group import Orders, Outcome, run_group
-from playerfl.studies.run_file import Cell
+from playerfl.studies.backends.group import Outcome, WorkerConfig, run_group
+from playerfl.studies.run_file import PlannedRun
 
 _SECONDS_TO_CONNECT = 10.0
-_grounds = Setups()
-"""Of this process: Ray gives a worker many tasks, and they share their data."""
+_setups = Setups()
+"""One per process: the tasks that Ray gives a worker share their data."""
 
 
-def _run(cells: list[Cell], orders: Orders) -> list[Outcome]:
-    return run_group(cells, _grounds, orders)
+def _run(runs: list[PlannedRun], config: WorkerConfig) -> list[Outcome]:
+    return run_group(runs, _setups, config)
 
 
 class RayTasks:
-    """One task a group, as many at a time as the cluster has cores: machines may come and go."""
+    """One task per group, as many at a time as the cluster has cores. Machines may join and leave."""
 
-    def __init__(self, workers: int | None, threads: int, orders: Orders, address: str | None) -> None:
-        # Read when Ray starts: it tells nobody, and leaves a task the devices its machine has.
+    def __init__(self, workers: int | None, threads: int, config: WorkerConfig, address: str | None) -> None:
+        # Read when Ray starts: it sends no usage statistics, and hides no GPUs from its tasks.
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
         try:
@@ -38,15 +38,15 @@ class RayTasks:
         self._ray: Any = ray
         self._workers = workers
         self._threads = threads
-        # Other machines cannot write into this one's directory; short runs are simply run again.
-        self._orders = replace(orders, unfinished=None)
+        # Other machines cannot write checkpoints into this one's directory; lost runs start again.
+        self._config = replace(config, unfinished=None)
         self._groups: dict[Any, Group] = {}
         self._connected = not ray.is_initialized()
         if self._connected:
             self._connect(address)
-        # Lost groups are given out again by the study, as with other backends.
+        # The scheduler handles lost groups, as with other backends.
         self._task = ray.remote(num_cpus=threads, max_retries=0)(_run)
-        # Ray prints paragraphs about lost workers between the results, wherever its logs go.
+        # Ray prints paragraphs about lost workers to stdout, whatever its log settings.
         self._quiet = ExitStack()
         nowhere = self._quiet.enter_context(Path(os.devnull).open("w"))  # noqa: SIM115 the stack closes it
         self._quiet.enter_context(redirect_stdout(nowhere))
@@ -71,7 +71,7 @@ class RayTasks:
     memory = 0
 
     def start(self, group: Group) -> None:
-        self._groups[self._task.remote(group.cells, self._orders)] = group
+        self._groups[self._task.remote(group.runs, self._config)] = group
 
     def wait(self, seconds: float) -> list[Event]:
         ready, _ = self._ray.wait(list(self._groups), num_returns=1, timeout=seconds)
@@ -82,12 +82,12 @@ class RayTasks:
         try:
             return Done(group, self._ray.get(reference))
         except self._ray.exceptions.RayError as problem:
-            # What a run raises is an outcome; this is a worker or a machine that is gone.
-            said = str(problem).strip().splitlines()
+            # A run that raises is an outcome; here a worker or a machine is gone.
+            message = str(problem).strip().splitlines()
             errors = self._ray.exceptions
-            machine_went = isinstance(problem, errors.NodeDiedError | errors.LocalRayletDiedError)
-            reason = f"Ray could not run it: {type(problem).__name__}{f', {said[0]}' if said else ''}"
-            return Lost(group, reason, blame=not machine_went)
+            machine_left = isinstance(problem, errors.NodeDiedError | errors.LocalRayletDiedError)
+            reason = f"Ray could not run it: {type(problem).__name__}{f', {message[0]}' if message else ''}"
+            return Lost(group, reason, blame=not machine_left)
 
     def close(self) -> None:
         for reference in self._groups:
@@ -98,7 +98,7 @@ class RayTasks:
 
 
 def _check_reachable(address: str | None) -> None:
-    """Ray itself would try for minutes."""
+    """Fails fast: Ray itself would try for minutes."""
     host, _, port = (address or "").removeprefix("ray://").rpartition(":")
     if not port.isdigit():
         return
@@ -109,5 +109,5 @@ def _check_reachable(address: str | None) -> None:
 
 
 def _no_cluster(address: str | None, problem: Exception) -> ConfigError:
-    said = " ".join(str(problem).split())
-    return ConfigError(f"there is no Ray cluster at {address!r}: {said}; start one with  ray start --head")
+    message = " ".join(str(problem).split())
+    return ConfigError(f"there is no Ray cluster at {address!r}: {message}; start one with  ray start --head")

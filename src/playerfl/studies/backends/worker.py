@@ -1,4 +1,4 @@
-"""A worker process: takes groups from its parent, sends back what became of them, and never outlives it.
+"""A worker process: takes groups from its parent, sends back their outcomes, and never outlives it.
 
 Messages are pickled over stdin and stdout, which belong to parent and child alone.
 """
@@ -15,14 +15,14 @@ import time
 from pathlib import Path
 from typing import IO, Any
 
-_SECONDS_BETWEEN_BEATS = 0.5
+_SECONDS_BETWEEN_REPORTS = 0.5
 
 
 def main() -> None:
-    # A terminal's Ctrl-C reaches every process of the group; the parent decides what is done about it.
+    # Ctrl-C in a terminal reaches every process of the group; the parent decides what to do.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     outgoing = os.fdopen(os.dup(1), "wb")
-    # What a task prints must not end up between the messages.
+    # What a user's task prints must not end up between the messages.
     os.dup2(2, 1)
     inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
     threading.Thread(target=_read, args=(sys.stdin.buffer, inbox), daemon=True).start()
@@ -34,27 +34,26 @@ def main() -> None:
 
     keep_freed_memory()
     settle_imports()
-    orders = inbox.get()
-    if orders.unfinished:
-        DirectoryLock(Path(orders.unfinished)).take(shared=True)
+    config = inbox.get()
+    if config.unfinished:
+        DirectoryLock(Path(config.unfinished)).take(shared=True)
     setups = Setups()
-    beaten = time.monotonic()
+    last_report = time.monotonic()
 
-    def heard(share: float) -> None:
-        nonlocal beaten
+    def progress(share: float) -> None:
+        nonlocal last_report
         now = time.monotonic()
-        if now - beaten >= _SECONDS_BETWEEN_BEATS:
-            beaten = now
-            _send(outgoing, ("heard", share, resident()))
+        if now - last_report >= _SECONDS_BETWEEN_REPORTS:
+            last_report = now
+            _send(outgoing, ("progress", share, resident()))
 
     while True:
-        cells = inbox.get()
-        outcomes = run_group(cells, setups, orders, heard)
+        outcomes = run_group(inbox.get(), setups, config, progress)
         _send(outgoing, ("done", outcomes, resident()))
 
 
 def _read(incoming: IO[bytes], inbox: queue.SimpleQueue[Any]) -> None:
-    """Fills the inbox until the parent closes its end, on purpose or because it was killed."""
+    """Fills the inbox until the parent closes its end, deliberately or because it was killed."""
     while True:
         try:
             inbox.put(pickle.load(incoming))
