@@ -13,7 +13,7 @@ import torch
 import playerfl
 from federations import QUICK, assert_same, federate, sites, task
 from playerfl.analysis.figures import FIGURES, correlation_figure, overview_figure, quantity_figure
-from playerfl.analysis.layer_analysis import AnalysisOptions, Finding, LayerAnalysis, analyze_layers
+from playerfl.analysis.layer_analysis import AnalysisOptions, LayerAnalysis, LayerFinding, analyze_layers
 from playerfl.analysis.moments import FEDERATED, FIRST_EPOCH, INDEPENDENT, MOMENTS
 from playerfl.errors import ConfigError
 from playerfl.report.compute.comparison import without_nan
@@ -74,7 +74,7 @@ def test_json_has_no_nan_and_says_the_correlations(analysis: LayerAnalysis) -> N
 def test_sensitivity_correlates_as_depth_does() -> None:
     known = {"score": (3.0, 1.0, 2.0), "sensitivity": (3.0, 4.0, 6.0), "hessian": (1.0, 5.0, 9.0)}
     findings = [
-        Finding(0, moment, "a", layer, quantity, value)
+        LayerFinding(0, moment, "a", layer, quantity, value)
         for moment in MOMENTS
         for quantity, values in known.items()
         for layer, value in zip("xyz", values, strict=True)
@@ -130,7 +130,7 @@ def test_an_interval_of_no_width_can_be_drawn() -> None:
     curves = {"score": (1.0, 2.0, 3.0, 4.0), "sensitivity": (1.0, 2.0, 3.0, 4.0), "cka": (1.0, 3.0, 2.0, 4.0)}
     curves |= {"hessian": (2.0, 1.0, 4.0, 3.0), "gradient_variance": (4.0, 1.0, 3.0, 2.0)}
     findings = [
-        Finding(0, moment, f"site-{i}", layer, quantity, value)
+        LayerFinding(0, moment, f"site-{i}", layer, quantity, value)
         for moment in MOMENTS
         for i in range(6)
         for quantity, values in curves.items()

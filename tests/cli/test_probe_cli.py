@@ -146,7 +146,7 @@ def test_a_model_and_sites_of_ones_own_get_a_recommendation(folder: Path) -> Non
     assert copied == measured
     # What was decided there is decided again, from the copy alone.
     assert json.loads(playerfl("probe", "other", "--json", cwd=folder).stdout) == content
-    assert "would measure again" in refused(playerfl("probe", "cut", "--seeds", "2", cwd=folder))
+    assert "already measured" in refused(playerfl("probe", "cut", "--seeds", "2", cwd=folder))
     (folder / "mymodule.py").unlink()
     sys.modules.pop("mymodule", None)
     bare = playerfl("probe", "cut", "--json", cwd=folder)
@@ -186,7 +186,7 @@ def test_runs_are_probed_without_training(folder: Path) -> None:
     assert json.loads(playerfl("probe", "kept", "--json", cwd=folder).stdout) == content
     fresh = json.loads(playerfl("probe", "synthetic", "--json", "-q", cwd=folder).stdout)
     assert fresh["cut"]["importance"] == stored["importance"]
-    assert "measured nothing: local has no layer scores" in refused(playerfl("probe", "o/local", cwd=folder))
+    assert "has no layer scores, because local measures none" in refused(playerfl("probe", "o/local", cwd=folder))
     other = shutil.copytree(folder / "o" / "player_fl", folder / "o" / "other") / "experiment.toml"
     other.write_text(other.read_text().replace('task = "synthetic"', 'task = "digits"'))
     assert "several tasks (digits, synthetic)" in refused(playerfl("probe", "o", cwd=folder))
@@ -206,13 +206,13 @@ def test_runs_are_probed_without_training(folder: Path) -> None:
         (("layers", "mymodule:make_model", "--set", "rounds=3"), "allowed: bn_stats, tie_policy"),
         (("layers", "absent.py:make_model"), "there is no file absent.py"),
         (("layers", "hart"), "unknown task 'hart'; did you mean 'heart'?"),
-        (("probe", "mymodule:make_model"), "say where the sites' data are"),
-        (("probe", "mymodule:make_model", "--data", "here"), "--data here is no place"),
+        (("probe", "mymodule:make_model"), "name the sites' data too"),
+        (("probe", "mymodule:make_model", "--data", "here"), "--data here does not name an object"),
         (("probe", "mymodule:make_model", "--data", "mymodule:broken"), "calling mymodule:broken failed in line 53"),
-        (("probe", "mymodule:make_model", "--data", "mymodule:no_sites"), "gives no site"),
+        (("probe", "mymodule:make_model", "--data", "mymodule:no_sites"), "gives no sites"),
         (("probe", "mymodule:make_model", "--data", "mymodule:constant"), "a mapping from site names"),
         (("probe", "mymodule:make_model", "--data", "mymodule:numbers", "--loss", "mymodule:constant"), "is int"),
-        (("probe", "synthetic", "--data", "mymodule:make_sites"), "is a task and brings its data"),
+        (("probe", "synthetic", "--data", "mymodule:make_sites"), "is a task with its own data"),
         (("probe", "synthetic", "--rule", "biggest"), "unknown --rule 'biggest'"),
         (("probe", "synthetic", "--normalise", "all"), "unknown --normalise 'all'"),
         (("probe", "synthetic", "--figure", "cut.pgn"), "did you mean 'png'"),
@@ -225,7 +225,7 @@ def test_runs_are_probed_without_training(folder: Path) -> None:
         (("probe", "mymodule:one_number", "--data", "mymodule:numbers", "--loss", "mymodule:detached"), "not depend"),
         (("probe", "synthetic", "--threshold", "-1"), "threshold -1.0 is not allowed"),
         (("probe", "synthetic", "--seeds", "0"), "--seeds must be at least 1"),
-        (("probe", "synthetic", "--set", "algorithm.name=fedavg"), "player_fl is what measures"),
+        (("probe", "synthetic", "--set", "algorithm.name=fedavg"), "only player_fl measures"),
         (("analyze", "synthetic", "--sweep", "--drift", "2"), "ask one at a time"),
         (("analyze", "synthetic", "--hessian", "exactly"), "unknown --hessian 'exactly'"),
         (("analyze", "synthetic", "--probes", "1"), "--probes must be at least 2"),

@@ -37,7 +37,7 @@ QUANTITIES = {
 
 
 @dataclass(frozen=True)
-class Finding:
+class LayerFinding:
     """One number: a quantity of one layer at one site and moment."""
 
     seed: int
@@ -55,7 +55,7 @@ class LayerAnalysis:
 
     task: str
     layers: tuple[LayerName, ...]
-    findings: Sequence[Finding]
+    findings: Sequence[LayerFinding]
     notes: tuple[str, ...] = ()
 
     def curves(self, quantity: str, moment: str) -> dict[tuple[int, str], list[float]]:
@@ -202,7 +202,7 @@ def measure_moments(
     layers, loss = setup.learner.layers, setup.learner.loss
     # A model of its own: what is laid out for fast convolutions cannot be differentiated twice in bulk.
     model = setup.build_model()
-    findings: list[Finding] = []
+    findings: list[LayerFinding] = []
     notes: list[str] = []
     probe_inputs = common_inputs({site: data.train for site, data in setup.sites.items()}, options.inputs)
     several = len(setup.sites) > 1
@@ -218,7 +218,7 @@ def measure_moments(
             def note(quantity: str, values: Mapping[str, float], errors: Mapping[str, float] | None = None,
                      moment: str = moment, site: str = site) -> None:  # fmt: skip
                 findings.extend(
-                    Finding(seed, moment, site, layer, quantity, value, (errors or {}).get(layer))
+                    LayerFinding(seed, moment, site, layer, quantity, value, (errors or {}).get(layer))
                     for layer, value in values.items()
                 )
 
@@ -250,7 +250,9 @@ def measure_moments(
                 grams[site] = {layer: gram(found[layer], centre=centre) for layer in kept if layer in found}
         if several:
             for site, values in similarity_between_sites(grams, options.formula).items():
-                findings.extend(Finding(seed, moment, site, layer, "cka", value) for layer, value in values.items())
+                findings.extend(
+                    LayerFinding(seed, moment, site, layer, "cka", value) for layer, value in values.items()
+                )
     if any(finding.quantity == "hessian" and finding.value < 0 for finding in findings):
         notes.append("some Hessian traces are negative; log axes show their size, with open markers")
     return LayerAnalysis(name, layers.names, findings, tuple(notes))

@@ -9,7 +9,7 @@ import typer
 
 from playerfl.cli.options import DataDir, Json, Settings, Sites
 from playerfl.errors import ConfigError
-from playerfl.probe.named_models import built_model, example_rows, task_or_builder
+from playerfl.tasks.named_models import built_model, example_rows, task_or_builder
 
 if TYPE_CHECKING:
     from torch import nn
@@ -41,7 +41,7 @@ def layers(
     `playerfl run` takes. With --data the order is taken from a forward pass instead of from the model's definition.
     """
     from playerfl.cli.tables.console import wide_console
-    from playerfl.cli.tables.layers import layer_rows, print_layers, print_meaning
+    from playerfl.cli.tables.layers import layer_rows, print_cut_summary, print_layers
     from playerfl.data.download.directory import use_data_directory
     from playerfl.errors import LayerError
     from playerfl.layers.meaning import cut_meaning
@@ -62,7 +62,7 @@ def layers(
     for warning in _warnings(found):
         typer.echo(f"note: {warning}", err=True)
     if meaning:
-        print_meaning(meaning, console)
+        print_cut_summary(meaning, console)
 
 
 def _layers_of(target: str, data: str | None, settings: list[str]) -> tuple[nn.Module, LayerMap, bool]:

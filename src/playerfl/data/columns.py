@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from playerfl.data.readers.site_tables import Table
+from playerfl.data.readers.site_tables import SiteTable
 from playerfl.errors import DataError
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ def spelled(number: float, boolean: bool = False) -> str | None:
     return str(int(number)) if number.is_integer() else repr(number)
 
 
-def cells_of(table: Table, column: str, *, as_text: bool = False) -> Cells:
+def cells_of(table: SiteTable, column: str, *, as_text: bool = False) -> Cells:
     """The cells of a column, each as what it is."""
     import pandas as pd
 
@@ -207,7 +207,7 @@ class Column:
         return hot
 
 
-def column_of(tables: Mapping[str, Table], name: str, *, as_text: bool = False) -> Column:
+def column_of(tables: Mapping[str, SiteTable], name: str, *, as_text: bool = False) -> Column:
     """A column at all sites; refuses text among numbers, dates, and more categories than a one-hot code is for."""
     cells = {site: cells_of(table, name, as_text=as_text) for site, table in tables.items()}
     kind = kind_of(cells, as_text=as_text)

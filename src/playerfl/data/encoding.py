@@ -13,7 +13,7 @@ from torch import Tensor
 
 from playerfl.data.columns import Cells, Column, Numbers, cells_of, kind_of
 from playerfl.data.examples import SiteData, TensorExamples
-from playerfl.data.readers.site_tables import Table
+from playerfl.data.readers.site_tables import SiteTable
 from playerfl.errors import DataError
 
 MOST_CLASSES = 1000
@@ -44,7 +44,7 @@ class Target:
         return torch.tensor([position[text] for text in own.spelled() if text is not None])
 
 
-def target_of(tables: Mapping[str, Table], name: str, kind: TargetKind) -> Target:
+def target_of(tables: Mapping[str, SiteTable], name: str, kind: TargetKind) -> Target:
     """The target column at all sites, as classes or as a number."""
     cells = {site: cells_of(table, name) for site, table in tables.items()}
     if kind == "number":

@@ -27,7 +27,7 @@ from playerfl.data.examples import SiteData, TensorExamples
 from playerfl.data.readers import site_tables
 from playerfl.data.readers.file_limits import check_array
 from playerfl.data.readers.image_folders import listed, pictures_by_class, read_pictures
-from playerfl.data.readers.site_tables import NPZ_TARGET, Table, read_table
+from playerfl.data.readers.site_tables import NPZ_TARGET, SiteTable, read_site_table
 from playerfl.data.sites import Sites
 from playerfl.errors import ConfigError, DataError, one_of
 from playerfl.learning.losses import cross_entropy, squared_error
@@ -85,7 +85,7 @@ def _read(folder: Path, options: FolderOptions) -> Task:
 
 
 def _sites_in(folder: Path) -> tuple[dict[str, Path], dict[str, Path]]:
-    """Table files and picture folders by site; there is only one kind of them."""
+    """SiteTable files and picture folders by site; there is only one kind of them."""
     files: dict[str, Path] = {}
     folders: dict[str, Path] = {}
     kinds = set()
@@ -122,7 +122,9 @@ def _sites_in(folder: Path) -> tuple[dict[str, Path], dict[str, Path]]:
 
 
 def _table_task(files: Mapping[str, Path], options: FolderOptions) -> Task:
-    tables = {site: read_table(path, options.drop_columns, options.category_columns) for site, path in files.items()}
+    tables = {
+        site: read_site_table(path, options.drop_columns, options.category_columns) for site, path in files.items()
+    }
     names = _common_columns(tables, options)
     is_npz = next(iter(files.values())).name.lower().endswith(".npz")
     target_name, why = _target_name(names, options.target, is_npz=is_npz)
@@ -173,7 +175,7 @@ def _task(
     )
 
 
-def _common_columns(tables: Mapping[str, Table], options: FolderOptions) -> list[str]:
+def _common_columns(tables: Mapping[str, SiteTable], options: FolderOptions) -> list[str]:
     """The columns, in the order of the first site; every site must have the same."""
     first = next(iter(tables.values()))
     for table in tables.values():

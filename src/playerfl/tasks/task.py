@@ -114,7 +114,7 @@ def own_task(
     """
     if isinstance(model, nn.Module) or not callable(model):
         raise ConfigError("give a function that builds the model, not a model: every run starts from a new one")
-    named = dict(sites) if isinstance(sites, Mapping) else {f"site-{i}": s for i, s in enumerate(sites)}
+    named = _named(sites)
 
     def load_sites(options: DataOptions) -> dict[str, SiteData]:
         return {site: _site_data(site, source, options.split_seed) for site, source in named.items()}
@@ -128,6 +128,27 @@ def own_task(
         metrics=METRICS if metrics is None else dict(metrics),
         defaults=defaults or {},
     )
+
+
+def unsplit_task(
+    model: Callable[[], nn.Module],
+    sites: Mapping[str, object] | Sequence[object],
+    loss: Callable[[Any, Tensor], Tensor] | None = None,
+    name: str = "own",
+) -> Task:
+    """`own_task` for probing, where nothing is evaluated: all of a site's examples are training data.
+
+    A site that comes in three parts contributes its training part.
+    """
+    unsplit: dict[str, object] = {}
+    for site, source in _named(sites).items():
+        examples = as_examples(source["train"] if isinstance(source, Mapping) and "train" in source else source, site)
+        unsplit[site] = SiteData(examples, examples, examples)
+    return own_task(model, unsplit, name=name, loss=loss or cross_entropy, metrics=None if loss is None else {})
+
+
+def _named(sites: Mapping[str, object] | Sequence[object]) -> dict[str, object]:
+    return dict(sites) if isinstance(sites, Mapping) else {f"site-{i}": site for i, site in enumerate(sites)}
 
 
 def _site_data(site: str, source: object, split_seed: int) -> SiteData:

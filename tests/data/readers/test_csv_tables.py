@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from playerfl.data.readers import csv_tables
-from playerfl.data.readers.csv_tables import find_table, read_table
+from playerfl.data.readers.csv_tables import find_table, read_rows
 from playerfl.errors import DataError
 
 
@@ -25,7 +25,7 @@ def written(folder: Path, content: str | bytes, name: str = "table.csv") -> Path
 
 def refused(path: Path, message: str, columns: tuple[str, ...] = ("a", "b"), **options: Any) -> None:
     with pytest.raises(DataError, match=message) as problem:
-        list(read_table(path, columns, **options))
+        list(read_rows(path, columns, **options))
     assert "\n" not in str(problem.value)
 
 
@@ -34,19 +34,19 @@ def test_quoted_fields_keep_commas_quotes_and_line_ends(tmp_path: Path, name: st
     rows = [["1", 'say "hi", twice'], ["2", "two\nlines\r\nthree"], ["3", ""], ["4", "trailing \\ backslash\\"]]
     text = io.StringIO()
     csv.writer(text).writerows([["a", "b"], *rows])
-    found = list(read_table(written(tmp_path, text.getvalue(), name), ("a", "b")))
+    found = list(read_rows(written(tmp_path, text.getvalue(), name), ("a", "b")))
     assert [[row["a"], row["b"]] for row in found] == rows
     assert [(row.number, row.line) for row in found] == [(1, 2), (2, 3), (3, 6), (4, 7)]
 
 
 def test_columns_are_found_by_name_in_any_order_and_case(tmp_path: Path) -> None:
     path = written(tmp_path, "\ufeffb,other, A \r\n2,x,1\r\n\r\n")
-    assert [dict(row) for row in read_table(path, ("A", "B"))] == [{"A": "1", "B": "2"}]
+    assert [dict(row) for row in read_rows(path, ("A", "B"))] == [{"A": "1", "B": "2"}]
 
 
 def test_without_a_header_every_column_is_named(tmp_path: Path) -> None:
     path = written(tmp_path, '"1","é"\n'.encode("latin-1"))
-    found = list(read_table(path, ("a", "b"), header=False, encoding="latin-1"))
+    found = list(read_rows(path, ("a", "b"), header=False, encoding="latin-1"))
     assert [(dict(row), row.number, row.line) for row in found] == [({"a": "1", "b": "é"}, 1, 1)]
 
 
@@ -84,7 +84,7 @@ def test_malformed_tables(tmp_path: Path, content: str | bytes, message: str) ->
 def test_a_header_too_long_to_show_is_cut_off(tmp_path: Path) -> None:
     path = written(tmp_path, ",".join(["x" * 1000] * 100) + "\n")
     with pytest.raises(DataError) as problem:
-        list(read_table(path, ("a",)))
+        list(read_rows(path, ("a",)))
     assert len(str(problem.value)) < 400
 
 
@@ -121,7 +121,7 @@ def test_a_gzip_file_of_endless_rows_is_refused(tmp_path: Path, monkeypatch: pyt
     bomb = written(tmp_path, b"a,b\n" + b"1,2\n" * 40_000, "table.csv.gz")
     assert bomb.stat().st_size * 200 < 160_000
     refused(bomb, r"table\.csv\.gz unpacks to more than 200 times its size")
-    assert len(list(read_table(written(tmp_path, b"a,b\n" + b"1,2\n" * 40_000), ("a",)))) == 40_000
+    assert len(list(read_rows(written(tmp_path, b"a,b\n" + b"1,2\n" * 40_000), ("a",)))) == 40_000
 
 
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
@@ -140,7 +140,7 @@ def test_the_first_table_that_is_there_is_found(tmp_path: Path) -> None:
 
 
 def test_errors_name_file_row_line_column_value_and_remedy(tmp_path: Path) -> None:
-    row = next(read_table(written(tmp_path, "a,b\nangry," + "x" * 90 + "\n"), ("a", "b")))
+    row = next(read_rows(written(tmp_path, "a,b\nangry," + "x" * 90 + "\n"), ("a", "b")))
     assert row.one_of("a", {"angry": 3}) == 3
     with pytest.raises(DataError) as problem:
         row.one_of("a", {"happy": 0, "sad": 1})

@@ -97,7 +97,7 @@ def print_recommendation(found: Recommendation) -> None:
     console.print(_evidence(found))
     if found.meaning:
         console.print()
-        print_meaning(found.meaning, console)
+        print_cut_summary(found.meaning, console)
 
 
 def _scores(found: Recommendation) -> Table:
@@ -176,7 +176,7 @@ def _named(cuts: Mapping[str, int], here: int) -> str:
     return escape(f"; {', '.join(others)}") if others else ""
 
 
-def print_meaning(meaning: Meaning, console: Console) -> None:
+def print_cut_summary(meaning: Meaning, console: Console) -> None:
     """What is shared and what stays, in layers, parameters and bytes, and what the cut parts."""
     table = Table(title="What it means, for one site", title_justify="left")
     table.add_column("")

@@ -17,7 +17,7 @@ _SUSPICIOUS_SIZE = 2**26
 _SUSPICIOUS_RATIO = 200
 
 
-class Row(dict[str, str]):
+class CsvRow(dict[str, str]):
     """A row's fields by column, and where it stands, so that an error can say so."""
 
     def __init__(self, fields: Mapping[str, str], file: str, number: int, line: int) -> None:
@@ -49,9 +49,9 @@ def find_table(folder: Path, *names: str) -> Path:
     raise DataError(f"{folder} has no {' or '.join(names)}, plain or with .gz; put it there")
 
 
-def read_table(
+def read_rows(
     path: Path, columns: Sequence[str], *, header: bool = True, encoding: str = "utf-8-sig"
-) -> Iterator[Row]:
+) -> Iterator[CsvRow]:
     """The rows of a table, one at a time, with the named columns.
 
     With a header, other columns are left out, and case does not matter in its names. Without one, `columns` are all
@@ -78,7 +78,7 @@ def _opened(path: Path, encoding: str) -> TextIO:
     return path.open(encoding=encoding, newline="")
 
 
-def _rows(name: str, lines: _Lines, texts: Iterator[str], columns: Sequence[str], header: bool) -> Iterator[Row]:
+def _rows(name: str, lines: _Lines, texts: Iterator[str], columns: Sequence[str], header: bool) -> Iterator[CsvRow]:
     rows = _parsed(name, lines, texts)
     if header:
         _, first = next(rows, (0, []))
@@ -88,7 +88,7 @@ def _rows(name: str, lines: _Lines, texts: Iterator[str], columns: Sequence[str]
     for number, (line, fields) in enumerate(rows, start=1):
         if len(fields) != width:
             raise DataError(f"{name}, row {number} (line {line}) has {len(fields)} columns; {width} are needed")
-        yield Row({column: fields[i] for column, i in positions.items()}, name, number, line)
+        yield CsvRow({column: fields[i] for column, i in positions.items()}, name, number, line)
 
 
 def _parsed(name: str, lines: _Lines, texts: Iterator[str]) -> Iterator[tuple[int, list[str]]]:

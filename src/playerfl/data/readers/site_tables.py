@@ -28,7 +28,7 @@ _MOST_COLUMNS = 100_000
 
 
 @dataclass(frozen=True)
-class Table:
+class SiteTable:
     """A site's rows and columns as they are in its file."""
 
     file: str
@@ -38,7 +38,7 @@ class Table:
     """Columns that are in the file and were to be left out."""
 
 
-def read_table(path: Path, drop: Collection[str] = (), text_columns: Collection[str] = ()) -> Table:
+def read_site_table(path: Path, drop: Collection[str] = (), text_columns: Collection[str] = ()) -> SiteTable:
     """Reads one file without the columns in `drop`.
 
     In `text_columns`, what looks like a number (a code with leading zeros) stays as it is written.
@@ -56,7 +56,7 @@ def read_table(path: Path, drop: Collection[str] = (), text_columns: Collection[
     frame = frame.dropna(how="all")
     if len(frame) == 0:
         raise DataError(f"{path.name} has no rows; every site needs data, or remove the file")
-    return Table(path.name, frame, dropped)
+    return SiteTable(path.name, frame, dropped)
 
 
 def _from_npz(path: Path) -> pd.DataFrame:

@@ -15,7 +15,7 @@ from torch import nn
 from playerfl.data.download.sources import folder_of
 from playerfl.data.examples import SiteData, TensorExamples
 from playerfl.data.partition import partition_by_id
-from playerfl.data.readers.csv_tables import read_table
+from playerfl.data.readers.csv_tables import read_rows
 from playerfl.data.readers.hub_tables import hub_rows, hub_table
 from playerfl.data.readers.pictures import pictures_in_zip, read_picture, read_picture_file
 from playerfl.data.sites import Sites
@@ -56,7 +56,7 @@ def read_labels(path: Path) -> list[Lesion]:
     """Pictures of the four kinds from a table of HAM10000, or of FLamby's Fed-ISIC 2019."""
     flamby = path.name.startswith("train_test_split")
     columns = ("image", "target", "center") if flamby else ("image_id", "lesion_id", "dx", "dataset")
-    rows = (_flamby(row) if flamby else _ham(row) for row in read_table(path, columns))
+    rows = (_flamby(row) if flamby else _ham(row) for row in read_rows(path, columns))
     return [row for row in rows if row.kind in CLASSES]
 
 

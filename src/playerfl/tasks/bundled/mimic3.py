@@ -10,7 +10,7 @@ from pydantic import Field
 from torch import nn
 
 from playerfl.data.download.sources import folder_of
-from playerfl.data.readers.csv_tables import Row, find_table, read_table
+from playerfl.data.readers.csv_tables import CsvRow, find_table, read_rows
 from playerfl.data.sites import Sites
 from playerfl.learning.losses import FocalLoss
 from playerfl.paper import facts as paper
@@ -60,7 +60,7 @@ def read_admissions(file: Path) -> dict[str, Admission]:
     """Emergency admissions with a diagnosis of one of the groups, by HADM_ID."""
     admissions: dict[str, Admission] = {}
     columns = ("HADM_ID", "ADMITTIME", "ADMISSION_TYPE", "DIAGNOSIS", "HOSPITAL_EXPIRE_FLAG")
-    for row in read_table(file, columns):
+    for row in read_rows(file, columns):
         group = group_of(row["DIAGNOSIS"])
         if group is None or row["ADMISSION_TYPE"].strip().upper() != "EMERGENCY":
             continue
@@ -74,7 +74,7 @@ def read_admissions(file: Path) -> dict[str, Admission]:
 
 def add_longest_notes(file: Path, admissions: dict[str, Admission]) -> None:
     """Gives every admission its longest note by a nurse or a physician, charted in its first 24 hours."""
-    for row in read_table(file, ("HADM_ID", "CHARTTIME", "CATEGORY", "TEXT")):
+    for row in read_rows(file, ("HADM_ID", "CHARTTIME", "CATEGORY", "TEXT")):
         admission = admissions.get(_number(row))
         # "Physician " has a blank behind it in the table.
         if admission is None or row["CATEGORY"].strip() not in CATEGORIES or not row["CHARTTIME"]:
@@ -84,7 +84,7 @@ def add_longest_notes(file: Path, admissions: dict[str, Admission]) -> None:
             admission.note = row["TEXT"]
 
 
-def _number(row: Row) -> str:
+def _number(row: CsvRow) -> str:
     """The admission a row belongs to; empty for a patient who was not admitted."""
     number = row["HADM_ID"]
     if number and not number.isdecimal():
@@ -92,7 +92,7 @@ def _number(row: Row) -> str:
     return number
 
 
-def _time(row: Row, column: str) -> datetime:
+def _time(row: CsvRow, column: str) -> datetime:
     try:
         return datetime.strptime(row[column], "%Y-%m-%d %H:%M:%S")
     except ValueError:

@@ -11,7 +11,7 @@ from pydantic import Field, ValidationInfo, field_validator
 from torch import nn
 
 from playerfl.data.download.sources import folder_of
-from playerfl.data.readers.csv_tables import find_table, read_table
+from playerfl.data.readers.csv_tables import find_table, read_rows
 from playerfl.data.readers.hub_tables import hub_rows, hub_table
 from playerfl.data.sites import Sites
 from playerfl.errors import DataError
@@ -56,7 +56,7 @@ def read_tweets(file: Path) -> Iterator[Tweet]:
             if str(found["sentiment"]) in SENTIMENTS:
                 yield Tweet(found["user"], found["text"], SENTIMENTS[str(found["sentiment"])])
         return
-    for row in read_table(file, _COLUMNS, header=False, encoding="latin-1"):
+    for row in read_rows(file, _COLUMNS, header=False, encoding="latin-1"):
         if row["polarity"] != _NEUTRAL:
             yield Tweet(row["user"], row["text"], row.one_of("polarity", SENTIMENTS))
 
