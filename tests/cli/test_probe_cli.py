@@ -97,19 +97,19 @@ def test_layers_are_shown_before_anything_runs(folder: Path) -> None:
     said = playerfl("layers", "mymodule:make_model", cwd=folder)
     assert said.returncode == 0, said.stderr
     assert "Layers of Net, input to output" in said.stdout
-    assert "in the order of definition" in said.stderr
+    assert "in the order of the model's definition" in said.stderr
     assert said.stdout.index("head") < said.stdout.index("stem")
     said = playerfl("layers", "mymodule.py:make_model", "--data", "mymodule:make_sites", "--cut", "1", cwd=folder)
     assert said.returncode == 0, said.stderr
     assert said.stdout.index("stem") < said.stdout.index("head")
-    assert "What it means, for one site" in said.stdout
+    assert "What this cut means for one site" in said.stdout
 
 
 def test_layers_as_json_with_warnings(folder: Path) -> None:
     said = playerfl("layers", "mymodule:Tied", "--json", cwd=folder)
     content = json.loads(said.stdout)
     assert [layer["name"] for layer in content["layers"]] == ["embed", "middle"]
-    assert content["warnings"] == ["embed.weight is used by embed and out: a cut after layer 1 parts its users"]
+    assert content["warnings"] == ["embed.weight is used by embed and out: a cut after layer 1 separates them"]
     said = playerfl("layers", "digits", "--json", cwd=folder)
     assert [layer["name"] for layer in json.loads(said.stdout)["layers"]][-1] == "fc2"
 
@@ -123,7 +123,7 @@ def test_a_model_and_sites_of_ones_own_get_a_recommendation(folder: Path) -> Non
         "batches, resampled",
         "one left out",
         "next-best",
-        "any t from",
+        "any threshold from",
     ):
         assert text in said.stdout
     assert said.stderr.index("Layers of Net") < said.stderr.index("sites measured: 2/2")
@@ -197,7 +197,7 @@ def test_runs_are_probed_without_training(folder: Path) -> None:
     [
         (("layers", "mymodule:make_modl"), "mymodule has no 'make_modl'; did you mean 'make_model'?"),
         (("layers", "mymodul:make_model"), "there is no module mymodul"),
-        (("layers", "mymodule:broken"), "calling mymodule:broken failed in line 53: KeyError: 'weights'"),
+        (("layers", "mymodule:broken"), "calling mymodule:broken failed on line 53: KeyError: 'weights'"),
         (("layers", "mymodule:wrong"), "mymodule:wrong returned str"),
         (("layers", "mymodule:needs"), "cannot be called without arguments: missing a required argument: 'width'"),
         (("layers", "mymodule:constant"), "mymodule:constant is of type int"),
@@ -208,7 +208,7 @@ def test_runs_are_probed_without_training(folder: Path) -> None:
         (("layers", "hart"), "unknown task 'hart'; did you mean 'heart'?"),
         (("probe", "mymodule:make_model"), "name the sites' data too"),
         (("probe", "mymodule:make_model", "--data", "here"), "--data here does not name an object"),
-        (("probe", "mymodule:make_model", "--data", "mymodule:broken"), "calling mymodule:broken failed in line 53"),
+        (("probe", "mymodule:make_model", "--data", "mymodule:broken"), "calling mymodule:broken failed on line 53"),
         (("probe", "mymodule:make_model", "--data", "mymodule:no_sites"), "gives no sites"),
         (("probe", "mymodule:make_model", "--data", "mymodule:constant"), "a mapping from site names"),
         (("probe", "mymodule:make_model", "--data", "mymodule:numbers", "--loss", "mymodule:constant"), "is int"),
@@ -220,17 +220,17 @@ def test_runs_are_probed_without_training(folder: Path) -> None:
         (("probe", "synthetic", "--out", "mymodule.py"), "cannot write mymodule.py"),
         (("layers", "mymodule:make_model", "--data", "mymodule:flat"), "cannot be called with the example batch"),
         (("probe", "mymodule:make_model", "--data", "mymodule:wide"), "convert them, as in inputs.float()"),
-        (("probe", "mymodule:one_number", "--data", "mymodule:numbers", "--loss", "mymodule:text_loss"), "gives str"),
+        (("probe", "mymodule:one_number", "--data", "mymodule:numbers", "--loss", "mymodule:text_loss"), "returned"),
         (("probe", "mymodule:one_number", "--data", "mymodule:numbers", "--loss", "mymodule:loss_fails"), "too late"),
         (("probe", "mymodule:one_number", "--data", "mymodule:numbers", "--loss", "mymodule:detached"), "not depend"),
         (("probe", "synthetic", "--threshold", "-1"), "threshold -1.0 is not allowed"),
         (("probe", "synthetic", "--seeds", "0"), "--seeds must be at least 1"),
         (("probe", "synthetic", "--set", "algorithm.name=fedavg"), "only player_fl measures"),
-        (("analyze", "synthetic", "--sweep", "--drift", "2"), "ask one at a time"),
+        (("analyze", "synthetic", "--sweep", "--drift", "2"), "use one at a time"),
         (("analyze", "synthetic", "--hessian", "exactly"), "unknown --hessian 'exactly'"),
         (("analyze", "synthetic", "--probes", "1"), "--probes must be at least 2"),
         (("analyze", "synthetic", "--drift", "0"), "give at least 1"),
-        (("analyze", "synthetic", "--drift", "5", "--rounds", "5"), "measures nothing again in 5 rounds"),
+        (("analyze", "synthetic", "--drift", "5", "--rounds", "5"), "measures only once in 5 rounds"),
         (("analyze", "synthetic", "--federated", "fedvag"), "did you mean 'fedavg'"),
         (("analyze", "synthetic", "--out", "mymodule.py"), "cannot write mymodule.py"),
         (("analyze", "synthetic", "--set", "algorithm.mu=1"), "leave algorithm settings out"),
@@ -281,9 +281,11 @@ def test_a_finished_run_is_analyzed_with_its_own_models(tmp_path: Path) -> None:
         f["value"] for f in content["findings"] if (f["quantity"], f["moment"][:16]) == ("cka", "end of federated")
     ]
     assert similar == pytest.approx([1.0] * 6)  # after averaging all sites have the same model
-    assert "those the run's sites keep" in content["notes"][-1]
+    assert "those that the run's sites keep" in content["notes"][-1]
     for other in (("--seeds", 2), ("--rounds", 3), ("--set", "training.batch_size=8")):
-        assert "its models stand for the third moment" in refused(playerfl("analyze", "run", *other, cwd=tmp_path))
+        assert "already has models for its own seed and settings" in refused(
+            playerfl("analyze", "run", *other, cwd=tmp_path)
+        )
 
 
 @pytest.mark.parametrize(

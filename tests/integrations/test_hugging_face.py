@@ -112,7 +112,7 @@ def test_what_spreads_parameters_is_refused() -> None:
     from playerfl.integrations.hugging_face import SensitivityCallback
 
     callback = SensitivityCallback()
-    with pytest.raises(ConfigError, match="the Trainer uses fsdp, which spreads parameters"):
+    with pytest.raises(ConfigError, match="the Trainer uses fsdp, which shards parameters"):
         callback.on_train_begin(SimpleNamespace(fsdp="full_shard"), None, None, model=bert())
     with pytest.raises(ConfigError, match="nothing is measured yet"):
         callback.profile()

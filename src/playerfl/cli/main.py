@@ -1,4 +1,4 @@
-"""The command line: results on stdout, everything else on stderr, one sentence and exit code 2 for bad input."""
+"""The entry point: results go to stdout, everything else to stderr; bad input ends in one sentence and exit code 2."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from playerfl.version import __version__
 
 app = typer.Typer(
     name="playerfl",
-    help="Personalised, layer-wise, cross-silo federated learning: which layers to share, what it brings each site.",
+    help="Personalised, layer-wise, cross-silo federated learning: which layers to share, and what each site gains.",
     epilog="""[bold]Examples[/bold]
 
   playerfl run digits -a local -a fedavg -a player_fl
@@ -43,19 +43,19 @@ app = typer.Typer(
 )
 app.add_typer(data_app)
 app.add_typer(flower_app)
-app.command(epilog=STUDY_EXAMPLES)(study)
+app.command(epilog=RUN_EXAMPLES)(run)
 app.command(epilog=REPORT_EXAMPLES)(report)
-app.command(epilog=LAYERS_EXAMPLES)(layers)
 app.command(epilog=PROBE_EXAMPLES)(probe)
+app.command(epilog=LAYERS_EXAMPLES)(layers)
+app.command(epilog=STUDY_EXAMPLES)(study)
 app.command(epilog=ANALYZE_EXAMPLES)(analyze)
 app.command(epilog=THRESHOLDS_EXAMPLES)(thresholds)
-app.command(epilog=RUN_EXAMPLES)(run)
 
 
 def main() -> None:
-    """Runs a command; what the user can mend is said in one sentence, without a traceback."""
+    """Runs a command; bad input is reported in one sentence, without a traceback."""
     if isinstance(sys.stdout, io.TextIOWrapper):
-        # A terminal that cannot show μ or a table's lines gets something else, not an error.
+        # A terminal that cannot show μ or the lines of a table gets replacement characters, not an error.
         sys.stdout.reconfigure(errors="replace")
     try:
         code = app(standalone_mode=False)
@@ -105,10 +105,10 @@ _LISTS = ("algorithms", "tasks", "settings")
     epilog="[bold]Examples[/bold]\n\n  playerfl list algorithms\n\n  playerfl list tasks --json\n",
 )
 def list_(
-    what: Annotated[str, typer.Argument()],
+    what: Annotated[str, typer.Argument(help="algorithms, tasks or settings (of runs and training).")],
     as_json: Json = False,
 ) -> None:
-    """List what can be chosen, with defaults. WHAT is algorithms, tasks or settings (of runs and training)."""
+    """List algorithms, tasks or settings, with their defaults."""
     if what not in _LISTS:
         raise ConfigError(one_of(what, _LISTS, "list"))
     from playerfl.cli import catalogue
@@ -127,10 +127,7 @@ def selftest(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Check on small made-up sites that every algorithm is what it says: identities that must hold exactly.
-
-    Ends with exit code 1 if one of them does not.
-    """
+    """Check every algorithm on small made-up sites, by identities that must hold; exit code 1 if one does not."""
     from playerfl.cli.progress import counted
     from playerfl.selftest import check, identities
 

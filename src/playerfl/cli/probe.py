@@ -36,7 +36,15 @@ PROBE_EXAMPLES = """
 
 
 def probe(
-    target: Annotated[str, typer.Argument()],
+    target: Annotated[
+        str,
+        typer.Argument(
+            metavar="TARGET",
+            help="One of: a function that builds your model, as MODULE:NAME or FILE.py:NAME, together with --data; any "
+            "task that `playerfl run` takes; the directory of a finished run or of an earlier --out, which is not "
+            "measured again.",
+        ),
+    ],
     data: Sites = None,
     loss: Annotated[
         str | None,
@@ -62,11 +70,7 @@ def probe(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Measure one epoch at every site and recommend which layers to federate, with the evidence.
-
-    TARGET is one of: a function that builds your model, as MODULE:NAME or FILE.py:NAME, together with --data; any task
-    that `playerfl run` takes; or the directory of a finished run or of an earlier --out, which is not measured again.
-    """
+    """Measure one epoch at every site and recommend which layers to federate, with the evidence."""
     from playerfl.data.download.directory import use_data_directory
 
     decision = {"rule": rule, "threshold": threshold, "normalise": normalise}
