@@ -90,14 +90,14 @@ def test_sensitivity_correlates_as_depth_does() -> None:
 def test_a_single_site_has_no_similarity_but_all_the_rest() -> None:
     alone = analyze_layers(task(count=1), rounds=1, settings=SETTINGS, options=AnalysisOptions(rows=8))
     assert alone.curves("cka", FIRST_EPOCH) == {}
-    assert any("one site only" in note for note in alone.notes)
+    assert any("only one site" in note for note in alone.notes)
     quantity_figure(alone, "cka")
 
 
 def test_algorithm_settings_are_refused() -> None:
     with pytest.raises(ConfigError, match="leave algorithm settings out"):
         analyze_layers(task(), settings={"algorithm.name": "fedavg"})
-    with pytest.raises(ConfigError, match="must be one epoch"):
+    with pytest.raises(ConfigError, match="rounds of one epoch"):
         analyze_layers(task(), settings={**QUICK, "training.local_epochs": 2})
 
 
@@ -143,14 +143,12 @@ def test_an_interval_of_no_width_can_be_drawn() -> None:
     correlation_figure(found)
 
 
-@pytest.mark.slow
-def test_overview_and_correlations_are_drawn(analysis: LayerAnalysis, tmp_path: Any) -> None:
-    figure, rows = overview_figure(analysis)
+def test_overview_and_correlations_have_an_axis_per_quantity_and_moment(analysis: LayerAnalysis) -> None:
+    """Saving them takes seconds; `playerfl analyze` does it in its own test."""
+    _, rows = overview_figure(analysis)
     assert (len(rows), len(rows[0])) == (4, 3)
-    figure.savefig(tmp_path / "overview.png")
-    figure, axes = correlation_figure(analysis)
+    _, axes = correlation_figure(analysis)
     assert len(axes) == 3
-    figure.savefig(tmp_path / "correlation.png")
 
 
 def test_regression_has_an_analysis_too() -> None:

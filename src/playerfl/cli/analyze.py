@@ -38,14 +38,7 @@ ANALYZE_EXAMPLES = """
 
 
 def analyze(
-    target: Annotated[
-        str,
-        typer.Argument(
-            metavar="RUN_OR_TASK",
-            help="Any task that `playerfl run` takes, or the directory of a finished run: then its settings are used, "
-            "and its models for the moment after federated training.",
-        ),
-    ],
+    target: Annotated[str, typer.Argument(metavar="RUN_OR_TASK")],
     sweep: Annotated[
         bool, typer.Option("--sweep", help="Instead: train with every cut; how good is the recommended one?")
     ] = False,
@@ -74,7 +67,11 @@ def analyze(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Analyse layers as in the paper: gradient variance, Hessian, CKA and sensitivity at three moments of training."""
+    """Analyse layers as in the paper: gradient variance, Hessian, CKA and sensitivity at three moments of training.
+
+    RUN_OR_TASK is any task that `playerfl run` takes, or the directory of a finished run. Then the settings of the run
+    are used, and its models for the moment after federated training.
+    """
     from playerfl.data.download.directory import use_data_directory
 
     if sweep and drift is not None:

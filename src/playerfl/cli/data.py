@@ -79,7 +79,7 @@ def _described(source: Source) -> DatasetRow:
         "about": source.about,
         "present": place is not None,
         "folder": str(place or source.home),
-        "bytes": place and sum(path.stat().st_size for path in place.rglob("*") if path.is_file()),
+        "bytes": None if place is None else sum(p.stat().st_size for p in place.rglob("*") if p.is_file()),
         "download_bytes": sum(file.size for file in source.files) or None,
         "licence": source.licence,
         "page": source.page,
@@ -128,14 +128,17 @@ def _print_table(directory: str, datasets: list[DatasetRow]) -> None:
 """,
 )
 def fetch(
-    name: Annotated[str, typer.Argument(help="A dataset of `playerfl data list`.")],
+    name: Annotated[str, typer.Argument()],
     data_dir: DataDir = None,
     hub: Annotated[
         bool, typer.Option("--hub", help="Copy it from the Hugging Face hub, without a check against a known hash.")
     ] = False,
     quiet: Quiet = False,
 ) -> None:
-    """Download a dataset from its official source into the data directory and check it; run again to resume."""
+    """Download a dataset from its official source into the data directory and check it.
+
+    NAME is a dataset of `playerfl data list`. Run the same command again to resume an interrupted download.
+    """
     from playerfl.data.download.directory import use_data_directory
     from playerfl.data.download.fetch import fetch as fetch_dataset
     from playerfl.data.download.sources import source_of
@@ -194,7 +197,7 @@ def _lines() -> Callable[[str, int, int | None], None]:
     "  playerfl data plot fashion_mnist --set data.alpha=0.1 --out skewed.png\n",
 )
 def plot(
-    task: Annotated[str, typer.Argument(help="Any task that `playerfl run` takes.")],
+    task: Annotated[str, typer.Argument()],
     out: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Figure (.png, .svg, .pdf; default: TASK-sites.png).")
     ] = None,
@@ -203,7 +206,10 @@ def plot(
     ] = None,
     data_dir: DataDir = None,
 ) -> None:
-    """Plot how many examples of each class every site has."""
+    """Plot how many examples of each class every site has.
+
+    TASK is any task that `playerfl run` takes.
+    """
     from playerfl.data.download.directory import use_data_directory
     from playerfl.data.sites import describe
     from playerfl.errors import ConfigError

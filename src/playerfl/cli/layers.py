@@ -9,7 +9,6 @@ import typer
 
 from playerfl.cli.options import DataDir, Json, Settings, Sites
 from playerfl.errors import ConfigError
-from playerfl.tasks.named_models import built_model, example_rows, task_or_builder
 
 if TYPE_CHECKING:
     from torch import nn
@@ -28,14 +27,7 @@ LAYERS_EXAMPLES = """
 
 
 def layers(
-    target: Annotated[
-        str,
-        typer.Argument(
-            metavar="TARGET",
-            help="A function that builds your model, as MODULE:NAME or FILE.py:NAME, or any task that `playerfl run` "
-            "takes.",
-        ),
-    ],
+    target: Annotated[str, typer.Argument()],
     data: Sites = None,
     cut: Annotated[int | None, typer.Option(help="Show what a cut after this many layers shares.")] = None,
     as_json: Json = False,
@@ -44,7 +36,8 @@ def layers(
 ) -> None:
     """Show the layers of a model from input to output, without training.
 
-    With --data, their order comes from a forward pass instead of from the model's definition.
+    TARGET is a function that builds your model, as MODULE:NAME or FILE.py:NAME, or any task that `playerfl run` takes.
+    With --data, the order of layers comes from a forward pass instead of from the model's definition.
     """
     from playerfl.cli.tables.console import wide_console
     from playerfl.cli.tables.layers import layer_rows, print_cut_summary, print_layers
@@ -74,6 +67,7 @@ def layers(
 def _layers_of(target: str, data: str | None, settings: list[str]) -> tuple[nn.Module, LayerMap, bool]:
     """A model, its layers, and whether they are in the order of a forward pass."""
     from playerfl.layers.layer_map import LayerMap
+    from playerfl.tasks.named_models import built_model, example_rows, task_or_builder
     from playerfl.tasks.task import Task
 
     named = task_or_builder(target)

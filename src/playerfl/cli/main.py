@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import io
 import json
 import sys
@@ -105,10 +106,13 @@ _LISTS = ("algorithms", "tasks", "settings")
     epilog="[bold]Examples[/bold]\n\n  playerfl list algorithms\n\n  playerfl list tasks --json\n",
 )
 def list_(
-    what: Annotated[str, typer.Argument(help="algorithms, tasks or settings (of runs and training).")],
+    what: Annotated[str, typer.Argument()],
     as_json: Json = False,
 ) -> None:
-    """List algorithms, tasks or settings, with their defaults."""
+    """List what there is to choose from, with defaults.
+
+    WHAT is algorithms, tasks or settings (of runs and training).
+    """
     if what not in _LISTS:
         raise ConfigError(one_of(what, _LISTS, "list"))
     from playerfl.cli import catalogue
@@ -157,6 +161,18 @@ def selftest(
     if not all(finding.holds for finding in findings):
         raise typer.Exit(1)
 
+
+def _unwrap_help(group: typer.Typer) -> None:
+    """Removes the line breaks of docstrings, which would break lines in the middle on a narrower terminal."""
+    for command in group.registered_commands:
+        paragraphs = (inspect.getdoc(command.callback) or "").split("\n\n")
+        command.help = "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
+    for nested in group.registered_groups:
+        if nested.typer_instance is not None:
+            _unwrap_help(nested.typer_instance)
+
+
+_unwrap_help(app)
 
 if __name__ == "__main__":
     main()

@@ -14,7 +14,6 @@ from playerfl.cli.options import DataDir, Json, Quiet, Settings, Sites
 from playerfl.errors import ConfigError, DataError
 from playerfl.probe.stored import save_figure, scores_of, stored_probe_at, write_probe
 from playerfl.storage.atomic_files import make_folder
-from playerfl.tasks.named_models import built_model, check_reference, loaded_sites, task_or_builder
 
 if TYPE_CHECKING:
     from torch import nn
@@ -36,15 +35,7 @@ PROBE_EXAMPLES = """
 
 
 def probe(
-    target: Annotated[
-        str,
-        typer.Argument(
-            metavar="TARGET",
-            help="One of: a function that builds your model, as MODULE:NAME or FILE.py:NAME, together with --data; any "
-            "task that `playerfl run` takes; the directory of a finished run or of an earlier --out, which is not "
-            "measured again.",
-        ),
-    ],
+    target: Annotated[str, typer.Argument()],
     data: Sites = None,
     loss: Annotated[
         str | None,
@@ -70,7 +61,11 @@ def probe(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Measure one epoch at every site and recommend which layers to federate, with the evidence."""
+    """Measure one epoch at every site and recommend which layers to federate, with the evidence.
+
+    TARGET is one of: a function that builds your model, as MODULE:NAME or FILE.py:NAME, together with --data; any task
+    that `playerfl run` takes; the directory of a finished run or of an earlier --out, which is not measured again.
+    """
     from playerfl.data.download.directory import use_data_directory
 
     decision = {"rule": rule, "threshold": threshold, "normalise": normalise}
@@ -156,6 +151,7 @@ def _measure(
     from playerfl.cli.tables.layers import print_layers
     from playerfl.probe.measure import probe_sites
     from playerfl.tasks.load import load_object
+    from playerfl.tasks.named_models import built_model, check_reference, loaded_sites, task_or_builder
     from playerfl.tasks.task import Task, unsplit_task
 
     named = task_or_builder(target)

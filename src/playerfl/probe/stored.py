@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, TypedDict
 
 from playerfl.errors import ConfigError, PlayerflError, RunDirectoryError
 from playerfl.storage.atomic_files import RERUN_HINT, make_folder, write_atomically
-from playerfl.tasks.named_models import built_model, task_or_builder
 
 if TYPE_CHECKING:
     from torch import nn
@@ -89,7 +88,7 @@ def from_profiles(file: Path, changes: Mapping[str, Any]) -> StoredProbe:
     from playerfl.probe.measure import changed_decision
 
     try:
-        content = json.loads(file.read_text(encoding="utf-8"))
+        content: StoredScores = json.loads(file.read_text(encoding="utf-8"))
         options = changed_decision(content["options"], changes)
         target, groups, seeds = str(content["target"]), content["layers"], content["seeds"]
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as problem:
@@ -115,6 +114,7 @@ def from_profiles(file: Path, changes: Mapping[str, Any]) -> StoredProbe:
 def _model_of(target: str) -> nn.Module:
     """The model behind a target, with random weights: only names and sizes are needed."""
     from playerfl.runs.setup import seeded_model
+    from playerfl.tasks.named_models import built_model, task_or_builder
     from playerfl.tasks.task import Task
 
     named = task_or_builder(target)

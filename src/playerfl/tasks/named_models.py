@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from torch import nn
 
 from playerfl.errors import ConfigError
-
-if TYPE_CHECKING:
-    from torch import nn
+from playerfl.tasks.load import call_object, load_object, load_task, names_object
+from playerfl.tasks.task import Task, unsplit_task
 
 
 def task_or_builder(target: str) -> Any:
     """A task, or the function or class a user named that builds a model."""
-    import inspect
-
-    from torch import nn
-
-    from playerfl.tasks.load import call_object, load_object, load_task, names_object
-    from playerfl.tasks.task import Task
-
     if not names_object(target):
         return load_task(target)
     named = load_object(target)
@@ -43,10 +38,6 @@ def task_or_builder(target: str) -> Any:
 
 def built_model(build: Callable[[], Any], what: str) -> nn.Module:
     """Calls a user's function and checks that it returns a model."""
-    from torch import nn
-
-    from playerfl.tasks.load import call_object
-
     model = call_object(build, what)
     if not isinstance(model, nn.Module):
         raise ConfigError(f"{what} returned {type(model).__name__}; it must return a torch model")
@@ -55,8 +46,6 @@ def built_model(build: Callable[[], Any], what: str) -> nn.Module:
 
 def check_reference(text: str, option: str) -> str:
     """The text itself, if it has the form MODULE:NAME or FILE.py:NAME."""
-    from playerfl.tasks.load import names_object
-
     if not names_object(text):
         raise ConfigError(f"{option} {text} does not name an object; write mymodule:name or file.py:name")
     return text
@@ -64,8 +53,6 @@ def check_reference(text: str, option: str) -> str:
 
 def loaded_sites(data: str) -> Any:
     """The sites a user named: a mapping or list, or a function that returns one."""
-    from playerfl.tasks.load import call_object, load_object
-
     named = load_object(check_reference(data, "--data"))
     sites = named if isinstance(named, Mapping | list | tuple) else None
     if sites is None and callable(named):
@@ -80,10 +67,6 @@ def loaded_sites(data: str) -> Any:
 
 def example_rows(data: str) -> Any:
     """The inputs of two rows of one site."""
-    from torch import nn
-
-    from playerfl.tasks.task import unsplit_task
-
     task = unsplit_task(nn.Identity, loaded_sites(data))
     sites = task.load_sites(task.options())
     return next(iter(sites[min(sites)].train.batches(2)))[0]
