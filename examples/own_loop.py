@@ -1,4 +1,4 @@
-"""Which layers of my own network should my sites share? My network, my training loop, five lines of playerfl."""
+"""Which layers should my sites share? My own network and training loop, plus five lines of playerfl."""
 
 from copy import deepcopy
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import io
 import json
 import zlib
 from pathlib import Path
@@ -149,19 +148,18 @@ def checkpoint_file(folder: Path) -> None:
 
 
 def read_profiles(folder: Path) -> object:
-    from playerfl.probe.stored import PROFILES, of_profiles
+    from playerfl.probe.stored import PROFILES, from_profiles
 
-    return of_profiles(folder / PROFILES, {})[0].to_json()
+    return from_profiles(folder / PROFILES, {}).recommendation.to_json()
 
 
 def profiles(folder: Path) -> None:
     from playerfl.probe.measure import probe_sites
-    from playerfl.probe.stored import PROFILES, keep, scores_of
+    from playerfl.probe.stored import PROFILES, scores_of, write_probe
 
     own = {"data.rows": 12, "data.sites": 2, "data.accept_small_sites": True}
     found = probe_sites("synthetic", settings=own)
-    with contextlib.redirect_stderr(io.StringIO()):
-        keep(folder, found.recommend(), scores_of(found, "synthetic", {}))
+    write_probe(folder, found.recommend(), scores_of(found, "synthetic", {}))
     for file in folder.iterdir():
         if file.name != PROFILES:
             file.unlink()

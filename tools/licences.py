@@ -38,12 +38,21 @@ _SPDX = {
     "Mozilla Public License 2.0 (MPL 2.0)": "MPL-2.0",
 }
 
+_NAMED = "## What pyproject.toml names\n\n| package | licence | for |\n|---|---|---|"
 _HEAD = """\
 # Licences
 
-playerfl is under [Apache-2.0](https://www.apache.org/licenses/LICENSE-2.0). What it needs is
-installed beside it, not shipped in it. Written by `make licences` from the metadata of the installed
-packages; do not edit it by hand.
+playerfl is under [Apache-2.0](https://www.apache.org/licenses/LICENSE-2.0). It ships one file by other authors; its
+dependencies are installed beside it. `make licences` generates this page from the metadata of the installed packages;
+do not edit it by hand.
+
+## What the package ships
+
+| file | licence | source |
+|---|---|---|
+| `tasks/bundled/digits.csv.gz`: 1,797 handwritten digits | BSD-3-Clause, in `digits-licence.txt` beside it | an \
+unmodified copy from [scikit-learn](https://scikit-learn.org); by E. Alpaydin and C. Kaynak (1998), \
+[UCI](https://archive.ics.uci.edu/dataset/80), CC BY 4.0 |
 """
 
 
@@ -105,14 +114,14 @@ def is_installed(name: str) -> bool:
 
 def rows_of(page: str) -> dict[str, str]:
     """The rows of a page for what pyproject.toml names, by package."""
-    named = page.partition("|---|")[2].partition("\n## ")[0]
+    named = page.partition(_NAMED)[2].partition("\n## ")[0]
     return {found[1]: line for line in named.splitlines() if (found := re.match(r"\| ([a-z0-9-]+) \|", line))}
 
 
 def page(before: str) -> str:
     """The whole page; a package that is not installed here keeps the row it had."""
     asked, old = dependencies(), rows_of(before)
-    lines = [_HEAD, "## What pyproject.toml names", "", "| package | licence | for |", "|---|---|---|"]
+    lines = [_HEAD, _NAMED]
     for name, groups in sorted(asked.items()):
         if is_installed(name):
             lines.append(f"| {name} | {licence_of(name)} | {', '.join(groups)} |")

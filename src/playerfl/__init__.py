@@ -1,4 +1,4 @@
-"""Personalised, layer-wise, cross-silo federated learning: which layers to share, and what it brings each site.
+"""Personalised, layer-wise, cross-silo federated learning: which layers to share, and what each site gains.
 
 >>> import playerfl
 >>> result = playerfl.run("digits", "player_fl", rounds=1, seed=0)
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from playerfl.studies.directory import StudyDirectory
     from playerfl.tasks.task import Task, own_task
 
-# Looked up on first use, so that `import playerfl` (and the command line's --help) need not import torch.
+# Imported on first use, so that `import playerfl` (and --help) does not import torch.
 _HOMES = {
     "Experiment": "playerfl.runs.experiment",
     "LayerMap": "playerfl.layers.layer_map",

@@ -13,7 +13,7 @@ import torch
 import playerfl
 from federations import QUICK, assert_same, federate, sites, task
 from playerfl.analysis.figures import FIGURES, correlation_figure, overview_figure, quantity_figure
-from playerfl.analysis.layer_analysis import AnalysisOptions, Finding, LayerAnalysis, analyze_layers
+from playerfl.analysis.layer_analysis import AnalysisOptions, LayerAnalysis, LayerFinding, analyze_layers
 from playerfl.analysis.moments import FEDERATED, FIRST_EPOCH, INDEPENDENT, MOMENTS
 from playerfl.errors import ConfigError
 from playerfl.report.compute.comparison import without_nan
@@ -74,7 +74,7 @@ def test_json_has_no_nan_and_says_the_correlations(analysis: LayerAnalysis) -> N
 def test_sensitivity_correlates_as_depth_does() -> None:
     known = {"score": (3.0, 1.0, 2.0), "sensitivity": (3.0, 4.0, 6.0), "hessian": (1.0, 5.0, 9.0)}
     findings = [
-        Finding(0, moment, "a", layer, quantity, value)
+        LayerFinding(0, moment, "a", layer, quantity, value)
         for moment in MOMENTS
         for quantity, values in known.items()
         for layer, value in zip("xyz", values, strict=True)
@@ -90,14 +90,14 @@ def test_sensitivity_correlates_as_depth_does() -> None:
 def test_a_single_site_has_no_similarity_but_all_the_rest() -> None:
     alone = analyze_layers(task(count=1), rounds=1, settings=SETTINGS, options=AnalysisOptions(rows=8))
     assert alone.curves("cka", FIRST_EPOCH) == {}
-    assert any("one site only" in note for note in alone.notes)
+    assert any("only one site" in note for note in alone.notes)
     quantity_figure(alone, "cka")
 
 
 def test_algorithm_settings_are_refused() -> None:
     with pytest.raises(ConfigError, match="leave algorithm settings out"):
         analyze_layers(task(), settings={"algorithm.name": "fedavg"})
-    with pytest.raises(ConfigError, match="must be one epoch"):
+    with pytest.raises(ConfigError, match="rounds of one epoch"):
         analyze_layers(task(), settings={**QUICK, "training.local_epochs": 2})
 
 
@@ -130,7 +130,7 @@ def test_an_interval_of_no_width_can_be_drawn() -> None:
     curves = {"score": (1.0, 2.0, 3.0, 4.0), "sensitivity": (1.0, 2.0, 3.0, 4.0), "cka": (1.0, 3.0, 2.0, 4.0)}
     curves |= {"hessian": (2.0, 1.0, 4.0, 3.0), "gradient_variance": (4.0, 1.0, 3.0, 2.0)}
     findings = [
-        Finding(0, moment, f"site-{i}", layer, quantity, value)
+        LayerFinding(0, moment, f"site-{i}", layer, quantity, value)
         for moment in MOMENTS
         for i in range(6)
         for quantity, values in curves.items()
@@ -143,14 +143,12 @@ def test_an_interval_of_no_width_can_be_drawn() -> None:
     correlation_figure(found)
 
 
-@pytest.mark.slow
-def test_overview_and_correlations_are_drawn(analysis: LayerAnalysis, tmp_path: Any) -> None:
-    figure, rows = overview_figure(analysis)
+def test_overview_and_correlations_have_an_axis_per_quantity_and_moment(analysis: LayerAnalysis) -> None:
+    """Saving them takes seconds; `playerfl analyze` does it in its own test."""
+    _, rows = overview_figure(analysis)
     assert (len(rows), len(rows[0])) == (4, 3)
-    figure.savefig(tmp_path / "overview.png")
-    figure, axes = correlation_figure(analysis)
+    _, axes = correlation_figure(analysis)
     assert len(axes) == 3
-    figure.savefig(tmp_path / "correlation.png")
 
 
 def test_regression_has_an_analysis_too() -> None:

@@ -87,7 +87,7 @@ def test_lists_say_what_there_is(tmp_path: Path) -> None:
         (("run", "digits", "--rounds", "0"), "rounds = 0 is not allowed"),
         (("run", "digits", "--rounds", "many"), "Invalid value for '--rounds'"),
         (("run", "digits", "--alpha", "-1"), "alpha = -1.0"),
-        (("run", "digits", "--alpha", "0.001", "--sites", "30"), "no Dirichlet(0.001) draw"),
+        (("run", "digits", "--alpha", "0.001", "--sites", "12"), "no Dirichlet(0.001) draw"),
         (("run", "digits", "--sites", "100"), "100 sites of at least 50 examples need 5000, but there are 1797"),
         (("run", "synthetic", "--alpha", "1"), "unknown key 'alpha'"),
         (("run", "digits", "--set", "rounds"), "write it as key=value"),
@@ -161,6 +161,7 @@ def test_a_directory_in_use_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.system
 def test_a_full_disk_is_one_sentence_and_the_run_can_go_on(tmp_path: Path) -> None:
     """A limit on file size makes the kernel refuse the write, as a full disk does."""
     limited = (

@@ -125,7 +125,7 @@ def quietly(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     [
         (("fetch", "heart"), "cannot reach 127.0.0.1"),
         (("fetch", "hart"), "unknown dataset 'hart'; did you mean 'heart'?"),
-        (("fetch", "mimic3"), "dataset 'mimic3' has no address to download it from; by hand:"),
+        (("fetch", "mimic3"), "dataset 'mimic3' cannot be downloaded directly; by hand:"),
         (("fetch", "emnist", "--hub"), "dataset 'emnist' has no copy on the hub; playerfl data fetch emnist"),
         (("fetch",), "Missing argument"),
         (("fetch", "heart", "--data-dir", "file"), "cannot write file/heart"),

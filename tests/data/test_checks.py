@@ -85,7 +85,7 @@ def test_a_site_smaller_than_a_batch_is_refused_with_three_remedies() -> None:
 
 
 def test_a_site_of_one_class_is_refused_with_a_remedy() -> None:
-    message = r"north has only class 0 in its training part, .* larger alpha or fewer of them, merge it"
+    message = r"north has only class 0 in its training part, .* larger alpha or fewer sites, merge it"
     with pytest.raises(DataError, match=message):
         check(site(train=examples(classes=1)))
 
@@ -112,10 +112,10 @@ def test_what_is_asked_for_passes(train: Any, options: dict[str, bool]) -> None:
             "targets from 0 to 3, but the model has 3 outputs, .* use a model with 4",
         ),
         (torch.arange(8) % 3 - 1, "targets from -1 to 1, .* or renumber the classes"),
-        (torch.zeros(8), r"targets of kind torch\.float32 and shape \(8,\); class numbers"),
+        (torch.zeros(8), r"targets of kind torch\.float32 and shape \(8,\); they must be class numbers"),
         (
             torch.zeros(8, 2, dtype=torch.long),
-            r"targets .* shape \(8, 2\); class numbers \(integers, one a row\)",
+            r"targets .* shape \(8, 2\); they must be class numbers: integers, one per row",
         ),
     ],
     ids=["too high", "negative", "floats", "one-hot"],

@@ -179,7 +179,7 @@ def test_a_loader_with_its_own_generator_follows_the_order() -> None:
 @pytest.mark.parametrize(
     ("source", "message"),
     [
-        (DataLoader(Stream()), "north: the DataLoader's dataset has no length; give one that has"),
+        (DataLoader(Stream()), "north: the DataLoader's dataset has no length; use one that has"),
         (Stream(), "north: an IterableDataset has no length; wrap a sized Dataset in a DataLoader"),
         (Pairs([]), "north is empty; every site needs examples"),
         (X, r"north: cannot read Tensor; give \(inputs, targets\), a torch Dataset or a DataLoader"),

@@ -61,5 +61,5 @@ def test_the_seed_decides_the_split() -> None:
 
 @pytest.mark.parametrize("rows", [0, 1, 2])
 def test_a_site_too_small_for_three_parts_is_refused(rows: int) -> None:
-    with pytest.raises(DataError, match=f"at least 3 examples .* not {rows}"):
+    with pytest.raises(DataError, match=f"at least 3 examples, .* not {rows}"):
         three_way_split(np.zeros(rows, dtype=np.int64))

@@ -14,7 +14,7 @@ from playerfl.errors import ConfigError
 from playerfl.seeding import generator_for, seeded_rng
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")
-pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
+pytestmark = [pytest.mark.slow, pytest.mark.system, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 
 WORDS = torch.randint(1, 30, (24, 6), generator=generator_for(0, "words"))
 LABELS = torch.randint(2, (24,), generator=generator_for(0, "labels"))
@@ -106,13 +106,13 @@ def test_measuring_does_not_change_training_by_a_bit(tmp_path: Path) -> None:
     assert digest(measured.state_dict()) == digest(alone.state_dict())
 
 
-def test_what_spreads_parameters_is_refused() -> None:
+def test_sharded_parameters_are_refused() -> None:
     from types import SimpleNamespace
 
     from playerfl.integrations.hugging_face import SensitivityCallback
 
     callback = SensitivityCallback()
-    with pytest.raises(ConfigError, match="the Trainer uses fsdp, which spreads parameters"):
+    with pytest.raises(ConfigError, match="the Trainer uses fsdp, which shards parameters"):
         callback.on_train_begin(SimpleNamespace(fsdp="full_shard"), None, None, model=bert())
     with pytest.raises(ConfigError, match="nothing is measured yet"):
         callback.profile()

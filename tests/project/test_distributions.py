@@ -21,6 +21,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.long]
 SHIPPED = [
     "playerfl/py.typed",
     "playerfl/paper/facts.json",
+    "playerfl/tasks/bundled/digits.csv.gz",
+    "playerfl/tasks/bundled/digits-licence.txt",
     "playerfl/report/assets/page.html",
     "playerfl/report/assets/page.css",
     "playerfl/report/assets/page.js",

@@ -20,8 +20,6 @@ MODULES = {
     "safetensors": "safetensors", "scipy": "scipy", "tomli-w": "tomli_w", "typer": "typer",
 }  # fmt: skip
 """What each is imported as."""
-FOLDERS = {"scikit-learn": 'find_spec("sklearn")'}
-"""Not imported: the handwritten digits are read from its folder."""
 
 
 def test_every_dependency_is_in_the_list_with_its_licence() -> None:
@@ -38,9 +36,8 @@ def test_every_dependency_is_in_the_list_with_its_licence() -> None:
 def test_what_every_installation_brings_is_imported() -> None:
     source = "\n".join(file.read_text(encoding="utf-8") for file in (ROOT / "src").rglob("*.py"))
     imported = set(re.findall(r"^\s*(?:import|from) (\w+)", source, flags=re.MULTILINE))
-    assert {*MODULES, *FOLDERS} == {needed.name for needed in CORE}
+    assert MODULES.keys() == {needed.name for needed in CORE}
     assert not [name for name, module in MODULES.items() if module not in imported]
-    assert not [name for name, words in FOLDERS.items() if words not in source]
 
 
 def test_an_upper_bound_has_its_reason_in_the_line_above() -> None:

@@ -113,7 +113,10 @@ def with_nan(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         (lambda: own_task(lambda: nn.Linear(FEATURES, 2), sites()), "but the model has 2 outputs"),
         (lambda: own_task(lambda: nn.Linear(FEATURES + 1, 3), sites()), "the model cannot read the sites' inputs"),
         (lambda: own_task(lambda: nn.Flatten(), sites()), "has no parameters"),
-        (lambda: own_task(mlp, broken(lambda x, y: (x, y.float()))), "class numbers (integers, one a row) are needed"),
+        (
+            lambda: own_task(mlp, broken(lambda x, y: (x, y.float()))),
+            "they must be class numbers: integers, one per row",
+        ),
         (lambda: own_task(mlp, broken(lambda x, y: "here")), "cannot read str"),
         (lambda: own_task(mlp, {"a": DataLoader(TensorDataset(*sites()["site-0"]))}), "a DataLoader cannot be split"),
     ],

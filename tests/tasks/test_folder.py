@@ -77,7 +77,7 @@ def test_numbers_are_standardised_on_training_rows_and_texts_become_one_input_ea
     assert set(train[:, 2:].flatten().tolist()) == {0.0, 1.0}
     assert torch.equal(train[:, 2] + train[:, 3], torch.ones(len(train)))
     assert sites.notes == (
-        "target: column 'outcome' (inferred from its name; another can be given with data.target)",
+        "target: column 'outcome' (inferred from its name; set data.target to change it)",
         "kind: 2 classes (0 = ill, 1 = well)",
         "inputs: 5 (2 numeric, standardised with each site's own training rows; 1 true/false as 1 and 0; "
         "2 categories, one input each)",
@@ -128,7 +128,7 @@ def test_columns_may_be_left_out_even_where_only_one_site_has_them(folder: Path)
 def test_what_looks_like_an_identifier_is_said(folder: Path) -> None:
     csv(folder, **{site: table(seed=i).assign(patient=range(ROWS)) for i, site in enumerate(("north", "south"))})
     notes = load(folder, target="outcome").notes
-    assert any("column 'patient' has another whole number in every row" in note for note in notes)
+    assert any("column 'patient' has a different integer in every row" in note for note in notes)
 
 
 @pytest.mark.parametrize(
@@ -136,7 +136,7 @@ def test_what_looks_like_an_identifier_is_said(folder: Path) -> None:
     [
         (["a", "y", "Label"], {}, "Label", "inferred from its name"),
         (["a", "y", "b"], {}, "y", "inferred from its name"),
-        (["a", "b", "c"], {}, "c", "inferred: the last column"),
+        (["a", "b", "c"], {}, "c", "inferred as the last column"),
         (["a", "target", "c"], {"target": "a"}, "a", "as given"),
     ],
 )
@@ -213,7 +213,7 @@ def test_rows_with_missing_values_may_be_dropped(folder: Path) -> None:
     sites = load(with_gaps(folder), missing="drop")
     assert len(whole(sites["south"])) == ROWS - 3
     assert torch.equal(whole(sites["north"]), whole(complete["north"]))
-    assert "south: 3 of 60 rows left out, where values are missing" in sites.notes
+    assert "south: 3 of 60 rows left out, with missing values" in sites.notes
 
 
 def test_missing_values_may_become_the_mean_of_the_training_rows(folder: Path) -> None:
@@ -229,8 +229,8 @@ def test_missing_values_may_become_the_mean_of_the_training_rows(folder: Path) -
     train = sites["south"].train.inputs
     known = (train[:, 2] == 0) | (train[:, 2] == 1)
     torch.testing.assert_close(train[~known, 2], train[known, 2].mean().expand(int((~known).sum())))
-    assert "south: 1 of 60 rows left out, where the target is missing" in sites.notes
-    assert "south: 60 missing values became the means of its training rows" in sites.notes
+    assert "south: 1 of 60 rows left out, without a target" in sites.notes
+    assert "south: 60 missing values replaced by the means of its training rows" in sites.notes
 
 
 def test_a_column_one_site_never_measured_may_be_filled(folder: Path) -> None:
@@ -243,7 +243,7 @@ def test_one_site_alone_runs_and_says_so(folder: Path) -> None:
     (folder / "south.csv").unlink()
     result = playerfl.run(str(folder), "fedavg", rounds=1)
     assert result.sites == ["north"]
-    assert "there is one site only, so nothing is federated" in result.data["notes"]
+    assert "there is only one site, so nothing is federated" in result.data["notes"]
 
 
 def test_small_sites_are_refused_with_the_remedy(folder: Path) -> None:

@@ -42,9 +42,9 @@ def test_pictures_become_squares_of_colours(pictures: Path) -> None:
     dark = inputs.mean((1, 2, 3)) < 0
     assert torch.equal(dark, whole(sites["north"], "targets") == 0)
     assert sites.notes == (
-        "target: the folder a picture is in",
+        "target: the name of a picture's folder",
         "kind: 2 classes (0 = cat, 1 = dog)",
-        "inputs: 3 x 16 x 16 (colours from -1 to 1, scaled to 16 pixels a side)",
+        "inputs: 3 x 16 x 16 (colours from -1 to 1, scaled to 16 pixels per side)",
     )
 
 
@@ -81,13 +81,13 @@ def png_claiming(width: int, height: int) -> bytes:
 @pytest.mark.parametrize(
     ("name", "content", "sentence"),
     [
-        ("a.png", png_claiming(60_000, 60_000), "north/cat/a.png claims far more than the 50,000,000 pixels"),
-        ("a.png", png_claiming(8_000, 8_000), "north/cat/a.png claims 8000 x 8000 pixels; 50,000,000 are allowed"),
+        ("a.png", png_claiming(60_000, 60_000), "north/cat/a.png claims far more than the limit of 50,000,000 pixels"),
+        ("a.png", png_claiming(8_000, 8_000), "north/cat/a.png claims 8000 x 8000 pixels; the limit is 50,000,000"),
         ("a.png", png_claiming(12_000, 12_000), "north/cat/a.png claims 12000 x 12000 pixels"),
-        ("a.png", png_claiming(20, 20), "north/cat/a.png is not a picture that can be read (PNG or JPEG): image file"),
-        ("a.png", b"text", "north/cat/a.png is not a picture that can be read (PNG or JPEG): cannot identify"),
+        ("a.png", png_claiming(20, 20), "north/cat/a.png is not a readable PNG or JPEG picture: image file"),
+        ("a.png", b"text", "north/cat/a.png is not a readable PNG or JPEG picture: cannot identify"),
         ("a.jpg", b"", "north/cat/a.jpg is empty"),
-        ("a.jpg", b"GIF89a\x01\0\x01\0\0\0\0;", "north/cat/a.jpg is not a picture that can be read (PNG or JPEG)"),
+        ("a.jpg", b"GIF89a\x01\0\x01\0\0\0\0;", "north/cat/a.jpg is not a readable PNG or JPEG picture"),
         ("a.txt", b"text", "north/cat/a.txt is not a .png or .jpg picture; move it out of the folder"),
     ],
 )
@@ -100,19 +100,19 @@ def test_what_is_no_picture_or_a_bomb_is_refused_by_name(
 
 def test_picture_folders_that_are_laid_out_otherwise(pictures: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (pictures / "east").mkdir()
-    assert "east has no pictures; put them into one folder a class, such as east/CLASS" in sentence_of(pictures)
+    assert "east has no pictures; put them into one folder per class, such as east/CLASS" in sentence_of(pictures)
     (pictures / "east" / "cat.png").write_bytes(b"x")
-    assert "east/cat.png lies beside the class folders" in sentence_of(pictures)
+    assert "east/cat.png is beside the class folders" in sentence_of(pictures)
     (pictures / "east" / "cat.png").unlink()
     (pictures / "east").rmdir()
-    assert "data.target is for tables, but" in sentence_of(pictures, target="cat")
+    assert "data.target is only for tables, but" in sentence_of(pictures, target="cat")
     with monkeypatch.context() as patched:
         patched.setattr(file_limits, "LARGEST_ARRAY", 1000)
         assert "north would become 60 rows of 3,072 inputs" in sentence_of(pictures)
     with monkeypatch.context() as patched:
         patched.setitem(sys.modules, "PIL", None)
-        assert "Pillow, which is not installed; pip install 'playerfl[image]'" in sentence_of(pictures)
+        assert "needs Pillow; pip install 'playerfl[image]'" in sentence_of(pictures)
     for site in ("north", "south"):
         for file in (pictures / site / "dog").iterdir():
             file.unlink()
-    assert "has pictures of 'cat' only; two classes are needed" in sentence_of(pictures)
+    assert "has only pictures of 'cat'; at least two classes are needed" in sentence_of(pictures)

@@ -28,10 +28,10 @@ def test_rows_that_lack_a_measurement_are_dropped_but_not_for_the_three_columns_
 @pytest.mark.parametrize(
     ("line", "sentence"),
     [
-        ("1,2,3", "has 3 columns in row 2; 14 are needed"),
-        (ROW.format(degree=0).replace("145.0", "high"), "has text where a number belongs, in row 2"),
-        (ROW.format(degree=7), "has the degree of disease 7 in row 2"),
-        (ROW.format(degree=1.5), "has the degree of disease 1.5 in row 2"),
+        ("1,2,3", "has 3 columns in row 2 instead of 14"),
+        (ROW.format(degree=0).replace("145.0", "high"), "has text instead of a number in row 2"),
+        (ROW.format(degree=7), "has the disease grade 7 in row 2"),
+        (ROW.format(degree=1.5), "has the disease grade 1.5 in row 2"),
         (ROW.format(degree="inf"), "has a number that is not finite in row 2"),
     ],
 )

@@ -111,11 +111,11 @@ def test_a_task_in_a_module(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     [
         ("tsk", "mytask.py has no 'tsk'; did you mean 'task'? it has fails, hospital, make, needs, nothing, task"),
         ("", "mytask.py has no ''"),
-        ("number", "mytask.py:number is of type int; a playerfl.Task is needed"),
+        ("number", "mytask.py:number is of type int; it must be a playerfl.Task"),
         ("nn", "mytask.py:nn is of type module"),
         ("nothing", "mytask.py:nothing is of type NoneType"),
         ("needs", "mytask.py:needs cannot be called without arguments: missing a required argument: 'argument'"),
-        ("fails", "calling mytask.py:fails failed in line 20: ValueError: no such file"),
+        ("fails", "calling mytask.py:fails failed on line 20: ValueError: no such file"),
     ],
 )
 def test_what_is_no_task_is_said_in_one_sentence(own: Path, name: str, sentence: str) -> None:
@@ -125,11 +125,11 @@ def test_what_is_no_task_is_said_in_one_sentence(own: Path, name: str, sentence:
 @pytest.mark.parametrize(
     ("content", "sentence"),
     [
-        ("x = 1\nimport absent_package\n", "failed in line 2: ModuleNotFoundError: No module named 'absent_package'"),
-        ("x = 1\ny = (\n", "importing mytask.py failed in line 2: SyntaxError: '(' was never closed"),
-        ("def f():\n    return 1 / 0\nf()\n", "failed in line 2: ZeroDivisionError: division by zero"),
-        ("raise SystemExit(3)", "failed in line 1: SystemExit: 3"),
-        ("assert False", "failed in line 1: AssertionError"),
+        ("x = 1\nimport absent_package\n", "failed on line 2: ModuleNotFoundError: No module named 'absent_package'"),
+        ("x = 1\ny = (\n", "importing mytask.py failed on line 2: SyntaxError: '(' was never closed"),
+        ("def f():\n    return 1 / 0\nf()\n", "failed on line 2: ZeroDivisionError: division by zero"),
+        ("raise SystemExit(3)", "failed on line 1: SystemExit: 3"),
+        ("assert False", "failed on line 1: AssertionError"),
         ("\0", "importing mytask.py failed"),
     ],
 )
@@ -147,7 +147,7 @@ def test_a_file_that_fails_is_one_sentence(own: Path, content: str, sentence: st
         ("mytask.py", "name the task in it, as in mytask.py:task"),
         ("digit", "unknown task 'digit'; did you mean 'digits'? allowed: "),
         ("./absent", "unknown task './absent'; allowed: "),
-        ("north.csv", "north.csv is a file; give the folder that holds one file per site"),
+        ("north.csv", "north.csv is a file; give a folder with one file per site"),
         ("x" * 5000, "unknown task"),
         ("a\0b", "unknown task"),
         ("a-b:task", "unknown task 'a-b:task'"),
@@ -178,4 +178,4 @@ def test_a_run_without_a_place_gets_a_plain_directory(own: Path) -> None:
 
 def test_a_task_in_an_experiment_that_is_no_text(tmp_path: Path) -> None:
     (tmp_path / "e.toml").write_text("task = [3]\n")
-    assert "task must be a text, not [3]" in refused(command("run", "--config", "e.toml", cwd=tmp_path))
+    assert "task must be a string, not [3]" in refused(command("run", "--config", "e.toml", cwd=tmp_path))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -62,8 +63,8 @@ def test_presets_are_the_papers_for_each_algorithm() -> None:
     assert chosen.training.learning_rate == 0.3
 
 
-def two_rounds(name: str, **settings: Any) -> playerfl.RunResult:
-    result = playerfl.run(name, "player_fl", rounds=2, settings={**SMALL, **settings})
+def trained(name: str, **settings: Any) -> playerfl.RunResult:
+    result = playerfl.run(name, "player_fl", rounds=1, settings={**SMALL, **settings})
     assert result.cut is not None
     assert result.scores["value"].notna().all()
     return result
@@ -71,50 +72,36 @@ def two_rounds(name: str, **settings: Any) -> playerfl.RunResult:
 
 def counts(result: playerfl.RunResult) -> dict[str, list[int]]:
     """Examples of each class at each site, all parts together."""
-    found = {}
+    by_site = {}
     for site, parts in result.data["sites"].items():
         classes = sorted({int(c) for part in parts.values() for c in part["classes"]})
-        found[site] = [sum(part["classes"].get(str(c), 0) for part in parts.values()) for c in classes]
-    return found
+        by_site[site] = [sum(part["classes"].get(str(c), 0) for part in parts.values()) for c in classes]
+    return by_site
 
 
 @needs("heart")
 def test_heart_on_the_real_hospitals() -> None:
-    result = two_rounds("heart", **{"data.size": "paper"})
-    assert {site: sum(own) for site, own in counts(result).items()} == {
+    result = trained("heart", **{"data.size": "paper"})
+    assert {site: sum(classes) for site, classes in counts(result).items()} == {
         "cleveland": 303,
         "hungary": 261,
         "switzerland": 46,
         "va": 130,
     }
-    assert two_rounds("heart").data["partition_hash"] == result.data["partition_hash"]
+    assert trained("heart").data["partition_hash"] == result.data["partition_hash"]
 
 
-@needs("fashion_mnist")
 @pytest.mark.slow
-def test_fashion_mnist_on_the_real_pictures() -> None:
-    result = two_rounds("fashion_mnist", **{"data.rows_per_site": 400})
-    assert sum(map(sum, counts(result).values())) == 2000
-
-
-@needs("emnist")
-@pytest.mark.slow
-def test_emnist_on_the_real_letters() -> None:
-    result = two_rounds("emnist", **{"data.rows_per_site": 400})
-    assert sum(map(sum, counts(result).values())) == 2000
-
-
-@needs("cifar10")
-@pytest.mark.slow
-def test_cifar10_on_the_real_pictures() -> None:
-    result = two_rounds("cifar10", **{"data.rows_per_site": 200, "training.batch_size": 32})
+@pytest.mark.parametrize("name", [pytest.param(n, marks=needs(n)) for n in ("fashion_mnist", "emnist", "cifar10")])
+def test_image_tasks_on_the_real_pictures(name: str) -> None:
+    result = trained(name, **{"data.rows_per_site": 200, "training.batch_size": 32})
     assert sum(map(sum, counts(result).values())) == 1000
 
 
 @pytest.mark.slow
 @needs("isic2019")
 def test_isic_on_the_real_lesions() -> None:
-    result = two_rounds("isic2019", **{"data.side": 16})
+    result = trained("isic2019", **{"data.side": 16, "training.batch_size": 128})
     # In the order BCC, BKL, MEL, NV.
     assert counts(result) == {
         "rosendahl": [296, 490, 342, 803],
@@ -133,11 +120,9 @@ def test_pictures_of_one_lesion_stay_in_one_part() -> None:
     from playerfl.tasks.bundled import isic2019
 
     lesions = isic2019.read_labels(next(folder_of("isic2019").glob("*.csv")))
-    own = [lesion for lesion in lesions if lesion.hospital == "rosendahl"]
-    import numpy as np
-
-    groups = np.unique([lesion.lesion for lesion in own], return_inverse=True)[1]
-    labels = np.array([isic2019.CLASSES.index(lesion.kind) for lesion in own])
+    at_site = [lesion for lesion in lesions if lesion.hospital == "rosendahl"]
+    groups = np.unique([lesion.lesion for lesion in at_site], return_inverse=True)[1]
+    labels = np.array([isic2019.CLASSES.index(lesion.kind) for lesion in at_site])
     parts = [set(groups[part]) for part in three_way_split(labels, groups=groups)]
     assert not parts[0] & parts[1] and not parts[0] & parts[2] and not parts[1] & parts[2]
-    assert sum(map(len, three_way_split(labels, groups=groups))) == len(own)
+    assert sum(map(len, three_way_split(labels, groups=groups))) == len(at_site)

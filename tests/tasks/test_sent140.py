@@ -70,7 +70,7 @@ def test_sites_are_the_users_of_the_chosen_ranks_by_name(folder: Path) -> None:
     assert list(sites) == ["Ann", "rare", "zoe"]
     assert {user: len(labels(sites, user)) for user in sites} == {"Ann": 7, "rare": 3, "zoe": 6}
     assert sites.notes == (
-        "users of rank 2 to 4 by tweets",
+        "users ranked 2 to 4 by number of tweets",
         "hashed word vocabulary of 10,000 ids instead of BERT word pieces",
     )
 
@@ -82,7 +82,7 @@ def test_0_is_negative_4_is_positive_and_2_is_left_out(folder: Path) -> None:
     sites = load(last_rank=2)
     assert labels(sites, "ann") == [0, 0, 1, 1, 1]
     assert labels(sites, "bob") == [0, 0, 0, 0]
-    assert "only tweets of one class by bob" in sites.notes
+    assert "users with tweets of one class only: bob" in sites.notes
 
 
 def test_texts_are_latin_1_with_quotes_and_commas(folder: Path) -> None:
@@ -102,13 +102,13 @@ def test_the_training_file_goes_first(folder: Path) -> None:
     [
         (
             [tweet("ann", "positive")],
-            r"row 1 \(line 1\), column polarity: 'positive' is not allowed; one of 0, 4 is needed",
+            r"row 1 \(line 1\), column polarity: 'positive' is not allowed; allowed: 0, 4",
         ),
-        ([tweet("ann"), tweet("ann")[:5]], r"csv, row 2 \(line 2\) has 5 columns; 6 are needed"),
-        ([["a", "b"]], r"csv, row 1 \(line 1\) has 2 columns; 6 are needed"),
+        ([tweet("ann"), tweet("ann")[:5]], r"csv, row 2 \(line 2\) has 5 columns instead of 6"),
+        ([["a", "b"]], r"csv, row 1 \(line 1\) has 2 columns instead of 6"),
         ([], r"csv has tweets of 0 users; data\.last_rank = 2 is too large"),
         (tweets_of(ann=5), r"csv has tweets of 1 users; data\.last_rank = 2 is too large"),
-        (tweets_of(ann=5, bob=2), r"the user of rank 2 has too few tweets in .*: 2, and a site needs 3; choose other"),
+        (tweets_of(ann=5, bob=2), r"the user of rank 2 has only 2 tweets in .*, but a site needs 3; choose other"),
     ],
     ids=["text for a number", "column missing", "another table", "empty", "too few users", "too few tweets"],
 )
@@ -147,7 +147,7 @@ def test_a_round_of_player_fl_with_a_user_of_one_class(folder: Path) -> None:
     assert result.sites == ["ann", "bob", "lost_dog"]
     assert result.cut is not None
     assert result.scores["value"].notna().all()
-    assert "only tweets of one class by lost_dog" in result.data["notes"]
+    assert "users with tweets of one class only: lost_dog" in result.data["notes"]
 
 
 @needs("sent140")

@@ -69,7 +69,7 @@ def test_sites_are_airlines_and_labels_sentiments(folder: Path) -> None:
     assert isinstance(train.inputs, torch.Tensor)
     assert train.inputs.shape == (len(train), 16)
     assert sites.notes == (
-        "airline tweets stand in for Sent-140; not a dataset of the paper",
+        "airline tweets instead of Sent-140; not a dataset of the paper",
         "hashed word vocabulary of 10,000 ids instead of BERT word pieces",
     )
 
@@ -91,21 +91,21 @@ def test_loading_twice_gives_the_same(folder: Path) -> None:
         (
             [*made_up(3), row("Delta", "angry", "x")],
             HEADER,
-            r"row 19 \(line 38\), column airline_sentiment: 'angry' is not allowed; one of negative, neutral, positive",
+            r"row 19 \(line 38\), column airline_sentiment: 'angry' is not allowed; allowed: negative, neutral, pos",
         ),
         (
             [row("../Ryanair", "neutral", "x")],
             HEADER,
             r"row 1 \(line 2\), column airline: '../Ryanair' is not allowed; ",
         ),
-        (made_up(0), HEADER, "American has no texts in this file; every site needs some"),
+        (made_up(0), HEADER, "American has no texts in this file, and every site needs some"),
         (
             [r for r in made_up() if "United" not in r],
             HEADER,
-            "United has no texts in this file; every site needs some",
+            "United has no texts in this file, and every site needs some",
         ),
-        ([["1", "2"]], HEADER, r"Tweets\.csv, row 1 \(line 2\) has 2 columns; 15 are needed"),
-        (made_up(2), HEADER, "American: a site needs at least 3 examples to be split in three parts, not 2"),
+        ([["1", "2"]], HEADER, r"Tweets\.csv, row 1 \(line 2\) has 2 columns instead of 15"),
+        (made_up(2), HEADER, "American: a site needs at least 3 examples, one for each part, not 2"),
     ],
     ids=["column missing", "sentiment", "airline", "no rows", "empty site", "cut off", "two tweets"],
 )
@@ -126,7 +126,7 @@ def test_defaults_and_what_it_says_of_itself() -> None:
     assert (experiment.rounds, experiment.training.learning_rate, experiment.training.batch_size) == (20, 5e-4, 64)
     assert (experiment.data["size"], experiment.data["length"], experiment.data["vocabulary"]) == ("small", 64, 10_000)
     assert TASK.paper is None
-    assert "stands in for Sent-140, not a dataset of the paper" in TASK.about
+    assert "a substitute for Sent-140, not in the paper" in TASK.about
 
 
 @pytest.mark.parametrize(("size", "width", "hidden"), [("paper", 768, 3072), ("small", 192, 768), ("tiny", 32, 128)])

@@ -19,11 +19,11 @@ Maps = Literal["flatten", "mean"]
 
 
 def linear_cka(x: Tensor, y: Tensor, formula: Formula = "centred") -> float:
-    """The similarity of two representations of the same n inputs, (n, d₁) and (n, d₂): 1 if equal up to rotation.
+    """The similarity of two representations (n, d₁) and (n, d₂) of the same n inputs: 1 if equal up to rotation.
 
     `centred`: ‖Y'X‖² / (‖X'X‖ · ‖Y'Y‖) on centred columns. `debiased`: the same with unbiased estimates, for few inputs
-    (it may be a little below 0). `printed`: the paper's formula, not centred and with squared norms below, which is
-    neither 1 for equal representations nor independent of scale.
+    (it may be slightly negative). `printed`: the paper's formula, not centred and with squared norms in the
+    denominator, which is neither 1 for equal representations nor scale-free.
 
     >>> x = torch.tensor([[1.0], [2.0], [4.0], [7.0]])
     >>> round(linear_cka(x, -3 * x + 5), 6)
@@ -34,10 +34,10 @@ def linear_cka(x: Tensor, y: Tensor, formula: Formula = "centred") -> float:
 
 
 def gram(x: Tensor, *, centre: bool = True) -> Tensor:
-    """K = XX': all that CKA needs of a representation, however wide it is. `centre`: of columns less their mean."""
+    """K = XX', all that CKA needs of a representation; `centre` subtracts the mean of each column first."""
     if x.dim() != 2:
-        raise LayerError(f"a representation has rows and columns, not the shape {tuple(x.shape)}")
-    # Centred before it is multiplied: in float32 the common part would take most of the digits.
+        raise LayerError(f"a representation must have rows and columns, not the shape {tuple(x.shape)}")
+    # Centred before multiplying: in float32 the common part would use up most of the digits.
     held = x - x.mean(0) if centre else x
     return (held @ held.T).double()
 
@@ -65,7 +65,7 @@ def _centred(k: Tensor) -> Tensor:
 
 
 def _unbiased_hsic(k: Tensor, m: Tensor) -> float:
-    """Song et al. 2012, equation 5, up to the factor 1/(n(n-3)) that cancels."""
+    """Song et al. 2012, equation 5, without the factor 1/(n(n-3)), which cancels."""
     n = len(k)
     k, m = (matrix - torch.diag(matrix.diagonal()) for matrix in (k, m))
     cross = float((k * m).sum()) + float(k.sum()) * float(m.sum()) / ((n - 1) * (n - 2))
@@ -74,7 +74,7 @@ def _unbiased_hsic(k: Tensor, m: Tensor) -> float:
 
 def _ratio(above: float, below: float) -> float:
     if below == 0:
-        warnings.warn("CKA of a representation that is the same for all inputs is not defined", stacklevel=3)
+        warnings.warn("CKA is undefined for a representation that is the same for all inputs", stacklevel=3)
         return float("nan")
     return above / below
 
@@ -82,10 +82,10 @@ def _ratio(above: float, below: float) -> float:
 def representations(
     model: nn.Module, inputs: Any, layers: LayerMap, *, maps: Maps = "flatten"
 ) -> dict[LayerName, Tensor]:
-    """The output after each layer, one row an input, in eval mode.
+    """The output of each layer, one row per input, in eval mode.
 
-    Convolution maps are flattened, or averaged over their pixels (`maps="mean"`); sequences are averaged over their
-    tokens, padding left out. A layer whose modules are never called (its weights are used directly) is absent.
+    Convolution maps are flattened, or averaged over pixels (`maps="mean"`); sequences are averaged over tokens, without
+    padding. A layer whose modules are never called (because its weights are used directly) is absent.
     """
     outputs: dict[LayerName, Tensor] = {}
     mask = _token_mask(model, inputs)
@@ -105,21 +105,21 @@ def representations(
 
 
 def _owners(model: nn.Module, layers: LayerMap) -> dict[LayerName, list[nn.Module]]:
-    """The modules that hold a layer's entries, and the one around them that bears its name: the last to end counts.
+    """The modules that hold a layer's entries, and the module named like the layer: the last one called counts.
 
-    A module that holds other layers, too, does not count: a network with a table of its own ends after all of them.
+    A module that also holds other layers is left out: it returns only after all of them.
     """
     modules = dict(model.named_modules())
-    found = {}
+    owners = {}
     for layer, entries in layers.entries.items():
         paths = dict.fromkeys([*(entry.rpartition(".")[0] for entry in entries), layer])
         others = [entry for entry in layers.all_entries if entry not in entries]
-        found[layer] = [
+        owners[layer] = [
             modules[path]
             for path in paths
             if path in modules and not any(entry.startswith(f"{path}." if path else "") for entry in others)
         ]
-    return found
+    return owners
 
 
 def _noting(outputs: dict[LayerName, Tensor], layer: LayerName, mask: Tensor | None, maps: Maps) -> Any:
@@ -137,12 +137,12 @@ def _rows(output: Tensor, mask: Tensor | None, maps: Maps) -> Tensor:
         return (output * kept).sum(1) / kept.sum(1).clamp_min(1)
     if output.dim() == 4 and maps == "mean":
         return output.mean((2, 3))
-    # A copy: an in-place ReLU behind the layer would write into its output.
+    # A copy: an in-place ReLU after the layer would overwrite its output.
     return output.flatten(1).clone()
 
 
 def _token_mask(model: nn.Module, inputs: Any) -> Tensor | None:
-    """Which tokens are words: the inputs' own mask, or all ids but the one that stands for padding."""
+    """Which tokens are not padding: the inputs' attention mask, or all ids but the padding index."""
     if isinstance(inputs, Mapping) and isinstance(inputs.get("attention_mask"), Tensor):
         given: Tensor = inputs["attention_mask"]
         return given
@@ -159,12 +159,12 @@ def _token_mask(model: nn.Module, inputs: Any) -> Tensor | None:
 def similarity_between_sites(
     grams: Mapping[str, Mapping[LayerName, Tensor]], formula: Formula = "centred"
 ) -> dict[str, dict[LayerName, float]]:
-    """Each site's mean CKA with all other sites, layer by layer: site, then layer."""
+    """Each site's mean CKA with all other sites, by site and layer."""
     sites = sorted(grams)
     if len(sites) < 2:
-        raise LayerError("similarity between sites needs at least two of them")
+        raise LayerError("similarity between sites needs at least two sites")
     names = [layer for layer in grams[sites[0]] if all(layer in grams[site] for site in sites)]
-    found: dict[str, dict[LayerName, float]] = {site: {} for site in sites}
+    similarity: dict[str, dict[LayerName, float]] = {site: {} for site in sites}
     for layer in names:
         pairs = {
             (a, b): cka_of(grams[a][layer], grams[b][layer], formula)
@@ -173,5 +173,5 @@ def similarity_between_sites(
         }
         for site in sites:
             others = [value for pair, value in pairs.items() if site in pair]
-            found[site][layer] = sum(others) / len(others)
-    return found
+            similarity[site][layer] = sum(others) / len(others)
+    return similarity

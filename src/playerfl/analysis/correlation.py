@@ -1,4 +1,4 @@
-"""Rank correlation of federation sensitivity with the other quantities: "correlates strongly" as a number."""
+"""Rank correlation of federation sensitivity with the other quantities."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from statistics import fmean
 import numpy as np
 
 Curve = Sequence[float]
-"""One number a layer, input to output."""
+"""One number per layer, input to output."""
 
 
 @dataclass(frozen=True)
 class Correlation:
-    """Spearman's ρ over layers, as the mean over curves (sites, seeds), with a bootstrap interval over those."""
+    """Spearman's ρ over layers: the mean over curves (sites and seeds) with a bootstrap interval."""
 
     value: float
     low: float
     high: float
-    """nan where there is one curve only."""
+    """nan if there is only one curve."""
     curves: int
-    """How many sites and seeds it is the mean of."""
+    """The number of sites times seeds in the mean."""
     layers: int
-    """Over how many layers each ρ goes; few layers make ρ coarse."""
+    """The number of layers that each ρ covers; with few layers ρ is coarse."""
 
 
 def spearman(left: Curve, right: Curve) -> float:
-    """Spearman's rank correlation over the layers where both are known; nan where one of them is constant.
+    """Spearman's rank correlation over the layers where both are known; nan if one of them is constant.
 
     >>> spearman([1.0, 2.0, 3.0, 4.0], [1.0, 10.0, 100.0, 50.0])
     0.8
@@ -51,7 +51,7 @@ def _known(left: Curve, right: Curve) -> list[tuple[float, float]]:
 def correlate(
     pairs: Mapping[object, tuple[Curve, Curve]], *, resamples: int = 2000, seed: int = 0
 ) -> Correlation | None:
-    """The mean ρ of several curves and its 95 % percentile bootstrap interval over them; None if none is known.
+    """The mean ρ of several curves with its 95 % percentile bootstrap interval; None if no ρ is known.
 
     >>> found = correlate({"a": ([1, 2, 3], [1, 2, 3]), "b": ([1, 2, 3], [1, 3, 2])})
     >>> found.value, (found.low, found.high)
@@ -62,7 +62,7 @@ def correlate(
         return None
     layers = max(len(_known(left, right)) for left, right in pairs.values())
     if len(known) == 1:
-        # One curve drawn again is the same curve: that is no interval.
+        # Resampling one curve always gives that curve, so there is no interval.
         return Correlation(known[0], math.nan, math.nan, 1, layers)
     generator = np.random.default_rng(seed)
     means = np.array(known)[generator.integers(len(known), size=(resamples, len(known)))].mean(1)

@@ -30,10 +30,10 @@ _RESAMPLES = 200
 
 @dataclass(frozen=True)
 class Monitored(PLayerFL):
-    """PLayer-FL that measures again in every k-th round. Measuring costs nothing and changes nothing.
+    """PLayer-FL that measures again in every k-th round, which costs nothing and changes nothing.
 
     Paper: PLayer-FL ("stable over training").
-    Differs: what is measured after the first epoch is looked at, never acted upon.
+    Differs: measurements after the first epoch are recorded but never acted on.
     """
 
     every: int = 1
@@ -52,7 +52,7 @@ class Monitored(PLayerFL):
 
 @dataclass(frozen=True)
 class Drift:
-    """The cut that would be chosen in each measured round."""
+    """The cut that each measured round would choose."""
 
     task: str
     layers: tuple[LayerName, ...]
@@ -65,16 +65,18 @@ class Drift:
 
     @property
     def share_that_stays(self) -> float:
-        """The share of later measurements that give the first one's cut."""
+        """The share of later measurements that agree with the first cut."""
         first, *later = self.cuts.values()
         return sum(cut == first for cut in later) / len(later) if later else 1.0
 
     def __str__(self) -> str:
         first, *later = self.cuts.values()
         same = sum(cut == first for cut in later)
-        said = f"first cut: after {first} of {len(self.layers)} layers; {same} of {len(later)} later measurements agree"
+        start = (
+            f"first cut: after {first} of {len(self.layers)} layers; {same} of {len(later)} later measurements agree"
+        )
         moved = [f"{cut} in round {round_}" for round_, cut in self.cuts.items() if cut != first]
-        return f"{said}; the cut moves to {', '.join(moved)}" if moved else f"{said}; the cut does not move"
+        return f"{start}; the cut moves to {', '.join(moved)}" if moved else f"{start}; the cut does not move"
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -98,10 +100,10 @@ def monitor_drift(
 ) -> Drift:
     """Runs PLayer-FL and measures sensitivity again in rounds 1, 1 + every, 1 + 2·every …
 
-    `cut`: federate that many layers instead of those measured first; all of them is FedAvg, none is training alone.
+    `cut`: federate this many layers instead of the recommended ones; all of them is FedAvg, none is training alone.
     """
     if every < 1:
-        raise ConfigError(f"measuring again every {every} rounds makes no sense; give at least 1")
+        raise ConfigError(f"sensitivity cannot be measured every {every} rounds; give at least 1")
     chosen = task if isinstance(task, Task) else find_task(task)
     table = {**analysis_table(chosen, rounds, settings), "seed": seed}
     fixed = {} if cut is None else {"rule": "fixed", "fixed_cut": cut}
@@ -118,8 +120,8 @@ def monitor_drift(
         for round_, profile in client.memory.get("drift", {}).items():
             measured.setdefault(int(round_), {})[site] = profile
     options = decision_options(vars(algorithm))
-    found: dict[int, Recommendation] = {}
-    for round_, profiles in sorted(measured.items()):
-        own = {site: Profile.from_json(profile) for site, profile in profiles.items()}
-        found[round_] = recommend(own, resamples=_RESAMPLES, **options)
-    return Drift(chosen.name, setup.learner.layers.names, found)
+    recommendations: dict[int, Recommendation] = {}
+    for round_, stored in sorted(measured.items()):
+        profiles = {site: Profile.from_json(profile) for site, profile in stored.items()}
+        recommendations[round_] = recommend(profiles, resamples=_RESAMPLES, **options)
+    return Drift(chosen.name, setup.learner.layers.names, recommendations)

@@ -1,4 +1,4 @@
-"""The paper's figures of layers. Every function returns figure and axes and shows nothing."""
+"""The paper's figures about layers. Every function returns the figure and its axes, and shows nothing."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SHORT = {"gradient_variance": "gradient\nvariance", "hessian": "Hessian", "cka"
 
 
 def quantity_figure(analysis: LayerAnalysis, quantity: str) -> tuple[Figure, list[Axes]]:
-    """One quantity by layer at the three moments: every site, their mean, and their range as a band."""
+    """One quantity per layer at the three moments: every site, their mean, and their range as a band."""
     figure = Figure(figsize=(12, 4), layout="constrained")
     axes: list[Axes] = list(figure.subplots(1, len(MOMENTS), sharey=True))
     for moment, one in zip(MOMENTS, axes, strict=True):
@@ -49,9 +49,9 @@ def overview_figure(analysis: LayerAnalysis) -> tuple[Figure, list[list[Axes]]]:
 def _draw(axes: Axes, analysis: LayerAnalysis, quantity: str, moment: str) -> None:
     curves = analysis.curves(quantity, moment)
     sites = sorted({site for _, site in curves})
-    means = np.array([_mean([curve for (_, own), curve in curves.items() if own == site]) for site in sites])
+    means = np.array([_mean([curve for (_, name), curve in curves.items() if name == site]) for site in sites])
     if not len(means):
-        axes.text(0.5, 0.5, "no similarity with one site", transform=axes.transAxes, ha="center")
+        axes.text(0.5, 0.5, "needs at least two sites", transform=axes.transAxes, ha="center")
         return
     positions = np.arange(1, len(analysis.layers) + 1)
     known = np.isfinite(means).any(0)
@@ -65,7 +65,7 @@ def _draw(axes: Axes, analysis: LayerAnalysis, quantity: str, moment: str) -> No
         axes.plot(positions[~below], sizes[number][~below], "o", color=colour, markersize=3.5)
         axes.plot(positions[below], sizes[number][below], "o", color=colour, markerfacecolor="white", markersize=5)
     if (means < 0).any():
-        axes.plot([], [], "o", color="0.3", markerfacecolor="white", markersize=5, label="negative (its size)")
+        axes.plot([], [], "o", color="0.3", markerfacecolor="white", markersize=5, label="negative (absolute value)")
     middle = np.abs(np.nanmean(means[:, known], axis=0))
     axes.plot(positions[known], middle, color="black", linewidth=2.2, label="mean of sites")
     axes.fill_between(
@@ -110,15 +110,15 @@ def correlation_figure(analysis: LayerAnalysis) -> tuple[Figure, list[Axes]]:
     """Spearman's ρ of layer score and federation sensitivity with the other quantities, with 95 % intervals."""
     figure = Figure(figsize=(11, 3.8), layout="constrained")
     axes: list[Axes] = list(figure.subplots(1, len(MOMENTS), sharey=True))
-    found = analysis.correlations()
+    correlations = analysis.correlations()
     for moment, one in zip(MOMENTS, axes, strict=True):
         for offset, (measure, colour, marker) in zip(
             (-0.12, 0.12), (("score", COLOURS[0], "o"), ("sensitivity", COLOURS[1], "s")), strict=True
         ):
-            for place, (_, rho) in enumerate(found[moment][measure].items()):
+            for place, (_, rho) in enumerate(correlations[moment][measure].items()):
                 if rho is None or math.isnan(rho.value):
                     continue
-                # Equal curves have an interval of no width, up to a rounding error of either sign.
+                # Identical curves have an interval of zero width, up to a rounding error of either sign.
                 ends = [[max(rho.value - rho.low, 0.0)], [max(rho.high - rho.value, 0.0)]] if rho.curves > 1 else None
                 label = {"score": "layer score s", "sensitivity": "federation sensitivity F"}[measure]
                 one.errorbar(
@@ -137,7 +137,7 @@ def correlation_figure(analysis: LayerAnalysis) -> tuple[Figure, list[Axes]]:
 
 
 def sweep_figure(sweep: Sweep) -> tuple[Figure, list[Axes]]:
-    """Left: the score of every cut, over seeds. Right: what each way of choosing loses against the best cut."""
+    """Left: the score of every cut over seeds. Right: what each way of choosing loses against the best cut."""
     figure = Figure(figsize=(12, 4.4), layout="constrained")
     axes: list[Axes] = list(figure.subplots(1, 2))
     cuts = sorted({score.cut for score in sweep.scores})
@@ -151,21 +151,21 @@ def sweep_figure(sweep: Sweep) -> tuple[Figure, list[Axes]]:
                         label="recommended cut" if cut == min(marks) else None)  # fmt: skip
     names = ["none", *sweep.layers]
     axes[0].set_xticks(cuts, [f"{cut}\n{names[cut]}" for cut in cuts], fontsize=9)
-    axes[0].set_xlabel("federated layers, up to and with")
+    axes[0].set_xlabel("federated layers (up to and including)")
     axes[0].set_ylabel("macro-F1, mean over sites" if sweep.metric == "f1" else "minus loss, mean over sites")
     axes[0].set_title(f"{sweep.task}: every cut, {sweep.rounds} rounds, {len(sweep.seeds)} seeds", fontsize=11)
     axes[0].legend(frameon=False, fontsize=9)
-    found = sweep.regrets()
-    for number, regret in enumerate(found):
+    regrets = sweep.regrets()
+    for number, regret in enumerate(regrets):
         for offset, values, colour in ((-0.18, regret.validation, COLOURS[0]), (0.18, regret.test, COLOURS[1])):
             axes[1].barh(number + offset, float(np.mean(values)), 0.34, xerr=spread(values) or None, color=colour,
                          error_kw={"capsize": 3, "linewidth": 1})  # fmt: skip
-    labels = [f"{r.way}{'' if r.way == RANDOM else f' ({_cuts(r.cuts)})'}" for r in found]
-    axes[1].set_yticks(range(len(found)), labels, fontsize=9)
+    labels = [f"{r.way}{'' if r.way == RANDOM else f' ({_cuts(r.cuts)})'}" for r in regrets]
+    axes[1].set_yticks(range(len(regrets)), labels, fontsize=9)
     axes[1].invert_yaxis()
     axes[1].axvline(0, color="0.5", linewidth=1)
     axes[1].set_xlabel("regret: best cut on validation minus this one")
-    axes[1].set_title("what each way of choosing loses", fontsize=11)
+    axes[1].set_title("what each way of choosing a cut loses", fontsize=11)
     for one in axes:
         one.spines[["top", "right"]].set_visible(False)
     return figure, axes
@@ -176,7 +176,7 @@ def _cuts(cuts: Sequence[int]) -> str:
 
 
 def drift_figure(drift: Drift) -> tuple[Figure, list[Axes]]:
-    """Left: sensitivity by layer, one line a measured round. Right: the cut each of them would choose."""
+    """Left: sensitivity per layer, one line per measured round. Right: the cut that each round would choose."""
     figure = Figure(figsize=(11, 4.2), layout="constrained")
     axes: list[Axes] = list(figure.subplots(1, 2))
     positions = np.arange(1, len(drift.layers) + 1)
@@ -204,7 +204,7 @@ def drift_figure(drift: Drift) -> tuple[Figure, list[Axes]]:
     axes[1].scatter(rounds, list(drift.cuts.values()), s=[12 + 50 * share for share in agreement], color=COLOURS[0])
     axes[1].set_yticks(range(1, len(drift.layers) + 1))
     axes[1].set_ylim(0.5, len(drift.layers) + 0.5)
-    axes[1].set_xlabel("round (the larger the dot, the more resampled batches agree)")
+    axes[1].set_xlabel("round (larger dots: more resampled batches agree)")
     axes[1].set_ylabel("layers to federate")
     axes[1].set_title(f"{drift.task}: {drift.share_that_stays:.0%} of later measurements keep the cut", fontsize=11)
     for one in axes:

@@ -21,9 +21,9 @@ from playerfl.seeding import generator_for
 Method = Literal["auto", "exact", "hutchinson", "repo_hv_nuclear"]
 METHODS = ("auto", "exact", "hutchinson", "repo_hv_nuclear")
 EXACT_UP_TO = 2000
-"""Parameters of a layer up to which `auto` computes every diagonal entry."""
+"""The largest layer for which `auto` computes every diagonal entry, in parameters."""
 _WORTH_EXACT = 1e10
-"""Parameters x rows x parameters from that layer on, beyond which a small layer is estimated, too."""
+"""Beyond this product of a layer's parameters, rows and parameters from there on, `auto` estimates small layers too."""
 _AT_ONCE = 64
 
 
@@ -54,51 +54,50 @@ def hessian_traces(
     seed: int = 0,
     tick: Callable[[], None] | None = None,
 ) -> dict[LayerName, Trace]:
-    """The Hessian trace of every layer at the model's present weights, of the mean loss over all rows, in eval mode.
+    """The Hessian trace of every layer at the model's current weights, for the mean loss over all rows, in eval mode.
 
-    `exact`: Σ_j ∂²f/∂θ_j², one Hessian-vector product a parameter. `hutchinson`: the mean over `probes` random signs z
-    of z'Hz, with its standard error; z is zero outside the layer, since other layers would only add noise. `auto`:
-    exact for layers of at most `exact_up_to` parameters without convolutions, whose products take too long. A trace
-    may be negative away from a minimum.
-    `repo_hv_nuclear` is what the authors' code plotted instead: the sum of singular values of H·v for one random
-    unit vector v, weight by weight.
+    `exact`: Σ_j ∂²f/∂θ_j², one Hessian-vector product per parameter. `hutchinson`: the mean of z'Hz over `probes`
+    random sign vectors z, with its standard error; z is zero outside the layer, since other layers would only add
+    noise. `auto`: exact for layers of at most `exact_up_to` parameters, except convolutions, which take too long. A
+    trace may be negative away from a minimum. `repo_hv_nuclear` is what the authors' code plotted instead: for each
+    weight, the sum of the singular values of H·v for one random unit vector v.
     """
     if method not in METHODS:
         raise LayerError(one_of(method, METHODS, "Hessian method"))
     if probes < 2:
-        raise LayerError(f"probes must be at least 2, or there is no standard error, not {probes}")
+        raise LayerError(f"probes must be at least 2, for a standard error, not {probes}")
     held = list(batches)
     rows = sum(len(targets) for _, targets in held)
     if not rows:
-        raise LayerError("there are no examples to take the Hessian on")
+        raise LayerError("the Hessian needs at least one example")
     parameters = dict(model.named_parameters())
-    found = {}
+    traces = {}
     behind = sum(layers.num_parameters.values())
     # Only the plain attention kernel has a second derivative.
     with preserve_state(model), sdpa_kernel(SDPBackend.MATH):
         model.eval()
         for layer, names in scored_entries(layers, parameters, include_bias=True).items():
-            own = [parameters[name] for name in names]
+            trained = [parameters[name] for name in names]
             size = layers.num_parameters[layer]
-            small = size <= exact_up_to and size * rows * behind <= _WORTH_EXACT and all(p.dim() < 3 for p in own)
+            small = size <= exact_up_to and size * rows * behind <= _WORTH_EXACT and all(p.dim() < 3 for p in trained)
             behind -= size
             chosen = ("exact" if small else "hutchinson") if method == "auto" else method
             work = _WORK[chosen]
             samples = torch.zeros(1 if chosen != "hutchinson" else probes, dtype=torch.float64)
-            for inputs, targets in held if own else ():
+            for inputs, targets in held if trained else ():
                 value = loss(call_model(model, inputs), targets).mean()
-                first = torch.autograd.grad(value, own, create_graph=True, allow_unused=True)
-                pairs = [(p, g) for p, g in zip(own, first, strict=True) if g is not None and g.requires_grad]
+                first = torch.autograd.grad(value, trained, create_graph=True, allow_unused=True)
+                pairs = [(p, g) for p, g in zip(trained, first, strict=True) if g is not None and g.requires_grad]
                 samples += work(pairs, probes, (seed, layer)) * (len(targets) / rows)
             error = float(samples.std()) / math.sqrt(probes) if chosen == "hutchinson" else None
-            found[layer] = Trace(float(samples.mean()), error, chosen, size)
+            traces[layer] = Trace(float(samples.mean()), error, chosen, size)
             if tick:
                 tick()
-    return found
+    return traces
 
 
 Pairs = Sequence[tuple[nn.Parameter, Tensor]]
-"""Parameters of a layer with their gradients, as differentiable functions of them."""
+"""A layer's parameters with their gradients, which can be differentiated again."""
 
 
 def _exact(pairs: Pairs, probes: int, key: tuple[int, str]) -> Tensor:
@@ -116,13 +115,13 @@ def _exact(pairs: Pairs, probes: int, key: tuple[int, str]) -> Tensor:
 
 
 def _products(parameter: nn.Parameter, gradient: Tensor, vectors: Tensor) -> Tensor:
-    """H v for many v at once; one by one where an operation has no form for many."""
+    """H v for many v at once; one by one if an operation cannot be batched."""
     try:
-        (found,) = torch.autograd.grad(
+        (products,) = torch.autograd.grad(
             gradient, parameter, vectors, retain_graph=True, is_grads_batched=True, allow_unused=True,
             materialize_grads=True,
         )  # fmt: skip
-        return found
+        return products
     except RuntimeError:
         return torch.stack([_times_hessian([(parameter, gradient)], [v])[0][1] for v in vectors])
 

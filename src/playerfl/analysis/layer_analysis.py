@@ -1,4 +1,4 @@
-"""analyze_layers: the paper's four quantities, layer by layer, at every site and at three moments."""
+"""analyze_layers: the paper's four quantities for every layer, at every site and at three moments of training."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ QUANTITIES = {
 
 
 @dataclass(frozen=True)
-class Finding:
-    """One number: a quantity of one layer at one site and moment."""
+class LayerFinding:
+    """One number: a quantity of one layer, at one site and moment."""
 
     seed: int
     moment: str
@@ -51,36 +51,36 @@ class Finding:
 
 @dataclass(frozen=True)
 class LayerAnalysis:
-    """All findings, and what they say about each other."""
+    """All findings, and how the quantities correlate."""
 
     task: str
     layers: tuple[LayerName, ...]
-    findings: Sequence[Finding]
+    findings: Sequence[LayerFinding]
     notes: tuple[str, ...] = ()
 
     def curves(self, quantity: str, moment: str) -> dict[tuple[int, str], list[float]]:
-        """Seed and site, then one number a layer (nan where there is none)."""
+        """For each seed and site, one number per layer (nan if there is none)."""
         places = {layer: i for i, layer in enumerate(self.layers)}
-        found: dict[tuple[int, str], list[float]] = {}
+        curves: dict[tuple[int, str], list[float]] = {}
         for finding in self.findings:
             if (finding.quantity, finding.moment) == (quantity, moment):
-                curve = found.setdefault((finding.seed, finding.site), [math.nan] * len(self.layers))
+                curve = curves.setdefault((finding.seed, finding.site), [math.nan] * len(self.layers))
                 curve[places[finding.layer]] = finding.value
-        return found
+        return curves
 
     def errors(self, quantity: str, moment: str) -> dict[LayerName, float]:
         """The mean standard error of each estimated layer."""
-        found: dict[LayerName, list[float]] = {}
+        errors: dict[LayerName, list[float]] = {}
         for finding in self.findings:
             if (finding.quantity, finding.moment) == (quantity, moment) and finding.standard_error is not None:
-                found.setdefault(finding.layer, []).append(finding.standard_error)
-        return {layer: sum(values) / len(values) for layer, values in found.items()}
+                errors.setdefault(finding.layer, []).append(finding.standard_error)
+        return {layer: sum(values) / len(values) for layer, values in errors.items()}
 
     def correlations(self) -> dict[str, dict[str, dict[str, Correlation | None]]]:
-        """Moment, then "score" or "sensitivity", then the other quantity: Spearman's ρ over layers.
+        """Spearman's ρ over layers, by moment, then "score" or "sensitivity", then the other quantity.
 
-        Federation sensitivity never falls from layer to layer, so its ρ is that of depth itself: any quantity that
-        grows with depth has ρ = 1 with it. The ρ of the layer score says more.
+        Federation sensitivity never decreases with depth, so its ρ is that of depth itself: any quantity that grows
+        with depth has ρ = 1 with it. The ρ of the layer score says more.
         """
         return {
             moment: {
@@ -94,15 +94,14 @@ class LayerAnalysis:
         }
 
     def to_json(self) -> dict[str, Any]:
-        """Everything, for machines."""
-        found = self.correlations()
+        """Everything, as JSON values."""
         return {
             "task": self.task,
             "layers": list(self.layers),
             "findings": [asdict(finding) for finding in self.findings],
             "correlations": {
                 moment: {m: {o: c and asdict(c) for o, c in by.items()} for m, by in measures.items()}
-                for moment, measures in found.items()
+                for moment, measures in self.correlations().items()
             },
             "notes": list(self.notes),
         }
@@ -116,26 +115,27 @@ def _matched(
 
 @dataclass(frozen=True)
 class AnalysisOptions:
-    """What the quantities are computed with."""
+    """How the quantities are computed."""
 
     rows: int = 256
-    """Training examples of each site for the Hessian; gradients use all of them."""
+    """Training examples per site for the Hessian; gradients use all of them."""
     probes: int = 32
     method: Method = "auto"
     inputs: int = 512
-    """Inputs for CKA, an equal share of every site."""
+    """Inputs for CKA, an equal share from every site."""
     formula: Formula = "centred"
     maps: Maps = "flatten"
     normalise_variance: bool = False
 
 
 Watch = Callable[[str, int], tuple[Listener | None, Callable[[], None]]]
-"""Given what begins and how many steps it has: a listener for rounds, and a function to call after each step."""
+"""Takes the name of a stage and its number of steps; returns a listener for rounds, and a function to call after
+each step."""
 
 
 _THE_RUNS_OWN = (
-    "the models at the end of federated training are those the run's sites keep, after averaging: where two sites keep "
-    "the same round, their federated layers are one and the same and have a CKA of 1"
+    "the models at the end of federated training are those that the run's sites keep, after averaging: if two sites "
+    "keep the same round, their federated layers are identical and have a CKA of 1"
 )
 
 
@@ -153,9 +153,9 @@ def analyze_layers(
     options: AnalysisOptions | None = None,
     watch: Watch = _unwatched,
 ) -> LayerAnalysis:
-    """Trains sites alone and together, and measures every layer at three moments of it.
+    """Trains sites alone and together, and measures every layer at three moments.
 
-    `federated`: the algorithm of the third moment, or the models it has left at each site. `rounds`, `settings`: as in
+    `federated`: the algorithm for the third moment, or each site's model after it. `rounds`, `settings`: as in
     `playerfl.run`.
     """
     chosen = task if isinstance(task, Task) else find_task(task)
@@ -185,7 +185,7 @@ def analysis_table(task: Task, rounds: int | None, settings: Mapping[str, Any] |
         table["rounds"] = rounds
     table = with_settings(table, settings)
     if "algorithm" in table:
-        raise ConfigError("an analysis trains with algorithms of its own; leave algorithm settings out")
+        raise ConfigError("an analysis chooses its own algorithms; leave algorithm settings out")
     return table
 
 
@@ -197,16 +197,16 @@ def measure_moments(
     options: AnalysisOptions,
     watch: Watch = _unwatched,
 ) -> LayerAnalysis:
-    """The four quantities of given models: moment, then site, then weights."""
+    """The four quantities for given models, by moment and site."""
     layers, loss = setup.learner.layers, setup.learner.loss
-    # A model of its own: what is laid out for fast convolutions cannot be differentiated twice in bulk.
+    # A new model: the memory layout for fast convolutions does not allow batched second derivatives.
     model = setup.build_model()
-    findings: list[Finding] = []
+    findings: list[LayerFinding] = []
     notes: list[str] = []
     probe_inputs = common_inputs({site: data.train for site, data in setup.sites.items()}, options.inputs)
     several = len(setup.sites) > 1
     if not several:
-        notes.append("there is one site only, so there is no similarity between sites")
+        notes.append("there is only one site, so there is no similarity between sites")
     _, tick = watch("layers measured", len(weights) * len(setup.sites) * len(layers.names))
     for moment, models in weights.items():
         grams = {}
@@ -217,7 +217,7 @@ def measure_moments(
             def note(quantity: str, values: Mapping[str, float], errors: Mapping[str, float] | None = None,
                      moment: str = moment, site: str = site) -> None:  # fmt: skip
                 findings.extend(
-                    Finding(seed, moment, site, layer, quantity, value, (errors or {}).get(layer))
+                    LayerFinding(seed, moment, site, layer, quantity, value, (errors or {}).get(layer))
                     for layer, value in values.items()
                 )
 
@@ -244,26 +244,28 @@ def measure_moments(
             if several:
                 # The last layer's outputs are the logits, which the paper leaves out.
                 kept = layers.names[:-1]
-                found = representations(model, probe_inputs, layers, maps=options.maps)
+                outputs = representations(model, probe_inputs, layers, maps=options.maps)
                 centre = options.formula != "printed"
-                grams[site] = {layer: gram(found[layer], centre=centre) for layer in kept if layer in found}
+                grams[site] = {layer: gram(outputs[layer], centre=centre) for layer in kept if layer in outputs}
         if several:
             for site, values in similarity_between_sites(grams, options.formula).items():
-                findings.extend(Finding(seed, moment, site, layer, "cka", value) for layer, value in values.items())
+                findings.extend(
+                    LayerFinding(seed, moment, site, layer, "cka", value) for layer, value in values.items()
+                )
     if any(finding.quantity == "hessian" and finding.value < 0 for finding in findings):
         notes.append("some Hessian traces are negative; log axes show their size, with open markers")
     return LayerAnalysis(name, layers.names, findings, tuple(notes))
 
 
 def load_weights(model: nn.Module, weights: Mapping[str, torch.Tensor]) -> None:
-    """Puts a site's weights into a model."""
+    """Copies a site's weights into a model."""
     with torch.no_grad():
         for name, entry in state_entries(model).items():
             entry.copy_(weights[name])
 
 
 def _relative(sensitivity: Mapping[str, float]) -> dict[str, float]:
-    """F_l in percent of the first layer that has any, as the paper plots it."""
+    """F_l as a percentage of the first non-zero layer, as the paper plots it."""
     first = next((value for value in sensitivity.values() if value > 0), math.nan)
     return {layer: 100 * value / first for layer, value in sensitivity.items()}
 
@@ -283,10 +285,10 @@ def _contiguous(batches: Iterable[tuple[Any, Any]]) -> Iterable[tuple[Any, Any]]
 
 
 def common_inputs(parts: Mapping[str, Examples], wanted: int) -> Any:
-    """The same inputs for all models: an equal share of every site, as many as the smallest can give."""
+    """The same inputs for all models: an equal share from every site, limited by the smallest site."""
     share = min(wanted // len(parts), *(len(part) for part in parts.values()))
     if share < 1:
-        raise DataError(f"{wanted} inputs are too few for {len(parts)} sites; give at least one a site")
+        raise DataError(f"{wanted} inputs are too few for {len(parts)} sites; give at least one per site")
     taken = [next(iter(_first(part, share)))[0] for _, part in sorted(parts.items())]
     columns = [torch.cat(column).cpu().contiguous() for column in zip(*map(tensors_in, taken), strict=True)]
     first = taken[0]

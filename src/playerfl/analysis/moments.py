@@ -1,4 +1,4 @@
-"""The three moments at which the paper looks at layers, and every site's weights at each."""
+"""The three moments at which the paper examines layers, and every site's weights at each."""
 
 from __future__ import annotations
 
@@ -27,11 +27,10 @@ def weights_at_moments(
     federated: str | Mapping[str, Weights] = "fedavg",
     watch: Callable[[str, int], Listener | None] = lambda name, rounds: None,
 ) -> dict[str, dict[str, Weights]]:
-    """Moment, then site: models after one epoch alone, after all of them alone, and after the last federated round.
+    """Models by moment and site: after one epoch alone, after all epochs alone, and after the last federated round.
 
-    The federated models are the sites' own, after the local training of the last round: once averaged they would all
-    be one, and as alike as can be. Where `federated` holds models already, they are taken. `watch` gives a listener
-    for each of the runs.
+    The federated models are those after the local training of the last round: once averaged, they would all be
+    identical. If `federated` holds models, those are used. `watch` returns a listener for each of the runs.
     """
     runs: dict[str, dict[str, Any]] = {
         FIRST_EPOCH: {"algorithm": {"name": "local"}, "rounds": 1},
@@ -39,14 +38,14 @@ def weights_at_moments(
     }
     if isinstance(federated, str):
         runs[FEDERATED] = {"algorithm": {"name": federated}, "eval_point": "post_local"}
-    found: dict[str, dict[str, Weights]] = {}
+    weights: dict[str, dict[str, Weights]] = {}
     for moment, changes in runs.items():
-        own = {key: value for key, value in table.items() if key not in changes}
-        experiment = Experiment.resolve({**own, **changes, "selection": "last"}, task)
+        kept = {key: value for key, value in table.items() if key not in changes}
+        experiment = Experiment.resolve({**kept, **changes, "selection": "last"}, task)
         if experiment.training.local_epochs != 1 and moment == FIRST_EPOCH:
-            raise ConfigError("a round must be one epoch here; leave training.local_epochs at 1")
+            raise ConfigError("an analysis needs rounds of one epoch; leave training.local_epochs at 1")
         result = drive(Run(experiment, setup, listener=watch(moment, experiment.rounds)).rounds())
-        found[moment] = {site: result.weights[site] for site in result.sites}
+        weights[moment] = {site: result.weights[site] for site in result.sites}
     if not isinstance(federated, str):
-        found[FEDERATED] = {site: federated[site] for site in sorted(federated)}
-    return found
+        weights[FEDERATED] = {site: federated[site] for site in sorted(federated)}
+    return weights

@@ -1,4 +1,4 @@
-"""The oracle sweep: train at every cut, and see what the recommended one costs against the best."""
+"""The oracle sweep: train with every cut, and compare the recommended one with the best."""
 
 from __future__ import annotations
 
@@ -32,11 +32,12 @@ DIVERGENCE = "weight divergence"
 EVERYTHING = "federate everything"
 NOTHING = "federate nothing"
 RANDOM = "random cut"
+_SPLITS = ("validation", "test")
 
 
 @dataclass(frozen=True)
 class CutScore:
-    """How well sites did on average with one cut and seed, as larger-is-better numbers."""
+    """The sites' average scores with one cut and seed; larger is better."""
 
     seed: int
     cut: int
@@ -46,20 +47,20 @@ class CutScore:
 
 @dataclass(frozen=True)
 class Regret:
-    """What one way of choosing costs against the best cut, over seeds."""
+    """What one way of choosing a cut loses against the best cut, over seeds."""
 
     way: str
     cuts: tuple[int, ...]
-    """One a seed; empty for the random cut, which is the mean over 1 … L-1."""
+    """One per seed; empty for the random cut, which is the mean over 1 … L-1."""
     validation: tuple[float, ...]
-    """Best minus chosen, one a seed: never negative."""
+    """Best minus chosen, one per seed: never negative."""
     test: tuple[float, ...]
-    """The same on test data, against the cut that was best on validation: chance may make it negative."""
+    """The same on test data, against the cut that was best on validation data: may be negative by chance."""
 
 
 @dataclass(frozen=True)
 class Sweep:
-    """Scores of every cut, and the regret of every way of choosing one."""
+    """The scores of every cut, and the regret of every way of choosing one."""
 
     task: str
     layers: tuple[LayerName, ...]
@@ -78,36 +79,29 @@ class Sweep:
         return {score.cut: score for score in self.scores if score.seed == seed}
 
     def best_cut(self, seed: int) -> int:
-        """The best on validation data; of equals the one that federates less."""
-        own = self.of(seed)
-        return min(own, key=lambda cut: (-own[cut].validation, cut))
+        """The best on validation data; of ties, the one that federates fewer layers."""
+        scores = self.of(seed)
+        return min(scores, key=lambda cut: (-scores[cut].validation, cut))
 
     def regrets(self) -> list[Regret]:
-        """In the order in which the ways were asked, the random cut last."""
-        found = []
-        for way, cuts in self.chosen.items():
-            pairs = [(self.of(seed)[self.best_cut(seed)], self.of(seed)[cuts[seed]]) for seed in self.seeds]
-            found.append(
-                Regret(
-                    way,
-                    tuple(cuts[seed] for seed in self.seeds),
-                    tuple(best.validation - own.validation for best, own in pairs),
-                    tuple(best.test - own.test for best, own in pairs),
-                )
-            )
+        """One per way of choosing, the random cut last."""
         inner = range(1, len(self.layers))
-        if inner:
-            bests = [self.of(seed)[self.best_cut(seed)] for seed in self.seeds]
-            drawn = [[self.of(seed)[cut] for cut in inner] for seed in self.seeds]
-            found.append(
-                Regret(
-                    RANDOM,
-                    (),
-                    tuple(b.validation - fmean(s.validation for s in own) for b, own in zip(bests, drawn, strict=True)),
-                    tuple(b.test - fmean(s.test for s in own) for b, own in zip(bests, drawn, strict=True)),
-                )
-            )
-        return found
+        return [
+            *(self._regret(way, {seed: [cuts[seed]] for seed in self.seeds}) for way, cuts in self.chosen.items()),
+            *([self._regret(RANDOM, dict.fromkeys(self.seeds, inner))] if inner else []),
+        ]
+
+    def _regret(self, way: str, cuts: Mapping[int, Sequence[int]]) -> Regret:
+        """Of the mean over several cuts per seed."""
+        losses: dict[str, tuple[float, ...]] = {}
+        for split in _SPLITS:
+            by_seed = []
+            for seed in self.seeds:
+                scores = {cut: getattr(score, split) for cut, score in self.of(seed).items()}
+                by_seed.append(scores[self.best_cut(seed)] - fmean(scores[cut] for cut in cuts[seed]))
+            losses[split] = tuple(by_seed)
+        chosen = () if way == RANDOM else tuple(cuts[seed][0] for seed in self.seeds)
+        return Regret(way, chosen, **losses)
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -136,9 +130,9 @@ def sweep_cuts(
 ) -> Sweep:
     """Trains with every cut from none to all layers, and asks each way of choosing for its cut.
 
-    All ways but the recommendation look at the sites' models after the first epoch alone. The score is macro-F1 (minus
-    the loss where targets are no classes), averaged over sites by their examples, at the round each site's validation
-    loss chooses. `watch` is told the number of runs, and gives what is called after each.
+    All ways but the recommendation look at the sites' models after one epoch alone. The score is macro-F1 (minus the
+    loss if targets are not classes), averaged over sites weighted by their examples, at the round that each site's
+    validation loss chooses. `watch` is called with the number of runs and returns a function to call after each.
     """
     if not seeds:
         raise ConfigError("give at least one seed")
@@ -175,23 +169,20 @@ def sweep_cuts(
     return Sweep(chosen_task.name, names, metric, number, scores, chosen)
 
 
-_SPLITS = ("validation", "test")
-
-
 def _average(result: RunResult, split: str, metric: str) -> float:
-    """Over sites, weighted by their examples, at each site's chosen round; a loss with its sign turned."""
+    """The mean over sites, weighted by their examples, at each site's chosen round; a loss is negated."""
     chosen, sizes = result.chosen_rounds, result.num_examples
     values = {
-        str(client): float(value)
-        for stage, round_, client, own_split, name, value in result.score_rows
-        if (stage, own_split, name) == ("round", split, metric) and round_ == chosen[str(client)]
+        str(site): float(value)
+        for stage, round_, site, part, name, value in result.score_rows
+        if (stage, part, name) == ("round", split, metric) and round_ == chosen[str(site)]
     }
     mean = sum(values[site] * sizes[site] for site in values) / sum(sizes[site] for site in values)
     return -mean if metric == "loss" else mean
 
 
 def _by_models(table: Mapping[str, Any], task: Task, setup: Setup) -> dict[str, int]:
-    """The cuts that other ways choose, from the sites' models after one epoch alone."""
+    """The cuts that the other ways choose, from the sites' models after one epoch alone."""
     alone = {**table, "algorithm": {"name": "local"}, "rounds": 1, "selection": "last"}
     models = drive(Run(Experiment.resolve(alone, task), setup).rounds()).weights
     for site, weights in models.items():
@@ -199,29 +190,29 @@ def _by_models(table: Mapping[str, Any], task: Task, setup: Setup) -> dict[str, 
             raise ConfigError(f"training diverged at {site} in the first epoch; try a smaller training.learning_rate")
     layers = setup.learner.layers
     count = len(layers.names)
-    found = {LAST_ONLY: max(count - 1, 0)}
+    cuts = {LAST_ONLY: max(count - 1, 0)}
     if len(models) > 1:
-        found[CKA_DROP] = _cka_drop(setup, models)
-        found[DIVERGENCE] = divergence_cut(models, layers)
-    return {**found, EVERYTHING: count, NOTHING: 0}
+        cuts[CKA_DROP] = _cka_drop(setup, models)
+        cuts[DIVERGENCE] = divergence_cut(models, layers)
+    return {**cuts, EVERYTHING: count, NOTHING: 0}
 
 
 def divergence_cut(models: Mapping[str, Weights], layers: LayerMap) -> int:
-    """Where the sites' weights begin to differ: the largest jump of mean ‖θ_c - θ̄‖ / ‖θ̄‖ from layer to layer."""
+    """Where the sites' weights start to differ: the largest jump of mean ‖θ_c - θ̄‖ / ‖θ̄‖ between layers."""
     centre = weighted_mean([(weights, 1.0) for _, weights in sorted(models.items())])
     nothing = {name: torch.zeros_like(tensor) for name, tensor in centre.items()}
     drift = {}
     for layer in layers.names:
         trained = [name for name in layers.entries[layer] if name not in layers.frozen | layers.buffers]
-        own = {name: centre[name] for name in trained}
-        size = squared_distance(own, nothing)
-        apart = [squared_distance(own, weights) ** 0.5 for _, weights in sorted(models.items())]
+        middle = {name: centre[name] for name in trained}
+        size = squared_distance(middle, nothing)
+        apart = [squared_distance(middle, weights) ** 0.5 for _, weights in sorted(models.items())]
         drift[layer] = fmean(apart) / size**0.5 if size else 0.0
     return transition_point(drift, "max_jump").index
 
 
 def _cka_drop(setup: Setup, models: Mapping[str, Weights]) -> int:
-    """Before the layer at which the sites' representations lose most of their similarity; logits count here."""
+    """The cut before the layer where the sites' representations lose most similarity; logits included."""
     layers, model = setup.learner.layers, setup.build_model()
     inputs = common_inputs({site: data.train for site, data in setup.sites.items()}, 512)
     grams = {}
@@ -230,7 +221,7 @@ def _cka_drop(setup: Setup, models: Mapping[str, Weights]) -> int:
         grams[site] = {layer: gram(x) for layer, x in representations(model, inputs, layers).items()}
     alike = similarity_between_sites(grams)
     known = [layer for layer in layers.names if layer in next(iter(alike.values()))]
-    means = [fmean(own[layer] for own in alike.values()) for layer in known]
+    means = [fmean(by_layer[layer] for by_layer in alike.values()) for layer in known]
     drops = [before - after for before, after in pairwise(means)]
     if not drops:
         return len(layers.names)

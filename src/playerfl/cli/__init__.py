@@ -1,1 +1,1 @@
-"""The command line: one file a command, and everything that prints."""
+"""The command line: one file per command, and everything that prints."""

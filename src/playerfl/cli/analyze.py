@@ -1,10 +1,11 @@
-"""`playerfl analyze`: how layers generalise, whether the cut is the best one, and whether it stays."""
+"""`playerfl analyze`: how layers generalise, whether the cut is the best one, and whether it moves."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -39,24 +40,24 @@ ANALYZE_EXAMPLES = """
 def analyze(
     target: Annotated[str, typer.Argument(metavar="RUN_OR_TASK")],
     sweep: Annotated[
-        bool, typer.Option("--sweep", help="Train at every cut instead; regret of the chosen one.")
+        bool, typer.Option("--sweep", help="Instead: train with every cut; how good is the recommended one?")
     ] = False,
     drift: Annotated[
-        int | None, typer.Option(metavar="K", help="Measure sensitivity every K rounds instead: does the cut move?")
+        int | None, typer.Option(metavar="K", help="Instead: measure sensitivity every K rounds; does the cut move?")
     ] = None,
     rounds: Annotated[int | None, typer.Option(help="Communication rounds.")] = None,
-    seeds: Annotated[int | None, typer.Option(help="How many seeds; 1, or 3 with --sweep, if not given.")] = None,
-    seed: Annotated[int | None, typer.Option(help="The first of the seeds.")] = None,
+    seeds: Annotated[int | None, typer.Option(help="Number of seeds (default: 1; 3 with --sweep).")] = None,
+    seed: Annotated[int | None, typer.Option(help="First seed (default: 0, or the run's).")] = None,
     federated: Annotated[
-        str | None, typer.Option(help="The algorithm of the third moment; fedavg, or a run's own models, if not given.")
+        str | None, typer.Option(help="Algorithm of federated training (default: fedavg, or the models of the run).")
     ] = None,
-    rows: Annotated[int, typer.Option(help="Examples of each site for the Hessian.")] = 256,
-    probes: Annotated[int, typer.Option(help="Random vectors of Hutchinson's estimate.")] = 32,
-    hessian: Annotated[str, typer.Option(help="auto, exact, hutchinson or repo_hv_nuclear.")] = "auto",
-    cka: Annotated[str, typer.Option(help="centred, debiased or printed (the paper's formula).")] = "centred",
+    rows: Annotated[int, typer.Option(help="Examples per site for the Hessian.")] = 256,
+    probes: Annotated[int, typer.Option(help="Random vectors for Hutchinson's estimate.")] = 32,
+    hessian: Annotated[str, typer.Option(help="Hessian method: auto, exact, hutchinson or repo_hv_nuclear.")] = "auto",
+    cka: Annotated[str, typer.Option(help="CKA formula: centred, debiased or printed (in the paper).")] = "centred",
     maps: Annotated[str, typer.Option(help="Convolution maps in CKA: flatten or mean.")] = "flatten",
     out: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Where figures and JSON go; TASK-analysis else.")
+        Path | None, typer.Option(metavar="DIR", help="Directory for figures and JSON (default: TASK-analysis).")
     ] = None,
     settings: Annotated[
         list[str] | None,
@@ -66,57 +67,62 @@ def analyze(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Look at layers as the paper does: gradient variance, Hessian, CKA and sensitivity, at three moments of training.
+    """Analyse layers as in the paper: gradient variance, Hessian, CKA and sensitivity at three moments of training.
 
-    RUN_OR_TASK is whatever `playerfl run` takes, or the directory of a finished run: its settings are taken, and its
-    models for the moment after federated training. --sweep and --drift ask other questions instead.
+    RUN_OR_TASK is any task that `playerfl run` takes, or the directory of a finished run. Then the settings of the run
+    are used, and its models for the moment after federated training.
     """
     from playerfl.data.download.directory import use_data_directory
 
     if sweep and drift is not None:
-        raise ConfigError("--sweep and --drift are two questions; ask one at a time")
+        raise ConfigError("--sweep and --drift answer different questions; use one at a time")
     count = (3 if sweep else 1) if seeds is None else seeds
     if count < 1:
         raise ConfigError(f"--seeds must be at least 1, not {count}")
     if drift is not None and count > 1:
-        raise ConfigError("--drift follows one run; leave --seeds out")
+        raise ConfigError("--drift follows a single run; leave --seeds out")
     options = _options(rows, probes, hessian, cka, maps)
     with use_data_directory(data_dir):
         task, given, models, first = _target(target)
-        own = {**given, **_settings(settings or [], rounds)}
+        chosen = {**given, **_settings(settings or [], rounds)}
         start = first if seed is None else seed
         every = range(start, start + count)
         place = out or Path(f"{Path(task.name).name.partition(':')[0]}-analysis")
         if sweep:
             make_directory(place)
-            content, figures, show = _swept(task, own, every, quiet)
+            answer = _swept(task, chosen, every, quiet)
         elif drift is not None:
             make_directory(place)
-            content, figures, show = _drifted(task, own, drift, start, quiet)
+            answer = _drifted(task, chosen, drift, start, quiet)
         else:
-            third = _third_moment(target, models, federated, changed=own != given or every != range(first, first + 1))
+            changed = chosen != given or every != range(first, first + 1)
+            third = _third_moment(target, models, federated, changed=changed)
             make_directory(place)
-            content, figures, show = _analyzed(task, own, every, third, options, quiet)
-    _keep(place, content, figures)
+            answer = _analyzed(task, chosen, every, third, options, quiet)
+    _write(place, answer)
     if as_json:
         from playerfl.report.compute.comparison import without_nan
 
-        typer.echo(json.dumps(without_nan(content[1]), indent=1))
+        typer.echo(json.dumps(without_nan(answer.content), indent=1))
     else:
-        show()
+        answer.show()
 
 
-Content = tuple[str, dict[str, Any]]
-"""The name of a JSON file and what goes into it."""
-Figures = Callable[[], Iterator[tuple[str, "Figure"]]]
-Answer = tuple[Content, Figures, Callable[[], None]]
+@dataclass(frozen=True)
+class Answer:
+    """What one of the three questions gives: a JSON file, figures by name, and tables for the terminal."""
+
+    name: str
+    content: dict[str, Any]
+    figures: Callable[[], Iterator[tuple[str, Figure]]]
+    show: Callable[[], None]
 
 
 def _settings(assignments: list[str], rounds: int | None) -> dict[str, Any]:
     from playerfl.runs.experiment import parse_setting
 
-    found = dict(map(parse_setting, assignments))
-    return found if rounds is None else {**found, "rounds": rounds}
+    settings = dict(map(parse_setting, assignments))
+    return settings if rounds is None else {**settings, "rounds": rounds}
 
 
 def _target(target: str) -> tuple[Task, dict[str, Any], Mapping[str, Weights] | None, int]:
@@ -126,7 +132,7 @@ def _target(target: str) -> tuple[Task, dict[str, Any], Mapping[str, Weights] | 
     path = Path(target)
     if (path / "comparison.json").is_file():
         runs = sorted(str(folder.parent) for folder in path.glob("*/experiment.toml"))
-        raise ConfigError(f"{target} holds several runs; give one of them: {', '.join(runs)}")
+        raise ConfigError(f"{target} holds several runs; choose one: {', '.join(runs)}")
     if not (path / "experiment.toml").is_file():
         return find_task(target), {}, None, 0
     from playerfl.runs.api import load_result
@@ -141,7 +147,7 @@ def _target(target: str) -> tuple[Task, dict[str, Any], Mapping[str, Weights] | 
 def _third_moment(
     target: str, models: Mapping[str, Weights] | None, federated: str | None, *, changed: bool
 ) -> str | Mapping[str, Weights]:
-    """The algorithm to train with, or the models of a run that has."""
+    """The algorithm to train with, or the models of a finished run."""
     from playerfl.algorithms import ALGORITHMS
     from playerfl.errors import one_of
 
@@ -151,8 +157,8 @@ def _third_moment(
         return federated or "fedavg"
     if changed:
         raise ConfigError(
-            f"{target} was trained with its own seed and settings, and its models stand for the third moment; leave "
-            "--seed, --seeds, --rounds and --set out, or say --federated fedavg to train anew"
+            f"{target} already has models for its own seed and settings; leave out --seed, --seeds, --rounds and "
+            "--set, or give --federated fedavg to train new ones"
         )
     return models
 
@@ -180,17 +186,19 @@ def _analyzed(task: Task, settings: dict[str, Any], seeds: range, federated: Any
     from playerfl.cli.tables.analysis import print_analysis
 
     with _stages(quiet) as watch:
-        found = analyze_layers(task, seeds=seeds, federated=federated, settings=settings, options=options, watch=watch)
+        analysis = analyze_layers(
+            task, seeds=seeds, federated=federated, settings=settings, options=options, watch=watch
+        )
 
     def figures() -> Iterator[tuple[str, Figure]]:
         from playerfl.analysis.figures import FIGURES, correlation_figure, overview_figure, quantity_figure
 
-        yield "overview", overview_figure(found)[0]
+        yield "overview", overview_figure(analysis)[0]
         for quantity in FIGURES:
-            yield quantity, quantity_figure(found, quantity)[0]
-        yield "correlation", correlation_figure(found)[0]
+            yield quantity, quantity_figure(analysis, quantity)[0]
+        yield "correlation", correlation_figure(analysis)[0]
 
-    return ("analysis", found.to_json()), figures, lambda: print_analysis(found)
+    return Answer("analysis", analysis.to_json(), figures, lambda: print_analysis(analysis))
 
 
 def _swept(task: Task, settings: dict[str, Any], seeds: range, quiet: bool) -> Answer:
@@ -199,7 +207,7 @@ def _swept(task: Task, settings: dict[str, Any], seeds: range, quiet: bool) -> A
     from playerfl.cli.tables.analysis import print_sweep
 
     with ExitStack() as bars:
-        found = sweep_cuts(
+        sweep = sweep_cuts(
             task,
             seeds=seeds,
             settings=settings,
@@ -209,9 +217,9 @@ def _swept(task: Task, settings: dict[str, Any], seeds: range, quiet: bool) -> A
     def figures() -> Iterator[tuple[str, Figure]]:
         from playerfl.analysis.figures import sweep_figure
 
-        yield "sweep", sweep_figure(found)[0]
+        yield "sweep", sweep_figure(sweep)[0]
 
-    return ("sweep", found.to_json()), figures, lambda: print_sweep(found)
+    return Answer("sweep", sweep.to_json(), figures, lambda: print_sweep(sweep))
 
 
 def _drifted(task: Task, settings: dict[str, Any], every: int, seed: int, quiet: bool) -> Answer:
@@ -224,21 +232,21 @@ def _drifted(task: Task, settings: dict[str, Any], every: int, seed: int, quiet:
         {"task": task.name, **{k: v for k, v in settings.items() if k == "rounds"}}, task
     ).rounds
     if every >= rounds:
-        raise ConfigError(f"--drift {every} measures nothing again in {rounds} rounds; give more rounds or a smaller K")
+        raise ConfigError(f"--drift {every} measures only once in {rounds} rounds; give more rounds or a smaller K")
     with shown_progress({"player_fl": rounds}, quiet=quiet) as listener:
-        found = monitor_drift(task, every=every, seed=seed, settings=settings, listener=listener)
+        drift = monitor_drift(task, every=every, seed=seed, settings=settings, listener=listener)
 
     def figures() -> Iterator[tuple[str, Figure]]:
         from playerfl.analysis.figures import drift_figure
 
-        yield "drift", drift_figure(found)[0]
+        yield "drift", drift_figure(drift)[0]
 
-    return ("drift", found.to_json()), figures, lambda: print_drift(found)
+    return Answer("drift", drift.to_json(), figures, lambda: print_drift(drift))
 
 
 @contextmanager
 def _stages(quiet: bool) -> Iterator[Callable[[str, int], tuple[Listener | None, Callable[[], None]]]]:
-    """A bar (or lines) for whatever begins, in place of the one before."""
+    """A progress bar (or lines) for each stage, in place of the one before."""
     from playerfl.cli.progress import counted
     from playerfl.runs.run import Progress
 
@@ -260,18 +268,18 @@ def _stages(quiet: bool) -> Iterator[Callable[[str, int], tuple[Listener | None,
         yield watch
 
 
-def _keep(out: Path, content: Content, figures: Figures) -> None:
+def _write(out: Path, answer: Answer) -> None:
     from playerfl.report.compute.comparison import without_nan
 
-    name, tree = content
-    write_atomically(out / f"{name}.json", (json.dumps(without_nan(tree), indent=1) + "\n").encode(), RERUN_HINT)
-    written = [f"{name}.json"]
+    written = [f"{answer.name}.json"]
+    text = json.dumps(without_nan(answer.content), indent=1) + "\n"
+    write_atomically(out / written[0], text.encode(), RERUN_HINT)
     try:
         from playerfl.report.plots.comparison import save
 
-        for title, figure in figures():
+        for title, figure in answer.figures():
             save(figure, out / f"{title}.png")
             written.append(f"{title}.png")
     except ImportError:
-        typer.echo("no figures were made: matplotlib is missing; pip install 'playerfl[report]'", err=True)
-    typer.echo(f"kept in {out}: {', '.join(written)}", err=True)
+        typer.echo("no figures were drawn: matplotlib is missing; pip install 'playerfl[report]'", err=True)
+    typer.echo(f"saved in {out}: {', '.join(written)}", err=True)

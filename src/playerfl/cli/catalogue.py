@@ -1,8 +1,8 @@
-"""What there is to choose from, for people and machines: read off the algorithms and tasks themselves."""
+"""The lists of algorithms, tasks and settings, read from the classes themselves."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypedDict
 
 from playerfl.algorithms import ALGORITHMS
 from playerfl.runs.experiment import Experiment, TrainingOptions
@@ -10,8 +10,17 @@ from playerfl.tasks import TASKS
 from playerfl.tasks.folder import folder_task
 
 
-def algorithms() -> list[dict[str, Any]]:
-    """Name, idea and hyper-parameters with their defaults."""
+class Entry(TypedDict):
+    """One row of a list."""
+
+    name: str
+    about: str
+    options: dict[str, Any]
+    """Option names and their defaults."""
+
+
+def algorithms() -> list[Entry]:
+    """Every algorithm with its hyper-parameters."""
     return [
         {
             "name": name,
@@ -22,8 +31,8 @@ def algorithms() -> list[dict[str, Any]]:
     ]
 
 
-def tasks() -> list[dict[str, Any]]:
-    """Name, contents and data options with their defaults; last, what a folder of your own is read with."""
+def tasks() -> list[Entry]:
+    """Every task with its data options; last, those for a folder of your own data."""
     return [
         {
             "name": name,
@@ -34,16 +43,20 @@ def tasks() -> list[dict[str, Any]]:
     ]
 
 
-def settings() -> list[dict[str, Any]]:
-    """Every setting of an experiment file but those of an algorithm or a task, with its default."""
-    found = []
-    for title, schema in (("experiment", Experiment), ("training", TrainingOptions)):
-        own = {
-            name: field.get_default(call_default_factory=True)
-            for name, field in schema.model_fields.items()
-            if name not in ("task", "algorithm", "training", "data")
+def settings() -> list[Entry]:
+    """Every setting of an experiment file except those of an algorithm or a task."""
+    return [
+        {
+            "name": title,
+            "about": about,
+            "options": {
+                prefix + name: field.get_default(call_default_factory=True)
+                for name, field in schema.model_fields.items()
+                if name not in ("task", "algorithm", "training", "data")
+            },
         }
-        prefix = "" if title == "experiment" else f"{title}."
-        about = "of the whole run" if title == "experiment" else "how every site trains"
-        found.append({"name": title, "about": about, "options": {prefix + name: value for name, value in own.items()}})
-    return found
+        for title, about, prefix, schema in (
+            ("experiment", "the whole run", "", Experiment),
+            ("training", "training at every site", "training.", TrainingOptions),
+        )
+    ]

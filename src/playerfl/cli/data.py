@@ -1,4 +1,4 @@
-"""`playerfl data`: which datasets are here, and how the others get here."""
+"""`playerfl data`: which datasets are installed, and how to get the others."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, TypedDict
 
 import typer
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 data_app = typer.Typer(
     name="data",
-    help="Show which datasets are here, and fetch the others.",
+    help="List, fetch and plot datasets.",
     epilog="""[bold]Examples[/bold]
 
   playerfl data list
@@ -43,7 +43,7 @@ def list_(
     data_dir: DataDir = None,
     as_json: Json = False,
 ) -> None:
-    """List the datasets: whether they are here, their size and licence, where to get them."""
+    """List all datasets: whether they are present, their size and licence, and where to get them."""
     from playerfl.data.download.directory import data_directory, use_data_directory
     from playerfl.data.download.sources import SOURCES
 
@@ -56,14 +56,30 @@ def list_(
         _print_table(directory, datasets)
 
 
-def _described(source: Source) -> dict[str, Any]:
+class DatasetRow(TypedDict):
+    """One dataset in the list."""
+
+    name: str
+    about: str
+    present: bool
+    folder: str
+    bytes: int | None
+    """On disk, if present."""
+    download_bytes: int | None
+    licence: str
+    page: str
+    commands: list[str]
+    by_hand: str
+
+
+def _described(source: Source) -> DatasetRow:
     place = source.place()
     return {
         "name": source.name,
         "about": source.about,
         "present": place is not None,
         "folder": str(place or source.home),
-        "bytes": place and sum(path.stat().st_size for path in place.rglob("*") if path.is_file()),
+        "bytes": None if place is None else sum(p.stat().st_size for p in place.rglob("*") if p.is_file()),
         "download_bytes": sum(file.size for file in source.files) or None,
         "licence": source.licence,
         "page": source.page,
@@ -72,7 +88,7 @@ def _described(source: Source) -> dict[str, Any]:
     }
 
 
-def _print_table(directory: str, datasets: list[dict[str, Any]]) -> None:
+def _print_table(directory: str, datasets: list[DatasetRow]) -> None:
     from rich.filesize import decimal
     from rich.markup import escape
     from rich.table import Table
@@ -82,20 +98,22 @@ def _print_table(directory: str, datasets: list[dict[str, Any]]) -> None:
     table = Table(show_lines=True)
     for heading in ("dataset", "present", "size"):
         table.add_column(heading, no_wrap=True)
-    table.add_column("licence, folder, where to get it", overflow="fold")
+    table.add_column("licence, and where it is or how to get it", overflow="fold")
     for dataset in datasets:
         size = dataset["bytes"] if dataset["present"] else dataset["download_bytes"]
-        ways = [*dataset["commands"], dataset["page"]] if dataset["commands"] else [dataset["by_hand"]]
-        folder = [f"in {dataset['folder']}"] if dataset["present"] else []
+        if dataset["present"]:
+            where = [f"in {dataset['folder']}", dataset["page"]]
+        else:
+            where = [*dataset["commands"], dataset["page"]] if dataset["commands"] else [dataset["by_hand"]]
         table.add_row(
             dataset["name"],
             "[green]yes[/green]" if dataset["present"] else "no",
             "" if size is None else decimal(size),
-            escape("\n".join([f"licence: {dataset['licence']}", *folder, *ways])),
+            escape("\n".join([f"licence: {dataset['licence']}", *where])),
         )
     console = wide_console()
     console.print(table)
-    console.print("The size is that on disk, or of the download where the dataset is not present.")
+    console.print("Sizes are on disk, or of the download if the dataset is not present.")
     console.print(f"Data directory: {escape(directory)}", soft_wrap=True)
 
 
@@ -113,13 +131,13 @@ def fetch(
     name: Annotated[str, typer.Argument()],
     data_dir: DataDir = None,
     hub: Annotated[
-        bool, typer.Option("--hub", help="A copy on the Hugging Face hub, as parquet, not checked against a hash.")
+        bool, typer.Option("--hub", help="Copy it from the Hugging Face hub, without a check against a known hash.")
     ] = False,
     quiet: Quiet = False,
 ) -> None:
     """Download a dataset from its official source into the data directory and check it.
 
-    NAME is what `playerfl data list` calls it. A download that broke off is continued by the same command.
+    NAME is a dataset of `playerfl data list`. Run the same command again to resume an interrupted download.
     """
     from playerfl.data.download.directory import use_data_directory
     from playerfl.data.download.fetch import fetch as fetch_dataset
@@ -134,7 +152,7 @@ def fetch(
 
 @contextmanager
 def _shown(*, quiet: bool) -> Iterator[Callable[[str, int, int | None], None] | None]:
-    """A bar for each file on a terminal, a line every few seconds elsewhere; always on stderr."""
+    """A progress bar per file on a terminal, a line every few seconds otherwise; always on stderr."""
     if quiet:
         yield None
         return
@@ -181,14 +199,17 @@ def _lines() -> Callable[[str, int, int | None], None]:
 def plot(
     task: Annotated[str, typer.Argument()],
     out: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Picture (.png, .svg, .pdf); TASK-sites.png else.")
+        Path | None, typer.Option(metavar="FILE", help="Figure (.png, .svg, .pdf; default: TASK-sites.png).")
     ] = None,
     settings: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Data settings, e.g. data.alpha=0.1.")
     ] = None,
     data_dir: DataDir = None,
 ) -> None:
-    """Draw who has how many examples of which class. TASK is any task that `playerfl run` takes."""
+    """Plot how many examples of each class every site has.
+
+    TASK is any task that `playerfl run` takes.
+    """
     from playerfl.data.download.directory import use_data_directory
     from playerfl.data.sites import describe
     from playerfl.errors import ConfigError
@@ -197,12 +218,12 @@ def plot(
     try:
         from playerfl.report.plots.comparison import partition_figure, save
     except ImportError as problem:
-        raise ConfigError("pictures are drawn with matplotlib; pip install 'playerfl[report]'") from problem
+        raise ConfigError("figures need matplotlib; pip install 'playerfl[report]'") from problem
     chosen = find_task(task)
     options = Experiment.resolve(with_settings({"task": task}, settings or []), chosen).data_options(chosen)
     with use_data_directory(data_dir):
         if not chosen.for_options(options).classification:
-            raise ConfigError(f"the targets of {task} are numbers, not classes; there is nothing to count")
+            raise ConfigError(f"the targets of {task} are numbers, not classes, so there is nothing to count")
         sites = describe(chosen.load_sites(options), classification=True)
     figure, _ = partition_figure(sites, task)
     target = out or Path(f"{Path(task).name.partition(':')[0]}-sites.png")

@@ -9,7 +9,6 @@ import typer
 
 from playerfl.cli.options import DataDir, Json, Settings, Sites
 from playerfl.errors import ConfigError
-from playerfl.probe.named_models import built_model, example_rows, task_or_builder
 
 if TYPE_CHECKING:
     from torch import nn
@@ -30,15 +29,15 @@ LAYERS_EXAMPLES = """
 def layers(
     target: Annotated[str, typer.Argument()],
     data: Sites = None,
-    cut: Annotated[int | None, typer.Option(help="Show what a cut after this many layers means.")] = None,
+    cut: Annotated[int | None, typer.Option(help="Show what a cut after this many layers shares.")] = None,
     as_json: Json = False,
     settings: Settings = None,
     data_dir: DataDir = None,
 ) -> None:
-    """Show what counts as a layer of a model, input to output, before anything runs.
+    """Show the layers of a model from input to output, without training.
 
-    TARGET is MODULE:NAME or FILE.py:NAME of a function that builds your model (or of a task), or whatever
-    `playerfl run` takes. With --data the order is taken from a forward pass instead of from the model's definition.
+    TARGET is a function that builds your model, as MODULE:NAME or FILE.py:NAME, or any task that `playerfl run` takes.
+    With --data, the order of layers comes from a forward pass instead of from the model's definition.
     """
     from playerfl.cli.tables.console import wide_console
     from playerfl.cli.tables.layers import layer_rows, print_cut_summary, print_layers
@@ -47,48 +46,49 @@ def layers(
     from playerfl.layers.cut_summary import summarise_cut
 
     with use_data_directory(data_dir):
-        model, found, in_flow = _layers_of(target, data, settings or [])
-    if cut is not None and not 0 <= cut <= len(found.names):
-        raise LayerError(f"--cut must be between 0 and {len(found.names)}, the layers of the model, not {cut}")
-    summary = None if cut is None else summarise_cut(model, found, cut)
+        model, layer_map, in_flow = _layers_of(target, data, settings or [])
+    if cut is not None and not 0 <= cut <= len(layer_map.names):
+        raise LayerError(f"--cut must be between 0 and {len(layer_map.names)}, the number of layers, not {cut}")
+    summary = None if cut is None else summarise_cut(model, layer_map, cut)
     if as_json:
-        content = {"layers": layer_rows(found), "in_order_of_flow": in_flow, "warnings": _warnings(found)}
+        content = {"layers": layer_rows(layer_map), "in_order_of_flow": in_flow, "warnings": _warnings(layer_map)}
         typer.echo(json.dumps({**content, **({"cut": summary.to_json()} if summary else {})}, indent=1))
         return
     console = wide_console()
-    print_layers(found, console, title=f"Layers of {type(model).__name__}, input to output", cut=cut)
+    print_layers(layer_map, console, title=f"Layers of {type(model).__name__}, input to output", cut=cut)
     if not in_flow:
-        typer.echo("note: in the order of definition; with --data the order is that of a forward pass", err=True)
-    for warning in _warnings(found):
+        typer.echo("note: in the order of the model's definition; --data gives the order of a forward pass", err=True)
+    for warning in _warnings(layer_map):
         typer.echo(f"note: {warning}", err=True)
     if summary:
         print_cut_summary(summary, console)
 
 
 def _layers_of(target: str, data: str | None, settings: list[str]) -> tuple[nn.Module, LayerMap, bool]:
-    """A model, its layers, and whether their order is sure."""
+    """A model, its layers, and whether they are in the order of a forward pass."""
     from playerfl.layers.layer_map import LayerMap
+    from playerfl.tasks.named_models import built_model, example_rows, task_or_builder
     from playerfl.tasks.task import Task
 
-    found = task_or_builder(target)
-    if not isinstance(found, Task):
-        model = built_model(found, target)
+    named = task_or_builder(target)
+    if not isinstance(named, Task):
+        model = built_model(named, target)
         example = None if data is None else example_rows(data)
         layers = LayerMap.of(model, example, **_policies(settings))
         return model, layers, example is not None or hasattr(model, "layer_groups")
     from playerfl.runs.experiment import Experiment, with_settings
     from playerfl.runs.setup import prepare_setup, seeded_model
 
-    experiment = Experiment.resolve(with_settings({"task": found.name}, settings), found)
-    model = seeded_model(experiment.seed, found, experiment.data_options(found))
+    experiment = Experiment.resolve(with_settings({"task": named.name}, settings), named)
+    model = seeded_model(experiment.seed, named, experiment.data_options(named))
     policies: dict[str, Any] = {"tie_policy": experiment.tie_policy, "statistics": experiment.bn_stats}
     if hasattr(model, "layer_groups"):
         return model, LayerMap.of(model, **policies), True
-    return model, prepare_setup(experiment, found).learner.layers, True
+    return model, prepare_setup(experiment, named).learner.layers, True
 
 
 def _policies(settings: list[str]) -> dict[str, Any]:
-    """Those settings of an experiment that layers of a model depend on, as LayerMap calls them."""
+    """The settings of an experiment that affect a model's layers, under LayerMap's names."""
     from playerfl.errors import one_of
     from playerfl.runs.experiment import parse_setting
 
@@ -96,26 +96,31 @@ def _policies(settings: list[str]) -> dict[str, Any]:
     given = dict(map(parse_setting, settings))
     for key in given:
         if key not in names:
-            raise ConfigError(one_of(key, names, "setting of a model's layers"))
+            raise ConfigError(one_of(key, names, "setting for a model's layers"))
     return {names[key]: value for key, value in given.items()}
 
 
-def _warnings(found: LayerMap) -> list[str]:
-    """Which cuts would part what belongs together."""
+def _warnings(layers: LayerMap) -> list[str]:
+    """Which cuts would separate entries that belong together."""
     warnings = []
-    for entry in found.tied:
-        cuts = [cut for cut in range(1, len(found.names)) if entry in found.straddling(cut)]
+    for entry in layers.tied:
+        cuts = [cut for cut in range(1, len(layers.names)) if entry in layers.straddling(cut)]
         if cuts:
-            between = f"after layer {cuts[0]}" if len(cuts) == 1 else f"after layers {cuts[0]} to {cuts[-1]}"
-            warnings.append(f"{entry} is used by {' and '.join(found.tied[entry])}: a cut {between} parts its users")
+            users = " and ".join(layers.tied[entry])
+            warnings.append(f"{entry} is used by {users}: a cut {_after(cuts[0], cuts[-1])} separates them")
     with_statistics = [
         number
-        for number, entries in enumerate(found.entries.values(), start=1)
-        if any(entry in found.buffers and entry.endswith("running_mean") for entry in entries)
+        for number, entries in enumerate(layers.entries.values(), start=1)
+        if any(entry in layers.buffers and entry.endswith("running_mean") for entry in entries)
     ]
-    if found.statistics == "follow" and len(with_statistics) > 1:
+    if layers.statistics == "follow" and len(with_statistics) > 1:
         warnings.append(
-            f"batch-norm statistics are in {len(with_statistics)} layers: a cut after layers {with_statistics[0]} to "
-            f"{with_statistics[-1] - 1} averages some and keeps the others; bn_stats='local' keeps all at the site"
+            f"batch-norm statistics are in {len(with_statistics)} layers: a cut "
+            f"{_after(with_statistics[0], with_statistics[-1] - 1)} averages some and leaves others at the site; "
+            "bn_stats='local' leaves all of them at the site"
         )
     return warnings
+
+
+def _after(first: int, last: int) -> str:
+    return f"after layer {first}" if first == last else f"after any of layers {first} to {last}"

@@ -1,7 +1,8 @@
-"""The command line: results on stdout, everything else on stderr, one sentence and exit code 2 for bad input."""
+"""The entry point: results go to stdout, everything else to stderr; bad input ends in one sentence and exit code 2."""
 
 from __future__ import annotations
 
+import inspect
 import io
 import json
 import sys
@@ -24,7 +25,7 @@ from playerfl.version import __version__
 
 app = typer.Typer(
     name="playerfl",
-    help="Personalised, layer-wise, cross-silo federated learning: which layers to share, what it brings each site.",
+    help="Personalised, layer-wise, cross-silo federated learning: which layers to share, and what each site gains.",
     epilog="""[bold]Examples[/bold]
 
   playerfl run digits -a local -a fedavg -a player_fl
@@ -44,18 +45,18 @@ app = typer.Typer(
 app.add_typer(data_app)
 app.add_typer(flower_app)
 app.add_typer(paper_app, hidden=True)
-app.command(epilog=STUDY_EXAMPLES)(study)
-app.command(epilog=REPORT_EXAMPLES)(report)
-app.command(epilog=LAYERS_EXAMPLES)(layers)
-app.command(epilog=PROBE_EXAMPLES)(probe)
-app.command(epilog=ANALYZE_EXAMPLES)(analyze)
 app.command(epilog=RUN_EXAMPLES)(run)
+app.command(epilog=REPORT_EXAMPLES)(report)
+app.command(epilog=PROBE_EXAMPLES)(probe)
+app.command(epilog=LAYERS_EXAMPLES)(layers)
+app.command(epilog=STUDY_EXAMPLES)(study)
+app.command(epilog=ANALYZE_EXAMPLES)(analyze)
 
 
 def main() -> None:
-    """Runs a command; what the user can mend is said in one sentence, without a traceback."""
+    """Runs a command; bad input is reported in one sentence, without a traceback."""
     if isinstance(sys.stdout, io.TextIOWrapper):
-        # A terminal that cannot show μ or a table's lines gets something else, not an error.
+        # A terminal that cannot show μ or the lines of a table gets replacement characters, not an error.
         sys.stdout.reconfigure(errors="replace")
     try:
         code = app(standalone_mode=False)
@@ -111,7 +112,10 @@ def list_(
     what: Annotated[str, typer.Argument()],
     as_json: Json = False,
 ) -> None:
-    """List what can be chosen, with defaults. WHAT is algorithms, tasks or settings (of runs and training)."""
+    """List what there is to choose from, with defaults.
+
+    WHAT is algorithms, tasks or settings (of runs and training).
+    """
     if what not in _LISTS:
         raise ConfigError(one_of(what, _LISTS, "list"))
     from playerfl.cli import catalogue
@@ -130,10 +134,7 @@ def selftest(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Check on small made-up sites that every algorithm is what it says: identities that must hold exactly.
-
-    Ends with exit code 1 if one of them does not.
-    """
+    """Check every algorithm on small made-up sites, by identities that must hold; exit code 1 if one does not."""
     from playerfl.cli.progress import counted
     from playerfl.selftest import check, identities
 
@@ -163,6 +164,18 @@ def selftest(
     if not all(finding.holds for finding in findings):
         raise typer.Exit(1)
 
+
+def _unwrap_help(group: typer.Typer) -> None:
+    """Removes the line breaks of docstrings, which would break lines in the middle on a narrower terminal."""
+    for command in group.registered_commands:
+        paragraphs = (inspect.getdoc(command.callback) or "").split("\n\n")
+        command.help = "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
+    for nested in group.registered_groups:
+        if nested.typer_instance is not None:
+            _unwrap_help(nested.typer_instance)
+
+
+_unwrap_help(app)
 
 if __name__ == "__main__":
     main()

@@ -9,7 +9,7 @@ import typer
 
 DataDir = Annotated[
     Path | None,
-    typer.Option("--data-dir", metavar="DIR", help="Data directory; $PLAYERFL_DATA or your cache if not given."),
+    typer.Option("--data-dir", metavar="DIR", help="Data directory (default: $PLAYERFL_DATA, else your cache)."),
 ]
 Sites = Annotated[
     str | None,
@@ -24,6 +24,6 @@ Settings = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="Any setting of an experiment file, e.g. training.batch_size=16."),
 ]
-Json = Annotated[bool, typer.Option("--json", help="As JSON on stdout.")]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
 Home = Annotated[Path, typer.Argument(metavar="HOME", help="The server's directory.")]

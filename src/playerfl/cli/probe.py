@@ -1,4 +1,4 @@
-"""`playerfl probe`: which layers of a model to federate, and how sure that is."""
+"""`playerfl probe`: which layers of a model to federate, and how certain that is."""
 
 from __future__ import annotations
 
@@ -12,15 +12,14 @@ import typer
 
 from playerfl.cli.options import DataDir, Json, Quiet, Settings, Sites
 from playerfl.errors import ConfigError, DataError
-from playerfl.probe.named_models import built_model, loaded_sites, named_place, task_or_builder
-from playerfl.probe.stored import keep, kept_at, save_figure, scores_of
+from playerfl.probe.stored import save_figure, scores_of, stored_probe_at, write_probe
 from playerfl.storage.atomic_files import make_directory
 
 if TYPE_CHECKING:
     from torch import nn
 
     from playerfl.layers.layer_map import LayerMap
-    from playerfl.probe.measure import Measured
+    from playerfl.probe.measure import Measurement
 
 PROBE_EXAMPLES = """
 [bold]Examples[/bold]
@@ -40,28 +39,32 @@ def probe(
     data: Sites = None,
     loss: Annotated[
         str | None,
-        typer.Option(metavar="MODULE:NAME", help="loss(output, targets) of your model; cross-entropy if not given."),
+        typer.Option(metavar="MODULE:NAME", help="loss(output, targets) of your model (default: cross-entropy)."),
     ] = None,
-    seeds: Annotated[int, typer.Option(help="How many initial models and batch orders to measure.")] = 1,
-    seed: Annotated[int, typer.Option(help="The first of the seeds.")] = 0,
-    learning_rate: Annotated[float | None, typer.Option(help="Of every site's optimiser.")] = None,
-    batch_size: Annotated[int | None, typer.Option(help="Of every site.")] = None,
-    rule: Annotated[str | None, typer.Option(help="layer_ratio, cumulative_ratio or max_jump.")] = None,
-    threshold: Annotated[float | None, typer.Option(help="The jump that counts.")] = None,
-    normalise: Annotated[str | None, typer.Option(help="Sites' scores: none, first_layer or last.")] = None,
+    seeds: Annotated[int, typer.Option(help="Number of seeds: initial models and batch orders.")] = 1,
+    seed: Annotated[int, typer.Option(help="First seed.")] = 0,
+    learning_rate: Annotated[float | None, typer.Option(help="Learning rate at every site.")] = None,
+    batch_size: Annotated[int | None, typer.Option(help="Batch size at every site.")] = None,
+    rule: Annotated[str | None, typer.Option(help="Decision rule: layer_ratio, cumulative_ratio or max_jump.")] = None,
+    threshold: Annotated[float | None, typer.Option(help="Smallest jump that counts as a transition.")] = None,
+    normalise: Annotated[
+        str | None, typer.Option(help="Normalise each site's scores: none, first_layer or last.")
+    ] = None,
     out: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Keep scores, recommendation, figure and exports there.")
+        Path | None, typer.Option(metavar="DIR", help="Save scores, recommendation, figure and exports here.")
     ] = None,
-    figure: Annotated[Path | None, typer.Option(metavar="FILE", help="Picture (.png, .svg, .pdf).")] = None,
+    figure: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Save the figure here (.png, .svg, .pdf).")
+    ] = None,
     settings: Settings = None,
     data_dir: DataDir = None,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Measure one epoch at every site and say which layers to federate, and how sure that is.
+    """Measure one epoch at every site and recommend which layers to federate, with the evidence.
 
-    TARGET is MODULE:NAME or FILE.py:NAME of a function that builds your model, together with --data; or whatever
-    `playerfl run` takes; or, without measuring again, the directory of a finished run or of an earlier --out.
+    TARGET is one of: a function that builds your model, as MODULE:NAME or FILE.py:NAME, together with --data; any task
+    that `playerfl run` takes; the directory of a finished run or of an earlier --out, which is not measured again.
     """
     from playerfl.data.download.directory import use_data_directory
 
@@ -71,40 +74,46 @@ def probe(
     given = [f"{key}={value}" for key, value in training.items() if value is not None]
     if seeds < 1:
         raise ConfigError(f"--seeds must be at least 1, not {seeds}")
-    # Known before anything is measured: an epoch at every site may take hours.
+    # Checked before anything is measured: an epoch at every site may take hours.
     _check_decision(rule, threshold, normalise)
     if figure is not None:
         _check_picture(figure)
-    kept = kept_at(Path(target))
-    if kept is not None:
+    stored = stored_probe_at(Path(target))
+    if stored is not None:
         if data or loss or settings or given or seeds > 1 or seed:
-            raise ConfigError(f"{target} holds what was measured; options that would measure again do not go with it")
-        found, scores = kept(changes)
+            raise ConfigError(
+                f"{target} holds scores that are already measured; leave out --data, --loss, --seed, --seeds, "
+                "--learning-rate, --batch-size and --set"
+            )
+        reread = stored(changes)
+        recommendation, scores = reread.recommendation, reread.scores
+        for note in reread.notes:
+            typer.echo(f"note: {note}", err=True)
     else:
         if out is not None:
             make_directory(out)
         with use_data_directory(data_dir):
-            measured = _measured(
-                target,
-                data,
-                loss,
-                range(seed, seed + seeds),
-                [*given, *(settings or [])],
-                quiet=quiet,
-                shown=not as_json,
+            every = range(seed, seed + seeds)
+            measurement = _measure(
+                target, data, loss, every, [*given, *(settings or [])], quiet=quiet, shown=not (as_json or quiet)
             )
-        found, scores = measured.recommend(**changes), scores_of(measured, target, changes)
-    # Files first: whoever pipes the table into `head` ends this process.
+        recommendation, scores = measurement.recommend(**changes), scores_of(measurement, target, changes)
+    # Files first: piping the table into `head` ends this process.
     if out is not None:
-        keep(out, found, scores)
+        files = write_probe(out, recommendation, scores)
+        try:
+            files.append(save_figure(recommendation, out / "recommendation.png").name)
+        except ImportError:
+            typer.echo("no figure was drawn: matplotlib is missing; pip install 'playerfl[report]'", err=True)
+        typer.echo(f"saved in {out}: {', '.join(files)}", err=True)
     if figure is not None:
-        typer.echo(f"figure: {save_figure(found, figure)}", err=True)
+        typer.echo(f"figure: {save_figure(recommendation, figure)}", err=True)
     if as_json:
-        typer.echo(json.dumps(found.to_json(), indent=1))
+        typer.echo(json.dumps(recommendation.to_json(), indent=1))
     else:
         from playerfl.cli.tables.layers import print_recommendation
 
-        print_recommendation(found)
+        print_recommendation(recommendation)
 
 
 def _check_decision(rule: str | None, threshold: float | None, normalise: str | None) -> None:
@@ -123,38 +132,46 @@ def _check_picture(file: Path) -> None:
     try:
         from playerfl.report.plots.comparison import check_picture
     except ImportError as problem:
-        raise ConfigError("pictures are drawn with matplotlib; pip install 'playerfl[report]'") from problem
+        raise ConfigError("figures need matplotlib; pip install 'playerfl[report]'") from problem
     check_picture(file)
 
 
-def _measured(
-    target: str, data: str | None, loss: str | None, seeds: range, settings: list[str], *, quiet: bool, shown: bool
-) -> Measured:
+def _measure(
+    target: str,
+    data: str | None,
+    loss: str | None,
+    seeds: range,
+    settings: list[str],
+    *,
+    quiet: bool,
+    shown: bool,
+) -> Measurement:
     from playerfl.cli.progress import counted
     from playerfl.cli.tables.console import wide_console
     from playerfl.cli.tables.layers import print_layers
-    from playerfl.probe.measure import own_model_task, probe_sites
+    from playerfl.probe.measure import probe_sites
     from playerfl.tasks.load import load_object
-    from playerfl.tasks.task import Task
+    from playerfl.tasks.named_models import built_model, check_reference, loaded_sites, task_or_builder
+    from playerfl.tasks.task import Task, unsplit_task
 
-    found = task_or_builder(target)
+    named = task_or_builder(target)
     task: Task
-    if isinstance(found, Task):
+    if isinstance(named, Task):
         if data or loss:
-            raise ConfigError(f"{target} is a task and brings its data and loss; leave --data and --loss out")
-        task = found
+            raise ConfigError(f"{target} is a task with its own data and loss; leave out --data and --loss")
+        task = named
     else:
         if data is None:
-            raise ConfigError(f"{target} is a model; say where the sites' data are, as in --data mymodule:make_sites")
-        measure = None if loss is None else load_object(named_place(loss, "--loss"))
-        if loss is not None and not callable(measure):
-            raise ConfigError(f"{loss} is {type(measure).__name__}; a function loss(output, targets) is needed")
-        task = own_model_task(lambda: built_model(found, target), loaded_sites(data), measure, name=target)
+            raise ConfigError(f"{target} is a model; name the sites' data too, as in --data mymodule:make_sites")
+        loss_function = None if loss is None else load_object(check_reference(loss, "--loss"))
+        if loss is not None and not callable(loss_function):
+            raise ConfigError(f"{loss} is {type(loss_function).__name__}; it must be a function loss(output, targets)")
+        task = unsplit_task(lambda: built_model(named, target), loaded_sites(data), loss_function, name=target)
 
     with ExitStack() as bars:
 
         def show(model: nn.Module, layers: LayerMap, sites: int) -> Callable[[], None]:
-            if shown and not quiet:
+            if shown:
                 console = wide_console(stderr=True)
                 print_layers(layers, console, title=f"Layers of {type(model).__name__}, input to output")
             return bars.enter_context(counted("sites measured", sites * len(seeds), quiet=quiet, lines=True))
@@ -162,6 +179,6 @@ def _measured(
         try:
             return probe_sites(task, seeds=seeds, settings=settings, before=show)
         except DataError as problem:
-            if isinstance(found, Task) or loss or "class numbers" not in str(problem):
+            if isinstance(named, Task) or loss or "class numbers" not in str(problem):
                 raise
-            raise DataError(f"{problem}; for targets that are numbers say --loss mymodule:my_loss") from problem
+            raise DataError(f"{problem}; for targets that are not classes give --loss mymodule:my_loss") from problem

@@ -1,1 +1,1 @@
-"""Sites' data: containers, partitions, splits. Nothing here knows of federation."""
+"""Sites' data: containers, partitions, splits, files. Nothing here knows about federation."""

@@ -1,4 +1,4 @@
-"""Refuses data that would train to nonsense, before anything trains."""
+"""Refuses data that cannot train a meaningful model, before anything trains."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def check_sites(
 ) -> None:
     """Every site must have examples in all parts, finite numbers, two classes and enough rows for a batch.
 
-    `accept_small_sites` lets the last two pass: some real sites are small, and still want to take part.
+    `accept_small_sites` waives the last two: some real sites are small and still want to take part.
     """
     if not sites:
         raise DataError("there are no sites; give at least one")
@@ -41,8 +41,8 @@ def check_sites(
             classes = torch.unique(site.train.targets)
             if len(classes) < 2:
                 raise DataError(
-                    f"{name} has only class {classes[0].item()} in its training part, which any model gets "
-                    f"right; where sites are dealt use a larger alpha or fewer of them, {hint}"
+                    f"{name} has only class {classes[0].item()} in its training part, so any model gets it right; for "
+                    f"partitioned data use a larger alpha or fewer sites, {hint}"
                 )
 
 
@@ -65,7 +65,7 @@ def check_targets(sites: Mapping[str, SiteData], num_outputs: int) -> None:
             if examples.targets.is_floating_point() or examples.targets.dim() != 1:
                 raise DataError(
                     f"{name} has {part} targets of kind {examples.targets.dtype} and shape "
-                    f"{tuple(examples.targets.shape)}; class numbers (integers, one a row) are needed"
+                    f"{tuple(examples.targets.shape)}; they must be class numbers: integers, one per row"
                 )
             low, high = int(examples.targets.min()), int(examples.targets.max())
             if low < 0 or high >= num_outputs:

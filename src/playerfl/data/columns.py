@@ -1,4 +1,4 @@
-"""A column of several sites' tables as numbers, true/false or categories; refuses what could be neither."""
+"""One column across all sites' tables, as numbers, booleans or categories; refuses anything else."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from playerfl.data.readers.site_tables import Table
+from playerfl.data.readers.site_tables import SiteTable
 from playerfl.errors import DataError
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 MOST_CATEGORIES = 50
 Kind = Literal["number", "boolean", "category"]
 Numbers = NDArray[np.float64]
-# Beyond this, float32 knows only infinity.
+# Anything larger is infinity in float32.
 _LARGEST_NUMBER = 3e38
 _ENOUGH_ROWS = 20
 _DECIMAL_COMMA = re.compile(r"-?\d+,\d+")
@@ -38,11 +38,11 @@ class Cells:
     file: str
     column: str
     rows: Sequence[int]
-    """The rows' numbers in the file."""
+    """Row numbers in the file."""
     numbers: Numbers
-    """nan where a cell is no number; true and false count as 1 and 0."""
+    """nan where a cell is not a number; true and false are 1 and 0."""
     texts: NDArray[np.object_] | None = None
-    """None where a cell is no text; no array at all where no cell is."""
+    """None where a cell is not text; no array if no cell is."""
     booleans: NDArray[np.bool_] | None = None
 
     @cached_property
@@ -60,11 +60,11 @@ class Cells:
         return np.isnan(self.numbers) & ~self.is_text
 
     def at(self, position: int) -> str:
-        """Where a cell is, for a sentence about it."""
+        """Where a cell is, for error messages."""
         return f"{self.file}, column {self.column!r}, row {self.rows[position]}"
 
     def spelled(self) -> list[str | None]:
-        """Every cell as a category: texts as they are, numbers as written by hand, None where it is missing."""
+        """Every cell as a category: texts unchanged, numbers as one would type them, None where missing."""
         texts: Any = [None] * len(self.numbers) if self.texts is None else self.texts
         return [
             text if text is not None else spelled(number, boolean)
@@ -94,8 +94,8 @@ def spelled(number: float, boolean: bool = False) -> str | None:
     return str(int(number)) if number.is_integer() else repr(number)
 
 
-def cells_of(table: Table, column: str, *, as_text: bool = False) -> Cells:
-    """The cells of a column, each as what it is."""
+def cells_of(table: SiteTable, column: str, *, as_text: bool = False) -> Cells:
+    """The cells of a column, each as a number, a boolean or a text."""
     import pandas as pd
 
     series = table.frame[column]
@@ -111,13 +111,13 @@ def cells_of(table: Table, column: str, *, as_text: bool = False) -> Cells:
     texts = _objects(cell if isinstance(cell, str) else None for cell in cells)
     numbers = np.array([np.nan if cell is None or isinstance(cell, str) else cell for cell in cells], dtype=float)
     booleans = np.array([isinstance(cell, bool) for cell in cells])
-    found = _finite(Cells(table.file, column, rows, numbers, texts, booleans))
+    mixed = _finite(Cells(table.file, column, rows, numbers, texts, booleans))
     commas = [i for i, text in enumerate(texts) if text is not None and _DECIMAL_COMMA.fullmatch(text)]
-    if 2 * len(commas) > int(found.is_text.sum()):
+    if 2 * len(commas) > int(mixed.is_text.sum()):
         raise DataError(
-            f"{found.at(commas[0])}: {texts[commas[0]]!r} is a number with a comma; write decimals with a point (1.5)"
+            f"{mixed.at(commas[0])}: {texts[commas[0]]!r} is a number with a comma; write decimals with a point (1.5)"
         )
-    return found
+    return mixed
 
 
 def _floats(series: pd.Series[Any]) -> Numbers:
@@ -143,7 +143,7 @@ def _cell(cell: Any) -> bool | float | str | None:
     if not isinstance(cell, str):
         try:
             return float(cell)
-        except OverflowError:  # a whole number of more than 308 digits
+        except OverflowError:  # an integer of more than 308 digits
             return math.inf
     text = cell.strip()
     if text.lower() in ("true", "false"):
@@ -151,7 +151,7 @@ def _cell(cell: Any) -> bool | float | str | None:
     if not text or text.lower() == "nan":
         return None
     try:
-        # Python reads 1_000 as a number; nobody means that in a table.
+        # Python reads 1_000 as a number, but in a table it is text.
         return text if "_" in text else float(text)
     except ValueError:
         return text
@@ -162,7 +162,7 @@ def _finite(cells: Cells) -> Cells:
     if too_large.any():
         first = int(too_large.argmax())
         raise DataError(
-            f"{cells.at(first)}: {cells.numbers[first]} is no finite number; correct it, or leave the cell empty and "
+            f"{cells.at(first)}: {cells.numbers[first]} is too large; correct it, or leave the cell empty and "
             "set data.missing"
         )
     return cells
@@ -170,7 +170,7 @@ def _finite(cells: Cells) -> Cells:
 
 @dataclass(frozen=True)
 class Column:
-    """What a column is at all sites, and its cells at each."""
+    """A column's kind, which is the same at all sites, and its cells at each site."""
 
     name: str
     kind: Kind
@@ -179,17 +179,17 @@ class Column:
 
     @property
     def width(self) -> int:
-        """How many inputs it becomes."""
+        """Number of model inputs it becomes."""
         return len(self.categories) if self.kind == "category" else 1
 
     @property
     def looks_like_identifier(self) -> bool:
-        """Whether it has another whole number in every row, as patient numbers have and measurements rarely."""
+        """Whether it has a different integer in every row, as patient numbers do and measurements rarely do."""
         return self.kind == "number" and all(
-            len(own.numbers) >= _ENOUGH_ROWS
-            and len(np.unique(own.numbers)) == len(own.numbers)
-            and bool((own.numbers % 1 == 0).all())
-            for own in self.cells.values()
+            len(cells.numbers) >= _ENOUGH_ROWS
+            and len(np.unique(cells.numbers)) == len(cells.numbers)
+            and bool((cells.numbers % 1 == 0).all())
+            for cells in self.cells.values()
         )
 
     def kept(self, rows: Mapping[str, NDArray[np.bool_]]) -> Column:
@@ -207,50 +207,51 @@ class Column:
         return hot
 
 
-def column_of(tables: Mapping[str, Table], name: str, *, as_text: bool = False) -> Column:
-    """A column at all sites; refuses text among numbers, dates, and more categories than a one-hot code is for."""
+def column_of(tables: Mapping[str, SiteTable], name: str, *, as_text: bool = False) -> Column:
+    """A column at all sites; refuses text among numbers, dates, and too many categories for one-hot encoding."""
     cells = {site: cells_of(table, name, as_text=as_text) for site, table in tables.items()}
     kind = kind_of(cells, as_text=as_text)
     if kind != "category":
         return Column(name, kind, cells)
-    found = {text for own in cells.values() for text in own.spelled() if text is not None}
-    if len(found) > MOST_CATEGORIES:
+    categories = {text for site_cells in cells.values() for text in site_cells.spelled() if text is not None}
+    if len(categories) > MOST_CATEGORIES:
         raise DataError(
-            f"column {name!r} has {len(found):,} different texts, such as {min(found)[:40]!r}; at most "
-            f"{MOST_CATEGORIES} are taken as categories, so group them, or leave it out with data.drop_columns"
+            f"column {name!r} has {len(categories):,} different texts, such as {min(categories)[:40]!r}; at most "
+            f"{MOST_CATEGORIES} categories are supported, so group them, or leave the column out with data.drop_columns"
         )
-    return Column(name, kind, cells, tuple(sorted(found)))
+    return Column(name, kind, cells, tuple(sorted(categories)))
 
 
 def kind_of(cells: Mapping[str, Cells], *, as_text: bool = False) -> Kind:
-    """Numbers, true/false or texts, by what the cells of all sites are."""
+    """Whether the cells of all sites are numbers, booleans or categories."""
     if as_text:
         return "category"
-    if not any(own.is_text.any() for own in cells.values()):
-        all_boolean = all((own.is_boolean | own.is_missing).all() for own in cells.values())
-        return "boolean" if all_boolean and any(own.is_boolean.any() for own in cells.values()) else "number"
-    for own in cells.values():
-        numbers = int((~np.isnan(own.numbers) & ~own.is_boolean).sum())
-        if 2 * numbers > int((~own.is_missing).sum()):
-            raise _text_among_numbers(cells)
-    for own in cells.values():
-        texts = [(i, text) for i, text in enumerate(own.texts if own.texts is not None else ()) if text is not None]
-        if texts and 2 * sum(_DATE.fullmatch(text) is not None for _, text in texts) > len(texts):
-            first, text = next((i, text) for i, text in texts if _DATE.fullmatch(text))
+    every = cells.values()
+    if not any(site.is_text.any() for site in every):
+        all_boolean = all((site.is_boolean | site.is_missing).all() for site in every)
+        return "boolean" if all_boolean and any(site.is_boolean.any() for site in every) else "number"
+    for site in every:
+        numbers = int((~np.isnan(site.numbers) & ~site.is_boolean).sum())
+        if 2 * numbers > int((~site.is_missing).sum()):
+            raise _text_among_numbers(next(other for other in every if other.is_text.any()))
+    for site in every:
+        texts = [(i, text) for i, text in enumerate(site.texts if site.texts is not None else ()) if text is not None]
+        dates = [(i, text) for i, text in texts if _DATE.fullmatch(text)]
+        if 2 * len(dates) > len(texts):
+            first, text = dates[0]
             raise DataError(
-                f"{own.at(first)}: {text!r} is a date; turn dates into a number (days since a day), or leave the "
-                "column out with data.drop_columns"
+                f"{site.at(first)}: {text!r} is a date; convert dates to a number, such as days since admission, or "
+                "leave the column out with data.drop_columns"
             )
     return "category"
 
 
-def _text_among_numbers(cells: Mapping[str, Cells]) -> DataError:
-    own = next(own for own in cells.values() if own.is_text.any())
-    first = int(own.is_text.argmax())
-    assert own.texts is not None
-    text = own.texts[first]
-    hint = " (write decimals with a point)" if re.fullmatch(r"-?\d+,\d+", text) else ""
+def _text_among_numbers(cells: Cells) -> DataError:
+    first = int(cells.is_text.argmax())
+    assert cells.texts is not None
+    text = cells.texts[first]
+    hint = " (write decimals with a point)" if _DECIMAL_COMMA.fullmatch(text) else ""
     return DataError(
-        f"{own.at(first)}: {text[:40]!r} is text where numbers belong{hint}; correct it or leave the cell empty, or "
+        f"{cells.at(first)}: {text[:40]!r} is text in a column of numbers{hint}; correct it, clear the cell, or "
         "name the column in data.category_columns if its numbers are codes"
     )

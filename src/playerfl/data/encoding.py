@@ -1,4 +1,4 @@
-"""Several sites' tables as inputs and targets a network can train on."""
+"""Turns all sites' tables into inputs and targets that a network can train on."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from playerfl.data.columns import Cells, Column, Numbers, cells_of, kind_of
 from playerfl.data.examples import SiteData, TensorExamples
-from playerfl.data.readers.site_tables import Table
+from playerfl.data.readers.site_tables import SiteTable
 from playerfl.errors import DataError
 
 MOST_CLASSES = 1000
@@ -26,53 +26,49 @@ Rows = NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class Target:
-    """What is to be predicted: one of `classes`, or a number where there are none."""
+    """The column to predict: one of `classes`, or a number if there are none."""
 
     name: str
     cells: Mapping[str, Cells]
     classes: tuple[str, ...] = ()
 
     def kept(self, rows: Mapping[str, Rows]) -> Target:
-        return Target(self.name, {site: own.kept(rows[site]) for site, own in self.cells.items()}, self.classes)
+        return Target(self.name, {site: cells.kept(rows[site]) for site, cells in self.cells.items()}, self.classes)
 
     def values(self, site: str) -> Tensor:
         """Class numbers, or the numbers themselves."""
-        own = self.cells[site]
+        cells = self.cells[site]
         if not self.classes:
-            return torch.from_numpy(own.numbers)
+            return torch.from_numpy(cells.numbers)
         position = {name: i for i, name in enumerate(self.classes)}
-        return torch.tensor([position[text] for text in own.spelled() if text is not None])
+        return torch.tensor([position[text] for text in cells.spelled() if text is not None])
 
 
-def target_of(tables: Mapping[str, Table], name: str, kind: TargetKind) -> Target:
+def target_of(tables: Mapping[str, SiteTable], name: str, kind: TargetKind) -> Target:
     """The target column at all sites, as classes or as a number."""
     cells = {site: cells_of(table, name) for site, table in tables.items()}
     if kind == "number":
         _refuse_text(cells)
-        found = "number"
-    elif kind == "classes":
-        found = "classes"
-    else:
-        found = "classes" if kind_of(cells) != "number" or _few_numbers(cells) else "number"
-    target = Target(name, cells, _classes(name, cells) if found == "classes" else ())
-    values = {value for own in cells.values() for value in own.numbers[~own.is_missing].tolist()}
-    if (len(target.classes) if target.classes else len(values)) < 2:
+    is_class = kind == "classes" or (kind == "auto" and (kind_of(cells) != "number" or _few_numbers(cells)))
+    target = Target(name, cells, _classes(name, cells) if is_class else ())
+    values = {value for site in cells.values() for value in site.numbers[~site.is_missing].tolist()}
+    if len(target.classes or values) < 2:
         raise DataError(f"the target {name!r} has the same value in every row, so there is nothing to learn")
     return target
 
 
 def _refuse_text(cells: Mapping[str, Cells]) -> None:
-    for own in cells.values():
-        if own.texts is not None and own.is_text.any():
-            first = int(own.is_text.argmax())
+    for site in cells.values():
+        if site.texts is not None and site.is_text.any():
+            first = int(site.is_text.argmax())
             raise DataError(
-                f"{own.at(first)}: {own.texts[first][:40]!r} is text where numbers belong; correct it, or set "
+                f"{site.at(first)}: {site.texts[first][:40]!r} is text in a column of numbers; correct it, or set "
                 'data.kind="classes"'
             )
 
 
 def _few_numbers(cells: Mapping[str, Cells]) -> bool:
-    numbers = np.concatenate([own.numbers[~own.is_missing] for own in cells.values()])
+    numbers = np.concatenate([site.numbers[~site.is_missing] for site in cells.values()])
     distinct = len(np.unique(numbers))
     return distinct <= _FEW_NUMBERS and distinct * _TIMES_EACH <= len(numbers)
 
@@ -80,38 +76,37 @@ def _few_numbers(cells: Mapping[str, Cells]) -> bool:
 def _classes(name: str, cells: Mapping[str, Cells]) -> tuple[str, ...]:
     by_number = {
         text: number
-        for own in cells.values()
-        for text, number in zip(own.spelled(), own.numbers.tolist(), strict=True)
+        for site in cells.values()
+        for text, number in zip(site.spelled(), site.numbers.tolist(), strict=True)
         if text is not None
     }
     if len(by_number) > MOST_CLASSES:
         raise DataError(
-            f"the target {name!r} has {len(by_number):,} different values; at most {MOST_CLASSES:,} are taken as "
-            'classes, so set data.kind="number" if it is one, or name another column in data.target'
+            f"the target {name!r} has {len(by_number):,} different values; at most {MOST_CLASSES:,} classes are "
+            'supported, so set data.kind="number" if it is a number, or name another column in data.target'
         )
     all_numbers = all(number == number for number in by_number.values())
     return tuple(sorted(by_number, key=by_number.__getitem__) if all_numbers else sorted(by_number))
 
 
 def usable_rows(columns: Sequence[Column], target: Target, policy: MissingPolicy) -> dict[str, Rows]:
-    """Which rows of each site are used, by what is to be done where a value is missing."""
-    found = {}
-    for site, wanted in target.cells.items():
-        missing = {column.name: column.cells[site] for column in columns} | {target.name: wanted}
+    """Which rows of each site are used under a policy for missing values."""
+    usable = {}
+    for site, targets in target.cells.items():
+        every = [*(column.cells[site] for column in columns), targets]
         if policy == "refuse":
-            for cells in missing.values():
+            for cells in every:
                 _refuse_missing(cells)
-        considered = missing.values() if policy == "drop" else [wanted]
-        rows = np.ones(len(wanted.numbers), dtype=bool)
-        for cells in considered:
+        rows = np.ones(len(targets.numbers), dtype=bool)
+        for cells in every if policy == "drop" else [targets]:
             rows &= ~cells.is_missing
         if not rows.any():
             raise DataError(
-                f"{wanted.file} has no row without missing values; fill them in, leave columns out with "
+                f"{targets.file} has no row without missing values; fill them in, leave columns out with "
                 'data.drop_columns, or set data.missing="mean"'
             )
-        found[site] = rows
-    return found
+        usable[site] = rows
+    return usable
 
 
 def _refuse_missing(cells: Cells) -> None:
@@ -124,9 +119,9 @@ def _refuse_missing(cells: Cells) -> None:
 
 
 def standardised(site: SiteData, is_number: Rows) -> SiteData:
-    """Numbers to mean 0 and variance 1 on the site's training rows; a column that is constant there becomes 0.
+    """Scales numbers to mean 0 and variance 1 on the site's training rows; a column that is constant there becomes 0.
 
-    Other inputs (0 or 1) stay. A missing value becomes the mean of its input over the training rows.
+    Other inputs (0 or 1) are left alone. A missing value becomes the mean of its input over the training rows.
     """
     train = _inputs(site.train)
     seen = ~np.isnan(train)
@@ -135,7 +130,7 @@ def standardised(site: SiteData, is_number: Rows) -> SiteData:
     mean = filled.sum(0) / count
     spread = np.sqrt((np.where(seen, train - mean, 0.0) ** 2).sum(0) / count)
     lowest, highest = np.where(seen, train, np.inf).min(0), np.where(seen, train, -np.inf).max(0)
-    # By comparison: the spread of equal numbers may differ from 0 in its last digits.
+    # Compared, not computed: the spread of equal numbers may differ from 0 in its last digits.
     varies = (lowest < highest) & (spread > 0)
     scale = np.where(varies & is_number, spread, 1.0)
 
@@ -157,9 +152,9 @@ def _inputs(examples: object) -> Numbers:
 
 
 def with_scaled_targets(sites: Mapping[str, SiteData]) -> tuple[dict[str, SiteData], float, float]:
-    """Targets to mean 0 and variance 1 over all sites' training rows, and that mean and spread.
+    """Scales targets to mean 0 and variance 1 over all sites' training rows; returns that mean and spread too.
 
-    One scale for all, so that losses of sites compare; and near 1, so that a usual learning rate is of use.
+    One scale for all sites makes their losses comparable; a scale near 1 suits the usual learning rates.
     """
     train = torch.cat([_targets(site.train) for site in sites.values()])
     mean, spread = float(train.mean()), float(train.std(correction=0)) or 1.0
@@ -168,7 +163,7 @@ def with_scaled_targets(sites: Mapping[str, SiteData]) -> tuple[dict[str, SiteDa
         assert isinstance(examples, TensorExamples)
         return TensorExamples(examples.inputs, ((examples.targets - mean) / spread).float())
 
-    scaled = {name: SiteData(part(own.train), part(own.validation), part(own.test)) for name, own in sites.items()}
+    scaled = {name: SiteData(part(s.train), part(s.validation), part(s.test)) for name, s in sites.items()}
     return scaled, mean, spread
 
 

@@ -1,4 +1,4 @@
-"""A site's examples, as tensors indexed batch by batch or as the user's own loader."""
+"""A site's examples: tensors that are sliced into batches, or the user's own DataLoader."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class TensorExamples:
 
 @dataclass(frozen=True)
 class LoaderExamples:
-    """Examples read through the user's own DataLoader: its batch size and shuffling are what counts."""
+    """Examples read through the user's own DataLoader, with its batch size and its shuffling."""
 
     loader: DataLoader[Any]
     what: str = "data"
@@ -85,11 +85,11 @@ class LoaderExamples:
 
     def batches(self, size: int, order: torch.Generator | None = None, *, join_single: bool = False) -> Iterator[Batch]:
         if order is not None and self.loader.generator is not None:
-            # A loader's own generator would remember earlier epochs, which a resumed run has not seen.
+            # The loader's generator carries state from earlier epochs, which a resumed run has not seen.
             self.loader.generator.manual_seed(int(torch.randint(2**62, (), generator=order)))
         for number, batch in enumerate(self.loader):
             inputs, targets = split_batch(batch)
-            # A batch already given out cannot be joined to: where one row cannot train, it is left out.
+            # The batch before it is already gone, so a single row cannot join it and is left out.
             if join_single and len(targets) == 1 and number:
                 continue
             for tensor in (*tensors_in(inputs), targets):
@@ -106,7 +106,7 @@ class LoaderExamples:
 
 @cache
 def _rows_of(loader: DataLoader[Any]) -> int:
-    """How many rows a loader gives in an epoch: its sampler decides, not its dataset."""
+    """The number of rows a loader yields per epoch; its sampler decides, not its dataset."""
     if loader.batch_sampler is None:
         return len(loader.dataset)  # type: ignore[arg-type]
     if type(loader.batch_sampler) is not BatchSampler:
@@ -116,14 +116,14 @@ def _rows_of(loader: DataLoader[Any]) -> int:
 
 
 def whole_numbers(targets: Tensor) -> Tensor:
-    """Class numbers in the kind losses ask for; other targets as they are."""
+    """Class numbers in the dtype that losses expect; other targets unchanged."""
     is_class = not targets.is_floating_point() and targets.dtype != torch.bool
     return targets.long() if is_class else targets
 
 
 @dataclass(frozen=True)
 class SiteData:
-    """One site's three parts. Training sees only the first, choices use the second, reports the third."""
+    """One site's three parts: trained on, chosen by, reported on."""
 
     train: Examples
     validation: Examples
@@ -131,7 +131,7 @@ class SiteData:
 
 
 def as_examples(source: object, what: str = "data") -> Examples:
-    """Takes (inputs, targets) tensors, a torch Dataset or a DataLoader.
+    """Accepts (inputs, targets) tensors, a torch Dataset or a DataLoader.
 
     >>> len(as_examples((torch.zeros(4, 2), torch.zeros(4, dtype=torch.long))))
     4
@@ -149,7 +149,7 @@ def _read(source: object, what: str) -> Examples:
         return source
     if isinstance(source, DataLoader):
         if not isinstance(source.dataset, Sized):
-            raise DataError(f"{what}: the DataLoader's dataset has no length; give one that has")
+            raise DataError(f"{what}: the DataLoader's dataset has no length; use one that has")
         return LoaderExamples(source, what)
     if isinstance(source, IterableDataset):
         raise DataError(f"{what}: an IterableDataset has no length; wrap a sized Dataset in a DataLoader")

@@ -1,4 +1,4 @@
-"""Partitions of one pool of examples over sites, as pure functions on labels and indices."""
+"""Ways to divide one pool of examples among sites: pure functions of labels and indices."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _TRIES = 1000
 def dirichlet_partition(
     labels: Indices, sites: int, alpha: float, *, seed: int = 42, min_size: int = 50
 ) -> list[Indices]:
-    """Label skew: every class is dealt to the sites in shares drawn from Dirichlet(alpha).
+    """Label skew: every class is divided among the sites in shares drawn from Dirichlet(alpha).
 
-    Small alpha gives sites with few classes, large alpha the same mix everywhere. The whole draw is repeated,
-    a bounded number of times, until every site has at least `min_size` examples.
+    A small alpha gives sites with few classes, a large one the same mix everywhere. The whole draw is repeated, up
+    to a fixed number of times, until every site has at least `min_size` examples.
 
     >>> parts = dirichlet_partition(np.repeat(np.arange(4), 50), sites=3, alpha=0.5, min_size=10)
     >>> sum(len(part) for part in parts)
@@ -37,7 +37,7 @@ def _until_large_enough(
     seed: int,
     min_size: int,
 ) -> list[Indices]:
-    """Repeats a draw until every site has enough examples: a bounded number of times."""
+    """Repeats a draw, up to `_TRIES` times, until every site has enough examples."""
     if not 0 < alpha < float("inf"):
         raise DataError(f"alpha must be greater than 0 and finite, not {alpha}; 0.5 is usual")
     if sites < 1:
@@ -67,7 +67,7 @@ def _draw(labels: Indices, sites: int, alpha: float, rng: np.random.Generator) -
 
 
 def _slices(members: Indices, shares: NDArray[np.float64]) -> list[Indices]:
-    """Consecutive slices of these shares, rounded down; the last one takes what is left."""
+    """Consecutive slices with these shares, rounded down; the last one takes the rest."""
     stops = np.floor(np.cumsum(shares)[:-1] * len(members)).astype(np.int64)
     return [np.sort(part).astype(np.int64) for part in np.split(members, stops)]
 
@@ -92,7 +92,7 @@ def quantity_partition(
 
 
 def shard_partition(labels: Indices, sites: int, shards_per_site: int = 2, *, seed: int = 42) -> list[Indices]:
-    """Pathological skew: examples sorted by class, cut into equal shards, a few shards for each site.
+    """Pathological skew: examples are sorted by class and cut into equal shards; each site gets a few shards.
 
     >>> parts = shard_partition(np.repeat(np.arange(4), 10), sites=2, shards_per_site=2)
     >>> [len(part) for part in parts]
@@ -109,7 +109,7 @@ def shard_partition(labels: Indices, sites: int, shards_per_site: int = 2, *, se
     by_class = mixed[np.argsort(labels[mixed], kind="stable")]
     cut = np.array_split(by_class, shards)
     dealt = rng.permutation(shards).reshape(sites, shards_per_site)
-    return [np.sort(np.concatenate([cut[shard] for shard in own])).astype(np.int64) for own in dealt]
+    return [np.sort(np.concatenate([cut[shard] for shard in shards])).astype(np.int64) for shards in dealt]
 
 
 def equal_partition(labels: Indices, sites: int, *, seed: int = 42) -> list[Indices]:
@@ -119,13 +119,13 @@ def equal_partition(labels: Indices, sites: int, *, seed: int = 42) -> list[Indi
     [4, 3, 3]
     """
     if not 1 <= sites <= len(labels):
-        raise DataError(f"the number of sites must be between 1 and {len(labels)}, the examples there are, not {sites}")
+        raise DataError(f"the number of sites must be between 1 and {len(labels)}, the number of examples, not {sites}")
     mixed = np.random.default_rng(seed_for(seed, "partition")).permutation(len(labels))
     return [np.sort(part).astype(np.int64) for part in np.array_split(mixed, sites)]
 
 
 def partition_by_id(ids: Sequence[str]) -> dict[str, Indices]:
-    """Natural sites: examples with the same id belong together; sites in the order of their names.
+    """Natural sites: examples with the same id form a site; sites are sorted by name.
 
     >>> partition_by_id(["b", "a", "b"])
     {'a': array([1]), 'b': array([0, 2])}

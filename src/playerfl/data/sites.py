@@ -1,10 +1,10 @@
-"""Sites: a task's data by site name, with what a reader of the results must know about them."""
+"""Sites: a task's data by site name, with notes for readers of the results, and the record kept of both."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, NotRequired, TypedDict
 
 import torch
 from torch import Tensor
@@ -22,8 +22,25 @@ class Sites(dict[str, SiteData]):
         self.notes = tuple(notes)
 
 
-def describe(sites: Mapping[str, SiteData], *, classification: bool) -> dict[str, Any]:
-    """What is recorded of the data with a run: sizes, class counts, a fingerprint, notes."""
+class PartRecord(TypedDict):
+    """One part of one site's data: training, validation or test."""
+
+    examples: int
+    classes: NotRequired[dict[str, int]]
+    """Examples per class, where targets are classes held in memory."""
+
+
+class DataRecord(TypedDict):
+    """What a run records about its data: the content of data.json."""
+
+    notes: list[str]
+    partition_hash: str
+    sites: dict[str, dict[str, PartRecord]]
+    """Site, then part."""
+
+
+def describe(sites: Mapping[str, SiteData], *, classification: bool) -> DataRecord:
+    """Sizes, class counts, a fingerprint and notes."""
     return {
         "notes": list(getattr(sites, "notes", ())),
         "partition_hash": partition_hash(sites),
@@ -34,18 +51,18 @@ def describe(sites: Mapping[str, SiteData], *, classification: bool) -> dict[str
     }
 
 
-def _part(examples: Any, classification: bool) -> dict[str, Any]:
-    found: dict[str, Any] = {"examples": len(examples)}
+def _part(examples: Any, classification: bool) -> PartRecord:
+    record: PartRecord = {"examples": len(examples)}
     if classification and isinstance(examples, TensorExamples):
         labels, counts = torch.unique(examples.targets, return_counts=True)
-        found["classes"] = {str(label): count for label, count in zip(labels.tolist(), counts.tolist(), strict=True)}
-    return found
+        record["classes"] = {str(label): count for label, count in zip(labels.tolist(), counts.tolist(), strict=True)}
+    return record
 
 
 def partition_hash(sites: Mapping[str, SiteData]) -> str:
-    """A fingerprint of who has which examples in which part. Data behind loaders count by their number only.
+    """A fingerprint of which site has which examples in which part. Behind a loader, only their number counts.
 
-    Of very large tensors every k-th row is read, so that this never takes longer than loading them did.
+    Of very large tensors only every k-th row is read, so that hashing never takes longer than loading.
     """
     fingerprint = hashlib.blake2b(digest_size=16)
     for name in sorted(sites):

@@ -1,4 +1,4 @@
-"""A site's examples in three parts: 64 % training, 16 % validation, 20 % test."""
+"""Splits a site's examples into 64 % training, 16 % validation and 20 % test."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ def three_way_split(
 ) -> tuple[Indices, Indices, Indices]:
     """Positions for training, validation and test: a fifth for test, then a fifth of the rest for validation.
 
-    Stratified where every class has at least 3 examples (one for each part), plain otherwise. Examples of one
-    group (pictures of one lesion) are never separated; a group counts as its first example.
+    Stratified if every class has at least 3 examples (one per part), plain otherwise. Examples of one group (such as
+    pictures of one lesion) are never separated; a group counts as its first example.
 
     >>> train, validation, test = three_way_split(np.repeat([0, 1], 50))
     >>> len(train), len(validation), len(test)
@@ -30,7 +30,7 @@ def three_way_split(
         train, validation, test = (np.flatnonzero(np.isin(member_of, part)) for part in parts)
         return train, validation, test
     if len(labels) < 3:
-        raise DataError(f"a site needs at least 3 examples to be split in three parts, not {len(labels)}")
+        raise DataError(f"a site needs at least 3 examples, one for each part, not {len(labels)}")
     rng = np.random.default_rng(seed_for(seed, "split"))
     classes, counts = np.unique(labels, return_counts=True)
     strata = [np.flatnonzero(labels == label) for label in classes]

@@ -1,1 +1,4 @@
-"""The probe inside other people's trainers. Each file needs its own extra."""
+"""The probe inside other trainers; each file needs its own extra.
+
+Each file has a `SensitivityCallback`, as each framework has its own `Callback`; a program imports one of them.
+"""

@@ -15,7 +15,7 @@ try:
 except ImportError as problem:
     raise ImportError("the Lightning callback needs lightning; pip install 'playerfl[lightning]'") from problem
 
-_SPREADING = ("FSDP", "DeepSpeed", "ModelParallel")
+_SHARDING = ("FSDP", "DeepSpeed", "ModelParallel")
 
 
 class SensitivityCallback(Measuring, Callback):
@@ -25,15 +25,15 @@ class SensitivityCallback(Measuring, Callback):
         Trainer(max_epochs=5, callbacks=[callback]).fit(module, loader)
         playerfl.recommend({"north": callback.profile()}, module)
 
-    Lightning shows gradients before it clips them, complete where they are accumulated and unscaled under mixed
-    precision. Several optimisers, DeepSpeed and FSDP are refused, each with the reason.
+    Gradients are read before Lightning clips them, in full under gradient accumulation, and unscaled under mixed
+    precision. Several optimisers, DeepSpeed and FSDP are refused, each with a reason.
     """
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         strategy = type(trainer.strategy).__name__
-        if any(name in strategy for name in _SPREADING):
+        if any(name in strategy for name in _SHARDING):
             raise ConfigError(
-                f"{strategy} spreads parameters over processes; measure one epoch without it, on a single device"
+                f"{strategy} shards parameters across processes; measure one epoch without it, on a single device"
             )
         if len(trainer.optimizers) != 1:
             raise ConfigError(
@@ -50,8 +50,8 @@ class SensitivityCallback(Measuring, Callback):
             self.probe.record()
             return
         gradients = [p.grad for p in pl_module.parameters() if p.grad is not None]
-        # A step whose gradients overflowed in half precision is not taken.
+        # A step whose gradients overflow in half precision is skipped.
         if all(bool(gradient.isfinite().all()) for gradient in gradients):
-            # Fused optimisers unscale inside their step; for all others Lightning has done it by now.
+            # Fused optimisers unscale inside their step; for all others Lightning has already done so.
             fused = getattr(optimizer, "_step_supports_amp_scaling", False)
             self.probe.record(scale=scaler.get_scale() if fused else None)

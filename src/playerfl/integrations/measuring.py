@@ -1,4 +1,4 @@
-"""What the callbacks share: how long to measure, and where what was measured is found."""
+"""What the callbacks share: how long to measure, and access to the scores."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from playerfl.layers.sensitivity import Profile
 
 
 class Measuring:
-    """Owns the probe; a subclass says when it begins, reads and ends."""
+    """Owns the probe; subclasses decide when it starts, records and stops."""
 
     def __init__(self, *, epochs: int = 1, layers: LayerMap | None = None, **options: Any) -> None:
         """Measures the first `epochs`. `options` go to `SensitivityProbe`: example, include_bias, max_batches …"""
@@ -23,14 +23,14 @@ class Measuring:
 
     @property
     def layers(self) -> LayerMap:
-        """The layers of the model in training."""
-        return self._begun().layers
+        """The layers of the model being trained."""
+        return self._started().layers
 
     def profile(self) -> Profile:
         """What was measured, for `playerfl.recommend`."""
-        return self._begun().profile()
+        return self._started().profile()
 
-    def _begun(self) -> SensitivityProbe:
+    def _started(self) -> SensitivityProbe:
         if self.probe is None:
-            raise ConfigError("nothing is measured yet: give this callback to a trainer and let it train")
+            raise ConfigError("nothing has been measured yet: pass this callback to a trainer and train")
         return self.probe

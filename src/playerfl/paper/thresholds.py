@@ -1,8 +1,8 @@
 """The threshold study: which rule and threshold give the cuts that the paper prints, and do they generalise?
 
 The criterion was fixed before looking at results. Every task counts equally. The rule and threshold with the largest
-mean share of cases at the printed cut win; ties go to the widest interval of thresholds (as a factor), then to the printed
-rule. Within an interval, the geometric middle is used.
+mean share of cases at the printed cut win; ties go to the widest interval of thresholds (as a factor), then to the
+printed rule. Within an interval, the geometric middle is used.
 """
 
 from __future__ import annotations

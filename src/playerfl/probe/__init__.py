@@ -1,1 +1,1 @@
-"""The probe: one measured epoch at every site, and what is kept of it."""
+"""The probe: one measured epoch at every site, and the files it is stored in."""

@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from playerfl.algorithms.shared_layers.player_fl import PLayerFL
-from playerfl.data.examples import SiteData, as_examples, map_tensors
+from playerfl.data.examples import SiteData, map_tensors
 from playerfl.engine.scheduler import drive
 from playerfl.engine.transport import InProcess
 from playerfl.errors import ConfigError
@@ -20,47 +20,29 @@ from playerfl.layers.layer_map import LayerMap
 from playerfl.layers.recommend import recommend
 from playerfl.layers.recommendation import Recommendation
 from playerfl.layers.sensitivity import Profile
-from playerfl.learning.losses import cross_entropy
 from playerfl.runs.api import limited_threads
 from playerfl.runs.experiment import Experiment, find_task, with_settings
 from playerfl.runs.result import RunResult
 from playerfl.runs.run import Run
 from playerfl.runs.setup import Setup, input_error, prepare_setup
-from playerfl.tasks.task import Task, own_task
+from playerfl.tasks.task import Task, unsplit_task
 
 
 @dataclass(frozen=True)
-class Measured:
-    """The sites' scores of one or several seeds, and the model they belong to."""
+class Measurement:
+    """The sites' scores for one or several seeds, and the model they belong to."""
 
     profiles: Sequence[Mapping[str, Profile]]
-    """A mapping by site for each seed."""
+    """One mapping per seed, from site to profile."""
     model: nn.Module
     layers: LayerMap
     options: Mapping[str, Any]
     """How PLayer-FL was asked to decide: rule, threshold and the rest."""
 
     def recommend(self, **changes: Any) -> Recommendation:
-        """The cut and its evidence; `changes` go before how PLayer-FL was asked to decide."""
+        """The cut and its evidence; `changes` override how PLayer-FL was asked to decide."""
         options = changed_decision(self.options, changes)
         return recommend(self.profiles, self.model, layers=self.layers, **options)
-
-
-def own_model_task(
-    model: Callable[[], nn.Module],
-    sites: Mapping[str, object] | Sequence[object],
-    loss: Callable[[Any, Tensor], Tensor] | None = None,
-    name: str = "own",
-) -> Task:
-    """As `own_task`, for probing: nothing is evaluated, so all of a site's examples are training data. A site that
-    comes in three parts gives its training part."""
-    named = dict(sites) if isinstance(sites, Mapping) else {f"site-{i}": s for i, s in enumerate(sites)}
-    given: dict[str, object] = {}
-    for site, source in named.items():
-        trained = source["train"] if isinstance(source, Mapping) and "train" in source else source
-        examples = as_examples(trained, site)
-        given[site] = SiteData(examples, examples, examples)
-    return own_task(model, given, name=name, loss=loss or cross_entropy, metrics=None if loss is None else {})
 
 
 def probe_sites(
@@ -71,16 +53,17 @@ def probe_sites(
     seeds: int | Sequence[int] = 1,
     settings: Mapping[str, Any] | Sequence[str] = (),
     before: Callable[[nn.Module, LayerMap, int], Callable[[], None]] | None = None,
-) -> Measured:
+) -> Measurement:
     """Trains one epoch at every site from a common initial model, and measures every layer on the way.
 
-    `task`: what `playerfl.run` takes, or a function that builds your model, with `sites`: (inputs, targets), a Dataset
-    or a DataLoader each, of what you would train on. `seeds`: which, or how many, from 0 on. `settings` as in
-    `playerfl.run`: training.learning_rate, algorithm.threshold … `before` is shown the model, its layers and the number
-    of sites before anything is trained, and gives back what is called after each site of each seed.
+    `task`: what `playerfl.run` takes, or a function that builds your model, together with `sites`: the training data of
+    each site as (inputs, targets), a Dataset or a DataLoader. `seeds`: a list of seeds, or their number, counted from
+    0. `settings`: as in `playerfl.run` (training.learning_rate, algorithm.threshold …). `before`: called with the
+    model, its layers and the number of sites before training starts; it returns a function that is called after each
+    site of each seed.
 
-    >>> measured = probe_sites("synthetic")
-    >>> measured.recommend().cut.layers
+    >>> measurement = probe_sites("synthetic")
+    >>> measurement.recommend().cut.layers
     ('fc1', 'fc2', 'fc3', 'fc4')
     """
     chosen = _task(task, sites, loss)
@@ -100,11 +83,11 @@ def probe_sites(
             runs.append(measure_sites(experiment, setup, algorithm, tick))
     if model is None or layers is None:
         raise ConfigError("give at least one seed")
-    return Measured(runs, model, layers, options)
+    return Measurement(runs, model, layers, options)
 
 
 def _rehearse(model: nn.Module, loss: Callable[[Any, Tensor], Tensor], sites: Mapping[str, SiteData]) -> None:
-    """Two examples of every site through model and loss: what fails later would fail after hours, in a traceback."""
+    """Runs two examples of every site through model and loss, so that errors appear now and not hours into training."""
     for site, data in sites.items():
         with preserve_state(model):
             model.eval()
@@ -116,11 +99,11 @@ def _rehearse(model: nn.Module, loss: Callable[[Any, Tensor], Tensor], sites: Ma
             try:
                 value = loss(output, targets.cpu())
             except Exception as problem:
-                said = " ".join(str(problem).split())
-                raise ConfigError(f"the loss failed at {site}: {type(problem).__name__}: {said}") from problem
+                reason = " ".join(str(problem).split())
+                raise ConfigError(f"the loss failed at {site}: {type(problem).__name__}: {reason}") from problem
         if not isinstance(value, Tensor):
             raise ConfigError(
-                f"the loss gives {type(value).__name__}; a tensor is needed: one value an example, or their mean"
+                f"the loss returned {type(value).__name__}; it must return a tensor, one value per example or a mean"
             )
         if not value.requires_grad:
             raise ConfigError("the loss does not depend on the model's trainable parameters, so it cannot be trained")
@@ -133,31 +116,31 @@ def _task(
 ) -> Task:
     if isinstance(task, str | Task):
         if sites is not None or loss is not None:
-            raise ConfigError("a task brings its sites and its loss; give sites and loss with a model of your own only")
+            raise ConfigError("a task has its own sites and loss; pass sites and loss only with a model of your own")
         return task if isinstance(task, Task) else find_task(task)
     if sites is None:
-        raise ConfigError("give the sites' data with the model: a mapping from site names to (inputs, targets)")
-    return own_model_task(task, sites, loss)
+        raise ConfigError("pass the sites' data with the model: a mapping from site names to (inputs, targets)")
+    return unsplit_task(task, sites, loss)
 
 
 def _experiment(task: Task, seed: int, settings: Mapping[str, Any] | Sequence[str]) -> Experiment:
     given: dict[str, Any] = {"task": task.name, "seed": seed, "algorithm": {"name": "player_fl"}}
     experiment = Experiment.resolve(with_settings(given, settings), task)
     if experiment.algorithm["name"] != "player_fl":
-        raise ConfigError(f"player_fl is what measures, so algorithm.name cannot be {experiment.algorithm['name']!r}")
+        raise ConfigError(f"only player_fl measures layers; algorithm.name cannot be {experiment.algorithm['name']!r}")
     return experiment
 
 
 def decision_options(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """How an algorithm with these settings decides, as `recommend` takes it."""
+    """How an algorithm with these settings decides, as keyword arguments of `recommend`."""
     names = ("rule", "threshold", "on_no_transition", "client_weight", "normalise", "reduce")
     options = {name: settings[name] for name in names if name in settings}
-    # A fixed cut is no finding; what would have been found is asked of the default rule.
+    # A fixed cut says nothing about the measurement, so the default rule is asked instead.
     return {**options, "rule": "layer_ratio", "threshold": None} if options.get("rule") == "fixed" else options
 
 
 def changed_decision(options: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """How to decide after `changes`: another rule brings its own threshold, unless one is given with it.
+    """How to decide after `changes`: a new rule comes with its own threshold, unless one is given with it.
 
     >>> changed_decision({"rule": "layer_ratio", "threshold": 3.0}, {"rule": "max_jump"})
     {'rule': 'max_jump'}
@@ -171,7 +154,7 @@ def changed_decision(options: Mapping[str, Any], changes: Mapping[str, Any]) -> 
 def measure_sites(
     experiment: Experiment, setup: Setup, algorithm: PLayerFL, tick: Callable[[], None] | None = None
 ) -> dict[str, Profile]:
-    """PLayer-FL's first exchange and nothing else: bit for bit what a run measures."""
+    """PLayer-FL's first exchange and nothing else: bit for bit what a full run measures."""
     run = Run(experiment, setup, algorithm=algorithm)
     transport = InProcess(algorithm, run.clients, experiment.seed, run.evaluation)
     profiles = {}
@@ -183,25 +166,25 @@ def measure_sites(
     return profiles
 
 
-def measured_in(*results: RunResult) -> Measured:
-    """The scores that finished runs stored; several runs are taken for several seeds."""
+def measured_in(*results: RunResult) -> Measurement:
+    """The scores that finished runs stored, one run per seed."""
     runs = []
     for result in results:
-        found = result.layers.get("profiles", {})
-        if not found:
+        profiles = result.layers.get("profiles", {})
+        if not profiles:
             raise ConfigError(
-                f"{result.path or 'this run'} measured nothing: {result.algorithm} has no layer scores; "
-                "probe a run of player_fl or its variants"
+                f"{result.path or 'this run'} has no layer scores, because {result.algorithm} measures none; "
+                "probe a run of player_fl or one of its variants"
             )
-        runs.append({site: Profile.from_json(profile) for site, profile in found.items()})
+        runs.append({site: Profile.from_json(profile) for site, profile in profiles.items()})
     first = results[0]
     model = first.build_model()
-    return Measured(runs, model, layers_of(first, model), decision_options(first.experiment["algorithm"]))
+    return Measurement(runs, model, layers_of(first, model), decision_options(first.experiment["algorithm"]))
 
 
 def layers_of(result: RunResult, model: nn.Module) -> LayerMap:
-    """The layers a run worked with, as it stored them."""
+    """The layers of a run, as it stored them."""
     policies = {"tie_policy": result.experiment["tie_policy"], "statistics": result.experiment["bn_stats"]}
     stored = [(layer["name"], layer["entries"]) for layer in result.layers["layers"]]
-    # A run stores each entry once, so who else uses it is asked of the model.
+    # A run stores each entry once; which other layers use it only the model knows.
     return replace(LayerMap.from_groups(model, stored, **policies), tied=LayerMap.of(model, **policies).tied)

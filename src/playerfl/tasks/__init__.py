@@ -1,4 +1,4 @@
-"""Every bundled task by name."""
+"""Tasks: datasets with their models, by name. `load.py` and `named_models.py` resolve what a user names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A folder with one table, or one folder of pictures, per site: your own data without writing Python."""
+"""A folder with one table or one folder of pictures per site: your own data without writing Python."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from playerfl.data.examples import SiteData, TensorExamples
 from playerfl.data.readers import site_tables
 from playerfl.data.readers.file_limits import check_array
 from playerfl.data.readers.image_folders import listed, pictures_by_class, read_pictures
-from playerfl.data.readers.site_tables import NPZ_TARGET, Table, read_table
+from playerfl.data.readers.site_tables import NPZ_TARGET, SiteTable, read_site_table
 from playerfl.data.sites import Sites
 from playerfl.errors import ConfigError, DataError, one_of
 from playerfl.learning.losses import cross_entropy, squared_error
@@ -47,16 +47,16 @@ class FolderOptions(DataOptions):
     """How a folder's tables or pictures are read."""
 
     target: str | None = None
-    """The column to predict. Where it is not given: the one called target, label, class, outcome or y, or the last."""
+    """The column to predict. Default: the one called target, label, class, outcome or y, else the last."""
     kind: TargetKind = "auto"
-    """Whether the target is one of some classes or a number."""
+    """Whether the target is a class or a number."""
     missing: MissingPolicy = "refuse"
-    """Where a value is missing: refuse the file, drop the row, or take the mean of the site's training rows."""
+    """What to do about missing values: refuse the file, drop the row, or use the mean of the site's training rows."""
     drop_columns: Names = ()
     category_columns: Names = ()
     """Columns whose numbers are codes, to be read as categories."""
     image_size: int = Field(32, ge=8, le=512)
-    """Pictures are scaled to this many pixels a side."""
+    """Pictures are scaled to this many pixels per side."""
 
 
 _SHARED: dict[str, Any] = {
@@ -68,7 +68,7 @@ _SHARED: dict[str, Any] = {
 
 
 def folder_task(path: Path | str) -> Task:
-    """The task of a folder: `north.csv`, `south.csv` (or .csv.gz, .parquet, .npz), or `north/CLASS/*.png`."""
+    """The task for a folder: `north.csv`, `south.csv` (or .csv.gz, .parquet, .npz), or `north/CLASS/*.png`."""
     folder = Path(path)
     return Task(
         **_SHARED,
@@ -79,13 +79,13 @@ def folder_task(path: Path | str) -> Task:
 
 
 def _read(folder: Path, options: FolderOptions) -> Task:
-    """The task with everything known that only the data can tell: sites, sizes, classes or a number."""
+    """The task with everything that only the data can tell: sites, sizes, classes or a number."""
     files, folders = _sites_in(folder)
     return _table_task(files, options) if files else _picture_task(folder, folders, options)
 
 
 def _sites_in(folder: Path) -> tuple[dict[str, Path], dict[str, Path]]:
-    """Table files and picture folders by site; there is only one kind of them."""
+    """Table files or picture folders by site; one of the two is empty."""
     files: dict[str, Path] = {}
     folders: dict[str, Path] = {}
     kinds = set()
@@ -99,16 +99,18 @@ def _sites_in(folder: Path) -> tuple[dict[str, Path], dict[str, Path]]:
             kinds.add(ending.removesuffix(".gz"))
             site = path.name[: -len(ending)]
             if site in files:
-                raise DataError(f"{folder} has two files of the site {site!r}, {files[site].name} and {path.name}")
+                raise DataError(
+                    f"{folder} has two files for the site {site!r}, {files[site].name} and {path.name}; keep one"
+                )
             files[site] = path
         elif not name.endswith(_DOCUMENTS):
             raise DataError(
-                f"{folder} holds {path.name}, which cannot be read as a site; save it as "
+                f"{folder} has {path.name}, which cannot be read as a site; save it as "
                 f"{', '.join(site_tables.ENDINGS)}, or move it elsewhere"
             )
     if len(kinds) > 1:
         raise DataError(
-            f"{folder} mixes {' and '.join(sorted(kinds))}; give all sites as one kind, and keep other things elsewhere"
+            f"{folder} mixes {' and '.join(sorted(kinds))}; use one format for all sites and move other files away"
         )
     if not kinds:
         raise DataError(
@@ -117,18 +119,20 @@ def _sites_in(folder: Path) -> tuple[dict[str, Path], dict[str, Path]]:
         )
     for site in (*files, *folders):
         if not site.strip() or not site.isprintable():
-            raise DataError(f"{folder} has a site called {site!r}; give it a name that can be printed")
+            raise DataError(f"{folder} has a site called {site!r}; give it a printable name")
     return files, folders
 
 
 def _table_task(files: Mapping[str, Path], options: FolderOptions) -> Task:
-    tables = {site: read_table(path, options.drop_columns, options.category_columns) for site, path in files.items()}
+    tables = {
+        site: read_site_table(path, options.drop_columns, options.category_columns) for site, path in files.items()
+    }
     names = _common_columns(tables, options)
     is_npz = next(iter(files.values())).name.lower().endswith(".npz")
     target_name, why = _target_name(names, options.target, is_npz=is_npz)
     inputs = [name for name in names if name != target_name]
     if not inputs:
-        raise DataError(f"{next(iter(tables.values())).file} has no column but the target {target_name!r}")
+        raise DataError(f"{next(iter(tables.values())).file} has no column besides the target {target_name!r}")
     target = target_of(tables, target_name, options.kind)
     columns = [column_of(tables, name, as_text=name in options.category_columns) for name in inputs]
     rows = usable_rows(columns, target, options.missing)
@@ -149,8 +153,8 @@ def _table_task(files: Mapping[str, Path], options: FolderOptions) -> Task:
         sites, mean, spread = with_scaled_targets(sites)
         notes.insert(
             1,
-            f"kind: a number, predicted as (value - {mean:.6g}) / {spread:.6g}, by mean and spread of all training "
-            "rows; a loss of 1 is that of always predicting the mean",
+            f"kind: a number, scaled to (value - {mean:.6g}) / {spread:.6g} with the mean and spread of all training "
+            "rows; always predicting the mean gives a loss of 1",
         )
     width = len(is_number)
     return _task(sites, notes, partial(_mlp, width, len(target.classes) or 1), is_number=not target.classes)
@@ -163,7 +167,7 @@ def _mlp(inputs: int, outputs: int) -> nn.Module:
 def _task(
     sites: Mapping[str, SiteData], notes: Sequence[str], model: Callable[[], nn.Module], *, is_number: bool = False
 ) -> Task:
-    alone = ["there is one site only, so nothing is federated"] if len(sites) == 1 else []
+    alone = ["there is only one site, so nothing is federated"] if len(sites) == 1 else []
     return Task(
         **_SHARED,
         load_sites=lambda _: Sites(sites, [*notes, *alone]),
@@ -173,8 +177,8 @@ def _task(
     )
 
 
-def _common_columns(tables: Mapping[str, Table], options: FolderOptions) -> list[str]:
-    """The columns, in the order of the first site; every site must have the same."""
+def _common_columns(tables: Mapping[str, SiteTable], options: FolderOptions) -> list[str]:
+    """The columns in the order of the first site; every site must have the same ones."""
     first = next(iter(tables.values()))
     for table in tables.values():
         for missing in first.frame.columns.difference(table.frame.columns, sort=False):
@@ -184,8 +188,8 @@ def _common_columns(tables: Mapping[str, Table], options: FolderOptions) -> list
             )
         for extra in table.frame.columns.difference(first.frame.columns, sort=False):
             raise DataError(
-                f"{table.file} has a column {extra!r}, which {first.file} has not; add it there, or leave it out "
-                "everywhere with data.drop_columns"
+                f"{table.file} has a column {extra!r}, which {first.file} does not have; add it there, or leave it "
+                "out everywhere with data.drop_columns"
             )
     names = [str(name) for name in first.frame.columns]
     dropped = set().union(*(table.dropped for table in tables.values()))
@@ -204,7 +208,7 @@ def _unknown_column(name: str, names: Sequence[str], where: str) -> ConfigError:
 
 
 def _target_name(names: Sequence[str], given: str | None, *, is_npz: bool) -> tuple[str, str]:
-    """The target column, and how it was found."""
+    """The target column, and how it was chosen."""
     if given is not None:
         if given not in names:
             raise _unknown_column(given, names, "data.target")
@@ -214,13 +218,13 @@ def _target_name(names: Sequence[str], given: str | None, *, is_npz: bool) -> tu
     for wanted in TARGET_NAMES:
         for name in names:
             if name.lower() == wanted:
-                return name, "inferred from its name; another can be given with data.target"
-    return names[-1], "inferred: the last column; another can be given with data.target"
+                return name, "inferred from its name; set data.target to change it"
+    return names[-1], "inferred as the last column; set data.target to change it"
 
 
 def _split_table(file: str, site: str, columns: Sequence[Column], target: Target, options: FolderOptions) -> SiteData:
     rows = len(target.cells[site].numbers)
-    check_array(rows, sum(column.width for column in columns), 8, file, "leave columns out or split the site")
+    check_array(rows, sum(column.width for column in columns), 8, file, "leave out columns or split the site")
     inputs = np.concatenate([column.inputs(site) for column in columns], axis=1)
     return split_site(TensorExamples(torch.from_numpy(inputs), target.values(site)), options.split_seed, site)
 
@@ -237,14 +241,13 @@ def _input_notes(columns: Sequence[Column]) -> list[str]:
         ("boolean", "true/false as 1 and 0"),
         ("category", "categories, one input each"),
     ):
-        own = [column for column in columns if column.kind == kind]
-        if own:
-            parts.append(f"{sum(column.width for column in own)} {text}")
+        if width := sum(column.width for column in columns if column.kind == kind):
+            parts.append(f"{width} {text}")
     return [
         f"inputs: {sum(column.width for column in columns)} ({'; '.join(parts)})",
         *(
-            f"column {column.name!r} has another whole number in every row; if it identifies patients or the like, "
-            "leave it out with data.drop_columns"
+            f"column {column.name!r} has a different integer in every row; if it is an identifier, such as a patient "
+            "number, leave it out with data.drop_columns"
             for column in columns
             if column.looks_like_identifier
         ),
@@ -252,9 +255,9 @@ def _input_notes(columns: Sequence[Column]) -> list[str]:
 
 
 def _row_notes(rows: Mapping[str, Rows], missing: MissingPolicy) -> list[str]:
-    why = "values are missing" if missing == "drop" else "the target is missing"
+    why = "with missing values" if missing == "drop" else "without a target"
     return [
-        f"{site}: {int((~used).sum())} of {len(used)} rows left out, where {why}"
+        f"{site}: {int((~used).sum())} of {len(used)} rows left out, {why}"
         for site, used in rows.items()
         if not used.all()
     ]
@@ -263,29 +266,33 @@ def _row_notes(rows: Mapping[str, Rows], missing: MissingPolicy) -> list[str]:
 def _filled_notes(columns: Sequence[Column], sites: Iterable[str]) -> list[str]:
     gaps = {site: sum(int(column.cells[site].is_missing.sum()) for column in columns) for site in sites}
     return [
-        f"{site}: {count} missing values became the means of its training rows" for site, count in gaps.items() if count
+        f"{site}: {count} missing values replaced by the means of its training rows"
+        for site, count in gaps.items()
+        if count
     ]
 
 
 def _picture_task(folder: Path, folders: Mapping[str, Path], options: FolderOptions) -> Task:
     for name in ("target", "kind", "missing", "drop_columns", "category_columns"):
         if getattr(options, name) != FolderOptions.model_fields[name].default:
-            raise ConfigError(f"data.{name} is for tables, but {folder} has pictures; leave it out")
+            raise ConfigError(f"data.{name} is only for tables, but {folder} has pictures; leave it out")
     files = {site: pictures_by_class(path) for site, path in folders.items()}
-    classes = sorted({name for own in files.values() for name, held in own.items() if held})
+    classes = sorted({name for by_class in files.values() for name, pictures in by_class.items() if pictures})
     if len(classes) < 2:
-        raise DataError(f"{folder} has pictures of {classes[0]!r} only; two classes are needed, one folder each")
+        raise DataError(
+            f"{folder} has only pictures of {classes[0]!r}; at least two classes are needed, one folder each"
+        )
     side = options.image_size
     sites = {}
-    for site, own in files.items():
-        check_array(sum(map(len, own.values())), 3 * side * side, 4, site, "use a smaller data.image_size")
-        pixels, labels = read_pictures(own, classes, side)
+    for site, by_class in files.items():
+        check_array(sum(map(len, by_class.values())), 3 * side * side, 4, site, "use a smaller data.image_size")
+        pixels, labels = read_pictures(by_class, classes, side)
         inputs = torch.from_numpy(pixels).float().div_(127.5).sub_(1)
         sites[site] = split_site(TensorExamples(inputs, torch.from_numpy(labels)), options.split_seed, site)
     notes = [
-        "target: the folder a picture is in",
+        "target: the name of a picture's folder",
         f"kind: {_listed_classes(classes)}",
-        f"inputs: 3 x {side} x {side} (colours from -1 to 1, scaled to {side} pixels a side)",
+        f"inputs: 3 x {side} x {side} (colours from -1 to 1, scaled to {side} pixels per side)",
     ]
     return _task(sites, notes, partial(_convnet, len(classes)))
 

@@ -1,4 +1,4 @@
-"""load_task and load_object: what a user names: a bundled task, a folder, FILE.py:NAME or package.module:NAME."""
+"""Resolves what a user names: a bundled task, a folder, FILE.py:NAME or package.module:NAME."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from playerfl.tasks.task import Task
 
 
 def load_task(text: str) -> Task:
-    """The task a text stands for; its name is that text, so that a run can be resumed by it.
+    """The task that a text names; it is named after that text, so that a run can be resumed.
 
     >>> load_task("digits").name
     'digits'
     """
     if not isinstance(text, str):
-        raise ConfigError(f"task must be a text, not {text!r}")
+        raise ConfigError(f"task must be a string, not {text!r}")
     if text in TASKS:
         return TASKS[text]
     path = Path(text)
@@ -39,9 +39,9 @@ def load_task(text: str) -> Task:
     if names_object(text):
         return replace(_as_task(load_object(text), text), name=text)
     if text.endswith(".py"):
-        raise ConfigError(f"{text} may hold several things; name the task in it, as in {text}:task")
+        raise ConfigError(f"{text} is a Python file; name the task in it, as in {text}:task")
     if _is(path.is_file):
-        raise ConfigError(f"{text} is a file; give the folder that holds one file per site")
+        raise ConfigError(f"{text} is a file; give a folder with one file per site")
     raise ConfigError(f"{one_of(text, TASKS, 'task')}, or a folder, or FILE.py:NAME")
 
 
@@ -49,12 +49,12 @@ def _is(question: Callable[[], bool]) -> bool:
     try:
         return question()
     except (OSError, ValueError):
-        # A text that cannot be a path: too long, or with a zero byte.
+        # Not a possible path: too long, or with a null byte.
         return False
 
 
 def names_object(text: str) -> bool:
-    """Whether a text has the form of FILE.py:NAME or package.module:NAME.
+    """Whether a text has the form FILE.py:NAME or package.module:NAME.
 
     >>> names_object("mymodule:make_model"), names_object("heart")
     (True, False)
@@ -64,10 +64,10 @@ def names_object(text: str) -> bool:
 
 
 def load_object(text: str) -> Any:
-    """Whatever is called NAME in FILE.py or in an importable module; those of the present folder are importable."""
+    """The object called NAME in FILE.py or in an importable module; modules in the working directory are importable."""
     place, _, name = text.rpartition(":")
     if not place.endswith(".py"):
-        return _called(name, _import(place), place)
+        return _attribute(name, _import(place), place)
     file = Path(place)
     if not _is(file.is_file):
         raise ConfigError(
@@ -77,11 +77,11 @@ def load_object(text: str) -> Any:
         stamp = file.stat()
     except OSError as problem:
         raise ConfigError(f"cannot read {place}: {problem.strerror or problem}") from problem
-    return _called(name, _module_of_file(file.resolve(), (stamp.st_mtime_ns, stamp.st_size), place), place)
+    return _attribute(name, _module_of_file(file.resolve(), (stamp.st_mtime_ns, stamp.st_size), place), place)
 
 
 def code_hash(text: str) -> str | None:
-    """Fingerprint of the file that FILE.py:NAME or module:NAME stands for; what that file imports is not seen.
+    """A fingerprint of the file that FILE.py:NAME or module:NAME names; it does not cover what that file imports.
 
     >>> code_hash("heart") is None, len(code_hash("playerfl.tasks.bundled.heart:TASK"))
     (True, 32)
@@ -94,7 +94,7 @@ def code_hash(text: str) -> str | None:
 
 
 def call_object(make: Callable[[], Any], what: str) -> Any:
-    """Calls a user's function without arguments; what goes wrong in it is told in one sentence."""
+    """Calls a user's function without arguments; reports failures in one sentence."""
     try:
         inspect.signature(make).bind()
     except TypeError as problem:
@@ -114,13 +114,13 @@ def call_object(make: Callable[[], Any], what: str) -> Any:
 
 @lru_cache(maxsize=16)
 def _module_of_file(file: Path, stamp: tuple[int, int], place: str) -> ModuleType:
-    """Run again only if the file has changed: side by side, several runs ask for the same task."""
+    """Runs a file again only after it has changed: parallel runs ask for the same task."""
     with _neighbours_importable(file.parent):
         return _run_file(file, place)
 
 
 def _run_file(file: Path, place: str) -> ModuleType:
-    # Under a name of its own, so that it hides no installed module, and without leaving a __pycache__ beside it.
+    # With a unique name, so that it hides no installed module; and without leaving a __pycache__ beside it.
     module = ModuleType(f"playerfl_own_{seed_for(str(file)):x}")
     module.__file__ = str(file)
     sys.modules[module.__name__] = module
@@ -136,7 +136,7 @@ def _run_file(file: Path, place: str) -> ModuleType:
 
 @contextmanager
 def _neighbours_importable(folder: Path) -> Iterator[None]:
-    """Lets a file import those beside it; last in the path, so that they hide nothing."""
+    """Lets a file import its neighbours; they come last in the path, so that they hide nothing."""
     entry = str(folder)
     sys.path.append(entry)
     try:
@@ -163,28 +163,27 @@ def _import(place: str) -> ModuleType:
         raise _failed(f"importing {place}", problem, None) from problem
 
 
-def _called(name: str, module: ModuleType, place: str) -> Any:
-    found = getattr(module, name, None)
-    if found is None:
+def _attribute(name: str, module: ModuleType, place: str) -> Any:
+    named = getattr(module, name, None)
+    if named is None:
         raise ConfigError(_absent(name, module, place))
-    return found
+    return named
 
 
 @lru_cache(maxsize=16)
 def _made_by(make: Callable[[], Any], what: str) -> Any:
-    """A function of an unchanged file is called once, however many runs ask for its task."""
+    """Calls a function of an unchanged file once, however many runs ask for its task."""
     return call_object(make, what)
 
 
-def _as_task(found: Any, what: str) -> Task:
-    if inspect.isfunction(found):
-        found = _made_by(found, what)
-    if not isinstance(found, Task):
+def _as_task(named: Any, what: str) -> Task:
+    task = _made_by(named, what) if inspect.isfunction(named) else named
+    if not isinstance(task, Task):
         raise ConfigError(
-            f"{what} is {_described(found)}; a playerfl.Task is needed (playerfl.own_task makes one), or a "
+            f"{what} is {_described(task)}; it must be a playerfl.Task (playerfl.own_task makes one), or a "
             "function without arguments that returns one"
         )
-    return found
+    return task
 
 
 def _absent(name: str, module: ModuleType, place: str) -> str:
@@ -195,7 +194,7 @@ def _absent(name: str, module: ModuleType, place: str) -> str:
 
 
 def _may_be_meant(value: object, module: ModuleType) -> bool:
-    """Tasks, and functions that are written there rather than imported."""
+    """Tasks, and functions that the module defines itself."""
     return isinstance(value, Task) or (inspect.isfunction(value) and value.__module__ == module.__name__)
 
 
@@ -204,11 +203,11 @@ def _described(value: object) -> str:
 
 
 def _failed(what: str, problem: BaseException, file: str | None) -> ConfigError:
-    """One sentence for an exception in somebody else's code: type, message, and the last line of that file."""
+    """One sentence for an exception in the user's code: its type, its message, and the line in the user's file."""
     lines = [frame.lineno for frame in traceback.extract_tb(problem.__traceback__) if frame.filename == file]
     if isinstance(problem, SyntaxError) and problem.filename == file:
         lines.append(problem.lineno)
-    where = f" in line {lines[-1]}" if lines else ""
+    where = f" on line {lines[-1]}" if lines else ""
     message = problem.msg if isinstance(problem, SyntaxError) else str(problem)
     said = " ".join(message.split())
     return ConfigError(f"{what} failed{where}: {type(problem).__name__}{': ' if said else ''}{said}")

@@ -1,4 +1,4 @@
-"""Task: a dataset in sites, a model for it, and how it is trained and scored."""
+"""Task: a dataset divided into sites, a model for it, and how it is trained and scored."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor, nn
 
@@ -28,18 +29,18 @@ class DataOptions(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     split_seed: int = Field(42, ge=0)
-    """Decides training, validation and test parts; apart from the run's seed, so that runs share them."""
+    """Decides the training, validation and test parts; separate from the run's seed, so that runs share them."""
     accept_small_sites: bool = False
-    """Whether sites with one class, or fewer rows than a batch, may take part."""
+    """Whether sites with a single class, or with fewer rows than a batch, may take part."""
 
 
 class PaperOptions(DataOptions):
-    """What the paper's tasks add: how large the network is, and how it starts."""
+    """What the paper's tasks add: the size of the network and its initial weights."""
 
     size: Literal["paper", "small", "tiny"] = "paper"
-    """The paper's widths, a quarter of them (for studies on a CPU), or an eighth (for tests)."""
+    """The paper's layer widths, a quarter of them (for studies on a CPU), or an eighth (for tests)."""
     init: Literal["default", "kaiming"] = "default"
-    """torch's own initial weights, or kaiming-normal with zero biases."""
+    """torch's default initial weights, or kaiming-normal with zero biases."""
 
     def width(self, paper: int) -> int:
         """A layer's width at the chosen size."""
@@ -53,7 +54,7 @@ class PaperOptions(DataOptions):
 
 @dataclass(frozen=True)
 class Task:
-    """Everything an experiment needs to know of a dataset."""
+    """Everything an experiment needs to know about a dataset."""
 
     name: str
     about: str
@@ -63,14 +64,14 @@ class Task:
     loss: Callable[[Any, Tensor], Tensor] = cross_entropy
     metrics: Mapping[str, Metric] = field(default_factory=lambda: METRICS)
     defaults: Mapping[str, Any] = field(default_factory=dict)
-    """Values for the experiment where the user gives none: {"rounds": 20, "training": {…}}."""
+    """Defaults for the experiment: {"rounds": 20, "training": {…}}."""
     paper: str | None = None
-    """Its name in the paper's tables, if it is there."""
+    """Its name in the paper's tables, if it is in them."""
     adapt: Callable[[Any], Task] | None = None
-    """Reads what only the data can tell, where loss and metrics depend on them; see `for_options`."""
+    """Builds the task from its data, for tasks whose loss and metrics depend on the data; see `for_options`."""
 
     def for_options(self, options: DataOptions) -> Task:
-        """The task as it is with these options: itself, unless its data decide on loss and metrics."""
+        """The task with these options: itself, unless its loss and metrics depend on the data."""
         return self if self.adapt is None else self.adapt(options)
 
     @property
@@ -78,18 +79,18 @@ class Task:
         return bool(self.metrics)
 
     def defaults_for(self, algorithm: str) -> dict[str, Any]:
-        """`defaults`, with the paper's rounds and its learning rate for this algorithm where it prints them."""
-        found = dict(self.defaults)
-        given = found.get("training", {}).get("learning_rate")
+        """`defaults`, with the paper's number of rounds and learning rate for this algorithm if it gives them."""
+        defaults = dict(self.defaults)
+        given = defaults.get("training", {}).get("learning_rate")
         if algorithm == "pfedme" and given is not None:
             # Its plain gradient steps need larger rates than AdamW's.
-            found["training"] = {**found["training"], "learning_rate": 10 * given}
+            defaults["training"] = {**defaults["training"], "learning_rate": 10 * given}
         if self.paper is not None:
-            found.setdefault("rounds", paper.protocol(self.paper)["rounds"])
+            defaults.setdefault("rounds", paper.protocol(self.paper)["rounds"])
             rate = paper.learning_rates(self.paper).get(algorithm)
             if rate is not None:
-                found["training"] = {"learning_rate": rate, **found.get("training", {})}
-        return found
+                defaults["training"] = {"learning_rate": rate, **defaults.get("training", {})}
+        return defaults
 
 
 def own_task(
@@ -103,9 +104,9 @@ def own_task(
 ) -> Task:
     """Your own model and data as a task.
 
-    A site is (inputs, targets) tensors or a torch Dataset, split 64/16/20 here, or three of these (or three
-    DataLoaders) under "train", "validation" and "test". Sites in a list are called site-0, site-1, …
-    `loss` may give one value an example or their mean; pass `metrics={}` where targets are not classes.
+    A site is either (inputs, targets) tensors or a torch Dataset, which is split 64/16/20, or a mapping with three of
+    these (or three DataLoaders) under "train", "validation" and "test". Sites in a list are called site-0, site-1, …
+    `loss` may return one value per example or their mean; pass `metrics={}` if targets are not classes.
 
     >>> x, y = torch.randn(60, 4), torch.arange(60) % 3
     >>> task = own_task(lambda: nn.Linear(4, 3), {"north": (x, y), "south": (x, y)})
@@ -113,8 +114,8 @@ def own_task(
     ['north', 'south']
     """
     if isinstance(model, nn.Module) or not callable(model):
-        raise ConfigError("give a function that builds the model, not a model: every run starts from a new one")
-    named = dict(sites) if isinstance(sites, Mapping) else {f"site-{i}": s for i, s in enumerate(sites)}
+        raise ConfigError("pass a function that builds the model, not a model: every run starts from a new one")
+    named = _named(sites)
 
     def load_sites(options: DataOptions) -> dict[str, SiteData]:
         return {site: _site_data(site, source, options.split_seed) for site, source in named.items()}
@@ -130,6 +131,27 @@ def own_task(
     )
 
 
+def unsplit_task(
+    model: Callable[[], nn.Module],
+    sites: Mapping[str, object] | Sequence[object],
+    loss: Callable[[Any, Tensor], Tensor] | None = None,
+    name: str = "own",
+) -> Task:
+    """`own_task` for probing, where nothing is evaluated: all of a site's examples are training data.
+
+    A site that comes in three parts contributes its training part.
+    """
+    unsplit: dict[str, object] = {}
+    for site, source in _named(sites).items():
+        examples = as_examples(source["train"] if isinstance(source, Mapping) and "train" in source else source, site)
+        unsplit[site] = SiteData(examples, examples, examples)
+    return own_task(model, unsplit, name=name, loss=loss or cross_entropy, metrics=None if loss is None else {})
+
+
+def _named(sites: Mapping[str, object] | Sequence[object]) -> dict[str, object]:
+    return dict(sites) if isinstance(sites, Mapping) else {f"site-{i}": site for i, site in enumerate(sites)}
+
+
 def _site_data(site: str, source: object, split_seed: int) -> SiteData:
     if isinstance(source, SiteData):
         return source
@@ -138,21 +160,21 @@ def _site_data(site: str, source: object, split_seed: int) -> SiteData:
         return SiteData(*(as_examples(source[part], f"{site}, {part}") for part in parts))
     examples = as_examples(source, site)
     if not isinstance(examples, TensorExamples):
-        raise DataError(
-            f"{site}: a DataLoader cannot be split here; give three, under 'train', 'validation' and 'test'"
-        )
+        raise DataError(f"{site}: a DataLoader cannot be split; give three, under 'train', 'validation' and 'test'")
     return split_site(examples, split_seed, site)
 
 
-def split_site(examples: TensorExamples, split_seed: int, site: str) -> SiteData:
-    """A site's examples in three parts, stratified by class where targets are classes."""
+def split_site(
+    examples: TensorExamples, split_seed: int, site: str, groups: NDArray[np.int64] | None = None
+) -> SiteData:
+    """A site's examples in three parts, stratified if targets are classes; members of a group stay together."""
     if len(examples) == 0:
         raise DataError(f"{site} is empty; every site needs examples, or leave it out")
     targets = examples.targets
     is_class = not targets.is_floating_point() and targets.dim() == 1
     labels = targets.numpy() if is_class else np.zeros(len(examples), dtype=np.int64)
     try:
-        parts = three_way_split(labels, seed=split_seed)
+        parts = three_way_split(labels, seed=split_seed, groups=groups)
     except DataError as problem:
         raise DataError(f"{site}: {problem}") from problem
     return SiteData(*(examples.rows(torch.from_numpy(part)) for part in parts))

@@ -85,7 +85,7 @@ def test_a_server_that_sends_another_range_is_not_believed(web: Web, tmp_path: P
     url, sha256 = web.put("a.bin", CONTENT)
     (tmp_path / "a.bin.part").write_bytes(CONTENT[:1000])
     web.range_header = f"bytes 0-{len(CONTENT) - 1}/{len(CONTENT)}"
-    with pytest.raises(DataError, match="sends another part"):
+    with pytest.raises(DataError, match="sent a different part"):
         download(url, tmp_path / "a.bin", sha256, len(CONTENT))
     assert names(tmp_path) == []
 
@@ -136,7 +136,7 @@ def test_no_server_is_said_and_leaves_no_trace(tmp_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{taken.getsockname()[1]}/a.bin"
-        with pytest.raises(UnreachableError, match=r"cannot reach 127\.0\.0\.1 .*lack of internet"):
+        with pytest.raises(UnreachableError, match=r"cannot reach 127\.0\.0\.1 .*is there an internet connection"):
             download(url, tmp_path / "new" / "a.bin", "0" * 64)
     assert names(tmp_path) == []
 

@@ -211,10 +211,10 @@ def test_a_broken_off_fetch_is_continued(web: Web, directory: Path, monkeypatch:
 
 
 def test_datasets_without_an_address_are_told_how_to_get(directory: Path) -> None:
-    with pytest.raises(DataError, match="'mimic3' has no address to download it from; by hand: become"):
+    with pytest.raises(DataError, match="'mimic3' cannot be downloaded directly; by hand: become"):
         fetch("mimic3")
     with pytest.raises(
-        DataError, match=r"'isic2019' has no address .*; playerfl data fetch isic2019 --hub, or by hand"
+        DataError, match=r"'isic2019' cannot be downloaded directly; playerfl data fetch isic2019 --hub, or by hand"
     ):
         fetch("isic2019")
     with pytest.raises(DataError, match="'heart' has no copy on the hub; playerfl data fetch heart, or by hand"):
@@ -297,9 +297,9 @@ def test_a_hub_copy_that_fails_leaves_nothing(
 
 def test_the_hub_needs_its_extra(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "datasets", None)
-    with pytest.raises(DataError, match=r"not installed; pip install 'playerfl\[hub\]'"):
+    with pytest.raises(DataError, match=r"needs the library datasets; pip install 'playerfl\[hub\]'"):
         fetch("cifar10", hub=True)
     # A folder of that name in the working directory is a package to Python, but not this one.
     monkeypatch.setitem(sys.modules, "datasets", ModuleType("datasets"))
-    with pytest.raises(DataError, match="not installed"):
+    with pytest.raises(DataError, match="needs the library datasets"):
         fetch("cifar10", hub=True)

@@ -26,10 +26,10 @@ def test_records_of_several_files_in_order(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "sentence"),
     [
-        (b"", "holds 0 bytes, which is not a number of CIFAR-10 records"),
+        (b"", "holds 0 bytes, not a whole number of CIFAR-10 records"),
         (record(0, 0)[:-1], "holds 3,072 bytes"),
         (record(10, 0), "has the label 10; CIFAR-10 has 0 to 9"),
-        (b"\x80\x04\x95pickle", "is not a number of CIFAR-10 records"),
+        (b"\x80\x04\x95pickle", "not a whole number of CIFAR-10 records"),
     ],
 )
 def test_other_content_is_refused_by_name(tmp_path: Path, content: bytes, sentence: str) -> None:

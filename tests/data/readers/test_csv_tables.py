@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from playerfl.data.readers import csv_tables
-from playerfl.data.readers.csv_tables import find_table, read_table
+from playerfl.data.readers.csv_tables import find_table, read_rows
 from playerfl.errors import DataError
 
 
@@ -25,7 +25,7 @@ def written(folder: Path, content: str | bytes, name: str = "table.csv") -> Path
 
 def refused(path: Path, message: str, columns: tuple[str, ...] = ("a", "b"), **options: Any) -> None:
     with pytest.raises(DataError, match=message) as problem:
-        list(read_table(path, columns, **options))
+        list(read_rows(path, columns, **options))
     assert "\n" not in str(problem.value)
 
 
@@ -34,19 +34,19 @@ def test_quoted_fields_keep_commas_quotes_and_line_ends(tmp_path: Path, name: st
     rows = [["1", 'say "hi", twice'], ["2", "two\nlines\r\nthree"], ["3", ""], ["4", "trailing \\ backslash\\"]]
     text = io.StringIO()
     csv.writer(text).writerows([["a", "b"], *rows])
-    found = list(read_table(written(tmp_path, text.getvalue(), name), ("a", "b")))
+    found = list(read_rows(written(tmp_path, text.getvalue(), name), ("a", "b")))
     assert [[row["a"], row["b"]] for row in found] == rows
     assert [(row.number, row.line) for row in found] == [(1, 2), (2, 3), (3, 6), (4, 7)]
 
 
 def test_columns_are_found_by_name_in_any_order_and_case(tmp_path: Path) -> None:
     path = written(tmp_path, "\ufeffb,other, A \r\n2,x,1\r\n\r\n")
-    assert [dict(row) for row in read_table(path, ("A", "B"))] == [{"A": "1", "B": "2"}]
+    assert [dict(row) for row in read_rows(path, ("A", "B"))] == [{"A": "1", "B": "2"}]
 
 
 def test_without_a_header_every_column_is_named(tmp_path: Path) -> None:
     path = written(tmp_path, '"1","é"\n'.encode("latin-1"))
-    found = list(read_table(path, ("a", "b"), header=False, encoding="latin-1"))
+    found = list(read_rows(path, ("a", "b"), header=False, encoding="latin-1"))
     assert [(dict(row), row.number, row.line) for row in found] == [({"a": "1", "b": "é"}, 1, 1)]
 
 
@@ -56,13 +56,13 @@ def test_without_a_header_every_column_is_named(tmp_path: Path) -> None:
         ("", r"table\.csv lacks the column a, b; it has no columns at all"),
         ("a,c\n1,2\n", r"table\.csv lacks the column b; it has a, c"),
         ('a,"c\nd"\n1,2\n', r"table\.csv lacks the column b; it has a, c d"),
-        ("a,b\n1,2\n\n1,2,3\n", r"table\.csv, row 2 \(line 4\) has 3 columns; 2 are needed"),
-        ('a,b\n1,"2\n2"\n1\n', r"table\.csv, row 2 \(line 4\) has 1 columns; 2 are needed"),
+        ("a,b\n1,2\n\n1,2,3\n", r"table\.csv, row 2 \(line 4\) has 3 columns instead of 2"),
+        ('a,b\n1,"2\n2"\n1\n', r"table\.csv, row 2 \(line 4\) has 1 columns instead of 2"),
         (b"a,b\n1,\xff\n", r"table\.csv, near line 1: the byte 0xff is not utf-8 text; is it the original file\?"),
         ("a,b\n1," + "x" * 200_000, r"table\.csv, line 2: field larger than field limit \(131072\); is a quotation"),
         ('a,b\n1,2\n1,"' + "x\n" * 100_000, r"table\.csv, line 3: field larger than field limit"),
-        ("a,b\n" + "1," * 600_000, r"table\.csv, line 2: a row of more than 1,048,576 characters; is it a CSV"),
-        ("a,b\n" + '"\n",' * 300_000, r"table\.csv, line \d+: a row of more than 1,048,576 characters"),
+        ("a,b\n" + "1," * 600_000, r"table\.csv, line 2: the row is longer than 1,048,576 characters; is this a CSV"),
+        ("a,b\n" + '"\n",' * 300_000, r"table\.csv, line \d+: the row is longer than 1,048,576 characters"),
     ],
     ids=[
         "empty",
@@ -84,16 +84,16 @@ def test_malformed_tables(tmp_path: Path, content: str | bytes, message: str) ->
 def test_a_header_too_long_to_show_is_cut_off(tmp_path: Path) -> None:
     path = written(tmp_path, ",".join(["x" * 1000] * 100) + "\n")
     with pytest.raises(DataError) as problem:
-        list(read_table(path, ("a",)))
+        list(read_rows(path, ("a",)))
     assert len(str(problem.value)) < 400
 
 
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"a,b\n1,2\n", r"table\.csv\.gz cannot be read: Not a gzipped file .*; get it again"),
-        (gzip.compress(b"a,b\n" + b"1,2\n" * 9999)[:-20], r"table\.csv\.gz cannot be read: .*; get it again"),
-        (gzip.compress(b"a,b\n")[:10] + b"\xff" * 20, r"table\.csv\.gz cannot be read: .*; get it again"),
+        (b"a,b\n1,2\n", r"table\.csv\.gz cannot be read: Not a gzipped file .*; download it again"),
+        (gzip.compress(b"a,b\n" + b"1,2\n" * 9999)[:-20], r"table\.csv\.gz cannot be read: .*; download it again"),
+        (gzip.compress(b"a,b\n")[:10] + b"\xff" * 20, r"table\.csv\.gz cannot be read: .*; download it again"),
     ],
     ids=["not gzip", "cut off", "garbled"],
 )
@@ -110,7 +110,7 @@ def test_an_endless_line_in_a_small_gzip_file_takes_no_memory(tmp_path: Path) ->
         for _ in range(30):
             file.write(bytes(2**20))
     tracemalloc.start()
-    refused(path, r"table\.csv\.gz, line 2: a row of more than 1,048,576 characters")
+    refused(path, r"table\.csv\.gz, line 2: the row is longer than 1,048,576 characters")
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < 8 * 2**20
@@ -121,11 +121,11 @@ def test_a_gzip_file_of_endless_rows_is_refused(tmp_path: Path, monkeypatch: pyt
     bomb = written(tmp_path, b"a,b\n" + b"1,2\n" * 40_000, "table.csv.gz")
     assert bomb.stat().st_size * 200 < 160_000
     refused(bomb, r"table\.csv\.gz unpacks to more than 200 times its size")
-    assert len(list(read_table(written(tmp_path, b"a,b\n" + b"1,2\n" * 40_000), ("a",)))) == 40_000
+    assert len(list(read_rows(written(tmp_path, b"a,b\n" + b"1,2\n" * 40_000), ("a",)))) == 40_000
 
 
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
-    refused(tmp_path / "table.csv", r"table\.csv cannot be read: No such file or directory; get it again")
+    refused(tmp_path / "table.csv", r"table\.csv cannot be read: No such file or directory; download it again")
     with pytest.raises(DataError, match=r"has no one\.csv or two\.csv, plain or with \.gz; put it there"):
         find_table(tmp_path, "one.csv", "two.csv")
 
@@ -140,10 +140,10 @@ def test_the_first_table_that_is_there_is_found(tmp_path: Path) -> None:
 
 
 def test_errors_name_file_row_line_column_value_and_remedy(tmp_path: Path) -> None:
-    row = next(read_table(written(tmp_path, "a,b\nangry," + "x" * 90 + "\n"), ("a", "b")))
+    row = next(read_rows(written(tmp_path, "a,b\nangry," + "x" * 90 + "\n"), ("a", "b")))
     assert row.one_of("a", {"angry": 3}) == 3
     with pytest.raises(DataError) as problem:
         row.one_of("a", {"happy": 0, "sad": 1})
     place = "table.csv, row 1 (line 2), column"
-    assert str(problem.value) == f"{place} a: 'angry' is not allowed; one of happy, sad is needed"
+    assert str(problem.value) == f"{place} a: 'angry' is not allowed; allowed: happy, sad"
     assert str(row.error("b", "a number is needed")) == f"{place} b: '{'x' * 40}'… is not allowed; a number is needed"

@@ -33,7 +33,7 @@ def test_plain_and_gzipped_files_read_back(tmp_path: Path, name: str) -> None:
         (b"", "is not an IDX file of bytes: it begins with nothing"),
         (b"\x89PNG....", "is not an IDX file of bytes: it begins with 89504e47"),
         (b"\0\0\x0d\x01\0\0\0\x01", "is not an IDX file of bytes"),
-        (b"\0\0\x08\x03\0\0\0\x01", "is cut off in its header"),
+        (b"\0\0\x08\x03\0\0\0\x01", "is truncated in its header"),
         (idx(PICTURES)[:-5], "promises 24 bytes and holds 19"),
         (idx(PICTURES) + b"x", "promises 24 bytes and holds more than 24"),
         (b"\0\0\x08\x03" + b"\xff" * 12, "claims 79,228,162,458,924,105,385,300,197,375 bytes"),

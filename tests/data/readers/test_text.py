@@ -161,7 +161,7 @@ def test_ids_that_are_left_out_still_have_room(tmp_path: Path) -> None:
         (
             "vocab.txt",
             b"\x80\x04\x95pickle",
-            r"vocab\.txt is not text; a tokenizer\.json or a BERT vocab\.txt is needed",
+            r"vocab\.txt is not text; give a tokenizer\.json or a BERT vocab\.txt",
         ),
     ],
 )
@@ -177,10 +177,10 @@ def test_files_that_are_no_tokenizer(tmp_path: Path, name: str, content: bytes |
 
 def test_oversized_tokenizers_are_refused(tmp_path: Path) -> None:
     pytest.importorskip("tokenizers", reason="the extra 'text' is not installed")
-    with pytest.raises(PlayerflError, match=r"has ids up to 4,000,000,000; at most 1,000,000 pieces are allowed"):
+    with pytest.raises(PlayerflError, match=r"has ids up to 4,000,000,000; the limit is 1,000,000 pieces"):
         WordPieces(tokenizer_file(tmp_path, {"[UNK]": 0, "fares": 4_000_000_000}))
     large = tmp_path / "large.json"
     with large.open("wb") as file:
         file.truncate(2**26 + 1)
-    with pytest.raises(PlayerflError, match=r"has 67,108,865 bytes; a tokenizer file has at most 67,108,864"):
+    with pytest.raises(PlayerflError, match=r"has 67,108,865 bytes; the limit for a tokenizer file is 67,108,864"):
         WordPieces(large)

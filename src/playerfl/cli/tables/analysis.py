@@ -1,4 +1,4 @@
-"""Tables of analyses for the terminal."""
+"""Terminal tables for analyses."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from playerfl.cli.tables.console import wide_console
 
 
 def print_analysis(analysis: LayerAnalysis) -> None:
-    """Each quantity by layer at the three moments, then how it goes with sensitivity."""
+    """Each quantity per layer at the three moments, then its correlation with sensitivity."""
     console = wide_console()
     for quantity, title in QUANTITIES.items():
-        table = Table(title=f"{title}: mean of sites (smallest to largest)", title_justify="left")
+        table = Table(title=f"{title}: mean over sites (range)", title_justify="left")
         table.add_column("layer", overflow="fold")
         for moment in MOMENTS:
             table.add_column(moment, justify="right")
@@ -28,9 +28,9 @@ def print_analysis(analysis: LayerAnalysis) -> None:
         console.print(table)
     console.print(_correlations(analysis))
     console.print(
-        "ρ is Spearman's over layers, the mean of sites and seeds, with a 95 % bootstrap interval over those. F never "
-        "falls with depth, so its ρ is that of depth itself; that of the layer score s says more. With few layers "
-        "ρ is coarse."
+        "ρ is Spearman's rank correlation over layers: the mean over sites and seeds, with a 95 % bootstrap interval. "
+        "F never decreases with depth, so its ρ is that of depth itself; the ρ of the layer score s says more. With "
+        "few layers ρ is coarse."
     )
     for note in analysis.notes:
         console.print(f"[yellow]Note:[/yellow] {escape(note)}.")
@@ -41,8 +41,8 @@ def _cell(analysis: LayerAnalysis, quantity: str, moment: str, place: int) -> st
     if not values:
         return "–"
     error = analysis.errors(quantity, moment).get(analysis.layers[place])
-    said = f"{fmean(values):.3g} ({min(values):.3g} to {max(values):.3g})"
-    return f"{said} ± {error:.1g}" if error is not None else said
+    text = f"{fmean(values):.3g} ({min(values):.3g} to {max(values):.3g})"
+    return f"{text} ± {error:.1g}" if error is not None else text
 
 
 def _correlations(analysis: LayerAnalysis) -> Table:
@@ -59,32 +59,32 @@ def _correlations(analysis: LayerAnalysis) -> Table:
     return table
 
 
-def _rho(found: Correlation | None) -> str:
-    if found is None:
+def _rho(rho: Correlation | None) -> str:
+    if rho is None:
         return "–"
-    interval = f" [{found.low:+.2f}, {found.high:+.2f}]" if found.curves > 1 else " (one curve: no interval)"
-    return f"{found.value:+.2f}{interval}"
+    interval = f" [{rho.low:+.2f}, {rho.high:+.2f}]" if rho.curves > 1 else " (one curve: no interval)"
+    return f"{rho.value:+.2f}{interval}"
 
 
 def print_sweep(sweep: Sweep) -> None:
-    """Every cut's score, then what each way of choosing one loses."""
+    """The score of every cut, then what each way of choosing one loses."""
     console = wide_console()
-    what = "macro-F1" if sweep.metric == "f1" else "minus the loss"
-    title = f"{sweep.task}: {what} of every cut, {sweep.rounds} rounds, {len(sweep.seeds)} seeds"
+    what = "macro-F1" if sweep.metric == "f1" else "negative loss"
+    title = f"{sweep.task}: {what} of every cut, {sweep.rounds} rounds, {_counted(len(sweep.seeds), 'seed')}"
     table = Table(title=escape(title), title_justify="left")
     table.add_column("federated layers")
     for heading in ("validation", "test", "best in"):
         table.add_column(heading, justify="right")
     bests = [sweep.best_cut(seed) for seed in sweep.seeds]
     for cut in range(len(sweep.layers) + 1):
-        own = [sweep.of(seed)[cut] for seed in sweep.seeds]
+        scores = [sweep.of(seed)[cut] for seed in sweep.seeds]
         name = "none" if cut == 0 else f"{cut}, up to {sweep.layers[cut - 1]}"
         count = bests.count(cut)
         table.add_row(
             escape(name),
-            _spread([score.validation for score in own]),
-            _spread([score.test for score in own]),
-            f"[green]{count} of {len(bests)} seeds[/green]" if count else "",
+            _spread([score.validation for score in scores]),
+            _spread([score.test for score in scores]),
+            f"[green]{count} of {_counted(len(bests), 'seed')}[/green]" if count else "",
         )
     console.print(table)
     table = Table(title="Regret against the best cut on validation data", title_justify="left")
@@ -96,8 +96,13 @@ def print_sweep(sweep: Sweep) -> None:
         table.add_row(regret.way, cuts, _spread(regret.validation), _spread(regret.test))
     console.print(table)
     console.print(
-        "± is the standard deviation over seeds. Regret on test data may be negative: it was not chosen on it."
+        "± is the standard deviation over seeds. Regret on test data may be negative: the best cut is chosen on "
+        "validation data."
     )
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def _spread(values: list[float] | tuple[float, ...]) -> str:
@@ -105,9 +110,9 @@ def _spread(values: list[float] | tuple[float, ...]) -> str:
 
 
 def print_drift(drift: Drift) -> None:
-    """The cut of every measured round, and whether it moved."""
-    table = Table(title=escape(f"{drift.task}: sensitivity measured again"), title_justify="left")
-    for heading in ("round", "cut after", "resampled batches agree", "threshold may be", "verdict"):
+    """The cut that every measured round would choose, and whether it moved."""
+    table = Table(title=escape(f"{drift.task}: the cut over training"), title_justify="left")
+    for heading in ("round", "cut after", "resampled batches agree", "thresholds with this cut", "verdict"):
         table.add_column(heading, justify="right")
     for round_, found in drift.rounds.items():
         interval = found.interval

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.markup import escape
@@ -131,8 +131,8 @@ def print_identities(rows: Sequence[tuple[str, str, float, float, bool]]) -> Non
     console.print(f"{held} of {len(rows)} identities hold.")
 
 
-def print_catalogue(what: str, entries: Sequence[dict[str, Any]]) -> None:
-    """Names, descriptions, and options with defaults."""
+def print_catalogue(what: str, entries: Sequence[Mapping[str, Any]]) -> None:
+    """Names, what they are, and their options with defaults."""
     table = Table(show_lines=True)
     table.add_column(what)
     table.add_column("what it is")

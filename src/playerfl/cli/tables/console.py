@@ -1,4 +1,4 @@
-"""Where tables for people are printed."""
+"""The console that tables are printed on."""
 
 from __future__ import annotations
 
@@ -6,6 +6,6 @@ from rich.console import Console
 
 
 def wide_console(*, stderr: bool = False) -> Console:
-    """As wide as the terminal. Piped output has no width of its own; narrow tables would be cut off."""
+    """As wide as the terminal; 120 columns when piped, so that tables are not truncated."""
     console = Console(highlight=False, stderr=stderr)
     return console if console.is_terminal else Console(highlight=False, stderr=stderr, width=120)

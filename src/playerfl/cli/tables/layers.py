@@ -1,9 +1,9 @@
-"""Tables of layers and recommendations for the terminal."""
+"""Terminal tables for layers and recommendations."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypedDict
 
 from rich.console import Console
 from rich.markup import escape
@@ -19,8 +19,24 @@ from playerfl.report.formats import size
 _VERDICTS = {"clear": "green", "doubtful": "yellow", "no clear transition": "red"}
 
 
-def layer_rows(layers: LayerMap) -> list[dict[str, Any]]:
-    """One row a layer: what it holds, and what a cut near it should know."""
+class LayerRow(TypedDict):
+    """One layer of a model, as `playerfl layers --json` prints it."""
+
+    number: int
+    name: str
+    parameters: int
+    """Trainable scalars."""
+    frozen: int
+    """Entries that do not train."""
+    statistics: int
+    """Batch-norm modules with running statistics."""
+    tied_with: list[str]
+    """Other layers that use one of its entries."""
+    entries: list[str]
+
+
+def layer_rows(layers: LayerMap) -> list[LayerRow]:
+    """One row per layer: what it holds, and what matters for a cut next to it."""
     tied = {layer: [other for other in users if other != layer] for users in layers.tied.values() for layer in users}
     return [
         {
@@ -37,17 +53,17 @@ def layer_rows(layers: LayerMap) -> list[dict[str, Any]]:
 
 
 def print_layers(layers: LayerMap, console: Console, *, title: str, cut: int | None = None) -> None:
-    """The layers of a model from input to output, before anything runs."""
+    """The layers of a model from input to output."""
     table = Table(title=escape(title), title_justify="left")
     table.add_column("", justify="right")
     table.add_column("layer", overflow="fold")
-    table.add_column("trains", justify="right")
+    table.add_column("trainable", justify="right")
     table.add_column("entries", overflow="fold")
     table.add_column("notes", overflow="fold")
     for row in layer_rows(layers):
         notes = []
         if row["parameters"] == 0:
-            notes.append("frozen: never travels, is skipped by the cut")
+            notes.append("frozen: never sent, ignored by the cut")
         elif row["frozen"]:
             notes.append(f"{row['frozen']} entries frozen")
         if row["statistics"]:
@@ -67,17 +83,17 @@ def print_layers(layers: LayerMap, console: Console, *, title: str, cut: int | N
 
 
 def _entries(layer: str, entries: list[str]) -> str:
-    """Entry names without the layer's own, a few of them."""
+    """The first few entry names, without the layer's name."""
     short = [entry.removeprefix(f"{layer}.") for entry in entries]
     return ", ".join(short) if len(short) <= 6 else f"{', '.join(short[:4])} … ({len(short)} entries)"
 
 
-def print_recommendation(found: Recommendation) -> None:
-    """The cut layer by layer, the verdict, the evidence, what it means, and every doubt in a sentence."""
+def print_recommendation(recommendation: Recommendation) -> None:
+    """The cut, the verdict with every doubt, the evidence, and what the cut shares."""
     console = wide_console()
-    console.print(_scores(found))
-    colour = _VERDICTS[found.verdict]
-    here, total = found.cut.index, len(found.cut.layers)
+    console.print(_scores(recommendation))
+    colour = _VERDICTS[recommendation.verdict]
+    here, total = recommendation.cut.index, len(recommendation.cut.layers)
     share = (
         f"the first {here} of {total} layers"
         if here < total
@@ -86,27 +102,27 @@ def print_recommendation(found: Recommendation) -> None:
         else "the only layer"
     )
     console.print(
-        f"[bold]Federate {share}[/bold]: {escape(found.cut.reason)}.\n"
-        f"Verdict: [bold {colour}]{found.verdict}[/bold {colour}]."
+        f"[bold]Federate {share}[/bold]: {escape(recommendation.cut.reason)}.\n"
+        f"Verdict: [bold {colour}]{recommendation.verdict}[/bold {colour}]."
     )
-    for doubt in found.doubts:
+    for doubt in recommendation.doubts:
         console.print(f"[yellow]Doubt:[/yellow] {escape(doubt)}.")
-    for caveat in found.caveats:
+    for caveat in recommendation.caveats:
         console.print(f"[yellow]Note:[/yellow] {escape(caveat)}.")
     console.print()
-    console.print(_evidence(found))
-    if found.summary:
+    console.print(_evidence(recommendation))
+    if recommendation.summary:
         console.print()
-        print_cut_summary(found.summary, console)
+        print_cut_summary(recommendation.summary, console)
 
 
-def _scores(found: Recommendation) -> Table:
+def _scores(recommendation: Recommendation) -> Table:
     table = Table(title="Which layers to federate", title_justify="left")
     table.add_column("layer", overflow="fold")
     for heading in ("score s", "sensitivity F", "jump"):
         table.add_column(heading, justify="right")
     table.add_column("decision")
-    cut = found.cut
+    cut = recommendation.cut
     sensitivity = federation_sensitivity(cut.importance)
     for number, layer in enumerate(cut.layers):
         ratio = cut.ratios[number - 1] if number else None
@@ -121,50 +137,60 @@ def _scores(found: Recommendation) -> Table:
     return table
 
 
-def _evidence(found: Recommendation) -> Table:
-    table = Table(title="How far the measurement bears this out", title_justify="left")
-    table.add_column("asked of")
+def _evidence(recommendation: Recommendation) -> Table:
+    table = Table(title="Evidence for this cut", title_justify="left")
+    table.add_column("test")
     table.add_column("cut after", justify="right")
     table.add_column("finding", overflow="fold")
-    here = found.cut.index
-    if found.agreement is None:
-        table.add_row("batches", "", "measured once, so there is nothing to resample")
+    here = recommendation.cut.index
+    if recommendation.agreement is None:
+        table.add_row("batches", "", "only one measurement, so there is nothing to resample")
     else:
-        shares = ", ".join(f"{share:.0%} after {cut}" for cut, share in found.bootstrap.items())
-        table.add_row("batches, resampled", _cuts(found.bootstrap, here), f"{shares} ({found.resamples:,} resamples)")
-    if found.without_site:
-        same = sum(cut == here for cut in found.without_site.values())
+        shares = ", ".join(f"{share:.0%} after {cut}" for cut, share in recommendation.bootstrap.items())
+        table.add_row(
+            "batches, resampled",
+            _cuts(recommendation.bootstrap, here),
+            f"{shares} ({recommendation.resamples:,} resamples)",
+        )
+    if recommendation.without_site:
+        same = sum(cut == here for cut in recommendation.without_site.values())
         table.add_row(
             "sites, one left out",
-            _cuts(found.without_site.values(), here),
-            f"{same} of {len(found.without_site)} leave the cut where it is",
+            _cuts(recommendation.without_site.values(), here),
+            f"{same} of {len(recommendation.without_site)} keep the cut",
         )
-        same = sum(cut == here for cut in found.site_alone.values())
+        same = sum(cut == here for cut in recommendation.site_alone.values())
         table.add_row(
             "each site alone",
-            _cuts(found.site_alone.values(), here),
-            f"{same} of {len(found.site_alone)} would cut there by themselves{_named(found.site_alone, here)}",
+            _cuts(recommendation.site_alone.values(), here),
+            f"{same} of {len(recommendation.site_alone)} choose the same cut{_named(recommendation.site_alone, here)}",
         )
-        loudest = max(found.shares, key=found.shares.__getitem__)
-        said = f"{escape(loudest)} supplies {found.shares[loudest]:.0%} of the summed sensitivity"
-        table.add_row("loudest site", "", said + ("; it dominates" if found.dominating == loudest else ""))
-    if len(found.by_seed) > 1:
-        same = sum(cut == here for cut in found.by_seed)
-        table.add_row("seeds", _cuts(found.by_seed, here), f"{same} of {len(found.by_seed)} agree")
-    if found.interval:
-        low, high = found.interval
-        table.add_row("threshold", str(here), f"any t from {low:.3g} to {high:.3g} (used: {found.cut.threshold:g})")
-    if found.next_best:
-        table.add_row("next-best cut", str(found.next_best.cut), escape(found.next_best.reason))
-    table.add_row("rules", _cuts(found.rules.values(), here), _answers(found.rules))
-    table.add_row("normalisations", _cuts(found.normalisations.values(), here), _answers(found.normalisations))
+        largest = max(recommendation.shares, key=recommendation.shares.__getitem__)
+        share = f"{escape(largest)} contributes {recommendation.shares[largest]:.0%} of the summed sensitivity"
+        table.add_row("largest share", "", share + ("; it dominates" if recommendation.dominating == largest else ""))
+    if len(recommendation.by_seed) > 1:
+        same = sum(cut == here for cut in recommendation.by_seed)
+        table.add_row("seeds", _cuts(recommendation.by_seed, here), f"{same} of {len(recommendation.by_seed)} agree")
+    if recommendation.interval:
+        low, high = recommendation.interval
+        table.add_row(
+            "threshold",
+            str(here),
+            f"any threshold from {low:.3g} to {high:.3g} (used: {recommendation.cut.threshold:g})",
+        )
+    if recommendation.next_best:
+        table.add_row("next-best cut", str(recommendation.next_best.cut), escape(recommendation.next_best.reason))
+    table.add_row("rules", _cuts(recommendation.rules.values(), here), _answers(recommendation.rules))
+    table.add_row(
+        "normalisations", _cuts(recommendation.normalisations.values(), here), _answers(recommendation.normalisations)
+    )
     return table
 
 
 def _cuts(cuts: Any, here: int) -> str:
-    found = sorted(set(cuts))
-    text = ", ".join(map(str, found))
-    return f"[green]{text}[/green]" if found == [here] else f"[yellow]{text}[/yellow]"
+    distinct = sorted(set(cuts))
+    text = ", ".join(map(str, distinct))
+    return f"[green]{text}[/green]" if distinct == [here] else f"[yellow]{text}[/yellow]"
 
 
 def _answers(answers: Mapping[str, int]) -> str:
@@ -177,8 +203,8 @@ def _named(cuts: Mapping[str, int], here: int) -> str:
 
 
 def print_cut_summary(summary: CutSummary, console: Console) -> None:
-    """What is shared and what stays, in layers, parameters and bytes, and what the cut parts."""
-    table = Table(title="What it means, for one site", title_justify="left")
+    """What is shared and what stays private, in layers, parameters and bytes, with warnings."""
+    table = Table(title="What this cut means for one site", title_justify="left")
     table.add_column("")
     for heading in ("federated", "private"):
         table.add_column(heading, justify="right")
@@ -188,9 +214,9 @@ def print_cut_summary(summary: CutSummary, console: Console) -> None:
     if trainable:
         table.add_row("share of parameters", f"{1 - summary.private_share:.1%}", f"{summary.private_share:.1%}")
     saved = size(summary.bytes_of_whole_model - summary.bytes_per_round)
-    table.add_row("sent a round, down and up each", size(summary.bytes_per_round), f"saved: {saved}")
+    table.add_row("sent per round, each way", size(summary.bytes_per_round), f"saved: {saved}")
     if summary.frozen_parameters:
-        table.add_row("frozen parameters (never travel)", f"{summary.frozen_parameters:,}", "")
+        table.add_row("frozen parameters (never sent)", f"{summary.frozen_parameters:,}", "")
     console.print(table)
     for warning in summary.warnings:
         console.print(f"[yellow]Note:[/yellow] {escape(warning)}.")

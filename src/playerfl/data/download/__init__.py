@@ -1,1 +1,1 @@
-"""Where dataset files come from, and where they are kept."""
+"""Where dataset files come from, and where they are stored."""

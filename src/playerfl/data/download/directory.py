@@ -1,4 +1,4 @@
-"""Where dataset files are: a directory the user names, or the user's cache."""
+"""Where dataset files are stored: a directory the user names, or the user's cache."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _chosen: ContextVar[Path | None] = ContextVar("data directory", default=None)
 
 
 def data_directory() -> Path:
-    """The directory given to the run, else $PLAYERFL_DATA, else playerfl's folder in the user's cache."""
+    """The directory set by `use_data_directory`, else $PLAYERFL_DATA, else playerfl's folder in the user's cache."""
     chosen = _chosen.get()
     if chosen is not None:
         return chosen
@@ -31,7 +31,7 @@ def data_directory() -> Path:
 
 @contextmanager
 def use_data_directory(path: Path | None) -> Iterator[None]:
-    """Looks for dataset files here while the block lasts; None leaves the choice as it is."""
+    """Looks for dataset files in `path` within the block; None changes nothing."""
     token = _chosen.set(path if path is not None else _chosen.get())
     try:
         yield

@@ -1,4 +1,4 @@
-"""Brings a dataset's files into its folder below the data directory."""
+"""Fetches a dataset's files into its folder in the data directory."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from playerfl.data.download.unpack import unpack
 from playerfl.errors import DataError, RunDirectoryError
 from playerfl.storage.locking import locked
 
-Progress = Callable[[str, int, int | None], None]
-"""Told a file's name, how many of its bytes are there, and how many there will be if that is known."""
+FileProgress = Callable[[str, int, int | None], None]
+"""Called with a file's name, its bytes so far, and its size if that is known."""
 
 
-def fetch(name: str, progress: Progress | None = None, *, hub: bool = False) -> Path:
-    """The folder of a dataset, after fetching what is missing there from the official source or from the hub."""
+def fetch(name: str, progress: FileProgress | None = None, *, hub: bool = False) -> Path:
+    """The folder of a dataset, after fetching missing files from the official source or from the hub."""
     source = source_of(name)
     if hub:
         if source.hub is None:
@@ -28,7 +28,7 @@ def fetch(name: str, progress: Progress | None = None, *, hub: bool = False) -> 
             copy_from_hub(source.hub, source.home)
         return source.home
     if not source.files:
-        raise DataError(f"dataset {name!r} has no address to download it from; {_other_ways(source, hub=True)}")
+        raise DataError(f"dataset {name!r} cannot be downloaded directly; {_other_ways(source, hub=True)}")
     place = source.place()
     if place in source.other_places:
         return place
@@ -43,18 +43,18 @@ def _other_ways(source: Source, *, hub: bool = False) -> str:
     return ", or ".join([*ways, f"by hand: {source.instructions}"])
 
 
-def _fetch_file(source: Source, file: RemoteFile, progress: Progress | None) -> None:
+def _fetch_file(source: Source, file: RemoteFile, progress: FileProgress | None) -> None:
     target = source.home / file.path
     if file.members and all(path.is_file() for path in file.results(source.home)):
-        # It is still there where it could not be removed after it had been unpacked.
+        # The archive is still there if it could not be removed after unpacking.
         if target.is_file() and sha256_of(target) == file.sha256:
             _remove(target)
         return
     if target.is_file():
-        found = sha256_of(target)
-        if found != file.sha256:
+        digest = sha256_of(target)
+        if digest != file.sha256:
             raise DataError(
-                f"{target} has the SHA-256 {found} instead of {file.sha256}; move it away to fetch the official file"
+                f"{target} has the SHA-256 {digest} instead of {file.sha256}; move it away to fetch the official file"
             )
     else:
         download(file.url, target, file.sha256, file.size, partial(progress, file.path) if progress else None)
@@ -72,7 +72,7 @@ def _remove(archive: Path) -> None:
 
 @contextmanager
 def _in_use(source: Source) -> Iterator[None]:
-    """Makes the folder and keeps other processes out of it; without internet, leaves none and says what to do."""
+    """Creates and locks the folder; if the source cannot be reached, removes it again and says what to do."""
     folder = source.home
     try:
         folder.mkdir(parents=True, exist_ok=True)

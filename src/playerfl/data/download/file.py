@@ -1,4 +1,4 @@
-"""One file from the web: checked against its SHA-256, continued after a break, never half there under its own name."""
+"""One download: resumed after an interruption, checked against its SHA-256, never left incomplete under its name."""
 
 from __future__ import annotations
 
@@ -14,28 +14,30 @@ from urllib.parse import urlsplit
 
 from playerfl.errors import DataError
 
-Progress = Callable[[int, int | None], None]
-"""Told how many bytes are there, and how many there will be if that is known."""
+ByteProgress = Callable[[int, int | None], None]
+"""Called with the bytes so far, and the size if that is known."""
 
 TIMEOUT_SECONDS = 30.0
 _CHUNK = 1 << 16
-# NIST's server refuses whoever calls himself Python.
+# NIST's server refuses Python's default user agent.
 _HEADERS = {"User-Agent": "Mozilla/5.0 (compatible; playerfl)"}
 _PARTIAL_CONTENT, _RANGE_NOT_SATISFIABLE = 206, 416
 
 
 class UnreachableError(DataError):
-    """The server is out of reach, or does not have the file."""
+    """The server cannot be reached, or does not have the file."""
 
 
 class _WrongFileError(DataError):
-    """What arrived is not the file."""
+    """The bytes received are not those of the file."""
 
 
-def download(url: str, target: Path, sha256: str, size: int | None = None, progress: Progress | None = None) -> None:
-    """Puts the file behind `url` at `target`, which is there only once its bytes are known to be right.
+def download(
+    url: str, target: Path, sha256: str, size: int | None = None, progress: ByteProgress | None = None
+) -> None:
+    """Downloads `url` to `target`, which appears only once its checksum is right.
 
-    They collect in `target.part`. It stays when the connection breaks off: the next call asks for the rest only.
+    Bytes collect in `target.part`, which survives a broken connection: the next call asks only for the rest.
     """
     if urlsplit(url).scheme not in ("http", "https"):
         raise DataError(f"{url} cannot be downloaded: only http and https addresses are allowed")
@@ -45,11 +47,11 @@ def download(url: str, target: Path, sha256: str, size: int | None = None, progr
             part.unlink()
         if size is None or _length(part) < size:
             _fill(part, url, size, progress)
-        found = sha256_of(part)
-        if found != sha256:
+        digest = sha256_of(part)
+        if digest != sha256:
             raise _WrongFileError(
-                f"{target.name} from {url} has the SHA-256 {found} instead of {sha256}, so it was not kept; "
-                "try again later, or get the file from elsewhere"
+                f"{target.name} from {url} has the SHA-256 {digest} instead of {sha256}, so it was deleted; "
+                "try again later, or get the file elsewhere"
             )
         with part.open("rb+") as file:
             os.fsync(file.fileno())
@@ -67,15 +69,15 @@ def sha256_of(path: Path) -> str:
 
 
 def storage_error(path: Path, problem: OSError) -> DataError:
-    return DataError(f"cannot write {path}: {problem.strerror or problem}; mend that, or choose another --data-dir")
+    return DataError(f"cannot write {path}: {problem.strerror or problem}; fix this, or choose another --data-dir")
 
 
 def _length(part: Path) -> int:
     return part.stat().st_size if part.exists() else 0
 
 
-def _fill(part: Path, url: str, size: int | None, progress: Progress | None) -> None:
-    """Brings what was collected up to the end of the file."""
+def _fill(part: Path, url: str, size: int | None, progress: ByteProgress | None) -> None:
+    """Downloads the rest of the file into `part`."""
     have = _length(part)
     response = _ask(url, have)
     if response is None:
@@ -89,19 +91,17 @@ def _fill(part: Path, url: str, size: int | None, progress: Progress | None) -> 
             for chunk in _chunks(response, url, file):
                 have += len(chunk)
                 if size is not None and have > size:
-                    raise _WrongFileError(
-                        f"{url} sends more than the {size:,} bytes of the file; nothing of it was kept"
-                    )
+                    raise _WrongFileError(f"{url} sends more than the {size:,} bytes of the file, so it was deleted")
                 file.write(chunk)
                 if progress:
                     progress(have, end if size is None else size)
-    # A server that says how long its answer is may send too little without breaking off: that is another file.
+    # Some servers end a response early without an error.
     if (expected := size if end is None else end) is not None and have < expected:
         raise _broken_off(url, have)
 
 
 def _ask(url: str, start: int) -> HTTPResponse | None:
-    """The server's answer to a request for everything from byte `start` on; None if it has nothing more."""
+    """The response to a request for everything from byte `start` on; None if there is nothing more."""
     request = urllib.request.Request(url, headers=_HEADERS)
     if start:
         request.add_header("Range", f"bytes={start}-")
@@ -114,11 +114,11 @@ def _ask(url: str, start: int) -> HTTPResponse | None:
             raise UnreachableError(f"{_host(url)} answers {problem.code} {problem.reason} for {url}") from problem
     except (OSError, HTTPException) as problem:
         reason = problem.reason if isinstance(problem, URLError) else problem
-        raise UnreachableError(f"cannot reach {_host(url)} ({reason}), maybe for lack of internet") from problem
+        raise UnreachableError(f"cannot reach {_host(url)} ({reason}); is there an internet connection?") from problem
 
 
 def _opener() -> urllib.request.OpenerDirector:
-    """Follows redirections, but to http and https only: urllib's own opener also knows ftp, file and data."""
+    """Follows redirects to http and https only; urllib's default opener also follows ftp, file and data."""
     opener = urllib.request.OpenerDirector()
     for handler in (
         urllib.request.ProxyHandler,
@@ -134,18 +134,16 @@ def _opener() -> urllib.request.OpenerDirector:
 
 
 def _start(response: HTTPResponse, asked: int, url: str) -> int:
-    """Where in the file the answer begins: where it was asked to, or at 0 from a server that knows no ranges."""
+    """Where the response starts in the file: at `asked`, or at 0 if the server does not support ranges."""
     if response.status != _PARTIAL_CONTENT:
         return 0
     if not response.headers.get("Content-Range", "").startswith(f"bytes {asked}-"):
-        raise _WrongFileError(
-            f"{_host(url)} sends another part of {url} than it was asked for; try again from the start"
-        )
+        raise _WrongFileError(f"{_host(url)} sent a different part of {url} than requested; run the same command again")
     return asked
 
 
 def _end(response: HTTPResponse, start: int) -> int | None:
-    """Where in the file the answer ends, if it says so."""
+    """Where the response ends in the file, if it says so."""
     length = response.headers.get("Content-Length", "")
     return start + int(length) if length.isdecimal() and len(length) < 20 else None
 

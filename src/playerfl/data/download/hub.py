@@ -1,4 +1,4 @@
-"""Copies of datasets on the Hugging Face hub, as parquet files and never as code."""
+"""Copies datasets from the Hugging Face hub, as parquet files, never as code."""
 
 from __future__ import annotations
 
@@ -13,16 +13,13 @@ SPLITS = ("train", "test")
 def copy_from_hub(hub: str, folder: Path) -> None:
     """Writes train.parquet and test.parquet of a dataset on the hub into `folder`, each one atomically.
 
-    The hub names no checksum that could be pinned, so unlike a download this trusts it.
+    The hub offers no checksum that could be pinned, so unlike for a download its content is trusted.
     """
     try:
         from datasets import load_dataset
     except ImportError as problem:
-        raise DataError(
-            "copies on the hub are read with the library 'datasets', which is not installed; "
-            "pip install 'playerfl[hub]'"
-        ) from problem
-    # The parquet reader runs nothing, whatever script a repository holds; the hub keeps a parquet copy in this branch.
+        raise DataError("copying from the hub needs the library datasets; pip install 'playerfl[hub]'") from problem
+    # The parquet reader runs no code from the repository; the hub keeps a parquet copy in this branch.
     branch = f"hf://datasets/{hub}@refs/convert/parquet"
     try:
         parts = load_dataset("parquet", data_files={split: f"{branch}/*/{split}/*.parquet" for split in SPLITS})
@@ -34,7 +31,7 @@ def copy_from_hub(hub: str, folder: Path) -> None:
                 part.replace(target)
             finally:
                 part.unlink(missing_ok=True)
-    # The library lets errors of many others through, which share no base class.
+    # The library passes on errors of many other libraries, without a common base class.
     except Exception as problem:
         reason = str(problem).partition("\n")[0] or type(problem).__name__
         raise UnreachableError(f"cannot copy {hub} from the Hugging Face hub ({reason})") from problem

@@ -1,4 +1,4 @@
-"""Every dataset with files: what it is, where its files are looked for, and where they come from."""
+"""Every dataset with files: what it is, where its files are searched, and where to get them."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from playerfl.data.download.directory import data_directory
 from playerfl.errors import DataError, one_of
 
 Layout = tuple[str, ...]
-"""Files that must all be there, as patterns; `|` stands between alternatives."""
+"""Patterns that must all match a file; `|` separates alternatives."""
 
 HUB_LAYOUT: Layout = ("train.parquet",)
 
 
 @dataclass(frozen=True)
 class RemoteFile:
-    """A file at its official address, pinned."""
+    """A file at its official address, pinned by size and SHA-256."""
 
     path: str
     """Its name in the dataset's folder."""
@@ -24,36 +24,36 @@ class RemoteFile:
     sha256: str
     size: int
     members: tuple[str, ...] = ()
-    """If it is an archive: what is unpacked from it, after which it is deleted."""
+    """For an archive: the files to unpack from it, after which it is deleted."""
 
     def results(self, folder: Path) -> list[Path]:
-        """What is in the folder once this file was fetched."""
+        """The files in the folder after fetching this one."""
         names = [PurePosixPath(member).name for member in self.members] or [self.path]
         return [folder / name for name in names]
 
 
 @dataclass(frozen=True)
 class Source:
-    """Where a dataset is and how it gets there."""
+    """Where a dataset is stored and how to get it."""
 
     name: str
     about: str
     licence: str
     page: str
     folder: str
-    """Its folder below the data directory."""
+    """Its folder in the data directory."""
     layouts: tuple[Layout, ...]
-    """The dataset is present if one of these is."""
+    """The dataset is present if its folder has one of these."""
     by_hand: str
-    """What a person without internet, or with an account, does; `{folder}` stands for the folder."""
+    """Instructions for getting it without `playerfl data fetch`; `{folder}` stands for the folder."""
     files: tuple[RemoteFile, ...] = ()
     other_places: tuple[Path, ...] = ()
     hub: str | None = None
-    """Its name on the Hugging Face hub, if there is a copy in parquet form."""
+    """Its name on the Hugging Face hub, if there is a parquet copy."""
 
     @property
     def home(self) -> Path:
-        """Its folder below the data directory, whether it is there or not."""
+        """Its folder in the data directory, whether that exists or not."""
         return data_directory() / self.folder
 
     @property
@@ -67,9 +67,9 @@ class Source:
         return [command] * bool(self.files) + [f"{command} --hub"] * bool(self.hub)
 
     def place(self) -> Path | None:
-        """The first folder the dataset is in: the data directory's, then other places.
+        """The first folder that has the dataset: in the data directory, then in other places.
 
-        A copy from the hub comes last, whatever folder it is in.
+        A copy from the hub comes last, whichever folder it is in.
         """
         places = (self.home, *self.other_places)
         for layouts in (self.layouts, (HUB_LAYOUT,) if self.hub else ()):
@@ -92,7 +92,7 @@ def source_of(name: str) -> Source:
 
 
 def folder_of(name: str) -> Path:
-    """The folder a dataset is in; an error that says how to get it if it is nowhere."""
+    """The folder that has a dataset; otherwise an error that says how to get it."""
     source = source_of(name)
     place = source.place()
     if place is None:

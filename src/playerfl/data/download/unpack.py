@@ -1,4 +1,4 @@
-"""Some files out of a zip or tar.gz archive, written only if the whole archive looks harmless."""
+"""Unpacks chosen files from a zip or tar.gz archive, but only if the whole archive looks harmless."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from playerfl.data.readers.file_limits import ARCHIVE_ERRORS
 from playerfl.errors import DataError
 
 LARGEST = 2 * 10**9
-"""Bytes an archive may unpack to."""
+"""The most bytes an archive may unpack to."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class _Member:
 
 
 def unpack(archive: Path, folder: Path, wanted: Sequence[str], *, largest: int = LARGEST) -> None:
-    """Writes the wanted members into `folder`, without the folders they have in the archive, each one atomically."""
+    """Writes the wanted members directly into `folder`, each one atomically."""
     try:
         with _opened(archive) as members:
             for member in _chosen(archive.name, members, wanted, largest):
@@ -43,21 +43,23 @@ def unpack(archive: Path, folder: Path, wanted: Sequence[str], *, largest: int =
 
 def _chosen(archive: str, members: Sequence[_Member], wanted: Sequence[str], largest: int) -> list[_Member]:
     if sum(member.size for member in members) > largest:
-        raise DataError(f"{archive} would unpack to more than {largest:,} bytes; nothing of it was written")
+        raise DataError(f"{archive} would unpack to more than {largest:,} bytes; nothing was unpacked")
     for member in members:
         if _leaves_its_folder(member.name):
-            raise DataError(f"{archive} has a member called {member.name!r}; nothing of it was written")
+            raise DataError(
+                f"{archive} has a member called {member.name!r}, which would be written elsewhere; nothing was unpacked"
+            )
     chosen = {member.name: member for member in members if member.name in wanted}
     for name in wanted:
         if name not in chosen:
-            raise DataError(f"{archive} has no {name}; nothing of it was written")
+            raise DataError(f"{archive} has no {name}; nothing was unpacked")
         if not chosen[name].is_file:
-            raise DataError(f"{name} in {archive} is not an ordinary file; nothing of it was written")
+            raise DataError(f"{name} in {archive} is not an ordinary file; nothing was unpacked")
     return [chosen[name] for name in wanted]
 
 
 def _leaves_its_folder(name: str) -> bool:
-    """Whether a name is absolute or leads upwards, on any system.
+    """Whether a name is absolute or leads to a parent folder, on any system.
 
     >>> [_leaves_its_folder(name) for name in ("a/b", "/a", "a/../../b", "C:b", "..\\\\b")]
     [False, True, True, True, True]
@@ -92,11 +94,11 @@ def _tar_member(archive: tarfile.TarFile, info: tarfile.TarInfo) -> _Member:
 
 
 def _write(member: _Member, target: Path) -> None:
-    # Hidden, so that nothing that looks for the file by the beginning of its name finds this.
+    # Hidden, so that patterns for the file do not match it.
     part = target.with_name(f".{target.name}.part")
     try:
         with member.open() as content, part.open("wb") as file:
-            # Neither kind of archive hands out more than the size that was checked.
+            # Neither kind of archive yields more than the size that was checked.
             shutil.copyfileobj(content, file)
             file.flush()
             os.fsync(file.fileno())

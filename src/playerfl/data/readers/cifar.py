@@ -1,4 +1,4 @@
-"""CIFAR-10 in its binary version: a label byte and 3,072 pixel bytes a record. The python version is a pickle."""
+"""CIFAR-10's binary version: records of a label byte and 3,072 pixel bytes. The Python version is a pickle."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _LARGEST = 60_000 * _RECORD
 
 
 def read_cifar10(files: list[Path]) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
-    """Images (rows, 3, 32, 32) and labels 0 to 9 of some binary files, in their order."""
+    """Images (rows, 3, 32, 32) and labels 0 to 9 of several binary files, in order."""
     table = np.concatenate([_records(file) for file in files])
     labels = table[:, 0]
     return table[:, 1:].reshape(-1, 3, 32, 32), labels
@@ -27,11 +27,11 @@ def _records(path: Path) -> NDArray[np.uint8]:
         with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as file:
             content = file.read(_LARGEST + 1)
     except (OSError, EOFError, zlib.error) as problem:
-        raise DataError(f"{path.name} cannot be read: {problem}; get it again") from problem
+        raise DataError(f"{path.name} cannot be read: {problem}; download it again") from problem
     if not content or len(content) % _RECORD or len(content) > _LARGEST:
         raise DataError(
-            f"{path.name} holds {len(content):,} bytes, which is not a number of CIFAR-10 records ({_RECORD} bytes "
-            f"each, at most 60,000); get it again"
+            f"{path.name} holds {len(content):,} bytes, not a whole number of CIFAR-10 records ({_RECORD} bytes each, "
+            f"at most 60,000); download it again"
         )
     table = np.frombuffer(content, dtype=np.uint8).reshape(-1, _RECORD)
     if table[:, 0].max() > 9:

@@ -1,4 +1,4 @@
-"""CSV tables read row by row, plain or gzipped: whatever the file holds, memory stays bounded and errors say where."""
+"""CSV tables, plain or gzipped, read row by row: memory stays bounded, and errors name row and line."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ _SUSPICIOUS_SIZE = 2**26
 _SUSPICIOUS_RATIO = 200
 
 
-class Row(dict[str, str]):
-    """A row's fields by column, and where it stands, so that an error can say so."""
+class CsvRow(dict[str, str]):
+    """A row's fields by column, with its position for error messages."""
 
     def __init__(self, fields: Mapping[str, str], file: str, number: int, line: int) -> None:
         super().__init__(fields)
@@ -27,21 +27,21 @@ class Row(dict[str, str]):
         self.line = line
 
     def error(self, column: str, needed: str) -> DataError:
-        """The error for a field that is not what is needed."""
+        """The error for a field with a value that is not allowed."""
         value = self[column]
         shown = repr(value) if len(value) <= 40 else f"{value[:40]!r}…"
         place = f"{self.file}, row {self.number} (line {self.line}), column {column}"
         return DataError(f"{place}: {shown} is not allowed; {needed}")
 
     def one_of(self, column: str, allowed: Mapping[str, int]) -> int:
-        """What a field stands for."""
+        """The number that a field's value stands for."""
         if self[column] not in allowed:
-            raise self.error(column, f"one of {', '.join(allowed)} is needed")
+            raise self.error(column, f"allowed: {', '.join(allowed)}")
         return allowed[self[column]]
 
 
 def find_table(folder: Path, *names: str) -> Path:
-    """The first of these tables that is in the folder, under its name or that name with .gz."""
+    """The first of these tables that the folder has, plain or with .gz appended."""
     for name in names:
         for path in (folder / name, folder / f"{name}.gz"):
             if path.is_file():
@@ -49,13 +49,13 @@ def find_table(folder: Path, *names: str) -> Path:
     raise DataError(f"{folder} has no {' or '.join(names)}, plain or with .gz; put it there")
 
 
-def read_table(
+def read_rows(
     path: Path, columns: Sequence[str], *, header: bool = True, encoding: str = "utf-8-sig"
-) -> Iterator[Row]:
+) -> Iterator[CsvRow]:
     """The rows of a table, one at a time, with the named columns.
 
-    With a header, other columns are left out, and case does not matter in its names. Without one, `columns` are all
-    the columns there are, in order.
+    With a header, other columns are ignored, and names match in any case. Without one, `columns` names all columns,
+    in order.
     """
     lines = _Lines(path)
     try:
@@ -68,7 +68,7 @@ def read_table(
         ) from problem
     except (OSError, EOFError, zlib.error) as problem:
         reason = (isinstance(problem, OSError) and problem.strerror) or problem
-        raise DataError(f"{path.name} cannot be read: {reason}; get it again") from problem
+        raise DataError(f"{path.name} cannot be read: {reason}; download it again") from problem
 
 
 def _opened(path: Path, encoding: str) -> TextIO:
@@ -78,7 +78,7 @@ def _opened(path: Path, encoding: str) -> TextIO:
     return path.open(encoding=encoding, newline="")
 
 
-def _rows(name: str, lines: _Lines, texts: Iterator[str], columns: Sequence[str], header: bool) -> Iterator[Row]:
+def _rows(name: str, lines: _Lines, texts: Iterator[str], columns: Sequence[str], header: bool) -> Iterator[CsvRow]:
     rows = _parsed(name, lines, texts)
     if header:
         _, first = next(rows, (0, []))
@@ -87,12 +87,12 @@ def _rows(name: str, lines: _Lines, texts: Iterator[str], columns: Sequence[str]
         positions, width = {column: i for i, column in enumerate(columns)}, len(columns)
     for number, (line, fields) in enumerate(rows, start=1):
         if len(fields) != width:
-            raise DataError(f"{name}, row {number} (line {line}) has {len(fields)} columns; {width} are needed")
-        yield Row({column: fields[i] for column, i in positions.items()}, name, number, line)
+            raise DataError(f"{name}, row {number} (line {line}) has {len(fields)} columns instead of {width}")
+        yield CsvRow({column: fields[i] for column, i in positions.items()}, name, number, line)
 
 
 def _parsed(name: str, lines: _Lines, texts: Iterator[str]) -> Iterator[tuple[int, list[str]]]:
-    """Rows that are not blank, each with the line it begins on."""
+    """Rows that are not blank, each with the line it starts on."""
     reader = csv.reader(texts)
     while True:
         line = lines.count + 1
@@ -108,15 +108,15 @@ def _parsed(name: str, lines: _Lines, texts: Iterator[str]) -> Iterator[tuple[in
 
 
 def _positions(name: str, columns: Sequence[str], header: Sequence[str]) -> dict[str, int]:
-    there = {title.strip().lower(): i for i, title in enumerate(header)}
-    if missing := [column for column in columns if column.lower() not in there]:
+    position = {title.strip().lower(): i for i, title in enumerate(header)}
+    if missing := [column for column in columns if column.lower() not in position]:
         has = " ".join(", ".join(header[:20]).split())[:300] or "no columns at all"
         raise DataError(f"{name} lacks the column {', '.join(missing)}; it has {has}")
-    return {column: there[column.lower()] for column in columns}
+    return {column: position[column.lower()] for column in columns}
 
 
 class _Lines:
-    """A file's lines for the csv module, none so long, and no row of so many, that memory could run out."""
+    """A file's lines for the csv module, with limits on lines, rows and unpacked size so that memory cannot run out."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -133,14 +133,14 @@ class _Lines:
             self._row += len(line)
             if self._row > _LARGEST_ROW:
                 raise DataError(
-                    f"{self._path.name}, line {self.count}: a row of more than {_LARGEST_ROW:,} characters; is it a "
-                    "CSV table, or is a quotation mark missing?"
+                    f"{self._path.name}, line {self.count}: the row is longer than {_LARGEST_ROW:,} characters; is "
+                    "this a CSV table, or is a quotation mark missing?"
                 )
             total += len(line)
             if total > most:
                 raise DataError(
-                    f"{self._path.name} unpacks to more than {_SUSPICIOUS_RATIO} times its size, which no table of "
-                    "texts does; get it again from its source"
+                    f"{self._path.name} unpacks to more than {_SUSPICIOUS_RATIO} times its size, which no real "
+                    "table does; download it again from its source"
                 )
             yield line
 

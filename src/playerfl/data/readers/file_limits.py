@@ -1,4 +1,4 @@
-"""How large a file may be, and how far it may unpack: asked before anything is allocated for it."""
+"""Limits on file sizes and unpacked sizes, checked before memory is allocated."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ARCHIVE_ERRORS = (
     *(OSError, EOFError, ValueError, LookupError, OverflowError, NotImplementedError, RuntimeError, struct.error),
     *(zipfile.BadZipFile, tarfile.TarError, zlib.error),
 )
-"""What reading a zip or tar archive raises if it was made up; most of it is documented nowhere."""
+"""What reading a crafted zip or tar archive may raise; most of it is undocumented."""
 LARGEST_FILE = 4 * 2**30
 LARGEST_ARRAY = 8 * 2**30
 _ALWAYS_UNPACKED = 2**28
@@ -25,26 +25,26 @@ _USUAL_RATIO = 200
 
 
 def check_file(path: Path, name: str, largest: int = LARGEST_FILE) -> int:
-    """The size of a file that can be opened without harm."""
+    """The size of a file, after checking that it is safe to open."""
     try:
         size = path.stat().st_size
-        # A pipe or device of the right name would be read for ever.
+        # Reading a pipe or device with this name would never end.
         regular = path.is_file()
     except OSError as problem:
         raise DataError(f"cannot read {name}: {problem.strerror or problem}") from problem
     if not regular:
         raise DataError(f"{name} is not a regular file; put a file with the site's data there, or remove it")
     if size > largest:
-        raise DataError(f"{name} has {in_units(size)}; at most {in_units(largest)} are read, so split or shrink it")
+        raise DataError(f"{name} has {in_units(size)}; the limit is {in_units(largest)}, so split or shrink it")
     if size == 0:
         raise DataError(f"{name} is empty; every site needs data, or remove the file")
     return size
 
 
 def unpacked_limit(packed: int) -> int:
-    """How many bytes a compressed file may become.
+    """How many bytes a compressed file may unpack to.
 
-    Data rarely shrink more than 200-fold; a file that claims more is allowed only what does no harm.
+    Data rarely compress more than 200-fold; a file that claims more may only unpack to a harmless size.
 
     >>> unpacked_limit(1000) == 2**28, unpacked_limit(2**40) == LARGEST_FILE
     (True, True)
@@ -53,17 +53,17 @@ def unpacked_limit(packed: int) -> int:
 
 
 def check_array(rows: int, inputs: int, itemsize: int, name: str, remedy: str) -> None:
-    """Refuses an array that would be too large to hold."""
+    """Refuses an array that would not fit into memory."""
     size = rows * inputs * itemsize
     if size > LARGEST_ARRAY:
         raise DataError(
-            f"{name} would become {rows:,} rows of {inputs:,} inputs, {in_units(size)}; at most "
-            f"{in_units(LARGEST_ARRAY)} are held, so {remedy}"
+            f"{name} would become {rows:,} rows of {inputs:,} inputs, {in_units(size)}; the limit is "
+            f"{in_units(LARGEST_ARRAY)}, so {remedy}"
         )
 
 
 class Bounded(io.RawIOBase):
-    """A stream that unpacks as it is read, and refuses to go beyond a limit."""
+    """A stream that unpacks as it is read, up to a limit."""
 
     def __init__(self, stream: IO[bytes] | gzip.GzipFile, name: str, limit: int) -> None:
         super().__init__()
@@ -80,8 +80,8 @@ class Bounded(io.RawIOBase):
         self._left -= len(content)
         if self._left < 0:
             raise DataError(
-                f"{self._name} unpacks to more than {in_units(self._limit)}, which is out of proportion; "
-                "give it unpacked if it is what it should be"
+                f"{self._name} unpacks to more than {in_units(self._limit)}, far more than its size suggests; "
+                "if that is right, unpack it yourself"
             )
         buffer[: len(content)] = content
         return len(content)

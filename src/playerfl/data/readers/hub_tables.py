@@ -1,4 +1,4 @@
-"""Datasets as the Hugging Face hub keeps them: a parquet table with pictures as encoded files."""
+"""Datasets in the Hugging Face hub's layout: a parquet table that holds pictures as encoded files."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from playerfl.errors import DataError
 
 
 def hub_table(folder: Path) -> Path | None:
-    """The table in a dataset's folder, if that is a copy from the hub."""
+    """The table in a dataset's folder, if the folder is a copy from the hub."""
     table = folder / "train.parquet"
     return table if table.is_file() else None
 
 
 def hub_rows(table: Path, columns: tuple[str, ...]) -> Iterator[dict[str, Any]]:
-    """The rows of a table, some columns of it, read piece by piece."""
+    """The named columns of a table, row by row, read in pieces."""
     try:
         import pyarrow as arrow
         from pyarrow import parquet
     except ImportError as problem:
-        raise DataError(f"{table.name} is read with pyarrow; pip install 'playerfl[parquet]'") from problem
+        raise DataError(f"reading {table.name} needs pyarrow; pip install 'playerfl[parquet]'") from problem
     try:
         with parquet.ParquetFile(table) as file:
             if missing := sorted(set(columns) - set(file.schema_arrow.names)):
@@ -33,7 +33,7 @@ def hub_rows(table: Path, columns: tuple[str, ...]) -> Iterator[dict[str, Any]]:
             for piece in file.iter_batches(batch_size=1000, columns=list(columns)):
                 yield from piece.to_pylist()
     except (OSError, ValueError, arrow.ArrowException) as problem:
-        raise DataError(f"{table.name} cannot be read as parquet: {problem}; get it again") from problem
+        raise DataError(f"{table.name} cannot be read as parquet: {problem}; fetch it again") from problem
 
 
 def hub_pictures(

@@ -17,7 +17,7 @@ _LARGEST = 2**31
 
 
 def read_idx(path: Path) -> NDArray[np.uint8]:
-    """An array of unsigned bytes; its header is checked against the size of the file before anything is kept."""
+    """An array of unsigned bytes; its header must match the size of the file."""
     try:
         with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as file:
             head = file.read(4)
@@ -25,24 +25,24 @@ def read_idx(path: Path) -> NDArray[np.uint8]:
                 raise DataError(f"{path.name} is not an IDX file of bytes: it begins with {head.hex() or 'nothing'}")
             sizes = file.read(4 * head[3])
             if len(sizes) < 4 * head[3]:
-                raise DataError(f"{path.name} is cut off in its header; get it again")
+                raise DataError(f"{path.name} is truncated in its header; download it again")
             shape = tuple(int(n) for n in np.frombuffer(sizes, dtype=">u4"))
             count = int(np.prod([int(n) for n in shape], dtype=object))
             if count > _LARGEST:
-                raise DataError(f"{path.name} claims {count:,} bytes (shape {shape}); at most {_LARGEST:,} are read")
-            # Pages that are never filled take no memory, so that a small file cannot claim much of it.
+                raise DataError(f"{path.name} claims {count:,} bytes (shape {shape}); the limit is {_LARGEST:,}")
+            # Pages that are never written take no memory, so a small file that claims a large array does no harm.
             content = np.zeros(count, dtype=np.uint8)
-            found = _fill(file, content) + len(file.read(1))
+            held = _fill(file, content) + len(file.read(1))
     except (OSError, EOFError, zlib.error, MemoryError) as problem:
-        raise DataError(f"{path.name} cannot be read: {problem}; get it again") from problem
-    if found != count:
-        held = f"more than {count:,}" if found > count else f"{found:,}"
-        raise DataError(f"{path.name} promises {count:,} bytes and holds {held}; get it again")
+        raise DataError(f"{path.name} cannot be read: {problem}; download it again") from problem
+    if held != count:
+        size = f"more than {count:,}" if held > count else f"{held:,}"
+        raise DataError(f"{path.name} promises {count:,} bytes and holds {size}; download it again")
     return content.reshape(shape)
 
 
 def _fill(file: BinaryIO | gzip.GzipFile, content: NDArray[np.uint8]) -> int:
-    """Reads into what is there already, so that an array of it can be written to without another copy."""
+    """Reads into an existing array, which avoids a second copy of the file in memory."""
     filled = 0
     with content.data as view:
         while filled < len(content) and (more := file.readinto(view[filled:])):  # type: ignore[union-attr]
@@ -51,7 +51,7 @@ def _fill(file: BinaryIO | gzip.GzipFile, content: NDArray[np.uint8]) -> int:
 
 
 def read_labelled(folder: Path, images: str, labels: str) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
-    """Images and labels that belong together, each under its name or that name with .gz."""
+    """Matching images and labels, each plain or with .gz appended."""
     pixels, classes = (read_idx(_either(folder, name)) for name in (images, labels))
     if pixels.ndim != 3 or classes.ndim != 1 or len(pixels) != len(classes):
         raise DataError(

@@ -1,4 +1,4 @@
-"""One site's pictures: a folder for each class, the pictures in it."""
+"""One site's pictures: one folder per class, with the pictures in it."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from playerfl.errors import DataError
 
 ENDINGS = (".png", ".jpg", ".jpeg")
 _LARGEST_PICTURE = 2**28
-# What file managers leave behind; hidden files are passed over too.
+# What file managers leave behind; hidden files are ignored too.
 _LITTER = {"thumbs.db", "desktop.ini"}
 
 
 def listed(folder: Path) -> list[Path]:
-    """What is in a folder, by name, without hidden files and litter."""
+    """The contents of a folder sorted by name, without hidden files and litter."""
     try:
         return sorted(
             (path for path in folder.iterdir() if not path.name.startswith(".") and path.name.lower() not in _LITTER),
@@ -30,23 +30,23 @@ def listed(folder: Path) -> list[Path]:
 
 
 def pictures_by_class(site: Path) -> dict[str, list[Path]]:
-    """The picture files of every class; refuses what is no picture by its name."""
-    found = {}
+    """The picture files of every class; refuses files that are not named like pictures."""
+    pictures = {}
     for folder in listed(site):
         if not folder.is_dir():
             raise DataError(
-                f"{site.name}/{folder.name} lies beside the class folders; pictures belong into one folder a class, "
+                f"{site.name}/{folder.name} is beside the class folders; put pictures into one folder per class, "
                 f"such as {site.name}/CLASS/{folder.name}"
             )
-        found[folder.name] = listed(folder)
-        for file in found[folder.name]:
+        pictures[folder.name] = listed(folder)
+        for file in pictures[folder.name]:
             if not file.name.lower().endswith(ENDINGS) or not file.is_file():
                 raise DataError(
                     f"{_name(file)} is not a .png or .jpg picture; move it out of the folder, or convert it"
                 )
-    if not any(found.values()):
-        raise DataError(f"{site.name} has no pictures; put them into one folder a class, such as {site.name}/CLASS")
-    return found
+    if not any(pictures.values()):
+        raise DataError(f"{site.name} has no pictures; put them into one folder per class, such as {site.name}/CLASS")
+    return pictures
 
 
 def read_pictures(
@@ -69,5 +69,5 @@ def read_pictures(
 
 
 def _name(file: Path) -> str:
-    """Site, class and file, as a user thinks of it."""
+    """Site, class and file: the part of the path that a user recognises."""
     return "/".join(file.parts[-3:])

@@ -1,4 +1,4 @@
-"""The arrays x and y of an npz file, which may have been made to do harm."""
+"""The arrays x and y of an npz file, which may be malicious."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from playerfl.data.readers.file_limits import ARCHIVE_ERRORS, check_file, in_uni
 from playerfl.errors import DataError
 
 _KINDS = {"x": "biuf", "y": "biufU"}
-_MEANT = {"x": "numbers, rows by inputs", "y": "numbers or texts, one a row"}
+_MEANT = {"x": "numbers, rows by inputs", "y": "numbers or texts, one per row"}
 
 
 def read_npz(path: Path) -> tuple[NDArray[Any], NDArray[Any]]:
@@ -28,7 +28,7 @@ def read_npz(path: Path) -> tuple[NDArray[Any], NDArray[Any]]:
         reason = str(problem)[:100]
         raise DataError(f"{name} cannot be read as an npz file ({reason}); write it with np.savez") from problem
     if len(x) != len(y):
-        raise DataError(f"{name} has {len(x):,} rows in x but {len(y):,} in y; they must be as many")
+        raise DataError(f"{name} has {len(x):,} rows in x but {len(y):,} in y; both need the same number")
     return x, y
 
 
@@ -42,37 +42,36 @@ def _array(archive: zipfile.ZipFile, file: str, name: str) -> NDArray[Any]:
     entry = archive.getinfo(f"{name}.npy")
     if entry.file_size > unpacked_limit(entry.compress_size):
         raise DataError(
-            f"{file} unpacks {name} from {in_units(entry.compress_size)} to {in_units(entry.file_size)}, which is out "
-            "of proportion; write it with np.savez, uncompressed, if it is what it should be"
+            f"{file} unpacks {name} from {in_units(entry.compress_size)} to {in_units(entry.file_size)}, far "
+            "more than its size suggests; if that is right, write it with np.savez, uncompressed"
         )
     try:
         with archive.open(entry) as member:
             _check_header(member, entry.file_size, file, name)
         with archive.open(entry) as member:
-            found: NDArray[Any] = np.lib.format.read_array(member, allow_pickle=False)
+            values: NDArray[Any] = np.lib.format.read_array(member, allow_pickle=False)
     except (DataError, OSError, zipfile.BadZipFile):
         raise
     except Exception as problem:
-        # numpy parses the header as Python, and what a made-up one raises there is not documented.
+        # numpy parses the header as Python; what a crafted one raises is undocumented.
         raise DataError(f"{file} has a damaged array {name!r}; write it with np.savez") from problem
-    return found
+    return values
 
 
 def _check_header(member: Any, size: int, file: str, name: str) -> None:
-    """Refuses what the header says before numpy allocates for it."""
-    # Later versions allow headers of 4 GiB, for field names that no array of numbers has.
+    """Checks the header before numpy allocates memory for it."""
+    # Later versions allow 4 GiB headers, for field names that plain arrays do not have.
     if np.lib.format.read_magic(member) != (1, 0):
         raise DataError(f"{file} has the array {name!r} in an unusual format; write it with np.savez")
     shape, _, kind = np.lib.format.read_array_header_1_0(member)
     if kind.hasobject:
         raise DataError(
-            f"{file} holds Python objects in {name!r}, which could run code when read and are refused; "
-            f"save it as {_MEANT[name]}"
+            f"{file} holds Python objects in {name!r}, which could run code when read; save it as {_MEANT[name]}"
         )
     if kind.kind not in _KINDS[name] or len(shape) != (2 if name == "x" else 1):
-        raise DataError(f"{file} has {name} of kind {kind} and shape {shape}; {_MEANT[name]}, are needed")
+        raise DataError(f"{file} has {name} of kind {kind} and shape {shape}; it must hold {_MEANT[name]}")
     if min(shape) < 0 or math.prod(shape) * kind.itemsize != size - member.tell():
         raise DataError(
             f"{file} says that {name} has the shape {shape}, but holds {size - member.tell():,} bytes of it; "
-            "it is damaged, so write it again with np.savez"
+            "write it again with np.savez"
         )

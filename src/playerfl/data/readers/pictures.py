@@ -1,4 +1,4 @@
-"""Pictures out of files and archives that may not be what they say."""
+"""Pictures from files and archives that may not be what they claim."""
 
 from __future__ import annotations
 
@@ -24,9 +24,7 @@ def pillow() -> ModuleType:
     try:
         from PIL import Image
     except ImportError as problem:
-        raise DataError(
-            "pictures are read with Pillow, which is not installed; pip install 'playerfl[image]'"
-        ) from problem
+        raise DataError("reading pictures needs Pillow; pip install 'playerfl[image]'") from problem
     return Image
 
 
@@ -40,22 +38,22 @@ def read_picture(content: bytes, name: str, side: int | None = None) -> NDArray[
         with warnings.catch_warnings():
             # Pillow only warns up to twice its own limit; ours is checked below.
             warnings.simplefilter("ignore", image.DecompressionBombWarning)
-            # Other formats than these are decoded by code that is tried less often.
+            # Pillow's decoders for other formats are less well tested.
             opened = image.open(io.BytesIO(content), formats=("JPEG", "PNG"))
         with opened as picture:
             if picture.width * picture.height > _MOST_PIXELS:
                 raise DataError(
-                    f"{name} claims {picture.width} x {picture.height} pixels; {_MOST_PIXELS:,} are allowed"
+                    f"{name} claims {picture.width} x {picture.height} pixels; the limit is {_MOST_PIXELS:,}"
                 )
             colours = _in_colours(picture, image)
     except DataError:
         raise
     except image.DecompressionBombError as problem:
-        raise DataError(f"{name} claims far more than the {_MOST_PIXELS:,} pixels that are allowed") from problem
+        raise DataError(f"{name} claims far more than the limit of {_MOST_PIXELS:,} pixels") from problem
     except Exception as problem:
-        # What a decoder raises on a made-up file is not documented.
+        # What a decoder raises on a crafted file is undocumented.
         reason = str(problem).partition("<")[0].strip()
-        raise DataError(f"{name} is not a picture that can be read (PNG or JPEG): {reason or 'damaged'}") from problem
+        raise DataError(f"{name} is not a readable PNG or JPEG picture: {reason or 'damaged'}") from problem
     if side is not None and colours.size != (side, side):
         edge = min(colours.size)
         left, top = (colours.width - edge) // 2, (colours.height - edge) // 2
@@ -65,7 +63,7 @@ def read_picture(content: bytes, name: str, side: int | None = None) -> NDArray[
 
 def _in_colours(picture: Any, image: Any) -> Any:
     if picture.mode.startswith("I"):
-        # 16 bits a pixel; a plain conversion would cut all but the darkest off to white.
+        # 16 bits per pixel; a plain conversion would clip all but the darkest pixels to white.
         return image.fromarray((np.asarray(picture).clip(0, 65535) // 257).astype(np.uint8)).convert("RGB")
     if "transparency" in picture.info:
         picture = picture.convert("RGBA")
@@ -73,7 +71,7 @@ def _in_colours(picture: Any, image: Any) -> Any:
 
 
 def pictures_in_zip(path: Path) -> Iterator[tuple[str, bytes]]:
-    """Name (without folder and ending) and content of every picture in an archive."""
+    """The name (without folder and suffix) and content of every picture in an archive."""
     try:
         with zipfile.ZipFile(path) as archive:
             for entry in archive.infolist():
@@ -81,25 +79,25 @@ def pictures_in_zip(path: Path) -> Iterator[tuple[str, bytes]]:
                     continue
                 if entry.file_size > _LARGEST_FILE:
                     raise DataError(
-                        f"{entry.filename} in {path.name} has {entry.file_size:,} bytes; that is no picture"
+                        f"{entry.filename} in {path.name} has {entry.file_size:,} bytes, too many for a picture"
                     )
                 with archive.open(entry) as file:
-                    # The directory of the archive may lie about the size; the read does not believe it.
+                    # The archive's directory may lie about the size, so the read is limited too.
                     content = file.read(_LARGEST_FILE + 1)
                 if len(content) > _LARGEST_FILE:
                     raise DataError(
-                        f"{entry.filename} in {path.name} is larger than it says; the archive is not read on"
+                        f"{entry.filename} in {path.name} is larger than the archive says; download it again"
                     )
                 yield Path(entry.filename).stem, content
     except ARCHIVE_ERRORS as problem:
-        raise DataError(f"{path.name} cannot be read as a zip archive: {problem}; get it again") from problem
+        raise DataError(f"{path.name} cannot be read as a zip archive: {problem}; download it again") from problem
 
 
 def read_picture_file(path: Path) -> bytes:
-    """The bytes of a picture file, if it is as small as pictures are."""
+    """The bytes of a picture file, up to a size limit."""
     try:
         if path.stat().st_size > _LARGEST_FILE:
-            raise DataError(f"{path.name} has {path.stat().st_size:,} bytes; that is no picture")
+            raise DataError(f"{path.name} has {path.stat().st_size:,} bytes, too many for a picture")
         return path.read_bytes()
     except OSError as problem:
         raise DataError(f"{path.name} cannot be read: {problem.strerror or problem}") from problem

@@ -1,4 +1,4 @@
-"""One site's table out of a CSV, parquet or npz file."""
+"""One site's table, from a CSV, parquet or npz file."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ _MOST_COLUMNS = 100_000
 
 
 @dataclass(frozen=True)
-class Table:
-    """A site's rows and columns as they are in its file."""
+class SiteTable:
+    """A site's rows and columns, as in its file."""
 
     file: str
     frame: pd.DataFrame
-    """Its index counts rows as a spreadsheet does: from 1, the headings of a CSV file included."""
+    """Its index counts rows as a spreadsheet does: from 1, including a CSV file's header."""
     dropped: frozenset[str] = frozenset()
-    """Columns that are in the file and were to be left out."""
+    """Columns of the file that were left out on request."""
 
 
-def read_table(path: Path, drop: Collection[str] = (), text_columns: Collection[str] = ()) -> Table:
+def read_site_table(path: Path, drop: Collection[str] = (), text_columns: Collection[str] = ()) -> SiteTable:
     """Reads one file without the columns in `drop`.
 
-    In `text_columns`, what looks like a number (a code with leading zeros) stays as it is written.
+    In `text_columns`, anything that looks like a number (such as a code with leading zeros) stays text.
     """
     if path.name.lower().endswith(".npz"):
         frame = _from_npz(path)
@@ -52,11 +52,11 @@ def read_table(path: Path, drop: Collection[str] = (), text_columns: Collection[
     dropped = frozenset(drop) & frozenset(frame.columns)
     frame = frame.drop(columns=list(dropped))
     if frame.shape[1] == 0:
-        raise DataError(f"{path.name} has no columns left; leave fewer out with data.drop_columns")
+        raise DataError(f"{path.name} has no columns left; name fewer in data.drop_columns")
     frame = frame.dropna(how="all")
     if len(frame) == 0:
         raise DataError(f"{path.name} has no rows; every site needs data, or remove the file")
-    return Table(path.name, frame, dropped)
+    return SiteTable(path.name, frame, dropped)
 
 
 def _from_npz(path: Path) -> pd.DataFrame:
@@ -75,8 +75,7 @@ def _from_parquet(path: Path, drop: Collection[str]) -> pd.DataFrame:
         from pyarrow import parquet
     except ImportError as problem:
         raise DataError(
-            f"{path.name}: parquet files are read with pyarrow, which is not installed; "
-            "pip install 'playerfl[parquet]', or save it as CSV"
+            f"reading {path.name} needs pyarrow; pip install 'playerfl[parquet]', or save it as CSV"
         ) from problem
     size = check_file(path, path.name)
     try:
@@ -89,22 +88,22 @@ def _from_parquet(path: Path, drop: Collection[str]) -> pd.DataFrame:
     except (OSError, ValueError, arrow.ArrowException) as problem:
         reason = str(problem).strip().partition("\n")[0][:100]
         raise DataError(f"{path.name} cannot be read as a parquet file ({reason}); write it again") from problem
-    # The row numbers pandas stores as a column are no measurement.
+    # pandas may store its row numbers as a column, which is not a measurement.
     frame = frame.drop(columns=[name for name in kept if name.startswith("__index_level_")])
     frame.index += 1
     return frame.assign(**{name: None for name in names if name in drop})
 
 
 def _check_parquet(name: str, file: Any, size: int, drop: Collection[str], types: Any) -> None:
-    """Sizes and types as the file states them, before a column is read."""
+    """Checks the sizes and types that the file states, before any column is read."""
     stated = file.metadata
     packed_columns = sum(stated.row_group(i).total_byte_size for i in range(stated.num_row_groups))
-    # A value that is repeated a million times takes a few bytes there, and eight each here.
+    # A value repeated a million times takes a few bytes in the file, but eight bytes each in memory.
     unpacked = max(packed_columns, 8 * stated.num_rows * stated.num_columns)
     if unpacked > unpacked_limit(size):
         raise DataError(
-            f"{name} unpacks from {in_units(size)} to {in_units(unpacked)}, which is out of proportion; "
-            "save it as CSV if it is what it should be"
+            f"{name} unpacks from {in_units(size)} to {in_units(unpacked)}, far more than its size suggests; "
+            "if that is right, save it as CSV"
         )
     check_array(stated.num_rows, stated.num_columns, 8, name, "split it or leave columns out")
     for field in file.schema_arrow:
@@ -122,8 +121,8 @@ def _check_parquet(name: str, file: Any, size: int, drop: Collection[str], types
         )
         if types.is_temporal(kind):
             raise DataError(
-                f"{name}, column {field.name!r}, row 1: dates and times ({kind}) are no numbers; turn them into one "
-                "(days since a day), or leave the column out with data.drop_columns"
+                f"{name}, column {field.name!r}, row 1: dates and times ({kind}) are not numbers; convert them to a "
+                "number, such as days since admission, or leave the column out with data.drop_columns"
             )
         if not any(is_kind(kind) for is_kind in known):
             raise DataError(
@@ -139,7 +138,7 @@ def _from_csv(path: Path, text_columns: Collection[str]) -> pd.DataFrame:
     try:
         separator, names = _headings(path, size)
         with _opened(path, size) as content, warnings.catch_warnings():
-            # pandas only warns where rows are longer than the headings, and cuts them off.
+            # pandas only warns about rows longer than the header, and truncates them.
             warnings.simplefilter("error", pd.errors.ParserWarning)
             frame = pd.read_csv(
                 content,
@@ -149,7 +148,7 @@ def _from_csv(path: Path, text_columns: Collection[str]) -> pd.DataFrame:
                 index_col=False,
                 dtype={name: str for name in text_columns if name in names},
                 encoding="utf-8-sig",
-                # Types are guessed from whole columns, and rows keep their numbers.
+                # Types are inferred from whole columns; blank lines keep row numbers right.
                 low_memory=False,
                 skip_blank_lines=False,
             )
@@ -158,13 +157,13 @@ def _from_csv(path: Path, text_columns: Collection[str]) -> pd.DataFrame:
     except pd.errors.ParserWarning as problem:
         raise DataError(
             f"{path.name} has rows with more values than the {len(names)} columns of its first row; "
-            "correct them, or quote values that hold a comma"
+            "correct them, or quote values that contain a comma"
         ) from problem
     except (pd.errors.ParserError, pd.errors.EmptyDataError, csv.Error) as problem:
         reason = str(problem).strip().removeprefix("Error tokenizing data. C error: ")
-        raise DataError(f"{path.name} is not a table that can be read: {reason}; correct that row") from problem
+        raise DataError(f"{path.name} cannot be read as a table: {reason}; correct that row") from problem
     except (EOFError, zlib.error, gzip.BadGzipFile) as problem:
-        raise DataError(f"{path.name} is damaged or no gzip file ({problem}); pack it again") from problem
+        raise DataError(f"{path.name} is damaged or not a gzip file ({problem}); compress it again") from problem
     except OSError as problem:
         raise DataError(f"cannot read {path.name}: {problem.strerror or problem}") from problem
     frame.index += 2
@@ -179,14 +178,14 @@ def _opened(path: Path, size: int) -> IO[bytes]:
 
 
 def _headings(path: Path, size: int) -> tuple[str, list[str]]:
-    """The separator and the column names, from the first row alone."""
+    """The separator and the column names, from the first row."""
     with _opened(path, size) as content:
         start = content.read(_LONGEST_HEADING)
     line_end = re.search(rb"[\r\n]", start)
     if line_end is None and len(start) == _LONGEST_HEADING:
         raise DataError(
-            f"{path.name} has no line end in its first {in_units(_LONGEST_HEADING)}; "
-            "a CSV file with column names in its first row is needed"
+            f"{path.name} has no line break in its first {in_units(_LONGEST_HEADING)}; "
+            "it must be a CSV file with column names in its first row"
         )
     first = (start if line_end is None else start[: line_end.start()]).decode("utf-8-sig")
     separator = max(",;\t", key=first.count)
@@ -197,9 +196,9 @@ def _headings(path: Path, size: int) -> tuple[str, list[str]]:
 
 def _check_names(file: str, names: list[str]) -> None:
     if not names:
-        raise DataError(f"{file} has an empty first row; the column names are needed there")
+        raise DataError(f"{file} has an empty first row; put the column names there")
     if len(names) > _MOST_COLUMNS:
-        raise DataError(f"{file} has {len(names):,} columns; at most {_MOST_COLUMNS:,} are read")
+        raise DataError(f"{file} has {len(names):,} columns; the limit is {_MOST_COLUMNS:,}")
     if "" in names:
         raise DataError(
             f"{file} has no name for column {names.index('') + 1}; name it or remove it (pandas writes such a column "
@@ -207,4 +206,4 @@ def _check_names(file: str, names: list[str]) -> None:
         )
     twice = [name for name, count in Counter(names).items() if count > 1]
     if twice:
-        raise DataError(f"{file} has {twice[0]!r} as the name of several columns; every column needs its own")
+        raise DataError(f"{file} has several columns called {twice[0]!r}; give each its own name")

@@ -1,4 +1,4 @@
-"""Texts as rows of token ids: words by a hash, or word pieces of a vocabulary the user has."""
+"""Texts as rows of token ids: hashed words, or word pieces from a vocabulary file."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from playerfl.errors import ConfigError, DataError
 
 PADDING = 0
 SUMMARY = 1
-"""The id of the first token, where a model sums a text up."""
+"""The id of the first token, at whose position a model summarises the text."""
 RESERVED = 2
 
 _WORD = re.compile(r"[@#]?\w+(?:['’]\w+)*|[^\w\s]")
@@ -26,11 +26,11 @@ _MOST_PIECES = 1_000_000
 
 
 class Tokens(Protocol):
-    """Anything that turns texts into ids below `size`."""
+    """Turns texts into ids below `size`."""
 
     size: int
     about: str
-    """What a reader of the results should know of it."""
+    """A note for readers of the results."""
 
     def encode(self, texts: Sequence[str], length: int) -> Tensor:
         """Ids (rows, length): the summary token, the text's first tokens, padding."""
@@ -38,9 +38,9 @@ class Tokens(Protocol):
 
 
 class HashedVocabulary:
-    """Lower-case words, @handles, #hashtags and punctuation marks, each with an id that only its spelling decides.
+    """Lower-case words, @handles, #hashtags and punctuation marks, each with an id that depends on its spelling only.
 
-    Nothing is learnt from anybody's texts, so that sites agree without exchanging a word. Words may share an id.
+    Nothing is learnt from the texts, so sites agree without exchanging words. Different words may share an id.
 
     >>> HashedVocabulary(10_000).encode(["Great flight, @united!"], 8)
     tensor([[   1,  656, 3459,  176, 2089, 8501,    0,    0]])
@@ -71,23 +71,23 @@ class HashedVocabulary:
 class WordPieces:
     """Word pieces of a tokenizer.json or a BERT vocab.txt, through the optional library `tokenizers`.
 
-    Its ids are moved up by two, to make room for padding and the summary token, whatever its own are.
+    Ids are shifted by two to make room for padding and the summary token, whatever the file's own special tokens.
     """
 
     def __init__(self, file: Path) -> None:
         self._tokenizer = _read_tokenizer(file)
-        # The largest id counts, not the number of pieces: a file may leave ids out.
+        # The largest id counts, not the number of pieces: a file may skip ids.
         pieces = 1 + max(self._tokenizer.get_vocab().values(), default=0)
         if pieces > _MOST_PIECES:
-            raise DataError(f"{file} has ids up to {pieces - 1:,}; at most {_MOST_PIECES:,} pieces are allowed")
+            raise DataError(f"{file} has ids up to {pieces - 1:,}; the limit is {_MOST_PIECES:,} pieces")
         self.size = pieces + RESERVED
-        self.about = f"{pieces:,} word pieces of {file.name}, their table starting at random instead of from BERT"
+        self.about = f"{pieces:,} word pieces of {file.name}; their embeddings start at random instead of from BERT"
 
     def encode(self, texts: Sequence[str], length: int) -> Tensor:
         return _padded(self._ids(texts), len(texts), length)
 
     def _ids(self, texts: Sequence[str]) -> Iterator[Iterator[int]]:
-        # The library keeps some hundred bytes a token until a batch is done with.
+        # The library holds some hundred bytes per token until a batch is done.
         for start in range(0, len(texts), 256):
             for encoding in self._tokenizer.encode_batch(texts[start : start + 256], add_special_tokens=False):
                 yield (i + RESERVED for i in encoding.ids)
@@ -97,8 +97,8 @@ def _padded(rows: Iterable[Iterator[int]], count: int, length: int) -> Tensor:
     ids = np.full((count, length), PADDING, dtype=np.int64)
     ids[:, 0] = SUMMARY
     for place, row in zip(ids, rows, strict=True):
-        found = list(islice(row, length - 1))
-        place[1 : 1 + len(found)] = found
+        tokens = list(islice(row, length - 1))
+        place[1 : 1 + len(tokens)] = tokens
     return torch.from_numpy(ids)
 
 
@@ -107,7 +107,7 @@ def _read_tokenizer(file: Path) -> Any:
         import tokenizers
     except ImportError as problem:
         raise ConfigError(
-            "word pieces are read with the library 'tokenizers', which is not installed; pip install 'playerfl[text]', "
+            "word pieces need the library tokenizers; pip install 'playerfl[text]', "
             "or leave out data.tokenizer for a hashed word vocabulary"
         ) from problem
     text = _read_text(file)
@@ -117,7 +117,7 @@ def _read_tokenizer(file: Path) -> Any:
     except Exception as problem:
         reason = str(problem).partition("\n")[0]
         raise DataError(f"{file} is neither a tokenizer.json nor a BERT vocab.txt: {reason}") from problem
-    # A file may ask for padding or truncation of its own; both happen here.
+    # The file may turn on padding or truncation, but both are done here.
     tokenizer.no_padding()
     tokenizer.no_truncation()
     return tokenizer
@@ -127,10 +127,10 @@ def _read_text(file: Path) -> str:
     try:
         size = file.stat().st_size
         if size > _LARGEST_FILE:
-            raise DataError(f"{file} has {size:,} bytes; a tokenizer file has at most {_LARGEST_FILE:,}")
+            raise DataError(f"{file} has {size:,} bytes; the limit for a tokenizer file is {_LARGEST_FILE:,}")
         return file.read_text(encoding="utf-8")
     except UnicodeDecodeError as problem:
-        raise DataError(f"{file} is not text; a tokenizer.json or a BERT vocab.txt is needed") from problem
+        raise DataError(f"{file} is not text; give a tokenizer.json or a BERT vocab.txt") from problem
     except OSError as problem:
         raise DataError(
             f"cannot read the tokenizer {file}: {problem.strerror}; give the path of a tokenizer.json or a vocab.txt"
@@ -143,7 +143,7 @@ def _bert_tokenizer(text: str) -> Any:
     pieces = {piece: number for number, piece in enumerate(text.rstrip("\n").split("\n"))}
     if "[UNK]" not in pieces:
         raise ValueError("it has no line [UNK]")
-    # A vocabulary that knows no capital letter was made from lower-case text.
+    # A vocabulary without capital letters was made from lower-case text.
     lowercase = not any("A" <= piece[:1] <= "Z" for piece in pieces)
     tokenizer = Tokenizer(models.WordPiece(pieces, unk_token="[UNK]"))
     tokenizer.normalizer = normalizers.BertNormalizer(lowercase=lowercase)

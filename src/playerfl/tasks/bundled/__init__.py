@@ -1,1 +1,1 @@
-"""The tasks that come with the package, one file a dataset."""
+"""The tasks that come with the package, one file per dataset."""

@@ -1,4 +1,4 @@
-"""CIFAR-10: 32x32 colour pictures, 10 classes, dealt to five sites."""
+"""CIFAR-10: 32x32 colour pictures in 10 classes, divided among five sites."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ def load_sites(options: Cifar10Options) -> Sites:
     elif table:
         pixels, labels = hub_pictures(table, "img", "label", 10, 32, options.wanted)
     else:
-        raise DataError(f"{folder.name} has no data_batch*.bin; CIFAR-10's binary version is needed")
+        raise DataError(f"{folder.name} has no data_batch*.bin; get CIFAR-10's binary version")
     return deal_images(pixels, labels, options, mean=_MEAN, std=_STD)
 
 
 def _training_files(folder: Path) -> list[Path]:
     for place in (folder, folder / "cifar-10-batches-bin"):
-        # One file a batch, should it be there both packed and unpacked.
+        # One file per batch, even if it is there both packed and unpacked.
         files = {
             file.name.removesuffix(".gz"): file
             for file in sorted(place.glob("data_batch*"), reverse=True)

@@ -1,10 +1,9 @@
-"""Handwritten digits: 1,797 real 8x8 images that scikit-learn ships, so that nothing needs downloading."""
+"""Handwritten digits: 1,797 real 8x8 images that come with the package, so that nothing needs downloading."""
 
 from __future__ import annotations
 
 import gzip
-from importlib.util import find_spec
-from pathlib import Path
+from importlib.resources import files
 
 import numpy as np
 import torch
@@ -12,7 +11,6 @@ from torch import nn
 
 from playerfl.data.examples import TensorExamples
 from playerfl.data.sites import Sites
-from playerfl.errors import DataError
 from playerfl.models.cnn import ConvNet
 from playerfl.tasks.bundled.pool import PoolOptions, deal_pool
 from playerfl.tasks.task import Task
@@ -20,14 +18,7 @@ from playerfl.tasks.task import Task
 
 def read_digits() -> TensorExamples:
     """The images, scaled to [-1, 1], and their labels."""
-    # Read from scikit-learn's folder: importing it takes longer than the rest of the start-up together.
-    spec = find_spec("sklearn")
-    folders = list(spec.submodule_search_locations or []) if spec else []
-    files = [Path(folder) / "datasets" / "data" / "digits.csv.gz" for folder in folders]
-    found = next((file for file in files if file.is_file()), None)
-    if found is None:
-        raise DataError("the digits come with scikit-learn, which is not installed; pip install scikit-learn")
-    with gzip.open(found, "rt") as lines:
+    with (files(__package__) / "digits.csv.gz").open("rb") as packed, gzip.open(packed, "rt") as lines:
         table = np.loadtxt(lines, delimiter=",", dtype=np.float32)
     images = torch.from_numpy(table[:, :-1]).reshape(-1, 1, 8, 8) / 8 - 1
     return TensorExamples(images, torch.from_numpy(table[:, -1].astype(np.int64)))

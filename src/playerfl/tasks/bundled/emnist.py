@@ -1,4 +1,4 @@
-"""EMNIST by class: 28x28 handwritten letters and digits, 62 classes, dealt to five sites."""
+"""EMNIST by class: 28x28 handwritten letters and digits, 62 classes, divided among five sites."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ def load_sites(options: EmnistOptions) -> Sites:
     folder = folder_of("emnist")
     has_train = any(folder.glob(_FILES[0].format(part="train") + "*"))
     part = "train" if has_train else "test"
-    notes = [] if has_train else ["from EMNIST's test file, since the training file is not there"]
+    notes = [] if has_train else ["read from EMNIST's test file, since the training file is missing"]
     pixels, labels = read_labelled(folder, *(name.format(part=part) for name in _FILES))
-    # The files hold every picture transposed.
+    # The files store every picture transposed.
     upright = pixels.transpose(0, 2, 1)[:, None]
     return deal_images(upright, labels, options, mean=[0.5], std=[0.5], notes=notes)
 

@@ -1,4 +1,4 @@
-"""FashionMNIST: 28x28 pictures of clothes, 10 classes, dealt to five sites."""
+"""FashionMNIST: 28x28 pictures of clothes, 10 classes, divided among five sites."""
 
 from __future__ import annotations
 

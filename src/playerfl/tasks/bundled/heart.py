@@ -1,4 +1,4 @@
-"""UCI heart disease: patients of four hospitals, 10 measurements, 5 degrees of disease."""
+"""UCI heart disease: patients of four hospitals, 10 measurements, 5 grades of disease."""
 
 from __future__ import annotations
 
@@ -38,49 +38,49 @@ class HeartOptions(PaperOptions):
 
     accept_small_sites: bool = True
     scaling: Literal["client", "pooled_train"] = "client"
-    """Standardised with the site's own training rows, or with those of all sites."""
+    """Standardise with the site's own training rows, or with those of all sites."""
 
 
 def read_hospital(path: Path) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-    """The rows of one hospital that lack none of the 10 measurements, and their degree of disease."""
+    """The rows of one hospital that have all 10 measurements, and their grades of disease."""
     try:
         lines = path.read_text(encoding="ascii").splitlines()
     except (OSError, UnicodeDecodeError) as problem:
         raise DataError(f"{path.name} cannot be read: {problem}") from problem
-    rows, degrees = [], []
+    rows, grades = [], []
     for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
         cells = line.split(",")
         if len(cells) != _COLUMNS:
-            raise DataError(f"{path.name} has {len(cells)} columns in row {number}; {_COLUMNS} are needed")
+            raise DataError(f"{path.name} has {len(cells)} columns in row {number} instead of {_COLUMNS}")
         if "?" in cells[:_FEATURES] or cells[-1] == "?":
             continue
         try:
             values = [float(cell) for cell in (*cells[:_FEATURES], cells[-1])]
         except ValueError as problem:
-            raise DataError(f"{path.name} has text where a number belongs, in row {number}: {problem}") from problem
+            raise DataError(f"{path.name} has text instead of a number in row {number}: {problem}") from problem
         if not all(map(math.isfinite, values)):
             raise DataError(f"{path.name} has a number that is not finite in row {number}")
         if values[-1] not in range(5):
-            raise DataError(f"{path.name} has the degree of disease {cells[-1]} in row {number}; 0 to 4 are known")
+            raise DataError(f"{path.name} has the disease grade {cells[-1]} in row {number}; allowed: 0 to 4")
         rows.append(values[:-1])
-        degrees.append(int(values[-1]))
+        grades.append(int(values[-1]))
     if not rows:
         raise DataError(f"{path.name} has no complete row")
-    return np.array(rows, dtype=np.float32), np.array(degrees, dtype=np.int64)
+    return np.array(rows, dtype=np.float32), np.array(grades, dtype=np.int64)
 
 
 def load_sites(options: HeartOptions) -> Sites:
     folder = folder_of("heart")
     split = {}
     for site, name in HOSPITALS.items():
-        rows, degrees = read_hospital(folder / name)
-        examples = TensorExamples(torch.from_numpy(rows), torch.from_numpy(degrees))
+        rows, grades = read_hospital(folder / name)
+        examples = TensorExamples(torch.from_numpy(rows), torch.from_numpy(grades))
         split[site] = split_site(examples, options.split_seed, site)
     pooled = torch.cat([_train_rows(site) for site in split.values()])
-    own = options.scaling == "client"
-    return Sites({name: _standardised(site, _train_rows(site) if own else pooled) for name, site in split.items()})
+    per_site = options.scaling == "client"
+    return Sites({name: _standardised(site, _train_rows(site) if per_site else pooled) for name, site in split.items()})
 
 
 def _train_rows(site: SiteData) -> Tensor:
@@ -90,7 +90,7 @@ def _train_rows(site: SiteData) -> Tensor:
 
 
 def _standardised(site: SiteData, reference: Tensor) -> SiteData:
-    """Zero mean and unit variance on the reference rows; a column that is constant there becomes 0."""
+    """Scales to zero mean and unit variance on the reference rows; a column that is constant there becomes 0."""
     mean = torch.zeros(_FEATURES)
     scale = torch.ones(_FEATURES)
     mean[_STANDARDISED] = reference[:, _STANDARDISED].mean(0)
@@ -111,7 +111,7 @@ def build_model(options: HeartOptions) -> nn.Module:
 
 TASK = Task(
     name="heart",
-    about="740 patients of 4 hospitals (10 measurements, 5 degrees of heart disease), 4 linear layers",
+    about="740 patients of 4 hospitals (10 measurements, 5 grades of heart disease), 4 linear layers",
     load_sites=load_sites,
     build_model=build_model,
     options=HeartOptions,

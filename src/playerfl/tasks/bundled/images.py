@@ -1,4 +1,4 @@
-"""What the image tasks share: pixels as numbers, and a pool made of a file's first pictures."""
+"""What the image tasks share: normalised pixels, and a pool of a file's first pictures."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from playerfl.tasks.task import PaperOptions
 
 
 class ImagePoolOptions(PoolOptions, PaperOptions):
-    """Pictures of one file, dealt to sites."""
+    """Pictures from one file, divided among sites."""
 
     rows_per_site: int = Field(2000, ge=3)
     """The pool is the first sites x rows_per_site pictures of the file."""
 
     @property
     def wanted(self) -> int:
-        """How many pictures the pool shall have."""
+        """The number of pictures in the pool."""
         return self.sites * self.rows_per_site
 
 
 def normalised(pixels: Tensor, mean: Sequence[float], std: Sequence[float]) -> Tensor:
-    """Bytes (rows, channels, height, width) as (x/255 - mean) / std, channel by channel."""
+    """Bytes (rows, channels, height, width) as (x/255 - mean) / std per channel."""
     centre, scale = (torch.tensor(values).reshape(-1, 1, 1) for values in (mean, std))
     return pixels.float().div_(255).sub_(centre).div_(scale)
 
@@ -44,15 +44,15 @@ def deal_images(
     std: Sequence[float],
     notes: Sequence[str] = (),
 ) -> Sites:
-    """Sites from the first pictures of a file."""
+    """Divides the first pictures of a file among sites."""
     wanted = options.wanted
-    found = list(notes)
+    said = list(notes)
     if len(labels) < wanted:
-        found.append(f"the pool has {len(labels):,} pictures instead of {wanted:,}: that is all there are")
+        said.append(f"the pool has {len(labels):,} pictures instead of {wanted:,}, all that the file has")
     targets = torch.from_numpy(labels[:wanted].astype(np.int64))
-    # Dealt as bytes: as numbers the pool would be four times as large, and there twice while it is dealt.
-    own = np.require(pixels[:wanted], requirements=["C", "W"])
-    dealt = deal_pool(TensorExamples(torch.from_numpy(own), targets), options)
+    # Divided as bytes: as floats the pool would be four times as large, with two copies in memory meanwhile.
+    pool = np.require(pixels[:wanted], requirements=["C", "W"])
+    dealt = deal_pool(TensorExamples(torch.from_numpy(pool), targets), options)
 
     def numbers(examples: Examples) -> TensorExamples:
         assert isinstance(examples, TensorExamples)
@@ -63,7 +63,7 @@ def deal_images(
     for name in list(dealt):
         site = dealt.pop(name)
         sites[name] = SiteData(numbers(site.train), numbers(site.validation), numbers(site.test))
-    return Sites(sites, found)
+    return Sites(sites, said)
 
 
 def grey_network(options: ImagePoolOptions, classes: int) -> nn.Module:

@@ -15,36 +15,35 @@ from torch import nn
 from playerfl.data.download.sources import folder_of
 from playerfl.data.examples import SiteData, TensorExamples
 from playerfl.data.partition import partition_by_id
-from playerfl.data.readers.csv_tables import read_table
+from playerfl.data.readers.csv_tables import read_rows
 from playerfl.data.readers.hub_tables import hub_rows, hub_table
 from playerfl.data.readers.pictures import pictures_in_zip, read_picture, read_picture_file
 from playerfl.data.sites import Sites
-from playerfl.data.splits import three_way_split
 from playerfl.errors import DataError
 from playerfl.learning.losses import FocalLoss
 from playerfl.models.cnn import ConvNet
 from playerfl.paper import facts as paper
 from playerfl.tasks.bundled.images import normalised
-from playerfl.tasks.task import PaperOptions, Task
+from playerfl.tasks.task import PaperOptions, Task, split_site
 
 Pixels = NDArray[np.uint8]
 CLASSES = ("bcc", "bkl", "mel", "nv")
 _MEAN, _STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-# FLamby's numbers of the diagnoses.
+# FLamby's numbers for the diagnoses.
 _FLAMBY_TARGETS = {"0": "mel", "1": "nv", "2": "bcc", "4": "bkl"}
 
 
 class IsicOptions(PaperOptions):
-    """The four most frequent lesions, at most 5,000 pictures a hospital."""
+    """The four most frequent kinds of lesion, at most 5,000 pictures per hospital."""
 
     side: int = Field(64, ge=16, le=512)
-    """Pictures are scaled to this many pixels a side (the paper crops 200)."""
+    """Pictures are scaled to this many pixels per side (the paper crops 200)."""
     most_per_site: int = Field(5000, ge=3)
 
 
 @dataclass(frozen=True)
 class Lesion:
-    """One picture: where it was taken, what of, and which lesion it shows."""
+    """One picture: which lesion it shows, of what kind, and which hospital took it."""
 
     picture: str
     lesion: str
@@ -53,10 +52,10 @@ class Lesion:
 
 
 def read_labels(path: Path) -> list[Lesion]:
-    """Pictures of the four kinds from a table of HAM10000, or of FLamby's Fed-ISIC 2019."""
+    """Pictures of the four kinds, from the table of HAM10000 or of FLamby's Fed-ISIC 2019."""
     flamby = path.name.startswith("train_test_split")
     columns = ("image", "target", "center") if flamby else ("image_id", "lesion_id", "dx", "dataset")
-    rows = (_flamby(row) if flamby else _ham(row) for row in read_table(path, columns))
+    rows = (_flamby(row) if flamby else _ham(row) for row in read_rows(path, columns))
     return [row for row in rows if row.kind in CLASSES]
 
 
@@ -79,23 +78,22 @@ def load_sites(options: IsicOptions) -> Sites:
         pictures = _pictures(folder, {lesion.picture for lesion in lesions}, options.side)
     if not lesions:
         raise DataError(f"{folder.name} has no picture of {', '.join(CLASSES)}")
-    there = partition_by_id([lesion.hospital for lesion in lesions])
-    hospitals = list(there)[:4]
+    by_hospital = partition_by_id([lesion.hospital for lesion in lesions])
+    hospitals = list(by_hospital)[:4]
     notes = [f"pictures scaled to {options.side} x {options.side}; the paper crops 200 of 224"]
     if "vidir_molemax" in hospitals:
         notes.append("HAM10000: 4 of the 6 centres of Fed-ISIC 2019")
-    elif len(there) > len(hospitals):
-        notes.append(f"the first {len(hospitals)} of {len(there)} centres, as in the authors' code")
+    elif len(by_hospital) > len(hospitals):
+        notes.append(f"the first {len(hospitals)} of {len(by_hospital)} centres, as in the authors' code")
     if all(lesion.lesion == lesion.picture for lesion in lesions):
         notes.append("the table does not say which pictures show the same lesion, so they may be in different parts")
     return Sites(
-        {hospital: _site(hospital, [lesions[i] for i in there[hospital]], pictures, options) for hospital in hospitals},
-        notes,
+        {name: _site(name, [lesions[i] for i in by_hospital[name]], pictures, options) for name in hospitals}, notes
     )
 
 
 def _labels_in(folder: Path) -> Path:
-    """FLamby's split file, else the only table there is."""
+    """FLamby's split file if there is one, else the first table."""
     tables = sorted(folder.glob("*.csv"))
     if not tables:
         raise DataError(f"{folder.name} has no table of labels (.csv)")
@@ -103,7 +101,7 @@ def _labels_in(folder: Path) -> Path:
 
 
 def _from_hub(table: Path, side: int) -> tuple[list[Lesion], dict[str, Pixels]]:
-    """Fed-ISIC 2019 as the hub has it; it does not say which pictures show the same lesion."""
+    """Fed-ISIC 2019 from the hub, which does not say which pictures show the same lesion."""
     lesions, pictures = [], {}
     for number, row in enumerate(hub_rows(table, ("image", "center", "label"))):
         kind = _FLAMBY_TARGETS.get(str(row["label"]), "another")
@@ -116,18 +114,18 @@ def _from_hub(table: Path, side: int) -> tuple[list[Lesion], dict[str, Pixels]]:
 
 def _pictures(folder: Path, wanted: set[str], side: int) -> dict[str, Pixels]:
     archives = sorted(folder.glob("*.zip"))
-    found = {}
+    pictures = {}
     for archive in archives:
         for name, content in pictures_in_zip(archive):
             if name in wanted:
-                found[name] = read_picture(content, name, side)
+                pictures[name] = read_picture(content, name, side)
     if not archives:
         for file in sorted(folder.rglob("*.jp*g")):
             if file.stem in wanted:
-                found[file.stem] = read_picture(read_picture_file(file), file.name, side)
-    if missing := wanted - found.keys():
-        raise DataError(f"{folder.name} lacks {len(missing)} of {len(wanted)} pictures, {min(missing)} among them")
-    return found
+                pictures[file.stem] = read_picture(read_picture_file(file), file.name, side)
+    if missing := wanted - pictures.keys():
+        raise DataError(f"{folder.name} lacks {len(missing)} of {len(wanted)} pictures, among them {min(missing)}")
+    return pictures
 
 
 def _site(
@@ -136,16 +134,12 @@ def _site(
     pictures: Mapping[str, Pixels],
     options: IsicOptions,
 ) -> SiteData:
-    own = lesions[: options.most_per_site]
-    targets = np.array([CLASSES.index(lesion.kind) for lesion in own], dtype=np.int64)
-    images = normalised(torch.from_numpy(np.stack([pictures[lesion.picture] for lesion in own])), _MEAN, _STD)
+    first = lesions[: options.most_per_site]
+    targets = np.array([CLASSES.index(lesion.kind) for lesion in first], dtype=np.int64)
+    images = normalised(torch.from_numpy(np.stack([pictures[lesion.picture] for lesion in first])), _MEAN, _STD)
     examples = TensorExamples(images, torch.from_numpy(targets))
-    groups = np.unique([lesion.lesion for lesion in own], return_inverse=True)[1]
-    try:
-        parts = three_way_split(targets, seed=options.split_seed, groups=groups)
-    except DataError as problem:
-        raise DataError(f"{hospital}: {problem}") from problem
-    return SiteData(*(examples.rows(torch.from_numpy(part)) for part in parts))
+    groups = np.unique([lesion.lesion for lesion in first], return_inverse=True)[1]
+    return split_site(examples, options.split_seed, hospital, groups)
 
 
 def build_model(options: IsicOptions) -> nn.Module:

@@ -1,4 +1,4 @@
-"""MIMIC-III: who dies in hospital, from a note of the first day; emergency admissions in four groups of diagnoses."""
+"""MIMIC-III: in-hospital mortality from a first-day note; emergency admissions in four groups of diagnoses."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from pydantic import Field
 from torch import nn
 
 from playerfl.data.download.sources import folder_of
-from playerfl.data.readers.csv_tables import Row, find_table, read_table
+from playerfl.data.readers.csv_tables import CsvRow, find_table, read_rows
 from playerfl.data.sites import Sites
 from playerfl.learning.losses import FocalLoss
 from playerfl.paper import facts as paper
 from playerfl.tasks.bundled.texts import TextOptions, encode_sites
 from playerfl.tasks.task import Task
 
-# Words of the admission's DIAGNOSIS that put it into a group; the first group with one of its words in it counts.
+# Words in an admission's DIAGNOSIS that put it into a group; the first group that matches counts.
 GROUP_WORDS = {
     "gastrointestinal": ("GI BLEED", "GI HEMORRHAGE", "GASTROINTESTINAL", "ABDOMINAL PAIN"),
     "infection": ("PNEUMONIA", "SEPSIS", "SEPTIC", "URINARY", "RESPIRATORY FAILURE"),
@@ -31,14 +31,14 @@ _DIED = {"0": 0, "1": 1}
 
 
 class Mimic3Options(TextOptions):
-    """Notes are longer than tweets."""
+    """As for tweets, but with longer texts."""
 
     length: int = Field(512, ge=2, le=100_000)
 
 
 @dataclass
 class Admission:
-    """What is kept of an admission while the notes go by: the longest note so far, and nothing of the others."""
+    """An admission with its longest note so far; the other notes are not kept in memory."""
 
     group: str
     died: int
@@ -57,26 +57,26 @@ def group_of(diagnosis: str) -> str | None:
 
 
 def read_admissions(file: Path) -> dict[str, Admission]:
-    """Emergency admissions with a diagnosis of one of the groups, by HADM_ID."""
+    """Emergency admissions with a diagnosis in one of the groups, by HADM_ID."""
     admissions: dict[str, Admission] = {}
     columns = ("HADM_ID", "ADMITTIME", "ADMISSION_TYPE", "DIAGNOSIS", "HOSPITAL_EXPIRE_FLAG")
-    for row in read_table(file, columns):
+    for row in read_rows(file, columns):
         group = group_of(row["DIAGNOSIS"])
         if group is None or row["ADMISSION_TYPE"].strip().upper() != "EMERGENCY":
             continue
         number = _number(row)
         if not number or number in admissions:
-            raise row.error("HADM_ID", "every admission needs a number of its own")
+            raise row.error("HADM_ID", "every admission needs a unique number")
         died = row.one_of("HOSPITAL_EXPIRE_FLAG", _DIED)
         admissions[number] = Admission(group, died, _time(row, "ADMITTIME"))
     return admissions
 
 
 def add_longest_notes(file: Path, admissions: dict[str, Admission]) -> None:
-    """Gives every admission its longest note by a nurse or a physician, charted in its first 24 hours."""
-    for row in read_table(file, ("HADM_ID", "CHARTTIME", "CATEGORY", "TEXT")):
+    """Adds to every admission its longest note by a nurse or physician from the first 24 hours."""
+    for row in read_rows(file, ("HADM_ID", "CHARTTIME", "CATEGORY", "TEXT")):
         admission = admissions.get(_number(row))
-        # "Physician " has a blank behind it in the table.
+        # "Physician " ends with a space in the table.
         if admission is None or row["CATEGORY"].strip() not in CATEGORIES or not row["CHARTTIME"]:
             continue
         within = timedelta() <= _time(row, "CHARTTIME") - admission.start <= _FIRST_DAY
@@ -84,19 +84,19 @@ def add_longest_notes(file: Path, admissions: dict[str, Admission]) -> None:
             admission.note = row["TEXT"]
 
 
-def _number(row: Row) -> str:
-    """The admission a row belongs to; empty for a patient who was not admitted."""
+def _number(row: CsvRow) -> str:
+    """A row's admission; empty for a patient who was not admitted."""
     number = row["HADM_ID"]
     if number and not number.isdecimal():
-        raise row.error("HADM_ID", "a whole number is needed")
+        raise row.error("HADM_ID", "it must be an integer")
     return number
 
 
-def _time(row: Row, column: str) -> datetime:
+def _time(row: CsvRow, column: str) -> datetime:
     try:
         return datetime.strptime(row[column], "%Y-%m-%d %H:%M:%S")
     except ValueError:
-        raise row.error(column, "a time like 2101-10-20 19:08:00 is needed") from None
+        raise row.error(column, "write times as 2101-10-20 19:08:00") from None
 
 
 def load_sites(options: Mimic3Options) -> Sites:
@@ -113,10 +113,10 @@ def load_sites(options: Mimic3Options) -> Sites:
         examples,
         options,
         [
-            f"{noted:,} of {len(admissions):,} emergency admissions have a nurse's or physician's note of the first 24 "
-            "hours; the longest one counts",
+            f"{noted:,} of {len(admissions):,} emergency admissions have a nurse's or physician's note from the first "
+            "24 hours; the longest one is used",
             "diagnoses are grouped by words, since the paper does not print its lists",
-            "a patient's admissions may fall on both sides of a split",
+            "admissions of one patient may be in different parts",
         ],
     )
 
@@ -127,7 +127,7 @@ def build_model(options: Mimic3Options) -> nn.Module:
 
 TASK = Task(
     name="mimic3",
-    about="deaths in hospital from notes of the first 24 hours (MIMIC-III), 4 groups of diagnoses, a transformer block",
+    about="in-hospital deaths from notes of the first 24 hours (MIMIC-III), 4 groups of diagnoses, a transformer block",
     load_sites=load_sites,
     build_model=build_model,
     options=Mimic3Options,

@@ -1,4 +1,4 @@
-"""One pool of examples dealt to sites: what tasks without natural sites share."""
+"""One pool of examples divided among sites: what tasks without natural sites share."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from playerfl.tasks.task import DataOptions, split_site
 
 
 class PoolOptions(DataOptions):
-    """How a pool is dealt to sites."""
+    """How a pool is divided among sites."""
 
     sites: int = Field(5, ge=1)
     partition: Literal["dirichlet", "quantity", "shards", "equal"] = "dirichlet"
     """Label skew, size skew, a few classes each, or no skew."""
     alpha: float = Field(0.5, gt=0, allow_inf_nan=False)
-    """Of dirichlet and quantity: small for unequal sites, large for equal ones."""
+    """For dirichlet and quantity: small for unequal sites, large for equal ones."""
     shards_per_site: int = Field(2, ge=1)
     min_size: int = Field(50, ge=1)
     partition_seed: int = Field(42, ge=0)
@@ -43,7 +43,7 @@ class PoolOptions(DataOptions):
 
 
 def deal_pool(pool: TensorExamples, options: PoolOptions, notes: Sequence[str] = ()) -> Sites:
-    """Sites called site-0, site-1, …, each split in three parts."""
+    """Sites called site-0, site-1, …, each split into three parts."""
     width = len(str(options.sites - 1))
     named = {f"site-{i:0{width}}": part for i, part in enumerate(options.parts(pool.targets.numpy()))}
     return Sites(

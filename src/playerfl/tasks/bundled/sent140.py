@@ -11,7 +11,7 @@ from pydantic import Field, ValidationInfo, field_validator
 from torch import nn
 
 from playerfl.data.download.sources import folder_of
-from playerfl.data.readers.csv_tables import find_table, read_table
+from playerfl.data.readers.csv_tables import find_table, read_rows
 from playerfl.data.readers.hub_tables import hub_rows, hub_table
 from playerfl.data.sites import Sites
 from playerfl.errors import DataError
@@ -25,24 +25,24 @@ SENTIMENTS = {"0": 0, "4": 1}
 
 
 class Sent140Options(TextOptions):
-    """Which users: the paper says the 15 with most tweets; the authors' code took those of rank 36 to 50."""
+    """Which users: the paper says the 15 with most tweets; the authors' code used ranks 36 to 50."""
 
     first_rank: int = Field(1, ge=1)
     last_rank: int = Field(15, ge=1)
     accept_small_sites: bool = True
-    """Some of the busiest users only ever write tweets of one class, and all have few."""
+    """Some of the busiest users only write tweets of one class, and all have few tweets."""
 
     @field_validator("last_rank")
     @classmethod
     def _after_the_first(cls, last: int, info: ValidationInfo) -> int:
         first = info.data.get("first_rank", 1)
         if last < first:
-            raise ValueError(f"it must be at least first_rank, {first}")
+            raise ValueError(f"must be at least first_rank, {first}")
         return last
 
 
 class Tweet(NamedTuple):
-    """Who wrote what, and whether it is negative (0) or positive (1)."""
+    """A tweet and its label: negative (0) or positive (1)."""
 
     user: str
     text: str
@@ -50,19 +50,19 @@ class Tweet(NamedTuple):
 
 
 def read_tweets(file: Path) -> Iterator[Tweet]:
-    """The tweets of the original table, or of the hub's copy of it; neutral ones are left out."""
+    """The tweets of the original table, or of the hub's copy of it, without the neutral ones."""
     if file.suffix == ".parquet":
-        for found in hub_rows(file, ("sentiment", "user", "text")):
-            if str(found["sentiment"]) in SENTIMENTS:
-                yield Tweet(found["user"], found["text"], SENTIMENTS[str(found["sentiment"])])
+        for tweet in hub_rows(file, ("sentiment", "user", "text")):
+            if str(tweet["sentiment"]) in SENTIMENTS:
+                yield Tweet(tweet["user"], tweet["text"], SENTIMENTS[str(tweet["sentiment"])])
         return
-    for row in read_table(file, _COLUMNS, header=False, encoding="latin-1"):
+    for row in read_rows(file, _COLUMNS, header=False, encoding="latin-1"):
         if row["polarity"] != _NEUTRAL:
             yield Tweet(row["user"], row["text"], row.one_of("polarity", SENTIMENTS))
 
 
 def busiest_users(file: Path, first_rank: int, last_rank: int) -> dict[str, int]:
-    """The users of these ranks and their number of tweets; of users with equally many, by name."""
+    """The users of these ranks and their numbers of tweets; ties are ranked by name."""
     counts = Counter(tweet.user for tweet in read_tweets(file))
     if last_rank > len(counts):
         raise DataError(f"{file.name} has tweets of {len(counts):,} users; data.last_rank = {last_rank} is too large")
@@ -74,25 +74,25 @@ def load_sites(options: Sent140Options) -> Sites:
     folder = folder_of("sent140")
     table = hub_table(folder)
     file = table if table and not any(folder.glob("*.csv*")) else find_table(folder, _TRAINING, _TEST)
-    # The file is read twice: the tweets of 660,000 users would take more memory than those of 15.
+    # The file is read twice, because the tweets of all 660,000 users would take too much memory.
     users = busiest_users(file, options.first_rank, options.last_rank)
     fewest = min(users.values())
     if fewest < 3:
         raise DataError(
-            f"the user of rank {options.last_rank} has too few tweets in {file.name}: {fewest}, and a site needs 3; "
+            f"the user of rank {options.last_rank} has only {fewest} tweets in {file.name}, but a site needs 3; "
             f"choose other ranks, or use {_TRAINING}"
         )
     examples: dict[str, list[tuple[str, int]]] = {user: [] for user in users}
     for tweet in read_tweets(file):
         if tweet.user in examples:
             examples[tweet.user].append((tweet.text, tweet.label))
-    ranks = f"users of rank {options.first_rank} to {options.last_rank} by tweets"
+    ranks = f"users ranked {options.first_rank} to {options.last_rank} by number of tweets"
     return encode_sites(examples, options, [ranks, *_of_one_class(examples)])
 
 
 def _of_one_class(examples: dict[str, list[tuple[str, int]]]) -> list[str]:
-    found = sorted(user for user, own in examples.items() if len({label for _, label in own}) == 1)
-    return [f"only tweets of one class by {', '.join(found)}"] if found else []
+    users = sorted(user for user, tweets in examples.items() if len({label for _, label in tweets}) == 1)
+    return [f"users with tweets of one class only: {', '.join(users)}"] if users else []
 
 
 def build_model(options: Sent140Options) -> nn.Module:

@@ -1,4 +1,4 @@
-"""Made-up sites that share a feature map but may disagree on what a label means: for tests and benchmarks."""
+"""Made-up sites that share a feature map but may disagree about labels: for tests and benchmarks."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ class SyntheticOptions(DataOptions):
     features: int = Field(13, ge=1, le=100_000)
     classes: int = Field(5, ge=2, le=100_000)
     labels: Literal["shared", "own"] = "own"
-    """Whether all sites name the classes alike, or each site has its own permutation of them."""
+    """Whether all sites number the classes alike, or each site has its own permutation."""
     data_seed: int = Field(42, ge=0)
 
 
 def load_sites(options: SyntheticOptions) -> dict[str, SiteData]:
-    """Labels are the largest of `classes` outputs of a fixed random network; a site may permute them."""
+    """Labels are the largest output of a fixed random network, permuted at each site if `labels` is "own"."""
     numbers = options.sites * options.rows * max(options.features, options.classes)
     if numbers > _MOST_NUMBERS:
         raise DataError(
-            f"made-up data of {numbers:,} numbers are more than the {_MOST_NUMBERS:,} allowed; "
-            "use fewer data.sites, data.rows, data.features or data.classes"
+            f"this would make up {numbers:,} numbers; the limit is {_MOST_NUMBERS:,}, so reduce data.sites, data.rows, "
+            "data.features or data.classes"
         )
     teacher_rng = generator_for(options.data_seed, "teacher")
     hidden = torch.randn(options.features, 32, generator=teacher_rng) / options.features**0.5
@@ -58,7 +58,7 @@ def build_model(options: SyntheticOptions) -> nn.Module:
 
 TASK = Task(
     name="synthetic",
-    about="made-up sites with a common feature map and labels of their own, 4 linear layers",
+    about="made-up sites with a common feature map and different labels, 4 linear layers",
     load_sites=load_sites,
     build_model=build_model,
     options=SyntheticOptions,

@@ -20,14 +20,14 @@ _WIDTHS = {"paper": (768, 3072), "small": (192, 768), "tiny": (32, 128)}
 
 
 class TextOptions(PaperOptions):
-    """Texts cut off or padded to a length, in tokens of a hashed vocabulary or of one's own tokenizer."""
+    """Texts truncated or padded to a length, in tokens of a hashed vocabulary or of your own tokenizer."""
 
     length: int = Field(119, ge=2, le=100_000)
-    """Tokens a text, the summary token included."""
+    """Tokens per text, including the summary token."""
     vocabulary: int = Field(10_000, gt=RESERVED, le=1_000_000)
-    """Ids of the hashed word vocabulary; a tokenizer brings its own number."""
+    """Size of the hashed word vocabulary; a tokenizer has its own."""
     tokenizer: str | None = None
-    """The path of a tokenizer.json or a BERT vocab.txt, for word pieces (extra `text`)."""
+    """Path of a tokenizer.json or a BERT vocab.txt, for word pieces (extra `text`)."""
 
     def tokens(self) -> Tokens:
         if self.tokenizer is not None:
@@ -42,12 +42,12 @@ class TextOptions(PaperOptions):
 def encode_sites(
     examples: Mapping[str, Sequence[tuple[str, int]]], options: TextOptions, notes: Sequence[str] = ()
 ) -> Sites:
-    """Sites in the order of their names, from each one's (text, label) pairs."""
+    """Sites sorted by name, from each one's (text, label) pairs."""
     tokens = options.tokens()
     sites = {}
     for site in sorted(examples):
         if not examples[site]:
-            raise DataError(f"{site} has no texts in this file; every site needs some")
+            raise DataError(f"{site} has no texts in this file, and every site needs some")
         texts, labels = zip(*examples[site], strict=True)
         encoded = TensorExamples(tokens.encode(texts, options.length), torch.tensor(labels))
         sites[site] = split_site(encoded, options.split_seed, site)
