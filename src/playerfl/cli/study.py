@@ -131,7 +131,8 @@ def _show(plan: Study, result: StudyResult, strangers: int, *, as_json: bool) ->
 
 
 def _estimate(prepared: Prepared, path: Path, workers: int | None, *, retry_failed: bool, as_json: bool) -> None:
-    from playerfl.studies.estimate import estimate, print_estimate
+    from playerfl.cli.tables.estimate import print_estimate
+    from playerfl.studies.estimate import estimate
 
     # A worker begins as this process did: it starts, and reads the data.
     found = estimate(prepared, path, workers, retry_failed=retry_failed, start=time.process_time())

@@ -10,11 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
-from rich.markup import escape
-from rich.table import Table
 
-from playerfl.cli.tables.console import wide_console
-from playerfl.cli.tables.study import duration
 from playerfl.data.examples import Examples, TensorExamples
 from playerfl.engine.scheduler import drive, gather
 from playerfl.layers.sensitivity import Profile
@@ -65,8 +61,8 @@ class Estimate:
                     "task": status.line.task,
                     "algorithm": status.line.algorithm,
                     "learning_rates": list(status.line.rates),
-                    "tuning": _counts(status, "tuning"),
-                    "evaluation": _counts(status, "evaluation"),
+                    "tuning": run_counts(status, "tuning"),
+                    "evaluation": run_counts(status, "evaluation"),
                     "seconds_per_run": seconds,
                 }
                 for status, seconds in zip(self.lines, self.seconds_per_run, strict=True)
@@ -78,7 +74,7 @@ class Estimate:
         }
 
 
-def _counts(status: LineStatus, stage: Any) -> dict[str, int]:
+def run_counts(status: LineStatus, stage: Any) -> dict[str, int]:
     total, done, failed = status.totals[stage], status.done[stage], status.failed[stage]
     return {"runs": total, "done": done, "failed": failed, "missing": total - done - failed}
 
@@ -237,37 +233,3 @@ def _first(examples: Examples, rows: int) -> Examples:
     if isinstance(examples, TensorExamples) and len(examples) > rows:
         return examples.rows(torch.arange(rows))
     return examples
-
-
-def print_estimate(found: Estimate) -> None:
-    """The counts, the time, and how it was found."""
-    console = wide_console()
-    table = Table(title="Runs: done / failed / missing", title_justify="left")
-    for heading in ("task", "algorithm"):
-        table.add_column(heading, no_wrap=True)
-    for heading in ("learning rates", "tuning", "evaluation", "seconds a run"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    for status, seconds in zip(found.lines, found.seconds_per_run, strict=True):
-        tuning, evaluation = (_counts(status, stage) for stage in ("tuning", "evaluation"))
-        table.add_row(
-            escape(status.line.task),
-            escape(status.line.algorithm),
-            str(len(status.line.rates)),
-            _told(tuning) if tuning["runs"] else "",
-            _told(evaluation),
-            f"{seconds:.3g}",
-        )
-    console.print(table)
-    left = sum(status.left for status in found.lines)
-    workers = f"{found.workers} worker{'s' if found.workers > 1 else ''}"
-    console.print(f"{left} runs are missing: about {duration(found.seconds)} on {workers}, ", end="")
-    console.print(f"about {found.memory / 1e9:.1f} GB of memory.")
-    console.print(
-        f"Estimated in {duration(found.calibration)}: training steps and scored rows were counted by driving each "
-        "algorithm through a few rounds with a trainer that only counts; a few real steps of each kind were timed on "
-        "this machine as it is now."
-    )
-
-
-def _told(counts: dict[str, int]) -> str:
-    return f"{counts['done']} / {counts['failed']} / {counts['missing']}"
