@@ -88,7 +88,7 @@ def test_the_app_folder_names_the_package_and_holds_no_code_and_no_dependencies(
     assert tomllib.loads(deployment.experiment)["rounds"] == 2
 
 
-@pytest.mark.slow
+@pytest.mark.system
 def test_flower_itself_accepts_the_app_folder(tmp_path: Path) -> None:
     made(tmp_path)
     environment = launch.safe_environment(tmp_path / "flwr")
@@ -179,6 +179,7 @@ def test_files_are_filled_in(tmp_path: Path) -> None:
     assert "NO AUTHENTICATION" in (tmp_path / "conf" / "nginx.conf").read_text()
 
 
+@pytest.mark.system
 def test_what_was_started_ends_with_everything_it_started(tmp_path: Path) -> None:
     sleep = "import time; time.sleep(600)"
     started = (

@@ -25,7 +25,7 @@ from playerfl.flower.operate.keys import write_key_pair
 from playerfl.tasks.load import load_task
 from playerfl.weights import digest, num_bytes
 
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(os.name != "posix", reason="needs process groups")]
+pytestmark = [pytest.mark.system, pytest.mark.skipif(os.name != "posix", reason="needs process groups")]
 
 
 @pytest.fixture

@@ -288,7 +288,7 @@ def test_a_site_under_a_wrong_name_is_named(tmp_path: Path) -> None:
     assert {row["site"] for row in participation(job) if "goes by another name" in row["reason"]} == {"site-1"}
 
 
-@pytest.mark.slow
+@pytest.mark.system
 def test_sites_killed_at_random_moments_leave_the_files_of_an_undisturbed_job(tmp_path: Path) -> None:
     """Ten kills at most; reliability/kills.py does many more, of runs and studies too."""
     whole = MortalSites(Job(tmp_path / "whole", "player_fl"))

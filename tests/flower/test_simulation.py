@@ -13,7 +13,7 @@ import pytest
 import playerfl
 from playerfl.runs.run import Progress
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.system
 
 RUN = ["-m", "playerfl.cli.main", "run", "--engine", "flower-simulation", "-q"]
 TABLES = ("scores.csv", "traffic.csv", "layers.json", "data.json", "finished.json")

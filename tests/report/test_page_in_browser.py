@@ -21,7 +21,7 @@ from playerfl.report.compute.collected import Collected, Gap
 from playerfl.report.compute.report import build_report
 from playerfl.report.write.page import page
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.system
 __all__ = ["browser"]
 
 NAMES = ("local", "fedavg", "ditto", "player_fl")

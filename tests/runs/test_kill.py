@@ -16,7 +16,7 @@ RUN = ["run", "synthetic", "-a", "local", "-a", "player_fl", "--rounds", "40", "
 KILLS = 30
 
 
-@pytest.mark.slow
+@pytest.mark.system
 def test_killed_at_random_moments_a_run_ends_bit_for_bit_the_same(tmp_path: Path) -> None:
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     seconds = undisturbed([*RUN, "--out", str(whole)])
@@ -26,7 +26,7 @@ def test_killed_at_random_moments_a_run_ends_bit_for_bit_the_same(tmp_path: Path
     assert contents(broken) == contents(whole)
 
 
-@pytest.mark.slow
+@pytest.mark.system
 def test_ctrl_c_leaves_a_run_that_can_be_resumed_and_says_how(tmp_path: Path) -> None:
     out = tmp_path / "o"
     command = [sys.executable, "-m", "playerfl.cli.main", "run", "synthetic", "--rounds", "5000", "--out", str(out)]

@@ -13,7 +13,7 @@ import pytest
 from studies.small_studies import SMALL, cells, own_task, run, written
 
 pytestmark = [
-    pytest.mark.slow,
+    pytest.mark.system,
     pytest.mark.skipif(find_spec("ray") is None, reason="Ray is not installed; pip install 'playerfl[ray]'"),
 ]
 
