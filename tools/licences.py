@@ -1,7 +1,7 @@
-"""Writes docs/licences.md from the metadata of what is installed: every dependency of pyproject.toml and its licence.
+"""Writes docs/licences.md: every dependency in pyproject.toml and its licence, from the installed packages' metadata.
 
 python tools/licences.py            # write the page
-python tools/licences.py --check    # exit code 1 if the page says something else than the metadata
+python tools/licences.py --check    # exit code 1 if the page is out of date
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ packages; do not edit it by hand.
 
 
 def dependencies() -> dict[str, list[str]]:
-    """Who asks for each package: "every installation", or the names of extras."""
+    """What each package is for: "every installation", or the names of extras."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     groups = {"every installation": project["dependencies"], **project["optional-dependencies"]}
     found: dict[str, list[str]] = {}
@@ -60,7 +60,7 @@ def dependencies() -> dict[str, list[str]]:
 
 
 def licence_of(name: str) -> str:
-    """In SPDX's words where the package allows it; `PackageNotFoundError` where it is not installed."""
+    """As SPDX writes it if possible; raises `PackageNotFoundError` if the package is not installed."""
     found = metadata.metadata(name)
     if expression := found.get("License-Expression"):
         return expression
@@ -78,7 +78,7 @@ def _title(file: metadata.PackagePath) -> list[str]:
 
 
 def brought_along(names: Iterable[str]) -> list[str]:
-    """What packages need in their turn, here and without extras of theirs."""
+    """What these packages need in turn, on this platform and without their extras."""
     known, waiting = set(names), list(names)
     direct = set(known)
     while waiting:
@@ -104,7 +104,7 @@ def is_installed(name: str) -> bool:
 
 
 def rows_of(page: str) -> dict[str, str]:
-    """The rows of a page for what pyproject.toml names, by package."""
+    """The rows of a page, by package, for what pyproject.toml names."""
     named = page.partition("|---|")[2].partition("\n## ")[0]
     return {found[1]: line for line in named.splitlines() if (found := re.match(r"\| ([a-z0-9-]+) \|", line))}
 
@@ -119,7 +119,7 @@ def page(before: str) -> str:
         elif name in old:
             lines.append(old[name])
         else:
-            sys.exit(f"licences: {name} is not installed, so its licence is not known; pip install --no-deps {name}")
+            sys.exit(f"licences: {name} is not installed, so its licence is unknown; pip install --no-deps {name}")
     core = [name for name, groups in asked.items() if "every installation" in groups]
     lines += ["", "## What an installation without extras brings along", ""]
     lines += ["On Linux, with torch for the CPU.", "", "| package | licence |", "|---|---|"]
@@ -133,7 +133,7 @@ def main() -> None:
     before = PAGE.read_text(encoding="utf-8") if PAGE.exists() else ""
     text = page(before)
     if parser.parse_args().check:
-        sys.exit(0 if text == before else "docs/licences.md is not what the installed packages say; run make licences")
+        sys.exit(0 if text == before else "docs/licences.md is out of date; run make licences")
     PAGE.write_text(text, encoding="utf-8")
 
 
