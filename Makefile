@@ -1,10 +1,10 @@
 # Two commands do everything on a fresh machine: `make demo` and `make test`.
-# Both create the project's own environment in .venv; a broken or half-made one is repaired.
+# Both create the project's environment in .venv, and repair one that is broken or incomplete.
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV   := .venv
 BIN    := $(VENV)/bin
-# One says that an installation has finished, the other that one was interrupted and must start afresh.
+# STAMP: an installation has finished. HALF: one was interrupted and must start afresh.
 STAMP  := $(VENV)/.installed
 HALF   := $(VENV)/.installing
 
@@ -12,19 +12,20 @@ HALF   := $(VENV)/.installing
 .DEFAULT_GOAL := help
 
 help:
-	@echo "make demo    train Local, FedAvg and PLayer-FL on handwritten digits, compare them, make a page (a minute)"
-	@echo "make test    lint, types and the tests that run in one process"
-	@echo "make test-system   the tests that start other programs: servers, Ray, browsers, wheels, kills"
-	@echo "make quick   the tests that take seconds"
-	@echo "make lint    formatting, lint and types"
-	@echo "make docs    the documentation with its reference, as pages in site/"
-	@echo "make audit   known vulnerabilities in what is installed; make licences   docs/licences.md anew"
-	@echo "make fuzz    every reader over 100,000 broken files (ten minutes)"
-	@echo "make bench   cost against a bare PyTorch loop"
-	@echo "make reliability   200 kills, 2,600 failing writes, 5,000 rounds, 500 sites, 100 million parameters (half an hour or more)"
+	@echo "make demo              train Local, FedAvg and PLayer-FL on handwritten digits, compare them, write a report (a minute)"
+	@echo "make quick             the tests that take less than a second"
+	@echo "make test              lint, types, and all tests that run in one process"
+	@echo "make test-system       the tests that start other programs: servers, Ray, browsers, wheels, killed processes"
+	@echo "make lint              formatting, lint and types"
+	@echo "make docs              build the documentation in site/"
+	@echo "make licences          rewrite docs/licences.md from the installed packages"
+	@echo "make audit             known vulnerabilities in the installed packages"
+	@echo "make fuzz              every reader over 100,000 broken files (ten minutes)"
+	@echo "make reliability       kills, failing disks, long runs, many sites, large models (half an hour or more)"
+	@echo "make bench             cost against a bare PyTorch loop"
+	@echo "make bench-rivals      the same work in Flower, pfl and FedLab (half an hour)"
 	@echo "make reproduce-quick   a small study on digits and its report (some minutes)"
-	@echo "make reproduce     every study of docs/reproduce.md, resumable (hours; it says how many first)"
-	@echo "make bench-rivals   the same work in Flower, pfl and FedLab, side by side (half an hour)"
+	@echo "make reproduce         every study in docs/reproduce.md, resumable (hours; it prints an estimate first)"
 
 $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed, %s is %s" % (sys.executable, sys.version.split()[0])) if sys.version_info < (3, 11) else None'
@@ -39,26 +40,31 @@ $(STAMP): pyproject.toml constraints.txt
 demo: $(STAMP)
 	$(BIN)/playerfl run digits --algorithm local --algorithm fedavg --algorithm player_fl --out runs/demo --overwrite
 	@$(BIN)/playerfl report runs/demo >/dev/null
-	@echo "The report, one page to open in a browser: $(CURDIR)/runs/demo/report/report.html"
+	@echo "Report: $(CURDIR)/runs/demo/report/report.html"
 
-# One more than cores: the longest tests wait for other processes most of the time.
-WORKERS = $(shell $(BIN)/python -c 'import os; print(os.cpu_count() + 1)')
+PYTEST := $(BIN)/python -m pytest --dist worksteal
 
-test: $(STAMP) lint
-	$(BIN)/python -m pytest -n auto --dist worksteal -m "not system"
+# mypy keeps one core busy for a minute when its cache is cold, so it runs beside the tests. Its verdict comes after theirs.
+test: $(STAMP)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	@$(BIN)/mypy >$(VENV)/mypy.log 2>&1 & types=$$!; trap "kill $$types" INT; \
+	$(PYTEST) -n auto -m "not system"; tests=$$?; \
+	wait $$types; types=$$?; echo "mypy: $$(cat $(VENV)/mypy.log)"; exit $$((tests | types))
 
+# One worker more than cores, because these tests often wait for other processes.
 test-system: $(STAMP)
-	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m system
+	$(PYTEST) -n $$(($$(getconf _NPROCESSORS_ONLN) + 1)) -m system
 
 quick: $(STAMP)
-	$(BIN)/python -m pytest -n auto --dist worksteal -m "not slow and not system"
+	$(PYTEST) -n auto -m "not slow and not system" --hypothesis-profile quick
 
 lint: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-# The theme announces its successor at every start.
+# The theme advertises its successor at every start; the variable silences it.
 docs: $(STAMP)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 	@echo "Open $(CURDIR)/site/index.html"
@@ -78,8 +84,8 @@ bench: $(STAMP)
 bench-rivals: $(STAMP)
 	$(BIN)/python benchmarks/rivals.py
 
-# What docs/reliability.md tells; each of them may be run alone. On two busy cores: kills of runs
-# 3 minutes, of sites 1; failing writes 7 to 40; 5,000 rounds 3 to 5 a trainer; many sites 5 to 10; a large model 3 to 5 in one process.
+# Measured in docs/reliability.md; each script can be run alone. Minutes on two busy cores: kills 4, failing writes 7 to 40,
+# 5,000 rounds 3 to 5 per trainer, many sites 5 to 10, a large model 3 to 5.
 reliability: $(STAMP)
 	$(BIN)/python reliability/kills.py
 	$(BIN)/python reliability/disk.py
@@ -87,13 +93,13 @@ reliability: $(STAMP)
 	$(BIN)/python reliability/many_sites.py
 	$(BIN)/python reliability/large_model.py
 
-# Datasets are looked for in $PLAYERFL_DATA; what is missing is said before anything runs. Interrupted, it goes on where it stopped.
+# Datasets are read from $PLAYERFL_DATA; missing ones are named before anything runs. An interrupted reproduction can be continued.
 SMALL := --set data.size=small --set data.rows_per_site=500 --set training.batch_size=16
 STUDIES := heart digits fashion_mnist emnist tweets cifar10 isic2019
 
 estimate: $(STAMP)
 	@for study in $(STUDIES); do \
-		echo "== $$study"; told=$$($(BIN)/playerfl study experiments/$$study.toml --dry-run) || exit 1; echo "$$told" | tail -4; \
+		echo "== $$study"; estimate=$$($(BIN)/playerfl study experiments/$$study.toml --dry-run) || exit 1; echo "$$estimate" | tail -4; \
 	done
 
 reproduce: estimate
@@ -108,7 +114,7 @@ reproduce: estimate
 reproduce-quick: $(STAMP)
 	$(BIN)/playerfl study experiments/quick.toml
 	@$(BIN)/playerfl report runs/quick >/dev/null
-	@echo "The report, one page to open in a browser: $(CURDIR)/runs/quick/report/report.html"
+	@echo "Report: $(CURDIR)/runs/quick/report/report.html"
 
 clean:
 	rm -rf $(VENV) .venv-rivals build dist site src/*.egg-info

@@ -1,4 +1,4 @@
-"""What the layer analysis costs on one core, each against its bound: computing time, which other work does not delay.
+"""What the layer analysis costs on one core, each part against its bound, in processor time.
 
 python benchmarks/analysis.py
 """

@@ -2,11 +2,11 @@
 
     python benchmarks/bench.py [--repeats 5] [--only rounds,stacked,probe,start,study]
 
-A row says how many times as fast playerfl is: the median over interleaved repeats, the smallest and the largest.
-Both sides do what FedAvg does: load the common weights, one epoch at each site, average, evaluate each site's
-validation and test part. Each side has a process of its own, since what one leaves behind in the allocator makes the
-other slower or faster. Times are CPU seconds of one thread, which other programs disturb less than the clock does;
-start-up and studies go by the clock. The exit status is 1 if a row falls short of what is promised.
+Each row is playerfl's speed-up: the median over interleaved repeats, the smallest and the largest. Both sides do what
+FedAvg does: load the common weights, train one epoch at each site, average, evaluate each site's validation and test
+data. Each side has its own process, because what one leaves in the allocator would affect the other. Times are CPU
+seconds of one thread, which other programs disturb less than wall time; start-up and studies use wall time. The exit
+status is 1 if a row falls short of its promise.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def cpu_name() -> str:
 
 
 def row(title: str, shown: str, value: float, bound: float | None, *, most: bool = False) -> bool:
-    """A line of the table; `most`: the bound is a limit from above."""
+    """A line of the table; `most`: the bound is an upper limit."""
     if bound is None:
         print(f"{title:<78} {shown}", flush=True)
         return True
@@ -72,7 +72,7 @@ def row(title: str, shown: str, value: float, bound: float | None, *, most: bool
 
 @dataclass(frozen=True)
 class Side:
-    """What one process does again and again."""
+    """What one process repeats."""
 
     work: str
     rounds: int
@@ -83,12 +83,12 @@ class Side:
     """With run directories."""
 
     def __call__(self) -> float:
-        """CPU seconds of one go."""
+        """CPU seconds of one repeat."""
         return cpu_seconds(prepared(self))
 
 
 def speed_row(title: str, ours: Side, theirs: Side, repeats: int, bound: float | None) -> bool:
-    """How many times as fast ours is, work for work."""
+    """Our speed-up for the same work."""
     with own_process(as_worker=ours.how == "stacked") as our_process, own_process() as their_process:
         for process, side in ((our_process, ours), (their_process, theirs)):
             process.submit(replace(side, rounds=1)).result()
@@ -220,7 +220,7 @@ def probe_row(repeats: int) -> bool:
 
 
 def start_rows(repeats: int) -> bool:
-    """Seconds by the clock, in new processes."""
+    """Wall seconds, in new processes."""
 
     def seconds(*arguments: str) -> float:
         start = time.perf_counter()
@@ -239,7 +239,7 @@ def start_rows(repeats: int) -> bool:
 
 
 def study_rows(repeats: int) -> bool:
-    """Runs a minute by the clock, workers' start included, and the memory of parent and workers together."""
+    """Runs per minute of wall time, including the start of workers, and the memory of parent and workers together."""
     settings = {
         "name": "throughput",
         "tasks": ["synthetic"],

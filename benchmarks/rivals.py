@@ -90,11 +90,11 @@ class Measured:
     """One run of a contender."""
 
     seconds: float
-    """Wall seconds a round and run: the median over rounds."""
+    """Wall seconds per round and run: the median over rounds."""
     cpu: float
-    """Processor seconds a round and run, of all its processes."""
+    """Processor seconds per round and run, over all its processes."""
     start_up: float
-    """From the process's start to the end of its first round, less a usual round; of a single run only."""
+    """From the start of the process to the end of its first round, minus a usual round; for single runs only."""
     memory: float
     """Peak resident memory in MB, summed over its processes."""
     version: str
@@ -104,7 +104,7 @@ class Measured:
 
 
 class BrokenError(Exception):
-    """An environment that cannot be built, a run that failed: the message is shown in the table."""
+    """An environment that cannot be built, or a failed run; the table shows the message."""
 
 
 @dataclass
@@ -120,7 +120,7 @@ class Row:
 
 
 def python_of(name: str, rival: Rival) -> Path:
-    """The Python of a rival's environment, which is built where it is missing, out of date or broken."""
+    """The Python of a rival's environment, which is built if it is missing, out of date or broken."""
     home = ENVIRONMENTS / name
     python = home / "bin" / "python"
     stamp = home / ".complete"
@@ -203,7 +203,7 @@ def measure(contender: Contender, work: str, core: int) -> Measured:
 
 
 def _watched(process: subprocess.Popen[bytes], deadline: float) -> int:
-    """Waits for a run's end, or ends it at the deadline, and all that came of it; gives its peak memory in bytes."""
+    """Waits for a run to end, or ends it and its children at the deadline; returns its peak memory in bytes."""
     peak = 0
     seen: set[psutil.Process] = set()
     try:
@@ -234,7 +234,7 @@ def _resident(process: psutil.Process) -> int:
 
 
 def contenders(name_of_work: str, pythons: dict[str, Path | BrokenError]) -> list[Row]:
-    """Every row but the bare loop's, in the order of the table."""
+    """Every row except the bare loop's, in the order of the table."""
     own = Path(sys.executable)
     rows = [
         Row(Contender("bare loop, tuned", "run_bare.py", own, TUNED)),
@@ -254,7 +254,7 @@ def contenders(name_of_work: str, pythons: dict[str, Path | BrokenError]) -> lis
 
 
 def interleaved(work: str, rows: list[Row], repeats: int, core: int) -> list[Row]:
-    """All rows, each run between two of the bare loop, over and over; the bare loop's row comes first."""
+    """All rows; every run is between two runs of the bare loop, whose row comes first."""
     bare = Row(Contender("bare loop", "run_bare.py", Path(sys.executable)))
     total, done, begun = repeats * sum(not row.problem for row in rows), 0, time.monotonic()
     bare.runs.append(measure(bare.contender, work, core))
@@ -330,7 +330,7 @@ def spread(ratios: list[float]) -> str:
 
 
 def verdict(work: str, rows: list[Row]) -> tuple[bool, str]:
-    """Whether playerfl, one run at a time, is ahead of every rival, and by how much at least."""
+    """Whether playerfl, one run at a time, beats every rival, and by how much at least."""
     own = next(row for row in rows if row.contender.title == "playerfl")
     rivals = [row for row in rows if row.contender.rival]
     missing = [row.contender.title for row in (own, *rivals) if row.problem]
@@ -371,8 +371,8 @@ def say(text: str) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", default=",".join(RIVALS), help="rivals, by commas (default: %(default)s)")
-    parser.add_argument("--works", default="cnn,mlp", help="by commas (default: %(default)s)")
+    parser.add_argument("--only", default=",".join(RIVALS), help="rivals, separated by commas (default: %(default)s)")
+    parser.add_argument("--works", default="cnn,mlp", help="separated by commas (default: %(default)s)")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--core", type=int, default=max(os.sched_getaffinity(0)), help="which core they run on")
     given = parser.parse_args()

@@ -1,4 +1,4 @@
-"""The works that are timed: data of the right shape, models written the usual way, and FedAvg as in a notebook."""
+"""The timed work: data of the right shape, models written the usual way, and FedAvg as in a notebook."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Work:
 
     @property
     def steps(self) -> int:
-        """Model-steps of a round."""
+        """Model steps per round."""
         return sum(-(-len(site.train) // self.batch) for site in self.sites.values())
 
 
@@ -60,7 +60,7 @@ class UsualTransformer(TextTransformer):
 
 
 def made_up(rows: Sequence[int], classes: int, draw: Callable[[int, torch.Generator], Tensor], held: float) -> Sites:
-    """Sites of random inputs and targets; a share `held` of each site's rows once more for validation and for test."""
+    """Sites of random inputs and targets; for validation and test, each site has another share `held` of its rows."""
     generator = torch.Generator().manual_seed(0)
 
     def part(size: int) -> TensorExamples:

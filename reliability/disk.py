@@ -1,10 +1,10 @@
-"""Faults of the disk: every write of every command that writes files fails, and the command goes on.
+"""Disk faults: every write of every command that writes files fails, and the command is continued.
 
     python reliability/disk.py [--most 8] [--only run,study] [--problems full]
 
-The disk is full, or read-only, from one write on; or full for one write alone. The command must end with one sentence
-that names the file, or cope; and what goes on with it must leave the files of a command that nobody disturbed, byte for
-byte. The exit status is 1 if one did not.
+The disk is full or read-only from one write on, or full for a single write. The command must cope, or end with one
+sentence that names the file. Continued, it must leave the same files, byte for byte, as an undisturbed command. The
+exit status is 1 if one did not.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from writing_commands import COMMANDS, made_before
 
 def main() -> None:
     asked = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    asked.add_argument("--most", type=int, help="writes that fail, of each command; all if not given")
-    asked.add_argument("--only", help=f"commands, by comma: {', '.join(COMMANDS)}")
-    asked.add_argument("--problems", help=f"by comma: {', '.join(PROBLEMS)}")
+    asked.add_argument("--most", type=int, help="failing writes per command (default: all)")
+    asked.add_argument("--only", help=f"commands, separated by commas: {', '.join(COMMANDS)}")
+    asked.add_argument("--problems", help=f"separated by commas: {', '.join(PROBLEMS)}")
     options = asked.parse_args()
     torch.set_num_threads(1)
     lost = 0
@@ -47,7 +47,7 @@ def _held(name: str, problem: str, before: Path, most: int | None) -> bool:
         try:
             failed, writes = sweep(name, problem, before, Path(folder), most)
         except AssertionError as found:
-            print(f"{name}, {problem}: NOT held: {found}", flush=True)
+            print(f"{name}, {problem}: BROKEN: {found}", flush=True)
             return False
     seconds = time.process_time() - began
     print(f"{name}, {problem}: {failed} of {writes} writes failed, {seconds:.0f} s", flush=True)

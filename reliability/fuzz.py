@@ -1,12 +1,11 @@
-"""Hostile input: every reader over many broken files. What is not accepted must be refused in one sentence of ours.
+"""Hostile input: every reader over many broken files. What is not accepted must be refused in one sentence.
 
     python reliability/fuzz.py --inputs 100000 --save findings
     python reliability/fuzz.py --only "checkpoint file" --inputs 20000 --guided
 
-Anything but an error of `playerfl.errors` is a finding: another exception, a crash of the interpreter, an input that
-takes too long or too much memory, a process or connection that is opened, an object that is unpickled, a file that is
-written elsewhere. Its input is kept. `--guided` lets atheris (pip install atheris) choose which inputs to go on from,
-by the lines of the package they reached.
+Anything but an error of `playerfl.errors` is a finding, and its input is kept: another exception, a crash of the
+interpreter, too much time or memory, a new process or connection, an unpickled object, a file written elsewhere.
+`--guided` lets atheris (pip install atheris) choose inputs by the lines of the package they reach.
 """
 
 from __future__ import annotations
@@ -44,9 +43,9 @@ from reader import NotAnInput, Reader
 from readers import READERS
 
 SECONDS = 5.0
-"""An input that takes longer is a hang."""
+"""An input that takes longer counts as a hang."""
 BYTES = 2**30
-"""More memory than this for an input of at most a MiB is a blow-up."""
+"""The memory limit, for an input of at most a MiB."""
 _FORBIDDEN = (
     "os.system",
     "os.exec",
@@ -60,22 +59,22 @@ _LONGEST_SENTENCE = 4000
 
 
 class Alarm(BaseException):
-    """Not an Exception, so that no reader takes it for something in its input."""
+    """Not an Exception, so that no reader mistakes it for a problem with its input."""
 
 
 @dataclass
 class Outcome:
-    """What became of one reader's inputs."""
+    """What happened to one reader's inputs."""
 
     reader: str
     inputs: int = 0
     refused: int = 0
     accepted: int = 0
     findings: dict[str, int] = field(default_factory=dict)
-    """How many inputs led to each of them."""
+    """The number of inputs that led to each."""
     seconds: float = 0.0
     growth: float = 0.0
-    """MiB of memory at the most, beyond what was taken before the first input."""
+    """Peak memory in MiB, beyond that before the first input."""
 
     def __str__(self) -> str:
         rate = self.inputs / self.seconds if self.seconds else 0.0
@@ -86,7 +85,7 @@ class Outcome:
 
 
 class Field:
-    """A reader with its valid example, and a copy of it in which files are broken."""
+    """A reader with its valid example, and a copy whose files are broken."""
 
     def __init__(self, reader: Reader, home: Path, save: Path | None = None) -> None:
         self.reader = reader
@@ -104,7 +103,7 @@ class Field:
             if file.is_file() and not any(skipped in str(file.relative_to(self.whole)) for skipped in reader.skips)
         ]
         self._contents = {name: (self.whole / name).read_bytes() for name in self.files}
-        # A reader that refuses its own example would refuse everything and prove nothing.
+        # A reader that refuses the valid example would refuse everything, and prove nothing.
         with quiet():
             reader.read(self.broken)
         self._renew()
@@ -114,7 +113,7 @@ class Field:
         shutil.copytree(self.whole, self.broken)
 
     def random_input(self, random: Random) -> dict[str, bytes | None]:
-        """Some files' new contents; None for one that is missing."""
+        """New contents for some files; None for a missing file."""
         chosen = random.sample(self.files, min(len(self.files), 2 if random.random() < 0.1 else 1))
         if random.random() < 0.005:
             return dict.fromkeys(chosen)
@@ -157,11 +156,13 @@ class Field:
         (place / "finding.txt").write_text(finding + "\n", encoding="utf-8", errors="backslashreplace")
 
     def run(self, inputs: int, seed: int, seconds: float | None = None) -> Outcome:
-        """So many inputs, or as many as there is time for."""
+        """This many inputs, or as many as `seconds` of processor time allow, but at least one."""
         before = _resident()
-        start = time.perf_counter()
+        start, cpu = time.perf_counter(), time.process_time()
         number = 0
-        while self.outcome.inputs < inputs and (seconds is None or time.perf_counter() - start < seconds):
+        while self.outcome.inputs < inputs:
+            if seconds is not None and self.outcome.inputs and time.process_time() - cpu > seconds:
+                break
             number += 1
             self.try_input(self.random_input(Random(f"{seed}/{self.reader.name}/{number}")))
         self.outcome.seconds = time.perf_counter() - start
@@ -170,7 +171,7 @@ class Field:
 
 
 class _Watch:
-    """While it is entered: an alarm for hangs, and an eye on what no reader may do."""
+    """While active: an alarm for hangs, and a watch on what no reader may do."""
 
     _active: _Watch | None = None
     _installed = False
@@ -179,7 +180,7 @@ class _Watch:
         self.home = str(home.resolve())
         self.seen: str | None = None
         if not _Watch._installed:
-            # A hook cannot be taken away again; it looks at nothing unless a watch is entered.
+            # An audit hook cannot be removed; it does nothing unless a watch is active.
             sys.addaudithook(_Watch._hear)
             _Watch._installed = True
 
@@ -214,8 +215,8 @@ class _Watch:
 def _unclear(problem: PlayerflError) -> str | None:
     sentence = str(problem)
     if len(sentence.splitlines()) > 1:
-        return f"{_where(problem)} a refusal of several lines: {sentence[:200]!r}"
-    return f"{_where(problem)} a refusal of {len(sentence)} letters" if len(sentence) > _LONGEST_SENTENCE else None
+        return f"{_where(problem)} a refusal with several lines: {sentence[:200]!r}"
+    return f"{_where(problem)} a refusal with {len(sentence)} characters" if len(sentence) > _LONGEST_SENTENCE else None
 
 
 def _told(problem: BaseException) -> str:
@@ -223,7 +224,7 @@ def _told(problem: BaseException) -> str:
 
 
 def _where(problem: BaseException) -> str:
-    """The line of the package nearest to what was raised."""
+    """The line of the package closest to where the error was raised."""
     frames = traceback.extract_tb(problem.__traceback__)
     own = [frame for frame in frames if "playerfl" in Path(frame.filename).parts] or list(frames)
     return f"{'/'.join(Path(own[-1].filename).parts[-2:])}:{own[-1].lineno}"
@@ -231,14 +232,14 @@ def _where(problem: BaseException) -> str:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Without warnings, and without what readers say besides."""
+    """Without warnings and messages."""
     with warnings.catch_warnings(), redirect_stderr(io.StringIO()):
         warnings.simplefilter("ignore")
         yield
 
 
 def _in_memory() -> str | None:
-    """A place for files that are written a thousand times a second."""
+    """A directory in memory, for files that are written a thousand times per second."""
     return "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 
 
@@ -247,7 +248,7 @@ def _resident() -> float:
 
 
 def in_a_process(reader: Reader, work: Callable[[Field], None], save: Path | None, limit: float) -> Outcome:
-    """A reader in a process of its own, with bounded memory, so that a crash is a finding too."""
+    """Runs a reader in a separate process with bounded memory, so that a crash is a finding too."""
     with tempfile.TemporaryDirectory(prefix="fuzz-", dir=_in_memory()) as home:
         told = Path(home) / "outcome.json"
 
@@ -274,7 +275,7 @@ def in_a_process(reader: Reader, work: Callable[[Field], None], save: Path | Non
 
 
 def guided(inputs: int, told: Callable[[Outcome], None]) -> Callable[[Field], None]:
-    """The same, led by coverage: libFuzzer keeps the inputs that reach new lines, and goes on from them."""
+    """The same, guided by coverage: libFuzzer keeps inputs that reach new lines and mutates them further."""
 
     def work(field: Field) -> None:
         import atheris

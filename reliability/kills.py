@@ -1,19 +1,18 @@
-"""Crash consistency: runs, studies and Flower sites are killed (SIGKILL) at random moments and taken up again.
+"""Crash consistency: runs, studies and Flower sites are killed (SIGKILL) at random moments and resumed.
 
     python reliability/kills.py [--kills 200] [--seed 0] [--only run,study,site]
 
-Every kill falls anywhere in the time the work takes undisturbed, and is followed by the command that takes it up again:
-`playerfl run --resume`, the same `playerfl study`, or the same message to a new process of the site. What is left in
-the end is compared byte for byte with the undisturbed work: all files, but for those that hold times. The exit status
-is 1 if anything differs.
+Kills are spread evenly over the time the undisturbed work takes. Each is followed by the command that resumes it:
+`playerfl run --resume`, the same `playerfl study`, or the same message to a new process of the site. In the end all
+files, except those that record times, are compared byte for byte with those of the undisturbed work. The exit status is
+1 if anything differs.
 
   run    `playerfl run` with a run directory, of one algorithm or two side by side (RUNS, in turn), 1 to 3 kills each
-  study  `playerfl study` of 6 runs, 8 more to choose rates, kept after every round, in one process and on workers
-         in turn, 1 to 3 kills each. The command is killed; its workers notice that and end by themselves
-  site   a job of three sites over Flower's messages (JOBS, in turn): coordinator and transport are a deployment's, and
-         each answer is made in a process of its own that has nothing but the site's directory. Half of the answers are
-         killed, some again when the message comes again. SuperLink, SuperNode, TLS and the coordinator are not killed
-         here: tests/flower/test_deployment.py does that
+  study  `playerfl study` of 6 runs and 8 tuning runs with a checkpoint after every round, in one process and on workers
+         in turn, 1 to 3 kills each. Only the command is killed; its workers notice and exit
+  site   a job of three sites over Flower's messages (JOBS, in turn). Server and transport are those of a deployment;
+         each response is made in a new process that has only the site's directory. Half of the responses are killed,
+         some again when the message is repeated. tests/flower/test_deployment.py kills SuperLink, SuperNode and server
 """
 
 from __future__ import annotations
@@ -46,9 +45,9 @@ JOBS = ("player_fl", "ditto", "fedbabu")
 SHARES = {"run": 0.4, "study": 0.2, "site": 0.4}
 
 Command = Callable[[Path], list[str]]
-"""What starts a work in a folder, or takes up what is there."""
+"""What starts work in a folder, or resumes it."""
 Trial = tuple[int, list[str]]
-"""Kills in one piece of work, and the files that differ from those of undisturbed work."""
+"""The number of kills, and the files that differ from those of undisturbed work."""
 
 
 def main() -> None:
@@ -67,14 +66,14 @@ def main() -> None:
 
 
 def shared_out(kills: int, kinds: list[str]) -> dict[str, int]:
-    """How many kills each kind gets; the last one takes what rounding leaves."""
+    """How many kills each kind gets; the last kind gets the remainder."""
     whole = sum(SHARES[kind] for kind in kinds)
     shares = {kind: round(kills * SHARES[kind] / whole) for kind in kinds[:-1]}
     return {**shares, kinds[-1]: kills - sum(shares.values())}
 
 
 def killed(kind: str, wanted: int, rng: random.Random, folder: Path) -> int:
-    """Kills of one kind, as many as are wanted; gives how many of them left something different behind."""
+    """Kills of one kind, as many as wanted; returns how many of them left different files."""
     since = time.monotonic()
     trials = equal = done = 0
     for kills, differ in KINDS[kind](folder, wanted, rng):
@@ -88,7 +87,10 @@ def killed(kind: str, wanted: int, rng: random.Random, folder: Path) -> int:
         if done >= wanted:
             break
     seconds = time.monotonic() - since
-    print(f"\r{kind:<6} {equal:>3} of {done:>3} kills end bit-equal  ({trials} trials, {seconds:.0f} s)", flush=True)
+    print(
+        f"\r{kind:<6} {equal:>3} of {done:>3} kills end with the same bytes  ({trials} trials, {seconds:.0f} s)",
+        flush=True,
+    )
     return done - equal
 
 
@@ -117,9 +119,9 @@ def studies(folder: Path, wanted: int, rng: random.Random) -> Iterator[Trial]:
 
 
 def commands(works: Sequence[Command], folder: Path, wanted: int, rng: random.Random) -> Iterator[Trial]:
-    """Kills command after command, each work in its turn."""
+    """Kills one command after another, the kinds of work in turn."""
     whole = [folder / f"whole-{i}" for i in range(len(works))]
-    # Once in this process: what is imported on the way need not be imported by every child.
+    # Once in this process, so that the children need not import anything.
     with redirect_stdout(StringIO()), redirect_stderr(StringIO()):
         assert command(works[0](folder / "warm")) == 0
     seconds = [undisturbed(work(out)) for work, out in zip(works, whole, strict=True)]

@@ -1,19 +1,19 @@
-"""A model of 100 million parameters at 10 sites: peak memory against its bound, in one process and at a coordinator.
+"""A model of 100 million parameters at 10 sites: peak memory against its bound, in one process and at a server.
 
-    python reliability/large_model.py [--sites 10] [--width 4096] [--rounds 2] [--only process,coordinator]
+    python reliability/large_model.py [--sites 10] [--width 4096] [--rounds 2] [--only process,server]
 
-FedAvg in float32, one thread, with a run directory and checkpoints. Memory is counted in models (M = 4 bytes a
-parameter), beyond what the process holds before the model is made. The exit status is 1 if a peak is above its bound.
+FedAvg in float32, one thread, with a run directory and checkpoints. Memory is counted in models (M = 4 bytes per
+parameter), beyond what the process holds before the model is made. The exit status is 1 if a peak exceeds its bound.
 
-process      All sites in this process, AdamW whose state is reset each round: only the site at work has one. Bound:
+process      All sites in this process, AdamW with its state reset each round, so only the active site has one. Bound:
                4 M   the scratch model, its gradients, the common model, the initial model
                2 M   the optimiser of the site that trains
                1 M   the aggregation buffer: one upload on its way to disk, or the new common model while it is made
-             0.5 M   entries that are read and summed in float64 at the moment
-             All uploads held until the merge would be another M for every site but one. With persistent optimiser
-             state (the default) every site keeps 2 M more for good.
-coordinator  The coordinator of a job over Flower. Sites are other processes, which answer with made-up uploads, since
-             only the coordinator is looked at; messages come one by one from files in place of a SuperLink. Bound:
+             0.5 M   entries being read and summed in float64
+             Holding all uploads until the merge would need another M for every site but one. With persistent
+             optimiser state (the default) every site keeps another 2 M.
+server       The server of a job over Flower. Sites are other processes, which respond with made-up uploads, since
+             only the server is measured; messages come one by one from files in place of a SuperLink. Bound:
                2 M   the common model, the initial model
                4 M   one message: Flower's bytes of it as they come and as its objects, the decoded upload; or the same
                      of an envelope on its way out
@@ -78,7 +78,7 @@ def task(sites: int, width: int) -> Task:
 
 
 def in_process(sites: int, width: int, rounds: int) -> dict[str, Any]:
-    # Whatever is loaded at the first run only.
+    # A first run, for everything that is loaded only once.
     playerfl.run(task(sites, 8), "fedavg", rounds=1, settings=SETTINGS)
     before, peaks = resident(), []
     with tempfile.TemporaryDirectory() as folder:
@@ -95,13 +95,13 @@ def in_process(sites: int, width: int, rounds: int) -> dict[str, Any]:
     return {
         "before": before,
         "peak": peaks[-1],
-        "peak once every site's model is written and checked": peak() - before,
+        "peak until every site's model is written and checked": peak() - before,
         "learned": f"mean training loss {mean[0]:.3f} in the first round, {mean[1]:.3f} in the last",
     }
 
 
 class PostOffice(LoopGrid):
-    """Answers are made in other processes and wait in files, as they would at a SuperLink."""
+    """Responses are made in other processes and wait in files, as they would at a SuperLink."""
 
     def __init__(self, sites: Iterable[str], answer: Callable[[str, Message], Message], folder: Path) -> None:
         super().__init__(dict.fromkeys(sites))  # type: ignore[arg-type]
@@ -153,7 +153,7 @@ def made_up_response(job: Job, name: str, message: Message) -> Message:
     )
 
 
-def at_coordinator(sites: int, width: int, rounds: int) -> dict[str, Any]:
+def at_server(sites: int, width: int, rounds: int) -> dict[str, Any]:
     names = tuple(f"site-{i:02}" for i in range(sites))
 
     def job_of(folder: Path, wide: int) -> tuple[Job, PostOffice]:
@@ -171,7 +171,7 @@ def at_coordinator(sites: int, width: int, rounds: int) -> dict[str, Any]:
         return {"before": before, "peak": peak() - before, "waiting": post.most_waiting}
 
 
-PARTS: dict[str, Callable[[int, int, int], dict[str, Any]]] = {"process": in_process, "coordinator": at_coordinator}
+PARTS: dict[str, Callable[[int, int, int], dict[str, Any]]] = {"process": in_process, "server": at_server}
 
 
 def main() -> None:
@@ -188,11 +188,11 @@ def main() -> None:
         since = time.monotonic()
         found = alone(PARTS[part], arguments.sites, arguments.width, arguments.rounds)
         print(f"\n{part}: {arguments.rounds} rounds, {time.monotonic() - since:.0f} s")
-        line("held before the model is made", f"{found.pop('before') / 1e9:.2f} GB")
+        line("memory before the model is made", f"{found.pop('before') / 1e9:.2f} GB")
         most = found.pop("peak")
         shown = f"{most / 1e9:.2f} GB, {most / model:.2f} M"
-        held &= line(f"peak of the rounds beyond that; bound {BOUND} M", shown, most <= BOUND * model)
-        line("the bound with all uploads held until the merge", f"{BOUND + arguments.sites - 1:.1f} M")
+        held &= line(f"peak of the rounds beyond that (bound: {BOUND} M)", shown, most <= BOUND * model)
+        line("bound if all uploads were held until the merge", f"{BOUND + arguments.sites - 1:.1f} M")
         for what, value in found.items():
             line(what, value if isinstance(value, str) else f"{value / 1e9:.2f} GB, {value / model:.2f} M")
     sys.exit(0 if held else 1)

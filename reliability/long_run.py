@@ -1,12 +1,12 @@
-"""A long run of a tiny model with a run directory: does memory grow, do files pile up, does it become slower?
+"""A long run of a tiny model with a run directory: does memory grow, do files pile up, does it slow down?
 
     python reliability/long_run.py [--rounds 5000] [--only stacked,loop]
 
-FedAvg over 3 sites, a checkpoint on disk after every round, in a process of its own for each trainer. Speed is CPU
-seconds a round, divided by those of a round of a young run (the same, started anew every 50 rounds) that is done
-beside it, since a busy machine changes both alike; medians. The exit status is 1 if a promise is not kept: after the
-first 200 rounds memory grows by less than 2 %, the last 500 rounds are within 5 % of the first 500, there are as many
-files as at the start, the checkpoint keeps its size and the tables grow by the rows of a round.
+FedAvg over 3 sites with a checkpoint after every round, in a separate process for each trainer. Speed is the median CPU
+time per round, relative to a round of a young run beside it (the same, restarted every 50 rounds), because a busy
+machine slows both. The exit status is 1 if a promise is broken: after the first 200 rounds memory grows by less than
+2 %, the last 500 rounds are within 5 % of the first 500, the number of files and the size of the checkpoint
+stay the same, and the tables grow by the rows of a round.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ TABLES = ("scores.csv", "traffic.csv")
 
 
 class YoungRun:
-    """A run that is taken on by one round at a time, and started anew before it is old."""
+    """A run that advances one round at a time and is restarted before it is old."""
 
     def __init__(self, experiment: Experiment, folder: Path) -> None:
         self.experiment = experiment
@@ -48,11 +48,11 @@ class YoungRun:
     def _begin(self) -> None:
         made_with = environment(self.experiment.device, self.experiment.threads)
         self.record = RunDirectory.create(self.folder, self.experiment.to_toml(), made_with, overwrite=True)
-        self.work = Run(self.experiment, self.setup, self.record, self._heard).rounds()
+        self.work = Run(self.experiment, self.setup, self.record, self._count).rounds()
         self.jobs = self.work.send(None)
         self.age = 0
 
-    def _heard(self, _: Any) -> None:
+    def _count(self, _: Any) -> None:
         self.exchanges += 1
 
     def advance(self) -> float:
@@ -77,7 +77,7 @@ class Watch:
         self.young = young
         self.seconds: dict[int, float] = {}
         self.relative: dict[int, float] = {}
-        """CPU seconds of the first and the last rounds, and how many times those of a young run they are."""
+        """CPU seconds of the first and last rounds, and their ratio to those of a young run."""
         self.memory: dict[int, int] = {}
         self.files: dict[int, dict[str, int]] = {}
         self.since = time.process_time()
@@ -88,7 +88,7 @@ class Watch:
             self.seconds.setdefault(round_, now - self.since)
             self.relative.setdefault(round_, self.seconds[round_] / self.young.advance())
         self.memory.setdefault(round_, resident())
-        # Every hundredth round: looking costs time, too. After the last one comes another exchange.
+        # Only every hundredth round, because looking costs time. The last round is followed by another exchange.
         if round_ and round_ % 100 == 0 and round_ not in self.files:
             self.files[round_] = {file.name: file.stat().st_size for file in self.folder.rglob("*") if file.is_file()}
         self.since = time.process_time()
@@ -124,28 +124,28 @@ def report(rounds: int, trainer: str) -> bool:
     a_round = [sum(files[round_][name] for name in TABLES) / round_ for round_ in (min(files), max(files))]
     checks = [
         line(
-            f"memory at round {SETTLED}, most after it",
+            f"memory at round {SETTLED}, peak after it",
             f"{begun / 2**20:.1f}, {most / 2**20:.1f} MB: {most / begun - 1:+.2%}",
             most / begun < 1.02,
         ),
         line(
-            f"CPU a round against a young run's, first {part} and last {part}",
+            f"CPU per round relative to a young run, first {part} and last {part}",
             f"{early:.3f}, {late:.3f}: {late / early - 1:+.1%}",
             abs(late / early - 1) < 0.05,
         ),
         line(f"files at round {min(files)} and {max(files)}", f"{len(first)}, {len(last)}", len(first) == len(last)),
         line("files that grow", ", ".join(sorted(grown)), grown <= set(TABLES)),
         line(
-            f"bytes of tables a round, at round {min(files)} and {max(files)}",
+            f"bytes of tables per round, at round {min(files)} and {max(files)}",
             f"{a_round[0]:.0f}, {a_round[1]:.0f}",
             a_round[1] < 1.1 * a_round[0],
         ),
     ]
     ms = [1e3 * median(seconds[r] for r in some) for some in (first_rounds, last_rounds)]
-    line("CPU a round by itself", f"{ms[0]:.1f}, {ms[1]:.1f} ms")
+    line("CPU per round", f"{ms[0]:.1f}, {ms[1]:.1f} ms")
     size = sum(last[name] for name in TABLES)
     line("checkpoint, tables at the end", f"{last['checkpoint.safetensors'] / 1e3:.0f} kB, {size / 1e6:.1f} MB")
-    line("memory once the result has been read back", f"{found['after'] / 2**20:.1f} MB")
+    line("memory after reading the result back", f"{found['after'] / 2**20:.1f} MB")
     return all(checks)
 
 

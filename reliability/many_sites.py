@@ -1,10 +1,10 @@
-"""Many sites in one process: do memory and time grow with their number, and no faster?
+"""Many sites in one process: do memory and time grow no faster than the number of sites?
 
     python reliability/many_sites.py [--sites 50,100,200,500] [--rounds 6]
 
-PLayer-FL on made-up sites of 60 rows with a run directory, in a process of its own for each number and trainer. Time is
-CPU seconds a round (median, without the first); memory is what the process holds at most beyond what it holds before
-the data are made. The exit status is 1 if a site costs more than 1.3 times as much among many sites as among few.
+PLayer-FL on synthetic sites of 60 rows with a run directory, in a separate process for each number and trainer. Time is
+the median CPU time per round, without the first; memory is the peak beyond what the process holds before the data are
+made. The exit status is 1 if a site costs more than 1.3 times as much among many sites as among few.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ SLACK = 1.3
 
 
 def cost(sites: int, trainer: str, rounds: int) -> tuple[float, float]:
-    """CPU seconds a round and bytes."""
-    # Whatever is loaded or made at the first run only.
+    """CPU seconds per round, and bytes."""
+    # A first run, for everything that is loaded only once.
     settings = {"trainer": trainer, "data.rows": 60, "training.batch_size": 16}
     playerfl.run("synthetic", "player_fl", rounds=1, settings={**settings, "data.sites": 2})
     before = resident()
@@ -58,13 +58,13 @@ def main() -> None:
         for sites, (seconds, memory) in found.items():
             line(
                 f"{sites} sites",
-                f"{1e3 * seconds:7.1f} ms a round ({1e3 * seconds / sites:.3f} a site), "
-                f"{memory / 2**20:6.1f} MB ({memory / 2**10 / sites:.0f} kB a site)",
+                f"{1e3 * seconds:7.1f} ms per round ({1e3 * seconds / sites:.3f} per site), "
+                f"{memory / 2**20:6.1f} MB ({memory / 2**10 / sites:.0f} kB per site)",
             )
         few, many = min(found), max(found)
         for what, i in (("time", 0), ("memory", 1)):
             ratio = (found[many][i] / many) / (found[few][i] / few)
-            held &= line(f"{what} a site, {many} sites against {few}", f"{ratio:.2f}", ratio < SLACK)
+            held &= line(f"{what} per site, {many} sites against {few}", f"{ratio:.2f}", ratio < SLACK)
     sys.exit(0 if held else 1)
 
 

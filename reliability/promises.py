@@ -1,4 +1,4 @@
-"""What the scripts here share: a line for a figure and its bound, and work in a process of its own."""
+"""What the scripts share: printing a figure with its verdict, and work in a separate process."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ Found = TypeVar("Found")
 
 
 def line(title: str, shown: str, holds: bool | None = None) -> bool:
-    """Prints a figure, and whether it keeps what is promised, if anything is."""
-    verdict = "" if holds is None else "ok" if holds else "NOT HELD"
+    """Prints a figure, and whether it keeps the promise, if there is one."""
+    verdict = "" if holds is None else "ok" if holds else "BROKEN"
     print(f"{title:<66} {shown:<44} {verdict}".rstrip(), flush=True)
     return holds is not False
 
 
 def alone(work: Callable[..., Found], *arguments: Any) -> Found:
-    """Work in a new process with one thread: what ran before neither holds memory nor has warmed anything up."""
+    """Work in a new process with one thread, so that earlier work neither holds memory nor has warmed anything up."""
     with ProcessPoolExecutor(1, get_context("spawn"), initializer=torch.set_num_threads, initargs=(1,)) as process:
         return process.submit(work, *arguments).result()

@@ -9,10 +9,11 @@ import pytest
 import torch
 from hypothesis import settings
 
-# Where the tests run in the background, SIGINT is ignored, and would be by every process they start to interrupt it.
+# A shell's background job ignores SIGINT, and so would every process that a test starts in order to interrupt it.
 signal.signal(signal.SIGINT, signal.default_int_handler)
-# A loaded machine must not fail a property, nor luck decide which examples are tried.
+# No deadline, since the machine may be busy; the same examples every time, since luck must not decide a test.
 settings.register_profile("steady", deadline=None, derandomize=True)
+settings.register_profile("quick", settings.get_profile("steady"), max_examples=10)
 settings.load_profile("steady")
 
 

@@ -1,10 +1,10 @@
-"""Asks pip-audit whether known vulnerabilities concern what is installed, and says plainly where it could not ask.
+"""Asks pip-audit for known vulnerabilities in the installed packages, and says so if it could not ask.
 
     python tools/audit.py
-    python tools/audit.py --must-reach    # for pipelines: exit code 2 where the database cannot be reached
+    python tools/audit.py --must-reach    # for pipelines: exit code 2 if the database cannot be reached
 
-Exit code 1 if a vulnerability is known. pip-audit itself ends in a traceback where it reaches nothing, and where a
-package mirror answers without the database it reports "no known vulnerabilities", having looked nothing up.
+Exit code 1 if a vulnerability is known. pip-audit itself ends in a traceback without a network. Behind a package mirror
+that lacks the database it reports "no known vulnerabilities" without having looked anything up.
 """
 
 from __future__ import annotations
@@ -15,11 +15,13 @@ import subprocess
 import sys
 from typing import Any
 
-UNREACHABLE = "Nothing was audited: the vulnerability database cannot be reached from here. Run it again where it can."
+UNREACHABLE = (
+    "Nothing was audited: the vulnerability database cannot be reached from here. Try again from another network."
+)
 
 
 def findings(timeout: int) -> list[dict[str, Any]] | None:
-    """What pip-audit says of each package; None where it could not say anything."""
+    """What pip-audit reports for each package; None if it reported nothing."""
     command = [sys.executable, "-m", "pip_audit", "--local", "--skip-editable", "--format", "json"]
     said = subprocess.run(
         [*command, "--progress-spinner", "off", "--timeout", str(timeout)], capture_output=True, text=True
@@ -27,32 +29,32 @@ def findings(timeout: int) -> list[dict[str, Any]] | None:
     if "No module named pip_audit" in said.stderr:
         sys.exit("pip-audit is not installed; pip install 'playerfl[dev]'")
     try:
-        found: list[dict[str, Any]] = json.loads(said.stdout)["dependencies"]
+        packages: list[dict[str, Any]] = json.loads(said.stdout)["dependencies"]
     except (ValueError, KeyError):
         return None
-    return found
+    return packages
 
 
-def verdict(found: list[dict[str, Any]] | None) -> tuple[str, int]:
-    """The sentences for what was found, and how many vulnerabilities are known; -1 where nothing was looked up.
+def verdict(packages: list[dict[str, Any]] | None) -> tuple[str, int]:
+    """A summary, and the number of known vulnerabilities; -1 if nothing was looked up.
 
     >>> verdict([{"name": "a", "version": "1", "skip_reason": "not found"}])[1]
     -1
     >>> print(verdict([{"name": "a", "version": "1", "vulns": []}])[0])
     No known vulnerability in 1 package.
     """
-    looked_up = [package for package in found or [] if "skip_reason" not in package]
+    looked_up = [package for package in packages or [] if "skip_reason" not in package]
     if not looked_up:
         return UNREACHABLE, -1
-    left_out = [package["name"] for package in found or [] if "skip_reason" in package]
+    left_out = [package["name"] for package in packages or [] if "skip_reason" in package]
     known = [(package, vulnerability) for package in looked_up for vulnerability in package["vulns"]]
     lines = [
         f"{package['name']} {package['version']}: {vulnerability['id']}, "
-        f"mended in {', '.join(vulnerability['fix_versions']) or 'no release yet'}"
+        f"fixed in {', '.join(vulnerability['fix_versions']) or 'no release yet'}"
         for package, vulnerability in known
     ]
     if left_out:
-        lines.append(f"Not looked up, for the database does not have them: {', '.join(sorted(left_out))}.")
+        lines.append(f"Not in the database: {', '.join(sorted(left_out))}.")
     count = "1 package" if len(looked_up) == 1 else f"{len(looked_up)} packages"
     lines.append(f"{len(known) or 'No'} known vulnerabilit{'ies' if len(known) > 1 else 'y'} in {count}.")
     return "\n".join(lines), len(known)
@@ -61,7 +63,7 @@ def verdict(found: list[dict[str, Any]] | None) -> tuple[str, int]:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--must-reach", action="store_true")
-    parser.add_argument("--timeout", type=int, default=15, help="seconds for each answer")
+    parser.add_argument("--timeout", type=int, default=15, help="seconds per request")
     given = parser.parse_args()
     sentences, known = verdict(findings(given.timeout))
     print(sentences)

@@ -1,4 +1,4 @@
-"""An extension of griffe: doctests inside docstrings become code blocks, which Markdown would take for quotations."""
+"""A griffe extension: doctests in docstrings become code blocks; Markdown would take them for quotations."""
 
 from __future__ import annotations
 

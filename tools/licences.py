@@ -1,7 +1,7 @@
-"""Writes docs/licences.md from the metadata of what is installed: every dependency of pyproject.toml and its licence.
+"""Writes docs/licences.md: every dependency in pyproject.toml and its licence, from the installed packages' metadata.
 
 python tools/licences.py            # write the page
-python tools/licences.py --check    # exit code 1 if the page says something else than the metadata
+python tools/licences.py --check    # exit code 1 if the page is out of date
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ unmodified copy from [scikit-learn](https://scikit-learn.org); by E. Alpaydin an
 
 
 def dependencies() -> dict[str, list[str]]:
-    """Who asks for each package: "every installation", or the names of extras."""
+    """What each package is for: "every installation", or the names of extras."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     groups = {"every installation": project["dependencies"], **project["optional-dependencies"]}
     found: dict[str, list[str]] = {}
@@ -69,7 +69,7 @@ def dependencies() -> dict[str, list[str]]:
 
 
 def licence_of(name: str) -> str:
-    """In SPDX's words where the package allows it; `PackageNotFoundError` where it is not installed."""
+    """As SPDX writes it if possible; raises `PackageNotFoundError` if the package is not installed."""
     found = metadata.metadata(name)
     if expression := found.get("License-Expression"):
         return expression
@@ -87,7 +87,7 @@ def _title(file: metadata.PackagePath) -> list[str]:
 
 
 def brought_along(names: Iterable[str]) -> list[str]:
-    """What packages need in their turn, here and without extras of theirs."""
+    """What these packages need in turn, on this platform and without their extras."""
     known, waiting = set(names), list(names)
     direct = set(known)
     while waiting:
@@ -128,7 +128,7 @@ def page(before: str) -> str:
         elif name in old:
             lines.append(old[name])
         else:
-            sys.exit(f"licences: {name} is not installed, so its licence is not known; pip install --no-deps {name}")
+            sys.exit(f"licences: {name} is not installed, so its licence is unknown; pip install --no-deps {name}")
     core = [name for name, groups in asked.items() if "every installation" in groups]
     lines += ["", "## What an installation without extras brings along", ""]
     lines += ["On Linux, with torch for the CPU.", "", "| package | licence |", "|---|---|"]
@@ -142,7 +142,7 @@ def main() -> None:
     before = PAGE.read_text(encoding="utf-8") if PAGE.exists() else ""
     text = page(before)
     if parser.parse_args().check:
-        sys.exit(0 if text == before else "docs/licences.md is not what the installed packages say; run make licences")
+        sys.exit(0 if text == before else "docs/licences.md is out of date; run make licences")
     PAGE.write_text(text, encoding="utf-8")
 
 

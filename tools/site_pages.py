@@ -1,6 +1,6 @@
-"""The pages of the documentation site that are made from the code: commands, Python reference, and the front page.
+"""The pages of the documentation that are generated from the code: commands, Python reference, and the front page.
 
-A hook of mkdocs (mkdocs.yml). Nothing here is written to the source tree, so there is no copy that could grow old.
+A hook of mkdocs (mkdocs.yml). Nothing is written to the source tree, so no copy can become out of date.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ from playerfl.cli.main import app
 ROOT = Path(__file__).parents[1]
 
 MODULES = {
-    "playerfl.algorithms": "One class a method: frozen hyper-parameters, and both halves of what it does.",
-    "playerfl.federation.client": "A site's workbench: what an algorithm of yours may ask of a site.",
-    "playerfl.federation.server": "The coordinator's workbench.",
+    "playerfl.algorithms": "One class per method: its hyper-parameters, and what it does at a site and at the server.",
+    "playerfl.federation.client": "What your algorithm may ask of a site.",
+    "playerfl.federation.server": "What your algorithm may ask of the server.",
     "playerfl.federation.messages": "What travels between the two.",
-    "playerfl.layers.sensitivity": "Layer scores, and how those of many sites become one.",
+    "playerfl.layers.sensitivity": "Layer scores, and how those of many sites are combined.",
     "playerfl.layers.split": "From scores to a cut.",
     "playerfl.layers.meaning": "What a cut means in parameters and bytes.",
-    "playerfl.layers.export": "A cut in the words of other frameworks.",
+    "playerfl.layers.export": "A cut in the terms of other frameworks.",
     "playerfl.probe.measure": "One measured epoch at every site.",
     "playerfl.integrations.hugging_face": "The probe inside Hugging Face's Trainer.",
     "playerfl.integrations.lightning": "The probe inside Lightning.",
-    "playerfl.analysis.layer_analysis": "How layers generalise: the paper's quantities at three moments.",
+    "playerfl.analysis.layer_analysis": "How layers generalise: the paper's quantities at three points in training.",
     "playerfl.analysis.figures": "Their figures.",
     "playerfl.studies.collecting": "All runs below a folder.",
     "playerfl.report.compute.report": "Tables, tests and rankings of those runs.",
-    "playerfl.errors": "The errors a user can mend.",
+    "playerfl.errors": "The errors a user can fix.",
 }
-"""What the reference shows beside `playerfl` itself: all that the documentation imports from, and its neighbours."""
+"""The modules in the reference besides `playerfl` itself: all that the documentation imports from, and related ones."""
 
 _ROOT_PAGES = {
     "README.md": "index.md",
@@ -63,14 +63,14 @@ def on_files(files: Any, config: Any) -> Any:
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
-    """Links that leave docs/ lead to the pages made here; of one to a file the site does not hold, the words stay."""
+    """Links out of docs/ lead to the generated pages; a link to a file that is not on the site becomes plain text."""
     for name, page in _ROOT_PAGES.items():
         markdown = markdown.replace(f"](../{name})", f"]({page})")
     return re.sub(r"\[([^\]]+)\]\(\.\./[^)]*\)", r"\1", markdown)
 
 
 def _as_page(file: Path) -> str:
-    """A file of the root as a page: links to docs/ and to its neighbours lead to the pages they are."""
+    """A file in the root as a page, with its links to docs/ and to other root files adjusted."""
     text = file.read_text(encoding="utf-8").replace("](docs/", "](")
     for name, page in _ROOT_PAGES.items():
         text = text.replace(f"]({name})", f"]({page})")
@@ -78,7 +78,7 @@ def _as_page(file: Path) -> str:
 
 
 def commands() -> Iterator[tuple[str, Any, Any]]:
-    """Every command as it is typed, with click's command and a context to ask it in; groups before their commands."""
+    """Every command as it is typed, with click's command and context; groups before their commands."""
     top = typer.main.get_command(app)
     yield from _below(top, typer.Context(top, info_name="playerfl"))
 
@@ -90,7 +90,7 @@ def _below(command: Any, context: Any) -> Iterator[tuple[str, Any, Any]]:
 
 
 def commands_page() -> str:
-    parts = ["# Commands", f"Made from the command line of playerfl {playerfl.__version__}; `--help` says the same."]
+    parts = ["# Commands", f"Generated from playerfl {playerfl.__version__}; `--help` says the same."]
     for path, command, context in commands():
         depth = "##" if path.count(" ") < 2 else "###"
         usage = " ".join([path, *command.collect_usage_pieces(context)])
@@ -112,12 +112,12 @@ def _parameter(parameter: Any, context: Any) -> str | None:
 
 
 def examples_of(command: Any) -> list[str]:
-    """The commands in its help's last lines."""
+    """The example commands at the end of its help."""
     return [line.strip() for line in (command.epilog or "").splitlines() if line.strip().startswith("playerfl ")]
 
 
 def api_page() -> str:
-    """Every public name, first as a list, then one by one."""
+    """Every public name: first a list, then one by one."""
     names = [name for name in playerfl.__all__ if not name.startswith("__")]
     rows = [f"| [`{name}`][{_home(name)}] | {_first_sentence(getattr(playerfl, name))} |" for name in names]
     parts = ["# Python", f"Everything that `import playerfl` gives, in version {playerfl.__version__}."]
@@ -142,7 +142,7 @@ def _in_table(words: str) -> str:
 
 def modules_page() -> str:
     shown = {_home(name) for name in playerfl.__all__ if not name.startswith("__")}
-    parts = ["# Modules", "What lies below `playerfl` and is meant to be used from outside."]
+    parts = ["# Modules", "Modules below `playerfl` that you can use directly."]
     for module, words in MODULES.items():
         parts += [f"## {module}", words]
         parts += [f"::: {place}" for place in _public(module) if place not in shown]
@@ -150,7 +150,7 @@ def modules_page() -> str:
 
 
 def _public(module: str) -> list[str]:
-    """Where its classes and functions are defined: those a package lists, or those of a file, in their order."""
+    """Where its classes and functions are defined: those in `__all__`, or else those of the file, in order."""
     found = import_module(module)
     named = [getattr(found, name) for name in getattr(found, "__all__", ())]
     own = [one for name, one in vars(found).items() if name[0] != "_" and getattr(one, "__module__", "") == module]

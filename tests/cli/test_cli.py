@@ -160,7 +160,6 @@ def test_a_directory_in_use_is_refused(tmp_path: Path) -> None:
     assert playerfl("run", "--resume", "o", "-q", cwd=tmp_path).returncode == 0
 
 
-@pytest.mark.slow
 @pytest.mark.system
 def test_a_full_disk_is_one_sentence_and_the_run_can_go_on(tmp_path: Path) -> None:
     """A limit on file size makes the kernel refuse the write, as a full disk does."""

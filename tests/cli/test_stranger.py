@@ -13,7 +13,6 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.slow
 @pytest.mark.system
 def test_an_installed_package_and_a_short_script_give_a_recommendation_and_a_figure(tmp_path: Path) -> None:
     installed, folder = tmp_path / "installed", tmp_path / "folder"

@@ -14,6 +14,8 @@ from command_line import playerfl as command
 from command_line import refused
 from playerfl.runs.run import Progress
 
+pytestmark = pytest.mark.system
+
 RUN = ["-m", "playerfl.cli.main", "run", "--engine", "flower-simulation", "-q"]
 TABLES = ("scores.csv", "traffic.csv", "layers.json", "data.json", "finished.json")
 needs_ray = pytest.mark.skipif(

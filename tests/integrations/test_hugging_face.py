@@ -14,7 +14,7 @@ from playerfl.errors import ConfigError
 from playerfl.seeding import generator_for, seeded_rng
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")
-pytestmark = [pytest.mark.slow, pytest.mark.system, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
+pytestmark = [pytest.mark.system, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 
 WORDS = torch.randint(1, 30, (24, 6), generator=generator_for(0, "words"))
 LABELS = torch.randint(2, (24,), generator=generator_for(0, "labels"))

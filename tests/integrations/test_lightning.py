@@ -19,7 +19,6 @@ from playerfl.weights import digest
 
 pytestmark = [
     pytest.mark.skipif(find_spec("lightning") is None, reason="lightning is not installed"),
-    pytest.mark.slow,
     pytest.mark.system,
     pytest.mark.filterwarnings("ignore"),
 ]

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-pytestmark = [pytest.mark.slow, pytest.mark.long]
+pytestmark = [pytest.mark.system, pytest.mark.long]
 
 SHIPPED = [
     "playerfl/py.typed",

@@ -105,7 +105,7 @@ def test_a_rival_must_learn_what_the_bare_loop_learns(found: dict[str, object], 
     assert bool(rivals.not_the_same(row("slow", 2.0, "slow", **found), row("bare loop", 1.0))) == bool(said)
 
 
-@pytest.mark.slow
+@pytest.mark.system
 def test_what_a_run_leaves_behind_is_ended() -> None:
     orphan = "import subprocess, sys, time; print(subprocess.Popen(['sleep', '60']).pid, flush=True); time.sleep(1)"
     process = subprocess.Popen([sys.executable, "-c", orphan], stdout=subprocess.PIPE)

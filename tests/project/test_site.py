@@ -31,7 +31,7 @@ def test_every_public_name_is_in_the_reference() -> None:
         assert f".{name}\n    options" in page
 
 
-@pytest.mark.slow
+@pytest.mark.system
 def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
     pytest.importorskip(
         "mkdocstrings", reason="the documentation's tools are not installed; pip install 'playerfl[docs]'"

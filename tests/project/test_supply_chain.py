@@ -1,4 +1,4 @@
-"""Dependencies: each one used, licensed, and bound from above only with a reason; what the audit says."""
+"""Dependencies: each is used and licensed, an upper bound has a reason; what the audit prints."""
 
 from __future__ import annotations
 
@@ -53,9 +53,9 @@ def test_the_audit_says_when_nothing_was_looked_up() -> None:
     clean = {"name": "rich", "version": "14", "vulns": []}
     known = {"name": "old", "version": "1", "vulns": [{"id": "CVE-1", "fix_versions": ["2"]}]}
     assert audit.verdict([clean, skipped])[0].splitlines() == [
-        "Not looked up, for the database does not have them: torch.",
+        "Not in the database: torch.",
         "No known vulnerability in 1 package.",
     ]
     sentences, count = audit.verdict([clean, known])
     assert count == 1
-    assert sentences.splitlines() == ["old 1: CVE-1, mended in 2", "1 known vulnerability in 2 packages."]
+    assert sentences.splitlines() == ["old 1: CVE-1, fixed in 2", "1 known vulnerability in 2 packages."]

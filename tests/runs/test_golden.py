@@ -110,7 +110,6 @@ def fresh(threads: int, folder: Path, **variables: str) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.slow
 @pytest.mark.system
 def test_every_process_finds_the_same_bits(tmp_path: Path) -> None:
     one, other = fresh(1, tmp_path, PYTHONHASHSEED="1"), fresh(1, tmp_path, PYTHONHASHSEED="2", OMP_NUM_THREADS="2")
@@ -118,7 +117,6 @@ def test_every_process_finds_the_same_bits(tmp_path: Path) -> None:
     assert_golden(one)
 
 
-@pytest.mark.slow
 @pytest.mark.system
 def test_two_threads_repeat_themselves_and_differ_by_rounding_at_most(tmp_path: Path) -> None:
     # Waiting threads sleep: beside other tests, spinning ones would take most of both cores.
@@ -128,7 +126,6 @@ def test_two_threads_repeat_themselves_and_differ_by_rounding_at_most(tmp_path: 
     assert_golden(one)
 
 
-@pytest.mark.slow
 @pytest.mark.system
 def test_another_cpu_is_told_from_a_change_and_agrees_up_to_rounding(tmp_path: Path) -> None:
     """A CPU without the vector units of this one: torch and its libraries are told not to use them."""

@@ -16,7 +16,6 @@ RUN = ["run", "synthetic", "-a", "local", "-a", "player_fl", "--rounds", "40", "
 KILLS = 30
 
 
-@pytest.mark.slow
 @pytest.mark.system
 def test_killed_at_random_moments_a_run_ends_bit_for_bit_the_same(tmp_path: Path) -> None:
     whole, broken = tmp_path / "whole", tmp_path / "broken"
@@ -27,7 +26,6 @@ def test_killed_at_random_moments_a_run_ends_bit_for_bit_the_same(tmp_path: Path
     assert contents(broken) == contents(whole)
 
 
-@pytest.mark.slow
 @pytest.mark.system
 def test_ctrl_c_leaves_a_run_that_can_be_resumed_and_says_how(tmp_path: Path) -> None:
     out = tmp_path / "o"

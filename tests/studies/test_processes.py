@@ -19,7 +19,7 @@ from command_line import playerfl as command
 from killing import ended, start, undisturbed
 from studies.small_studies import SMALL, own_task, run, run_files, stamps, written
 
-pytestmark = [pytest.mark.slow, pytest.mark.system]
+pytestmark = pytest.mark.system
 
 # Long enough that ten kills fall into it; kept after every round, so that it gets on between them and can be watched.
 KILLED = {

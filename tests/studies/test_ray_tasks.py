@@ -13,7 +13,6 @@ import pytest
 from studies.small_studies import SMALL, own_task, run, run_files, written
 
 pytestmark = [
-    pytest.mark.slow,
     pytest.mark.system,
     pytest.mark.skipif(find_spec("ray") is None, reason="Ray is not installed; pip install 'playerfl[ray]'"),
 ]

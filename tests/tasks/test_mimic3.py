@@ -282,7 +282,6 @@ print(before // 1024, after // 1024, sum(len(site.train) for site in sites.value
 """
 
 
-@pytest.mark.slow
 @pytest.mark.system
 @pytest.mark.skipif(sys.platform != "linux", reason="asks Linux for the memory of a process")
 def test_memory_does_not_grow_with_the_notes(tmp_path: Path) -> None:

@@ -124,8 +124,9 @@ def _show(plan: Study, result: StudyResult, other_runs: int, *, as_json: bool) -
 def _estimate(
     plan: Study, path: Path, workers: int | None, data_dir: Path | None, *, retry_failed: bool, as_json: bool
 ) -> None:
+    from playerfl.cli.tables.estimate import print_estimate
     from playerfl.data.download.directory import use_data_directory
-    from playerfl.studies.estimate import estimate, print_estimate
+    from playerfl.studies.estimate import estimate
     from playerfl.studies.scheduler import prepare
 
     with use_data_directory(data_dir):

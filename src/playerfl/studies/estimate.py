@@ -10,10 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
-from rich.markup import escape
-from rich.table import Table
 
-from playerfl.cli.tables.console import wide_console
 from playerfl.data.examples import Examples, TensorExamples
 from playerfl.engine.scheduler import drive, gather
 from playerfl.layers.sensitivity import Profile
@@ -26,7 +23,6 @@ from playerfl.studies.backends.processes import available_cores
 from playerfl.studies.directory import StudyDirectory, data_name
 from playerfl.studies.plan import Line
 from playerfl.studies.scheduler import LineStatus, Prepared, Scheduler
-from playerfl.time_left import duration
 
 AnyJob = TypeVar("AnyJob", TrainJob, EvalJob)
 _COUNTED_ROUNDS = (2, 4)
@@ -65,8 +61,8 @@ class Estimate:
                     "task": status.line.task,
                     "algorithm": status.line.algorithm,
                     "learning_rates": list(status.line.rates),
-                    "tuning": _counts(status, "tuning"),
-                    "evaluation": _counts(status, "evaluation"),
+                    "tuning": run_counts(status, "tuning"),
+                    "evaluation": run_counts(status, "evaluation"),
                     "seconds_per_run": seconds,
                 }
                 for status, seconds in zip(self.lines, self.seconds_per_run, strict=True)
@@ -78,7 +74,7 @@ class Estimate:
         }
 
 
-def _counts(status: LineStatus, phase: Any) -> dict[str, int]:
+def run_counts(status: LineStatus, phase: Any) -> dict[str, int]:
     total, done, failed = status.totals[phase], status.done[phase], status.failed[phase]
     return {"runs": total, "done": done, "failed": failed, "missing": total - done - failed}
 
@@ -237,37 +233,3 @@ def _first(examples: Examples, rows: int) -> Examples:
     if isinstance(examples, TensorExamples) and len(examples) > rows:
         return examples.rows(torch.arange(rows))
     return examples
-
-
-def print_estimate(estimate: Estimate) -> None:
-    """Prints the counts, the time, and how it was estimated."""
-    console = wide_console()
-    table = Table(title="Runs: done / failed / missing", title_justify="left")
-    for heading in ("task", "algorithm"):
-        table.add_column(heading, no_wrap=True)
-    for heading in ("learning rates", "tuning", "evaluation", "seconds per run"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    for status, seconds in zip(estimate.lines, estimate.seconds_per_run, strict=True):
-        tuning, evaluation = (_counts(status, phase) for phase in ("tuning", "evaluation"))
-        table.add_row(
-            escape(status.line.task),
-            escape(status.line.algorithm),
-            str(len(status.line.rates)),
-            _counts_text(tuning) if tuning["runs"] else "",
-            _counts_text(evaluation),
-            f"{seconds:.3g}",
-        )
-    console.print(table)
-    left = sum(status.left for status in estimate.lines)
-    workers = f"{estimate.workers} worker{'s' if estimate.workers > 1 else ''}"
-    console.print(f"{left} runs are left: about {duration(estimate.seconds)} on {workers}, ", end="")
-    console.print(f"about {estimate.memory / 1e9:.1f} GB of memory.")
-    console.print(
-        f"Estimated in {duration(estimate.calibration)}: training steps and scored rows were counted by driving each "
-        "algorithm through a few rounds with a trainer that only counts; a few real steps of each kind were timed, so "
-        "other work on this machine shows in the estimate."
-    )
-
-
-def _counts_text(counts: dict[str, int]) -> str:
-    return f"{counts['done']} / {counts['failed']} / {counts['missing']}"

@@ -1,0 +1,45 @@
+"""What `playerfl study --dry-run` prints: how many runs are missing, and how long they would take."""
+
+from __future__ import annotations
+
+from rich.markup import escape
+from rich.table import Table
+
+from playerfl.cli.tables.console import wide_console
+from playerfl.studies.estimate import Estimate, run_counts
+from playerfl.time_left import duration
+
+
+def print_estimate(estimate: Estimate) -> None:
+    console = wide_console()
+    table = Table(title="Runs: done / failed / missing", title_justify="left")
+    for heading in ("task", "algorithm"):
+        table.add_column(heading, no_wrap=True)
+    for heading in ("learning rates", "tuning", "evaluation", "seconds per run"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for status, seconds in zip(estimate.lines, estimate.seconds_per_run, strict=True):
+        tuning, evaluation = run_counts(status, "tuning"), run_counts(status, "evaluation")
+        table.add_row(
+            escape(status.line.task),
+            escape(status.line.algorithm),
+            str(len(status.line.rates)),
+            _in_words(tuning) if tuning["runs"] else "",
+            _in_words(evaluation),
+            f"{seconds:.3g}",
+        )
+    console.print(table)
+    missing = sum(status.left for status in estimate.lines)
+    workers = f"{estimate.workers} worker{'s' if estimate.workers > 1 else ''}"
+    console.print(
+        f"{missing} runs are missing: about {duration(estimate.seconds)} on {workers}, "
+        f"about {estimate.memory / 1e9:.1f} GB of memory."
+    )
+    console.print(
+        f"Estimated in {duration(estimate.calibration)}: training steps and scored rows were counted by driving each "
+        "algorithm through a few rounds with a trainer that only counts; a few real steps of each kind were timed on "
+        "this machine as it is now."
+    )
+
+
+def _in_words(counts: dict[str, int]) -> str:
+    return f"{counts['done']} / {counts['failed']} / {counts['missing']}"
