@@ -37,6 +37,10 @@ class Optimizer(Protocol):
         """The slots that hold one number per parameter, the same for all parameters trained together."""
         ...
 
+    def scaled(self, factor: float) -> Optimizer:
+        """The same with every learning rate multiplied by `factor`."""
+        ...
+
     def fresh(self, slot: str, parameter: Tensor) -> Tensor:
         """The state of one parameter before its first step."""
         ...
@@ -70,6 +74,9 @@ class AdamW:
     @property
     def slots(self) -> tuple[str, ...]:
         return ("step", "exp_avg", "exp_avg_sq")
+
+    def scaled(self, factor: float) -> AdamW:
+        return replace(self, learning_rate=factor * self.learning_rate)
 
     def fresh(self, slot: str, parameter: Tensor) -> Tensor:
         if slot == "step":
@@ -116,6 +123,9 @@ class SGD:
     def slots(self) -> tuple[str, ...]:
         return ("momentum",) if self.momentum else ()
 
+    def scaled(self, factor: float) -> SGD:
+        return replace(self, learning_rate=factor * self.learning_rate)
+
     def fresh(self, slot: str, parameter: Tensor) -> Tensor:
         return torch.zeros_like(parameter, requires_grad=False)
 
@@ -160,6 +170,10 @@ class Moreau:
     @property
     def slots(self) -> tuple[str, ...]:
         return ("local",)
+
+    def scaled(self, factor: float) -> Moreau:
+        learning_rate, local_learning_rate = factor * self.learning_rate, factor * self.local_learning_rate
+        return replace(self, learning_rate=learning_rate, local_learning_rate=local_learning_rate)
 
     def fresh(self, slot: str, parameter: Tensor) -> Tensor:
         return parameter.detach().clone()

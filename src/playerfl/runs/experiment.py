@@ -19,6 +19,7 @@ from playerfl.errors import ConfigError, one_of
 from playerfl.federation.client import TrainingPlan
 from playerfl.layers.layer_map import BatchNormStatistics, TiePolicy
 from playerfl.learning.optimizers import SGD, AdamW
+from playerfl.learning.schedules import DEFAULT_FACTOR, Schedule, ScheduleKind
 from playerfl.tasks import TASKS
 from playerfl.tasks.load import load_object, load_task, names_object
 from playerfl.tasks.task import DataOptions, Task
@@ -46,13 +47,19 @@ class TrainingOptions(BaseModel):
     momentum: float = Field(0.0, ge=0, lt=1)
     optimizer_state: Literal["persistent", "reset"] = "persistent"
     """Whether a site's optimiser goes on between rounds or starts afresh in each."""
+    schedule: ScheduleKind = "constant"
+    """How the learning rate falls: not at all, by a factor per epoch, or along a cosine that ends near 0."""
+    schedule_factor: float | None = Field(None, gt=0, le=1)
+    """Per epoch, only with schedule = "exponential"; default: 0.9."""
 
     @model_validator(mode="before")
     @classmethod
-    def _decay_of_the_optimizer(cls, values: Any) -> Any:
-        if isinstance(values, Mapping) and values.get("optimizer") == "sgd":
-            return {"weight_decay": 0.0, **values}
-        return values
+    def _defaults_of_other_choices(cls, values: Any) -> Any:
+        if not isinstance(values, Mapping):
+            return values
+        decay = {"weight_decay": 0.0} if values.get("optimizer") == "sgd" else {}
+        factor = {"schedule_factor": DEFAULT_FACTOR} if values.get("schedule") == "exponential" else {}
+        return {**decay, **factor, **values}
 
     @model_validator(mode="after")
     def _momentum_is_of_sgd(self) -> TrainingOptions:
@@ -60,13 +67,24 @@ class TrainingOptions(BaseModel):
             raise ValueError(f"momentum = {self.momentum} is of sgd; {self.optimizer} has betas")
         return self
 
-    def plan(self) -> TrainingPlan:
+    @model_validator(mode="after")
+    def _factor_is_of_the_exponential_schedule(self) -> TrainingOptions:
+        if self.schedule_factor is not None and self.schedule != "exponential":
+            raise ValueError(
+                f"schedule_factor = {self.schedule_factor} has no effect with schedule = {self.schedule!r}; "
+                "leave it out, or use schedule = 'exponential'"
+            )
+        return self
+
+    def plan(self, rounds: int) -> TrainingPlan:
+        """How every site trains in a run of this many rounds."""
         optimizer = (
             AdamW(self.learning_rate, self.betas, self.eps, self.weight_decay)
             if self.optimizer == "adamw"
             else SGD(self.learning_rate, self.momentum, self.weight_decay)
         )
-        return TrainingPlan(optimizer, self.batch_size, self.local_epochs, self.optimizer_state)
+        schedule = Schedule(self.schedule, self.schedule_factor or DEFAULT_FACTOR, rounds)
+        return TrainingPlan(optimizer, self.batch_size, self.local_epochs, self.optimizer_state, schedule)
 
 
 class Experiment(BaseModel):

@@ -146,7 +146,7 @@ class Run:
         self.algorithm = algorithm or experiment.build_algorithm()
         self.evaluation = EvaluationPlan(experiment.eval_point, experiment.selection)
         self.server = Server(setup.initial, setup.learner.layers, setup.sites, experiment.seed)
-        plan = experiment.training.plan()
+        plan = experiment.training.plan(experiment.rounds)
         self.clients = {
             name: Client(name, data, setup.learner, plan, setup.initial) for name, data in sorted(setup.sites.items())
         }

@@ -236,7 +236,7 @@ class _Bench:
         return self.setup.learner.layers.travelling(self.setup.initial)
 
     def client(self, state: dict[str, Any] | None) -> Client:
-        plan = self.experiment.training.plan()
+        plan = self.experiment.training.plan(self.experiment.rounds)
         client = Client(self.name, self.setup.sites[self.name], self.setup.learner, plan, self.setup.initial)
         if state is not None:
             # A copy: the state before is stored again, beside the one after.
