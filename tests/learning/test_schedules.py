@@ -29,6 +29,11 @@ TORCH: dict[str, tuple[dict[str, Any], Scheduler]] = {
     "exponential": (EXPONENTIAL, lambda o: lr_scheduler.ExponentialLR(o, 0.7)),
     "cosine": (COSINE, lambda o: lr_scheduler.CosineAnnealingLR(o, ROUNDS * LOCAL_EPOCHS)),
 }
+OPTIMIZERS: dict[str, tuple[dict[str, Any], Callable[[Any], torch.optim.Optimizer]]] = {
+    "sgd": ({"training.optimizer": "sgd"}, lambda p: torch.optim.SGD(p, lr=0.01)),
+    "adamw": ({}, lambda p: torch.optim.AdamW(p, lr=0.01)),
+    "amsgrad": ({"training.amsgrad": True}, lambda p: torch.optim.AdamW(p, lr=0.01, amsgrad=True)),
+}
 
 
 def double_sites() -> dict[str, tuple[Tensor, Tensor]]:
@@ -61,15 +66,15 @@ def assert_found(result: RunResult, site: str, expected: nn.Module) -> None:
 
 @pytest.mark.parametrize("trainer", ["loop", "stacked"])
 @pytest.mark.parametrize("schedule", TORCH)
-@pytest.mark.parametrize("optimizer", [torch.optim.SGD, torch.optim.AdamW])
-def test_rates_fall_over_rounds_and_local_epochs_as_in_torch(optimizer: type[Any], schedule: str, trainer: str) -> None:
-    settings, scheduler = TORCH[schedule]
-    settings = {**WHOLE_BATCH, **settings, "training.optimizer": optimizer.__name__.lower(), "trainer": trainer}
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_rates_fall_over_rounds_and_local_epochs_as_in_torch(optimizer: str, schedule: str, trainer: str) -> None:
+    (settings, scheduler), (own_settings, build) = TORCH[schedule], OPTIMIZERS[optimizer]
+    settings = {**WHOLE_BATCH, **settings, **own_settings, "trainer": trainer}
     found = federate("local", whole_batch_task(), rounds=ROUNDS, **settings)
     assert found.data["trainer"] == trainer
     for site, (inputs, targets) in double_sites().items():
         model = initial_model("local")
-        steps = optimizer(model.parameters(), lr=0.01)
+        steps = build(model.parameters())
         rates = scheduler(steps)
         for _ in range(ROUNDS * LOCAL_EPOCHS):
             steps.zero_grad()

@@ -70,6 +70,7 @@ def test_stacked_equals_loop(algorithm: str) -> None:
         {"training__optimizer": "sgd", "training__momentum": 0.9},
         {"training__optimizer": "sgd", "training__weight_decay": 0.1},
         {"training__optimizer_state": "reset"},
+        {"training__amsgrad": True},
         {"training__local_epochs": 3},
         {"training__batch_size": 64, "data__accept_small_sites": True},
         {"training__batch_size": 5},

@@ -67,13 +67,15 @@ class AdamW:
     betas: tuple[float, float] = (0.9, 0.999)
     eps: float = 1e-8
     weight_decay: float = 0.01
+    amsgrad: bool = False
+    """Whether steps are divided by the largest second moment so far (Reddi et al. 2018)."""
 
     inner_steps: ClassVar[int] = 1
     counts: ClassVar[tuple[str, ...]] = ("step",)
 
     @property
     def slots(self) -> tuple[str, ...]:
-        return ("step", "exp_avg", "exp_avg_sq")
+        return ("step", "exp_avg", "exp_avg_sq", *(("max_exp_avg_sq",) if self.amsgrad else ()))
 
     def scaled(self, factor: float) -> AdamW:
         return replace(self, learning_rate=factor * self.learning_rate)
@@ -93,10 +95,10 @@ class AdamW:
                     list(gradients),
                     state["exp_avg"],
                     state["exp_avg_sq"],
-                    [],
+                    state["max_exp_avg_sq"] if self.amsgrad else [],
                     state["step"],
                     fused=True,
-                    amsgrad=False,
+                    amsgrad=self.amsgrad,
                     beta1=self.betas[0],
                     beta2=self.betas[1],
                     lr=self.learning_rate,

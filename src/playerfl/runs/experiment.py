@@ -44,6 +44,8 @@ class TrainingOptions(BaseModel):
     """Where it is not given: 0.01 for adamw, 0 for sgd."""
     betas: tuple[_Beta, _Beta] = (0.9, 0.999)
     eps: float = Field(1e-8, gt=0)
+    amsgrad: bool = False
+    """Of adamw: whether steps are divided by the largest second moment so far."""
     momentum: float = Field(0.0, ge=0, lt=1)
     optimizer_state: Literal["persistent", "reset"] = "persistent"
     """Whether a site's optimiser goes on between rounds or starts afresh in each."""
@@ -68,6 +70,12 @@ class TrainingOptions(BaseModel):
         return self
 
     @model_validator(mode="after")
+    def _amsgrad_is_of_adamw(self) -> TrainingOptions:
+        if self.amsgrad and self.optimizer != "adamw":
+            raise ValueError(f"amsgrad = true is an option of adamw; {self.optimizer} has no second moments")
+        return self
+
+    @model_validator(mode="after")
     def _factor_is_of_the_exponential_schedule(self) -> TrainingOptions:
         if self.schedule_factor is not None and self.schedule != "exponential":
             raise ValueError(
@@ -79,7 +87,7 @@ class TrainingOptions(BaseModel):
     def plan(self, rounds: int) -> TrainingPlan:
         """How every site trains in a run of this many rounds."""
         optimizer = (
-            AdamW(self.learning_rate, self.betas, self.eps, self.weight_decay)
+            AdamW(self.learning_rate, self.betas, self.eps, self.weight_decay, self.amsgrad)
             if self.optimizer == "adamw"
             else SGD(self.learning_rate, self.momentum, self.weight_decay)
         )
