@@ -1,7 +1,8 @@
-"""Metrics of predictions, computed once over a whole split."""
+"""Metrics of predictions, computed once over a whole split. A diverged model scores NaN."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import Literal
@@ -10,6 +11,19 @@ import torch
 from torch import Tensor
 
 Metric = Callable[[Tensor, Tensor], float]
+DIVERGED = -1
+"""The prediction for an example whose logits have no softmax."""
+
+
+def predictions(logits: Tensor) -> Tensor:
+    """The class of each example, or DIVERGED: the argmax of NaN would be class 0.
+
+    Logits have no softmax where one is NaN or +inf, or all are -inf; a single -inf only rules out its class.
+
+    >>> predictions(torch.tensor([[0.5, 2.0], [float("nan"), 2.0], [float("-inf"), 2.0]]))
+    tensor([ 1, -1,  1])
+    """
+    return logits.argmax(-1).masked_fill(~logits.amax(-1).isfinite(), DIVERGED)
 
 
 def accuracy(predicted: Tensor, targets: Tensor) -> float:
@@ -38,11 +52,18 @@ def macro_f1(predicted: Tensor, targets: Tensor, labels: Literal["present"] | in
 def of_many(metric: Metric, predicted: Tensor, targets: Tensor) -> list[float]:
     """A metric for several models' predictions (one row per model) of the same targets.
 
-    >>> of_many(accuracy, torch.tensor([[0, 1], [1, 1]]), torch.tensor([0, 1]))
-    [1.0, 0.5]
+    A model with a DIVERGED prediction scores NaN, and the metric is not called with its predictions.
+
+    >>> of_many(accuracy, torch.tensor([[0, 1], [1, 1], [0, DIVERGED]]), torch.tensor([0, 1]))
+    [1.0, 0.5, nan]
     """
+    sound = (predicted != DIVERGED).flatten(1).all(1).tolist()
+    if not any(sound):
+        return [math.nan] * len(predicted)
+    converged = predicted if all(sound) else predicted[sound]
     together = _TOGETHER.get(metric)
-    return together(predicted, targets) if together else [metric(row, targets) for row in predicted]
+    scores = iter(together(converged, targets) if together else [metric(row, targets) for row in converged])
+    return [next(scores) if is_sound else math.nan for is_sound in sound]
 
 
 def _accuracies(predicted: Tensor, targets: Tensor) -> list[float]:

@@ -25,7 +25,7 @@ from playerfl.learning.job import EvalJob, Job, Scores, Trained, TrainJob
 from playerfl.learning.layout import Blocks, Held, Layout, side_by_side
 from playerfl.learning.linear_stack import NotOnlyLinearError, linear_outputs
 from playerfl.learning.losses import logits_of
-from playerfl.learning.metrics import of_many
+from playerfl.learning.metrics import of_many, predictions
 from playerfl.learning.optimizers import Optimizer
 from playerfl.learning.training import EVALUATION_BATCH, Learner
 
@@ -441,7 +441,7 @@ def _scored(
             output = outputs_of(learner, entries, map_tensors(inputs, lambda x: x.expand(models, *[-1] * x.dim())))
             losses.append(learner.loss(output, targets.repeat(models)).view(models, -1))
             if learner.metrics:
-                predicted.append(logits_of(output).argmax(-1).view(models, -1))
+                predicted.append(predictions(logits_of(output)).view(models, -1))
     loss, classes = torch.cat(losses, dim=1).double(), torch.cat(predicted, dim=1)
     by_split = {
         split: _columns(learner, loss[:, start:], classes[:, start:], examples)

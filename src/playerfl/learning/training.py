@@ -19,7 +19,7 @@ from playerfl.layers.sensitivity import Profile
 from playerfl.learning.job import EvalJob, Measure, Scores, Trained, TrainJob
 from playerfl.learning.layout import Layout
 from playerfl.learning.losses import logits_of
-from playerfl.learning.metrics import Metric
+from playerfl.learning.metrics import Metric, of_many, predictions
 from playerfl.learning.optimizers import Optimizer, OptimizerState
 from playerfl.seeding import seeded_rng
 from playerfl.weights import Weights
@@ -197,14 +197,14 @@ class Learner:
             loss_sum += float(losses.double().sum() if losses.dim() else losses.double() * len(targets))
             seen += len(targets)
             if self.metrics:
-                predicted.append(logits_of(output).argmax(-1))
+                predicted.append(predictions(logits_of(output)))
                 expected.append(targets)
         if not seen:
             return {name: float("nan") for name in ("loss", *self.metrics)}
         scores = {"loss": loss_sum / seen}
         if self.metrics:
-            all_predicted, all_expected = torch.cat(predicted).cpu(), torch.cat(expected).cpu()
-            scores |= {name: metric(all_predicted, all_expected) for name, metric in self.metrics.items()}
+            all_predicted, all_expected = torch.cat(predicted).cpu().unsqueeze(0), torch.cat(expected).cpu()
+            scores |= {name: of_many(metric, all_predicted, all_expected)[0] for name, metric in self.metrics.items()}
         return scores
 
     def _loss_of(self, output: Any, targets: Tensor) -> Tensor:
