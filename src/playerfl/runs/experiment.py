@@ -8,7 +8,7 @@ import tomllib
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar, get_type_hints
+from typing import Annotated, Any, ClassVar, Literal, TypeVar, get_type_hints
 
 import tomli_w
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model, model_validator
@@ -21,6 +21,7 @@ from playerfl.layers.layer_map import BatchNormStatistics, TiePolicy
 from playerfl.learning.optimizers import SGD, AdamW
 from playerfl.learning.schedules import DEFAULT_FACTOR, Schedule, ScheduleKind
 from playerfl.tasks import TASKS
+from playerfl.tasks.added_options import AddedOptions
 from playerfl.tasks.load import load_object, load_task, names_object
 from playerfl.tasks.task import DataOptions, Task
 
@@ -31,10 +32,11 @@ _STRICT = ConfigDict(extra="forbid", frozen=True)
 _Beta = Annotated[float, Field(ge=0, lt=1)]
 
 
-class TrainingOptions(BaseModel):
+class TrainingOptions(AddedOptions):
     """The `[training]` table: how every site trains."""
 
     model_config = _STRICT
+    added: ClassVar[frozenset[str]] = frozenset({"amsgrad", "schedule", "schedule_factor"})
 
     learning_rate: float = Field(1e-3, ge=0, allow_inf_nan=False)
     batch_size: int = Field(32, ge=1)
