@@ -26,6 +26,10 @@ class Algorithm:
     def check_layers(self, layers: LayerMap) -> None:
         """Rejects hyper-parameters that do not fit the model, before anything is written or trained."""
 
+    def training_notes(self, learning_rate: float) -> tuple[str, ...]:
+        """What a reader of the results should know about these hyper-parameters with this learning rate."""
+        return ()
+
     @property
     def prepares(self) -> bool:
         """Whether sites do something once before the first round."""

@@ -154,7 +154,8 @@ class Run:
         self._done = False
         self._seconds = 0.0
         self._clock = time.perf_counter()
-        saved = self.record.resume(setup.description)
+        notes = self.algorithm.training_notes(experiment.training.learning_rate)
+        saved = self.record.resume({**setup.description, "notes": [*setup.description["notes"], *notes]})
         if saved is not None:
             self._restore(saved)
 
