@@ -97,7 +97,7 @@ def f1_of_counts(hits: Tensor, seen: Tensor, classes: Tensor) -> list[float]:
     # model's bits depend neither on the other models nor on how many classes there could have been.
     widths = ((seen > 0) * torch.arange(1, seen.shape[1] + 1, device=seen.device)).amax(1)
     sums = scores.new_zeros(len(scores))
-    for width in widths.unique().tolist():
+    for width in set(widths.tolist()):
         sums[widths == width] = scores[widths == width, :width].sum(1)
     means: list[float] = (sums / classes.to(sums.device)).tolist()
     return means
