@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from playerfl.errors import ConfigError
-from playerfl.learning.losses import FocalLoss, cross_entropy, logits_of
+from playerfl.learning.losses import FocalLoss, FocalVariant, cross_entropy, logits_of
 
 LOGITS = torch.randn(20, 4, generator=torch.Generator().manual_seed(0))
 TARGETS = torch.randint(4, (20,), generator=torch.Generator().manual_seed(1))
@@ -58,19 +58,42 @@ def test_focal_loss_without_focus_is_cross_entropy(alpha: tuple[float, ...] | No
     assert torch.allclose(focal, cross_entropy(LOGITS, TARGETS), rtol=1e-6)
 
 
-def focal_at(logit: float, gamma: float) -> tuple[Tensor, Tensor]:
+@given(st.floats(0, 5), st.lists(st.floats(0.05, 1), min_size=4, max_size=4))
+def test_the_repository_variant_is_its_formula_example_by_example(gamma: float, alpha: list[float]) -> None:
+    """In plain Python, class by class; the mean over examples is taken by the trainer."""
+    found = FocalLoss(gamma, alpha, "repo")(LOGITS.double(), TARGETS)
+    for row, target, loss in zip(LOGITS.double().tolist(), TARGETS.tolist(), found.tolist(), strict=True):
+        total = sum(map(math.exp, row))
+        p = [math.exp(logit) / total for logit in row]
+        terms = [
+            alpha[k] * (1 - p[k]) ** gamma if k == target else (1 - alpha[k]) * p[k] ** gamma for k in range(len(row))
+        ]
+        assert loss == pytest.approx(10 * sum(terms) / len(terms) * -math.log(p[target]), rel=1e-9)
+
+
+def test_the_repository_variant_without_focus_or_alpha_is_ten_cross_entropies() -> None:
+    assert torch.allclose(FocalLoss(0.0, variant="repo")(LOGITS, TARGETS), 10 * cross_entropy(LOGITS, TARGETS))
+
+
+def test_an_unknown_variant_is_refused() -> None:
+    with pytest.raises(ConfigError, match="unknown focal variant 'rep'; did you mean 'repo'"):
+        FocalLoss(variant="rep")  # type: ignore[arg-type]
+
+
+def focal_at(logit: float, gamma: float, variant: FocalVariant = "standard") -> tuple[Tensor, Tensor]:
     """Loss and gradient where the right class has `logit` and the wrong one its negative."""
     logits = torch.tensor([[logit, -logit]], requires_grad=True)
-    loss = FocalLoss(gamma)(logits, torch.tensor([0]))
+    loss = FocalLoss(gamma, variant=variant)(logits, torch.tensor([0]))
     loss.sum().backward()
     assert logits.grad is not None
     return loss.detach(), logits.grad
 
 
+@pytest.mark.parametrize("variant", ["standard", "repo"])
 @pytest.mark.parametrize("gamma", [0.0, 0.5, 1.0, 2.0, 3.0])
 @pytest.mark.parametrize("logit", [50.0, -50.0])
-def test_focal_loss_has_finite_gradients_at_extreme_logits(gamma: float, logit: float) -> None:
-    loss, gradient = focal_at(logit, gamma)
+def test_focal_loss_has_finite_gradients_at_extreme_logits(gamma: float, logit: float, variant: FocalVariant) -> None:
+    loss, gradient = focal_at(logit, gamma, variant)
     assert torch.isfinite(loss).all()
     assert torch.isfinite(gradient).all()
 

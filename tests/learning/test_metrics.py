@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from sklearn.metrics import accuracy_score, f1_score
 from torch import Tensor
 
-from playerfl.learning.metrics import accuracy, macro_f1
+from playerfl.learning.metrics import DIVERGED, accuracy, macro_f1, of_many, predictions
 
 CLASSES = 6
 # Few rows and many classes, so that some classes lack predictions, targets or both.
@@ -48,6 +49,33 @@ def test_metrics_agree_with_scikit_learn_on_many_rows() -> None:
     predicted, targets = (torch.randint(10, (5000,), generator=generator) for _ in range(2))
     assert accuracy(predicted, targets) == pytest.approx(accuracy_score(targets, predicted), abs=1e-12)
     assert macro_f1(predicted, targets) == pytest.approx(f1_score(targets, predicted, average="macro"), abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("logits", "expected"),
+    [
+        ([1.0, 3.0], 1),
+        ([-math.inf, 3.0], 1),
+        ([math.nan, 3.0], DIVERGED),
+        ([3.0, math.nan], DIVERGED),
+        ([math.nan, math.inf], DIVERGED),
+        ([math.inf, 3.0], DIVERGED),
+        ([-math.inf, -math.inf], DIVERGED),
+    ],
+)
+def test_logits_without_a_softmax_give_no_class(logits: list[float], expected: int) -> None:
+    assert predictions(torch.tensor([logits, [1.0, 0.0]])).tolist() == [expected, 0]
+    assert torch.tensor(logits).softmax(0).isnan().any() == (expected == DIVERGED)
+
+
+def test_a_diverged_model_scores_nan_beside_others_and_alone() -> None:
+    targets = torch.tensor([0, 1, 1])
+    predicted = torch.tensor([[0, 1, 0], [0, DIVERGED, 0], [0, 1, 1]])
+    for metric in (accuracy, macro_f1, lambda found, _: float(found.min())):
+        first, diverged, last = of_many(metric, predicted, targets)
+        assert math.isnan(diverged)
+        assert [first, last] == [metric(predicted[0], targets), metric(predicted[2], targets)]
+        assert math.isnan(of_many(metric, predicted[1:2], targets)[0])
 
 
 @pytest.mark.parametrize("metric", [accuracy, macro_f1])

@@ -43,7 +43,7 @@ def theirs(build: Callable[[Iterable[Tensor]], torch.optim.Optimizer]) -> dict[s
     return {str(i): p.detach() for i, p in enumerate(parameters)}
 
 
-ADAMW: list[dict[str, Any]] = [{}, {"weight_decay": 0.3}, {"betas": (0.5, 0.9), "eps": 1e-3}]
+ADAMW: list[dict[str, Any]] = [{}, {"weight_decay": 0.3}, {"betas": (0.5, 0.9), "eps": 1e-3}, {"amsgrad": True}]
 
 
 @pytest.mark.parametrize("options", ADAMW)
@@ -70,7 +70,21 @@ def test_sgd_is_torch_sgd_bit_for_bit(momentum: float, weight_decay: float) -> N
     assert digest(ours(SGD(0.05, momentum, weight_decay))) == digest(expected)
 
 
-@pytest.mark.parametrize("optimizer", [AdamW(), SGD(momentum=0.9)])
+def test_amsgrad_makes_a_difference_once_gradients_shrink() -> None:
+    weight = {}
+    for amsgrad in (False, True):
+        optimizer = AdamW(0.05, betas=(0.0, 0.5), weight_decay=0.0, amsgrad=amsgrad)
+        parameter = torch.zeros(1)
+        state = {slot: [optimizer.fresh(slot, parameter)] for slot in optimizer.slots}
+        step = optimizer.stepper([parameter], state)
+        step([torch.full((1,), 10.0)])
+        step([torch.full((1,), 0.01)])
+        weight[amsgrad] = parameter.item()
+        assert ("max_exp_avg_sq" in state) == amsgrad
+    assert weight[False] < weight[True]
+
+
+@pytest.mark.parametrize("optimizer", [AdamW(), AdamW(amsgrad=True), SGD(momentum=0.9)])
 def test_state_is_moved_in_place_and_laid_out_as_its_parameter(optimizer: Optimizer) -> None:
     parameter = torch.randn(2, 3, 4, 4).contiguous(memory_format=torch.channels_last)
     state = {slot: [optimizer.fresh(slot, parameter)] for slot in optimizer.slots}

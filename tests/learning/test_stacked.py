@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -14,14 +15,18 @@ import federations
 import playerfl
 from federations import CLASSES, FEATURES, quick_for
 from playerfl.algorithms import ALGORITHMS
+from playerfl.data.examples import TensorExamples
 from playerfl.layers.layer_map import LayerMap
 from playerfl.learning import stackable
+from playerfl.learning.job import EvalJob
 from playerfl.learning.losses import FocalLoss, cross_entropy
+from playerfl.learning.trainer import run_jobs
 from playerfl.learning.training import Learner
 from playerfl.runs.api import run_experiments
 from playerfl.runs.experiment import Experiment
 from playerfl.runs.result import RunResult
-from playerfl.tasks.task import Task, own_task
+from playerfl.runs.setup import prepare_setup
+from playerfl.tasks.task import METRICS, Task, own_task
 
 
 def double_task(build: Callable[[], nn.Module] = federations.mlp, **changes: Any) -> Task:
@@ -70,6 +75,7 @@ def test_stacked_equals_loop(algorithm: str) -> None:
         {"training__optimizer": "sgd", "training__momentum": 0.9},
         {"training__optimizer": "sgd", "training__weight_decay": 0.1},
         {"training__optimizer_state": "reset"},
+        {"training__amsgrad": True},
         {"training__local_epochs": 3},
         {"training__batch_size": 64, "data__accept_small_sites": True},
         {"training__batch_size": 5},
@@ -342,8 +348,6 @@ def test_optimiser_state_passes_between_trainers() -> None:
     from playerfl.federation.client import TrainingPlan
     from playerfl.learning.job import TrainJob
     from playerfl.learning.optimizers import AdamW
-    from playerfl.learning.trainer import run_jobs
-    from playerfl.runs.setup import prepare_setup
 
     task = double_task()
     settings = {"algorithm": "fedavg", "trainer": "stacked", "training": {"batch_size": 8}}
@@ -374,6 +378,49 @@ def test_optimiser_state_passes_between_trainers() -> None:
         for trainers in (["stacked"] * 4, ["loop", "stacked", "stacked", "loop"]):
             found = train(trainers, parts)
             assert max(float((found[n] - reference[n]).abs().max()) for n in reference) < 1e-12
+
+
+@pytest.mark.parametrize("trainer", ["loop", "stacked"])
+def test_a_diverged_model_has_no_score_and_the_others_keep_theirs(trainer: str) -> None:
+    """One NaN weight makes every logit NaN; a metric of one's own never sees what came of it."""
+    seen: list[int] = []
+
+    def lowest(predicted: Tensor, targets: Tensor) -> float:
+        seen.append(int(predicted.min()))
+        return 0.5
+
+    task = double_task(metrics={**METRICS, "lowest": lowest})
+    setup = prepare_setup(Experiment.resolve({"trainer": trainer, "training": {"batch_size": 8}}, task), task)
+    assert setup.learner.trainer == trainer
+    data = setup.sites["site-0"]
+    splits = {"validation": data.validation, "test": data.test}
+    name = next(iter(setup.initial))
+    diverged = {**setup.initial, name: setup.initial[name].clone().fill_(torch.nan)}
+    seen.clear()  # the trial whether a model can be stacked scores it, too
+    (healthy,) = run_jobs([EvalJob(setup.learner, setup.initial, splits)])
+    jobs = [EvalJob(setup.learner, weights, splits) for weights in (setup.initial, diverged, setup.initial)]
+    first, found, last = run_jobs(jobs)
+    assert first == last == healthy
+    for split in splits:
+        assert set(found[split]) == {"loss", "f1", "accuracy", "lowest"}
+        assert all(math.isnan(value) for value in found[split].values())
+        assert all(math.isfinite(value) for value in healthy[split].values())
+    assert len(seen) == 6
+    assert min(seen) >= 0
+
+
+@pytest.mark.parametrize("trainer", ["loop", "stacked"])
+def test_one_diverged_row_is_enough(trainer: str) -> None:
+    task = double_task()
+    setup = prepare_setup(Experiment.resolve({"trainer": trainer, "training": {"batch_size": 8}}, task), task)
+    examples = setup.sites["site-0"].test
+    assert isinstance(examples, TensorExamples)
+    inputs = examples.inputs.clone()
+    inputs[-1, 0] = torch.nan
+    splits = {"bad": TensorExamples(inputs, examples.targets), "test": examples}
+    (found,) = run_jobs([EvalJob(setup.learner, setup.initial, splits)])
+    assert all(math.isnan(value) for value in found["bad"].values())
+    assert all(math.isfinite(value) for value in found["test"].values())
 
 
 def test_learning_rates_share_a_stack() -> None:

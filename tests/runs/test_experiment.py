@@ -44,6 +44,10 @@ def test_the_users_settings_win_over_the_tasks_which_win_over_the_general() -> N
         ({"data__sites": 2.5}, "sites = 2.5"),
         ({"training__learning_rate": float("nan")}, "learning_rate = nan"),
         ({"training__optimizer": "adam"}, "optimizer = 'adam' is not allowed: it should be 'adamw' or 'sgd'"),
+        (
+            {"training__optimizer": "sgd", "training__amsgrad": True},
+            "amsgrad = true is an option of adamw; sgd has no second moments",
+        ),
         ({"device": "gpu"}, "unknown device 'gpu'"),
         ({"device": "cuda"}, "device 'cuda' is not available here; available: cpu"),
         ({"selection": "best"}, "selection = 'best' is not allowed"),

@@ -7,8 +7,9 @@ import math
 import pytest
 
 from federations import federate
+from playerfl.algorithms import PFedMe
 from playerfl.paper import facts as paper
-from playerfl.studies.rates import choose_rate, paper_grid, tuned_loss, validation_losses
+from playerfl.studies.rates import choose_rate, paper_grid, pfedme_preset, tuned_loss, validation_losses
 
 
 def test_the_mean_over_runs_is_taken_before_the_minimum_over_rounds() -> None:
@@ -60,3 +61,11 @@ def test_every_method_tries_as_many_rates_and_pfedme_its_printed_one(dataset: st
     assert len(paper_grid(dataset, "pfedme")) == len(paper_grid(dataset, "fedavg"))
     assert paper.learning_rates(dataset)["pfedme"] in paper_grid(dataset, "pfedme")
     assert paper_grid(dataset, "player_fl") == sorted(paper.protocol(dataset)["learning_rate_grid"], reverse=True)
+
+
+@pytest.mark.parametrize("dataset", paper.facts()["datasets"])
+def test_the_pfedme_preset_has_a_hundred_times_the_grid_and_mostly_rates_that_can_train(dataset: str) -> None:
+    preset, grid = pfedme_preset(dataset), paper_grid(dataset, "fedavg")
+    assert preset.learning_rates == pytest.approx([100 * rate for rate in grid])
+    overshooting = [rate for rate in preset.learning_rates if PFedMe(preset.lam).training_notes(rate)]
+    assert overshooting == ([50.0] if dataset == "Heart" else [])

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from playerfl.federation.client import Client
 from playerfl.federation.messages import Download, ExpectedUpload, SiteId, Upload, Verb
 from playerfl.federation.server import Server
 from playerfl.layers.layer_map import LayerMap
 from playerfl.weights import weighted_mean
+
+ADDED = MappingProxyType({"added": True})
+"""Metadata of a hyper-parameter that came after runs without it: it is not written as long as it has its default, so
+that finished runs are still found by their keys. Its default can never change."""
 
 
 @dataclass(frozen=True)
@@ -25,6 +30,10 @@ class Algorithm:
 
     def check_layers(self, layers: LayerMap) -> None:
         """Rejects hyper-parameters that do not fit the model, before anything is written or trained."""
+
+    def training_notes(self, learning_rate: float) -> tuple[str, ...]:
+        """What a reader of the results should know about these hyper-parameters with this learning rate."""
+        return ()
 
     @property
     def prepares(self) -> bool:

@@ -15,6 +15,7 @@ from playerfl.federation.messages import Scalar, SiteId, Upload
 from playerfl.layers.layer_map import LayerMap, LayerName
 from playerfl.learning.job import EvalJob, Measure, Pull, Scores, Trained, TrainJob
 from playerfl.learning.optimizers import Optimizer, OptimizerState
+from playerfl.learning.schedules import CONSTANT, Schedule
 from playerfl.learning.training import Learner
 from playerfl.seeding import generator_for
 from playerfl.weights import Weights
@@ -31,6 +32,7 @@ class TrainingPlan:
     batch_size: int = 32
     local_epochs: int = 1
     optimizer_state: Literal["persistent", "reset"] = "persistent"
+    schedule: Schedule = CONSTANT
 
 
 @dataclass(frozen=True)
@@ -129,11 +131,13 @@ class Client:
         training counts as, if it comes with a later message.
         """
         entries = None if only is None else frozenset(self.layers.select(self._loaded, only))
+        epochs = self.plan.local_epochs if epochs is None else epochs
+        counted_as = self._stream_parts[1] if round_ is None else round_
         trained = await TrainJob(
             learner=self._learner,
             weights=self._loaded,
             examples=self.data.train,
-            epochs=self.plan.local_epochs if epochs is None else epochs,
+            epochs=epochs,
             batch_size=self.plan.batch_size,
             optimizer=optimizer or self.plan.optimizer,
             state=self.optimizers.setdefault(stream, {}),
@@ -141,6 +145,7 @@ class Client:
             only=entries,
             pull=pull,
             measure=measure,
+            rate_factors=self.plan.schedule.factors(counted_as, epochs, self.plan.local_epochs),
         )
         self._loaded = trained.weights
         if stream == "main" and trained.loss is not None:

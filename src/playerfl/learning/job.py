@@ -88,6 +88,12 @@ class TrainJob(_Awaitable[Trained]):
     """The entries that train; None means all."""
     pull: Pull | None = None
     measure: Measure | None = None
+    rate_factors: tuple[float, ...] = ()
+    """What the learning rate is multiplied by, one number per epoch; empty: nothing (see Schedule)."""
+
+    def optimizer_in(self, epoch: int) -> Optimizer:
+        """The optimiser at the rate of one epoch."""
+        return self.optimizer.scaled(self.rate_factors[epoch]) if self.rate_factors else self.optimizer
 
     def run(self) -> Trained:
         return self.learner.train(self)

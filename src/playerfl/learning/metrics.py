@@ -1,7 +1,8 @@
-"""Metrics of predictions, computed once over a whole split."""
+"""Metrics of predictions, computed once over a whole split. A diverged model scores NaN."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import Literal
@@ -10,6 +11,19 @@ import torch
 from torch import Tensor
 
 Metric = Callable[[Tensor, Tensor], float]
+DIVERGED = -1
+"""The prediction for an example whose logits have no softmax."""
+
+
+def predictions(logits: Tensor) -> Tensor:
+    """The class of each example, or DIVERGED: the argmax of NaN would be class 0.
+
+    Logits have no softmax where one is NaN or +inf, or all are -inf; a single -inf only rules out its class.
+
+    >>> predictions(torch.tensor([[0.5, 2.0], [float("nan"), 2.0], [float("-inf"), 2.0]]))
+    tensor([ 1, -1,  1])
+    """
+    return logits.argmax(-1).masked_fill(~logits.amax(-1).isfinite(), DIVERGED)
 
 
 def accuracy(predicted: Tensor, targets: Tensor) -> float:
@@ -38,11 +52,18 @@ def macro_f1(predicted: Tensor, targets: Tensor, labels: Literal["present"] | in
 def of_many(metric: Metric, predicted: Tensor, targets: Tensor) -> list[float]:
     """A metric for several models' predictions (one row per model) of the same targets.
 
-    >>> of_many(accuracy, torch.tensor([[0, 1], [1, 1]]), torch.tensor([0, 1]))
-    [1.0, 0.5]
+    A model with a DIVERGED prediction scores NaN, and the metric is not called with its predictions.
+
+    >>> of_many(accuracy, torch.tensor([[0, 1], [1, 1], [0, DIVERGED]]), torch.tensor([0, 1]))
+    [1.0, 0.5, nan]
     """
+    sound = (predicted != DIVERGED).flatten(1).all(1).tolist()
+    if not any(sound):
+        return [math.nan] * len(predicted)
+    converged = predicted if all(sound) else predicted[sound]
     together = _TOGETHER.get(metric)
-    return together(predicted, targets) if together else [metric(row, targets) for row in predicted]
+    scores = iter(together(converged, targets) if together else [metric(row, targets) for row in converged])
+    return [next(scores) if is_sound else math.nan for is_sound in sound]
 
 
 def _accuracies(predicted: Tensor, targets: Tensor) -> list[float]:
@@ -55,14 +76,31 @@ def _macro_f1s(predicted: Tensor, targets: Tensor, labels: Literal["present"] | 
     # One bincount for all models: model i's classes are numbered from i · classes.
     numbered = predicted + torch.arange(models, device=predicted.device).unsqueeze(1) * classes
     counted = partial(torch.bincount, minlength=models * classes)
-    hits = counted(numbered[predicted == targets]).view(models, classes).double()
+    hits = counted(numbered[predicted == targets]).view(models, classes)
     seen = counted(numbered.flatten()).view(models, classes) + torch.bincount(targets, minlength=classes)
+    return f1_of_counts(hits, seen, (seen > 0).sum(1) if labels == "present" else torch.full((models,), labels))
+
+
+def f1_of_counts(hits: Tensor, seen: Tensor, classes: Tensor) -> list[float]:
+    """The sum of F1 over classes, divided by `classes`, for each model.
+
+    `hits`: right predictions by model and class; `seen`: how often a class was predicted plus how often it was true.
+    Classes that were never seen add nothing, whatever `classes` counts.
+
+    >>> f1_of_counts(torch.tensor([[1, 1]]), torch.tensor([[3, 3]]), torch.tensor([2]))
+    [0.6666666666666666]
+    """
     # 2PR/(P+R) = 2·hits / (predicted + true), so no division is 0/0 for a class that is present; an absent one has
     # no hits and contributes 0.
-    sums = (2 * hits / seen.clamp_min(1)).sum(1)
-    counts = (seen > 0).sum(1) if labels == "present" else torch.tensor(labels)
-    scores: list[float] = (sums / counts).tolist()
-    return scores
+    scores = 2 * hits.double() / seen.clamp_min(1)
+    # The order in which torch adds numbers depends on how many there are. Without the absent classes at the end, a
+    # model's bits depend neither on the other models nor on how many classes there could have been.
+    widths = ((seen > 0) * torch.arange(1, seen.shape[1] + 1, device=seen.device)).amax(1)
+    sums = scores.new_zeros(len(scores))
+    for width in set(widths.tolist()):
+        sums[widths == width] = scores[widths == width, :width].sum(1)
+    means: list[float] = (sums / classes.to(sums.device)).tolist()
+    return means
 
 
 _TOGETHER: dict[Metric, Callable[[Tensor, Tensor], list[float]]] = {accuracy: _accuracies, macro_f1: _macro_f1s}

@@ -37,6 +37,10 @@ class Optimizer(Protocol):
         """The slots that hold one number per parameter, the same for all parameters trained together."""
         ...
 
+    def scaled(self, factor: float) -> Optimizer:
+        """The same with every learning rate multiplied by `factor`."""
+        ...
+
     def fresh(self, slot: str, parameter: Tensor) -> Tensor:
         """The state of one parameter before its first step."""
         ...
@@ -63,13 +67,18 @@ class AdamW:
     betas: tuple[float, float] = (0.9, 0.999)
     eps: float = 1e-8
     weight_decay: float = 0.01
+    amsgrad: bool = False
+    """Whether steps are divided by the largest second moment so far (Reddi et al. 2018)."""
 
     inner_steps: ClassVar[int] = 1
     counts: ClassVar[tuple[str, ...]] = ("step",)
 
     @property
     def slots(self) -> tuple[str, ...]:
-        return ("step", "exp_avg", "exp_avg_sq")
+        return ("step", "exp_avg", "exp_avg_sq", *(("max_exp_avg_sq",) if self.amsgrad else ()))
+
+    def scaled(self, factor: float) -> AdamW:
+        return replace(self, learning_rate=factor * self.learning_rate)
 
     def fresh(self, slot: str, parameter: Tensor) -> Tensor:
         if slot == "step":
@@ -86,10 +95,10 @@ class AdamW:
                     list(gradients),
                     state["exp_avg"],
                     state["exp_avg_sq"],
-                    [],
+                    state["max_exp_avg_sq"] if self.amsgrad else [],
                     state["step"],
                     fused=True,
-                    amsgrad=False,
+                    amsgrad=self.amsgrad,
                     beta1=self.betas[0],
                     beta2=self.betas[1],
                     lr=self.learning_rate,
@@ -115,6 +124,9 @@ class SGD:
     @property
     def slots(self) -> tuple[str, ...]:
         return ("momentum",) if self.momentum else ()
+
+    def scaled(self, factor: float) -> SGD:
+        return replace(self, learning_rate=factor * self.learning_rate)
 
     def fresh(self, slot: str, parameter: Tensor) -> Tensor:
         return torch.zeros_like(parameter, requires_grad=False)
@@ -160,6 +172,10 @@ class Moreau:
     @property
     def slots(self) -> tuple[str, ...]:
         return ("local",)
+
+    def scaled(self, factor: float) -> Moreau:
+        learning_rate, local_learning_rate = factor * self.learning_rate, factor * self.local_learning_rate
+        return replace(self, learning_rate=learning_rate, local_learning_rate=local_learning_rate)
 
     def fresh(self, slot: str, parameter: Tensor) -> Tensor:
         return parameter.detach().clone()

@@ -25,7 +25,7 @@ from playerfl.learning.job import EvalJob, Job, Scores, Trained, TrainJob
 from playerfl.learning.layout import Blocks, Held, Layout, side_by_side
 from playerfl.learning.linear_stack import NotOnlyLinearError, linear_outputs
 from playerfl.learning.losses import logits_of
-from playerfl.learning.metrics import of_many
+from playerfl.learning.metrics import of_many, predictions
 from playerfl.learning.optimizers import Optimizer
 from playerfl.learning.training import EVALUATION_BATCH, Learner
 
@@ -103,10 +103,15 @@ def _batches(job: TrainJob) -> int:
 
 
 def _twins(job: TrainJob) -> Hashable:
-    """Equal for models that may share a cohort: the same examples, optimiser and counts of steps."""
+    """Equal for models that may share a cohort: the same examples, optimiser, rates and counts of steps."""
     name = job.learner.trainable(job.only)[0]
     held = [job.state.get(slot, {}).get(name) for slot in job.optimizer.counts]
-    return id(job.examples), job.optimizer, *(0.0 if count is None else float(count) for count in held)
+    return (
+        id(job.examples),
+        job.optimizer,
+        job.rate_factors,
+        *(0.0 if count is None else float(count) for count in held),
+    )
 
 
 @dataclass(frozen=True)
@@ -115,7 +120,8 @@ class _Cohort:
 
     start: int
     stop: int
-    optimizer: Optimizer
+    optimizers: tuple[Optimizer, ...]
+    """The optimiser at the rate of each epoch."""
     examples: TensorExamples
     rows: Tensor
     """Row numbers by model, batch (of all epochs) and position in the batch; padding repeats a row of its batch."""
@@ -140,7 +146,7 @@ class _Cohort:
         return cls(
             start,
             start + len(jobs),
-            job.optimizer,
+            tuple(map(job.optimizer_in, range(job.epochs))),
             job.examples,
             torch.stack([_order(job) for job in jobs])[:, :, positions].flatten(1, 2),
             shares.to(next(iter(job.weights.values())).dtype),
@@ -150,6 +156,15 @@ class _Cohort:
     @property
     def steps(self) -> int:
         return self.rows.shape[1]
+
+    @property
+    def stops(self) -> list[int]:
+        """The steps after which its rate changes, and after its last."""
+        changed = [e for e in range(1, len(self.optimizers)) if self.optimizers[e] != self.optimizers[e - 1]]
+        return [*(epoch * len(self.sizes) for epoch in changed), self.steps]
+
+    def optimizer_at(self, step: int) -> Optimizer:
+        return self.optimizers[step // len(self.sizes)]
 
     def batch(self, step: int) -> tuple[Any, Tensor, Tensor]:
         rows = self.rows[:, step].flatten()
@@ -209,7 +224,7 @@ class _Stack:
         if resident is not None:
             return resident
         rows = self._rows(cohort)
-        fresh = {name: cohort.optimizer.fresh(slot, block) for name, block in rows.items()}
+        fresh = {name: cohort.optimizers[0].fresh(slot, block) for name, block in rows.items()}
         if slot in self.job.optimizer.counts:
             return {name: held[0].get(name, count).clone() for name, count in fresh.items()}
         if any(one.keys() & rows.keys() for one in held):
@@ -260,29 +275,27 @@ class _Stack:
         ]
 
     def _stages(self) -> Iterator[tuple[_Active, range]]:
-        """The steps, in stages during which the same models train."""
-        done = 0
-        for count in range(len(self.cohorts), 0, -1):
-            cohorts = self.cohorts[:count]
-            if cohorts[-1].steps > done:
-                yield self._active(cohorts), range(done, cohorts[-1].steps)
-                done = cohorts[-1].steps
+        """The steps, in stages during which the same models train, each at one rate."""
+        begin = 0
+        for stop in sorted({stop for cohort in self.cohorts for stop in cohort.stops}):
+            yield self._active([cohort for cohort in self.cohorts if cohort.steps > begin], begin), range(begin, stop)
+            begin = stop
 
-    def _active(self, cohorts: list[_Cohort]) -> _Active:
+    def _active(self, cohorts: list[_Cohort], begin: int) -> _Active:
         stop = cohorts[-1].stop
         return _Active(
             cohorts,
             {name: view[:stop].detach().requires_grad_() for name, view in self.layout.views(self.blocks).items()},
             {name: view[:stop] for name, view in self.fixed.items()},
             {name: anchor[:stop] for name, anchor in self.anchors.items()},
-            self._step(cohorts),
+            self._step(cohorts, begin),
         )
 
-    def _step(self, cohorts: list[_Cohort]) -> Callable[[Blocks], None]:
-        """A function that moves all of these models, with one call per optimiser."""
+    def _step(self, cohorts: list[_Cohort], begin: int) -> Callable[[Blocks], None]:
+        """A function that moves all of these models from step `begin` on, with one call per optimiser."""
         numbers: dict[Optimizer, list[int]] = {}
         for number, cohort in enumerate(cohorts):
-            numbers.setdefault(cohort.optimizer, []).append(number)
+            numbers.setdefault(cohort.optimizer_at(begin), []).append(number)
         steps = []
         for optimizer, chosen in numbers.items():
             parameters = [rows for i in chosen for rows in self._rows(cohorts[i]).values()]
@@ -428,7 +441,7 @@ def _scored(
             output = outputs_of(learner, entries, map_tensors(inputs, lambda x: x.expand(models, *[-1] * x.dim())))
             losses.append(learner.loss(output, targets.repeat(models)).view(models, -1))
             if learner.metrics:
-                predicted.append(logits_of(output).argmax(-1).view(models, -1))
+                predicted.append(predictions(logits_of(output)).view(models, -1))
     loss, classes = torch.cat(losses, dim=1).double(), torch.cat(predicted, dim=1)
     by_split = {
         split: _columns(learner, loss[:, start:], classes[:, start:], examples)

@@ -19,7 +19,7 @@ from playerfl.layers.sensitivity import Profile
 from playerfl.learning.job import EvalJob, Measure, Scores, Trained, TrainJob
 from playerfl.learning.layout import Layout
 from playerfl.learning.losses import logits_of
-from playerfl.learning.metrics import Metric
+from playerfl.learning.metrics import Metric, of_many, predictions
 from playerfl.learning.optimizers import Optimizer, OptimizerState
 from playerfl.seeding import seeded_rng
 from playerfl.weights import Weights
@@ -84,7 +84,7 @@ class Learner:
         if not chosen or job.epochs == 0:
             return Trained(self.weights(), None)
         parameters = [self.parameters[name] for name in chosen]
-        steps: dict[tuple[str, ...], Callable[[], None]] = {}
+        steps: dict[tuple[Optimizer, tuple[str, ...]], Callable[[], None]] = {}
         probe = job.measure and self.probe(job.measure)
         profile: Profile | None = None
 
@@ -93,6 +93,7 @@ class Learner:
         noise = int(torch.randint(2**62, (), generator=job.order))
         with self._training(chosen), seeded_rng(noise, self.device):
             for epoch in range(job.epochs):
+                optimizer = job.optimizer_in(epoch)
                 measuring = probe if epoch == 0 and probe and probe.mode == "running" else None
                 batches = job.examples.batches(job.batch_size, job.order, join_single=bool(self._batch_norms))
                 for inputs, targets in batches:
@@ -103,9 +104,9 @@ class Learner:
                             measuring.record(len(targets))
                         # Like torch's own optimisers, skip parameters that the batch did not use.
                         used = tuple(name for name, p in zip(chosen, parameters, strict=True) if p.grad is not None)
-                        if used not in steps:
-                            steps[used] = self._step(used, job)
-                        steps[used]()
+                        if (optimizer, used) not in steps:
+                            steps[optimizer, used] = self._step(optimizer, used, job)
+                        steps[optimizer, used]()
                         for parameter in parameters:
                             parameter.grad = None
                     loss_sum.add_(loss.detach(), alpha=len(targets))
@@ -130,9 +131,9 @@ class Learner:
             self._layouts[key] = Layout({name: self.entries[name] for name in key})
         return self._layouts[key]
 
-    def _step(self, names: tuple[str, ...], job: TrainJob) -> Callable[[], None]:
+    def _step(self, optimizer: Optimizer, names: tuple[str, ...], job: TrainJob) -> Callable[[], None]:
         parameters = [self.parameters[name] for name in names]
-        step = job.optimizer.stepper(parameters, self._state(job.optimizer, job.state, list(names)))
+        step = optimizer.stepper(parameters, self._state(optimizer, job.state, list(names)))
         pull = _pull_on(parameters, list(names), job)
 
         def move() -> None:
@@ -196,14 +197,14 @@ class Learner:
             loss_sum += float(losses.double().sum() if losses.dim() else losses.double() * len(targets))
             seen += len(targets)
             if self.metrics:
-                predicted.append(logits_of(output).argmax(-1))
+                predicted.append(predictions(logits_of(output)))
                 expected.append(targets)
         if not seen:
             return {name: float("nan") for name in ("loss", *self.metrics)}
         scores = {"loss": loss_sum / seen}
         if self.metrics:
-            all_predicted, all_expected = torch.cat(predicted).cpu(), torch.cat(expected).cpu()
-            scores |= {name: metric(all_predicted, all_expected) for name, metric in self.metrics.items()}
+            all_predicted, all_expected = torch.cat(predicted).cpu().unsqueeze(0), torch.cat(expected).cpu()
+            scores |= {name: of_many(metric, all_predicted, all_expected)[0] for name, metric in self.metrics.items()}
         return scores
 
     def _loss_of(self, output: Any, targets: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ import tomllib
 from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar, get_type_hints
+from typing import Annotated, Any, ClassVar, Literal, TypeVar, get_type_hints
 
 import tomli_w
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model, model_validator
@@ -19,7 +19,9 @@ from playerfl.errors import ConfigError, one_of
 from playerfl.federation.client import TrainingPlan
 from playerfl.layers.layer_map import BatchNormStatistics, TiePolicy
 from playerfl.learning.optimizers import SGD, AdamW
+from playerfl.learning.schedules import DEFAULT_FACTOR, Schedule, ScheduleKind
 from playerfl.tasks import TASKS
+from playerfl.tasks.added_options import AddedOptions
 from playerfl.tasks.load import load_object, load_task, names_object
 from playerfl.tasks.task import DataOptions, Task
 
@@ -30,10 +32,11 @@ _STRICT = ConfigDict(extra="forbid", frozen=True)
 _Beta = Annotated[float, Field(ge=0, lt=1)]
 
 
-class TrainingOptions(BaseModel):
+class TrainingOptions(AddedOptions):
     """The `[training]` table: how every site trains."""
 
     model_config = _STRICT
+    added: ClassVar[frozenset[str]] = frozenset({"amsgrad", "schedule", "schedule_factor"})
 
     learning_rate: float = Field(1e-3, ge=0, allow_inf_nan=False)
     batch_size: int = Field(32, ge=1)
@@ -43,16 +46,24 @@ class TrainingOptions(BaseModel):
     """Default: 0.01 for adamw, 0 for sgd."""
     betas: tuple[_Beta, _Beta] = (0.9, 0.999)
     eps: float = Field(1e-8, gt=0)
+    amsgrad: bool = False
+    """Of adamw: whether steps are divided by the largest second moment so far."""
     momentum: float = Field(0.0, ge=0, lt=1)
     optimizer_state: Literal["persistent", "reset"] = "persistent"
     """Whether a site's optimiser keeps its state between rounds or starts afresh in each."""
+    schedule: ScheduleKind = "constant"
+    """How the learning rate falls: not at all, by a factor per epoch, or along a cosine that ends near 0."""
+    schedule_factor: float | None = Field(None, gt=0, le=1)
+    """Per epoch, only with schedule = "exponential"; default: 0.9."""
 
     @model_validator(mode="before")
     @classmethod
-    def _decay_of_the_optimizer(cls, values: Any) -> Any:
-        if isinstance(values, Mapping) and values.get("optimizer") == "sgd":
-            return {"weight_decay": 0.0, **values}
-        return values
+    def _defaults_of_other_choices(cls, values: Any) -> Any:
+        if not isinstance(values, Mapping):
+            return values
+        decay = {"weight_decay": 0.0} if values.get("optimizer") == "sgd" else {}
+        factor = {"schedule_factor": DEFAULT_FACTOR} if values.get("schedule") == "exponential" else {}
+        return {**decay, **factor, **values}
 
     @model_validator(mode="after")
     def _momentum_is_of_sgd(self) -> TrainingOptions:
@@ -60,13 +71,30 @@ class TrainingOptions(BaseModel):
             raise ValueError(f"momentum = {self.momentum} needs optimizer = sgd; {self.optimizer} has betas")
         return self
 
-    def plan(self) -> TrainingPlan:
+    @model_validator(mode="after")
+    def _amsgrad_is_of_adamw(self) -> TrainingOptions:
+        if self.amsgrad and self.optimizer != "adamw":
+            raise ValueError(f"amsgrad = true is an option of adamw; {self.optimizer} has no second moments")
+        return self
+
+    @model_validator(mode="after")
+    def _factor_is_of_the_exponential_schedule(self) -> TrainingOptions:
+        if self.schedule_factor is not None and self.schedule != "exponential":
+            raise ValueError(
+                f"schedule_factor = {self.schedule_factor} has no effect with schedule = {self.schedule!r}; "
+                "leave it out, or use schedule = 'exponential'"
+            )
+        return self
+
+    def plan(self, rounds: int) -> TrainingPlan:
+        """How every site trains in a run of this many rounds."""
         optimizer = (
-            AdamW(self.learning_rate, self.betas, self.eps, self.weight_decay)
+            AdamW(self.learning_rate, self.betas, self.eps, self.weight_decay, self.amsgrad)
             if self.optimizer == "adamw"
             else SGD(self.learning_rate, self.momentum, self.weight_decay)
         )
-        return TrainingPlan(optimizer, self.batch_size, self.local_epochs, self.optimizer_state)
+        schedule = Schedule(self.schedule, self.schedule_factor or DEFAULT_FACTOR, rounds)
+        return TrainingPlan(optimizer, self.batch_size, self.local_epochs, self.optimizer_state, schedule)
 
 
 class Experiment(BaseModel):
@@ -231,7 +259,9 @@ def _resolved_algorithm(given: Any) -> dict[str, Any]:
     name = table.get("name", "player_fl")
     kind: Any = find_algorithm(name)
     options = validated(_algorithm_schema(kind), {k: v for k, v in table.items() if k != "name"}, f"algorithm {name}")
-    return {"name": name, **kind(**options.model_dump()).__dict__}
+    made = kind(**options.model_dump())
+    unset = {f.name for f in dataclasses.fields(made) if "added" in f.metadata and getattr(made, f.name) == f.default}
+    return {"name": name, **{key: value for key, value in made.__dict__.items() if key not in unset}}
 
 
 @cache

@@ -108,7 +108,7 @@ class Run:
         self.algorithm = algorithm or experiment.build_algorithm()
         self.evaluation = EvaluationPlan(experiment.eval_point, experiment.selection)
         self.server = Server(setup.initial, setup.learner.layers, setup.sites, experiment.seed)
-        plan = experiment.training.plan()
+        plan = experiment.training.plan(experiment.rounds)
         self.clients = {
             name: Client(name, data, setup.learner, plan, setup.initial) for name, data in sorted(setup.sites.items())
         }
@@ -118,7 +118,9 @@ class Run:
         self._done = False
         self._seconds = 0.0
         self._clock = time.perf_counter()
-        resumed = record.resume(setup.description) if record else None
+        notes = self.algorithm.training_notes(experiment.training.learning_rate)
+        self.description = {**setup.description, "notes": [*setup.description["notes"], *notes]}
+        resumed = record.resume(self.description) if record else None
         if resumed is not None:
             self.score_rows, self.traffic_rows = resumed.score_rows, resumed.traffic_rows
             self._restore(resumed.state)
@@ -208,7 +210,7 @@ class Run:
             score_rows=self.score_rows,
             traffic_rows=self.traffic_rows,
             layers=self._found_layers(),
-            data=self.setup.description,
+            data=self.description,
             weights={name: client.kept.weights for name, client in self.clients.items() if client.kept},
             build_model=self.setup.build_model,
             timing={"wall_seconds": self._seconds, "runs_side_by_side": self._beside},

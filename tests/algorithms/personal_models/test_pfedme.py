@@ -9,6 +9,7 @@ from algorithms.linear import FULL_BATCH, data, linear_model, linear_task, squar
 from algorithms.recorder import distance, same_bits, watch
 from federations import MODELS, build, federate, largest_difference, task
 from playerfl.algorithms import FedAvg, PFedMe
+from playerfl.errors import ConfigError
 from playerfl.weights import Weights
 
 SGD = {"training.optimizer": "sgd", "training.learning_rate": 0.05}
@@ -93,6 +94,28 @@ def test_both_evaluation_points_report_the_personal_model() -> None:
 def test_its_plain_steps_do_not_depend_on_the_configured_optimiser() -> None:
     sgd = federate(PFedMe(), **{"training.optimizer": "sgd"})
     assert largest_difference(sgd, federate(PFedMe(), **{"training.optimizer": "adamw"})) == 0
+
+
+@pytest.mark.parametrize(("lam", "local_rate"), [(15.0, 0.1), (0.1, 10.1), (49.0, 1 / 48)])
+def test_a_local_rate_that_overshoots_is_refused_with_both_numbers(lam: float, local_rate: float) -> None:
+    with pytest.raises(ConfigError) as caught:
+        PFedMe(lam=lam, local_learning_rate=local_rate)
+    for said in (f"local_learning_rate = {local_rate:g}", f"lam = {lam:g}", f"product is {lam * local_rate:g}", "0.1"):
+        assert said in str(caught.value)
+
+
+@pytest.mark.parametrize(("lam", "local_rate"), [(15.0, 1 / 15), (49.0, 1 / 49), (0.1, 10.0), (0.0, 100.0)])
+def test_a_local_rate_that_just_reaches_the_personal_model_is_allowed(lam: float, local_rate: float) -> None:
+    assert PFedMe(lam=lam, local_learning_rate=local_rate).training_notes(1e6) == ()
+
+
+def test_a_training_rate_that_overshoots_is_noted_in_the_result() -> None:
+    """Not refused: with the default lam it is what published studies tried."""
+    loud, quiet = (
+        federate(PFedMe(), rounds=1, **{"training.learning_rate": rate}).data["notes"] for rate in (0.1, 0.05)
+    )
+    (note,) = set(loud) - set(quiet)
+    assert note.startswith("pFedMe: training.learning_rate = 0.1 with lam = 15 overshoots: their product is 1.5")
 
 
 def test_the_copy_moves_towards_the_personal_model_and_not_all_the_way() -> None:

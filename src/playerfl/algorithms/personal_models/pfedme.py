@@ -31,7 +31,7 @@ class PFedMe(Algorithm):
     """K: gradient steps on one batch."""
     beta: float = 1.0
     local_learning_rate: float | None = None
-    """η_w; default: η. Needs η_w·λ ≤ 1 to be stable."""
+    """η_w; default: η. With η_w·λ > 1 every step of w_c overshoots θ, so such a value is refused."""
     weight_decay: float = 0.0
 
     def __post_init__(self) -> None:
@@ -39,6 +39,27 @@ class PFedMe(Algorithm):
             at_least_zero(name, getattr(self, name))
         if self.inner_steps < 1:
             raise ConfigError(f"inner_steps must be at least 1, not {self.inner_steps}")
+        if self.local_learning_rate is not None:
+            at_least_zero("local_learning_rate", self.local_learning_rate)
+            if problem := self.overshoot("local_learning_rate", self.local_learning_rate):
+                raise ConfigError(problem)
+
+    def overshoot(self, name: str, local_rate: float) -> str | None:
+        """What is wrong with a rate η_w whose steps take w_c past θ; None if they do not."""
+        product = local_rate * self.lam
+        # Up to rounding: a product of 1, where w_c becomes θ, is allowed.
+        if product <= 1 + 1e-12:
+            return None
+        return (
+            f"{name} = {local_rate:g} with lam = {self.lam:g} overshoots: their product is {product:g}, and above 1 "
+            "every step of the local copy goes past the personal model; "
+            f"use a rate of at most {1 / self.lam:.3g}, or a smaller lam (the PLayer-FL authors: 0.1)"
+        )
+
+    def training_notes(self, learning_rate: float) -> tuple[str, ...]:
+        """A rate that only follows `training.learning_rate` is not refused: published studies tried such rates."""
+        followed = self.overshoot("training.learning_rate", learning_rate) if self.local_learning_rate is None else None
+        return () if followed is None else (f"pFedMe: {followed}",)
 
     async def client_fit(self, client: Client, download: Download) -> Upload:
         client.load(download.weights)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+from playerfl.algorithms.algorithm import ADDED
 from playerfl.algorithms.partial import PartialAlgorithm
-from playerfl.errors import ConfigError, one_of
+from playerfl.errors import ConfigError, at_least_zero, one_of
 from playerfl.federation.client import Client
 from playerfl.federation.messages import Download, ExpectedUpload, SiteId, Upload, Verb
 from playerfl.federation.server import Server
@@ -15,7 +16,8 @@ from playerfl.layers.layer_map import LayerMap
 from playerfl.layers.probe import MODES, Mode
 from playerfl.layers.sensitivity import ClientWeight, Normalise, Reduce
 from playerfl.layers.split import DEFAULT_THRESHOLDS, Cut, OnNoTransition, SplitRule, check_rule, choose_cut
-from playerfl.learning.job import Measure
+from playerfl.learning.job import Measure, Pull
+from playerfl.weights import Weights
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,10 @@ class PLayerFL(PartialAlgorithm):
     client_weight: ClientWeight = "uniform"
     normalise: Normalise = "none"
     reduce: Reduce = "mean"
+    private_pull: float = field(default=0.0, metadata=ADDED)
+    """Only to reproduce the authors' early code: adds private_pull · ‖θ - θ̄‖² over the private layers to each site's
+    objective, θ̄ being their average over sites (their code: 0.1). With any value but 0 the private layers are sent to
+    the server and their average to every site, so they are not private."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -56,6 +62,7 @@ class PLayerFL(PartialAlgorithm):
             raise ConfigError('rule="fixed" and fixed_cut belong together: give both or neither')
         if self.max_batches is not None and self.max_batches < 1:
             raise ConfigError(f"max_batches must be at least 1, not {self.max_batches}")
+        at_least_zero("private_pull", self.private_pull)
         check_rule(self.rule, self.threshold, self.on_no_transition)
         if self.threshold is None:
             object.__setattr__(self, "threshold", DEFAULT_THRESHOLDS.get(self.rule))
@@ -132,7 +139,7 @@ class PLayerFL(PartialAlgorithm):
         if site not in known:
             return server.download(cut=server.memory["cut"])
         if server.round > 0:
-            return super().server_send(server, site)
+            return server.download() if self.private_pull else super().server_send(server, site)
         # Sites that continue from their own first epoch need only the cut.
         layers = () if self.first_epoch == "continue" else self.federated(server)
         return server.download(layers, cut=server.memory["cut"])
@@ -140,6 +147,8 @@ class PLayerFL(PartialAlgorithm):
     def server_expects(self, server: Server, verbs: tuple[Verb, ...]) -> ExpectedUpload:
         if "prepare" in verbs:
             return ExpectedUpload(numbers={"importance": len(server.layers.names)})
+        if "fit" in verbs and self.private_pull:
+            return ExpectedUpload(server.layers.names)
         return super().server_expects(server, verbs)
 
     async def client_fit(self, client: Client, download: Download) -> Upload:
@@ -152,3 +161,29 @@ class PLayerFL(PartialAlgorithm):
         client.load(first_epoch["weights"])
         client.train_loss = first_epoch["loss"]
         return self.client_keep(client)
+
+    def client_assemble(self, client: Client, download: Download) -> None:
+        if not self.private_pull or "cut" not in client.memory:
+            super().client_assemble(client, download)
+            return
+        # The average of the private layers comes along as an anchor; a site that has its own keeps them.
+        kept = client.memory.get("personal", {})
+        client.load(kept, download.weights, client.layers.select(kept, self.personal(client)))
+
+    def received(self, client: Client, download: Download) -> Weights:
+        # Before the first merge there is no average yet, only the initial model.
+        if self.private_pull and download.round > 0:
+            return client.layers.select(download.weights)
+        return super().received(client, download)
+
+    async def client_train(self, client: Client, received: Weights) -> None:
+        average = client.layers.select(received, self.personal(client)) if self.private_pull else {}
+        if average:
+            # A pull of strength s is s/2 · ‖·‖².
+            await client.train(pull=Pull(average, 2 * self.private_pull))
+        else:
+            await super().client_train(client, received)
+
+    def client_keep(self, client: Client) -> Upload:
+        upload = super().client_keep(client)
+        return client.upload() if self.private_pull else upload

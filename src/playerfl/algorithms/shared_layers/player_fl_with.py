@@ -22,6 +22,8 @@ class _Restarted(PLayerFL):
         super().__post_init__()
         if self.first_epoch != "restart":
             raise ConfigError("first_epoch must be 'restart' here: the other method starts with a known cut")
+        if self.private_pull:
+            raise ConfigError(f"private_pull = {self.private_pull:g} is for PLayer-FL and its cuts only; leave it out")
 
 
 @dataclass(frozen=True)

@@ -232,7 +232,7 @@ class _Workspace:
         return self.setup.learner.layers.travelling(self.setup.initial)
 
     def client(self, state: ClientState | None) -> Client:
-        plan = self.experiment.training.plan()
+        plan = self.experiment.training.plan(self.experiment.rounds)
         client = Client(self.name, self.setup.sites[self.name], self.setup.learner, plan, self.setup.initial)
         if state is not None:
             # A copy: training changes it, and the state before is stored again as history.

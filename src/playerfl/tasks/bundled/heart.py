@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -15,10 +16,9 @@ from playerfl.data.download.sources import folder_of
 from playerfl.data.examples import SiteData, TensorExamples
 from playerfl.data.sites import Sites
 from playerfl.errors import DataError
-from playerfl.learning.losses import FocalLoss
 from playerfl.models.mlp import MLP
-from playerfl.paper import facts as paper
-from playerfl.tasks.task import PaperOptions, Task, split_site
+from playerfl.tasks.bundled.focal import FocalOptions
+from playerfl.tasks.task import Task, split_site
 
 HOSPITALS = {
     "cleveland": "processed.cleveland.data",
@@ -33,7 +33,7 @@ _FEATURES = 10
 _STANDARDISED = [0, 2, 3, 4, 6, 7, 9]
 
 
-class HeartOptions(PaperOptions):
+class HeartOptions(FocalOptions):
     """Four hospitals; Switzerland has 30 training rows, fewer than a batch."""
 
     accept_small_sites: bool = True
@@ -109,13 +109,18 @@ def build_model(options: HeartOptions) -> nn.Module:
     return options.initialised(MLP((_FEATURES, options.width(50), options.width(20), options.width(20), 5)))
 
 
+def with_chosen_loss(options: HeartOptions) -> Task:
+    return replace(TASK, loss=options.focal_loss("Heart"))
+
+
 TASK = Task(
     name="heart",
     about="740 patients of 4 hospitals (10 measurements, 5 grades of heart disease), 4 linear layers",
     load_sites=load_sites,
     build_model=build_model,
     options=HeartOptions,
-    loss=FocalLoss(*paper.focal("Heart")),
+    loss=HeartOptions().focal_loss("Heart"),
+    adapt=with_chosen_loss,
     defaults={"training": {"batch_size": 128}},
     paper="Heart",
 )

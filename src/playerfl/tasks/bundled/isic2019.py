@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -20,11 +20,10 @@ from playerfl.data.readers.hub_tables import hub_rows, hub_table
 from playerfl.data.readers.pictures import pictures_in_zip, read_picture, read_picture_file
 from playerfl.data.sites import Sites
 from playerfl.errors import DataError
-from playerfl.learning.losses import FocalLoss
 from playerfl.models.cnn import ConvNet
-from playerfl.paper import facts as paper
+from playerfl.tasks.bundled.focal import FocalOptions
 from playerfl.tasks.bundled.images import normalised
-from playerfl.tasks.task import PaperOptions, Task, split_site
+from playerfl.tasks.task import Task, split_site
 
 Pixels = NDArray[np.uint8]
 CLASSES = ("bcc", "bkl", "mel", "nv")
@@ -33,7 +32,7 @@ _MEAN, _STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 _FLAMBY_TARGETS = {"0": "mel", "1": "nv", "2": "bcc", "4": "bkl"}
 
 
-class IsicOptions(PaperOptions):
+class IsicOptions(FocalOptions):
     """The four most frequent kinds of lesion, at most 5,000 pictures per hospital."""
 
     side: int = Field(64, ge=16, le=512)
@@ -148,13 +147,18 @@ def build_model(options: IsicOptions) -> nn.Module:
     return options.initialised(model)
 
 
+def with_chosen_loss(options: IsicOptions) -> Task:
+    return replace(TASK, loss=options.focal_loss("ISIC"))
+
+
 TASK = Task(
     name="isic2019",
     about="dermoscopic pictures of 4 hospitals, 4 kinds of lesion, 5 convolutions + 2 linear layers",
     load_sites=load_sites,
     build_model=build_model,
     options=IsicOptions,
-    loss=FocalLoss(*paper.focal("ISIC")),
+    loss=IsicOptions().focal_loss("ISIC"),
+    adapt=with_chosen_loss,
     defaults={"training": {"batch_size": 32}},
     paper="ISIC",
 )

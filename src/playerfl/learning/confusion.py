@@ -1,0 +1,72 @@
+"""Confusion matrices, and the scores that can be read off them later without the predictions."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from playerfl.errors import ConfigError, one_of
+from playerfl.learning.metrics import DIVERGED, f1_of_counts
+
+F1Labels = Literal["true_or_predicted", "true", "all"]
+F1_LABELS: tuple[F1Labels, ...] = ("true_or_predicted", "true", "all")
+
+
+def confusion_matrix(predicted: Tensor, targets: Tensor, classes: int) -> Tensor:
+    """How often each class (row) was predicted as each (column); for several models, one matrix per row of `predicted`.
+
+    A model with a DIVERGED prediction gets -1 everywhere, and all scores of such a matrix are NaN.
+
+    >>> confusion_matrix(torch.tensor([0, 0, 1]), torch.tensor([0, 1, 1]), classes=2)
+    tensor([[1, 0],
+            [1, 1]])
+    >>> confusion_matrix(torch.tensor([[0, 0, 1], [1, 1, 1]]), torch.tensor([0, 1, 1]), classes=2).shape
+    torch.Size([2, 2, 2])
+    """
+    rows = predicted.reshape(-1, len(targets))
+    models = len(rows)
+    diverged = (rows == DIVERGED).any(1)
+    # One count for all: model i's cells are numbered from i · classes².
+    cells = torch.arange(models, device=rows.device).unsqueeze(1) * classes**2 + targets * classes + rows.clamp_min(0)
+    counts = torch.bincount(cells.flatten(), minlength=models * classes**2).view(models, classes, classes)
+    counts[diverged] = -1
+    return counts.view(*predicted.shape[:-1], classes, classes)
+
+
+def f1_from_confusion(matrix: Tensor, labels: F1Labels = "true_or_predicted") -> Tensor:
+    """The mean F1 over classes, a number per matrix: over the classes that are true or predicted somewhere, over the
+    true ones only, or over all.
+
+    `true_or_predicted` gives macro_f1's bits; a class that is predicted but never true then counts with an F1 of 0.
+
+    >>> matrix = confusion_matrix(torch.tensor([0, 0, 2]), torch.tensor([0, 1, 1]), classes=4)
+    >>> [round(float(f1_from_confusion(matrix, labels)), 3) for labels in F1_LABELS]
+    [0.222, 0.333, 0.167]
+    """
+    if labels not in F1_LABELS:
+        raise ConfigError(one_of(labels, F1_LABELS, "labels"))
+    classes = matrix.shape[-1]
+    matrices = matrix.reshape(-1, classes, classes)
+    hits = matrices.diagonal(dim1=1, dim2=2)
+    true, predicted = matrices.sum(2), matrices.sum(1)
+    seen = true + predicted
+    counted = {"true_or_predicted": seen > 0, "true": true > 0, "all": torch.ones_like(seen, dtype=torch.bool)}[labels]
+    scores = torch.tensor(f1_of_counts(hits, seen, counted.sum(1)), dtype=torch.float64)
+    scores[_diverged(matrices)] = torch.nan
+    return scores.view(matrix.shape[:-2])
+
+
+def accuracy_from_confusion(matrix: Tensor) -> Tensor:
+    """The share of right predictions, a number per matrix.
+
+    >>> accuracy_from_confusion(torch.tensor([[1, 0], [1, 2]]))
+    tensor(0.7500, dtype=torch.float64)
+    """
+    hits = matrix.diagonal(dim1=-2, dim2=-1).sum(-1).double()
+    return (hits / matrix.sum((-2, -1))).masked_fill(_diverged(matrix), torch.nan)
+
+
+def _diverged(matrix: Tensor) -> Tensor:
+    return matrix[..., 0, 0] < 0

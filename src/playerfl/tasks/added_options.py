@@ -1,0 +1,30 @@
+"""AddedOptions: options that came after files and keys without them had been written."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from pydantic import BaseModel, SerializerFunctionWrapHandler, model_serializer
+
+
+class AddedOptions(BaseModel):
+    """Leaves the options in `added` out of everything written, as long as they have their default.
+
+    A study finds its finished runs by a key made of all their options, so an option that changes nothing must not
+    change the key. The default of such an option can never change: files without it mean that value.
+
+    >>> class Options(AddedOptions):
+    ...     added = frozenset({"new"})
+    ...     old: int = 1
+    ...     new: int = 0
+    >>> Options().model_dump(), Options(new=2).model_dump()
+    ({'old': 1}, {'old': 1, 'new': 2})
+    """
+
+    added: ClassVar[frozenset[str]] = frozenset()
+
+    @model_serializer(mode="wrap")
+    def _without_added_defaults(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        written: dict[str, Any] = serialize(self)
+        unset = {name for name in self.added if getattr(self, name) == type(self).model_fields[name].default}
+        return {name: value for name, value in written.items() if name not in unset}

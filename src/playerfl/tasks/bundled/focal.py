@@ -1,0 +1,28 @@
+"""The focal loss of the paper's unbalanced tasks, and the options that choose its form."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from pydantic import Field
+
+from playerfl.learning.losses import FocalLoss, FocalVariant
+from playerfl.paper import facts as paper
+from playerfl.tasks.added_options import AddedOptions
+from playerfl.tasks.task import PaperOptions
+
+
+class FocalOptions(AddedOptions, PaperOptions):
+    """What tasks with a focal loss add."""
+
+    added: ClassVar[frozenset[str]] = frozenset({"focal_variant", "focal_gamma"})
+
+    focal_variant: FocalVariant = "standard"
+    """The published form, or that of the authors' repository. Losses are comparable only under one of them."""
+    focal_gamma: float | None = Field(None, ge=0, allow_inf_nan=False)
+    """Default: the dataset's own in the authors' repository (heart 3, isic2019 and mimic3 1)."""
+
+    def focal_loss(self, dataset: str) -> FocalLoss:
+        """The loss of one of the paper's datasets, by its name there."""
+        gamma, alpha = paper.focal(dataset)
+        return FocalLoss(gamma if self.focal_gamma is None else self.focal_gamma, alpha, self.focal_variant)
