@@ -14,7 +14,7 @@ from playerfl.storage.atomic_files import RERUN_HINT, make_directory, write_atom
 if TYPE_CHECKING:
     from torch import nn
 
-    from playerfl.layers.layer_map import LayerMap
+    from playerfl.layers.layer_map import BatchNormStatistics, LayerMap
     from playerfl.layers.recommendation import Recommendation
     from playerfl.probe.measure import Measurement
 
@@ -29,7 +29,7 @@ class StoredScores(TypedDict):
     """What was probed, as the user named it."""
     layers: list[tuple[str, list[str]]]
     """Each layer with the names of its entries in the model's state."""
-    bn_stats: str
+    bn_stats: BatchNormStatistics
     options: dict[str, Any]
     """How the cut was decided: keyword arguments of `recommend`."""
     seeds: list[dict[str, Any]]

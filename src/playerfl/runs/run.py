@@ -166,7 +166,8 @@ class Run:
         self._seconds += now - self._clock
         self._clock = now
         self._done = done
-        new_scores, new_traffic = score_rows(scores), list(traffic)
+        new_scores = score_rows(scores)
+        new_traffic: list[Row] = list(traffic)
         self.score_rows += new_scores
         self.traffic_rows += new_traffic
         if self.record:

@@ -75,8 +75,8 @@ def _write_tables(report: Report, folder: Path) -> None:
     for name, rows in records(report).items():
         if not rows:
             continue
-        table = [list(rows[0]), *([csv_value(value) for value in row.values()] for row in rows)]
-        _write(folder / f"{name}.csv", csv_text(table))
+        values = [[csv_value(value) for value in row.values()] for row in rows]
+        _write(folder / f"{name}.csv", csv_text([list(rows[0]), *values]))
 
 
 def _write(place: Path, text: str) -> None:
