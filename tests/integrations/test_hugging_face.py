@@ -114,5 +114,5 @@ def test_sharded_parameters_are_refused() -> None:
     callback = SensitivityCallback()
     with pytest.raises(ConfigError, match="the Trainer uses fsdp, which shards parameters"):
         callback.on_train_begin(SimpleNamespace(fsdp="full_shard"), None, None, model=bert())
-    with pytest.raises(ConfigError, match="nothing is measured yet"):
+    with pytest.raises(ConfigError, match="nothing has been measured yet"):
         callback.profile()
