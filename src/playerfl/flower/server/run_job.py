@@ -25,6 +25,7 @@ from playerfl.flower.server.transport import FlowerTransport
 from playerfl.runs.api import limited_threads
 from playerfl.storage.atomic_files import storage_advice
 from playerfl.tasks.task import Task
+from playerfl.time_left import TimeLeft, left_text
 
 RUN_AGAIN = "submit the job again with playerfl flower run"
 
@@ -54,7 +55,8 @@ def run_job(
     transport = FlowerTransport(
         grid, deployment, job.header, JobChecks(job, state), state.contacts, clock=clock, sleep=sleep, say=say
     )
-    recorder = _Recorder(job, files, state, transport, say, clock, clock())
+    time_left = TimeLeft(job.experiment.rounds, clock)
+    recorder = _Recorder(job, files, state, transport, say, clock, clock(), time_left)
     files.directory.lock()
     try:
         with storage_advice(RUN_AGAIN):
@@ -103,8 +105,7 @@ class _Recorder:
     say: Callable[[str], None]
     clock: Callable[[], float]
     counted_until: float
-    first: tuple[int, float] | None = None
-    """The first round that was recorded, and when."""
+    time_left: TimeLeft
 
     def exchanged(self, scores: Mapping[SiteId, tuple[Score, ...]], traffic: list[Traffic], *, done: bool) -> None:
         now = self.clock()
@@ -114,9 +115,9 @@ class _Recorder:
         self.files.add_participation(self.transport.take_participation(), self.state)
         self.files.exchanged(scores, traffic, self.state)
         self.files.write_status("running", self.state)
-        self.say(self._progress(scores, now))
+        self.say(self._progress(scores))
 
-    def _progress(self, scores: Mapping[SiteId, tuple[Score, ...]], now: float) -> str:
+    def _progress(self, scores: Mapping[SiteId, tuple[Score, ...]]) -> str:
         assert self.state.server is not None
         round_, rounds = self.state.server.round, self.job.experiment.rounds
         every_score = [score for of_site in scores.values() for score in of_site]
@@ -124,7 +125,7 @@ class _Recorder:
         line = f"round {round_}/{rounds}"
         if losses:
             line += f", validation loss {sum(losses) / len(losses):.4f}"
-        first, since = self.first = self.first or (round_, now)
-        if round_ > first:
-            line += f", about {(now - since) / (round_ - first) * (rounds - round_):.0f} s left"
+        seconds = self.time_left.seconds(round_)
+        if seconds is not None:
+            line += f", {left_text(seconds)}"
         return line
