@@ -98,5 +98,5 @@ def test_bad_input_is_one_sentence(runs: Path, arguments: tuple[str, ...], said:
 
 
 def test_a_folder_without_runs_is_one_sentence(tmp_path: Path) -> None:
-    with pytest.raises(PlayerflError, match="there is no run"):
+    with pytest.raises(PlayerflError, match="there are no runs"):
         runner.invoke(app, ["report", str(tmp_path)], catch_exceptions=False)

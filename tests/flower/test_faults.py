@@ -61,7 +61,7 @@ def test_a_server_killed_after_the_last_exchange_asks_nobody_again(
     """A site asked twice to finish would tune twice."""
     job = Job(tmp_path, "local_adaptation")
     with monkeypatch.context() as patched, pytest.raises(StoppedError):
-        patched.setattr("playerfl.runs.directory.RunDirectory.finish", stop)
+        patched.setattr("playerfl.runs.directory.RunDirectory.write_ending", stop)
         job.run()
     with pytest.raises(RunDirectoryError, match="continue it with  playerfl flower run"):
         playerfl.resume(job.folder, task=job.task)

@@ -19,7 +19,6 @@ from playerfl.report.compute.collected import Collected, Gap
 from playerfl.report.compute.report import build_report
 from playerfl.report.write.documents import as_page
 
-pytestmark = pytest.mark.system
 __all__ = ["browser"]
 
 NAMES = ("local", "fedavg", "ditto", "player_fl")

@@ -52,7 +52,7 @@ def test_the_users_settings_win_over_the_tasks_which_win_over_the_general() -> N
         ({"device": "cuda"}, "device 'cuda' is not available here; available: cpu"),
         ({"selection": "best"}, "selection = 'best' is not allowed"),
         ({"algorithm__rule": "steepest"}, "rule = 'steepest'"),
-        ({"algorithm__rule": "fixed"}, 'rule="fixed" and fixed_cut go together'),
+        ({"algorithm__rule": "fixed"}, 'rule="fixed" and fixed_cut belong together'),
         ({"algorithm": 3}, "algorithm must be a table with a name, not 3"),
         ({"data": 3}, "data must be a table, not 3"),
     ],

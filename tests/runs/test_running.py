@@ -225,7 +225,7 @@ def test_models_that_cannot_be_trained_are_refused(model: Any, sentence: str) ->
 
 
 def test_a_model_in_place_of_its_factory_is_refused() -> None:
-    with pytest.raises(PlayerflError, match="give a function that builds the model"):
+    with pytest.raises(PlayerflError, match="pass a function that builds the model"):
         own_task(mlp(), sites())  # type: ignore[arg-type]
 
 
