@@ -91,6 +91,7 @@ def test_messages_have_the_fields_on_the_page(kind: type) -> None:
     assert text == f"{kind.__name__}({written})"
 
 
+@pytest.mark.slow
 def test_the_recipe_for_pytest_passes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     median, *_, recipe = blocks(PAGE, "python")
     (tmp_path / "mine.py").write_text("".join(e.source for e in doctest.DocTestParser().get_examples(median)))

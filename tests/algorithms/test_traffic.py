@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from algorithms.recorder import LAYERS, Watched, part_of, watch
-from federations import build
+from federations import build, quick_for
 from playerfl import algorithms as methods
 from playerfl.algorithms import ALGORITHMS, Algorithm
 from playerfl.federation.messages import Info
@@ -52,6 +52,7 @@ def test_local_sends_the_initial_model_and_nothing_else() -> None:
     assert_every_site(run(methods.Local()), down=WEIGHT * P, up=0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "algorithm",
     [
@@ -70,6 +71,7 @@ def test_methods_of_the_whole_model_send_it_down_and_up_every_round(algorithm: A
     assert_every_site(run(algorithm), down=WEIGHT * (P + R * P), up=WEIGHT * R * P)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", [methods.FedPer, methods.FedRep, methods.FedBABU])
 @pytest.mark.parametrize("personal", [0, 1, 2, 4])
 def test_methods_with_a_head_send_the_body_only(method: Any, personal: int) -> None:
@@ -106,6 +108,7 @@ def test_fedlama_sends_what_is_due_and_the_intervals_at_each_adjustment(tau: int
         assert bytes_of(watched, site) == (WEIGHT * (P + due) + NUMBER * L * adjustments, WEIGHT * due)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cut", range(L + 1))
 def test_player_fl_sends_the_shared_layers_the_scores_and_the_cut(cut: int) -> None:
     """The measured epoch is round 1, so the first download after the cut is the first average."""
@@ -123,6 +126,7 @@ RESTARTED = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", RESTARTED, ids=["player_fl", "fedprox", "ditto", "fedrep"])
 @pytest.mark.parametrize("cut", [0, 2, 4])
 def test_a_restart_sends_the_shared_layers_of_the_initial_model_again(method: Any, cut: int) -> None:
@@ -153,7 +157,7 @@ def test_a_random_cut_that_must_measure_its_reference_sends_scores() -> None:
     assert_every_site(watched, down=down, up=up)
 
 
-@pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.parametrize("name", quick_for(ALGORITHMS, "fedavg", "ditto", "fedbabu", "player_fl"))
 def test_the_table_counts_what_was_in_the_messages(name: str) -> None:
     watched = watch(build(name, rounds=2))
     for site in watched.result.sites:
@@ -168,6 +172,7 @@ def weighed(weights: Weights, info: Info) -> int:
     return WEIGHT * sum(w.numel() for w in weights.values()) + NUMBER * numbers
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", [methods.Local, methods.FedAvg, methods.FedPer, methods.PLayerFL])
 def test_scoring_after_local_training_needs_no_model_after_the_last_round(method: Any) -> None:
     after_merge, after_training = (run(method(), eval_point=point) for point in ("post_agg", "post_local"))

@@ -43,6 +43,7 @@ def profile(jump_at: int) -> Profile:
     return Profile(("a", "b", "c", "d"), (row, row), (8, 8), 16)
 
 
+@pytest.mark.slow
 def test_a_cut_that_moves_is_said_to(tmp_path: object) -> None:
     found = Drift(
         "t", ("a", "b", "c", "d"), {1: recommend(profile(2)), 6: recommend(profile(2)), 11: recommend(profile(3))}

@@ -105,6 +105,7 @@ def full_hessian_diagonal(model: nn.Module, x: Tensor, y: Tensor) -> dict[str, f
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sizes", [(16,), (5, 11), (1,) * 16], ids=["one batch", "two", "sixteen"])
 def test_exact_traces_are_those_of_the_whole_hessian(sizes: tuple[int, ...]) -> None:
     model, layers, x, y = mlp()

@@ -26,6 +26,7 @@ def analysis() -> LayerAnalysis:
     return analyze_layers(task(), rounds=2, seeds=[0, 1], settings=SETTINGS, options=AnalysisOptions(rows=16))
 
 
+@pytest.mark.slow
 def test_every_quantity_is_known_at_every_moment_site_and_layer(analysis: LayerAnalysis) -> None:
     assert analysis.layers == ("0", "2", "4", "6")
     for moment in MOMENTS:
@@ -143,6 +144,7 @@ def test_an_interval_of_no_width_can_be_drawn() -> None:
     correlation_figure(found)
 
 
+@pytest.mark.slow
 def test_overview_and_correlations_have_an_axis_per_quantity_and_moment(analysis: LayerAnalysis) -> None:
     """Saving them takes seconds; `playerfl analyze` does it in its own test."""
     _, rows = overview_figure(analysis)

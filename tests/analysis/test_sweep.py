@@ -22,6 +22,7 @@ def sweep() -> Sweep:
     return sweep_cuts(task(), rounds=2, seeds=[0, 1], settings=SETTINGS)
 
 
+@pytest.mark.slow
 def test_every_cut_is_trained_for_every_seed(sweep: Sweep) -> None:
     assert {(score.seed, score.cut) for score in sweep.scores} == {(s, c) for s in (0, 1) for c in range(5)}
     assert sweep.chosen.keys() >= {RECOMMENDED, "last layer private", "largest CKA drop", "weight divergence"}

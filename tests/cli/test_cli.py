@@ -119,6 +119,7 @@ def test_directories_that_are_not_runs_are_refused(tmp_path: Path) -> None:
     assert "was not written by this version" in refused(playerfl("run", "--resume", "photos", cwd=tmp_path))
 
 
+@pytest.mark.slow
 def test_a_finished_run_is_not_overwritten_by_accident_nor_run_again(tmp_path: Path) -> None:
     assert playerfl(*RUN, "--out", "o", "-q", cwd=tmp_path).returncode == 0
     before = (tmp_path / "o" / "scores.csv").stat().st_mtime_ns

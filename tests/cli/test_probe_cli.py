@@ -114,6 +114,7 @@ def test_layers_as_json_with_warnings(folder: Path) -> None:
     assert [layer["name"] for layer in json.loads(said.stdout)["layers"]][-1] == "fc2"
 
 
+@pytest.mark.slow
 def test_a_model_and_sites_of_ones_own_get_a_recommendation(folder: Path) -> None:
     said = playerfl("probe", "mymodule:make_model", "--data", "mymodule:make_sites", "--out", "cut", cwd=folder)
     assert said.returncode == 0, said.stderr
@@ -154,6 +155,7 @@ def test_a_model_and_sites_of_ones_own_get_a_recommendation(folder: Path) -> Non
     assert "the model cannot be built" in bare.stderr
 
 
+@pytest.mark.slow
 def test_json_is_alone_on_stdout_and_seeds_are_compared(folder: Path) -> None:
     said = playerfl(
         "probe", "mymodule:make_model", "--data", "mymodule.py:make_loaders", "--seeds", 2, "--rule", "max_jump",
@@ -174,6 +176,7 @@ def test_numbers_as_targets_need_a_loss(folder: Path) -> None:
     assert "--loss" in refused(playerfl(*given, cwd=folder))
 
 
+@pytest.mark.slow
 def test_runs_are_probed_without_training(folder: Path) -> None:
     ran = playerfl("run", "synthetic", "-a", "local", "-a", "player_fl", "--rounds", 1, "--out", "o", "-q", cwd=folder)
     assert ran.returncode == 0, ran.stderr

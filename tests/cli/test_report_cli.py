@@ -31,6 +31,7 @@ def told(*arguments: str | Path) -> str:
     return result.stdout
 
 
+@pytest.mark.slow
 def test_a_page_is_written_and_its_place_is_told(runs: Path, tmp_path: Path) -> None:
     place = Path(told(runs, "--out", tmp_path / "board.html").strip())
     text = place.read_text(encoding="utf-8")

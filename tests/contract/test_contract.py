@@ -18,7 +18,7 @@ from playerfl.federation.messages import Request
 from playerfl.runs.run import Progress, Run
 from playerfl.storage import tensor_tree
 
-every_algorithm = pytest.mark.parametrize("name", ALGORITHMS)
+every_algorithm = pytest.mark.parametrize("name", quick_for(ALGORITHMS, "fedavg", "ditto", "fedbabu", "player_fl"))
 models = pytest.mark.parametrize("model", quick_for(("mlp", "batch norm", "convolutional"), "mlp"))
 # Those that keep most between rounds.
 REMEMBERING = ("fedlama", "fedbabu", "player_fl")

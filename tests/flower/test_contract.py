@@ -26,6 +26,7 @@ every_algorithm = pytest.mark.parametrize(
 )
 
 
+@pytest.mark.slow
 @every_algorithm
 def test_a_job_over_flower_equals_the_run_in_one_process(name: str, tmp_path: Path) -> None:
     job = Job(tmp_path, name, task("batch norm"), rounds=2)

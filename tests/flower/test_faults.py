@@ -48,6 +48,7 @@ def test_a_server_killed_within_a_round_resumes_to_the_same_bits(name: str, key:
     assert any("continues after round" in line for line in job.said) or key == "0:fit"
 
 
+@pytest.mark.slow
 def test_a_server_killed_between_two_exchanges_of_one_step_resumes_too(tmp_path: Path) -> None:
     job = Job(tmp_path, "local_adaptation", selection="round_best")
     job.interrupt("site-2", "3:finish", min_sites=3)
@@ -80,6 +81,7 @@ def test_a_finished_job_does_not_run_again(tmp_path: Path) -> None:
     assert "already finished" in job.said[-1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["fedavg", "fedlama", "player_fl"])
 def test_rounds_continue_without_a_site_that_is_gone(name: str, tmp_path: Path) -> None:
     """This costs one deadline in all, not one per round. The report covers the other sites."""
@@ -176,6 +178,7 @@ def test_a_site_that_lost_its_state_says_so_and_does_not_restart(tmp_path: Path)
     assert "site-1" not in job.fingerprints
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "damage", [None, {"scores": 3}, {"scores": [["round", 1]]}, {"info": []}, {"info": {"importance": [1, 0.5]}}],
     ids=str,

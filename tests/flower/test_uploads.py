@@ -125,6 +125,7 @@ def test_a_poisoned_upload_is_refused_and_the_round_continues(kind: str, tmp_pat
     assert reason in refused[0]["reason"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("values", "reason"),
     [

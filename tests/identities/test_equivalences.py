@@ -36,7 +36,7 @@ def test_the_same_seed_gives_the_same_run(name: str) -> None:
     assert largest_difference(first, federate(name, task("dropout"), seed=6)) > 0
 
 
-@pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.parametrize("name", quick_for(ALGORITHMS, "ditto", "fedlp", "player_fl_random"))
 def test_the_order_of_sites_does_not_matter(name: str) -> None:
     backwards = dict(reversed(sites().items()))
     assert_same(federate(name, task(sites=backwards)), federate(name))
@@ -71,6 +71,7 @@ def test_equal_sites_average_to_their_own_model() -> None:
         torch.testing.assert_close(twins.weights["a"][name], weight, atol=1e-6, rtol=0)
 
 
+@pytest.mark.slow
 def test_fresh_optimisers_change_the_result_but_not_the_identities() -> None:
     reset = {"training.optimizer_state": "reset"}
     assert largest_difference(federate(FedAvg(), **reset), federate(FedAvg())) > 0

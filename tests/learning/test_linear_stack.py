@@ -65,6 +65,7 @@ def by_vmap(model: nn.Module, stack: dict[str, Tensor], x: Tensor) -> Tensor:
     return outputs
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "make",
     [

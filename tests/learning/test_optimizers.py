@@ -46,6 +46,7 @@ def theirs(build: Callable[[Iterable[Tensor]], torch.optim.Optimizer]) -> dict[s
 ADAMW: list[dict[str, Any]] = [{}, {"weight_decay": 0.3}, {"betas": (0.5, 0.9), "eps": 1e-3}, {"amsgrad": True}]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", ADAMW)
 def test_adamw_is_torch_fused_adamw_bit_for_bit(options: dict[str, Any]) -> None:
     expected = theirs(lambda p: torch.optim.AdamW(p, lr=0.05, fused=True, **options))

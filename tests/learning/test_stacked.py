@@ -60,7 +60,7 @@ def largest_difference(one: RunResult, other: RunResult) -> float:
     return max(weights, scores)
 
 
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("algorithm", quick_for(ALGORITHMS, "fedavg", "ditto", "fedbabu", "player_fl"))
 def test_stacked_equals_loop(algorithm: str) -> None:
     task = double_task()
     stacked, loop = run(task, algorithm, "stacked"), run(task, algorithm, "loop")
@@ -129,6 +129,7 @@ def residual_task(kind: torch.dtype = torch.float64) -> Task:
     return own_task(lambda: Residual().to(kind), sites, loss=FocalLoss(3.0, (0.2, 0.3, 0.5)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ["fedavg", "fedprox", "pfedme", "fedrep", "player_fl"])
 def test_models_that_are_more_than_linear_layers(algorithm: str) -> None:
     task = residual_task()
@@ -157,6 +158,7 @@ def side_by_side(
     return dict(zip(keys, run_experiments(experiments, [None] * len(keys), task), strict=True))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [federations.task, lambda: residual_task(torch.float32)], ids=["mlp", "residual"])
 def test_a_result_does_not_depend_on_its_stack(make: Callable[[], Task]) -> None:
     """Bit for bit, in float32 and at a rate at which one flipped bit would grow: the kernels see fixed shapes."""
@@ -423,6 +425,7 @@ def test_one_diverged_row_is_enough(trainer: str) -> None:
     assert all(math.isfinite(value) for value in found["test"].values())
 
 
+@pytest.mark.slow
 def test_learning_rates_share_a_stack() -> None:
     task = federations.task()
 

@@ -188,8 +188,13 @@ def made_small(arguments: list[str]) -> list[str]:
         case "run":
             return [*small, "-q"] if "--resume" in small else [*small, "--set", "rounds=1", "-q"]
         case "analyze":
-            small = [*small, *(("--drift", "1", "--rounds", "3") if "--drift" in small else ("--rounds", "2")), "-q"]
-            return [*small, "--seeds", "1"] if "--seeds" in small else small
+            if "--drift" in small:
+                small += ["--drift", "1", "--rounds", "3"]
+            elif "--sweep" in small:
+                small += ["--rounds", "1"]
+            else:
+                small += ["--rounds", "2", "--hessian", "hutchinson", "--probes", "2", "--rows", "8"]
+            return [*small, *(("--seeds", "1") if "--seeds" in small else ()), "-q"]
         case "study":
             return [*small, "--backend", "serial", "-q"]
     return small

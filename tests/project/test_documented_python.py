@@ -22,9 +22,11 @@ ELSEWHERE = {
 }
 
 SMALL = {
+    'analyze_layers("heart"': 'analyze_layers("synthetic", settings={"data.rows": 60}',
     "rounds=20": "rounds=1",
     "seeds=[0, 1, 2]": "seeds=[0]",
-    "seeds=5": "seeds=1, settings={'rounds': 1}",
+    "seeds=5": "seeds=1, backend='serial', settings={'rounds': 1}",
+    'study("experiments/digits.toml")': 'study("experiments/digits.toml", backend="serial")',
     'tasks=["digits"]': 'tasks=["synthetic"]',
     '"digits", "fedavg"': '"synthetic", "fedavg"',
     '"heart"': '"synthetic"',

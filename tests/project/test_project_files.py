@@ -1,4 +1,4 @@
-"""The files beside the code say the same as the code."""
+"""The files beside the code agree with the code."""
 
 from __future__ import annotations
 
@@ -8,8 +8,12 @@ from pathlib import Path
 import playerfl
 from documented import PAGES, ROOT
 
+FOLDERS = ("src", "tests", "reliability", "benchmarks", "tools", "examples")
+MADE_UP = re.compile(r"[A-Z]+\.py$|^(mine|mytask|mymodule)\.py$")
+"""Names in the documentation that stand for a reader's files."""
 
-def test_the_citation_and_the_changes_know_this_version() -> None:
+
+def test_citation_and_change_log_have_this_version() -> None:
     citation = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
     assert f"\nversion: {playerfl.__version__}\n" in citation
     assert "\nlicense: Apache-2.0\n" in citation
@@ -18,7 +22,20 @@ def test_the_citation_and_the_changes_know_this_version() -> None:
     assert "Apache License" in (ROOT / "LICENSE").read_text(encoding="utf-8")
 
 
-def test_no_link_between_pages_is_dead() -> None:
+def test_links_between_pages_lead_somewhere() -> None:
     for page in PAGES:
         for target in re.findall(r"\]\((?!https?:)([^)#\s]+)", page.read_text(encoding="utf-8")):
             assert (page.parent / Path(target)).exists(), f"{page.relative_to(ROOT)} links to {target}"
+
+
+def test_modules_that_pages_name_exist() -> None:
+    files = {f"/{file.relative_to(ROOT)}" for folder in FOLDERS for file in (ROOT / folder).rglob("*.py")}
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8")
+        paths = [name for name in re.findall(r"`([\w/]+\.py)(?::\w+)?`", text) if not MADE_UP.search(name)]
+        if page.name != "CHANGELOG.md":  # which names modules that have moved
+            modules = {name.rpartition(".")[0] for name in re.findall(r"`(playerfl\.[a-z_]+\.[\w.]+)\b`", text)}
+            paths += [f"{name.replace('.', '/')}" for name in modules if name.count(".") > 1]
+        for name in paths:
+            known = (f"/{name}", f"/{name}.py", f"/{name}/__init__.py")
+            assert any(file.endswith(known) for file in files), f"{page.name} names {name}"

@@ -51,6 +51,7 @@ def refused(folder: Path, *arguments: object) -> None:
     assert files_below(folder, ()) == before
 
 
+@pytest.mark.slow
 def test_a_run(tmp_path: Path) -> None:
     assert playerfl(*run(tmp_path, tmp_path))[0] == 0
     refused(tmp_path / "run", "run", "--resume", tmp_path / "run")

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from federations import federate
+from federations import federate, quick_for
 from made_up_runs import LAYERS, by_site, constant, made_up, plausible
 from playerfl.algorithms import ALGORITHMS
 from playerfl.errors import ConfigError
@@ -450,7 +450,7 @@ def test_missing_runs_are_in_the_summary() -> None:
 # Cost.
 
 
-@pytest.mark.parametrize("algorithm", sorted(ALGORITHMS))
+@pytest.mark.parametrize("algorithm", quick_for(sorted(ALGORITHMS), "fedavg", "ditto", "fedbabu", "player_fl"))
 def test_the_share_that_never_leaves_is_what_the_messages_show(algorithm: str) -> None:
     """The largest message up holds the parameters that do leave, in float32; FedLP and FedLAMA send some at a time."""
     result = federate(algorithm, rounds=4)

@@ -111,6 +111,7 @@ def test_wilcoxon_by_pencil() -> None:
     assert wilcoxon(np.array([[1.0, 2.0, 3.0, 4.0], [1.0, 1.0, 1.0, 0.0]])).tolist() == [0.125, 0.25]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(2))
 def test_holm_is_scikit_posthocs(seed: int) -> None:
     posthocs = pytest.importorskip("scikit_posthocs", reason="compared with scikit-posthocs where it is installed")

@@ -45,6 +45,7 @@ def test_models_that_are_large_together_are_read_one_by_one(tmp_path: Path, monk
         read.model("site-2")
 
 
+@pytest.mark.slow
 def test_files_neither_pile_up_nor_grow_but_for_the_tables(tmp_path: Path) -> None:
     sizes: dict[int, dict[str, int]] = {}
 
@@ -128,6 +129,7 @@ def test_of_a_comparison_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert here("run", "--resume", tmp_path, "-q")[0] == 0
 
 
+@pytest.mark.slow
 def test_a_comparison_killed_between_two_directories_is_completed(tmp_path: Path) -> None:
     run = ("run", "synthetic", "--rounds", "2", "-a", "local", "-a", "fedavg", "-q", "--out")
     assert command(*run, "o", cwd=tmp_path).returncode == 0
@@ -138,6 +140,7 @@ def test_a_comparison_killed_between_two_directories_is_completed(tmp_path: Path
     assert (tmp_path / "o" / "local" / "scores.csv").read_bytes() == before
 
 
+@pytest.mark.slow
 def test_a_comparison_does_not_go_into_the_directory_of_a_run(tmp_path: Path) -> None:
     assert command("run", "synthetic", "--rounds", "1", "-q", "--out", "o", cwd=tmp_path).returncode == 0
     again = command("run", "synthetic", "--rounds", "1", "-a", "local", "-a", "fedavg", "--out", "o", cwd=tmp_path)
@@ -151,6 +154,7 @@ def test_a_diverged_run_says_so_and_its_json_has_no_nan(tmp_path: Path) -> None:
     assert json.loads(said.stdout, parse_constant=pytest.fail)["runs"][0]["average"]["loss"] is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "setting",
     ["algorithm.threshold=-1", "algorithm.max_batches=0", "algorithm.rule=fixed algorithm.fixed_cut=9",

@@ -57,6 +57,7 @@ def test_a_damaged_archive_is_refused_in_one_sentence(directory: StudyDirectory,
             read_archive(tmp_path / "a")
 
 
+@pytest.mark.slow
 def test_damaged_and_swollen_tables_are_refused(directory: StudyDirectory, tmp_path: Path) -> None:
     import gzip
 

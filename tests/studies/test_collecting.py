@@ -143,6 +143,7 @@ def change(file: Path, *keys: str | int, value: object) -> None:
     file.write_text(json.dumps(content))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("file", "keys", "value"),
     [

@@ -52,6 +52,7 @@ def test_a_second_call_runs_nothing(tmp_path: Path) -> None:
     assert [r.score_rows for r in again.results] == [r.score_rows for r in first.results]
 
 
+@pytest.mark.slow
 def test_an_extended_study_runs_only_what_is_new_and_equals_one_made_in_one_go(tmp_path: Path) -> None:
     run(tmp_path / "grown", seeds=2, algorithms=["local"])
     early = stamps(tmp_path / "grown")
@@ -66,6 +67,7 @@ def test_an_extended_study_runs_only_what_is_new_and_equals_one_made_in_one_go(t
     assert run_files(tmp_path / "grown") == run_files(tmp_path / "whole")
 
 
+@pytest.mark.slow
 def test_what_is_grouped_with_what_changes_nothing(tmp_path: Path) -> None:
     run(tmp_path / "one", seeds_per_group=1)
     run(tmp_path / "many", seeds_per_group=7)
@@ -149,6 +151,7 @@ class Mine(FedAvg):
 """
 
 
+@pytest.mark.slow
 def test_ones_own_algorithm_in_a_file_is_known_to_workers_and_its_text_is_part_of_the_runs_name(tmp_path: Path) -> None:
     file = tmp_path / "mine.py"
     file.write_text(OWN_ALGORITHM)
@@ -258,6 +261,7 @@ def test_a_study_under_way_says_what_is_missing(tmp_path: Path) -> None:
     assert (missing.algorithm["name"], missing.seed) == ("fedavg", 2)
 
 
+@pytest.mark.slow
 def test_an_estimate_counts_runs_and_writes_nothing(tmp_path: Path) -> None:
     prepared = prepare(Study.resolve({**SMALL, "algorithms": "all"}))
     found = estimate(prepared, tmp_path / "o", workers=2, start=3.0)

@@ -257,6 +257,7 @@ def stop_after_one(progress: Any) -> None:
         raise KeyboardInterrupt
 
 
+@pytest.mark.slow
 def test_a_folder_run_is_resumed_from_what_was_typed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     place = folder.parent
     monkeypatch.chdir(place)

@@ -37,6 +37,7 @@ def test_networks_have_the_papers_layers_and_parameters(name: str, layers: int, 
     assert paper.facts()["transition_points"][task.paper]["n_groups"] == layers
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name, task in TASKS.items() if task.paper])
 @pytest.mark.parametrize("size", ["small", "tiny"])
 def test_smaller_sizes_keep_the_layers(name: str, size: str) -> None:

@@ -53,6 +53,7 @@ def test_with_one_site_it_is_local() -> None:
 # The exchange
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("tau", "phi"), [(1, 2), (2, 2), (1, 3)])
 def test_a_layer_is_sent_when_its_interval_divides_the_round(tau: int, phi: int) -> None:
     rounds = 3 * phi * tau
@@ -131,6 +132,7 @@ def test_sites_keep_training_layers_that_are_not_due() -> None:
     assert continued > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("participation", [1.0, 0.5])
 def test_all_sites_that_train_in_a_round_upload_the_same_layers(participation: float) -> None:
     """Also a site that sat out the round in which new intervals were announced."""

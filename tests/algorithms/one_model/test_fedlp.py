@@ -28,6 +28,7 @@ def test_keeping_nothing_leaves_the_initial_model(weighting: str) -> None:
     assert all(same_bits(m.down, watched.run.setup.initial) for m in watched.messages)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("weighting", ["samples", "uniform"])
 @pytest.mark.parametrize("keep", [0.3, 0.5])
 def test_a_layer_is_the_mean_over_its_senders_and_unchanged_without_any(weighting: str, keep: float) -> None:
@@ -89,6 +90,7 @@ def test_whole_layers_are_drawn_weight_and_bias_together() -> None:
             assert all(len(part_of(fit.up, layer)) in (0, 2) for layer in LAYERS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("keep", [0.3, 0.7])
 def test_the_uploaded_floats_are_a_share_of_the_model_within_three_sigma(keep: float) -> None:
     rounds = 60

@@ -32,6 +32,7 @@ def test_the_pull_changes_personal_models() -> None:
     assert largest_difference(federate(Ditto(lam=1.0)), federate(Local())) > 1e-4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", ["dropout", "batch norm"])
 @pytest.mark.parametrize(
     "ditto",
@@ -89,6 +90,7 @@ def test_the_two_models_have_separate_optimisers(optimizer: dict[str, object]) -
             assert not torch.equal(main[name], aux[name])
 
 
+@pytest.mark.slow
 def test_it_trains_twice_as_many_epochs_as_fedavg() -> None:
     assert watch(build(Ditto())).epochs == 2 * watch(build(FedAvg())).epochs
     assert watch(build(Ditto(anchor="post_agg"))).epochs == 2 * watch(build(FedAvg())).epochs

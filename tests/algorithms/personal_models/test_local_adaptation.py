@@ -35,6 +35,7 @@ def test_adapting_without_a_rate_leaves_the_common_model(model: str) -> None:
         assert all(same_bits({n: watched.result.weights[site][n]}, {n: w}) for n, w in common.items())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", MODELS)
 def test_adaptation_does_not_alter_the_common_model(model: str) -> None:
     adapted, plain = (watch(build(a, task(model))) for a in (LocalAdaptation(adapt_epochs=2), FedAvg()))
@@ -51,6 +52,7 @@ def test_adaptation_of_one_site_does_not_alter_another() -> None:
     assert {site for site in before if after[site] != before[site]} == {"site-0"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("epochs", [1, 3])
 @pytest.mark.parametrize("rate", [None, 0.05])
 def test_every_site_trains_the_common_model_alone_with_a_fresh_optimiser(epochs: int, rate: float | None) -> None:

@@ -31,6 +31,7 @@ def mixes(watched: Watched) -> dict[str, torch.Tensor]:
 # Limit cases
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", ["dropout", "convolutional", "frozen first layer"])
 def test_fixed_mixes_by_size_are_fedavg(model: str) -> None:
     expected = federate(FedAvg(), task(model))
@@ -194,6 +195,7 @@ def alike() -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
     return dict.fromkeys(("site-0", "site-1", "site-2"), sites()["site-1"])
 
 
+@pytest.mark.slow
 def test_after_some_rounds_sites_listen_more_to_the_one_that_is_better_for_them() -> None:
     watched = watch(build_own(WithAnExpert(hyper_learning_rate=0.05), task(sites=alike()), rounds=3))
     for site in ("site-0", "site-1"):

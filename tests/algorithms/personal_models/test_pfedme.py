@@ -15,6 +15,7 @@ from playerfl.weights import Weights
 SGD = {"training.optimizer": "sgd", "training.learning_rate": 0.05}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", ["mlp", "dropout", "convolutional", "frozen first layer"])
 def test_without_a_pull_the_common_model_never_moves(model: str) -> None:
     watched = watch(build(PFedMe(lam=0.0), task(model), **SGD))
@@ -61,6 +62,7 @@ def test_with_beta_zero_the_common_model_is_frozen_while_sites_learn() -> None:
     assert distance(watched.result.weights["site-0"], watched.run.setup.initial) > 0.01
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", MODELS)
 def test_the_personal_model_is_reported_and_the_copy_is_uploaded(model: str) -> None:
     watched = watch(build(PFedMe(lam=5.0), task(model)))
@@ -70,6 +72,7 @@ def test_the_personal_model_is_reported_and_the_copy_is_uploaded(model: str) -> 
         assert distance(uploaded, reported) > 1e-4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", MODELS)
 def test_the_personal_model_and_the_copy_share_no_storage(model: str) -> None:
     watched = watch(build(PFedMe(), task(model)))

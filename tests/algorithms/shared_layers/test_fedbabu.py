@@ -30,6 +30,7 @@ class Noted(FedBABU):
         client.memory.setdefault("heads", []).append(client.weights(self.personal(client)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("optimizer", DECAY, ids=["adamw", "sgd"])
 @pytest.mark.parametrize("model", HEADS)
 def test_the_head_is_the_initial_one_after_every_round(model: str, optimizer: dict[str, object]) -> None:
@@ -65,6 +66,7 @@ class FedPerWithoutHead(FedPer):
         await client.train(only=client.layers.names[:-1])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", HEADS)
 def test_before_tuning_it_is_fedper_with_the_head_out_of_the_optimiser(model: str) -> None:
     expected = watch(build_own(FedPerWithoutHead(), task(model))).result

@@ -30,6 +30,7 @@ def two_layers() -> Task:
     return own_task(lambda: nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3)), sites())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("count", "reference"), [(5, 2), (4, 3), (7, 1), (3, 1)])
 def test_each_cut_but_the_measured_one_and_all_layers_is_drawn_equally_often(count: int, reference: int) -> None:
     found = drawn(PLayerFLRandom(), layers_of(count), reference, SEEDS)
@@ -61,6 +62,7 @@ def test_the_same_seed_draws_the_same_cut_and_seeds_differ() -> None:
     assert {first, *others} == {1, 3}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("reference", [1, 2])
 @pytest.mark.parametrize("seed", [0, 1])
 @pytest.mark.parametrize("model", ["mlp", "dropout", "batch norm"])
@@ -71,6 +73,7 @@ def test_given_the_drawn_cut_it_is_the_run_of_that_cut(reference: int, seed: int
     assert_same(watched.result, federate(PLayerFL(rule="fixed", fixed_cut=cut), task(model), seed=seed))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 1, 2])
 @pytest.mark.parametrize("first_epoch", ["continue", "restart"])
 def test_without_a_reference_it_measures_one_and_avoids_it(seed: int, first_epoch: str) -> None:

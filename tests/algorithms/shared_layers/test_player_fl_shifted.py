@@ -25,6 +25,7 @@ def test_the_cut_is_moved_by_one_and_clipped(shifted: type[PLayerFL], measured: 
     assert result.cut.federated == LAYERS[: result.cut.index]
 
 
+@pytest.mark.slow
 @shifts
 @pytest.mark.parametrize("model", ["mlp", "batch norm", "dropout", "convolutional"])
 def test_a_measured_cut_is_moved_too(shifted: type[PLayerFL], model: str) -> None:

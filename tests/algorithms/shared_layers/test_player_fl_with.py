@@ -38,6 +38,7 @@ def test_if_all_shared_layers_are_frozen_it_is_local(combined: type[PLayerFL], o
 # With a cut in the middle
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lam", [0.0, 1.0, 50.0])
 def test_with_ditto_the_personal_model_never_reaches_the_average(lam: float) -> None:
     found, expected = (watch(build(at(PLayerFLDitto, 2, lam=value))) for value in (lam, 0.1))

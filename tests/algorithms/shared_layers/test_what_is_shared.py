@@ -30,6 +30,7 @@ def cases() -> list[Any]:
     return [pytest.param(algorithm, cut, id=f"{type(algorithm).__name__}, {cut}") for algorithm, cut in by_cut]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("algorithm", "cut"), cases())
 def test_exactly_the_shared_layers_are_sent_and_common(algorithm: Algorithm, cut: int) -> None:
     watched = watch(build(algorithm))
