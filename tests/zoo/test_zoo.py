@@ -82,10 +82,13 @@ def test_layers_are_complete_disjoint_and_in_the_order_of_the_data(name: str) ->
 
 
 def check(name: str, algorithm: str) -> None:
-    """One round on the loop; the stacked trainer gives the same, or says why it does not try."""
-    loop, asked = federated(name, algorithm, "loop"), federated(name, algorithm, "stacked")
-    assert all(torch.isfinite(entry).all() for own in loop.weights.values() for entry in own.values())
+    """One round, asked to be stacked, gives what the loop gives, or falls back to the loop."""
+    asked = federated(name, algorithm, "stacked")
+    assert all(torch.isfinite(entry).all() for own in asked.weights.values() for entry in own.values())
     assert asked.data["trainer"] == ("stacked" if ZOO[name].stacks else "loop"), reason_against(name)
+    if not ZOO[name].stacks:
+        return  # the loop has just run: there is nothing to compare it with
+    loop = federated(name, algorithm, "loop")
     assert [row[:5] for row in loop.score_rows] == [row[:5] for row in asked.score_rows]
     assert max(abs(a[5] - b[5]) for a, b in zip(loop.score_rows, asked.score_rows, strict=True)) < 1e-5  # type: ignore[operator]
     for site, own in loop.weights.items():
