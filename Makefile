@@ -1,5 +1,5 @@
 # On a fresh machine, start with `make demo` or `make test`. All targets but help and clean first create the environment
-# in .venv, or repairs it if it is broken or incomplete.
+# in .venv, or repair it if it is broken or incomplete.
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV   := .venv
