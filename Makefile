@@ -1,10 +1,10 @@
-# Two commands do everything on a fresh machine: `make demo` and `make test`.
-# Both create the project's environment in .venv, and repair one that is broken or incomplete.
+# On a fresh machine, start with `make demo` or `make test`. All targets but help and clean first create the environment
+# in .venv, or repair it if it is broken or incomplete.
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV   := .venv
 BIN    := $(VENV)/bin
-# STAMP: an installation has finished. HALF: one was interrupted and must start afresh.
+# STAMP exists after a completed installation. HALF exists during one; if it is left over, the environment is rebuilt.
 STAMP  := $(VENV)/.installed
 HALF   := $(VENV)/.installing
 
@@ -12,23 +12,24 @@ HALF   := $(VENV)/.installing
 .DEFAULT_GOAL := help
 
 help:
-	@echo "make demo              train Local, FedAvg and PLayer-FL on handwritten digits, compare them, write a report (a minute)"
-	@echo "make quick             the tests that take less than a second"
-	@echo "make test              lint, types, and all tests that run in one process"
-	@echo "make test-system       the tests that start other programs: servers, Ray, browsers, wheels, killed processes"
-	@echo "make lint              formatting, lint and types"
+	@echo "make demo              train Local, FedAvg and PLayer-FL on handwritten digits, compare them, write a report (about a minute)"
+	@echo "make quick             run the tests that take up to about a second"
+	@echo "make test              check lint and types, and run all tests that need only one process"
+	@echo "make test-system       run the tests that start other programs: servers, Ray, browsers, wheels, killed processes"
+	@echo "make lint              check formatting, lint and types"
 	@echo "make docs              build the documentation in site/"
 	@echo "make licences          rewrite docs/licences.md from the installed packages"
-	@echo "make audit             known vulnerabilities in the installed packages"
-	@echo "make fuzz              every reader over 100,000 broken files (ten minutes)"
-	@echo "make reliability       kills, failing disks, long runs, many sites, large models (half an hour or more)"
-	@echo "make bench             cost against a bare PyTorch loop"
-	@echo "make bench-rivals      the same work in Flower, pfl and FedLab (half an hour)"
-	@echo "make reproduce-quick   a small study on digits and its report (some minutes)"
-	@echo "make reproduce         every study in docs/reproduce.md, resumable (hours; it prints an estimate first)"
+	@echo "make audit             check the installed packages for known vulnerabilities"
+	@echo "make fuzz              feed 100,000 broken files to the readers (ten minutes)"
+	@echo "make reliability       test kills, failing disks, long runs, many sites, large models (half an hour to an hour)"
+	@echo "make bench             measure the speed against a bare PyTorch loop (half an hour)"
+	@echo "make bench-rivals      measure the speed against Flower, pfl and FedLab (half an hour)"
+	@echo "make reproduce-quick   run a small study on digits and write its report (a few minutes)"
+	@echo "make reproduce         run every study in docs/reproduce.md, resumable (about two hours; prints an estimate first)"
+	@echo "make clean             remove .venv and everything that was built"
 
 $(STAMP): pyproject.toml constraints.txt
-	@$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed, %s is %s" % (sys.executable, sys.version.split()[0])) if sys.version_info < (3, 11) else None'
+	@$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is required; %s is %s" % (sys.executable, sys.version.split()[0])) if sys.version_info < (3, 11) else None'
 	@test ! -e $(HALF) && $(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV)
 	@touch $(HALF)
 	@echo "Installing into $(VENV) (a few minutes the first time)"
@@ -44,7 +45,7 @@ demo: $(STAMP)
 
 PYTEST := $(BIN)/python -m pytest --dist worksteal
 
-# mypy keeps one core busy for a minute when its cache is cold, so it runs beside the tests. Its verdict comes after theirs.
+# With a cold cache, mypy keeps one core busy for a minute, so it runs in parallel with the tests. Its output comes last.
 test: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
@@ -64,7 +65,7 @@ lint: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-# The theme advertises its successor at every start; the variable silences it.
+# The theme prints an advertisement for its successor; the variable silences it.
 docs: $(STAMP)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 	@echo "Open $(CURDIR)/site/index.html"
@@ -84,7 +85,7 @@ bench: $(STAMP)
 bench-rivals: $(STAMP)
 	$(BIN)/python benchmarks/rivals.py
 
-# Measured in docs/reliability.md; each script can be run alone. Minutes on two busy cores: kills 4, failing writes 7 to 40,
+# See docs/reliability.md; each script can be run alone. Minutes on two busy cores: kills 4, failing writes 7 to 40,
 # 5,000 rounds 3 to 5 per trainer, many sites 5 to 10, a large model 3 to 5.
 reliability: $(STAMP)
 	$(BIN)/python reliability/kills.py
@@ -93,7 +94,7 @@ reliability: $(STAMP)
 	$(BIN)/python reliability/many_sites.py
 	$(BIN)/python reliability/large_model.py
 
-# Datasets are read from $PLAYERFL_DATA; missing ones are named before anything runs. An interrupted reproduction can be continued.
+# Datasets are read from $PLAYERFL_DATA; missing ones are reported before anything runs. After an interruption, run it again.
 SMALL := --set data.size=small --set data.rows_per_site=500 --set training.batch_size=16
 STUDIES := heart digits fashion_mnist emnist tweets cifar10 isic2019
 

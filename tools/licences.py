@@ -38,7 +38,7 @@ _SPDX = {
     "Mozilla Public License 2.0 (MPL 2.0)": "MPL-2.0",
 }
 
-_NAMED = "## What pyproject.toml names\n\n| package | licence | for |\n|---|---|---|"
+_NAMED = "## Packages named in pyproject.toml\n\n| package | licence | for |\n|---|---|---|"
 _HEAD = """\
 # Licences
 
@@ -46,7 +46,7 @@ playerfl is under [Apache-2.0](https://www.apache.org/licenses/LICENSE-2.0). It 
 dependencies are installed beside it. `make licences` generates this page from the metadata of the installed packages;
 do not edit it by hand.
 
-## What the package ships
+## Files shipped with the package
 
 | file | licence | source |
 |---|---|---|
@@ -130,7 +130,7 @@ def page(before: str) -> str:
         else:
             sys.exit(f"licences: {name} is not installed, so its licence is unknown; pip install --no-deps {name}")
     core = [name for name, groups in asked.items() if "every installation" in groups]
-    lines += ["", "## What an installation without extras brings along", ""]
+    lines += ["", "## Other packages in an installation without extras", ""]
     lines += ["On Linux, with torch for the CPU.", "", "| package | licence |", "|---|---|"]
     lines += [f"| {name} | {licence_of(name)} |" for name in brought_along(core)]
     return "\n".join(lines) + "\n"

@@ -26,7 +26,7 @@ MODULES = {
     "playerfl.federation.messages": "What travels between the two.",
     "playerfl.layers.sensitivity": "Layer scores, and how those of many sites are combined.",
     "playerfl.layers.split": "From scores to a cut.",
-    "playerfl.layers.meaning": "What a cut means in parameters and bytes.",
+    "playerfl.layers.cut_summary": "What a cut means in parameters and bytes.",
     "playerfl.layers.export": "A cut in the terms of other frameworks.",
     "playerfl.probe.measure": "One measured epoch at every site.",
     "playerfl.integrations.hugging_face": "The probe inside Hugging Face's Trainer.",

@@ -59,7 +59,7 @@ run = build("fedper")
         ("`Client`", run.clients["site-0"], type(run.clients["site-0"])),
         ("`Server`", run.server, type(run.server)),
         ("`LayerMap`", run.server.layers, LayerMap),
-        ("The verbs", Algorithm(), Algorithm),
+        ("The methods", Algorithm(), Algorithm),
         ("Some layers private: `PartialAlgorithm`", run.algorithm, PartialAlgorithm),
     ],
 )
@@ -67,7 +67,7 @@ def test_members_and_their_signatures_are_those_of_the_code(title: str, thing: o
     on_page = listed(title)
     expected = members(kind, thing) - ENGINES_OWN.get(kind.__name__, set())
     if kind is PartialAlgorithm:
-        # The verbs have a section of their own.
+        # The methods of Algorithm have their own section.
         expected -= {*vars(Algorithm), *(field.name for field in fields(run.algorithm))}
     assert on_page.keys() == expected
     for name, text in on_page.items():
