@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -31,7 +32,7 @@ def made_up(
     paper: str | None = None,
     scores_of_layers: Mapping[str, Sequence[float]] | None = None,
     layers: Mapping[str, int] = LAYERS,
-    up: int = 8000,
+    options: Mapping[str, Any] = MappingProxyType({}),
     **changes: Any,
 ) -> RunResult:
     """One run. Without `score`, sites get numbers that depend on algorithm and seed and improve with rounds."""
@@ -55,13 +56,13 @@ def made_up(
         "participation": 1.0,
         "selection": "last",
         "training": {"learning_rate": 0.1, "betas": [0.9, 0.999]},
-        "algorithm": {"name": algorithm},
+        "algorithm": {"name": algorithm, **options},
     }
     return RunResult(
         experiment={**settings, **changes},
         environment={"playerfl": "1", "torch": "2"},
         score_rows=rows,
-        traffic_rows=[(r, site, "fit", 8000, up) for r in range(rounds) for site in sites],
+        traffic_rows=[(r, site, "fit", 8000, 8000) for r in range(rounds) for site in sites],
         layers=_layers(layers, scores_of_layers, dict(zip(sites, sizes, strict=True))),
         data={
             "notes": [],

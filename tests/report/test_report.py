@@ -12,6 +12,7 @@ import pytest
 from federations import federate
 from made_up_runs import LAYERS, by_site, constant, made_up, plausible
 from playerfl.algorithms import ALGORITHMS
+from playerfl.algorithms.shared_layers.player_fl import PLayerFL
 from playerfl.errors import ConfigError
 from playerfl.report.compute.collected import Collected, Gap
 from playerfl.report.compute.comparison import compare
@@ -432,8 +433,18 @@ def test_the_summary_says_which_sites_gain_which_layers_are_shared_and_how_certa
             [made_up(scores_of_layers={"north": [1.0, 0.5, 40.0]}, layers={"a": 10**5, "b": 10**5, "head": 10})],
             "shares a and b (> 99.9 % of the parameters) and keeps head private",
         ),
+        (
+            [made_up(scores_of_layers={"north": [1.0, 0.5, 40.0]}, options={"private_pull": 0.1})],
+            "keeps fc private, but sites send the private layers too, because private_pull is above 0",
+        ),
     ],
-    ids=["one run", "no winner of single runs", "a tie is called a tie", "almost all is not all"],
+    ids=[
+        "one run",
+        "no winner of single runs",
+        "a tie is called a tie",
+        "almost all is not all",
+        "a private layer that is sent",
+    ],
 )
 def test_the_summary_does_not_claim_too_much(made: list[RunResult], sentence: str) -> None:
     assert sentence in " ".join(said for answer in answers(report_of(*made)) for said in answer.sentences)
@@ -450,8 +461,8 @@ def test_missing_runs_are_in_the_summary() -> None:
 # Cost.
 
 
-@pytest.mark.parametrize("algorithm", sorted(ALGORITHMS))
-def test_the_share_that_never_leaves_is_what_the_messages_show(algorithm: str) -> None:
+@pytest.mark.parametrize("algorithm", [*sorted(ALGORITHMS), PLayerFL(rule="fixed", fixed_cut=1, private_pull=0.1)])
+def test_the_share_that_never_leaves_is_what_the_messages_show(algorithm: str | PLayerFL) -> None:
     """The largest message up holds the parameters that do leave, in float32; FedLP and FedLAMA send some at a time."""
     result = federate(algorithm, rounds=4)
     share = never_leaves(result)

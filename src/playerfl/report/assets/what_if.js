@@ -96,11 +96,13 @@ function drawWhatIf() {
 }
 function describeCut(own, sites, cut) {
   const total = own.parameters.reduce((a, b) => a + b, 0);
-  const sent = own.parameters.slice(0, cut).reduce((a, b) => a + b, 0);
-  const part = sent < total && sent / total > 0.9995 ? "> 99.9" : ((100 * sent) / total).toFixed(1);
+  const shared = own.parameters.slice(0, cut).reduce((a, b) => a + b, 0);
+  const sent = own.sendsPrivate ? total : shared;
+  const part = shared < total && shared / total > 0.9995 ? "> 99.9" : ((100 * shared) / total).toFixed(1);
   $("cut-said").textContent =
     `Shared: ${listed(own.layers.slice(0, cut))}${cut < own.layers.length ? `; private: ${listed(own.layers.slice(cut))}` : ", the whole model, as in FedAvg"}. ` +
-    `That is ${part} % of the parameters: ${size(own.bytes * sent)} up and as much down per site and round, ` +
+    `Shared layers hold ${part} % of the parameters${own.sendsPrivate ? ", but private_pull sends all of them" : ""}: ` +
+    `${size(own.bytes * sent)} up and as much down per site and round, ` +
     `${size(2 * own.bytes * sent * sites)} per round for ${counted(sites, "site")} (FedAvg: ${size(2 * own.bytes * total * sites)}).`;
   $("cut-said").dataset.index = cut;
 }

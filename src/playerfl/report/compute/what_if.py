@@ -13,6 +13,7 @@ import numpy as np
 from playerfl.errors import LayerError
 from playerfl.layers.sensitivity import ClientWeight, Importance, Normalise, Profile, Reduce, combine_sites
 from playerfl.layers.split import cut_ratios, transition_point
+from playerfl.report.compute.cost import sends_private_layers
 from playerfl.report.compute.grid import RunGrid
 from playerfl.report.compute.statistics import Array
 from playerfl.runs.result import RunResult
@@ -44,6 +45,8 @@ class LayerScores:
     """What the runs decided with: rule, threshold and the rest, as `choose_cut` takes them."""
     cuts: dict[int, int]
     """The cut each run used."""
+    sends_private: bool
+    """Whether sites send their private layers too (`private_pull`)."""
     left_out: int
     """Runs whose scores did not fit into a page."""
 
@@ -98,6 +101,7 @@ def _layer_scores(grid: RunGrid, task: str, algorithm: str, most: int) -> LayerS
         num_examples={seed: {site: p.num_examples for site, p in profiles.items()} for seed, profiles in kept.items()},
         settings=_settings(first),
         cuts={seed: result.cut.index for seed, result in results.items() if result.cut is not None},
+        sends_private=sends_private_layers(first),
         left_out=len(results) - len(kept),
     )
 

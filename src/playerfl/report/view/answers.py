@@ -148,6 +148,8 @@ def _layers(report: Report) -> list[str]:
         private = scores.layers[cut:]
         said = f"On {scores.task}, {scores.algorithm} shares {listed(scores.layers[:cut])} ({sent} of the parameters)"
         said += f" and keeps {listed(private)} private" if private else ", the whole model"
+        if private and scores.sends_private:
+            said += ", but sites send the private layers too, because private_pull is above 0"
         said += f"; {runs} of {counted(total, 'run')} cut there" if total > 1 else ""
         printed = report.paper.cuts.get(scores.task) if report.paper else None
         if printed is not None and printed != cut:

@@ -113,6 +113,7 @@ def _what_if(report: Report, scores: LayerScores) -> dict[str, Any]:
         "near": NEAR,
         "settings": scores.settings,
         "cuts": scores.cuts,
+        "sendsPrivate": scores.sends_private,
         "leftOut": scores.left_out,
         "remark": report.paper.cut_said(scores.task) if report.paper else "",
         "bytes": BYTES_PER_PARAMETER,
