@@ -57,6 +57,10 @@ class Ranking:
         return self.friedman
 
     @property
+    def block_name(self) -> str:
+        return "tasks" if self.over == "tasks" else f"runs on {self.over}"
+
+    @property
     def mean_ranks(self) -> Array:
         return np.asarray(self.ranks.mean(axis=0))
 
