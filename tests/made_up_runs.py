@@ -1,4 +1,4 @@
-"""Results that nobody trained: runs with given scores, for reports of any size and oddity."""
+"""Invented runs with given scores, for reports of any size and kind."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def _layers(
 
 
 def plausible(algorithm: str, seed: int, rounds: int) -> ScoreOf:
-    """Scores between 0 and 1 that rise with rounds, noisy over seeds, with an algorithm's and a site's own level."""
+    """Scores between 0 and 1 that rise with rounds, vary with the seed, and differ by algorithm and site."""
     draw = np.random.default_rng([seed, *algorithm.encode()])
     level = np.random.default_rng(list(algorithm.encode())).uniform(0.5, 0.8)
     noise = draw.normal(0, 0.02, size=1000)

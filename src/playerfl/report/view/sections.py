@@ -24,6 +24,7 @@ from playerfl.report.view.parts import (
     TableCell,
     TableView,
 )
+from playerfl.report.view.site_facts import sites
 
 
 def view(report: Report, title: str) -> ReportView:
@@ -240,7 +241,7 @@ def site_view(report: Report, table: SiteTable) -> TableView:
         if min(counts) < needed:
             said.append(f"With {counted(len(table.rows), 'site')} it takes {needed} runs for a significant difference.")
     caption = f"{table.algorithm} on {table.task}, worst off first"
-    return facts.sites(report, [table]).table(caption, remark=" ".join(said), sortable=True)
+    return sites(report, [table]).table(caption, remark=" ".join(said), sortable=True)
 
 
 def _costs(report: Report) -> Section:
