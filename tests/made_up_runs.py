@@ -1,8 +1,9 @@
-"""Results that nobody trained: runs with given scores, for reports of any size and oddity."""
+"""Invented runs with given scores, for reports of any size and kind."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -31,7 +32,7 @@ def made_up(
     paper: str | None = None,
     scores_of_layers: Mapping[str, Sequence[float]] | None = None,
     layers: Mapping[str, int] = LAYERS,
-    up: int = 8000,
+    options: Mapping[str, Any] = MappingProxyType({}),
     **changes: Any,
 ) -> RunResult:
     """One run. Without `score`, sites get numbers that depend on algorithm and seed and improve with rounds."""
@@ -55,13 +56,13 @@ def made_up(
         "participation": 1.0,
         "selection": "last",
         "training": {"learning_rate": 0.1, "betas": [0.9, 0.999]},
-        "algorithm": {"name": algorithm},
+        "algorithm": {"name": algorithm, **options},
     }
     return RunResult(
         experiment={**settings, **changes},
         environment={"playerfl": "1", "torch": "2"},
         score_rows=rows,
-        traffic_rows=[(r, site, "fit", 8000, up) for r in range(rounds) for site in sites],
+        traffic_rows=[(r, site, "fit", 8000, 8000) for r in range(rounds) for site in sites],
         layers=_layers(layers, scores_of_layers, dict(zip(sites, sizes, strict=True))),
         data={
             "notes": [],
@@ -101,7 +102,7 @@ def _layers(
 
 
 def plausible(algorithm: str, seed: int, rounds: int) -> ScoreOf:
-    """Scores between 0 and 1 that rise with rounds, noisy over seeds, with an algorithm's and a site's own level."""
+    """Scores between 0 and 1 that rise with rounds, vary with the seed, and differ by algorithm and site."""
     draw = np.random.default_rng([seed, *algorithm.encode()])
     level = np.random.default_rng(list(algorithm.encode())).uniform(0.5, 0.8)
     noise = draw.normal(0, 0.02, size=1000)

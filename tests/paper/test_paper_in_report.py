@@ -1,4 +1,4 @@
-"""What the paper prints appears in a report only when it is asked for, and only for the paper's tasks."""
+"""What the paper prints appears in a report only on request, and only for the paper's tasks."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def report(task: str, dataset: str | None, *, paper: bool) -> Report:
 
 
 @pytest.mark.parametrize("write", [as_page, as_markdown, as_latex])
-def test_the_paper_is_shown_only_when_asked_for(write: object) -> None:
+def test_the_paper_is_shown_only_on_request(write: object) -> None:
     without, with_paper, elsewhere = (
         write(report(*task, paper=paper), "x")  # type: ignore[operator]
         for task, paper in ((("heart", "Heart"), False), (("heart", "Heart"), True), (("digits", None), True))
@@ -35,7 +35,7 @@ def test_the_paper_is_shown_only_when_asked_for(write: object) -> None:
     assert "recomputed" not in elsewhere
 
 
-def test_printed_values_stand_beside_cells_and_cuts() -> None:
+def test_printed_values_are_beside_cells_and_cuts() -> None:
     made = records(report("heart", "Heart", paper=True))
     printed = {row["algorithm"]: row["paper"] for row in made["cells"] if row["table"] == "f1"}
     assert printed == {"Local": "42.0 +/- 0.8", "FedAvg": "40.4 +/- 1.0", "PLayer-FL": "41.9 +/- 1.0", "FedPer": ""}

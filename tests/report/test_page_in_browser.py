@@ -1,4 +1,4 @@
-"""The page in a real browser: it cuts where Python does, is harmless, usable with a keyboard, and fits a phone."""
+"""The page in a real browser: it cuts where Python does, is safe, works with a keyboard, and fits a phone."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ import numpy as np
 import pytest
 
 from browser import Opened, browser
-from made_up_runs import made_up
+from made_up_runs import LAYERS, constant, made_up
 from playerfl.layers.split import choose_cut
 from playerfl.report.compute.collected import Collected, Gap
 from playerfl.report.compute.report import build_report
 from playerfl.report.write.documents import as_page
+from playerfl.runs.result import RunResult
 
 __all__ = ["browser"]
 
@@ -38,19 +39,11 @@ def profiles(sites: tuple[str, ...], seed: int = 0) -> dict[str, list[float]]:
 
 
 def collected(sites: tuple[str, ...] = ("north", "south", "west"), seeds: int = 3, **options: Any) -> Collected:
-    return Collected(
-        [
-            made_up(
-                name,
-                seed,
-                sites=sites,
-                scores_of_layers=profiles(sites, seed) if name == "player_fl" else None,
-                **options,
-            )
-            for name in NAMES
-            for seed in range(seeds)
-        ]
-    )
+    def run(name: str, seed: int) -> RunResult:
+        measured = profiles(sites, seed) if name == "player_fl" else None
+        return made_up(name, seed, sites=sites, scores_of_layers=measured, **options)
+
+    return Collected([run(name, seed) for name in NAMES for seed in range(seeds)])
 
 
 @pytest.fixture
@@ -95,8 +88,7 @@ def test_the_page_opens_and_draws_everything(opened: Open) -> None:
 def test_the_slider_cuts_where_python_does(opened: Open) -> None:
     shown = opened()
     scores = {
-        site: dict(zip(("conv1", "conv2", "fc"), own, strict=True))
-        for site, own in profiles(("north", "south", "west")).items()
+        site: dict(zip(LAYERS, values, strict=True)) for site, values in profiles(("north", "south", "west")).items()
     }
     for rule, threshold in (
         ("layer_ratio", "3.5"),
@@ -127,12 +119,12 @@ def _said(shown: Opened, rule: str, layers: int) -> str:
 
 
 @pytest.mark.system
-def test_stability_is_that_of_cuts_computed_again(opened: Open) -> None:
+def test_stability_notes_agree_with_python(opened: Open) -> None:
     sites = ("a", "b", "c", "d")
     odd = {"a": [1.0, 9.0, 20.0], "b": [1.0, 0.5, 30.0], "c": [1.0, 0.4, 40.0], "d": [1.0, 0.3, 10.0]}
     runs = [made_up(name, 0, sites=sites, scores_of_layers=odd if name == "player_fl" else None) for name in NAMES]
     shown = opened(Collected(runs))
-    scores = {site: dict(zip(("conv1", "conv2", "fc"), own, strict=True)) for site, own in odd.items()}
+    scores = {site: dict(zip(LAYERS, values, strict=True)) for site, values in odd.items()}
     whole = choose_cut(scores).index
     alone = sum(choose_cut({site: own}).index == whole for site, own in scores.items())
     without = sum(choose_cut({k: v for k, v in scores.items() if k != site}).index == whole for site in scores)
@@ -141,11 +133,11 @@ def test_stability_is_that_of_cuts_computed_again(opened: Open) -> None:
     assert f"With one site left out, the cut stays in {without} of 4 cases." in notes
 
 
-# Harmless.
+# Safe.
 
 
 @pytest.mark.system
-def test_names_with_markup_are_text_and_nothing_else(opened: Open) -> None:
+def test_markup_in_names_is_shown_as_text(opened: Open) -> None:
     runs = collected(HOSTILE, seeds=2, task="<i>task</i> & co").results
     gaps = [Gap("<img src=x onerror=alert(5)>", "</td>", 0, "<script>alert(6)</script>")]
     shown = opened(Collected(runs, gaps, gaps))
@@ -161,7 +153,7 @@ def test_names_with_markup_are_text_and_nothing_else(opened: Open) -> None:
 
 
 @pytest.mark.system
-def test_a_page_may_run_no_script_but_its_own(opened: Open) -> None:
+def test_the_page_blocks_scripts_other_than_its_own(opened: Open) -> None:
     shown = opened()
     shown.run(
         "() => { const s = document.createElement('script'); s.textContent = 'window.caught = 1';"
@@ -191,23 +183,16 @@ def test_one_run_only(opened: Open) -> None:
 
 @pytest.mark.system
 def test_a_failed_run_and_an_unfinished_one_are_listed(opened: Open) -> None:
-    what = collected()
-    shown = opened(
-        Collected(
-            what.results,
-            [Gap("digits", "fedlp", 4, "3 of 20 rounds done")],
-            [Gap("digits", "pfedla", 1, "out of memory")],
-        )
-    )
+    missing = [Gap("digits", "fedlp", 4, "3 of 20 rounds done")]
+    failed = [Gap("digits", "pfedla", 1, "out of memory")]
+    shown = opened(Collected(collected().results, missing, failed))
     assert "3 of 20 rounds done" in shown.text("#missing")
     assert "out of memory" in shown.text("#missing")
 
 
 @pytest.mark.system
-def test_losses_that_are_no_numbers(opened: Open) -> None:
-    diverged = [
-        made_up("fedprox", s, score=lambda site, r: {"loss": math.nan, "f1": 0.1, "accuracy": 0.1}) for s in range(3)
-    ]
+def test_losses_that_are_nan(opened: Open) -> None:
+    diverged = [made_up("fedprox", s, score=constant(loss=math.nan, f1=0.1, accuracy=0.1)) for s in range(3)]
     shown = opened(Collected([*collected().results, *diverged]))
     shown.page.select_option("#pick-metric", "loss")
     assert "diverged" in shown.text("table[data-name=loss]")
@@ -297,8 +282,9 @@ def test_it_prints_every_table(opened: Open) -> None:
 def test_axe_finds_no_serious_violation(opened: Open, width: int) -> None:
     axe = pytest.importorskip("axe_playwright_python", reason="needs axe: pip install 'playerfl[dev]'")
     script = (Path(axe.__file__).parent / "axe.min.js").read_text(encoding="utf-8")
-    what = collected()
-    shown = opened(Collected(what.results, [Gap("digits", "fedlp", 4, "not started")]), width=width)
-    found = json.loads(shown.run(f"() => {{ {script}; return axe.run().then(r => JSON.stringify(r.violations)); }}"))
-    told = [(v["id"], v["impact"], [n["target"] for n in v["nodes"]][:3]) for v in found]
-    assert [v for v in told if v[1] in ("serious", "critical")] == []
+    shown = opened(Collected(collected().results, [Gap("digits", "fedlp", 4, "not started")]), width=width)
+    violations = json.loads(
+        shown.run(f"() => {{ {script}; return axe.run().then(r => JSON.stringify(r.violations)); }}")
+    )
+    serious = [v for v in violations if v["impact"] in ("serious", "critical")]
+    assert [(v["id"], [node["target"] for node in v["nodes"]][:3]) for v in serious] == []

@@ -57,30 +57,30 @@ def test_the_steps_give_the_cut_of_choose_cut(layers: int, sites: int) -> None:
         scores = random_scores(draw, layers, sites)
         examples = {site: int(draw.integers(1, 500)) for site in scores}
         together = combined(scores, examples)
-        for ((normalise, name), found), rule in product(together.items(), RULES):
+        for ((normalise, name), way), rule in product(together.items(), RULES):
             threshold = float(draw.choice([1.0, 2.0, 3.5, 1e3, 1e12]))
             none = str(draw.choice(["all", "all_but_last", "error"]))
             looked = partial(looked_up, rule=rule, threshold=threshold, layers=layers, none=none)
             reduce, weight = REDUCTIONS[name]
             ways = {"normalise": normalise, "reduce": reduce, "client_weight": weight, "num_examples": examples}
             computed = partial(chosen, rule=rule, threshold=threshold, on_no_transition=none, **ways)
-            if isinstance(found, str):
+            if isinstance(way, str):
                 assert computed(scores) is None
                 continue
-            assert looked(found.steps) == computed(scores)
+            assert looked(way.steps) == computed(scores)
             others = [{k: v for k, v in scores.items() if k != site} for site in scores] if sites > 1 else []
-            assert [looked(steps) for steps in found.without] == [computed(part) for part in others]
+            assert [looked(steps) for steps in way.without] == [computed(part) for part in others]
             assert [looked(steps) for steps in alone(scores)] == [computed({k: v}) for k, v in scores.items()]
 
 
-def test_what_is_shown_is_what_python_combines() -> None:
+def test_importance_and_ratios_are_those_of_choose_cut() -> None:
     scores = {"a": {"x": 1.0, "y": 2.0, "z": 10.0}, "b": {"x": 3.0, "y": 0.1, "z": 9e3}}
-    found = combined(scores, {"a": 1, "b": 9})["first_layer", "samples"]
-    assert isinstance(found, Combined)
-    python = combine_sites(scores, num_examples={"a": 1, "b": 9}, client_weight="samples", normalise="first_layer")
-    assert (list(found.importance), list(found.warnings)) == (list(python.importance.values()), python.warnings)
     ways: dict[str, Any] = {"num_examples": {"a": 1, "b": 9}, "client_weight": "samples", "normalise": "first_layer"}
-    for rule, ratios in found.ratios.items():
+    shown = combined(scores, ways["num_examples"])["first_layer", "samples"]
+    assert isinstance(shown, Combined)
+    python = combine_sites(scores, **ways)
+    assert (list(shown.importance), list(shown.warnings)) == (list(python.importance.values()), python.warnings)
+    for rule, ratios in shown.ratios.items():
         assert ratios == choose_cut(scores, rule=rule, **ways).ratios  # type: ignore[arg-type]
 
 

@@ -96,7 +96,7 @@ def report(
     from playerfl.studies.collecting import collect
 
     place = place_of(out or directory / "report", form.value if form else None)
-    made = build_report(
+    computed = build_report(
         collect(directory),
         baseline_local=baseline_local,
         baseline_global=baseline_global,
@@ -109,16 +109,16 @@ def report(
         from playerfl.report.compute.comparison import without_nan
         from playerfl.report.view.facts import records
 
-        typer.echo(json.dumps(without_nan(records(made)), indent=1))
+        typer.echo(json.dumps(without_nan(records(computed)), indent=1))
     else:
-        write_report(made, place, title_of(directory))
+        write_report(computed, place, title_of(directory))
         typer.echo(place.path)
     if figures:
-        drawn = write_figures(made, place.figures, [picture.value for picture in figures])
+        drawn = write_figures(computed, place.figures, [picture.value for picture in figures])
         typer.echo(f"{len(drawn)} figures: {place.figures}", err=True)
-    if not made.grid.runs:
+    if not computed.grid.runs:
         typer.echo("no run has finished yet", err=True)
-    for state, gaps in (("not finished", made.missing), ("failed", made.failed)):
+    for state, gaps in (("not finished", computed.missing), ("failed", computed.failed)):
         if gaps:
             typer.echo(f"{len(gaps)} runs {state}; the report lists them", err=True)
 

@@ -6,7 +6,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NotRequired, TypedDict
 
 import typer
 
@@ -14,7 +14,7 @@ from playerfl.cli.options import Quiet
 from playerfl.errors import ConfigError
 
 if TYPE_CHECKING:
-    from playerfl.paper.thresholds import Case, Choice
+    from playerfl.paper.thresholds import Case, Choice, StudyTask, ThresholdStudy
 
 THRESHOLDS_EXAMPLES = """
 [bold]Examples[/bold]
@@ -28,7 +28,7 @@ paper_app = typer.Typer(name="paper", help="Reproduce the PLayer-FL paper.", no_
 
 @paper_app.callback()
 def _paper() -> None:
-    """Keeps `thresholds` a subcommand: an app with one command would run it directly."""
+    """Keeps `thresholds` a subcommand: typer runs the only command of an app directly."""
 
 
 @paper_app.command(epilog=THRESHOLDS_EXAMPLES)
@@ -53,8 +53,7 @@ def thresholds(
     from playerfl.storage.atomic_files import RERUN_HINT, write_atomically
     from playerfl.time_left import TimeLeft, duration
 
-    asked = _asked(read_toml(file))
-
+    study = _study(read_toml(file))
     pace: TimeLeft | None = None
 
     def tick(done: int, total: int, what: str) -> None:
@@ -66,23 +65,26 @@ def thresholds(
             typer.echo(f"{done + 1} of {total}: {what}{left}", err=True)
 
     with use_data_directory(data_dir):
-        cases = measure_missing(**asked, table=CaseTable(out / "cases.csv"), tick=tick)
-    settings = list(dict.fromkeys(case.setting for case in cases))
-    found = {"by_setting": [_summary(cases, setting) for setting in settings]}
-    write_atomically(out / "thresholds.json", (json.dumps(found, indent=1) + "\n").encode(), RERUN_HINT)
-    for mode, init in settings:
-        own = [case for case in cases if case.setting == (mode, init)]
-        figure, _ = draw_thresholds(own, choose(own))
+        cases = measure_missing(study, CaseTable(out / "cases.csv"), tick)
+    by_setting: dict[tuple[str, str], list[Case]] = {}
+    for case in cases:
+        by_setting.setdefault((case.mode, case.init), []).append(case)
+    summaries = [_summary(members) for members in by_setting.values()]
+    text = json.dumps({"by_setting": summaries}, indent=1)
+    write_atomically(out / "thresholds.json", f"{text}\n".encode(), RERUN_HINT)
+    for (mode, init), members in by_setting.items():
+        figure, _ = draw_thresholds(members, choose(members))
         save(figure, out / f"thresholds-{mode}-{init}.png")
     if as_json:
-        typer.echo(json.dumps(found, indent=1))
+        typer.echo(text)
     else:
-        for summary in found["by_setting"]:
+        for summary in summaries:
             _print(summary)
     typer.echo(f"tables and figures: {out}", err=True)
 
 
-def _asked(table: Mapping[str, Any]) -> dict[str, Any]:
+def _study(table: Mapping[str, Any]) -> ThresholdStudy:
+    from playerfl.paper.thresholds import ThresholdStudy
     from playerfl.studies.plan import MOST_SEEDS
 
     if unknown := sorted(set(table) - _KEYS):
@@ -99,13 +101,12 @@ def _asked(table: Mapping[str, Any]) -> dict[str, Any]:
     numbers = list(range(seeds)) if isinstance(seeds, int) else seeds
     if not isinstance(numbers, list) or not numbers or not all(isinstance(n, int) and n >= 0 for n in numbers):
         raise ConfigError(f"seeds = {seeds!r} must be a number of seeds or a list of non-negative integers")
-    tasks = [_task(entry) for entry in lists["tasks"]]
-    return {"tasks": tasks, "modes": lists["modes"], "inits": lists["inits"], "seeds": numbers}
+    return ThresholdStudy([_task(entry) for entry in lists["tasks"]], lists["modes"], lists["inits"], numbers)
 
 
-def _task(entry: Any) -> dict[str, Any]:
-    """A task with its printed cut and its settings by dotted name."""
+def _task(entry: Any) -> StudyTask:
     from playerfl.paper import facts as paper
+    from playerfl.paper.thresholds import StudyTask
     from playerfl.runs.experiment import find_task
 
     table = {"name": entry} if isinstance(entry, str) else entry
@@ -118,7 +119,7 @@ def _task(entry: Any) -> dict[str, Any]:
         if task.paper is None:
             raise ConfigError(f"the paper prints no cut for {task.name!r}; set one, as in cut = 3")
         cut = paper.protocol(task.paper)["cut"]
-    return {"name": task.name, "cut": cut, "settings": dict(_dotted(table))}
+    return StudyTask(task.name, cut, dict(_dotted(table)))
 
 
 def _dotted(table: Mapping[str, Any], before: str = "") -> list[tuple[str, Any]]:
@@ -128,47 +129,83 @@ def _dotted(table: Mapping[str, Any], before: str = "") -> list[tuple[str, Any]]
     return pairs
 
 
-def _summary(cases: Sequence[Case], setting: tuple[str, str]) -> dict[str, Any]:
+Interval = list[float | None] | None
+
+
+class _LeftOut(TypedDict):
+    """What the other tasks choose, and the share of this task's cases that it gets right."""
+
+    chosen: dict[str, Any]
+    hits: float
+
+
+class _TaskSummary(TypedDict):
+    task: str
+    printed_cut: int
+    seeds: int
+    cumulative_ratio: Interval
+    layer_ratio: Interval
+    max_jump_hits: int
+    left_out: NotRequired[_LeftOut]
+
+
+class _Summary(TypedDict):
+    """One mode and initialisation, as written to thresholds.json."""
+
+    mode: str
+    init: str
+    tasks: list[_TaskSummary]
+    common: dict[str, Interval]
+    max_jump: float
+    chosen: dict[str, Any]
+    left_out_hits: float | None
+
+
+def _summary(cases: Sequence[Case]) -> _Summary:
+    """The cases must share mode and initialisation."""
     from playerfl.paper.thresholds import RATIO_RULES, Choice, choose, common_interval, leave_one_out, share
 
-    own = [case for case in cases if case.setting == setting]
-    tasks = list(dict.fromkeys(case.task for case in own))
-    out = leave_one_out(own) if len(tasks) > 1 else {}
-
-    def of_task(task: str) -> dict[str, Any]:
-        mine = [case for case in own if case.task == task]
-        return {
+    by_task: dict[str, list[Case]] = {}
+    for case in cases:
+        by_task.setdefault(case.task, []).append(case)
+    judged = leave_one_out(cases) if len(by_task) > 1 else {}
+    tasks = []
+    for task, members in by_task.items():
+        row: _TaskSummary = {
             "task": task,
-            "printed_cut": mine[0].printed,
-            "seeds": len(mine),
-            **{rule: _pair(common_interval(mine, rule)) for rule in RATIO_RULES},
-            "max_jump_hits": sum(case.max_jump == case.printed for case in mine),
-            **({"left_out": {"chosen": _told(out[task][0]), "hits": out[task][1]}} if task in out else {}),
+            "printed_cut": members[0].printed,
+            "seeds": len(members),
+            "cumulative_ratio": _ends(common_interval(members, "cumulative_ratio")),
+            "layer_ratio": _ends(common_interval(members, "layer_ratio")),
+            "max_jump_hits": sum(case.max_jump == case.printed for case in members),
         }
-
+        if judged:
+            chosen, hits = judged[task]
+            row["left_out"] = {"chosen": _choice_json(chosen), "hits": hits}
+        tasks.append(row)
     return {
-        "mode": setting[0],
-        "init": setting[1],
-        "tasks": [of_task(task) for task in tasks],
-        "common": {rule: _pair(common_interval(own, rule)) for rule in RATIO_RULES},
-        "max_jump": share(own, Choice("max_jump", None)),
-        "chosen": _told(choose(own)),
-        "left_out_hits": sum(hits for _, hits in out.values()) / len(out) if out else None,
+        "mode": cases[0].mode,
+        "init": cases[0].init,
+        "tasks": tasks,
+        "common": {rule: _ends(common_interval(cases, rule)) for rule in RATIO_RULES},
+        "max_jump": share(cases, Choice("max_jump", None)),
+        "chosen": _choice_json(choose(cases)),
+        "left_out_hits": sum(hits for _, hits in judged.values()) / len(judged) if judged else None,
     }
 
 
-def _pair(interval: tuple[float, float] | None) -> list[float | None] | None:
+def _ends(interval: tuple[float, float] | None) -> Interval:
     return None if interval is None else [interval[0], interval[1] if math.isfinite(interval[1]) else None]
 
 
-def _told(choice: Choice) -> dict[str, Any]:
+def _choice_json(choice: Choice) -> dict[str, Any]:
     if choice.threshold is None:
         return {"rule": choice.rule, "share": choice.share}
-    interval = _pair((choice.low, choice.high))
+    interval = _ends((choice.low, choice.high))
     return {"rule": choice.rule, "threshold": choice.threshold, "interval": interval, "share": choice.share}
 
 
-def _print(summary: Mapping[str, Any]) -> None:
+def _print(summary: _Summary) -> None:
     from rich.table import Table
 
     from playerfl.cli.tables.console import wide_console
@@ -205,7 +242,7 @@ def _print(summary: Mapping[str, Any]) -> None:
     console.print(f"best by the criterion: {chosen['rule']}{threshold}, {chosen['share']:.0%} at the printed cut\n")
 
 
-def _shown(interval: Sequence[float | None] | None) -> str:
+def _shown(interval: Interval) -> str:
     if interval is None:
         return "none"
     low, high = interval

@@ -1,4 +1,4 @@
-"""The paper's own arithmetic: ranks and p-values recomputed from its printed cells, beside what it prints."""
+"""The paper's arithmetic: ranks and p-values recomputed from its printed cells, beside those it prints."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Recomputed:
     transposed: Friedman
     """Datasets as treatments: this tests whether datasets differ, which is not the question."""
     missing_bold: tuple[str, ...]
-    """Cells that are best of their column and not printed in bold."""
+    """The best cells of their columns that are not printed in bold."""
 
     @property
     def friedman(self) -> Friedman:
@@ -78,7 +78,7 @@ def _recomputed(name: str, table: dict[str, object]) -> Recomputed:
 
 
 def fits(printed: str, p: float) -> bool:
-    """Whether a computed p-value is what is printed.
+    """Whether a computed p-value agrees with the printed one.
 
     >>> fits("p<5e-3", 0.0013), fits("p<5e-3", 0.0126), fits("p=0.084", 0.0834)
     (True, False, True)

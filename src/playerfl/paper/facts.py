@@ -38,7 +38,7 @@ _RATE_OF = {
 
 @cache
 def facts() -> dict[str, Any]:
-    """All printed numbers, and what was seen in public versions of the authors' repository, kept apart."""
+    """All printed numbers and, under separate keys, values seen in public versions of the authors' repository."""
     content: dict[str, Any] = json.loads((files(__package__) / "facts.json").read_text(encoding="utf-8"))
     return content
 
@@ -46,15 +46,16 @@ def facts() -> dict[str, Any]:
 def learning_rates(dataset: str) -> dict[str, float]:
     """The rate of each algorithm on one of the paper's datasets, by our names.
 
-    Printed ones before those seen in public code; a method with neither takes that of the one it is closest to.
+    Printed rates take precedence over those seen in public code; a method with neither takes the rate of the closest
+    method.
 
     >>> learning_rates("Heart")["fedavg"], learning_rates("Heart")["fedper"]
     (0.1, 0.1)
     """
     printed = facts()["learning_rates"]
     observed = facts()["not_printed_but_observed_in_public_repository_history"]["learning_rates"]
-    found = {ours: {**observed.get(theirs, {}), **printed.get(theirs, {})} for ours, theirs in ALGORITHM_NAMES.items()}
-    known = {ours: rates[dataset] for ours, rates in found.items() if dataset in rates}
+    rates = {ours: {**observed.get(theirs, {}), **printed.get(theirs, {})} for ours, theirs in ALGORITHM_NAMES.items()}
+    known = {name: by_dataset[dataset] for name, by_dataset in rates.items() if dataset in by_dataset}
     return {**{name: known[closest] for name, closest in _RATE_OF.items()}, **known}
 
 
@@ -64,8 +65,8 @@ def focal(dataset: str) -> tuple[float, tuple[float, ...]]:
     >>> focal("MIMIC")[0]
     1
     """
-    found = facts()["not_printed_but_observed_in_public_repository_history"]["focal"][dataset]
-    return found["gamma"], tuple(found["alpha"])
+    observed = facts()["not_printed_but_observed_in_public_repository_history"]["focal"][dataset]
+    return observed["gamma"], tuple(observed["alpha"])
 
 
 def protocol(dataset: str) -> dict[str, Any]:

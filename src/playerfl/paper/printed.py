@@ -17,7 +17,7 @@ _HUNDREDTHS = "loss"
 
 @dataclass(frozen=True)
 class Printed:
-    """Printed values by the names that the report uses."""
+    """Printed values, under the report's names."""
 
     tasks: tuple[str, ...]
     """The tasks that are in the paper."""
@@ -27,7 +27,7 @@ class Printed:
     """By task."""
 
     def cut_said(self, task: str) -> str:
-        """The printed cut of a task in a sentence; empty where there is none."""
+        """A sentence on the printed cut of a task, or nothing."""
         return f"The paper prints a cut after layer {self.cuts[task]} for this dataset." if task in self.cuts else ""
 
     def number(self, table: str, algorithm: str, task: str) -> float | None:

@@ -15,7 +15,7 @@ _TITLES = {"cumulative_ratio": "ratio of sensitivities $F_{p+1}/F_p$", "layer_ra
 
 
 def draw_thresholds(cases: Sequence[Case], choice: Choice | None = None) -> tuple[Figure, Any]:
-    """One bar per task and rule: thin for every seed, wide where all seeds agree. Returns figure and axes."""
+    """Per task and rule, a thin bar for every seed and a wide one where all agree. Returns figure and axes."""
     from matplotlib.figure import Figure
 
     tasks = list(dict.fromkeys(case.task for case in cases))
@@ -23,13 +23,14 @@ def draw_thresholds(cases: Sequence[Case], choice: Choice | None = None) -> tupl
     axes = figure.subplots(1, len(RATIO_RULES), sharey=True)
     for axis, rule in zip(axes, RATIO_RULES, strict=True):
         for place, task in enumerate(tasks):
-            own = [case for case in cases if case.task == task]
-            for number, case in enumerate(own):
-                _bar(axis, case.interval(rule), place + 0.3 * (number / max(1, len(own) - 1) - 0.5), 1.0, "#56b4e9")
-            _bar(axis, common_interval(own, rule), place, 6.0, "#0072b2")
-            missed = sum(case.interval(rule) is None for case in own)
+            of_task = [case for case in cases if case.task == task]
+            spread = 0.3 / max(1, len(of_task) - 1)
+            for number, case in enumerate(of_task):
+                _bar(axis, case.interval(rule), place + spread * number - 0.15, 1.0, "#56b4e9")
+            _bar(axis, common_interval(of_task, rule), place, 6.0, "#0072b2")
+            missed = sum(case.interval(rule) is None for case in of_task)
             if missed:
-                axis.text(_RIGHT, place, f"no t: {missed} of {len(own)} ", ha="right", va="center", fontsize=8)
+                axis.text(_RIGHT, place, f"no t: {missed} of {len(of_task)} ", ha="right", va="center", fontsize=8)
         common = common_interval(cases, rule)
         if common:
             axis.axvspan(max(common[0], _LEFT), min(common[1], _RIGHT), color="#009e73", alpha=0.25, lw=0)
@@ -44,10 +45,5 @@ def draw_thresholds(cases: Sequence[Case], choice: Choice | None = None) -> tupl
 
 def _bar(axis: Any, interval: tuple[float, float] | None, place: float, width: float, colour: str) -> None:
     if interval:
-        axis.plot(
-            [max(interval[0], _LEFT), min(interval[1], _RIGHT)],
-            [place, place],
-            color=colour,
-            lw=width,
-            solid_capstyle="butt",
-        )
+        ends = [max(interval[0], _LEFT), min(interval[1], _RIGHT)]
+        axis.plot(ends, [place, place], color=colour, lw=width, solid_capstyle="butt")

@@ -1,4 +1,4 @@
-"""The threshold study: which rule and threshold give the cuts that the paper prints, and do they generalise?
+"""The threshold study: which rule and threshold give the cuts that the paper prints, and whether they generalise.
 
 The criterion was fixed before looking at results. Every task counts equally. The rule and threshold with the largest
 mean share of cases at the printed cut win; ties go to the widest interval of thresholds (as a factor), then to the
@@ -12,7 +12,7 @@ import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import pairwise, product
 from pathlib import Path
 from typing import Any
 
@@ -44,19 +44,14 @@ class Case:
     ratios: Mapping[str, tuple[float, ...]]
     """By rule, at p = 1 … L-1; 0 where there was nothing to compare with."""
     settings: str = ""
-    """How the task was set, as JSON."""
+    """The task's settings as JSON."""
 
     @property
     def name(self) -> tuple[str, str, str, str, int]:
-        """What identifies it."""
         return self.task, self.settings, self.mode, self.init, self.seed
 
-    @property
-    def setting(self) -> tuple[str, str]:
-        return self.mode, self.init
-
     def interval(self, rule: str) -> tuple[float, float] | None:
-        """The thresholds from low (in) to high (out) that give the printed cut; None if none does."""
+        """The thresholds that give the printed cut, from low up to, but not including, high; None if there are none."""
         ratios = self.ratios[rule]
         low = max((1.0 if rule == "cumulative_ratio" else 0.0, *ratios[: self.printed - 1]))
         high = ratios[self.printed - 1] if self.printed <= len(ratios) else math.inf
@@ -81,10 +76,28 @@ class Choice:
     share: float = math.nan
     """Of cases at the printed cut, the mean over tasks."""
 
-    def __str__(self) -> str:
-        if self.threshold is None:
-            return self.rule
-        return f"{self.rule}, t = {self.threshold:.3g} ({self.low:.3g} to {self.high:.3g})"
+
+@dataclass(frozen=True)
+class StudyTask:
+    """A task of the study, its printed cut, and its settings by dotted name."""
+
+    name: str
+    cut: int
+    settings: Mapping[str, Any]
+
+    @property
+    def settings_json(self) -> str:
+        return json.dumps(self.settings, sort_keys=True)
+
+
+@dataclass(frozen=True)
+class ThresholdStudy:
+    """What to measure: every task in every mode, with every initialisation and seed."""
+
+    tasks: Sequence[StudyTask]
+    modes: Sequence[str]
+    inits: Sequence[str]
+    seeds: Sequence[int]
 
 
 def case_of(task: str, mode: str, init: str, seed: int, printed: int, scores: Mapping[str, Importance]) -> Case:
@@ -100,28 +113,21 @@ def case_of(task: str, mode: str, init: str, seed: int, printed: int, scores: Ma
     return Case(task, mode, init, seed, printed, choose_cut(scores, rule="max_jump").index, ratios)
 
 
-def measure_cases(
-    task: str, settings: Mapping[str, Any], mode: str, init: str, seeds: Iterable[int], printed: int
-) -> list[Case]:
+def measure_cases(task: StudyTask, mode: str, init: str, seeds: list[int]) -> list[Case]:
     """One epoch at every site of a task, for each seed."""
-    asked = {**settings, "algorithm.sensitivity_mode": mode, "data.init": init}
-    seeds = list(seeds)
-    measured = probe_sites(task, seeds=seeds, settings=asked)
-    told = json.dumps(settings, sort_keys=True)
-    return [
-        replace(
-            case_of(task, mode, init, seed, printed, {site: own.importance for site, own in profiles.items()}),
-            settings=told,
-        )
-        for seed, profiles in zip(seeds, measured.profiles, strict=True)
-    ]
+    settings = {**task.settings, "algorithm.sensitivity_mode": mode, "data.init": init}
+    cases = []
+    for seed, profiles in zip(seeds, probe_sites(task.name, seeds=seeds, settings=settings).profiles, strict=True):
+        scores = {site: profile.importance for site, profile in profiles.items()}
+        cases.append(replace(case_of(task.name, mode, init, seed, task.cut, scores), settings=task.settings_json))
+    return cases
 
 
 def share(cases: Sequence[Case], choice: Choice) -> float:
     """The share of cases at the printed cut; every task counts equally."""
     tasks = dict.fromkeys(case.task for case in cases)
     hits = {task: [case.hit(choice) for case in cases if case.task == task] for task in tasks}
-    return sum(sum(own) / len(own) for own in hits.values()) / len(hits)
+    return sum(sum(of_task) / len(of_task) for of_task in hits.values()) / len(hits)
 
 
 def choose(cases: Sequence[Case]) -> Choice:
@@ -137,34 +143,33 @@ def _of_rule(cases: Sequence[Case], rule: str) -> list[Choice]:
     lowest = 1.0 if rule == "cumulative_ratio" else 0.1
     ends = {lowest, _HIGHEST, *(end for case in cases for end in case.interval(rule) or ())}
     bounds = sorted(min(max(end, lowest), _HIGHEST) for end in ends)
-    found: list[Choice] = []
+    choices: list[Choice] = []
     for low, high in pairwise(bounds):
         if low == high:
             continue
         share_here = share(cases, Choice(rule, math.sqrt(low * high)))
-        if found and found[-1].high == low and found[-1].share == share_here:
-            low = found.pop().low
-        found.append(Choice(rule, math.sqrt(low * high), low, high, share_here))
-    return found
+        if choices and choices[-1].high == low and choices[-1].share == share_here:
+            low = choices.pop().low
+        choices.append(Choice(rule, math.sqrt(low * high), low, high, share_here))
+    return choices
 
 
 def common_interval(cases: Sequence[Case], rule: str) -> tuple[float, float] | None:
     """The thresholds that give the printed cut in every one of these cases."""
-    intervals = [case.interval(rule) for case in cases]
-    if any(interval is None for interval in intervals):
+    intervals = [interval for case in cases if (interval := case.interval(rule))]
+    if len(intervals) < len(cases):
         return None
-    known = [interval for interval in intervals if interval]
-    low, high = max(low for low, _ in known), min(high for _, high in known)
+    low, high = max(low for low, _ in intervals), min(high for _, high in intervals)
     return (low, high) if low < high else None
 
 
 def leave_one_out(cases: Sequence[Case]) -> dict[str, tuple[Choice, float]]:
-    """For each task: what the others choose, and the share of the task's own cases that it hits."""
-    found = {}
+    """For each task: what the other tasks choose, and the share of its cases that this gets right."""
+    judged = {}
     for task in dict.fromkeys(case.task for case in cases):
         chosen = choose([case for case in cases if case.task != task])
-        found[task] = (chosen, share([case for case in cases if case.task == task], chosen))
-    return found
+        judged[task] = (chosen, share([case for case in cases if case.task == task], chosen))
+    return judged
 
 
 class CaseTable:
@@ -213,24 +218,20 @@ def _from_row(row: Mapping[str, str]) -> Case:
 
 
 def measure_missing(
-    tasks: Sequence[Mapping[str, Any]],
-    modes: Sequence[str],
-    inits: Sequence[str],
-    seeds: Sequence[int],
+    study: ThresholdStudy,
     table: CaseTable,
     tick: Callable[[int, int, str], None] = lambda done, total, what: None,
 ) -> list[Case]:
     """Measures the cases that are not in the table yet; returns all requested ones."""
     known = {case.name for case in table.read()}
-    plan = [(task, mode, init) for task in tasks for mode in modes for init in inits]
+    plan = list(product(study.tasks, study.modes, study.inits))
     wanted = set()
     for done, (task, mode, init) in enumerate(plan):
-        tick(done, len(plan), f"{task['name']}, {mode}, {init}")
-        told = json.dumps(task["settings"], sort_keys=True)
-        names = {seed: (task["name"], told, mode, init, seed) for seed in seeds}
+        tick(done, len(plan), f"{task.name}, {mode}, {init}")
+        names = {seed: (task.name, task.settings_json, mode, init, seed) for seed in study.seeds}
         wanted |= set(names.values())
-        left = [seed for seed in seeds if names[seed] not in known]
+        left = [seed for seed in study.seeds if names[seed] not in known]
         if left:
-            table.add(measure_cases(task["name"], task["settings"], mode, init, left, task["cut"]))
+            table.add(measure_cases(task, mode, init, left))
     tick(len(plan), len(plan), "")
     return [case for case in table.read() if case.name in wanted]

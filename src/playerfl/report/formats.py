@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from playerfl import time_left
+from playerfl.report.compute.comparison import LOWER_IS_BETTER
 from playerfl.report.compute.statistics import ENOUGH_RUNS
 from playerfl.report.compute.tables import Kind, ScoreCell, ScoreTable
 
@@ -16,12 +18,11 @@ KIND_NAMES = {
 }
 # Below this, floating point cannot resolve the tail of a distribution.
 SMALLEST_P = 1e-15
-_IN_PERCENT = frozenset({"f1", "accuracy"})
 
 
 def in_percent(metric: str) -> bool:
     """Whether a metric is a share that people read in percent."""
-    return metric in _IN_PERCENT
+    return metric in ("f1", "accuracy")
 
 
 def metric_name(metric: str) -> str:
@@ -29,7 +30,7 @@ def metric_name(metric: str) -> str:
 
 
 def table_title(kind: Kind, metric: str) -> str:
-    """What a table shows, with its unit and which way is better.
+    """A table's title, with its unit and direction.
 
     >>> table_title("fairness", "f1")
     'Fairness of macro-F1: variance over sites, lower is better'
@@ -40,9 +41,8 @@ def table_title(kind: Kind, metric: str) -> str:
         return f"Fairness of {small}: variance over sites, lower is better"
     if kind == "incentive":
         return f"Incentivised participation by {small}: % of sites better off than under both baselines"
-    if in_percent(metric):
-        return f"{name} in %, higher is better"
-    return f"{name}, lower is better" if metric == "loss" else f"{name}, higher is better"
+    unit = " in %" if in_percent(metric) else ""
+    return f"{name}{unit}, {'lower' if metric in LOWER_IS_BETTER else 'higher'} is better"
 
 
 def table_name(name: str) -> str:
@@ -65,13 +65,17 @@ def number(value: float, kind: Kind, metric: str) -> str:
     if not math.isfinite(value):
         return "diverged"
     if kind == "fairness":
-        mantissa, exponent = f"{value:.1e}".split("e")
-        return "0" if value == 0 else f"{mantissa}e{int(exponent)}"
+        return "0" if value == 0 else _scientific(value)
     if kind == "incentive":
         return f"{value:.1f}"
     if in_percent(metric):
         return f"{100 * value:.1f}"
     return f"{value:.3f}" if abs(value) < 1000 else f"{value:.4g}"
+
+
+def _scientific(value: float) -> str:
+    mantissa, exponent = f"{value:.1e}".split("e")
+    return f"{mantissa}e{int(exponent)}"
 
 
 def with_unit(value: float, metric: str) -> str:
@@ -84,7 +88,7 @@ def with_unit(value: float, metric: str) -> str:
 
 
 def interval(cell: ScoreCell, table: ScoreTable) -> str:
-    """The 95 % interval; of few runs their range, called so; nothing where there is one run."""
+    """The 95 % interval, the range of a few runs, or nothing for a single run."""
     if math.isnan(cell.low):
         return ""
     ends = [number(end, table.kind, table.metric).replace("diverged", "∞") for end in (cell.low, cell.high)]
@@ -93,7 +97,7 @@ def interval(cell: ScoreCell, table: ScoreTable) -> str:
 
 
 def interval_head(table: ScoreTable) -> str:
-    """The head of the column of intervals, where they have one."""
+    """The heading of the column of intervals."""
     if ranges_only(table):
         return "range of runs"
     enough = all(cell.runs >= ENOUGH_RUNS for cell in table.cells.values())
@@ -101,12 +105,12 @@ def interval_head(table: ScoreTable) -> str:
 
 
 def ranges_only(table: ScoreTable) -> bool:
-    """Whether the head of a column says that its intervals are ranges, so that cells need not."""
+    """Whether all intervals are ranges, so that the column's heading says it once."""
     return len(table.tasks) == 1 and all(cell.runs < ENOUGH_RUNS for cell in table.cells.values())
 
 
 def interval_name(runs: int) -> str:
-    """What the two ends beside a median are.
+    """What to call the interval of a median.
 
     >>> interval_name(50), interval_name(3)
     ('95 % interval', 'range of 3 runs')
@@ -115,7 +119,7 @@ def interval_name(runs: int) -> str:
 
 
 def difference(value: float, metric: str) -> str:
-    """A gain or loss with its sign; points of a percentage for F1 and accuracy.
+    """A gain or loss with its sign, in percentage points for F1 and accuracy.
 
     >>> difference(0.0123, "f1"), difference(-0.5, "loss")
     ('+1.2', '−0.500')
@@ -128,7 +132,7 @@ def difference(value: float, metric: str) -> str:
 
 
 def signed(value: float, digits: int) -> str:
-    """A number with its sign.
+    """A number with its sign, a real minus.
 
     >>> signed(0.5, 2), signed(-0.5, 1)
     ('+0.50', '−0.5')
@@ -137,7 +141,7 @@ def signed(value: float, digits: int) -> str:
 
 
 def share(part: float) -> str:
-    """A share in percent that does not say all or nothing where it is not.
+    """A share in percent; 0 % and 100 % mean exactly that.
 
     >>> share(0.251), share(0.99996), share(1.0), share(1e-5), share(0.0)
     ('25.1 %', '> 99.9 %', '100 %', '< 0.1 %', '0 %')
@@ -158,8 +162,7 @@ def p_value(p: float) -> str:
     if p < SMALLEST_P:
         return f"< {SMALLEST_P:g}"
     if p < 1e-4:
-        mantissa, exponent = f"{p:.1e}".split("e")
-        return f"{mantissa}e{int(exponent)}"
+        return _scientific(p)
     return f"{p:.2f}" if p >= 0.095 else f"{p:.2g}"
 
 
@@ -194,10 +197,7 @@ def duration(seconds: float) -> str:
     """
     if not math.isfinite(seconds):
         return "unknown"
-    if seconds < 60:
-        return f"{seconds:.1f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
+    return f"{seconds:.1f} s" if seconds < 60 else time_left.duration(seconds)
 
 
 def listed(names: Sequence[str]) -> str:
@@ -209,13 +209,13 @@ def listed(names: Sequence[str]) -> str:
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}" if names else "nothing"
 
 
-def counted(count: int, what: str, plural: str | None = None) -> str:
+def counted(count: int, noun: str) -> str:
     """A number with its noun.
 
-    >>> counted(1, "site"), counted(3, "site"), counted(2, "loss", "losses")
-    ('1 site', '3 sites', '2 losses')
+    >>> counted(1, "site"), counted(3, "site")
+    ('1 site', '3 sites')
     """
-    return f"{count:,} {what if count == 1 else plural or what + 's'}"
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def ranges(numbers: Sequence[int]) -> str:

@@ -12,6 +12,7 @@ from rich.table import Table
 from playerfl.cli.tables.console import wide_console
 from playerfl.layers.sensitivity import federation_sensitivity
 from playerfl.report.compute.comparison import AlgorithmSummary
+from playerfl.report.compute.cost import sends_private_layers
 from playerfl.report.formats import size
 from playerfl.runs.result import RunResult
 
@@ -42,6 +43,8 @@ def print_cut(result: RunResult) -> None:
     console = wide_console()
     console.print(table)
     console.print(f"Cut after {cut.index} of {len(cut.layers)} layers: {escape(cut.reason)}.")
+    if sends_private_layers(result):
+        console.print("[yellow]Note:[/yellow] sites send their private layers too, because private_pull is above 0.")
     for warning in cut.warnings:
         console.print(f"[yellow]Note:[/yellow] {escape(warning)}.")
     console.print()

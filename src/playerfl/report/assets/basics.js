@@ -1,10 +1,10 @@
 "use strict";
-// What every part of the page uses: elements, numbers as text, colours.
+// Shared by all parts of the page: elements, numbers as text, colours.
 
 const data = JSON.parse(document.getElementById("data").textContent);
 const $ = (id) => document.getElementById(id);
 
-// Elements are built, never parsed: what comes from data can only be text.
+// Elements are built, never parsed, so data can only become text.
 const SVG = new Set(["svg", "g", "path", "line", "rect", "circle", "text", "polyline", "polygon", "title"]);
 function el(tag, attributes = {}, ...children) {
   const node = SVG.has(tag) ? document.createElementNS("http://www.w3.org/2000/svg", tag) : document.createElement(tag);
@@ -20,7 +20,7 @@ const options = (select, pairs, chosen) => {
   if (chosen !== undefined && pairs.some(([value]) => String(value) === String(chosen))) select.value = chosen;
 };
 
-// A table as playerfl describes it: heads are [title, is text]; a cell is its text, or [text, value, notes, tone].
+// Fills a table: heads are [title, is text]; a cell is its text, or [text, value, notes, tone].
 function fillTable(table, heads, rows) {
   const cell = (shown, column) => {
     const [text, value, notes = [], tone = ""] = Array.isArray(shown) ? shown : [shown, undefined];
@@ -34,7 +34,7 @@ function fillTable(table, heads, rows) {
     el("tbody", {}, ...rows.map((row) => el("tr", {}, ...row.map(cell)))));
 }
 
-// Infinity is written as text, since JSON has none; null is a number that is not there.
+// JSON has no infinity, so it is written as text; null is a missing number.
 const numeric = (x) => (x === "inf" ? Infinity : x === "-inf" ? -Infinity : x === null ? NaN : x);
 const minus = (text) => text.replace("-", "−");
 const metricOf = () => data.metrics[$("pick-metric").value];

@@ -1,23 +1,23 @@
 "use strict";
 // Line charts with values under the pointer and by arrow keys.
 
-// Drawn as wide as there is room, so that text keeps its size on a phone.
+// As wide as the screen allows, so that text keeps its size on a phone.
 const boxOf = (home) => ({ width: Math.max(260, Math.min(900, home.clientWidth || 900)), height: 380, left: 62, right: 16, top: 14, bottom: 46 });
 function ticks(low, high, count = 6) {
   const span = high - low || Math.abs(high) || 1;
   const raw = span / count;
   const base = 10 ** Math.floor(Math.log10(raw));
   const step = [1, 2, 5, 10].map((m) => m * base).find((s) => s >= raw);
-  const found = [];
-  for (let t = Math.ceil(low / step - 1e-9) * step; t <= high + step * 1e-9; t += step) found.push(Number(t.toPrecision(12)));
-  return found;
+  const marks = [];
+  for (let t = Math.ceil(low / step - 1e-9) * step; t <= high + step * 1e-9; t += step) marks.push(Number(t.toPrecision(12)));
+  return marks;
 }
 function logTicks(low, high) {
-  const found = [];
+  const marks = [];
   const decades = Math.ceil(Math.log10(high)) - Math.floor(Math.log10(low));
   const every = Math.max(1, Math.ceil(decades / 6));
-  for (let e = Math.floor(Math.log10(low)); e <= Math.ceil(Math.log10(high)); e += every) found.push(10 ** e);
-  return found.filter((t) => t >= low * 0.999 && t <= high * 1.001);
+  for (let e = Math.floor(Math.log10(low)); e <= Math.ceil(Math.log10(high)); e += every) marks.push(10 ** e);
+  return marks.filter((t) => t >= low * 0.999 && t <= high * 1.001);
 }
 
 // series: [{name, colour, dash, x: [], y: [], low: [], high: [], markers, faint, end}]
@@ -26,7 +26,7 @@ function lineChart(home, { series, xLabel, yLabel, xTicks, log = false, format, 
   const all = series.flatMap((s) => [...s.y, ...(s.low ?? []), ...(s.high ?? []), ...(s.end === undefined ? [] : [s.end])]);
   const good = all.filter((y) => Number.isFinite(y) && (!log || y > 0));
   const xs = [...new Set(series.flatMap((s) => s.x))].sort((a, b) => a - b);
-  if (!good.length || !xs.length) return fill(home, el("p", { class: "small" }, "Nothing to draw: there is no finite number here."));
+  if (!good.length || !xs.length) return fill(home, el("p", { class: "small" }, "Nothing to draw: there are no finite values."));
   let [low, high] = [Math.min(...good), Math.max(...good)];
   if (low === high) [low, high] = log ? [low / 2, high * 2] : [low - Math.abs(low) * 0.05 - 1e-9, high + Math.abs(high) * 0.05 + 1e-9];
   else if (!log) [low, high] = [low - 0.04 * (high - low), high + 0.04 * (high - low)];

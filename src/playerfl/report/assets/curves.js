@@ -17,9 +17,9 @@ function drawCurveSites() {
 }
 function drawCurves() {
   const [task, split, site] = ["pick-task", "pick-split", "pick-site"].map((id) => $(id).value);
-  const own = data.curves[task]?.[split]?.[$("pick-metric").value] ?? {};
+  const curves = data.curves[task]?.[split]?.[$("pick-metric").value] ?? {};
   const metric = metricOf();
-  const names = data.algorithms.filter((name) => own[name]);
+  const names = data.algorithms.filter((name) => curves[name]);
   fill($("curve-legend"), ...names.map((name) => {
     const { colour, dash } = look(name);
     const box = el("input", { type: "checkbox" });
@@ -28,16 +28,17 @@ function drawCurves() {
     return el("label", {}, box, el("svg", { viewBox: "0 0 30 10", "aria-hidden": "true" }, el("line", { x1: 0, x2: 30, y1: 5, y2: 5, stroke: colour, "stroke-width": 3, "stroke-dasharray": dash || null })), name);
   }));
   const series = names.filter((name) => !hiddenCurves.has(name)).map((name) => {
-    const c = own[name];
+    const c = curves[name];
     const { colour, dash } = look(name);
     const values = (list) => list.map(numeric);
     return site === ""
       ? { name, colour, dash, x: c.r, y: values(c.m), low: c.n > 1 ? values(c.l) : null, high: values(c.h), end: c.t === null ? undefined : numeric(c.t) }
-      : { name, colour, dash, x: c.sr, y: values(c.s[Number(site)]) };
+      : { name, colour, dash, x: c.r, y: values(c.s[Number(site)]) };
   });
   const format = (y) => (metric.percent ? String(Number((100 * y).toPrecision(4))) : short(y));
   const where = site === "" ? "the average over sites" : data.sites[task][Number(site)];
-  const last = series.map((s) => `${s.name} ${Number.isFinite(s.y[s.y.length - 1]) ? format(s.y[s.y.length - 1]) : "diverged"}`);
+  const cell = (y) => (y === undefined ? "" : Number.isFinite(y) ? format(y) : "diverged");
+  const last = series.map((s) => `${s.name} ${cell(s.y[s.y.length - 1])}`);
   lineChart($("curve-chart"), {
     series, xLabel: "round", yLabel: metric.name + (metric.percent ? ", %" : ""), format,
     alt: `${metric.name} of ${where} on ${task} by round. In the last round: ${last.join(", ")}. Arrow keys read single rounds; the values are in the table below.`,
@@ -45,12 +46,8 @@ function drawCurves() {
   $("curve-caption").textContent =
     `${metric.name} of ${where} on the ${split === "train" ? "training" : split} data. ` +
     (site === "" ? "Lines: median over runs; bands: the middle half of the runs; diamonds: after a method’s final tuning." : "Median over runs.") +
-    names.filter((name) => own[name].d).map((name) => ` ${name}: ${own[name].d} of ${counted(own[name].n, "run")} diverged; from then on they count as the worst.`).join("");
+    names.filter((name) => curves[name].d).map((name) => ` ${name}: ${curves[name].d} of ${counted(curves[name].n, "run")} diverged; from then on they count as the worst.`).join("");
   const shown = [...new Set(series.flatMap((s) => s.x))].sort((a, b) => a - b);
-  fill($("curve-table"),
-    el("thead", {}, el("tr", {}, el("th", { scope: "col" }, "Round"), ...series.map((s) => el("th", { scope: "col", class: "num" }, s.name)))),
-    el("tbody", {}, ...shown.map((x) => el("tr", {}, el("th", { scope: "row" }, String(x)), ...series.map((s) => {
-      const y = s.y[s.x.indexOf(x)];
-      return el("td", { class: "num" }, y === undefined ? "" : Number.isFinite(y) ? format(y) : "diverged");
-    })))));
+  fillTable($("curve-table"), [["Round", true], ...series.map((s) => [s.name, false])],
+    shown.map((x) => [String(x), ...series.map((s) => cell(s.y[s.x.indexOf(x)]))]));
 }

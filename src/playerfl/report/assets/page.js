@@ -22,7 +22,7 @@ on("pick-algorithm", "change", drawSites);
 on("pick-split", "change", drawCurveSites);
 on("pick-site", "change", drawCurves);
 for (const id of ["pick-run", "pick-normalise", "pick-reduce", "pick-none"]) on(id, "change", drawWhatIf);
-on("pick-rule", "change", () => { setThreshold(ownProfiles().thresholds[$("pick-rule").value] ?? $("threshold-number").value); drawWhatIf(); });
+on("pick-rule", "change", () => { setThreshold(layerScores().thresholds[$("pick-rule").value] ?? $("threshold-number").value); drawWhatIf(); });
 on("threshold", "input", () => {
   $("threshold-number").value = toThreshold(Number($("threshold").value));
   $("threshold").setAttribute("aria-valuetext", $("threshold-number").value);

@@ -5,14 +5,14 @@ const tableName = () => {
   const kind = $("pick-kind").value;
   return kind === "score" ? $("pick-metric").value : `${kind}_${$("pick-metric").value}`;
 };
-const ownRankings = () => data.rankings[tableName()] ?? [];
+const rankings = () => data.rankings[tableName()] ?? [];
 function drawOver() {
-  const pairs = ownRankings().map((r, i) => [i, r.over === "tasks" ? `the ${r.n} tasks` : `the ${counted(r.n, "run")} on ${r.over}`]);
+  const pairs = rankings().map((r, i) => [i, r.over === "tasks" ? `the ${r.n} tasks` : `the ${counted(r.n, "run")} on ${r.over}`]);
   options($("pick-over"), pairs);
   drawTests();
 }
 function drawTests() {
-  const r = ownRankings()[Number($("pick-over").value)];
+  const r = rankings()[Number($("pick-over").value)];
   if (!r) {
     $("friedman").textContent = "There are fewer than two methods to rank here.";
     for (const id of ["cd-chart", "pairs"]) fill($(id));

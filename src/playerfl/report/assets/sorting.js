@@ -1,5 +1,5 @@
 "use strict";
-// Tables sort by the column whose head is pressed.
+// A click on a column's head sorts the table by it.
 
 function makeSortable(table) {
   for (const [column, head] of [...table.tHead.rows[0].cells].entries()) {
@@ -22,7 +22,7 @@ function sortBy(table, column, head) {
   const order = (a, b) => {
     const [x, y] = [key(a), key(b)];
     if (typeof x === "string" || typeof y === "string") return (up ? 1 : -1) * String(x).localeCompare(String(y));
-    // What is not there stays at the end, whichever way the rest goes.
+    // Missing values stay at the end in both directions.
     if (Number.isNaN(x) || Number.isNaN(y)) return Number.isNaN(x) - Number.isNaN(y);
     return (up ? 1 : -1) * (x === y ? 0 : x - y);
   };

@@ -1,21 +1,21 @@
 "use strict";
-// The threshold what-if: playerfl has computed every cut, this looks them up.
+// The threshold what-if: playerfl has computed every cut; this looks them up.
 
 // The slider runs over the logarithm: 0 … 1000 is 1 … 10,000.
 const toThreshold = (position) => Number((10 ** (position / 250)).toPrecision(3));
 const toPosition = (threshold) => Math.round(250 * Math.log10(Math.max(1, Math.min(1e4, threshold))));
 const RATIO_RULES = ["layer_ratio", "cumulative_ratio"];
-const ownProfiles = () => data.whatIf[$("pick-task").value];
+const layerScores = () => data.whatIf[$("pick-task").value];
 function resetWhatIf() {
-  const own = ownProfiles();
-  $("layers").classList.toggle("off", !own);
-  if (!own) return;
-  options($("pick-run"), Object.keys(own.runs).map((seed) => [seed, `seed ${seed}`]));
-  const s = own.settings;
+  const scores = layerScores();
+  $("layers").classList.toggle("off", !scores);
+  if (!scores) return;
+  options($("pick-run"), Object.keys(scores.runs).map((seed) => [seed, `seed ${seed}`]));
+  const s = scores.settings;
   $("pick-rule").value = s.rule;
-  setThreshold(s.threshold ?? own.thresholds[s.rule] ?? own.thresholds.layer_ratio);
-  $("fixed").max = own.layers.length;
-  $("fixed").value = s.fixed ?? own.cuts[$("pick-run").value] ?? own.layers.length;
+  setThreshold(s.threshold ?? scores.thresholds[s.rule] ?? scores.thresholds.layer_ratio);
+  $("fixed").max = scores.layers.length;
+  $("fixed").value = s.fixed ?? scores.cuts[$("pick-run").value] ?? scores.layers.length;
   $("pick-normalise").value = s.normalise;
   $("pick-reduce").value = s.client_weight === "samples" ? "samples" : s.reduce;
   $("pick-none").value = s.on_no_transition;
@@ -36,12 +36,12 @@ function transition(steps, settings) {
   if (settings.rule === "max_jump") return steps[2];
   return stepsOf(steps, settings.rule).find(([ratio]) => ratio > settings.threshold)?.[1] ?? null;
 }
-// What a set of sites would choose; null where it would refuse or has no usable scores.
+// The cut that a set of sites would choose; null if it would refuse or has no usable scores.
 function cutOf(steps, settings, layers) {
   if (!steps) return null;
   return transition(steps, settings) ?? { all: layers, all_but_last: layers - 1, error: null }[settings.none];
 }
-// The thresholds from low up to, but without, high that give the same transition.
+// The thresholds that give the same transition, from low up to, but not including, high.
 function thresholdRange(steps, settings) {
   if (!RATIO_RULES.includes(settings.rule)) return null;
   const bounds = stepsOf(steps, settings.rule).map(([ratio]) => ratio);
@@ -55,10 +55,10 @@ function refusal(together, settings) {
   return transition(together.steps, settings) === null && settings.none === "error" ? "no clear transition" : "";
 }
 function drawWhatIf() {
-  const own = $("layers") && ownProfiles();
-  if (!own) return;
+  const scores = $("layers") && layerScores();
+  if (!scores) return;
   const seed = $("pick-run").value;
-  const run = own.runs[seed];
+  const run = scores.runs[seed];
   const settings = {
     rule: $("pick-rule").value,
     threshold: $("threshold-number").value === "" ? NaN : Number($("threshold-number").value),
@@ -77,45 +77,47 @@ function drawWhatIf() {
     $("profile-caption").textContent = "";
     return;
   }
-  const cut = cutOf(together.steps, settings, own.layers.length);
+  const cut = cutOf(together.steps, settings, scores.layers.length);
   const ratios = together.ratios[settings.rule === "cumulative_ratio" ? settings.rule : "layer_ratio"];
-  describeCut(own, run.sites, cut);
-  fill($("cut-notes"), ...cutNotes(own, seed, settings, normalise, reduce, cut).map((text) => el("li", {}, text)));
-  drawProfile(own, run, together, cut);
+  describeCut(scores, run.sites, cut);
+  fill($("cut-notes"), ...cutNotes(scores, seed, settings, normalise, reduce, cut).map((text) => el("li", {}, text)));
+  drawProfile(scores, run, together, cut);
   let sum = 0;
   fillTable($("layer-table"),
     [["layer", true], ["parameters", false], ["score s", false], ["sensitivity F", false], ["ratio", false], ["decision", true]],
-    own.layers.map((name, i) => [
+    scores.layers.map((name, i) => [
       name,
-      own.parameters[i].toLocaleString("en"),
+      scores.parameters[i].toLocaleString("en"),
       short(together.importance[i]),
       short((sum += together.importance[i])),
       i && ratios[i - 1] !== null ? `× ${short(ratios[i - 1])}` : "",
       i < cut ? ["shared", "", [], "gain"] : "private",
     ]));
 }
-function describeCut(own, sites, cut) {
-  const total = own.parameters.reduce((a, b) => a + b, 0);
-  const sent = own.parameters.slice(0, cut).reduce((a, b) => a + b, 0);
-  const part = sent < total && sent / total > 0.9995 ? "> 99.9" : ((100 * sent) / total).toFixed(1);
+function describeCut(scores, sites, cut) {
+  const total = scores.parameters.reduce((a, b) => a + b, 0);
+  const shared = scores.parameters.slice(0, cut).reduce((a, b) => a + b, 0);
+  const sent = scores.sendsPrivate ? total : shared;
+  const part = shared < total && shared / total > 0.9995 ? "> 99.9" : ((100 * shared) / total).toFixed(1);
   $("cut-said").textContent =
-    `Shared: ${listed(own.layers.slice(0, cut))}${cut < own.layers.length ? `; private: ${listed(own.layers.slice(cut))}` : ", the whole model, as in FedAvg"}. ` +
-    `That is ${part} % of the parameters: ${size(own.bytes * sent)} up and as much down per site and round, ` +
-    `${size(2 * own.bytes * sent * sites)} per round for ${counted(sites, "site")} (FedAvg: ${size(2 * own.bytes * total * sites)}).`;
+    `Shared: ${listed(scores.layers.slice(0, cut))}${cut < scores.layers.length ? `; private: ${listed(scores.layers.slice(cut))}` : ", the whole model, as in FedAvg"}. ` +
+    `Shared layers hold ${part} % of the parameters${scores.sendsPrivate ? ", but private_pull sends the rest too" : ""}: ` +
+    `${size(scores.bytes * sent)} up and as much down per site and round, ` +
+    `${size(2 * scores.bytes * sent * sites)} per round for ${counted(sites, "site")} (FedAvg: ${size(2 * scores.bytes * total * sites)}).`;
   $("cut-said").dataset.index = cut;
 }
-function cutNotes(own, seed, settings, normalise, reduce, cut) {
-  const run = own.runs[seed];
+function cutNotes(scores, seed, settings, normalise, reduce, cut) {
+  const run = scores.runs[seed];
   const together = run.combined[`${normalise} ${reduce}`];
-  const same = (sets) => sets.filter((steps) => cutOf(steps, settings, own.layers.length) === cut).length;
-  const runs = Object.values(own.runs).map((other) => other.combined[`${normalise} ${reduce}`].steps);
+  const same = (sets) => sets.filter((steps) => cutOf(steps, settings, scores.layers.length) === cut).length;
+  const runs = Object.values(scores.runs).map((other) => other.combined[`${normalise} ${reduce}`].steps);
   const free = settings.rule !== "fixed";
   const found = transition(together.steps, settings) !== null;
   const range = thresholdRange(together.steps, settings);
   const other = normalise === "none" ? "first_layer" : "none";
-  const elsewhere = cutOf(run.combined[`${other} ${reduce}`].steps, { ...settings, none: settings.none === "error" ? "all" : settings.none }, own.layers.length);
+  const elsewhere = cutOf(run.combined[`${other} ${reduce}`].steps, { ...settings, none: settings.none === "error" ? "all" : settings.none }, scores.layers.length);
   const near = range && Number.isFinite(settings.threshold)
-    ? together.ratios[settings.rule].slice(0, cut).flatMap((r, i) => (r !== null && Math.abs(r - settings.threshold) <= own.near * settings.threshold ? [i] : []))
+    ? together.ratios[settings.rule].slice(0, cut).flatMap((r, i) => (r !== null && Math.abs(r - settings.threshold) <= scores.near * settings.threshold ? [i] : []))
     : [];
   const layers = (count) => (count === 1 ? "layer 1" : `${count} layers`);
   return [
@@ -124,16 +126,16 @@ function cutNotes(own, seed, settings, normalise, reduce, cut) {
     free && run.sites > 1 ? `With one site left out, the cut stays in ${same(together.without)} of ${run.sites} cases.` : null,
     free && runs.length > 1 ? `${same(runs)} of ${runs.length} runs cut here.` : null,
     range ? `Any threshold from ${short(range[0])} to ${range[1] === Infinity ? "∞" : `just below ${short(range[1])}`} gives this cut.` : null,
-    ...near.map((i) => `Close call at ${own.layers[i + 1]}: its ratio ${short(together.ratios[settings.rule][i])} is within ${100 * own.near} % of the threshold.`),
+    ...near.map((i) => `Close call at ${scores.layers[i + 1]}: its ratio ${short(together.ratios[settings.rule][i])} is within ${100 * scores.near} % of the threshold.`),
     ...together.warnings.map((text) => `${text}.`),
     free && elsewhere !== null && elsewhere !== cut ? `With sites scaled ${other === "none" ? "as measured" : "to their first layer"}, the cut would be after ${layers(elsewhere)}.` : null,
-    own.cuts[seed] !== undefined && own.cuts[seed] !== cut ? `The run itself cut after ${layers(own.cuts[seed])}.` : null,
-    own.remark,
-    own.leftOut ? `${counted(own.leftOut, "more run")} did not fit into this page.` : null,
+    scores.cuts[seed] !== undefined && scores.cuts[seed] !== cut ? `The run itself cut after ${layers(scores.cuts[seed])}.` : null,
+    scores.remark,
+    scores.leftOut ? `${counted(scores.leftOut, "more run")} did not fit into this page.` : null,
   ].filter(Boolean);
 }
-function drawProfile(own, run, together, cut) {
-  const positions = own.layers.map((_, i) => i + 1);
+function drawProfile(scores, run, together, cut) {
+  const positions = scores.layers.map((_, i) => i + 1);
   const relative = (values) => {
     let sum = 0;
     const sums = values.map((value) => (sum += value));
@@ -146,8 +148,8 @@ function drawProfile(own, run, together, cut) {
   ];
   lineChart($("profile-chart"), {
     series, xLabel: "layer", yLabel: "sensitivity, % of the first layer", log: true, format: short,
-    xTicks: positions, xFormat: (p) => own.layers[p - 1], from: [0.5, own.layers.length + 0.5],
-    alt: `Federation sensitivity by layer, relative to the first, of all sites together: ${series[series.length - 1].y.map((y, i) => `${own.layers[i]} ${short(y)} %`).join(", ")}. The cut is after ${counted(cut, "layer")}.`,
+    xTicks: positions, xFormat: (p) => scores.layers[p - 1], from: [0.5, scores.layers.length + 0.5],
+    alt: `Federation sensitivity by layer, relative to the first, of all sites together: ${series[series.length - 1].y.map((y, i) => `${scores.layers[i]} ${short(y)} %`).join(", ")}. The cut is after ${counted(cut, "layer")}.`,
     rule: (px, box) => [
       el("rect", { x: px(0.5), y: box.top, width: px(cut + 0.5) - px(0.5), height: box.height - box.top - box.bottom, fill: "#009E73", opacity: 0.08 }),
       el("line", { x1: px(cut + 0.5), x2: px(cut + 0.5), y1: box.top, y2: box.height - box.bottom, stroke: "#D55E00", "stroke-width": 2, "stroke-dasharray": "6 4" }),

@@ -19,17 +19,12 @@ ClientAverage = Literal["samples", "uniform"]
 LOWER_IS_BETTER = frozenset({"loss"})
 
 
-def fairness(scores: Sequence[float]) -> float:
-    """The population variance over sites: 0 is perfectly even, lower is better.
+def fairness(scores: Array) -> Array:
+    """The population variance over sites (the first axis): 0 is perfectly even; NaN where a score is not finite.
 
-    >>> fairness([0.0, 1.0])
+    >>> float(fairness(np.array([0.0, 1.0])))
     0.25
     """
-    return float(variance(np.array(scores)))
-
-
-def variance(scores: Array) -> Array:
-    """The population variance over the first axis, which holds the sites; NaN where a score is not finite."""
     with np.errstate(invalid="ignore"):
         return np.asarray(np.var(scores, axis=0))
 
@@ -43,26 +38,20 @@ def gain(metric: str, score: Score, baseline: Score) -> Score:
     return baseline - score if metric in LOWER_IS_BETTER else score - baseline
 
 
-def incentive(
-    metric: str,
-    scores: Mapping[str, float],
-    local: Mapping[str, float],
-    federated: Mapping[str, float],
-) -> float:
-    """The percentage of sites strictly better off than both training alone and plain averaging (IPR).
+def incentive(metric: str, scores: Array, local: Array, federated: Array) -> Array:
+    """The percentage of sites (the first axis) strictly better off than training alone and plain averaging (IPR).
 
-    >>> incentive("f1", {"a": 0.9, "b": 0.5}, {"a": 0.8, "b": 0.5}, {"a": 0.7, "b": 0.4})
+    >>> float(incentive("f1", np.array([0.9, 0.5]), np.array([0.8, 0.5]), np.array([0.7, 0.4])))
     50.0
     """
-    own, alone, averaged = (np.array([table[site] for site in scores]) for table in (scores, local, federated))
-    return float(incentive_rate(metric, own, alone, averaged))
-
-
-def incentive_rate(metric: str, scores: Array, local: Array, federated: Array) -> Array:
-    """The same for arrays whose first axis holds the sites."""
     with np.errstate(invalid="ignore"):
         better = (gain(metric, scores, local) > 0) & (gain(metric, scores, federated) > 0)
     return np.asarray(100.0 * np.mean(better, axis=0))
+
+
+def metrics_of(result: RunResult) -> list[str]:
+    """The metrics a run evaluated, in their order."""
+    return list(dict.fromkeys(metric for scores in result.site_scores.values() for metric in scores))
 
 
 @dataclass(frozen=True)
@@ -91,9 +80,9 @@ def compare(
     baseline_global: str = "fedavg",
     client_average: ClientAverage = "samples",
 ) -> list[AlgorithmSummary]:
-    """Runs of one task and seed, algorithm by algorithm.
+    """One summary per run; the runs must share task and seed and differ in the algorithm.
 
-    Averages weigh sites by their training examples, or each the same (`client_average="uniform"`).
+    Averages weight sites by their training examples, or equally (`client_average="uniform"`).
     """
     if not results:
         raise ConfigError("there are no runs to compare")
@@ -120,42 +109,34 @@ def _must_share(results: Sequence[RunResult]) -> None:
 
 def _summary(result: RunResult, baselines: Sequence[RunResult], client_average: str) -> AlgorithmSummary:
     sites = result.site_scores
-    metrics = list(next(iter(sites.values())))
-    share = {site: result.num_examples[site] if client_average == "samples" else 1 for site in sites}
-    by_metric = {metric: {site: sites[site][metric] for site in sites} for metric in metrics}
-    gains = {
-        baseline.algorithm: {
-            metric: {
-                site: gain(metric, score, baseline.site_scores[site][metric])
-                for site, score in by_metric[metric].items()
-            }
-            for metric in metrics
-        }
-        for baseline in baselines
-        if baseline is not result
-    }
-    rates = None
-    if len(gains) == 2:
-        local, federated = (baseline.site_scores for baseline in baselines)
-        rates = {
-            metric: incentive(
-                metric,
-                by_metric[metric],
-                {site: local[site][metric] for site in sites},
-                {site: federated[site][metric] for site in sites},
-            )
-            for metric in metrics
-        }
+    weights = [result.num_examples[site] if client_average == "samples" else 1 for site in sites]
+
+    def by_metric(run: RunResult) -> dict[str, Array]:
+        return {metric: np.array([run.site_scores[site][metric] for site in sites]) for metric in metrics_of(result)}
+
+    scores = by_metric(result)
+    references = {run.algorithm: by_metric(run) for run in baselines if run is not result}
     return AlgorithmSummary(
         algorithm=result.algorithm,
         average={
-            metric: sum(values[site] * share[site] for site in sites) / sum(share.values())
-            for metric, values in by_metric.items()
+            metric: sum(score * weight for score, weight in zip(values.tolist(), weights, strict=True)) / sum(weights)
+            for metric, values in scores.items()
         },
         sites=sites,
-        fairness={metric: fairness(list(values.values())) for metric, values in by_metric.items()},
-        incentive=rates,
-        gains=gains,
+        fairness={metric: float(fairness(values)) for metric, values in scores.items()},
+        incentive={
+            metric: float(incentive(metric, values, *(reference[metric] for reference in references.values())))
+            for metric, values in scores.items()
+        }
+        if len(references) == 2
+        else None,
+        gains={
+            name: {
+                metric: dict(zip(sites, gain(metric, values, reference[metric]).tolist(), strict=True))
+                for metric, values in scores.items()
+            }
+            for name, reference in references.items()
+        },
         bytes_down=sum(int(row[3]) for row in result.traffic_rows),
         bytes_up=sum(int(row[4]) for row in result.traffic_rows),
         seconds=float(result.timing["wall_seconds"]),
@@ -163,7 +144,7 @@ def _summary(result: RunResult, baselines: Sequence[RunResult], client_average: 
 
 
 def as_json(result: RunResult, summary: AlgorithmSummary) -> dict[str, Any]:
-    """One run as JSON: what was asked, what came out, where it is."""
+    """One run as JSON: its settings, results and directory."""
     return {
         "algorithm": result.algorithm,
         "task": result.experiment["task"],
@@ -186,7 +167,7 @@ def as_json(result: RunResult, summary: AlgorithmSummary) -> dict[str, Any]:
 
 
 def without_nan(tree: Any) -> Any:
-    """The same with None in place of NaN, which JSON does not have.
+    """A copy with None in place of NaN, which JSON does not have.
 
     >>> without_nan({"loss": float("nan"), "f1": [0.5]})
     {'loss': None, 'f1': [0.5]}

@@ -54,11 +54,18 @@ def _cost(task: str, algorithm: str, results: list[RunResult]) -> Cost:
     )
 
 
+def sends_private_layers(result: RunResult) -> bool:
+    """Whether sites also send their private layers: a `private_pull` above 0 needs the average of them."""
+    return bool(result.experiment["algorithm"].get("private_pull"))
+
+
 def never_leaves(result: RunResult) -> float | None:
     """The share of parameters that stay at every site for the whole run."""
     sizes = [int(layer["parameters"]) for layer in result.layers.get("layers", ())]
     if not sum(sizes):
         return None
+    if sends_private_layers(result):
+        return 0.0
     if all(int(row[4]) == 0 for row in result.traffic_rows):
         return 1.0
     federated = len(sizes)

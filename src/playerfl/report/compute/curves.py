@@ -40,42 +40,44 @@ class Curve:
 
 def curves(grid: RunGrid) -> list[Curve]:
     """Every algorithm, metric and split of every task."""
-    found = []
-    for task, algorithm, results in grid.cells():
-        found += _curves(grid, task, algorithm, list(results.values()))
-    return found
+    return [
+        curve
+        for task, algorithm, results in grid.cells()
+        for curve in _curves(grid, task, algorithm, list(results.values()))
+    ]
 
 
 def _curves(grid: RunGrid, task: str, algorithm: str, results: Sequence[RunResult]) -> list[Curve]:
     sites = grid.sites(task)
     columns = [(split, metric) for split in SPLITS for metric in grid.metrics]
     rounds = max(int(result.experiment["rounds"]) for result in results)
-    # runs × what × sites × (rounds 0 … R, then the finishing phase)
+    # runs × columns × sites × (rounds 0 … R, then the finishing phase)
     values = np.full((len(results), len(columns), len(sites), rounds + 2), np.nan)
     # A recorded NaN means that the run diverged; only rounds that were never evaluated are missing.
     recorded = np.zeros(values.shape[1:], dtype=bool)
     keys: list[_Key] = []
     for run, result in enumerate(results):
-        # Runs of one method write the same rows in the same order, so their places are found once.
-        own = [row[:5] for row in result.score_rows]
-        if own != keys:
-            keys, places = own, _places(own, columns, sites, rounds)
-        found_values = np.fromiter((float(row[5]) for row in result.score_rows), float, len(own))
-        values[run].reshape(-1)[places[0]] = found_values[places[1]]
-        recorded.reshape(-1)[places[0]] = True
+        # Runs of one method usually write the same rows in the same order: compute their places once.
+        run_keys = [row[:5] for row in result.score_rows]
+        if run_keys != keys:
+            keys = run_keys
+            places, rows = _places(keys, columns, sites, rounds)
+        scores = np.fromiter((float(row[5]) for row in result.score_rows), float, len(keys))
+        values[run].reshape(-1)[places] = scores[rows]
+        recorded.reshape(-1)[places] = True
     worst = np.array([np.inf if metric in LOWER_IS_BETTER else -np.inf for _, metric in columns])
     values = np.where(np.isnan(values) & recorded, worst[:, None, None], values)
     shares = grid.examples(task, algorithm).T[:, None, :, None]
     averages = np.sum(values * shares, axis=2) / np.sum(shares, axis=2)
-    found = []
-    for place, (split, metric) in enumerate(columns):
-        known = np.flatnonzero(recorded[place, :, : rounds + 1].any(axis=0))
+    drawn = []
+    for column, (split, metric) in enumerate(columns):
+        known = np.flatnonzero(recorded[column, :, : rounds + 1].any(axis=0))
         if not len(known):
             continue
-        average = averages[:, place, known]
+        average = averages[:, column, known]
         low, middle, high = percentiles(average.T, (25, 50, 75))
-        finish = averages[:, place, rounds + 1]
-        found.append(
+        finish = averages[:, column, rounds + 1]
+        drawn.append(
             Curve(
                 task,
                 algorithm,
@@ -85,26 +87,26 @@ def _curves(grid: RunGrid, task: str, algorithm: str, results: Sequence[RunResul
                 middle,
                 low,
                 high,
-                sites=median(np.moveaxis(values[:, place][:, :, known], 0, -1)),
-                tuned=float(median(finish)) if recorded[place, :, rounds + 1].any() else None,
+                sites=median(np.moveaxis(values[:, column][:, :, known], 0, -1)),
+                tuned=float(median(finish)) if recorded[column, :, rounds + 1].any() else None,
                 diverged=int(np.isinf(average).any(axis=1).sum()),
             )
         )
-    return found
+    return drawn
 
 
 def _places(
     keys: Sequence[_Key], columns: Sequence[tuple[str, str]], sites: Sequence[str], rounds: int
 ) -> tuple[list[int], list[int]]:
-    """Where each row's value goes in (what × sites × rounds), flattened; and which rows those are."""
+    """Flat positions in columns × sites × rounds, and the rows whose values go there."""
     column_of = {pair: i for i, pair in enumerate(columns)}
     site_of = {site: i for i, site in enumerate(sites)}
     places, rows = [], []
-    for row, (stage, round_, client, split, metric) in enumerate(keys):
-        column, site = column_of.get((str(split), str(metric))), site_of.get(str(client))
+    for row, (stage, round_, site_name, split, metric) in enumerate(keys):
+        column, site = column_of.get((str(split), str(metric))), site_of.get(str(site_name))
         if column is not None and site is not None:
-            last = rounds + 1 if stage == "finish" else int(round_)
-            places.append((column * len(sites) + site) * (rounds + 2) + last)
+            time = rounds + 1 if stage == "finish" else int(round_)
+            places.append((column * len(sites) + site) * (rounds + 2) + time)
             rows.append(row)
     return places, rows
 

@@ -1,4 +1,4 @@
-"""RunGrid: results by task, algorithm and seed, under names that distinguish whatever differs."""
+"""RunGrid: results by task, algorithm and seed. Runs with different settings get different names."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from playerfl.paper import facts as paper
-from playerfl.report.compute.comparison import LOWER_IS_BETTER
+from playerfl.report.compute.comparison import LOWER_IS_BETTER, metrics_of
 from playerfl.report.compute.statistics import Array, median, resampled, worst_for_nan
 from playerfl.runs.result import RunResult
 
@@ -65,10 +65,10 @@ class RunGrid:
 
     @cached_property
     def _cells(self) -> dict[tuple[str, str], dict[int, RunResult]]:
-        found: dict[tuple[str, str], dict[int, RunResult]] = {}
+        cells: dict[tuple[str, str], dict[int, RunResult]] = {}
         for run in self.runs:
-            found.setdefault((run.task, run.algorithm), {})[run.seed] = run.result
-        return found
+            cells.setdefault((run.task, run.algorithm), {})[run.seed] = run.result
+        return cells
 
     def plain_name(self, algorithm: str) -> str:
         """The algorithm's name, without the settings that distinguish variants."""
@@ -76,14 +76,14 @@ class RunGrid:
 
     def printed_name(self, task: str) -> str | None:
         """What the paper calls this task, if it is one of the paper's."""
-        found = next(run.result.data.get("paper") for run in self.runs if run.task == task)
-        return None if found is None else str(found)
+        name = next(run.result.data.get("paper") for run in self.runs if run.task == task)
+        return None if name is None else str(name)
 
     @cached_property
     def metrics(self) -> list[str]:
-        """Those of all runs: F1, accuracy and others, loss last."""
-        found = {metric for run in self.runs for own in run.result.site_scores.values() for metric in own}
-        return sorted(found, key=lambda name: (name == "loss", name != "f1", name != "accuracy", name))
+        """The metrics of all runs: F1, accuracy, others, then loss."""
+        metrics = {metric for run in self.runs for metric in metrics_of(run.result)}
+        return sorted(metrics, key=lambda name: (name == "loss", name != "f1", name != "accuracy", name))
 
     def sites(self, task: str) -> list[str]:
         """The sites that every run of a task has."""
@@ -100,10 +100,10 @@ class RunGrid:
         """Test scores at each site's chosen round: sites × runs, with the worst possible score in place of NaN."""
         results = self.results(task, algorithm)
         wanted = sorted(results) if seeds is None else seeds
-        found = np.array(
+        scores = np.array(
             [[results[seed].site_scores[site].get(metric, math.nan) for seed in wanted] for site in self.sites(task)]
         ).reshape(len(self.sites(task)), len(wanted))
-        return worst_for_nan(found, lower_is_better=metric in LOWER_IS_BETTER)
+        return worst_for_nan(scores, lower_is_better=metric in LOWER_IS_BETTER)
 
     def resampled_medians(self, task: str, algorithm: str, metric: str, seeds: Sequence[int]) -> Array:
         """Each site's median over runs, in every bootstrap resample of the runs: sites × resamples."""
@@ -124,7 +124,7 @@ class RunGrid:
 
 
 def arrange(results: Sequence[RunResult]) -> RunGrid:
-    """Finds what is the same task and the same algorithm, and names both."""
+    """Groups runs by task and algorithm, and names both."""
     task_labels = _labels(
         results,
         lambda r: task_name(str(r.experiment["task"])),
@@ -133,9 +133,9 @@ def arrange(results: Sequence[RunResult]) -> RunGrid:
     labels: list[str] = [""] * len(results)
     for task in set(task_labels):
         members = [i for i, label in enumerate(task_labels) if label == task]
-        own = _labels([results[i] for i in members], lambda r: method_name(r.algorithm), _algorithm_settings)
-        for i, label in zip(members, own, strict=True):
-            labels[i] = label
+        names = _labels([results[i] for i in members], lambda r: method_name(r.algorithm), _algorithm_settings)
+        for i, name in zip(members, names, strict=True):
+            labels[i] = name
     places: dict[tuple[str, str, int], Placed] = {}
     notes = []
     for result, task, algorithm in zip(results, task_labels, labels, strict=True):
@@ -150,20 +150,19 @@ def arrange(results: Sequence[RunResult]) -> RunGrid:
 
 
 def _other_data(runs: Sequence[Placed]) -> list[str]:
-    """Notes on algorithms that were not compared on the same data."""
     hashes: dict[tuple[str, int], set[str]] = {}
     for run in runs:
         hashes.setdefault((run.task, run.seed), set()).add(str(run.result.data.get("partition_hash")))
     return [
         f"runs on {task} with seed {seed} do not use the same data (their partition hashes differ); "
         "differences between their algorithms may come from that"
-        for (task, seed), found in hashes.items()
-        if len(found) > 1
+        for (task, seed), different in hashes.items()
+        if len(different) > 1
     ]
 
 
 def task_name(task: str) -> str:
-    """What a report calls a task: of a folder or FILE.py:NAME, the last part only, so that no private path is shown.
+    """A task's name in a report: only the last part of a folder or FILE.py:NAME, so that no private path is shown.
 
     >>> task_name("/home/someone/hospitals")
     'hospitals'
@@ -172,7 +171,7 @@ def task_name(task: str) -> str:
 
 
 def method_name(algorithm: str) -> str:
-    """What the paper calls an algorithm, or the literature where the paper does not have it.
+    """An algorithm's name in the paper, or else in the literature.
 
     >>> method_name("player_fl"), method_name("fedper"), method_name("my_own")
     ('PLayer-FL', 'FedPer', 'my_own')
@@ -190,19 +189,24 @@ def _labels(
     name_of: Callable[[RunResult], str],
     settings_of: Callable[[RunResult], Mapping[str, Hashable]],
 ) -> list[str]:
-    """A name for each, with the settings in which namesakes differ."""
-    names = [name_of(result) for result in results]
-    settings = [settings_of(result) for result in results]
-    found = []
-    varying: dict[str, list[str]] = {}
-    for name in set(names):
-        own = [table for table, other in zip(settings, names, strict=True) if other == name]
-        keys = sorted({key for table in own for key in table})
-        varying[name] = [key for key in keys if len({table.get(key) for table in own}) > 1]
-    for name, table in zip(names, settings, strict=True):
-        told = ", ".join(f"{key.rpartition('.')[2]}={_plain(table.get(key))}" for key in varying[name])
-        found.append(f"{name} ({told})" if told else name)
-    return found
+    """A name for each result; results of the same name that differ in settings get those settings added."""
+    groups: dict[str, list[Mapping[str, Hashable]]] = {}
+    named = [(name_of(result), settings_of(result)) for result in results]
+    for name, settings in named:
+        groups.setdefault(name, []).append(settings)
+    varying = {
+        name: [
+            key
+            for key in sorted({key for settings in group for key in settings})
+            if len({settings.get(key) for settings in group}) > 1
+        ]
+        for name, group in groups.items()
+    }
+    labels = []
+    for name, settings in named:
+        extra = ", ".join(f"{key.rpartition('.')[2]}={_plain(settings.get(key))}" for key in varying[name])
+        labels.append(f"{name} ({extra})" if extra else name)
+    return labels
 
 
 def _plain(value: Hashable) -> str:
@@ -215,10 +219,10 @@ def _flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Hashable]:
     >>> _flat({"training": {"learning_rate": 0.1}, "rounds": 3})
     {'training.learning_rate': 0.1, 'rounds': 3}
     """
-    found: dict[str, Hashable] = {}
+    flat: dict[str, Hashable] = {}
     for key, value in table.items():
         if isinstance(value, Mapping):
-            found |= _flat(value, f"{prefix}{key}.")
+            flat |= _flat(value, f"{prefix}{key}.")
         else:
-            found[f"{prefix}{key}"] = tuple(value) if isinstance(value, list) else value
-    return found
+            flat[f"{prefix}{key}"] = tuple(value) if isinstance(value, list) else value
+    return flat

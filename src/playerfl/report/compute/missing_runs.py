@@ -1,4 +1,4 @@
-"""Missing runs: which seeds of which method have finished, which have not, in the order of the report."""
+"""Which seeds of each method have finished, and why the others have not."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def seed_rows(report: Report) -> list[SeedRow]:
     for state, gap in _gaps(report):
         if gap.seed is not None and not gap.tuning:
             known = states.setdefault(task_name(gap.task), {}).setdefault(method_name(gap.algorithm), {})
-            # The same seed may have finished elsewhere in the folder.
+            # The same seed may have finished in another folder.
             known.setdefault(gap.seed, state)
     rows = []
     for task, methods in states.items():

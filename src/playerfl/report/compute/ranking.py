@@ -57,18 +57,23 @@ class Ranking:
         return self.friedman
 
     @property
+    def block_name(self) -> str:
+        return "tasks" if self.over == "tasks" else f"runs on {self.over}"
+
+    @property
     def mean_ranks(self) -> Array:
         return np.asarray(self.ranks.mean(axis=0))
 
 
 def rankings(table: ScoreTable, keep: Collection[str] = ()) -> list[Ranking]:
     """Over tasks where there are several, and over the runs of each task; `keep` are algorithms never left out."""
-    found = []
-    values = np.array(
-        [[_value(table, name, task) for name in table.ranked] for task in table.tasks], dtype=np.float64
-    ).reshape(len(table.tasks), len(table.ranked))
+    every = []
     if len(table.tasks) > 1:
-        found.append(rank(values, table.ranked, table.tasks, table.name, "tasks", table.lower_is_better, keep))
+        values = np.full((len(table.tasks), len(table.ranked)), np.nan)
+        for (name, task), cell in table.cells.items():
+            if name in table.ranked:
+                values[table.tasks.index(task), table.ranked.index(name)] = cell.value
+        every.append(rank(values, table.ranked, table.tasks, table.name, "tasks", table.lower_is_better, keep))
     for task in table.tasks:
         cells = {name: table.cells[name, task] for name in table.ranked if (name, task) in table.cells}
         seeds = sorted({seed for cell in cells.values() for seed in cell.seeds})
@@ -76,13 +81,8 @@ def rankings(table: ScoreTable, keep: Collection[str] = ()) -> list[Ranking]:
         for column, cell in enumerate(cells.values()):
             scores[[seeds.index(seed) for seed in cell.seeds], column] = cell.per_run
         blocks = [f"seed {seed}" for seed in seeds]
-        found.append(rank(scores, tuple(cells), blocks, table.name, task, table.lower_is_better, keep))
-    return [ranking for ranking in found if len(ranking.algorithms) > 1]
-
-
-def _value(table: ScoreTable, algorithm: str, task: str) -> float:
-    cell = table.cells.get((algorithm, task))
-    return np.nan if cell is None else cell.value
+        every.append(rank(scores, tuple(cells), blocks, table.name, task, table.lower_is_better, keep))
+    return [ranking for ranking in every if len(ranking.algorithms) > 1]
 
 
 def rank(
@@ -107,7 +107,7 @@ def rank(
         remark = "With a single block there is no test: these ranks may be chance." if count == 1 else "No blocks."
         return Ranking(table, over, names, kept, positions, gone, blocks_gone, *_NO_TESTS, remark)
     mean = positions.mean(axis=0)
-    found = friedman(scores) if k > 2 else None
+    test = friedman(scores) if k > 2 else None
     difference = critical_difference(k, count)
     raw, holm = wilcoxon_holm(scores)
     sign = -1.0 if lower_is_better else 1.0
@@ -120,14 +120,14 @@ def rank(
         positions,
         gone,
         blocks_gone,
-        found,
+        test,
         difference,
         tuple(cliques(mean, difference)),
         nemenyi(mean, count),
         raw,
         holm,
         effect,
-        _not_tested(count, k, found),
+        _not_tested(count, k, test),
         _holm_limit(count, k),
     )
 
@@ -157,8 +157,8 @@ def _holm_limit(blocks: int, treatments: int) -> str:
 def complete_part(values: Array, keep: Collection[int] = ()) -> tuple[list[int], list[int]]:
     """Blocks (rows) and algorithms (columns) without a missing cell.
 
-    Blocks are left out before algorithms: only an algorithm that lacks more than half of the blocks goes first, and,
-    should no two blocks remain, the one that lacks most. Columns in `keep` never go.
+    Algorithms that lack more than half of the blocks are left out first, then incomplete blocks. If fewer than two
+    blocks remain, the algorithms that lack most are left out too. Columns in `keep` always stay.
 
     >>> complete_part(np.array([[1.0, 2.0, np.nan], [3.0, 4.0, 8.0], [5.0, 6.0, 7.0]]))
     ([1, 2], [0, 1, 2])

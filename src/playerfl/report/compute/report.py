@@ -1,7 +1,8 @@
-"""Report: everything that can be said about a collection of runs, computed once and shown in several ways."""
+"""Report: everything computed from a collection of runs, for all formats."""
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
@@ -23,19 +24,19 @@ from playerfl.report.formats import listed
 
 @dataclass(frozen=True)
 class Report:
-    """Computed, not yet written. Parts that only some formats need are computed on first use."""
+    """A report before it is written. Parts that only some formats need are computed on first use."""
 
     grid: RunGrid
     choices: Choices
     metric: str
-    """The metric that is shown first."""
+    """The metric to show first."""
     missing: tuple[Gap, ...]
     failed: tuple[Gap, ...]
     tuning_runs: int
     """Finished runs that chose learning rates and are not reported."""
     notes: tuple[str, ...]
     paper: Printed | None = None
-    """What the paper prints for these tasks; None unless it was asked for."""
+    """What the paper prints for these tasks; None unless requested."""
 
     @cached_property
     def tables(self) -> list[ScoreTable]:
@@ -95,19 +96,17 @@ def build_report(
 ) -> Report:
     """A report on these runs. Baselines are names of algorithms (default: `local` and `fedavg`).
 
-    Where nothing has finished yet, the report says what is missing. `paper` puts what the PLayer-FL paper prints
-    beside the results.
+    If no run has finished yet, the report lists what is missing. `paper` adds what the PLayer-FL paper prints.
     """
     grid = arrange(collected.results)
     if metric is not None and grid.runs and metric not in grid.metrics:
         raise ConfigError(one_of(metric, grid.metrics, "metric"))
     local, global_ = _baseline(grid, baseline_local, "local"), _baseline(grid, baseline_global, "fedavg")
-    choices = Choices(local, global_, client_average=client_average, per_run=per_run)
     if local is not None and local == global_:
         raise ConfigError(f"the two baselines must be different algorithms, not both {local!r}")
-    made = Report(
+    report = Report(
         grid=grid,
-        choices=choices,
+        choices=Choices(local, global_, client_average=client_average, per_run=per_run),
         metric=metric or next(iter(grid.metrics), "f1"),
         missing=tuple(collected.missing),
         failed=tuple(collected.failed),
@@ -119,11 +118,11 @@ def build_report(
         *grid.notes,
         *_diverged(grid),
         *_alike(grid),
-        *(_lacking(choices) if grid.runs else ()),
-        *_variants(made, baseline_local, baseline_global),
-        *_data_notes(grid),
+        *(_lacking(report.choices) if grid.runs else ()),
+        *_variants(report, baseline_local, baseline_global),
+        *dict.fromkeys(f"{run.task}: {note}" for run in grid.runs for note in run.result.data.get("notes", [])),
     )
-    return replace(made, notes=notes)
+    return replace(report, notes=notes)
 
 
 def _baseline(grid: RunGrid, wanted: str | None, usual: str) -> str | None:
@@ -147,7 +146,7 @@ def _variants_of(grid: RunGrid, name: str) -> list[str]:
 
 
 def _variants(report: Report, *named: str | None) -> list[str]:
-    """Where an algorithm ran with several settings, which of them was used."""
+    """Notes on which variant was used, for algorithms that ran with several settings."""
     notes = []
     for label, given, role, option in zip(
         (report.choices.baseline_local, report.choices.baseline_global, report.subject),
@@ -164,7 +163,6 @@ def _variants(report: Report, *named: str | None) -> list[str]:
 
 
 def _alike(grid: RunGrid) -> list[str]:
-    """Methods with identical results on a task: ranks and tests count each of them."""
     alike: dict[tuple[str, ...], list[str]] = {}
     for task in grid.tasks:
         groups: dict[bytes, list[str]] = {}
@@ -184,10 +182,7 @@ def _alike(grid: RunGrid) -> list[str]:
 
 
 def _diverged(grid: RunGrid) -> list[str]:
-    counts: dict[tuple[str, str], int] = {}
-    for run in grid.runs:
-        if run.result.diverged:
-            counts[run.algorithm, run.task] = counts.get((run.algorithm, run.task), 0) + 1
+    counts = Counter((run.algorithm, run.task) for run in grid.runs if run.result.diverged)
     return [
         f"{algorithm} on {task}: a loss became NaN in {count} of {len(grid.results(task, algorithm))} runs; "
         "a score that is not a number counts as worse than any number"
@@ -204,8 +199,3 @@ def _lacking(choices: Choices) -> list[str]:
     if not lacking:
         return []
     return [f"there are no runs of {' and '.join(lacking)}, so gains over them and incentive are not shown"]
-
-
-def _data_notes(grid: RunGrid) -> list[str]:
-    notes = {f"{run.task}: {note}": None for run in grid.runs for note in run.result.data.get("notes", [])}
-    return list(notes)

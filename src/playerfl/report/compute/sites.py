@@ -7,7 +7,7 @@ from typing import Literal
 
 import numpy as np
 
-from playerfl.report.compute.comparison import gain
+from playerfl.report.compute.comparison import gain, metrics_of
 from playerfl.report.compute.grid import RunGrid
 from playerfl.report.compute.statistics import (
     bootstrap_interval,
@@ -70,16 +70,16 @@ class SiteTable:
 
 def site_tables(grid: RunGrid, choices: Choices) -> list[SiteTable]:
     """A table for every task, algorithm and metric."""
-    found = [
-        _table(grid, task, algorithm, metric, choices) for task, algorithm, _ in grid.cells() for metric in grid.metrics
+    return [
+        _table(grid, task, algorithm, metric, choices)
+        for task, algorithm, results in grid.cells()
+        for metric in grid.metrics
+        if any(metric in metrics_of(run) for run in results.values())
     ]
-    return [table for table in found if table.rows]
 
 
 def _table(grid: RunGrid, task: str, algorithm: str, metric: str, choices: Choices) -> SiteTable:
     scores = median(grid.scores(task, algorithm, metric))
-    if np.all(np.isinf(scores)) and metric not in _metrics(grid, task):
-        return SiteTable(task, algorithm, metric, ())
     sizes = median(grid.examples(task, algorithm))
     local = _differences(grid, task, algorithm, metric, choices.baseline_local)
     averaged = _differences(grid, task, algorithm, metric, choices.baseline_global)
@@ -87,12 +87,6 @@ def _table(grid: RunGrid, task: str, algorithm: str, metric: str, choices: Choic
         SiteRow(site, int(sizes[i]), float(scores[i]), local[i], averaged[i]) for i, site in enumerate(grid.sites(task))
     ]
     return SiteTable(task, algorithm, metric, tuple(sorted(rows, key=_worst_first)))
-
-
-def _metrics(grid: RunGrid, task: str) -> set[str]:
-    return {
-        metric for run in grid.runs if run.task == task for own in run.result.site_scores.values() for metric in own
-    }
 
 
 def _worst_first(row: SiteRow) -> tuple[float, float, str]:
@@ -111,11 +105,10 @@ def _differences(
         return nothing
     scores, reference = (grid.scores(task, name, metric, seeds) for name in (algorithm, baseline))
     with np.errstate(invalid="ignore"):
-        # Where both diverged neither is better.
+        # Two diverged runs are equal.
         gains = np.where(scores == reference, 0.0, gain(metric, scores, reference))
     low, high = bootstrap_interval(median, gains)
-    zero = np.zeros_like(gains)
-    p = holm(wilcoxon(differences(gains, zero)))
+    p = holm(wilcoxon(differences(gains, np.zeros_like(gains))))
     return [
         Difference(float(value), float(low[i]), float(high[i]), len(seeds), float(p[i]))
         for i, value in enumerate(median(gains))
@@ -123,7 +116,7 @@ def _differences(
 
 
 def runs_needed(sites: int) -> int:
-    """How many runs it takes before Holm's correction can leave any of this many sites below 5 %.
+    """The fewest runs with which any of this many sites can be below 5 % after Holm's correction.
 
     >>> runs_needed(1), runs_needed(4), runs_needed(300)
     (6, 8, 14)

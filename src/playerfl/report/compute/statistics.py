@@ -17,6 +17,8 @@ Array = NDArray[np.float64]
 
 RESAMPLES = 1000
 _SEED = 20240
+# Percent on either side of a 95 % interval; 2.5 itself would change the last bits of stored intervals.
+_TAIL = 50 * (1 - 0.95)
 
 # With fewer runs, the 95 % interval of a median is just their range: five differences of one sign are not rare enough
 # (2 · 0.5⁵ > 5 %).
@@ -36,7 +38,7 @@ def worst_for_nan(values: Array, *, lower_is_better: bool) -> Array:
 
 
 def bootstrap_interval(
-    statistic: Callable[[Array], Array], runs: Array, *, resamples: int = RESAMPLES, level: float = 0.95
+    statistic: Callable[[Array], Array], runs: Array, *, resamples: int = RESAMPLES
 ) -> tuple[Array, Array]:
     """The percentile bootstrap interval of a statistic over runs, which are the last axis of `runs`.
 
@@ -49,7 +51,7 @@ def bootstrap_interval(
     if runs.shape[-1] < 2:
         none = np.full_like(statistic(runs), np.nan)
         return none, none
-    return percentile_interval(resampled(statistic, runs, resamples=resamples), level=level)
+    return percentile_interval(resampled(statistic, runs, resamples=resamples))
 
 
 def resampled(statistic: Callable[[Array], Array], runs: Array, *, resamples: int = RESAMPLES) -> Array:
@@ -66,18 +68,17 @@ def resampled(statistic: Callable[[Array], Array], runs: Array, *, resamples: in
     )
 
 
-def percentile_interval(values: Array, *, level: float = 0.95) -> tuple[Array, Array]:
+def percentile_interval(values: Array) -> tuple[Array, Array]:
     """The bounds of the middle 95 % of the resamples (the last axis)."""
-    tail = 50 * (1 - level)
-    low, high = percentiles(values, (tail, 100 - tail))
+    low, high = percentiles(values, (_TAIL, 100 - _TAIL))
     return low, high
 
 
 def percentiles(values: Array, points: Sequence[float]) -> Array:
-    """Percentiles over the last axis; between two infinities lies infinity, not NaN."""
+    """Percentiles over the last axis; interpolation between two infinities gives infinity, not NaN."""
     huge = np.finfo(np.float64).max / 4
-    found = np.percentile(np.clip(values, -huge, huge), points, axis=-1)
-    return np.where(found > huge / 1e6, np.inf, np.where(found < -huge / 1e6, -np.inf, found))
+    finite = np.percentile(np.clip(values, -huge, huge), points, axis=-1)
+    return np.where(finite > huge / 1e6, np.inf, np.where(finite < -huge / 1e6, -np.inf, finite))
 
 
 def median(runs: Array) -> Array:
@@ -98,7 +99,7 @@ def ranks(scores: Array, *, lower_is_better: bool) -> Array:
 
 @dataclass(frozen=True)
 class Friedman:
-    """Do the treatments differ at all? The tie-corrected χ² with Iman and Davenport's F, which is less conservative."""
+    """Whether treatments differ at all: tie-corrected χ², and Iman and Davenport's F, which is less conservative."""
 
     treatments: int
     blocks: int
@@ -106,7 +107,7 @@ class Friedman:
     p: float
     f: float
     f_p: float
-    """NaN where every block gives the same order, since F is then infinite however few the blocks."""
+    """NaN where every block gives the same order: F is then infinite, even with two blocks."""
     kendall_w: float
     """Agreement of the blocks on the order of treatments, 0 to 1: the effect size of this test."""
 
@@ -122,8 +123,8 @@ class Friedman:
 def friedman(scores: Array) -> Friedman:
     """Friedman's test of blocks (rows) × treatments (columns); at least 2 blocks and 3 treatments.
 
-    >>> found = friedman(np.array([[1.0, 2.0, 3.0], [1.0, 3.0, 2.0], [1.0, 2.0, 3.0]]))
-    >>> round(found.chi2, 9), round(found.f, 9), round(found.kendall_w, 9)
+    >>> test = friedman(np.array([[1.0, 2.0, 3.0], [1.0, 3.0, 2.0], [1.0, 2.0, 3.0]]))
+    >>> round(test.chi2, 9), round(test.f, 9), round(test.kendall_w, 9)
     (4.666666667, 7.0, 0.777777778)
     """
     from scipy.stats import f as f_distribution
@@ -140,24 +141,24 @@ def friedman(scores: Array) -> Friedman:
     return Friedman(treatments, blocks, chi2, p, float(f), f_p, chi2 / most)
 
 
-def critical_difference(treatments: int, blocks: int, level: float = 0.95) -> float:
+def critical_difference(treatments: int, blocks: int) -> float:
     """Mean ranks further apart than this differ (Nemenyi):  CD = q/√2 · √(k(k+1) / 6N).
 
     >>> round(critical_difference(12, 7), 2)
     6.3
     """
-    return float(_studentised(treatments, level) / np.sqrt(2) * _rank_error(treatments, blocks))
+    return float(_studentised(treatments) / np.sqrt(2) * _rank_error(treatments, blocks))
 
 
 @cache
-def _studentised(treatments: int, level: float) -> float:
+def _studentised(treatments: int) -> float:
     from scipy.stats import studentized_range
 
-    return float(studentized_range.ppf(level, treatments, np.inf))
+    return float(studentized_range.ppf(0.95, treatments, np.inf))
 
 
 def _rank_error(treatments: int, blocks: int) -> float:
-    """√(k(k+1) / 6N): the standard error of a difference of mean ranks."""
+    # The standard error of a difference of mean ranks.
     return float(np.sqrt(treatments * (treatments + 1) / (6 * blocks)))
 
 
@@ -174,8 +175,8 @@ def nemenyi(mean_ranks: Array, blocks: int) -> Array:
     # Each distance costs a numerical integration, so equal ones are computed once.
     different, places = np.unique(distances, return_inverse=True)
     tails = studentized_range.sf(np.sqrt(2) * different / _rank_error(treatments, blocks), treatments, np.inf)
-    found = np.asarray(tails)[places].reshape(distances.shape)
-    return np.where(distances == 0, 1.0, np.clip(found, 0, 1))
+    p_values = np.asarray(tails)[places].reshape(distances.shape)
+    return np.where(distances == 0, 1.0, np.clip(p_values, 0, 1))
 
 
 def wilcoxon_holm(scores: Array) -> tuple[Array, Array]:
@@ -195,9 +196,9 @@ def wilcoxon_holm(scores: Array) -> tuple[Array, Array]:
 def wilcoxon(rows: Array) -> Array:
     """Wilcoxon's two-sided signed-rank p-value of each row of differences.
 
-    As scipy computes one row: exact without ties; with ties or zeros, exact over all signs up to 13 blocks and the
-    normal approximation beyond. scipy itself decides once for all rows, so one tie would change every p-value, and
-    takes seconds to enumerate the signs.
+    As scipy does for a single row: exact without ties; with ties or zeros, exact over all signs up to 13 blocks and
+    the normal approximation beyond. Given all rows at once, scipy would let one tie change every p-value, and take
+    seconds to enumerate the signs.
 
     >>> wilcoxon(np.array([[1.0, 2.0, 3.0, 4.0], [1.0, 1.0, 1.0, 0.0]])).tolist()
     [0.125, 0.25]
@@ -207,19 +208,19 @@ def wilcoxon(rows: Array) -> Array:
     blocks = rows.shape[1]
     sizes = np.sort(np.abs(rows), axis=1)
     tied = np.any(sizes == 0, axis=1) | np.any(sizes[:, 1:] == sizes[:, :-1], axis=1)
-    found = np.ones(len(rows))
+    p_values = np.ones(len(rows))
     by_signs = tied & (blocks <= 13)
     if (plain := ~tied).any():
-        found[plain] = stats.wilcoxon(rows[plain], axis=-1).pvalue
+        p_values[plain] = stats.wilcoxon(rows[plain], axis=-1).pvalue
     if (rough := tied & ~by_signs & np.any(rows != 0, axis=1)).any():
-        found[rough] = stats.wilcoxon(rows[rough], axis=-1, method="asymptotic").pvalue
+        p_values[rough] = stats.wilcoxon(rows[rough], axis=-1, method="asymptotic").pvalue
     if by_signs.any():
-        found[by_signs] = _over_all_signs(rows[by_signs])
-    return found
+        p_values[by_signs] = _over_all_signs(rows[by_signs])
+    return p_values
 
 
 def _over_all_signs(rows: Array) -> Array:
-    """Exact: how many of all 2ⁿ choices of signs give a rank sum at least as far out."""
+    """Exact: the share of all 2ⁿ choices of signs that give a rank sum at least as extreme."""
     blocks = rows.shape[1]
     weights = _weights(rows)
     seen = np.sum(weights * (rows > 0), axis=1)
@@ -247,9 +248,9 @@ def holm(p_values: Array) -> Array:
     """
     order = np.argsort(p_values, kind="stable")
     stepped = np.maximum.accumulate(p_values[order] * np.arange(len(p_values), 0, -1))
-    found = np.empty_like(p_values)
-    found[order] = np.minimum(1.0, stepped)
-    return found
+    corrected = np.empty_like(p_values)
+    corrected[order] = np.minimum(1.0, stepped)
+    return corrected
 
 
 def rank_biserial(first: Array, second: Array) -> Array:
@@ -279,9 +280,9 @@ def differences(first: Array, second: Array) -> Array:
 
     An infinite difference becomes a finite one larger than all others of its row, since scipy would drop it.
     """
-    found = apart(first, second)
-    largest = np.max(np.abs(found), axis=-1, keepdims=True, initial=1.0, where=np.isfinite(found))
-    return np.where(np.isinf(found), np.sign(found) * 2 * largest, found)
+    rows = apart(first, second)
+    largest = np.max(np.abs(rows), axis=-1, keepdims=True, initial=1.0, where=np.isfinite(rows))
+    return np.where(np.isinf(rows), np.sign(rows) * 2 * largest, rows)
 
 
 def apart(first: Array, second: Array) -> Array:
@@ -297,13 +298,13 @@ def cliques(mean_ranks: Array, difference: float) -> list[tuple[int, ...]]:
     [(0, 1), (1, 2)]
     """
     order = np.argsort(mean_ranks, kind="stable")
-    found: list[tuple[int, ...]] = []
+    groups: list[tuple[int, ...]] = []
     last = 0
     for start in range(len(order)):
         end = start
         while end + 1 < len(order) and mean_ranks[order[end + 1]] - mean_ranks[order[start]] <= difference:
             end += 1
-        if end > start and end >= last + (1 if found else 0):
-            found.append(tuple(int(i) for i in order[start : end + 1]))
+        if end > max(start, last):
+            groups.append(tuple(int(i) for i in order[start : end + 1]))
             last = end
-    return found
+    return groups

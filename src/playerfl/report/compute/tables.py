@@ -8,7 +8,7 @@ from typing import Literal
 
 import numpy as np
 
-from playerfl.report.compute.comparison import LOWER_IS_BETTER, incentive_rate, variance
+from playerfl.report.compute.comparison import LOWER_IS_BETTER, fairness, incentive, metrics_of
 from playerfl.report.compute.grid import RunGrid
 from playerfl.report.compute.statistics import Array, apart, median, percentile_interval, resampled, worst_for_nan
 
@@ -22,7 +22,7 @@ class Choices:
 
     baseline_local: str | None = None
     baseline_global: str | None = None
-    """Labels of the algorithms used as training alone and as plain averaging; None where there are no such runs."""
+    """The algorithms used as training alone and as plain averaging; None where they were not run."""
     client_average: Literal["samples", "uniform"] = "samples"
     per_run: bool = False
     """Fairness and incentive per run, then their median; otherwise from each site's median over runs."""
@@ -41,7 +41,7 @@ class ScoreCell:
     high: float
     runs: int
     per_run: tuple[float, ...]
-    """What each run gives, in the order of seeds."""
+    """The value of each run, in the order of seeds."""
     seeds: tuple[int, ...]
     best: bool = False
     tie: bool = False
@@ -71,24 +71,19 @@ class ScoreTable:
 
 def tables(grid: RunGrid, choices: Choices) -> list[ScoreTable]:
     """Every measure of every metric."""
-    found = []
-    for kind in KINDS:
-        for metric in grid.metrics:
-            made = _table(grid, kind, metric, choices)
-            if made.cells:
-                found.append(made)
-    return found
+    every = (_table(grid, kind, metric, choices) for kind in KINDS for metric in grid.metrics)
+    return [table for table in every if table.cells]
 
 
 def _table(grid: RunGrid, kind: Kind, metric: str, choices: Choices) -> ScoreTable:
     left_out = choices.baselines if kind != "score" else ()
     rows = [name for name in grid.algorithms if kind != "incentive" or name not in left_out]
-    cells = {}
-    for task in grid.tasks:
-        for algorithm in rows:
-            cell = _cell(grid, kind, metric, task, algorithm, choices)
-            if cell is not None:
-                cells[algorithm, task] = cell
+    cells = {
+        (algorithm, task): cell
+        for task in grid.tasks
+        for algorithm in rows
+        if (cell := _cell(grid, kind, metric, task, algorithm, choices))
+    }
     present = tuple(name for name in rows if any((name, task) in cells for task in grid.tasks))
     ranked = tuple(name for name in present if name not in left_out)
     shown = tuple(task for task in grid.tasks if any((name, task) in cells for name in present))
@@ -105,7 +100,7 @@ def _cell(grid: RunGrid, kind: Kind, metric: str, task: str, algorithm: str, cho
             if baseline is None:
                 return None
             seeds = [seed for seed in seeds if seed in grid.results(task, baseline)]
-    if not seeds or metric not in _metrics_of(grid, task, algorithm):
+    if not seeds or metric not in metrics_of(grid.results(task, algorithm)[seeds[0]]):
         return None
     measured = _Estimate(grid, kind, metric, task, algorithm, choices)
     low, high = percentile_interval(measured.resampled(seeds)) if len(seeds) > 1 else (np.nan, np.nan)
@@ -162,19 +157,14 @@ class _Estimate:
     def _scores(self, name: str, seeds: Sequence[int]) -> Array:
         return self.grid.scores(self.task, name, self.metric, seeds)
 
-    def _measure(self, own: Array, *baselines: Array) -> Array:
+    def _measure(self, scores: Array, *baselines: Array) -> Array:
         if self.kind == "incentive":
-            return incentive_rate(self.metric, own, *baselines)
-        return worst_for_nan(variance(own), lower_is_better=True)
-
-
-def _metrics_of(grid: RunGrid, task: str, algorithm: str) -> set[str]:
-    result = next(iter(grid.results(task, algorithm).values()))
-    return {metric for own in result.site_scores.values() for metric in own}
+            return incentive(self.metric, scores, *baselines)
+        return worst_for_nan(fairness(scores), lower_is_better=True)
 
 
 def _marked(grid: RunGrid, table: ScoreTable, task: str, choices: Choices) -> dict[tuple[str, str], ScoreCell]:
-    """The best of a column, and those whose difference from it is within seed noise."""
+    """A column's cells, with the best marked, and those whose difference from it is within seed noise."""
     rivals = {name: table.cells[name, task] for name in table.ranked if (name, task) in table.cells}
     if len(rivals) < 2:
         return {}
@@ -186,9 +176,9 @@ def _marked(grid: RunGrid, table: ScoreTable, task: str, choices: Choices) -> di
         seeds = [seed for seed in rivals[name].seeds if seed in rivals[best].seeds]
         if len(seeds) < 2:
             return False
-        drawn = [
+        drawn = (
             _Estimate(grid, table.kind, table.metric, task, label, choices).resampled(seeds) for label in (name, best)
-        ]
+        )
         low, high = percentile_interval(apart(*drawn))
         return bool(low <= 0 <= high)
 

@@ -12,16 +12,18 @@ import numpy as np
 
 from playerfl.errors import LayerError
 from playerfl.layers.sensitivity import ClientWeight, Importance, Normalise, Profile, Reduce, combine_sites
-from playerfl.layers.split import cut_ratios, transition_point
+from playerfl.layers.split import SplitRule, cut_ratios, transition_point
+from playerfl.report.compute.cost import sends_private_layers
 from playerfl.report.compute.grid import RunGrid
 from playerfl.report.compute.statistics import Array
 from playerfl.runs.result import RunResult
 
-# Sets of sites whose cuts a page may carry, all tasks together; each takes some fifty bytes.
+# How many sets of sites a page may hold cuts for, over all tasks; each takes about fifty bytes.
 _MOST_SETS = 20_000
 BYTES_PER_PARAMETER = 4
+_RATIO_RULES: tuple[SplitRule, ...] = ("layer_ratio", "cumulative_ratio")
 NORMALISATIONS: tuple[Normalise, ...] = ("none", "first_layer", "last")
-# How sites are combined: a name for the picker, then what `combine_sites` takes.
+# How sites are combined: the picker's value, then the arguments of `combine_sites`.
 REDUCTIONS: dict[str, tuple[Reduce, ClientWeight]] = {
     "mean": ("mean", "uniform"),
     "samples": ("mean", "samples"),
@@ -41,9 +43,11 @@ class LayerScores:
     """Seed, then site, then s_l of every layer."""
     num_examples: dict[int, dict[str, int]]
     settings: dict[str, Any]
-    """What the runs decided with: rule, threshold and the rest, as `choose_cut` takes them."""
+    """The rule, threshold and other arguments of `choose_cut` that the runs used."""
     cuts: dict[int, int]
     """The cut each run used."""
+    sends_private: bool
+    """Whether sites send their private layers too (`private_pull`)."""
     left_out: int
     """Runs whose scores did not fit into a page."""
 
@@ -52,7 +56,7 @@ class LayerScores:
 class Steps:
     """Every cut that one set of layer scores can give.
 
-    With a ratio rule and threshold t the cut is that of the first step above t; without one there is no transition.
+    With a ratio rule and threshold t, the cut is that of the first step above t; if there is none, no transition.
     """
 
     layer_ratio: tuple[tuple[float, int], ...]
@@ -75,17 +79,21 @@ class Combined:
 
 def layer_scores(grid: RunGrid) -> list[LayerScores]:
     """For each task, the profiles of PLayer-FL, or else of the first algorithm that measured any."""
-    found = []
+    by_task = []
     for task in grid.tasks:
-        names = [name for name in grid.algorithms if any(_profiles(r) for r in grid.results(task, name).values())]
+        names = [name for name in grid.algorithms if _measured(grid, task, name)]
         names.sort(key=lambda name: grid.plain_name(name) != "player_fl")
         if names:
-            found.append(_layer_scores(grid, task, names[0], _MOST_SETS // len(grid.tasks)))
-    return found
+            by_task.append(_layer_scores(grid, task, names[0], _MOST_SETS // len(grid.tasks)))
+    return by_task
+
+
+def _measured(grid: RunGrid, task: str, algorithm: str) -> dict[int, RunResult]:
+    return {seed: run for seed, run in sorted(grid.results(task, algorithm).items()) if run.layers.get("profiles")}
 
 
 def _layer_scores(grid: RunGrid, task: str, algorithm: str, most: int) -> LayerScores:
-    results = {seed: r for seed, r in sorted(grid.results(task, algorithm).items()) if _profiles(r)}
+    results = _measured(grid, task, algorithm)
     first = next(iter(results.values()))
     sets_per_run = len(first.layers["profiles"]) * (1 + len(NORMALISATIONS) * len(REDUCTIONS))
     kept = {seed: _profiles(results[seed]) for seed in list(results)[: max(1, most // sets_per_run)]}
@@ -98,6 +106,7 @@ def _layer_scores(grid: RunGrid, task: str, algorithm: str, most: int) -> LayerS
         num_examples={seed: {site: p.num_examples for site, p in profiles.items()} for seed, profiles in kept.items()},
         settings=_settings(first),
         cuts={seed: result.cut.index for seed, result in results.items() if result.cut is not None},
+        sends_private=sends_private_layers(first),
         left_out=len(results) - len(kept),
     )
 
@@ -111,12 +120,12 @@ def _profiles(result: RunResult) -> dict[str, Profile]:
             num_examples=int(stored["num_examples"]),
             weight_batches=bool(stored["weight_batches"]),
         )
-        for site, stored in sorted(result.layers.get("profiles", {}).items())
+        for site, stored in sorted(result.layers["profiles"].items())
     }
 
 
 def _settings(result: RunResult) -> dict[str, Any]:
-    """As the algorithm was set; what is not stored has the default of `choose_cut`."""
+    """The stored settings, with the defaults of `choose_cut`."""
     stored = result.experiment["algorithm"]
     return {
         "rule": stored.get("rule", "layer_ratio"),
@@ -130,7 +139,7 @@ def _settings(result: RunResult) -> dict[str, Any]:
 
 
 def cut_steps(ratios: Sequence[float | None]) -> tuple[tuple[float, int], ...]:
-    """Where the cut changes with the threshold: each ratio above all earlier ones, with its position.
+    """The thresholds at which the cut changes: each ratio above all earlier ones, with its position.
 
     >>> cut_steps((2.0, 0.5, None, 3.0))
     ((2.0, 1), (3.0, 4))
@@ -153,7 +162,7 @@ def steps_of(importance: Importance) -> Steps:
 
 
 def alone(scores: Mapping[str, Importance]) -> list[Steps | None]:
-    """Every cut each site would choose by itself; None for a site without usable scores."""
+    """The cuts each site would choose by itself; None for a site without usable scores."""
     return [steps_of(importance) if _usable(importance) else None for importance in scores.values()]
 
 
@@ -161,26 +170,23 @@ def combined(
     scores: Mapping[str, Importance], num_examples: Mapping[str, int]
 ) -> dict[tuple[Normalise, str], Combined | str]:
     """All sites together, by normalisation and reduction; a sentence where they cannot be combined."""
-    found: dict[tuple[Normalise, str], Combined | str] = {}
+    ways: dict[tuple[Normalise, str], Combined | str] = {}
     for normalise, name in product(NORMALISATIONS, REDUCTIONS):
         reduce, weight = REDUCTIONS[name]
         try:
             together = combine_sites(
                 scores, num_examples=num_examples, client_weight=weight, normalise=normalise, reduce=reduce
             )
-            found[normalise, name] = Combined(
+            ways[normalise, name] = Combined(
                 importance=tuple(together.importance.values()),
-                ratios={
-                    "layer_ratio": cut_ratios(together.importance, "layer_ratio"),
-                    "cumulative_ratio": cut_ratios(together.importance, "cumulative_ratio"),
-                },
+                ratios={rule: cut_ratios(together.importance, rule) for rule in _RATIO_RULES},
                 steps=steps_of(together.importance),
                 without=tuple(_without_each(scores, num_examples, normalise, name)),
                 warnings=tuple(together.warnings),
             )
         except LayerError as problem:
-            found[normalise, name] = str(problem)
-    return found
+            ways[normalise, name] = str(problem)
+    return ways
 
 
 def _without_each(
@@ -194,19 +200,19 @@ def _without_each(
     rows = np.array([[scores[site][layer] for layer in layers] for site in usable])
     rows = rows / np.array([_scale(row, normalise) for row in rows])[:, None]
     weights = np.array([num_examples[site] if reduction == "samples" else 1 for site in usable], dtype=float)
-    found: list[Steps | None] = []
+    without: list[Steps | None] = []
     for site in scores:
         kept = np.array([other != site for other in usable])
         if not kept.any():
-            found.append(None)
+            without.append(None)
             continue
         if reduction == "median":
             values = np.diff(np.median(np.cumsum(rows[kept], axis=1), axis=0), prepend=0.0)
         else:
             values = weights[kept] @ rows[kept] / weights[kept].sum()
         # Rounding may leave a difference of medians just below 0.
-        found.append(steps_of(dict(zip(layers, map(float, np.maximum(values, 0.0)), strict=True))))
-    return found
+        without.append(steps_of(dict(zip(layers, map(float, np.maximum(values, 0.0)), strict=True))))
+    return without
 
 
 def _usable(importance: Importance) -> bool:

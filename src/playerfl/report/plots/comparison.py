@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import warnings
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,12 +23,12 @@ from playerfl.storage.atomic_files import RERUN_HINT, write_atomically
 # Okabe and Ito's palette: distinguishable with any kind of colour vision.
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#000000")
 
+# Letters that fit below an axis side by side.
 _ROOM = 40
-"""Letters that fit below an axis side by side."""
 
 
 def comparison_figure(results: Sequence[RunResult], summaries: Sequence[AlgorithmSummary]) -> tuple[Figure, list[Axes]]:
-    """Left, where a run decided on one: the sensitivity profile with the cut. Right: each site's score as bars."""
+    """Left, if a run decided on a cut: the sensitivity profile with it. Right: each site's score as bars."""
     decided = next((result for result in results if result.cut is not None), None)
     figure = Figure(figsize=(11 if decided else 7, 4.2), layout="constrained")
     axes: list[Axes] = list(figure.subplots(1, 2 if decided else 1, squeeze=False)[0])
@@ -89,8 +90,8 @@ def partition_figure(description: Mapping[str, Any], title: str = "") -> tuple[F
     """How many examples of each class each site has: a bubble whose area is the number. Takes `RunResult.data`."""
     sites = list(description["sites"])
     totals = {site: _class_totals(parts) for site, parts in description["sites"].items()}
-    classes = sorted({label for own in totals.values() for label in own}, key=float)
-    largest = max((count for own in totals.values() for count in own.values()), default=1)
+    classes = sorted({label for counts in totals.values() for label in counts}, key=float)
+    largest = max((count for counts in totals.values() for count in counts.values()), default=1)
     figure = Figure(
         figsize=(max(5.0, 0.42 * len(classes) + 2.5), max(2.5, 0.5 * len(sites) + 1.5)), layout="constrained"
     )
@@ -112,11 +113,9 @@ def partition_figure(description: Mapping[str, Any], title: str = "") -> tuple[F
 
 
 def _class_totals(parts: Mapping[str, Any]) -> dict[str, int]:
-    """Examples of each class in a site's three parts together."""
-    totals: dict[str, int] = {}
+    totals: Counter[str] = Counter()
     for part in parts.values():
-        for label, count in part.get("classes", {}).items():
-            totals[label] = totals.get(label, 0) + count
+        totals.update(part.get("classes", {}))
     return totals
 
 

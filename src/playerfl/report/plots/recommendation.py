@@ -1,4 +1,4 @@
-"""The figure of a recommendation: the profile with its cut, how sure it is, and what other thresholds would do."""
+"""The figure of a recommendation: the profile with its cut, how certain it is, and what other thresholds give."""
 
 from __future__ import annotations
 
@@ -12,35 +12,35 @@ from matplotlib.ticker import MaxNLocator
 from playerfl.layers.recommendation import Recommendation
 from playerfl.report.plots.comparison import COLOURS, draw_profile
 
+# Letters of layer names that fit below an axis when slanted.
 _ROOM = 90
-"""Letters of layer names that fit below an axis at a slant."""
 
 
-def recommendation_figure(found: Recommendation) -> tuple[Figure, list[Axes]]:
+def recommendation_figure(advice: Recommendation) -> tuple[Figure, list[Axes]]:
     """Left: sensitivity by layer. Middle: who asks for which cut. Right: thresholds and their cuts."""
-    figure = Figure(figsize=(14 if found.thresholds else 10, 4.4), layout="constrained")
-    axes: list[Axes] = list(figure.subplots(1, 3 if found.thresholds else 2))
+    figure = Figure(figsize=(14 if advice.thresholds else 10, 4.4), layout="constrained")
+    axes: list[Axes] = list(figure.subplots(1, 3 if advice.thresholds else 2))
     profiles = {
         site: {"batches": [list(scores.values())]}
-        for site, scores in found.importance.items()
+        for site, scores in advice.importance.items()
         if all(map(math.isfinite, scores.values())) and any(scores.values())
     }
-    _draw_sensitivity(axes[0], found, profiles)
+    _draw_sensitivity(axes[0], advice, profiles)
     axes[0].spines[["top", "right"]].set_visible(False)
-    _draw_votes(axes[1], found)
-    if found.thresholds:
-        _draw_thresholds(axes[2], found)
-    figure.suptitle(f"verdict: {found.verdict}", fontsize=12)
+    _draw_votes(axes[1], advice)
+    if advice.thresholds:
+        _draw_thresholds(axes[2], advice)
+    figure.suptitle(f"verdict: {advice.verdict}", fontsize=12)
     return figure, axes
 
 
-def _draw_sensitivity(axes: Axes, found: Recommendation, profiles: dict[str, Any]) -> None:
-    draw_profile(axes, found.cut, profiles)
-    layers, index = found.cut.layers, found.cut.index
-    ratio = found.cut.ratios[index - 1] if 0 < index < len(layers) else None
+def _draw_sensitivity(axes: Axes, advice: Recommendation, profiles: dict[str, Any]) -> None:
+    draw_profile(axes, advice.cut, profiles)
+    layers, index = advice.cut.layers, advice.cut.index
+    ratio = advice.cut.ratios[index - 1] if 0 < index < len(layers) else None
     if ratio is not None:
-        # The curve is the running sum; what was compared is the jump.
-        what = "F" if found.cut.rule == "cumulative_ratio" else "s"
+        # The curve shows the running sum; the rule compared the jump.
+        what = "F" if advice.cut.rule == "cumulative_ratio" else "s"
         axes.text(index + 0.45, 0.5, f"{what} × {ratio:.3g}", transform=axes.get_xaxis_transform(), color=COLOURS[5],
                   fontsize=9, ha="right")  # fmt: skip
     if sum(map(len, layers)) > _ROOM:
@@ -50,25 +50,25 @@ def _draw_sensitivity(axes: Axes, found: Recommendation, profiles: dict[str, Any
         axes.set_xlabel(f"layer, by number: 1 is {layers[0]}, {len(layers)} is {layers[-1]}", fontsize=8, wrap=True)
 
 
-def _draw_votes(axes: Axes, found: Recommendation) -> None:
-    """For each kind of evidence the share of its answers that name each cut, as the area of a bubble."""
+def _draw_votes(axes: Axes, advice: Recommendation) -> None:
+    """One row of bubbles per kind of evidence: the area is the share of its answers that give this cut."""
     answers: list[tuple[str, list[int] | dict[int, float]]] = []
-    if found.bootstrap:
-        answers.append(("batches", dict(found.bootstrap)))
-    if found.without_site:
-        answers.append(("one site left out", list(found.without_site.values())))
-        answers.append(("each site alone", list(found.site_alone.values())))
-    if len(found.by_seed) > 1:
-        answers.append(("seeds", list(found.by_seed)))
-    answers += [("rules", list(found.rules.values())), ("normalisations", list(found.normalisations.values()))]
+    if advice.bootstrap:
+        answers.append(("batches", dict(advice.bootstrap)))
+    if advice.without_site:
+        answers.append(("one site left out", list(advice.without_site.values())))
+        answers.append(("each site alone", list(advice.site_alone.values())))
+    if len(advice.by_seed) > 1:
+        answers.append(("seeds", list(advice.by_seed)))
+    answers += [("rules", list(advice.rules.values())), ("normalisations", list(advice.normalisations.values()))]
     for row, (_, given) in enumerate(answers):
         shares = given if isinstance(given, dict) else {cut: given.count(cut) / len(given) for cut in set(given)}
         for cut, share in shares.items():
-            colour = COLOURS[2] if cut == found.cut.index else COLOURS[5]
+            colour = COLOURS[2] if cut == advice.cut.index else COLOURS[5]
             axes.scatter(cut, row, s=900 * share, color=colour, alpha=0.75, linewidths=0)
             axes.annotate(f"{share:.0%}", (cut, row), ha="center", va="center", fontsize=8)
-    layers = len(found.cut.layers)
-    axes.axvline(found.cut.index, color="0.8", zorder=0)
+    layers = len(advice.cut.layers)
+    axes.axvline(advice.cut.index, color="0.8", zorder=0)
     axes.set_yticks(range(len(answers)), [name for name, _ in answers])
     axes.set_ylim(len(answers) - 0.4, -0.6)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
@@ -79,15 +79,15 @@ def _draw_votes(axes: Axes, found: Recommendation) -> None:
     axes.spines[["top", "right"]].set_visible(False)
 
 
-def _draw_thresholds(axes: Axes, found: Recommendation) -> None:
-    ends = [step.high for step in found.thresholds if math.isfinite(step.high)]
-    used = found.cut.threshold
+def _draw_thresholds(axes: Axes, advice: Recommendation) -> None:
+    ends = [step.high for step in advice.thresholds if math.isfinite(step.high)]
+    used = advice.cut.threshold
     known = [*ends, *([used] if used else [])]
     left, right = min(known) / 3, max(known) * 3
-    for step in found.thresholds:
+    for step in advice.thresholds:
         low, high = max(step.low, left), min(step.high, right)
         if low < high:
-            colour = COLOURS[2] if step.cut == found.cut.index and step.transition else "0.6"
+            colour = COLOURS[2] if step.cut == advice.cut.index and step.transition else "0.6"
             axes.plot([low, high], [step.cut, step.cut], color=colour, linewidth=4, solid_capstyle="butt")
             if not step.transition:
                 axes.text(high, step.cut - 0.12, "no transition ", fontsize=8, ha="right", va="top")
@@ -97,8 +97,8 @@ def _draw_thresholds(axes: Axes, found: Recommendation) -> None:
     axes.set_xscale("log")
     axes.set_xlim(left, right)
     axes.yaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.set_ylim(0.5, len(found.cut.layers) + 0.9)
-    axes.set_xlabel(f"threshold of {found.cut.rule}")
+    axes.set_ylim(0.5, len(advice.cut.layers) + 0.9)
+    axes.set_xlabel(f"threshold of {advice.cut.rule}")
     axes.set_ylabel("layers to federate")
     axes.set_title("what other thresholds would do", fontsize=11)
     axes.spines[["top", "right"]].set_visible(False)

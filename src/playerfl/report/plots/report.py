@@ -31,24 +31,24 @@ _FEW = 6
 
 def report_figures(report: Report) -> dict[str, Drawn]:
     """Every figure that these runs allow, by file name."""
-    found: dict[str, Drawn] = {}
+    figures: dict[str, Drawn] = {}
     if not report.grid.runs:
-        return found
+        return figures
     for table in report.tables:
-        found[f"scores_{table.name}" if table.kind == "score" else table.name] = table_figure(table, report.paper)
+        figures[f"scores_{table.name}" if table.kind == "score" else table.name] = table_figure(table, report.paper)
         for ranking in report.rankings[table.name]:
             if ranking.critical_difference is not None and len(ranking.algorithms) > 2:
-                found[_file_name(f"ranks_{table.name}_over_{ranking.over}")] = critical_difference_figure(ranking)
+                figures[_file_name(f"ranks_{table.name}_over_{ranking.over}")] = critical_difference_figure(ranking)
     for metric in report.grid.metrics:
-        found[f"curves_{metric}"] = curves_figure(report, metric)
+        figures[f"curves_{metric}"] = curves_figure(report, metric)
     for task in report.grid.tasks:
         if len(report.grid.sites(task)) <= _MOST_SITES:
-            found[_file_name(f"site_curves_{task}")] = site_curves_figure(report, task, report.metric)
+            figures[_file_name(f"site_curves_{task}")] = site_curves_figure(report, task, report.metric)
     if any(table.rows and table.rows[0].to_local for table in report.sites):
-        found[f"gains_{report.metric}"] = gains_figure(report, report.subject, report.metric)
+        figures[f"gains_{report.metric}"] = gains_figure(report, report.subject, report.metric)
     if report.layer_scores:
-        found["sensitivity"] = sensitivity_figure(report)
-    return found
+        figures["sensitivity"] = sensitivity_figure(report)
+    return figures
 
 
 def _file_name(text: str) -> str:
@@ -56,7 +56,6 @@ def _file_name(text: str) -> str:
 
 
 def _panels(count: int, *, width: float = 4.0, height: float = 3.2, columns: int = 4) -> tuple[Figure, list[Axes]]:
-    """As many panels as asked, up to four per row."""
     across = min(count, columns)
     down = math.ceil(count / across)
     figure = Figure(figsize=(max(7.0, width * across), height * down + 0.4), layout="constrained")
@@ -68,10 +67,7 @@ def _panels(count: int, *, width: float = 4.0, height: float = 3.2, columns: int
 
 def _look(algorithms: list[str], name: str) -> dict[str, str]:
     number = algorithms.index(name)
-    return {
-        "color": _LINES[number % len(_LINES)],
-        "linestyle": ("-", "--", ":")[number // len(_LINES) % 3],
-    }
+    return {"color": _LINES[number % len(_LINES)], "linestyle": ("-", "--", ":")[number // len(_LINES) % 3]}
 
 
 def table_figure(table: ScoreTable, printed: Printed | None = None) -> Drawn:
@@ -108,12 +104,11 @@ def table_figure(table: ScoreTable, printed: Printed | None = None) -> Drawn:
 
 
 def _say_below(figure: Figure, text: str) -> None:
-    """A label under all panels, in as many lines as it needs."""
     figure.supxlabel(fill(_plain(text), int(11 * figure.get_figwidth())), fontsize=10)
 
 
 def _scale(metric: str) -> tuple[float, str]:
-    """By what a metric is multiplied to be drawn, and its name with the unit."""
+    """The factor by which a metric is drawn, and its name with the unit."""
     return (100.0, f"{metric_name(metric)}, %") if in_percent(metric) else (1.0, metric_name(metric))
 
 
@@ -175,7 +170,7 @@ def _legend(figure: Figure, axes: list[Axes]) -> None:
 
 
 def gains_figure(report: Report, algorithm: str, metric: str) -> Drawn:
-    """Each site's gain on training alone, the worst off at the top, with its interval over seeds."""
+    """Each site's gain over training alone, worst off at the top, with its interval over seeds."""
     tables = [
         table
         for task in report.grid.tasks
@@ -187,16 +182,16 @@ def gains_figure(report: Report, algorithm: str, metric: str) -> Drawn:
     for panel, table in zip(axes, tables, strict=True):
         rows = table.rows[:40]
         for position, row in enumerate(rows):
-            found = row.to_local
-            if found is None or not math.isfinite(found.value):
+            gain = row.to_local
+            if gain is None or not math.isfinite(gain.value):
                 continue
-            marker, colour = ("v", COLOURS[5]) if found.value < 0 else ("^", COLOURS[2])
-            if found.value == 0:
+            marker, colour = ("v", COLOURS[5]) if gain.value < 0 else ("^", COLOURS[2])
+            if gain.value == 0:
                 marker, colour = "o", "0.4"
-            face = "white" if found.verdict == "unclear" else colour
-            if math.isfinite(found.high - found.low):
-                panel.plot([scale * found.low, scale * found.high], [position, position], color=colour, linewidth=1.5)
-            panel.plot(scale * found.value, position, marker, color=colour, markerfacecolor=face)
+            face = "white" if gain.verdict == "unclear" else colour
+            if math.isfinite(gain.high - gain.low):
+                panel.plot([scale * gain.low, scale * gain.high], [position, position], color=colour, linewidth=1.5)
+            panel.plot(scale * gain.value, position, marker, color=colour, markerfacecolor=face)
         panel.axvline(0, color="0.4", linewidth=1)
         panel.set_yticks(range(len(rows)), [_plain(row.site) for row in rows], fontsize=8)
         panel.set_ylim(len(rows) - 0.5, -0.5)
@@ -205,8 +200,8 @@ def gains_figure(report: Report, algorithm: str, metric: str) -> Drawn:
         panel.spines[["top", "right"]].set_visible(False)
     unit = " points" if scale == 100.0 else ""
     better = "lower loss" if metric in LOWER_IS_BETTER else metric_name(metric)
-    told = f"gain of {algorithm} on {report.choices.baseline_local}: {better}{unit}; hollow marks: within seed noise"
-    _say_below(figure, told)
+    baseline = report.choices.baseline_local
+    _say_below(figure, f"gain of {algorithm} over {baseline}: {better}{unit}; hollow marks: within seed noise")
     return figure, axes
 
 
@@ -261,13 +256,6 @@ def critical_difference_figure(ranking: Ranking) -> Drawn:
             [mean[member], mean[member], edge], [0, y, y], color=_look(list(names), names[member])["color"], linewidth=1
         )
         label = f"{_plain(names[member])}  {mean[member]:.2f}"
-        axes.annotate(
-            label,
-            (edge, y),
-            xytext=(-4 if left else 4, 0),
-            textcoords="offset points",
-            ha="right" if left else "left",
-            va="center",
-            fontsize=9,
-        )
+        side, shift = ("right", -4) if left else ("left", 4)
+        axes.annotate(label, (edge, y), xytext=(shift, 0), textcoords="offset points", ha=side, va="center", fontsize=9)
     return figure, [axes]

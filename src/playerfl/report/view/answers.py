@@ -24,15 +24,15 @@ class Answer:
 
 
 def answers(report: Report) -> list[Answer]:
-    """What a reader who reads nothing else should know."""
-    found = [
+    """What readers should know if they read nothing else."""
+    every = [
         Answer("Which method does best?", tuple(_best(report))),
         Answer("Which sites gain and which lose?", tuple(_gains(report))),
         Answer("Which layers are shared?", tuple(_layers(report))),
         Answer("How certain is this?", tuple(_certainty(report))),
         Answer("What is missing?", tuple(_missing(report))),
     ]
-    return [answer for answer in found if answer.sentences]
+    return [answer for answer in every if answer.sentences]
 
 
 def _best(report: Report) -> list[str]:
@@ -148,6 +148,8 @@ def _layers(report: Report) -> list[str]:
         private = scores.layers[cut:]
         said = f"On {scores.task}, {scores.algorithm} shares {listed(scores.layers[:cut])} ({sent} of the parameters)"
         said += f" and keeps {listed(private)} private" if private else ", the whole model"
+        if private and scores.sends_private:
+            said += ", but sites send the private layers too, because private_pull is above 0"
         said += f"; {runs} of {counted(total, 'run')} cut there" if total > 1 else ""
         printed = report.paper.cuts.get(scores.task) if report.paper else None
         if printed is not None and printed != cut:
@@ -182,14 +184,12 @@ def _certainty(report: Report) -> list[str]:
         if ranking.friedman is None or (len(grid.tasks) > 1) != (ranking.over == "tasks"):
             continue
         over_tasks = ranking.over == "tasks"
-        blocks = f"{len(ranking.blocks)} tasks" if over_tasks else f"the {len(ranking.blocks)} runs on {ranking.over}"
+        blocks = f"{'' if over_tasks else 'the '}{len(ranking.blocks)} {ranking.block_name}"
         test = ranking.friedman
-        # NaN, where F is not computable, leaves the decision to Friedman's own p.
+        # Where F is not computable (NaN), Friedman's p decides alone.
         differ = test.p < 0.05 and not test.f_p >= 0.05
         methods = f"the {len(ranking.algorithms)} methods"
-        verdict = (
-            f"{methods} differ significantly" if differ else f"there is no significant difference between {methods}"
-        )
+        verdict = f"{methods} {'differ' if differ else 'do not differ'} significantly"
         said.append(
             f"Over {blocks}, {verdict} (Friedman {p_said(test.p)}, Iman-Davenport {p_said(test.f_p)})"
             f"{'' if over_tasks else '; this is about one dataset only, whose runs share the data'}."

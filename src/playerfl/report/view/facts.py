@@ -4,38 +4,28 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from playerfl.paper.printed import printed_text
+from playerfl.paper.section import paper_facts
 from playerfl.report.compute.cost import Cost
+from playerfl.report.compute.curves import Curve
 from playerfl.report.compute.missing_runs import MARKS, MissingRuns, SeedRow, missing_runs, seed_rows
 from playerfl.report.compute.ranking import Ranking
 from playerfl.report.compute.report import Report
-from playerfl.report.compute.sites import Difference, SiteRow, SiteTable
 from playerfl.report.compute.tables import ScoreCell, ScoreTable
-from playerfl.report.formats import (
-    difference,
-    duration,
-    in_percent,
-    interval,
-    metric_name,
-    number,
-    p_said,
-    p_value,
-    ranges,
-    share,
-    signed,
-    size,
-    table_name,
-)
-from playerfl.report.view.parts import NOTHING, Column, Facts, TableCell, Value
+from playerfl.report.compute.what_if import LayerScores
+from playerfl.report.formats import duration, interval, number, p_value, ranges, share, signed, size, table_name
+from playerfl.report.view.parts import NOTHING, Column, Facts, TableCell, Value, fields
+from playerfl.report.view.site_facts import sites
+from playerfl.runs.result import RunResult
 
 
 def all_facts(report: Report) -> list[Facts[Any]]:
-    """What CSV and JSON hold, in order."""
-    found: list[Facts[Any]] = [
+    """The tables of CSV and JSON, in order."""
+    return [
         scores(report),
         ranks(report),
         tests(report),
@@ -46,12 +36,8 @@ def all_facts(report: Report) -> list[Facts[Any]]:
         cuts(report),
         runs(report),
         gaps(report),
+        *(paper_facts() if report.paper and report.paper.tasks else ()),
     ]
-    if report.paper and report.paper.tasks:
-        from playerfl.paper.section import paper_facts
-
-        found += paper_facts()
-    return found
 
 
 def records(report: Report) -> dict[str, list[dict[str, Value]]]:
@@ -68,7 +54,7 @@ class Score:
     algorithm: str
     cell: ScoreCell
     printed: str
-    """What the paper prints there; empty unless the report shows the paper."""
+    """What the paper prints for it; empty unless the report shows the paper."""
 
     @property
     def shown(self) -> TableCell:
@@ -76,29 +62,26 @@ class Score:
         value = self.cell.value if math.isfinite(self.cell.value) else math.nan
         return TableCell(text, value, bold=self.cell.best)
 
+    @property
+    def printed_shown(self) -> str:
+        return printed_text(self.table.name, self.printed)
+
 
 def scores(report: Report, table: ScoreTable | None = None) -> Facts[Score]:
     """Algorithms × tasks of one score table, or of all."""
     columns: list[Column[Score]] = [
         Column("table", "", lambda s: s.table.name),
-        Column("task", "", lambda s: s.task),
-        Column("algorithm", "", lambda s: s.algorithm),
+        *fields("task", "algorithm"),
         Column("value", "value", lambda s: s.cell.value, lambda s: s.shown),
-        Column("low", "", lambda s: s.cell.low),
-        Column("high", "", lambda s: s.cell.high),
+        *fields("cell.low", "cell.high"),
         Column("", "interval", lambda s: None, lambda s: interval(s.cell, s.table)),
         Column("runs", "runs", lambda s: s.cell.runs, note="n={}"),
-        Column("best", "", lambda s: s.cell.best),
-        Column("tie", "", lambda s: s.cell.tie),
+        *fields("cell.best", "cell.tie"),
         Column("ranked", "", lambda s: s.algorithm in s.table.ranked),
     ]
-    if report.paper and report.paper.cells:
-        columns.append(
-            Column(
-                "paper", "paper", lambda s: s.printed, lambda s: printed_text(s.table.name, s.printed), note="paper {}"
-            )
-        )
     printed = report.paper.cells if report.paper else {}
+    if printed:
+        columns.append(Column("paper", "paper", lambda s: s.printed, lambda s: s.printed_shown, note="paper {}"))
     items = [
         Score(one, task, algorithm, cell, printed.get((one.name, algorithm, task), ""))
         for one in ([table] if table else report.tables)
@@ -137,17 +120,11 @@ def tests(report: Report) -> Facts[Ranking]:
         "tests",
         [
             Column("table", "measure", lambda r: r.table, lambda r: table_name(r.table), words=True),
-            Column(
-                "over",
-                "blocks",
-                lambda r: r.over,
-                lambda r: r.over if r.over == "tasks" else f"runs on {r.over}",
-                words=True,
-            ),
+            Column("over", "blocks", lambda r: r.over, lambda r: r.block_name, words=True),
             Column("algorithms", "methods", lambda r: r.tested.treatments),
             Column("blocks", "N", lambda r: r.tested.blocks),
             Column("chi2", "χ²", lambda r: r.tested.chi2, lambda r: f"{r.tested.chi2:.2f}"),
-            Column("df", "", lambda r: r.tested.df),
+            *fields("tested.df"),
             Column("p", "Friedman p", lambda r: r.tested.p, lambda r: p_value(r.tested.p)),
             Column("iman_davenport_f", "", lambda r: r.tested.f),
             Column("iman_davenport_p", "Iman-Davenport p", lambda r: r.tested.f_p, lambda r: p_value(r.tested.f_p)),
@@ -179,8 +156,7 @@ def pairs(report: Report) -> Facts[Pair]:
     return Facts(
         "pairs",
         [
-            Column("table", "", lambda p: p.ranking.table),
-            Column("over", "", lambda p: p.ranking.over),
+            *fields("ranking.table", "ranking.over"),
             Column("algorithm", "method", lambda p: p.ranking.algorithms[p.first], words=True),
             Column("other", "other method", lambda p: p.ranking.algorithms[p.second], words=True),
             Column("nemenyi_p", "Nemenyi p", lambda p: p.of("nemenyi"), lambda p: p_value(p.of("nemenyi"))),
@@ -198,99 +174,18 @@ def pairs(report: Report) -> Facts[Pair]:
     )
 
 
-@dataclass(frozen=True)
-class SiteFact:
-    """One site under one algorithm and metric."""
-
-    table: SiteTable
-    row: SiteRow
-
-    def to(self, baseline: str) -> Difference | None:
-        return self.row.to_local if baseline == "local" else self.row.to_global
-
-    def gain(self, baseline: str, of: str) -> Value:
-        found = self.to(baseline)
-        missing: dict[str, Value] = {"runs": 0, "verdict": ""}
-        value: Value = getattr(found, of) if found else missing.get(of)
-        return value
-
-    def shown(self, baseline: str) -> TableCell:
-        """The difference, its interval and p-value."""
-        found, metric = self.to(baseline), self.table.metric
-        if found is None:
-            return NOTHING
-        low = difference(found.low, metric)
-        notes = (f"[{low}, {difference(found.high, metric)}]", p_said(found.p)) if low else ()
-        tone = "gain" if found.value > 0 else "loss" if found.value < 0 else ""
-        return TableCell(
-            difference(found.value, metric), found.value, bold=found.verdict == "loses", notes=notes, tone=tone
-        )
-
-    @property
-    def joining(self) -> TableCell:
-        """What joining the federation means for this site, in words."""
-        found = self.row.to_local
-        if found is None:
-            return TableCell("–")
-        if found.value == 0:
-            return TableCell("no difference")
-        better, clear = found.value > 0, found.verdict != "unclear"
-        words = ("gains" if better else "harmed by joining") if clear else ("better" if better else "worse")
-        return TableCell(words + ("" if clear else ", may be chance"), tone="gain" if better else "loss")
-
-
-def sites(report: Report, tables: Sequence[SiteTable] | None = None) -> Facts[SiteFact]:
-    """Every site of these tables (default: all)."""
-    shown = report.sites if tables is None else tables
-    metric = shown[0].metric if shown else report.metric
-    columns: list[Column[SiteFact]] = [
-        Column("task", "", lambda s: s.table.task),
-        Column("algorithm", "", lambda s: s.table.algorithm),
-        Column("metric", "", lambda s: s.table.metric),
-        Column("site", "site", lambda s: s.row.site, words=True),
-        Column("examples", "examples", lambda s: s.row.examples, lambda s: f"{s.row.examples:,}"),
-        Column(
-            "score",
-            metric_name(metric) + (", %" if in_percent(metric) else ""),
-            lambda s: s.row.score,
-            lambda s: number(s.row.score, "score", s.table.metric),
-        ),
-    ]
-    labels = {"local": report.choices.baseline_local, "global": report.choices.baseline_global}
-    for baseline, label in labels.items():
-        title = f"against {label}" if label else ""
-        columns += _gain_columns(baseline, title)
-    if report.choices.baseline_local:
-        columns.append(Column("", "joining", lambda s: None, lambda s: s.joining, words=True))
-    return Facts("sites", columns, [SiteFact(table, row) for table in shown for row in table.rows])
-
-
-def _gain_columns(baseline: str, title: str) -> list[Column[SiteFact]]:
-    name = f"gain_on_{baseline}"
-    return [
-        Column(name, title, lambda s: s.gain(baseline, "value"), lambda s: s.shown(baseline)),
-        Column(f"{name}_low", "", lambda s: s.gain(baseline, "low")),
-        Column(f"{name}_high", "", lambda s: s.gain(baseline, "high")),
-        Column(f"{name}_runs", "", lambda s: s.gain(baseline, "runs")),
-        Column(f"{name}_p", "", lambda s: s.gain(baseline, "p")),
-        Column(f"verdict_on_{baseline}", "", lambda s: s.gain(baseline, "verdict")),
-    ]
-
-
 def costs(report: Report) -> Facts[Cost]:
     return Facts(
         "costs",
         [
             Column("algorithm", "method", lambda c: c.algorithm, words=True),
             Column("task", "task", lambda c: c.task, words=True),
-            Column("runs", "", lambda c: c.runs),
-            Column("rounds", "", lambda c: c.rounds),
+            *fields("runs", "rounds"),
             Column(
                 "down_per_round", "to sites per round", lambda c: c.down_per_round, lambda c: size(c.down_per_round)
             ),
             Column("up_per_round", "from sites per round", lambda c: c.up_per_round, lambda c: size(c.up_per_round)),
-            Column("down", "", lambda c: c.down),
-            Column("up", "", lambda c: c.up),
+            *fields("down", "up"),
             Column("", "in total", lambda c: c.down + c.up, lambda c: size(c.down + c.up)),
             Column(
                 "never_leaves",
@@ -308,13 +203,13 @@ def costs(report: Report) -> Facts[Cost]:
                     notes=(f"({c.side_by_side} side by side)",) if c.side_by_side > 1 else (),
                 ),
             ),
-            Column("side_by_side", "", lambda c: c.side_by_side),
+            *fields("side_by_side"),
         ],
         report.costs,
     )
 
 
-def curves(report: Report) -> Facts[tuple[Any, int]]:
+def curves(report: Report) -> Facts[tuple[Curve, int]]:
     return Facts(
         "curves",
         [
@@ -332,9 +227,9 @@ def curves(report: Report) -> Facts[tuple[Any, int]]:
     )
 
 
-def cuts(report: Report) -> Facts[tuple[Any, int, int]]:
+def cuts(report: Report) -> Facts[tuple[LayerScores, int, int]]:
     printed = report.paper.cuts if report.paper else {}
-    columns: list[Column[tuple[Any, int, int]]] = [
+    columns: list[Column[tuple[LayerScores, int, int]]] = [
         Column("task", "", lambda c: c[0].task),
         Column("algorithm", "", lambda c: c[0].algorithm),
         Column("seed", "", lambda c: c[1]),
@@ -344,21 +239,25 @@ def cuts(report: Report) -> Facts[tuple[Any, int, int]]:
     ]
     if printed:
         columns.append(Column("paper", "", lambda c: printed.get(c[0].task)))
-    return Facts("cuts", columns, [(own, seed, cut) for own in report.layer_scores for seed, cut in own.cuts.items()])
+    items = [(scores, seed, cut) for scores in report.layer_scores for seed, cut in scores.cuts.items()]
+    return Facts("cuts", columns, items)
 
 
-def runs(report: Report) -> Facts[tuple[str, str, dict[int, Any]]]:
-    """What was run: one item per method and task, with its runs by seed."""
+Method = tuple[str, str, dict[int, RunResult]]
+"""Task, algorithm and its runs by seed."""
 
-    def experiment(item: tuple[str, str, dict[int, Any]]) -> dict[str, Any]:
-        settings: dict[str, Any] = next(iter(item[2].values())).experiment
-        return settings
 
-    def rate(item: tuple[str, str, dict[int, Any]]) -> str:
+def runs(report: Report) -> Facts[Method]:
+    """What was run: one item per method and task."""
+
+    def experiment(item: Method) -> Mapping[str, Any]:
+        return next(iter(item[2].values())).experiment
+
+    def rate(item: Method) -> str:
         training = experiment(item).get("training")
         return f"{training['learning_rate']:g}" if training else ""
 
-    def options(item: tuple[str, str, dict[int, Any]]) -> str:
+    def options(item: Method) -> str:
         given = {k: v for k, v in experiment(item)["algorithm"].items() if k != "name" and v is not None}
         return ", ".join(f"{key} = {json.dumps(value)}" for key, value in given.items())
 
@@ -400,8 +299,7 @@ def gaps(report: Report, *, grouped: bool = False) -> Facts[MissingRuns]:
 
 
 def seed_states(report: Report) -> Facts[SeedRow]:
-    """Which seeds of which method have finished. For documents; CSV has them run by run."""
-    states = [state for state in MARKS if state != "not planned"]
+    """Which seeds of each method have finished. For documents only: CSV lists missing runs one by one."""
     return Facts(
         "seeds",
         [
@@ -410,7 +308,8 @@ def seed_states(report: Report) -> Facts[SeedRow]:
             Column("", "seeds", lambda r: r.drawn, words=True),
             *(
                 Column("", state, lambda r, state=state: ranges(r.seeds(state)) or "–", words=True)  # type: ignore[misc]
-                for state in states
+                for state in MARKS
+                if state != "not planned"
             ),
         ],
         seed_rows(report),

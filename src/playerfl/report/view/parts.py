@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any, ClassVar, Generic, TypeVar
 
 Item = TypeVar("Item")
@@ -16,12 +17,12 @@ class TableCell:
 
     text: str
     value: float | None = None
-    """What the cell is sorted by; NaN where there is nothing, None where the text is sorted."""
+    """What the cell is sorted by: NaN comes last, None sorts by the text."""
     bold: bool = False
     notes: tuple[str, ...] = ()
     """Further, smaller lines."""
     tone: str = ""
-    """`gain` or `loss`, where it is coloured."""
+    """`gain` or `loss` for a coloured cell."""
 
 
 NOTHING = TableCell("–", float("nan"))
@@ -31,18 +32,18 @@ NOTHING = TableCell("–", float("nan"))
 class Column(Generic[Item]):
     """One fact about an item, for every format.
 
-    `key` names it in CSV and JSON, `title` heads it in documents; empty, it does not appear there.
+    `key` is its name in CSV and JSON, `title` its heading in documents. Where one is empty, the column is left out.
     """
 
     key: str
     title: str
     value: Callable[[Item], Value]
     text: Callable[[Item], str | TableCell] | None = None
-    """How documents show it; without, as it is."""
+    """How documents show it; default: the value as text."""
     words: bool = False
     """Text, aligned to the left; otherwise a number."""
     note: str = "{}"
-    """How it reads as a small line below another value."""
+    """How it is written as a small line below another value."""
 
     def cell(self, item: Item) -> TableCell:
         value = self.value(item)
@@ -50,6 +51,15 @@ class Column(Generic[Item]):
         if isinstance(shown, TableCell):
             return shown
         return TableCell(shown, None if self.words or isinstance(value, str | None) else float(value))
+
+
+def fields(*paths: str) -> list[Column[Any]]:
+    """Columns for CSV and JSON only, each an attribute of the item under its own name.
+
+    >>> [column.key for column in fields("task", "cell.low")]
+    ['task', 'low']
+    """
+    return [Column(path.rpartition(".")[2], "", attrgetter(path)) for path in paths]
 
 
 @dataclass(frozen=True)
@@ -72,11 +82,11 @@ class TableView:
     """How many rows at the end are for reference only."""
     remark: str = ""
     metric: str = ""
-    """Where the page shows this table with one metric only."""
+    """The page shows this table only while this metric is selected; empty: always."""
     name: str = ""
     sortable: bool = False
     folded: bool = False
-    """Whether the page hides it until it is asked for."""
+    """Whether the page shows it collapsed."""
 
 
 @dataclass(frozen=True)
@@ -107,13 +117,13 @@ class Paragraph:
 
 @dataclass(frozen=True)
 class Points:
-    """Sentences under a heading of their own; without a title, a plain list."""
+    """A list of sentences, with or without a heading."""
 
     kind: ClassVar[str] = "points"
     lines: tuple[str, ...]
     title: str = ""
     note: bool = False
-    """Whether the page sets it off as a warning."""
+    """Whether the page highlights it as a warning."""
 
 
 Block = Paragraph | Points | TableView

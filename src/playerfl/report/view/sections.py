@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from playerfl.paper.section import paper_section
 from playerfl.report.compute.ranking import Ranking
 from playerfl.report.compute.report import Report
 from playerfl.report.compute.sites import SiteTable, runs_needed
@@ -23,6 +24,7 @@ from playerfl.report.view.parts import (
     TableCell,
     TableView,
 )
+from playerfl.report.view.site_facts import sites
 
 
 def view(report: Report, title: str) -> ReportView:
@@ -37,8 +39,6 @@ def view(report: Report, title: str) -> ReportView:
             sections.append(Section("layers", "Which layers to share: try another threshold", interactive=True))
         sections.append(_costs(report))
     if report.paper is not None:
-        from playerfl.paper.section import paper_section
-
         sections.append(paper_section(report.paper))
     return ReportView(title, lead(report), (*sections, _methods(report)))
 
@@ -49,7 +49,7 @@ def lead(report: Report) -> str:
     tuned = counted(report.tuning_runs, "run" if not grid.runs else "more run")
     if not grid.runs:
         done = f" {tuned} to choose learning rates have finished." if report.tuning_runs else ""
-        return f"No run has finished yet; this report lists what is missing.{done}"
+        return f"No run has finished yet; this report lists the missing runs.{done}"
     tuning = (
         f" {tuned} chose each method’s learning rate on other seeds and on validation data; they are not counted."
         if report.tuning_runs
@@ -95,7 +95,7 @@ def _tables(report: Report) -> Section:
         "contains 0 (not corrected for multiple comparisons; the tests below are). " + fair
     )
     if report.paper and report.paper.cells:
-        said += " “paper” is what the PLayer-FL paper prints for the task, whatever the settings of these runs."
+        said += " “paper” is what the PLayer-FL paper prints for the task; these runs may have other settings."
     return Section("tables", "Tables", said, tuple(_score_table(report, table) for table in report.tables))
 
 
@@ -156,7 +156,7 @@ def _remarks(report: Report, table: ScoreTable, ranking: Ranking | None) -> list
 
 
 def left_out(ranking: Ranking) -> list[str]:
-    """What a ranking could not count, since it needs every method in every block."""
+    """The methods and blocks that a ranking leaves out: it needs every method in every block."""
     said = []
     if ranking.left_out:
         said.append(f"Not ranked, because results are missing: {listed(ranking.left_out)}.")
@@ -202,8 +202,7 @@ def _tests(report: Report) -> Section:
         pairs = facts.pairs(report)
         shown = [pair for pair in pairs.items if pair.ranking is ranking]
         if shown and tests.items:
-            over = "tasks" if ranking.over == "tasks" else f"runs on {ranking.over}"
-            caption = f"Pairs of methods by {metric_name(report.metric)}, over {over}"
+            caption = f"Pairs of methods by {metric_name(report.metric)}, over {ranking.block_name}"
             blocks.append(pairs.table(caption, shown, remark=ranking.holm_limit))
     return Section("tests", "Ranks and tests", blocks=tuple(blocks), interactive=True)
 
@@ -215,8 +214,8 @@ def _sites(report: Report) -> Section:
         f"Each site’s difference from {alone} and from {averaged}: the median over runs with the same seed, positive "
         "where the method is better for the site (in percentage points for shares), with its 95 % interval (the range "
         f"where there are fewer than {ENOUGH_RUNS} runs). p is Wilcoxon’s over runs, with Holm’s correction over the "
-        "sites; only below 0.05 is a site called harmed or gaining. This covers seed noise on the same data only: "
-        "other patients may give a different answer."
+        "sites; a site counts as gaining or harmed only if p is below 0.05. This covers seed noise on the same data "
+        "only: other patients may give a different answer."
     )
     tables = [report.site_table(task, report.subject, report.metric) for task in report.grid.tasks]
     return Section(
@@ -231,10 +230,10 @@ def _sites(report: Report) -> Section:
 def site_view(report: Report, table: SiteTable) -> TableView:
     """The sites of a task under one algorithm, worst off first."""
     local = [row.to_local for row in table.rows if row.to_local]
-    counts = [found.runs for row in table.rows[:1] for found in (row.to_local, row.to_global) if found]
+    counts = [gained.runs for row in table.rows[:1] for gained in (row.to_local, row.to_global) if gained]
     said = []
     if local:
-        worse = sum(found.value < 0 for found in local)
+        worse = sum(gained.value < 0 for gained in local)
         said.append(f"{worse} of {counted(len(local), 'site')} worse off than with {report.choices.baseline_local}.")
     if counts:
         needed = runs_needed(len(table.rows))
@@ -242,14 +241,14 @@ def site_view(report: Report, table: SiteTable) -> TableView:
         if min(counts) < needed:
             said.append(f"With {counted(len(table.rows), 'site')} it takes {needed} runs for a significant difference.")
     caption = f"{table.algorithm} on {table.task}, worst off first"
-    return facts.sites(report, [table]).table(caption, remark=" ".join(said), sortable=True)
+    return sites(report, [table]).table(caption, remark=" ".join(said), sortable=True)
 
 
 def _costs(report: Report) -> Section:
     said = (
         "Bytes of tensors to and from all sites together, medians over runs. “Never leaves a site” is the share of the "
         "model’s parameters that no site sends in any round: it shows what is exposed, but does not guarantee privacy. "
-        "Runs side by side share one process and thus its wall time."
+        "Runs side by side share one process and its wall time."
     )
     return Section("cost", "Cost", said, (facts.costs(report).table("Bytes, exposure and time", sortable=True),))
 
@@ -266,8 +265,8 @@ def _methods(report: Report) -> Section:
         "A method that tunes after the last round reports its tuned model.",
         "Macro-F1 averages over the classes present at a site, in the truth or in the predictions.",
         f"Intervals: percentile bootstrap over runs, {RESAMPLES:,} resamples with a fixed seed. One run has no "
-        f"interval; with fewer than {ENOUGH_RUNS} runs it is their range, and called so.",
-        "Fairness is the population variance over sites of scores between 0 and 1 (losses as they are).",
+        f"interval; with fewer than {ENOUGH_RUNS} runs, their range is shown instead.",
+        "Fairness is the population variance over sites of scores between 0 and 1, or of the losses.",
         "Incentive is the share of sites strictly better off than under both baselines; a tie does not count.",
         "Ranks: 1 is best, ties share the average. Friedman’s test is corrected for ties; its treatments are "
         "the methods.",
@@ -281,7 +280,6 @@ def _methods(report: Report) -> Section:
 
 
 def _software(report: Report) -> str:
-    """The software behind the runs."""
     versions = {}
     for key in ("playerfl", "torch", "python", "device"):
         values = sorted({str(run.result.environment[key]) for run in report.grid.runs if key in run.result.environment})

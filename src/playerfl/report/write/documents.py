@@ -18,9 +18,9 @@ from playerfl.version import __version__
 if TYPE_CHECKING:
     from jinja2 import Environment
 
-# Joined they are one script; the last one starts it.
+# Joined into one script; the last one starts it.
 _SCRIPTS = ("basics", "sorting", "chart", "ranks", "sites", "curves", "what_if", "page")
-# LaTeX: columns from which on heads are set word under word, and letters from which on a column is a paragraph.
+# LaTeX: with more columns, heads have one word per line; longer texts make a column a paragraph.
 _MANY_COLUMNS = 7
 _LONG_TEXT = 40
 

@@ -1,4 +1,4 @@
-"""Escaping: whatever comes from data is text in every format, never markup, a command or a formula."""
+"""Escaping: data is text in every format, never markup, a command or a formula."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def markdown(text: str) -> str:
 
 
 def latex(text: str) -> str:
-    r"""Text that every LaTeX compiles; a character it may lack becomes its number.
+    r"""Text that every LaTeX compiles; characters it may lack are written as their code points.
 
     >>> print(latex("50 % & x_1"), latex("[2mm]"), latex("医"))
     50 \% \& x\_1 {}[2mm] {}[U+533B]
@@ -64,7 +64,7 @@ def _in_latex(character: str) -> str:
 
 
 def csv_value(value: object) -> object:
-    """A value for a CSV file; text that a spreadsheet would take for a formula starts with an apostrophe.
+    """A value for a CSV file; text that a spreadsheet would take for a formula gets an apostrophe in front.
 
     >>> csv_value("=1+1"), csv_value("-x"), csv_value(-0.5), csv_value("PLayer-FL")
     ("'=1+1", "'-x", -0.5, 'PLayer-FL')

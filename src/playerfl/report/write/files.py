@@ -31,7 +31,7 @@ class Place:
 
 
 def place_of(out: Path, form: Form | None) -> Place:
-    """A name that ends like a report is that file; any other is a folder, which gets the default file of the format.
+    """A name with a report's ending is a file; any other is a folder, which gets the default file of the format.
 
     Without a format, the ending decides; a folder gets a page.
 
@@ -54,7 +54,6 @@ def place_of(out: Path, form: Form | None) -> Place:
 
 
 def write_report(report: Report, place: Place, title: str) -> None:
-    """Writes a report."""
     if place.form == "csv":
         _write_tables(report, place.path)
         return

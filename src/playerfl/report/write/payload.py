@@ -10,14 +10,19 @@ from playerfl.layers.split import DEFAULT_THRESHOLDS, NEAR
 from playerfl.report.compute.curves import Curve, thinned
 from playerfl.report.compute.ranking import Ranking
 from playerfl.report.compute.report import Report
+from playerfl.report.compute.statistics import Array
 from playerfl.report.compute.what_if import BYTES_PER_PARAMETER, Combined, LayerScores, Steps, alone, combined
 from playerfl.report.formats import SMALLEST_P, in_percent, metric_name
 from playerfl.report.view.parts import TableCell, TableView
 from playerfl.report.view.sections import ranking_said, site_view
 
-# Numbers in all curves together, at most; each takes some seven bytes.
+# At most this many numbers in all curves together; each takes about six bytes.
 _MOST_POINTS = 250_000
 _POINTS = 100
+# The page shows at most this many digits of a curve.
+_CURVE_DIGITS = 4
+# At most this many sites in the chart of profiles.
+_MOST_LINES = 60
 
 
 def payload(report: Report) -> dict[str, Any]:
@@ -38,7 +43,7 @@ def payload(report: Report) -> dict[str, Any]:
         "siteHeads": heads,
         "siteTables": sites,
         "curves": _curves(report),
-        "rankings": {name: [_ranking(r) for r in found] for name, found in report.rankings.items()},
+        "rankings": {name: [_ranking(r) for r in rankings] for name, rankings in report.rankings.items()},
         "whatIf": {scores.task: _what_if(report, scores) for scores in report.layer_scores},
     }
 
@@ -48,7 +53,7 @@ def _table(shown: TableView) -> dict[str, Any]:
 
 
 def _cell(cell: TableCell) -> str | list[Any]:
-    """Its text, or as much of text, value, notes and tone as there is."""
+    """Just the text, or [text, value, notes, tone] without trailing empty parts."""
     parts: list[Any] = [cell.text, "" if cell.value is None else _short(cell.value), cell.notes, cell.tone]
     while not parts[-1] and parts[-1] != 0:
         parts.pop()
@@ -58,28 +63,29 @@ def _cell(cell: TableCell) -> str | list[Any]:
 def _curves(report: Report) -> dict[str, Any]:
     sites = sum(curve.sites.shape[0] for curve in report.curves if curve.split == "test")
     points = max(5, min(_POINTS, _MOST_POINTS // max(1, sites + 3 * len(report.curves))))
-    found: dict[str, Any] = {}
+    tree: dict[str, Any] = {}
     for curve in report.curves:
-        place = found.setdefault(curve.task, {}).setdefault(curve.split, {}).setdefault(curve.metric, {})
-        place[curve.algorithm] = _curve(curve, len(report.grid.results(curve.task, curve.algorithm)), points)
-    return found
+        by_algorithm = tree.setdefault(curve.task, {}).setdefault(curve.split, {}).setdefault(curve.metric, {})
+        by_algorithm[curve.algorithm] = _curve(curve, len(report.grid.results(curve.task, curve.algorithm)), points)
+    return tree
 
 
 def _curve(curve: Curve, runs: int, points: int) -> dict[str, Any]:
     kept = thinned(curve.rounds, points)
-    rounds = [curve.rounds[i] for i in kept]
-    written: dict[str, Any] = {
-        "r": rounds,
-        "m": [_short(float(x)) for x in curve.middle[kept]],
-        "l": [_short(float(x)) for x in curve.low[kept]],
-        "h": [_short(float(x)) for x in curve.high[kept]],
-        "t": curve.tuned,
+
+    def values(row: Array) -> list[float]:
+        return [_short(float(x), _CURVE_DIGITS) for x in row[kept]]
+
+    return {
+        "r": [curve.rounds[i] for i in kept],
+        "m": values(curve.middle),
+        "l": values(curve.low),
+        "h": values(curve.high),
+        "t": None if curve.tuned is None else _short(curve.tuned, _CURVE_DIGITS),
         "n": runs,
         "d": curve.diverged,
+        **({"s": [values(row) for row in curve.sites]} if curve.split == "test" else {}),
     }
-    if curve.split == "test":
-        written |= {"sr": rounds, "s": [[_short(float(x)) for x in row[kept]] for row in curve.sites]}
-    return written
 
 
 def _ranking(ranking: Ranking) -> dict[str, Any]:
@@ -101,10 +107,6 @@ def _ranking(ranking: Ranking) -> dict[str, Any]:
     }
 
 
-# Sites that the picture of profiles draws, at most.
-_MOST_LINES = 60
-
-
 def _what_if(report: Report, scores: LayerScores) -> dict[str, Any]:
     return {
         "layers": scores.layers,
@@ -113,6 +115,7 @@ def _what_if(report: Report, scores: LayerScores) -> dict[str, Any]:
         "near": NEAR,
         "settings": scores.settings,
         "cuts": scores.cuts,
+        "sendsPrivate": scores.sends_private,
         "leftOut": scores.left_out,
         "remark": report.paper.cut_said(scores.task) if report.paper else "",
         "bytes": BYTES_PER_PARAMETER,
@@ -126,8 +129,8 @@ def _what_if(report: Report, scores: LayerScores) -> dict[str, Any]:
                 ],
                 "alone": [_steps(steps) for steps in alone(sites)],
                 "combined": {
-                    f"{normalise} {reduction}": _combined(found)
-                    for (normalise, reduction), found in combined(sites, scores.num_examples[seed]).items()
+                    f"{normalise} {reduction}": _combined(together)
+                    for (normalise, reduction), together in combined(sites, scores.num_examples[seed]).items()
                 },
             }
             for seed, sites in scores.runs.items()
@@ -135,16 +138,16 @@ def _what_if(report: Report, scores: LayerScores) -> dict[str, Any]:
     }
 
 
-def _combined(found: Combined | str) -> dict[str, Any] | str:
-    if isinstance(found, str):
-        return found
+def _combined(together: Combined | str) -> dict[str, Any] | str:
+    if isinstance(together, str):
+        return together
     return {
-        "importance": [_short(value) for value in found.importance],
-        "ratios": {rule: [r if r is None else _short(r) for r in own] for rule, own in found.ratios.items()},
+        "importance": [_short(value) for value in together.importance],
+        "ratios": {rule: [r if r is None else _short(r) for r in row] for rule, row in together.ratios.items()},
         # Unrounded: the page must cut where Python does.
-        "steps": _steps(found.steps, exact=True),
-        "without": [_steps(steps) for steps in found.without],
-        "warnings": found.warnings,
+        "steps": _steps(together.steps, exact=True),
+        "without": [_steps(steps) for steps in together.without],
+        "warnings": together.warnings,
     }
 
 
@@ -159,9 +162,9 @@ def _steps(steps: Steps | None, *, exact: bool = False) -> list[Any] | None:
     ]
 
 
-def _short(value: float) -> float:
-    """Five significant digits, more than the page shows."""
-    return float(f"{value:.5g}")
+def _short(value: float, digits: int = 5) -> float:
+    """Rounded to significant digits; five are more than the page shows."""
+    return float(f"{value:.{digits}g}")
 
 
 def embedded_json(tree: Any) -> str:
