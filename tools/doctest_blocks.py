@@ -1,4 +1,4 @@
-"""A griffe extension: doctests in docstrings become code blocks; Markdown would take them for quotations."""
+"""A griffe extension: doctests in docstrings become code blocks; Markdown would render them as quotations."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from griffe import Extension
 
 
 class DoctestBlocks(Extension):
-    """Puts fences around every run of lines that starts with a prompt."""
+    """Puts fences around every block of lines that starts with a prompt."""
 
     def on_instance(self, *, obj: Any, **_: Any) -> None:
         if obj.docstring:
@@ -27,4 +27,4 @@ def fenced(text: str) -> str:
     2
     ```
     """
-    return re.sub(r"(?m)^>>> (?:.+\n?)+", lambda found: f"```pycon\n{found[0].rstrip()}\n```\n", text).rstrip()
+    return re.sub(r"(?m)^>>> (?:.+\n?)+", lambda block: f"```pycon\n{block[0].rstrip()}\n```\n", text).rstrip()
