@@ -43,7 +43,7 @@ from works import Work, bare_loop, cnn28, cnn32, mlp, text
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--only", default=",".join(PARTS), help=f"some of {', '.join(PARTS)}")
+    parser.add_argument("--only", default=",".join(PARTS), help=f"any of {', '.join(PARTS)}")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     print(f"{cpu_name()}, {os.cpu_count()} cores, torch {torch.__version__}, 1 thread, {arguments.repeats} repeats\n")

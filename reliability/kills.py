@@ -54,7 +54,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=200)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--only", default=",".join(SHARES), help=f"some of {', '.join(SHARES)}")
+    parser.add_argument("--only", default=",".join(SHARES), help=f"any of {', '.join(SHARES)}")
     arguments = parser.parse_args()
     kinds = arguments.only.split(",")
     torch.set_num_threads(1)
