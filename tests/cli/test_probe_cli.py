@@ -285,7 +285,7 @@ def test_a_finished_run_is_analyzed_with_its_own_models(tmp_path: Path, monkeypa
     assert similar == pytest.approx([1.0] * 6)  # after averaging all sites have the same model
     assert "those that the run's sites keep" in content["notes"][-1]
     for other in (("--seeds", 2), ("--rounds", 3), ("--set", "training.batch_size=8")):
-        assert "already has models for its own seed and settings" in refused(
+        assert "already has models for its seed and settings" in refused(
             playerfl("analyze", "run", *other, cwd=tmp_path)
         )
 
