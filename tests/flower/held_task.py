@@ -1,4 +1,4 @@
-"""A task whose sites stop within a round: a file called `hold` says how many messages they answer first."""
+"""A task whose sites stop within a round: a file called `hold` says after how many messages."""
 
 from __future__ import annotations
 

@@ -89,7 +89,7 @@ def files(
     listen: Annotated[int, typer.Option(help="The port sites connect to.")] = 443,
     site: Annotated[str, typer.Option(help="The site's name in the example site service.")] = "north",
 ) -> None:
-    """Write systemd services and an nginx configuration that forwards only the fleet interface to DIR."""
+    """Write to DIR systemd services and an nginx configuration that forwards only the fleet interface."""
     from playerfl.flower.operate.files import write_files
 
     for file in write_files(folder, home, name, port, listen, site):
