@@ -243,7 +243,7 @@ def _resident() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
-def in_a_process(reader: Reader, work: Callable[[Field], None], save: Path | None, limit: float) -> Outcome:
+def in_a_process(reader: Reader, work: Callable[[Field], object], save: Path | None, limit: float) -> Outcome:
     """Runs a reader in a separate process with bounded memory, so that a crash is a finding too."""
     with tempfile.TemporaryDirectory(prefix="fuzz-", dir=_in_memory()) as home:
         file = Path(home) / "outcome.json"
@@ -270,7 +270,7 @@ def in_a_process(reader: Reader, work: Callable[[Field], None], save: Path | Non
         return Outcome(reader.name, findings={why: 1})
 
 
-def guided(inputs: int, report: Callable[[Outcome], None]) -> Callable[[Field], None]:
+def guided(inputs: int, report: Callable[[Outcome], object]) -> Callable[[Field], None]:
     """Guided by coverage: libFuzzer keeps inputs that reach new lines and mutates them further."""
 
     def work(field: Field) -> None:
@@ -340,17 +340,13 @@ def main() -> int:
 def _measured(reader: Reader, inputs: int, given: argparse.Namespace) -> Outcome:
     limit = 120 + inputs * 0.5
     if not given.guided:
-        return in_a_process(reader, lambda field: _drop(field.run(inputs, given.seed)), given.save, limit)
+        return in_a_process(reader, lambda field: field.run(inputs, given.seed), given.save, limit)
     with tempfile.TemporaryDirectory(prefix="fuzz-") as home:
         file = Path(home) / "outcome.json"
         outcome = in_a_process(
-            reader, guided(inputs, lambda o: _drop(file.write_text(json.dumps(asdict(o))))), given.save, limit
+            reader, guided(inputs, lambda outcome: file.write_text(json.dumps(asdict(outcome)))), given.save, limit
         )
         return Outcome(**json.loads(file.read_text())) if file.exists() else outcome
-
-
-def _drop(_: object) -> None:
-    return
 
 
 if __name__ == "__main__":

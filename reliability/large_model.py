@@ -12,7 +12,7 @@ process      All sites in this process, AdamW with its state reset each round, s
              0.5 M   entries being read and summed in float64
              Holding all uploads until the merge would need another M for every site but one. With persistent
              optimiser state (the default) every site keeps another 2 M.
-server       The server of a job over Flower. Sites are other processes, which respond with made-up uploads, since
+server       The server of a job over Flower. Sites are other processes, which respond with synthetic uploads, since
              only the server is measured; messages come one by one from files instead of a SuperLink. Bound:
                2 M   the common model, the initial model
                4 M   one message: its bytes as received and as Flower's objects, and the decoded upload; or the same for

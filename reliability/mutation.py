@@ -1,4 +1,4 @@
-"""Broken inputs: a valid file changed at random, in its bytes, in its text, or in what is packed inside it.
+"""Broken inputs: a valid file changed at random, in its bytes, in its text, or in the files packed inside it.
 
 Bytes alone rarely get past a checksum or a parser. So archives are repacked with broken members, trees are
 changed node by node, and pictures get correct checksums.

@@ -13,10 +13,8 @@ import typer
 from playerfl.cli.options import Home, Json, Quiet, examples
 
 if TYPE_CHECKING:
-    from playerfl.flower.deployment import Deployment
     from playerfl.flower.operate.job_monitor import RegisteredSite
     from playerfl.flower.server.files import JobStatus
-    from playerfl.flower.wire.envelopes import Privacy
 
 INIT_EXAMPLES = examples(
     "flower init job --config experiment.toml --site north --site south --site west",
@@ -46,13 +44,27 @@ def init(
     ] = 0.0,
 ) -> None:
     """Create DIR, the folder that a job is submitted from. It holds settings but no code."""
+    from playerfl.errors import ConfigError
+    from playerfl.flower.deployment import Deployment
     from playerfl.flower.operate.app_folder import write_app_folder
     from playerfl.flower.server.job import checked_experiment
     from playerfl.flower.site.privacy import epsilon
+    from playerfl.flower.site.site import TEMPLATE, experiment_sites
     from playerfl.flower.wire.envelopes import Privacy
+    from playerfl.runs.experiment import Experiment, read_toml
 
-    privacy = Privacy(clip, noise, sensitivity_noise, secure_range)
-    deployment = _deployment(config, site or [], job, min_sites, deadline, norm_bound, privacy)
+    experiment = Experiment.resolve({"device": "cpu", **read_toml(config)})
+    if min_sites is not None and min_sites < 1:
+        raise ConfigError(f"--min-sites must be at least 1, not {min_sites}")
+    deployment = Deployment(
+        job=job or f"{experiment.task_file_name}-{experiment.algorithm['name']}-seed{experiment.seed}",
+        sites=tuple(site or (name for name in experiment_sites(experiment) if name != TEMPLATE)),
+        experiment=experiment.to_toml(),
+        min_sites=min_sites or 0,
+        deadline=deadline,
+        norm_bound=norm_bound,
+        privacy=Privacy(clip, noise, sensitivity_noise, secure_range),
+    )
     rounds = checked_experiment(deployment).rounds
     typer.echo(write_app_folder(folder, deployment))
     say(f"job {deployment.job}: {', '.join(deployment.sites)}; each round needs {deployment.needed} of them")
@@ -61,36 +73,6 @@ def init(
             f"experimental: a site's uploads over {rounds} rounds are (ε = {epsilon(noise, rounds):.3g}, δ = 1e-5) "
             "private; its scores and its number of examples are not protected"
         )
-
-
-def _deployment(
-    config: Path,
-    sites: list[str],
-    job: str | None,
-    min_sites: int | None,
-    deadline: float,
-    norm_bound: float,
-    privacy: Privacy,
-) -> Deployment:
-    from playerfl.errors import ConfigError
-    from playerfl.flower.deployment import Deployment
-    from playerfl.flower.site.site import TEMPLATE, experiment_sites
-    from playerfl.runs.experiment import Experiment, read_toml
-
-    experiment = Experiment.resolve({"device": "cpu", **read_toml(config)})
-    if not sites:
-        sites = [name for name in experiment_sites(experiment) if name != TEMPLATE]
-    if min_sites is not None and min_sites < 1:
-        raise ConfigError(f"--min-sites must be at least 1, not {min_sites}")
-    return Deployment(
-        job=job or f"{experiment.task_file_name}-{experiment.algorithm['name']}-seed{experiment.seed}",
-        sites=tuple(sites),
-        experiment=experiment.to_toml(),
-        min_sites=min_sites or 0,
-        deadline=deadline,
-        norm_bound=norm_bound,
-        privacy=privacy,
-    )
 
 
 RUN_EXAMPLES = examples("flower run /var/lib/playerfl job")

@@ -46,7 +46,7 @@ class ServerHome:
             raise ConfigError(f"{self.path} holds no server; start one with playerfl flower up") from problem
 
     def prepare(self, names: Sequence[str], port: int) -> None:
-        """Creates what is missing; existing certificates are kept and checked."""
+        """Creates missing files; existing certificates are kept and checked."""
         make_directory(self.path, secret=True)
         for folder in (self.jobs, self.path / "flwr"):
             make_directory(folder)
