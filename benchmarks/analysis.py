@@ -1,4 +1,4 @@
-"""What the layer analysis costs on one core, each part against its bound, in processor time.
+"""What the layer analysis costs on one core: the processor time of each part against its bound.
 
 python benchmarks/analysis.py
 """
@@ -28,8 +28,8 @@ def small_network() -> nn.Module:
 def heart_exactly() -> None:
     model = MLP((10, 50, 20, 20, 5))
     batch = torch.randn(256, 10), torch.randint(5, (256,))
-    found = hessian_traces(model, [batch], cross_entropy, LayerMap.of(model))
-    assert all(trace.method == "exact" for trace in found.values())
+    traces = hessian_traces(model, [batch], cross_entropy, LayerMap.of(model))
+    assert all(trace.method == "exact" for trace in traces.values())
 
 
 def network_estimated() -> None:
@@ -43,8 +43,8 @@ def five_sites_compared() -> None:
     grams = {}
     for site in "abcde":
         model = small_network()
-        found = representations(model, inputs, LayerMap.of(model))
-        grams[site] = {layer: gram(x) for layer, x in found.items()}
+        outputs = representations(model, inputs, LayerMap.of(model))
+        grams[site] = {layer: gram(x) for layer, x in outputs.items()}
     similarity_between_sites(grams)
 
 
@@ -57,15 +57,15 @@ ROWS: list[tuple[str, Callable[[], None], float]] = [
 
 def main() -> None:
     torch.set_num_threads(1)
-    kept = True
+    held = True
     for title, work, bound in ROWS:
         wall, cpu = time.perf_counter(), time.process_time()
         work()
         wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
-        kept &= cpu <= bound
+        held &= cpu <= bound
         verdict = "ok" if cpu <= bound else "ABOVE"
         print(f"{title:<68} {cpu:6.2f} s (wall {wall:.2f} s)   at most {bound:g} s  {verdict}", flush=True)
-    sys.exit(0 if kept else 1)
+    sys.exit(0 if held else 1)
 
 
 if __name__ == "__main__":

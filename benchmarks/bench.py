@@ -43,7 +43,7 @@ from works import Work, bare_loop, cnn28, cnn32, mlp, text
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--only", default=",".join(PARTS), help=f"some of {', '.join(PARTS)}")
+    parser.add_argument("--only", default=",".join(PARTS), help=f"any of {', '.join(PARTS)}")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     print(f"{cpu_name()}, {os.cpu_count()} cores, torch {torch.__version__}, 1 thread, {arguments.repeats} repeats\n")
@@ -80,7 +80,7 @@ class Side:
     """FedAvg in a notebook, the same with our model, optimiser and layout; or by playerfl's trainer of this name."""
     seeds: int = 1
     keep: bool = False
-    """With run directories."""
+    """Whether runs have run directories."""
 
     def __call__(self) -> float:
         """CPU seconds of one repeat."""
@@ -212,7 +212,7 @@ def probe_row(repeats: int) -> bool:
         plain.append(cpu_seconds(step))
         with probe.attach(optimizer):
             probed.append(cpu_seconds(step))
-    # Neighbouring steps see the same machine, so the median of their ratios does not follow its drifts.
+    # Neighbouring steps see the same load, so the median of their ratios is insensitive to drift.
     ratio = statistics.median(b / a for a, b in zip(plain, probed, strict=True))
     print("\nthe probe")
     title = "FashionMNIST's network, batch 128: time with the probe / without (quickest steps)"
@@ -247,20 +247,22 @@ def study_rows(repeats: int) -> bool:
         "seeds": 100,
         "settings": {"rounds": 30},
     }
-    found: dict[int, list[float]] = {1: [], 2: []}
+    by_workers: dict[int, list[float]] = {1: [], 2: []}
     for _ in range(repeats):
-        for workers, rates in found.items():
+        for workers, rates in by_workers.items():
             with tempfile.TemporaryDirectory() as folder:
                 start = time.perf_counter()
                 result = playerfl.study(settings, out=Path(folder) / "study", workers=workers, quiet=True)
                 rates.append(60 * len(result.results) / (time.perf_counter() - start))
-    ratios = [two / one for one, two in zip(found[1], found[2], strict=True)]
+    ratios = [two / one for one, two in zip(by_workers[1], by_workers[2], strict=True)]
     print("\na study of 400 runs (synthetic, 4 algorithms, 30 rounds)")
-    for workers, rates in found.items():
+    for workers, rates in by_workers.items():
         shown = f"{statistics.median(rates):6.0f}  ({min(rates):.0f} to {max(rates):.0f})"
-        row(f"{workers} worker{'s' if workers > 1 else ''}: runs a minute", shown, 0, None)
-    own, worker = (resource.getrusage(who).ru_maxrss / 1024 for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
-    row("peak memory in MB: this process, its largest worker", f"{own:6.0f}  {worker:.0f}", 0, None)
+        row(f"{workers} worker{'s' if workers > 1 else ''}: runs per minute", shown, 0, None)
+    this, worker = (
+        resource.getrusage(who).ru_maxrss / 1024 for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
+    )
+    row("peak memory in MB: this process, its largest worker", f"{this:6.0f}  {worker:.0f}", 0, None)
     middle = statistics.median(ratios)
     shown = f"{middle:6.2f}  ({min(ratios):.2f} to {max(ratios):.2f})"
     return row("2 workers against 1", shown, middle, 1.8)

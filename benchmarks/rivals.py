@@ -1,22 +1,22 @@
-"""playerfl beside other frameworks on the same two works, one core each, in one interleaved run.
+"""playerfl against other frameworks on the same two workloads, on one core, in one interleaved run.
 
     make bench-rivals
     python benchmarks/rivals.py [--only flwr,fedlab] [--works cnn,mlp] [--repeats 3] [--core 0]
 
-Needs the package registry the first time: each rival gets an environment of its own in .venv-rivals (a gigabyte
-each, some minutes), used again as long as it is whole. Every run is a new process on one core with one thread, and
-stands between two runs of a bare PyTorch loop, to which its ratio is taken. The works (FedAvg, AdamW 1e-3, one local
-epoch, evaluation of every site's validation and test part each round) are in rivals/work.py; rivals/run_*.py says
-how each framework is configured. A rival is measured twice: in its best configuration with the training code that
-its documentation shows, and with that code tuned by hand by what playerfl does of itself (fused AdamW, channels-last
-convolutions).
+Needs the package registry the first time: each rival is installed into a separate environment in .venv-rivals (a
+gigabyte each, some minutes), which is reused while it is intact. Every run is a new process on one core with one
+thread, between two runs of a bare PyTorch loop; ratios are relative to these. The workloads (FedAvg, AdamW 1e-3, one
+local epoch, evaluation of every site's validation and test part each round) are in rivals/work.py; rivals/run_*.py
+shows how each framework is configured. A rival is measured twice: in its best configuration with the training code
+from its documentation, and with the optimisations that playerfl applies by itself (fused AdamW, channels-last
+convolutions) added by hand.
 
-The table goes to stdout, progress to stderr. Exit status 0 if playerfl is ahead of every rival on every work, by
-processor time; otherwise 1, also if a rival could not be measured or a run did not learn what the bare loop learns.
-The rivals tuned by hand are held against playerfl in the last line, and do not decide: their steps are then the same
-kernels as playerfl's. On one core, wall time is processor time and waiting: for messages, which is a framework's own,
-or for the core, which is the machine's other users' doing. playerfl waits for nothing, so that its lead in processor
-time is the smaller claim, and one that a busy machine blurs less.
+The table goes to stdout, progress to stderr. The exit status is 0 if playerfl is ahead of every rival on every workload
+by processor time; otherwise 1, also if a rival could not be measured or a run did not learn what the bare loop learns.
+Rivals tuned by hand are compared in the last line but do not count, because their steps then run the same kernels as
+playerfl's. On one core, wall time is processor time plus waiting: for messages, which is the framework's fault, or for
+the core, which is not. playerfl never waits, so its lead in processor time is the smaller claim, and a busy machine
+disturbs it less.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Rival:
 RIVALS = {
     "flwr": Rival("flwr", "1.41.0", (("flwr[simulation]==1.41.0", "psutil"),)),
     "pfl": Rival("pfl", "0.6.0", (("pfl==0.6.0",),)),
-    # Its requirements name torchvision, which would bring another torch; the rest of them by hand.
+    # Its requirements include torchvision, which would install another torch; the others are listed by hand.
     "fedlab": Rival(
         "fedlab",
         "1.3.0",
@@ -76,7 +76,7 @@ RIVALS = {
 
 @dataclass(frozen=True)
 class Contender:
-    """A row of the table: a script, the Python that runs it, how it is called."""
+    """A row of the table: a script, the Python that runs it, and its arguments."""
 
     title: str
     script: str
@@ -124,7 +124,7 @@ def python_of(name: str, rival: Rival) -> Path:
     home = ENVIRONMENTS / name
     python = home / "bin" / "python"
     stamp = home / ".complete"
-    if stamp.is_file() and stamp.read_text(encoding="utf-8") == rival.fingerprint and _answers(python, rival):
+    if stamp.is_file() and stamp.read_text(encoding="utf-8") == rival.fingerprint and _works(python, rival):
         return python
     shutil.rmtree(home, ignore_errors=True)
     say(f"{name}: building {home.relative_to(PROJECT)} (some minutes)")
@@ -133,19 +133,19 @@ def python_of(name: str, rival: Rival) -> Path:
     log.unlink(missing_ok=True)
     _logged([sys.executable, "-m", "venv", str(home)], log)
     pip = [str(python), "-m", "pip", "install", "--disable-pip-version-check", "-c", str(PROJECT / "constraints.txt")]
-    # torch on its own first: what comes later then finds it and pulls no other build.
+    # torch first, so that later packages do not install another build.
     for packages in (("torch",), *rival.steps):
         _logged([*pip, *packages], log)
-    if not _answers(python, rival):
-        raise BrokenError(f"{rival.distribution} {rival.version} was installed and is not there; see {log}")
+    if not _works(python, rival):
+        raise BrokenError(f"{rival.distribution} {rival.version} was installed but cannot be imported; see {log}")
     stamp.write_text(rival.fingerprint, encoding="utf-8")
     return python
 
 
-def _answers(python: Path, rival: Rival) -> bool:
-    asked = f"import torch, importlib.metadata as m; print(m.version({rival.distribution!r}))"
+def _works(python: Path, rival: Rival) -> bool:
+    code = f"import torch, importlib.metadata as m; print(m.version({rival.distribution!r}))"
     try:
-        done = subprocess.run([str(python), "-c", asked], capture_output=True, text=True, check=False)
+        done = subprocess.run([str(python), "-c", code], capture_output=True, text=True, check=False)
     except OSError:
         return False
     return done.returncode == 0 and done.stdout.strip() == rival.version
@@ -155,14 +155,16 @@ def _logged(command: Sequence[str], log: Path) -> None:
     with log.open("a", encoding="utf-8") as out:
         done = subprocess.run(command, stdout=out, stderr=subprocess.STDOUT, check=False)
     if done.returncode:
-        said = [line for line in log.read_text(encoding="utf-8").splitlines() if line.startswith("ERROR")]
-        raise BrokenError(f"cannot be installed: {said[-1] if said else 'pip failed'} (see {log.relative_to(PROJECT)})")
+        errors = [line for line in log.read_text(encoding="utf-8").splitlines() if line.startswith("ERROR")]
+        raise BrokenError(
+            f"cannot be installed: {errors[-1] if errors else 'pip failed'} (see {log.relative_to(PROJECT)})"
+        )
 
 
 def measure(contender: Contender, work: str, core: int) -> Measured:
-    """Runs a contender once, alone on its core, and leaves no process and no file behind."""
+    """Runs a contender once, alone on its core; leaves no process and no file behind."""
     command = [str(contender.python), str(HERE / "rivals" / contender.script), work, *contender.flags]
-    # A short path: Ray's sockets live in it.
+    # A short path, because Ray puts its sockets there.
     with tempfile.TemporaryDirectory(prefix="rivals-") as folder, Path(folder, "log").open("w+") as log:
         quiet = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1", "RAY_USAGE_STATS_ENABLED": "0"}
         one_thread = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
@@ -179,26 +181,26 @@ def measure(contender: Contender, work: str, core: int) -> Measured:
         )
         memory = _watched(process, started + TIME_LIMIT)
         log.seek(0)
-        said = log.read().splitlines()
-    found = [line.removeprefix("RESULT ") for line in said if line.startswith("RESULT ")]
-    if process.returncode or not found:
+        output = log.read().splitlines()
+    results = [line.removeprefix("RESULT ") for line in output if line.startswith("RESULT ")]
+    if process.returncode or not results:
         if time.monotonic() - started > TIME_LIMIT:
             raise BrokenError(f"run failed: not done after {TIME_LIMIT:.0f} s")
         if process.returncode < 0:
-            raise BrokenError(f"run failed: ended from outside by signal {-process.returncode}")
-        raise BrokenError(f"run failed: {(said or ['it said nothing'])[-1][:200]}")
-    told = json.loads(found[-1])
-    marks, runs = told["marks"], told["runs"]
+            raise BrokenError(f"run failed: killed by signal {-process.returncode}")
+        raise BrokenError(f"run failed: {(output or ['without output'])[-1][:200]}")
+    result = json.loads(results[-1])
+    marks, runs = result["marks"], result["runs"]
     rounds = [after - before for before, after in itertools.pairwise(marks)]
     usual = statistics.median(rounds)
     return Measured(
         seconds=usual / runs,
-        cpu=told["cpu"] / len(rounds) / runs,
+        cpu=result["cpu"] / len(rounds) / runs,
         start_up=marks[0] - started - usual if runs == 1 else math.nan,
         memory=memory / 1e6,
-        version=told["version"].partition("+")[0],
-        losses=tuple(told["losses"]),
-        steps=told["steps"],
+        version=result["version"].partition("+")[0],
+        losses=tuple(result["losses"]),
+        steps=result["steps"],
     )
 
 
@@ -217,7 +219,7 @@ def _watched(process: subprocess.Popen[bytes], deadline: float) -> int:
                 peak = max(peak, sum(_resident(member) for member in family))
             time.sleep(0.2)
     finally:
-        # Processes are known by number and birth, so that a stranger under a reused number is left alone.
+        # psutil compares start times too, so a process with a reused ID is left alone.
         for member in seen:
             with contextlib.suppress(psutil.NoSuchProcess):
                 member.kill()
@@ -235,15 +237,15 @@ def _resident(process: psutil.Process) -> int:
 
 def contenders(name_of_work: str, pythons: dict[str, Path | BrokenError]) -> list[Row]:
     """Every row except the bare loop's, in the order of the table."""
-    own = Path(sys.executable)
+    this_python = Path(sys.executable)
     rows = [
-        Row(Contender("bare loop, tuned", "run_bare.py", own, TUNED)),
-        Row(Contender("playerfl", "run_playerfl.py", own)),
+        Row(Contender("bare loop, tuned", "run_bare.py", this_python, TUNED)),
+        Row(Contender("playerfl", "run_playerfl.py", this_python)),
     ]
     if name_of_work == "mlp":
         side_by_side = ("--runs", str(SEEDS_SIDE_BY_SIDE))
         title = f"playerfl, {SEEDS_SIDE_BY_SIDE} seeds, per run"
-        rows.append(Row(Contender(title, "run_playerfl.py", own, side_by_side)))
+        rows.append(Row(Contender(title, "run_playerfl.py", this_python, side_by_side)))
     for name, python in pythons.items():
         where = Path() if isinstance(python, BrokenError) else python
         for title, flags in ((name, ()), (f"{name}, tuned", TUNED)):
@@ -276,7 +278,7 @@ def interleaved(work: str, rows: list[Row], repeats: int, core: int) -> list[Row
             done += 1
             left = (time.monotonic() - begun) / done * (total - done) / 60
             say(f"{work} {done}/{total}: {row.contender.title} {row.wall_ratios[-1]:.2f}, {left:.0f} min left")
-    # Against the median of them all, so that its spread shows what the machine alone does.
+    # Relative to its median, so that its spread shows the noise of the machine.
     bare.wall_ratios = [run.seconds / bare.middle("seconds") for run in bare.runs]
     bare.cpu_ratios = [run.cpu / bare.middle("cpu") for run in bare.runs]
     for row in rows:
@@ -285,20 +287,20 @@ def interleaved(work: str, rows: list[Row], repeats: int, core: int) -> list[Row
 
 
 def not_the_same(row: Row, bare: Row) -> str:
-    """What of a contender's learning differs from the bare loop's; nothing if steps and losses are the same.
+    """How a contender's learning differs from the bare loop's; "" if steps and losses are the same.
 
-    Rivals go through the same batches from the same weights. After the first round rounding alone separates them, so
-    that a wrong step would show; later rounds multiply it (channels-last convolutions and another order of the sites
-    in the average round otherwise). playerfl draws its own batches, which moves the bare loop too by some per cent.
+    Rivals see the same batches from the same weights. After the first round only rounding differs, so that a wrong step
+    would show; later rounds amplify it (channels-last convolutions and a different order of sites in the average round
+    differently). playerfl draws its own batches, which would change the bare loop's loss by a few per cent too.
     """
     expected = bare.runs[0]
     for run in row.runs:
         if run.steps not in (None, expected.steps):
             return f"took {run.steps} steps, the bare loop {expected.steps}"
         for when, number, tolerance in (("first", 0, 0.001), ("last", -1, 0.05)):
-            found, wanted = run.losses[number], expected.losses[number]
-            if not abs(found / wanted - 1) <= (tolerance if row.contender.rival else 0.1):
-                return f"validation loss {found:.4f} after the {when} round, the bare loop {wanted:.4f}"
+            loss, reference = run.losses[number], expected.losses[number]
+            if not abs(loss / reference - 1) <= (tolerance if row.contender.rival else 0.1):
+                return f"validation loss {loss:.4f} after the {when} round, the bare loop {reference:.4f}"
     return ""
 
 
@@ -331,14 +333,14 @@ def spread(ratios: list[float]) -> str:
 
 def verdict(work: str, rows: list[Row]) -> tuple[bool, str]:
     """Whether playerfl, one run at a time, beats every rival, and by how much at least."""
-    own = next(row for row in rows if row.contender.title == "playerfl")
+    playerfl = next(row for row in rows if row.contender.title == "playerfl")
     rivals = [row for row in rows if row.contender.rival]
-    missing = [row.contender.title for row in (own, *rivals) if row.problem]
+    missing = [row.contender.title for row in (playerfl, *rivals) if row.problem]
     if missing:
-        return False, f"{work}: not known whether playerfl is ahead, for want of {', '.join(missing)}"
+        return False, f"{work}: unknown whether playerfl is ahead, without {', '.join(missing)}"
 
     def lead(row: Row, ratios: str) -> float:
-        return statistics.median(getattr(row, ratios)) / statistics.median(getattr(own, ratios))
+        return statistics.median(getattr(row, ratios)) / statistics.median(getattr(playerfl, ratios))
 
     def closest(flags: tuple[str, ...]) -> tuple[float, str]:
         group = [row for row in rivals if row.contender.flags == flags]
@@ -374,13 +376,15 @@ def main() -> None:
     parser.add_argument("--only", default=",".join(RIVALS), help="rivals, separated by commas (default: %(default)s)")
     parser.add_argument("--works", default="cnn,mlp", help="separated by commas (default: %(default)s)")
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--core", type=int, default=max(os.sched_getaffinity(0)), help="which core they run on")
+    parser.add_argument(
+        "--core", type=int, default=max(os.sched_getaffinity(0)), help="the core to run on (default: %(default)s)"
+    )
     given = parser.parse_args()
     chosen, works = given.only.split(","), given.works.split(",")
     for name, allowed in [(name, list(RIVALS)) for name in chosen] + [(work, ["cnn", "mlp"]) for work in works]:
         if name not in allowed:
-            parser.error(f"{name!r} is none of {', '.join(allowed)}")
-    # Waiting and counting happen on the other cores, where there are any.
+            parser.error(f"{name!r} is not one of {', '.join(allowed)}")
+    # This process waits and counts on the other cores, if there are any.
     os.sched_setaffinity(0, os.sched_getaffinity(0) - {given.core} or {given.core})
 
     pythons: dict[str, Path | BrokenError] = {}

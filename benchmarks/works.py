@@ -1,4 +1,4 @@
-"""The timed work: data of the right shape, models written the usual way, and FedAvg as in a notebook."""
+"""The timed workloads: data of the right shape, models written the usual way, and FedAvg as in a notebook."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class UsualTransformer(TextTransformer):
 
 
 def made_up(rows: Sequence[int], classes: int, draw: Callable[[int, torch.Generator], Tensor], held: float) -> Sites:
-    """Sites of random inputs and targets; for validation and test, each site has another share `held` of its rows."""
+    """Sites of random inputs and targets; validation and test are a fraction `held` of train each."""
     generator = torch.Generator().manual_seed(0)
 
     def part(size: int) -> TensorExamples:

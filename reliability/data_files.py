@@ -61,7 +61,7 @@ def read_cifar_files(folder: Path) -> object:
     from playerfl.data.readers.cifar import read_cifar10
 
     files = sorted((folder / "cifar10").iterdir())
-    # Without any, the task says so before it reads.
+    # If there are none, the task says so before it reads.
     return read_cifar10(files) if files else None
 
 
@@ -97,7 +97,7 @@ def mimic(folder: Path) -> None:
 
     admissions = ["ROW_ID,HADM_ID,ADMITTIME,ADMISSION_TYPE,DIAGNOSIS,HOSPITAL_EXPIRE_FLAG"]
     notes = ["HADM_ID,CHARTTIME,CATEGORY,TEXT"]
-    words = [own[0] for own in GROUP_WORDS.values()]
+    words = [group[0] for group in GROUP_WORDS.values()]
     for i in range(12 * len(words)):
         admissions.append(f"{i},{100 + i},2101-10-20 19:08:00,EMERGENCY,{words[i % len(words)]},{i // 4 % 2}")
         notes.append(f'{100 + i},2101-10-20 20:00:00,Physician ,"first line\nsecond line {i}"')

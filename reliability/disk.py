@@ -1,4 +1,4 @@
-"""Disk faults: every write of every command that writes files fails, and the command is continued.
+"""Disk faults: every write of every command that writes files fails in turn, and the command is continued.
 
     python reliability/disk.py [--most 8] [--only run,study] [--problems full]
 
@@ -46,8 +46,8 @@ def _held(name: str, problem: str, before: Path, most: int | None) -> bool:
     with tempfile.TemporaryDirectory() as folder:
         try:
             failed, writes = sweep(name, problem, before, Path(folder), most)
-        except AssertionError as found:
-            print(f"{name}, {problem}: BROKEN: {found}", flush=True)
+        except AssertionError as problem_found:
+            print(f"{name}, {problem}: BROKEN: {problem_found}", flush=True)
             return False
     seconds = time.process_time() - began
     print(f"{name}, {problem}: {failed} of {writes} writes failed, {seconds:.0f} s", flush=True)

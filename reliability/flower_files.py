@@ -19,7 +19,7 @@ def as_records(content: Any) -> Any:
     """Flower's records from a tree; raises for what Flower itself refuses to build."""
     from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
-    made = RecordDict()
+    records = RecordDict()
     for name, (kind, table) in content.items():
         if kind == "arrays":
             arrays = {
@@ -28,10 +28,10 @@ def as_records(content: Any) -> Any:
                 )
                 for key, a in table.items()
             }
-            made[name] = ArrayRecord(arrays)
+            records[name] = ArrayRecord(arrays)
         else:
-            made[name] = {"config": ConfigRecord, "metrics": MetricRecord}[kind](table)
-    return made
+            records[name] = {"config": ConfigRecord, "metrics": MetricRecord}[kind](table)
+    return records
 
 
 def as_tree(records: Any) -> Any:
@@ -62,7 +62,7 @@ def arrived(file: Path) -> Any:
 
 @cache
 def federation() -> Any:
-    """An experiment and its sites' setups, made once."""
+    """An experiment and its sites' setups, prepared once."""
     from playerfl.flower.site.site import site_setup
     from playerfl.runs.experiment import Experiment, find_task
 
@@ -140,7 +140,7 @@ def read_responses(folder: Path) -> object:
     experiment, setups = federation()
     setup = setups["site-0"]
     deployment = Deployment("job", ("site-0",), experiment.to_toml())
-    job = Job(deployment, experiment, experiment.build_algorithm(), setup.build_model, setup.initial)
+    job = Job(deployment, experiment, experiment.build_algorithm(), setup.initial)
     checks = JobChecks(job, JobState())
     _, asked = envelopes(folder)
     layers = setup.learner.layers

@@ -3,7 +3,7 @@
     python reliability/fuzz.py --inputs 100000 --save findings
     python reliability/fuzz.py --only "checkpoint file" --inputs 20000 --guided
 
-Anything but an error of `playerfl.errors` is a finding, and its input is kept: another exception, a crash of the
+Anything but an error of `playerfl.errors` is a finding, and its input is saved: another exception, a crash of the
 interpreter, too much time or memory, a new process or connection, an unpickled object, a file written elsewhere.
 `--guided` lets atheris (pip install atheris) choose inputs by the lines of the package they reach.
 """
@@ -124,7 +124,7 @@ class Field:
         """Reads the example with these changes, and counts what happened."""
         for name, content in changes.items():
             (self.broken / name).unlink() if content is None else (self.broken / name).write_bytes(content)
-        self.reader.mend(self.broken)
+        self.reader.repair(self.broken)
         finding = None
         try:
             with quiet(), self._watch:
@@ -136,19 +136,19 @@ class Field:
             finding = _unclear(problem)
             self.outcome.refused += finding is None
         except (Exception, Alarm) as problem:
-            finding = _told(problem)
+            finding = f"{_where(problem)} {type(problem).__name__}"
         self.outcome.inputs += 1
         if finding := finding or self._watch.seen:
             if finding not in self.outcome.findings:
-                self._keep(finding)
+                self._save(finding)
             self.outcome.findings[finding] = self.outcome.findings.get(finding, 0) + 1
         if self.reader.writes:
             self._renew()
         else:
-            for name in {*changes, *self.reader.mends}:
+            for name in {*changes, *self.reader.repairs}:
                 (self.broken / name).write_bytes(self._contents[name])
 
-    def _keep(self, finding: str) -> None:
+    def _save(self, finding: str) -> None:
         if self.save is None:
             return
         place = self.save / self.reader.name.replace("/", " ") / f"{len(self.outcome.findings)}"
@@ -181,7 +181,7 @@ class _Watch:
         self.seen: str | None = None
         if not _Watch._installed:
             # An audit hook cannot be removed; it does nothing unless a watch is active.
-            sys.addaudithook(_Watch._hear)
+            sys.addaudithook(_Watch._audit)
             _Watch._installed = True
 
     def __enter__(self) -> None:
@@ -199,7 +199,7 @@ class _Watch:
         raise Alarm(f"more than {SECONDS:g} seconds")
 
     @staticmethod
-    def _hear(event: str, arguments: tuple[Any, ...]) -> None:
+    def _audit(event: str, arguments: tuple[Any, ...]) -> None:
         watch = _Watch._active
         if watch is None:
             return
@@ -219,15 +219,11 @@ def _unclear(problem: PlayerflError) -> str | None:
     return f"{_where(problem)} a refusal with {len(sentence)} characters" if len(sentence) > _LONGEST_SENTENCE else None
 
 
-def _told(problem: BaseException) -> str:
-    return f"{_where(problem)} {type(problem).__name__}"
-
-
 def _where(problem: BaseException) -> str:
     """The line of the package closest to where the error was raised."""
     frames = traceback.extract_tb(problem.__traceback__)
-    own = [frame for frame in frames if "playerfl" in Path(frame.filename).parts] or list(frames)
-    return f"{'/'.join(Path(own[-1].filename).parts[-2:])}:{own[-1].lineno}"
+    last = ([frame for frame in frames if "playerfl" in Path(frame.filename).parts] or list(frames))[-1]
+    return f"{'/'.join(Path(last.filename).parts[-2:])}:{last.lineno}"
 
 
 @contextmanager
@@ -247,10 +243,10 @@ def _resident() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
-def in_a_process(reader: Reader, work: Callable[[Field], None], save: Path | None, limit: float) -> Outcome:
+def in_a_process(reader: Reader, work: Callable[[Field], object], save: Path | None, limit: float) -> Outcome:
     """Runs a reader in a separate process with bounded memory, so that a crash is a finding too."""
     with tempfile.TemporaryDirectory(prefix="fuzz-", dir=_in_memory()) as home:
-        told = Path(home) / "outcome.json"
+        file = Path(home) / "outcome.json"
 
         def child() -> None:
             field = Field(reader, Path(home) / "field", save)
@@ -258,7 +254,7 @@ def in_a_process(reader: Reader, work: Callable[[Field], None], save: Path | Non
             resource.setrlimit(resource.RLIMIT_AS, (mapped + BYTES, mapped + BYTES))
             resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
             work(field)
-            told.write_text(json.dumps(asdict(field.outcome)))
+            file.write_text(json.dumps(asdict(field.outcome)))
 
         process = multiprocessing.get_context("fork").Process(target=child)
         process.start()
@@ -266,16 +262,16 @@ def in_a_process(reader: Reader, work: Callable[[Field], None], save: Path | Non
         if process.is_alive():
             process.kill()
             process.join()
-        if told.exists():
-            return Outcome(**json.loads(told.read_text()))
-        why = f"the process ended with {process.exitcode} (its last input is kept)"
+        if file.exists():
+            return Outcome(**json.loads(file.read_text()))
+        why = f"the process ended with {process.exitcode} (its last input is saved)"
         if save is not None:
             shutil.copytree(Path(home) / "field", save / reader.name.replace("/", " ") / "crash", dirs_exist_ok=True)
         return Outcome(reader.name, findings={why: 1})
 
 
-def guided(inputs: int, told: Callable[[Outcome], None]) -> Callable[[Field], None]:
-    """The same, guided by coverage: libFuzzer keeps inputs that reach new lines and mutates them further."""
+def guided(inputs: int, report: Callable[[Outcome], object]) -> Callable[[Field], None]:
+    """Guided by coverage: libFuzzer keeps inputs that reach new lines and mutates them further."""
 
     def work(field: Field) -> None:
         import atheris
@@ -298,7 +294,7 @@ def guided(inputs: int, told: Callable[[Outcome], None]) -> Callable[[Field], No
             if field.outcome.inputs >= inputs:
                 field.outcome.seconds = time.perf_counter() - start
                 field.outcome.growth = max(0.0, _resident() - before)
-                told(field.outcome)
+                report(field.outcome)
                 os._exit(0)
 
         arguments = [sys.argv[0], "-runs=-1", f"-max_len={2**18}", "-verbosity=0", "-timeout=600", "-rss_limit_mb=0"]
@@ -309,52 +305,48 @@ def guided(inputs: int, told: Callable[[Outcome], None]) -> Callable[[Field], No
 
 
 def shares(readers: Sequence[Reader], inputs: int) -> dict[str, int]:
-    """How many inputs each reader gets of all."""
+    """How many of the inputs each reader gets."""
     whole = sum(reader.weight for reader in readers)
     return {reader.name: math.ceil(inputs * reader.weight / whole) for reader in readers}
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="Every reader over many broken files; one line a reader.")
-    parser.add_argument("--inputs", type=int, default=100_000, help="in all; slow readers get fewer (100,000)")
+    parser = argparse.ArgumentParser(description="Every reader over many broken files; one line per reader.")
+    parser.add_argument("--inputs", type=int, default=100_000, help="total; slow readers get fewer (default: 100,000)")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", action="append", default=[], metavar="NAME", help="this reader; repeat for more")
-    parser.add_argument("--save", type=Path, metavar="DIR", help="keep the inputs of findings here")
-    parser.add_argument("--guided", action="store_true", help="led by coverage, with atheris")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="also as JSON, a line a reader, added to FILE")
+    parser.add_argument("--save", type=Path, metavar="DIR", help="save the inputs of findings here")
+    parser.add_argument("--guided", action="store_true", help="guided by coverage, with atheris")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also append one JSON line per reader to FILE")
     given = parser.parse_args()
     chosen = [reader for reader in READERS if not given.only or reader.name in given.only]
     if not chosen:
-        parser.error(f"no such reader; there are {', '.join(reader.name for reader in READERS)}")
-    found = []
+        parser.error(f"no such reader; choose from {', '.join(reader.name for reader in READERS)}")
+    outcomes = []
     for reader in chosen:
         inputs = shares(chosen, given.inputs)[reader.name]
         outcome = _measured(reader, inputs, given)
-        found.append(outcome)
+        outcomes.append(outcome)
         print(outcome, flush=True)
         for finding, count in outcome.findings.items():
             print(f"    {count} x {finding}", flush=True)
         if given.json:
             with given.json.open("a") as table:
                 table.write(json.dumps(asdict(outcome)) + "\n")
-    print(f"{sum(o.inputs for o in found)} inputs in all, {sum(len(o.findings) for o in found)} findings")
-    return 1 if any(outcome.findings for outcome in found) else 0
+    print(f"{sum(o.inputs for o in outcomes)} inputs, {sum(len(o.findings) for o in outcomes)} findings")
+    return 1 if any(outcome.findings for outcome in outcomes) else 0
 
 
 def _measured(reader: Reader, inputs: int, given: argparse.Namespace) -> Outcome:
     limit = 120 + inputs * 0.5
     if not given.guided:
-        return in_a_process(reader, lambda field: _drop(field.run(inputs, given.seed)), given.save, limit)
+        return in_a_process(reader, lambda field: field.run(inputs, given.seed), given.save, limit)
     with tempfile.TemporaryDirectory(prefix="fuzz-") as home:
         file = Path(home) / "outcome.json"
-        told = in_a_process(
-            reader, guided(inputs, lambda o: _drop(file.write_text(json.dumps(asdict(o))))), given.save, limit
+        outcome = in_a_process(
+            reader, guided(inputs, lambda outcome: file.write_text(json.dumps(asdict(outcome)))), given.save, limit
         )
-        return Outcome(**json.loads(file.read_text())) if file.exists() else told
-
-
-def _drop(_: object) -> None:
-    return
+        return Outcome(**json.loads(file.read_text())) if file.exists() else outcome
 
 
 if __name__ == "__main__":

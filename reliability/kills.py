@@ -35,7 +35,6 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 from flower.jobs import Job
 from flower.killed_sites import MortalSites
-from flower.test_contract import assert_equals_in_process
 from killing import command, contents, kill_and_resume, run_or_resume, undisturbed
 from studies.small_studies import SMALL, written
 
@@ -43,6 +42,7 @@ RUNS = (("local", "player_fl"), ("ditto",), ("fedlama",), ("pfedla",), ("fedbabu
 STUDIED = ("local", "player_fl")
 JOBS = ("player_fl", "ditto", "fedbabu")
 SHARES = {"run": 0.4, "study": 0.2, "site": 0.4}
+"""How the kills are divided between the kinds."""
 
 Command = Callable[[Path], list[str]]
 """What starts work in a folder, or resumes it."""
@@ -54,7 +54,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=200)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--only", default=",".join(SHARES), help=f"some of {', '.join(SHARES)}")
+    parser.add_argument("--only", default=",".join(SHARES), help=f"any of {', '.join(SHARES)}")
     arguments = parser.parse_args()
     kinds = arguments.only.split(",")
     torch.set_num_threads(1)
@@ -73,7 +73,7 @@ def shared_out(kills: int, kinds: list[str]) -> dict[str, int]:
 
 
 def killed(kind: str, wanted: int, rng: random.Random, folder: Path) -> int:
-    """Kills of one kind, as many as wanted; returns how many of them left different files."""
+    """Makes `wanted` kills of one kind; returns how many of them left different files."""
     since = time.monotonic()
     trials = equal = done = 0
     for kills, differ in KINDS[kind](folder, wanted, rng):
@@ -95,8 +95,8 @@ def killed(kind: str, wanted: int, rng: random.Random, folder: Path) -> int:
 
 
 def differing(broken: Path, whole: Path) -> list[str]:
-    found, expected = contents(broken), contents(whole)
-    return sorted(name for name in found.keys() | expected.keys() if found.get(name) != expected.get(name))
+    actual, expected = contents(broken), contents(whole)
+    return sorted(name for name in actual.keys() | expected.keys() if actual.get(name) != expected.get(name))
 
 
 def runs(folder: Path, wanted: int, rng: random.Random) -> Iterator[Trial]:
@@ -119,9 +119,9 @@ def studies(folder: Path, wanted: int, rng: random.Random) -> Iterator[Trial]:
 
 
 def commands(works: Sequence[Command], folder: Path, wanted: int, rng: random.Random) -> Iterator[Trial]:
-    """Kills one command after another, the kinds of work in turn."""
+    """Starts, kills and resumes these commands in turn."""
     whole = [folder / f"whole-{i}" for i in range(len(works))]
-    # Once in this process, so that the children need not import anything.
+    # Once in this process, so that its forks need not import anything.
     with redirect_stdout(StringIO()), redirect_stderr(StringIO()):
         assert command(works[0](folder / "warm")) == 0
     seconds = [undisturbed(work(out)) for work, out in zip(works, whole, strict=True)]
@@ -136,7 +136,8 @@ def commands(works: Sequence[Command], folder: Path, wanted: int, rng: random.Ra
 def sites(folder: Path, wanted: int, rng: random.Random) -> Iterator[Trial]:
     whole = [MortalSites(Job(folder / f"whole-{name}", name)) for name in JOBS]
     for undisturbed_sites in whole:
-        assert_equals_in_process(undisturbed_sites.job, undisturbed_sites.run())
+        undisturbed_sites.run()
+        undisturbed_sites.job.assert_equals_in_process()
     for trial in count():
         model = whole[trial % len(whole)]
         broken = MortalSites(Job(folder / f"broken-{trial}", JOBS[trial % len(JOBS)]), rng, wanted, model.seconds)

@@ -3,20 +3,20 @@
     python reliability/large_model.py [--sites 10] [--width 4096] [--rounds 2] [--only process,server]
 
 FedAvg in float32, one thread, with a run directory and checkpoints. Memory is counted in models (M = 4 bytes per
-parameter), beyond what the process holds before the model is made. The exit status is 1 if a peak exceeds its bound.
+parameter), beyond what the process holds before the model is built. The exit status is 1 if a peak exceeds its bound.
 
 process      All sites in this process, AdamW with its state reset each round, so only the active site has one. Bound:
                4 M   the scratch model, its gradients, the common model, the initial model
                2 M   the optimiser of the site that trains
-               1 M   the aggregation buffer: one upload on its way to disk, or the new common model while it is made
+               1 M   the aggregation buffer: one upload on its way to disk, or the new common model while it is computed
              0.5 M   entries being read and summed in float64
              Holding all uploads until the merge would need another M for every site but one. With persistent
              optimiser state (the default) every site keeps another 2 M.
-server       The server of a job over Flower. Sites are other processes, which respond with made-up uploads, since
-             only the server is measured; messages come one by one from files in place of a SuperLink. Bound:
+server       The server of a job over Flower. Sites are other processes, which respond with synthetic uploads, since
+             only the server is measured; messages come one by one from files instead of a SuperLink. Bound:
                2 M   the common model, the initial model
-               4 M   one message: Flower's bytes of it as they come and as its objects, the decoded upload; or the same
-                     of an envelope on its way out
+               4 M   one message: its bytes as received and as Flower's objects, and the decoded upload; or the same for
+                     an envelope that is sent
                1 M   the aggregation buffer, as above
              0.5 M   as above
 """
@@ -100,12 +100,12 @@ def in_process(sites: int, width: int, rounds: int) -> dict[str, Any]:
     }
 
 
-class PostOffice(LoopGrid):
-    """Responses are made in other processes and wait in files, as they would at a SuperLink."""
+class FileGrid(LoopGrid):
+    """Responses are computed in other processes and wait in files, as they would at a SuperLink."""
 
-    def __init__(self, sites: Iterable[str], answer: Callable[[str, Message], Message], folder: Path) -> None:
+    def __init__(self, sites: Iterable[str], respond: Callable[[str, Message], Message], folder: Path) -> None:
         super().__init__(dict.fromkeys(sites))  # type: ignore[arg-type]
-        self.answer = answer
+        self.respond = respond
         self.folder = folder
         self.most_waiting = 0
 
@@ -115,7 +115,7 @@ class PostOffice(LoopGrid):
         message.metadata.__dict__["_message_id"] = number
 
         def work() -> int:
-            (self.folder / number).write_bytes(pickle.dumps(taken_apart(self.answer(name, message)), protocol=5))
+            (self.folder / number).write_bytes(pickle.dumps(taken_apart(self.respond(name, message)), protocol=5))
             return 0
 
         code = ended(forked(work))
@@ -124,12 +124,12 @@ class PostOffice(LoopGrid):
         return number
 
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
-        found = []
+        arrived = []
         for file in (self.folder / number for number in message_ids):
             if file.exists():
-                found.append(put_together(*pickle.loads(file.read_bytes())))
+                arrived.append(put_together(*pickle.loads(file.read_bytes())))
                 file.unlink()
-        return found
+        return arrived
 
 
 def made_up_response(job: Job, name: str, message: Message) -> Message:
@@ -156,10 +156,10 @@ def made_up_response(job: Job, name: str, message: Message) -> Message:
 def at_server(sites: int, width: int, rounds: int) -> dict[str, Any]:
     names = tuple(f"site-{i:02}" for i in range(sites))
 
-    def job_of(folder: Path, wide: int) -> tuple[Job, PostOffice]:
+    def job_of(folder: Path, wide: int) -> tuple[Job, FileGrid]:
         job = Job(folder / "home", "fedavg", task(sites, wide), rounds, names, **SETTINGS)
-        (folder / "post").mkdir()
-        job.grid = PostOffice(names, partial(made_up_response, job), folder / "post")
+        (folder / "messages").mkdir()
+        job.grid = FileGrid(names, partial(made_up_response, job), folder / "messages")
         job.run(deadline=1e6)
         return job, job.grid
 
@@ -167,8 +167,8 @@ def at_server(sites: int, width: int, rounds: int) -> dict[str, Any]:
         job_of(Path(folder), 8)
     before = resident()
     with tempfile.TemporaryDirectory() as folder:
-        _, post = job_of(Path(folder), width)
-        return {"before": before, "peak": peak() - before, "waiting": post.most_waiting}
+        _, grid = job_of(Path(folder), width)
+        return {"before": before, "peak": peak() - before, "waiting": grid.most_waiting}
 
 
 PARTS: dict[str, Callable[[int, int, int], dict[str, Any]]] = {"process": in_process, "server": at_server}
@@ -179,21 +179,21 @@ def main() -> None:
     parser.add_argument("--sites", type=int, default=10)
     parser.add_argument("--width", type=int, default=4096)
     parser.add_argument("--rounds", type=int, default=2)
-    parser.add_argument("--only", default=",".join(PARTS), help=f"some of {', '.join(PARTS)}")
+    parser.add_argument("--only", default=",".join(PARTS), help=f"any of {', '.join(PARTS)}")
     arguments = parser.parse_args()
     model = size_of(arguments.width)
     print(f"{model / 4e6:.1f} million parameters (M = {model / 1e9:.2f} GB), {arguments.sites} sites")
     held = True
     for part in arguments.only.split(","):
         since = time.monotonic()
-        found = alone(PARTS[part], arguments.sites, arguments.width, arguments.rounds)
+        measured = alone(PARTS[part], arguments.sites, arguments.width, arguments.rounds)
         print(f"\n{part}: {arguments.rounds} rounds, {time.monotonic() - since:.0f} s")
-        line("memory before the model is made", f"{found.pop('before') / 1e9:.2f} GB")
-        most = found.pop("peak")
+        line("memory before the model is built", f"{measured.pop('before') / 1e9:.2f} GB")
+        most = measured.pop("peak")
         shown = f"{most / 1e9:.2f} GB, {most / model:.2f} M"
         held &= line(f"peak of the rounds beyond that (bound: {BOUND} M)", shown, most <= BOUND * model)
         line("bound if all uploads were held until the merge", f"{BOUND + arguments.sites - 1:.1f} M")
-        for what, value in found.items():
+        for what, value in measured.items():
             line(what, value if isinstance(value, str) else f"{value / 1e9:.2f} GB, {value / model:.2f} M")
     sys.exit(0 if held else 1)
 

@@ -6,7 +6,7 @@ FedAvg over 3 sites with a checkpoint after every round, in a separate process f
 time per round, relative to a round of a young run beside it (the same, restarted every 50 rounds), because a busy
 machine slows both. The exit status is 1 if a promise is broken: after the first 200 rounds memory grows by less than
 2 %, the last 500 rounds are within 5 % of the first 500, the number of files and the size of the checkpoint
-stay the same, and the tables grow by the rows of a round.
+stay the same, and the tables grow only by the rows of each round.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ TABLES = ("scores.csv", "traffic.csv")
 
 
 class YoungRun:
-    """A run that advances one round at a time and is restarted before it is old."""
+    """A run that advances one round at a time and is restarted every 50 rounds."""
 
     def __init__(self, experiment: Experiment, folder: Path) -> None:
         self.experiment = experiment
@@ -112,13 +112,13 @@ def watched(rounds: int, trainer: str) -> dict[str, Any]:
 
 
 def report(rounds: int, trainer: str) -> bool:
-    found = alone(watched, rounds, trainer)
-    print(f"\n{trainer}: {rounds} rounds, {found['cpu']:.0f} s of CPU")
-    part, memory, seconds, relative = (found[name] for name in ("part", "memory", "seconds", "relative"))
+    measured = alone(watched, rounds, trainer)
+    print(f"\n{trainer}: {rounds} rounds, {measured['cpu']:.0f} s of CPU")
+    part, memory, seconds, relative = (measured[name] for name in ("part", "memory", "seconds", "relative"))
     first_rounds, last_rounds = range(2, part + 2), range(rounds - part + 1, rounds + 1)
     begun, most = memory[SETTLED], max(held for round_, held in memory.items() if round_ >= SETTLED)
     early, late = (median(relative[r] for r in some) for some in (first_rounds, last_rounds))
-    files = found["files"]
+    files = measured["files"]
     first, last = files[min(files)], files[max(files)]
     grown = {name for name, size in last.items() if size > 1.01 * first.get(name, 0)}
     a_round = [sum(files[round_][name] for name in TABLES) / round_ for round_ in (min(files), max(files))]
@@ -145,14 +145,14 @@ def report(rounds: int, trainer: str) -> bool:
     line("CPU per round", f"{ms[0]:.1f}, {ms[1]:.1f} ms")
     size = sum(last[name] for name in TABLES)
     line("checkpoint, tables at the end", f"{last['checkpoint.safetensors'] / 1e3:.0f} kB, {size / 1e6:.1f} MB")
-    line("memory after reading the result back", f"{found['after'] / 2**20:.1f} MB")
+    line("memory after reading the result back", f"{measured['after'] / 2**20:.1f} MB")
     return all(checks)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5000, help="at least 300")
-    parser.add_argument("--only", default="stacked,loop", help="some of stacked, loop")
+    parser.add_argument("--only", default="stacked,loop", help="stacked, loop or both")
     arguments = parser.parse_args()
     held = [report(arguments.rounds, trainer) for trainer in arguments.only.split(",")]
     sys.exit(0 if all(held) else 1)

@@ -4,7 +4,7 @@
 
 PLayer-FL on synthetic sites of 60 rows with a run directory, in a separate process for each number and trainer. Time is
 the median CPU time per round, without the first; memory is the peak beyond what the process holds before the data are
-made. The exit status is 1 if a site costs more than 1.3 times as much among many sites as among few.
+created. The exit status is 1 if a site costs more than 1.3 times as much among many sites as among few.
 """
 
 from __future__ import annotations
@@ -54,16 +54,16 @@ def main() -> None:
     held = True
     for trainer in ("stacked", "loop"):
         print(f"\n{trainer}")
-        found = {n: alone(cost, n, trainer, arguments.rounds) for n in map(int, arguments.sites.split(","))}
-        for sites, (seconds, memory) in found.items():
+        costs = {n: alone(cost, n, trainer, arguments.rounds) for n in map(int, arguments.sites.split(","))}
+        for sites, (seconds, memory) in costs.items():
             line(
                 f"{sites} sites",
                 f"{1e3 * seconds:7.1f} ms per round ({1e3 * seconds / sites:.3f} per site), "
                 f"{memory / 2**20:6.1f} MB ({memory / 2**10 / sites:.0f} kB per site)",
             )
-        few, many = min(found), max(found)
+        few, many = min(costs), max(costs)
         for what, i in (("time", 0), ("memory", 1)):
-            ratio = (found[many][i] / many) / (found[few][i] / few)
+            ratio = (costs[many][i] / many) / (costs[few][i] / few)
             held &= line(f"{what} per site, {many} sites against {few}", f"{ratio:.2f}", ratio < SLACK)
     sys.exit(0 if held else 1)
 

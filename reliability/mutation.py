@@ -1,7 +1,7 @@
-"""Broken inputs: a valid file changed at random, in its bytes, in its text, or in what is packed inside it.
+"""Broken inputs: a valid file changed at random, in its bytes, in its text, or in the files packed inside it.
 
-Bytes alone rarely get past a checksum or a parser. So archives are packed again around broken members, trees are
-changed node by node, and pictures get their checksums back.
+Bytes alone rarely get past a checksum or a parser. So archives are repacked with broken members, trees are
+changed node by node, and pictures get correct checksums.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ ODD_WORDS = (
 )  # fmt: skip
 _DEEP = 100_000
 _MOST = 2**20
-"""A broken input is not longer than this, however often it was doubled."""
+"""The longest broken input."""
 
 
 class Breaker:
@@ -56,13 +56,13 @@ class Breaker:
             way = self.random.choice(ways) if ways and self.random.random() < 0.75 else self.of_bytes
             try:
                 with warnings.catch_warnings():
-                    warnings.simplefilter("ignore")  # zipfile's, about names that are there twice
-                    found = way(content, name)
+                    warnings.simplefilter("ignore")  # zipfile warns about duplicate names
+                    changed = way(content, name)
             except (ValueError, TypeError, KeyError, IndexError, OverflowError, RecursionError, EOFError, OSError,
                     zipfile.BadZipFile, zlib.error, tarfile.TarError, AttributeError):  # fmt: skip
-                continue  # what was broken before is not always whole enough to be unpacked, or cannot be packed again
-            if found != content:
-                return found[:_MOST]
+                continue  # content that is already broken cannot always be unpacked, or packed again
+            if changed != content:
+                return changed[:_MOST]
         return self.of_bytes(content, name)[:_MOST]
 
     def _ways(self) -> list[tuple[tuple[str, ...], Callable[[bytes, str], bytes]]]:
@@ -131,7 +131,7 @@ class Breaker:
         return text.encode("utf-8", "surrogatepass")
 
     def of_tree(self, tree: Any) -> Any:
-        """A tree with some nodes replaced, left out, doubled, renamed or exchanged."""
+        """A tree with some nodes replaced, deleted, duplicated, renamed or swapped."""
         root = {"": tree}
         for _ in range(self._few()):
             places = list(_places(root))
@@ -223,9 +223,9 @@ class Breaker:
     def _of_safetensors(self, content: bytes, name: str) -> bytes:
         length = int.from_bytes(content[:8], "little")
         header, data = json.loads(content[8 : 8 + length]), content[8 + length :]
-        told = header.get("__metadata__", {}).get("checked tree")
-        if told is not None and self.random.random() < 0.8:
-            known, _, tree = told.partition(" ")
+        checked = header.get("__metadata__", {}).get("checked tree")
+        if checked is not None and self.random.random() < 0.8:
+            known, _, tree = checked.partition(" ")
             header["__metadata__"]["checked tree"] = f"{known} {json.dumps(self.of_tree(json.loads(tree)))}"
         elif self.random.random() < 0.3:
             data = self.of_bytes(data)
@@ -241,7 +241,7 @@ class Breaker:
         return content[:8] + (len(header) % 2**16).to_bytes(2, "little") + header + content[10 + length :]
 
     def _of_png(self, content: bytes, name: str) -> bytes:
-        """One chunk broken, its length and checksum right."""
+        """Breaks one chunk, with a correct length and checksum."""
         start, chunks = 8, []
         while start < len(content):
             length = int.from_bytes(content[start : start + 4], "big")
@@ -263,7 +263,7 @@ class Breaker:
 
 
 def _places(tree: Any) -> Any:
-    """Every place a value stands at, as the holder and the key or number in it."""
+    """Every value in a tree, as the dict or list that holds it and its key or index."""
     keys = tree if isinstance(tree, dict) else range(len(tree))
     for key in list(keys):
         yield tree, key

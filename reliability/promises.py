@@ -1,4 +1,4 @@
-"""What the scripts share: printing a figure with its verdict, and work in a separate process."""
+"""Shared by the scripts: printing a figure with its verdict, and work in a separate process."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import torch
 
-Found = TypeVar("Found")
+Result = TypeVar("Result")
 
 
 def line(title: str, shown: str, holds: bool | None = None) -> bool:
@@ -19,7 +19,7 @@ def line(title: str, shown: str, holds: bool | None = None) -> bool:
     return holds is not False
 
 
-def alone(work: Callable[..., Found], *arguments: Any) -> Found:
+def alone(work: Callable[..., Result], *arguments: Any) -> Result:
     """Work in a new process with one thread, so that earlier work neither holds memory nor has warmed anything up."""
     with ProcessPoolExecutor(1, get_context("spawn"), initializer=torch.set_num_threads, initargs=(1,)) as process:
         return process.submit(work, *arguments).result()

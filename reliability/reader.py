@@ -1,4 +1,4 @@
-"""Reader: one way in for files that somebody else may have written."""
+"""Reader: one kind of file that somebody else may have written, and how it is read."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Reader:
-    """One way in. `example` writes valid files into an empty folder; `read` reads that folder."""
+    """`example` writes valid files into an empty folder; `read` reads that folder."""
 
     name: str
     example: Callable[[Path], None]
     read: Callable[[Path], object]
-    mend: Callable[[Path], object] = lambda folder: None
-    """Makes checksums right again after a file was broken, so that what lies behind them is reached."""
-    mends: tuple[str, ...] = ()
-    """The files that are changed by that."""
+    repair: Callable[[Path], object] = lambda folder: None
+    """Corrects checksums after a file was broken, so that the code behind them is reached."""
+    repairs: tuple[str, ...] = ()
+    """The files that `repair` changes."""
     weight: float = 1.0
-    """Share of all inputs, against those of the others; slow readers get fewer."""
+    """Relative share of all inputs; slow readers get fewer."""
     writes: bool = False
     """Whether reading changes the folder."""
     skips: tuple[str, ...] = ()
@@ -27,7 +27,7 @@ class Reader:
 
 
 class NotAnInput(BaseException):
-    """Nothing that tells about a reader: a message that Flower refuses to make, a run that asks for hours of work."""
+    """Says nothing about a reader: a message that Flower refuses to build, a run that would take hours."""
 
 
 def written(files: dict[str, str | bytes], folder: Path) -> None:

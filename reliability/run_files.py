@@ -1,4 +1,4 @@
-"""Run directories, comparisons, studies, archives, checkpoints and what a probe keeps."""
+"""Run directories, comparisons, studies, archives, checkpoints and saved probes."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def finished_run(folder: Path, algorithm: str = "player_fl") -> None:
     run_experiments([Experiment.resolve(settings() | {"algorithm": algorithm})], [folder / "run"])
 
 
-class Stopped(Exception):  # noqa: N818 it is no error
-    """Ends a run in its middle."""
+class Stopped(Exception):  # noqa: N818 it is not an error
+    """Stops a run halfway."""
 
 
 def unfinished_run(folder: Path) -> None:
@@ -64,8 +64,8 @@ def archive(folder: Path) -> None:
         write_archive(StudyDirectory.open(study), folder)
 
 
-def mend_archive(folder: Path) -> None:
-    """Gives the tables' fingerprints, as they are now, to the file that keeps them."""
+def repair_archive(folder: Path) -> None:
+    """Updates the fingerprints of the tables in archive.json."""
     try:
         about = json.loads((folder / "archive.json").read_bytes())
         for name in about["files"]:
@@ -75,8 +75,8 @@ def mend_archive(folder: Path) -> None:
         return
 
 
-def mend_fingerprints(folder: Path) -> None:
-    """Gives half of the changed files a fingerprint that is right, so that what they say is looked at."""
+def repair_fingerprints(folder: Path) -> None:
+    """Corrects the fingerprint of half of the changed files, so that their content is read."""
     from safetensors.torch import load
 
     from playerfl.storage import tensor_tree
@@ -88,7 +88,7 @@ def mend_fingerprints(folder: Path) -> None:
             header = json.loads(content[8 : 8 + length])
             known, _, tree = header["__metadata__"]["checked tree"].partition(" ")
             right = tensor_tree.fingerprint(tree, {kind: [numbers] for kind, numbers in load(content).items()})
-        except Exception:  # whatever a library says to it: a file that cannot be read has no fingerprint
+        except Exception:  # a file that cannot be read has no fingerprint, whatever a library raises
             continue
         if known != right and zlib.crc32(content) % 2:
             header["__metadata__"]["checked tree"] = f"{right} {tree}"
@@ -98,19 +98,19 @@ def mend_fingerprints(folder: Path) -> None:
 
 
 def report(folder: Path) -> object:
-    """All that `playerfl report` does, but for the page's markup."""
+    """All that `playerfl report` does, except for the page's markup."""
     from playerfl.report.compute.report import build_report
     from playerfl.report.view.facts import records
     from playerfl.report.write.documents import as_latex, as_markdown
     from playerfl.report.write.payload import payload
     from playerfl.studies.collecting import collect
 
-    made = build_report(collect(folder))
+    built = build_report(collect(folder))
     return (
-        as_markdown(made, "title").encode("utf-8", "replace"),
-        as_latex(made, "title"),
-        records(made),
-        payload(made),
+        as_markdown(built, "title").encode("utf-8", "replace"),
+        as_latex(built, "title"),
+        records(built),
+        payload(built),
     )
 
 
@@ -157,9 +157,9 @@ def profiles(folder: Path) -> None:
     from playerfl.probe.measure import probe_sites
     from playerfl.probe.stored import PROFILES, scores_of, write_probe
 
-    own = {"data.rows": 12, "data.sites": 2, "data.accept_small_sites": True}
-    found = probe_sites("synthetic", settings=own)
-    write_probe(folder, found.recommend(), scores_of(found, "synthetic", {}))
+    small = {"data.rows": 12, "data.sites": 2, "data.accept_small_sites": True}
+    measurement = probe_sites("synthetic", settings=small)
+    write_probe(folder, measurement.recommend(), scores_of(measurement, "synthetic", {}))
     for file in folder.iterdir():
         if file.name != PROFILES:
             file.unlink()

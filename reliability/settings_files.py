@@ -68,9 +68,9 @@ def settings() -> dict[str, Any]:
 
 
 def study_settings() -> dict[str, Any]:
-    """A study of six runs, each of them a moment's work."""
-    own = {key: settings()[key] for key in ("data", "training", "rounds", "device")}
-    own["training"].pop("learning_rate")
+    """A study of six tiny runs."""
+    shared = {key: settings()[key] for key in ("data", "training", "rounds", "device")}
+    shared["training"].pop("learning_rate")
     return {
         "name": "small",
         "tasks": ["synthetic"],
@@ -78,7 +78,7 @@ def study_settings() -> dict[str, Any]:
         "learning_rates": [0.01, 0.001],
         "seeds": 1,
         "tuning_seeds": 1,
-        "settings": own,
+        "settings": shared,
     }
 
 
@@ -117,13 +117,13 @@ def read_cases(folder: Path) -> object:
     from playerfl.cli.thresholds import _summary
     from playerfl.paper.thresholds import CaseTable
 
-    found = CaseTable(folder / "cases.csv").read()
-    return [_summary(found, setting) for setting in dict.fromkeys(case.setting for case in found)]
+    measured = CaseTable(folder / "cases.csv").read()
+    return [_summary(measured, setting) for setting in dict.fromkeys(case.setting for case in measured)]
 
 
 def cases(folder: Path) -> None:
     from playerfl.paper.thresholds import CaseTable, case_of
 
     importance = {"north": {"a": 1e-4, "b": 2e-4, "c": 3e-3}, "south": {"a": 1e-4, "b": 1e-4, "c": 5e-3}}
-    found = [case_of(t, "running", "default", seed, 2, importance) for t in ("heart", "digits") for seed in (0, 1)]
-    CaseTable(folder / "cases.csv").add(found)
+    measured = [case_of(t, "running", "default", seed, 2, importance) for t in ("heart", "digits") for seed in (0, 1)]
+    CaseTable(folder / "cases.csv").add(measured)

@@ -1,4 +1,4 @@
-"""Commands run in this process, and the one sentence of a refusal."""
+"""Runs commands in this process, and checks that bad input is refused in one sentence."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ def playerfl(*arguments: object, cwd: Path) -> subprocess.CompletedProcess[str]:
         contextlib.redirect_stdout(out),
         contextlib.redirect_stderr(err),
         patch.object(sys, "argv", argv),
-        pytest.raises(SystemExit) as left,
+        pytest.raises(SystemExit) as ended,
     ):
         cli.main()
-    code = left.value.code
+    code = ended.value.code
     assert isinstance(code, int)
     return subprocess.CompletedProcess(argv, code, out.getvalue(), err.getvalue())
 
 
 def refused(said: subprocess.CompletedProcess[str]) -> str:
-    """The one sentence of a refusal."""
+    """The sentence with which a command refused its input."""
     assert said.returncode == 2, said.stderr
     assert said.stdout == ""
     assert "Traceback" not in said.stderr

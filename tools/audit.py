@@ -1,4 +1,4 @@
-"""Asks pip-audit for known vulnerabilities in the installed packages, and says so if it could not ask.
+"""Asks pip-audit for known vulnerabilities in the installed packages, and says so if the database could not be reached.
 
     python tools/audit.py
     python tools/audit.py --must-reach    # for pipelines: exit code 2 if the database cannot be reached
@@ -23,13 +23,13 @@ UNREACHABLE = (
 def findings(timeout: int) -> list[dict[str, Any]] | None:
     """What pip-audit reports for each package; None if it reported nothing."""
     command = [sys.executable, "-m", "pip_audit", "--local", "--skip-editable", "--format", "json"]
-    said = subprocess.run(
+    done = subprocess.run(
         [*command, "--progress-spinner", "off", "--timeout", str(timeout)], capture_output=True, text=True
     )
-    if "No module named pip_audit" in said.stderr:
+    if "No module named pip_audit" in done.stderr:
         sys.exit("pip-audit is not installed; pip install 'playerfl[dev]'")
     try:
-        packages: list[dict[str, Any]] = json.loads(said.stdout)["dependencies"]
+        packages: list[dict[str, Any]] = json.loads(done.stdout)["dependencies"]
     except (ValueError, KeyError):
         return None
     return packages

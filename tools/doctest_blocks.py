@@ -1,4 +1,4 @@
-"""A griffe extension: doctests in docstrings become code blocks; Markdown would take them for quotations."""
+"""A griffe extension: doctests in docstrings become code blocks; Markdown would render them as quotations."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from griffe import Extension
 
 
 class DoctestBlocks(Extension):
-    """Puts fences around every run of lines that starts with a prompt."""
+    """Puts fences around every block of lines that starts with a prompt."""
 
     def on_instance(self, *, obj: Any, **_: Any) -> None:
         if obj.docstring:
@@ -19,12 +19,7 @@ class DoctestBlocks(Extension):
 def fenced(text: str) -> str:
     """A docstring with its doctests in fences.
 
-    >>> print(fenced("Adds.\\n\\n>>> 1 + 1\\n2"))
-    Adds.
-    <BLANKLINE>
-    ```pycon
-    >>> 1 + 1
-    2
-    ```
+    >>> fenced("Adds.\\n\\n>>> 1 + 1\\n2")
+    'Adds.\\n\\n```pycon\\n>>> 1 + 1\\n2\\n```'
     """
-    return re.sub(r"(?m)^>>> (?:.+\n?)+", lambda found: f"```pycon\n{found[0].rstrip()}\n```\n", text).rstrip()
+    return re.sub(r"(?m)^>>> (?:.+\n?)+", lambda block: f"```pycon\n{block[0].rstrip()}\n```\n", text).rstrip()

@@ -20,7 +20,7 @@ from packaging.utils import canonicalize_name
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "licences.md"
 
-# Names as SPDX writes them, for packages that still give theirs in words.
+# SPDX identifiers, for packages that still state their licence in words.
 _SPDX = {
     "MIT License": "MIT",
     "MIT license": "MIT",
@@ -57,25 +57,25 @@ unmodified copy from [scikit-learn](https://scikit-learn.org); by E. Alpaydin an
 
 
 def dependencies() -> dict[str, list[str]]:
-    """What each package is for: "every installation", or the names of extras."""
+    """What each package is needed for: "every installation", or the names of extras."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     groups = {"every installation": project["dependencies"], **project["optional-dependencies"]}
-    found: dict[str, list[str]] = {}
+    needed_for: dict[str, list[str]] = {}
     for group, requirements in groups.items():
         for requirement in map(Requirement, requirements):
             if (name := canonicalize_name(requirement.name)) != project["name"]:
-                found.setdefault(name, []).append(group)
-    return found
+                needed_for.setdefault(name, []).append(group)
+    return needed_for
 
 
 def licence_of(name: str) -> str:
-    """As SPDX writes it if possible; raises `PackageNotFoundError` if the package is not installed."""
-    found = metadata.metadata(name)
-    if expression := found.get("License-Expression"):
+    """An SPDX identifier if possible; raises `PackageNotFoundError` if the package is not installed."""
+    about = metadata.metadata(name)
+    if expression := about.get("License-Expression"):
         return expression
-    classified = [c.rpartition(" :: ")[2] for c in found.get_all("Classifier", []) if c.startswith("License :: ")]
+    classified = [c.rpartition(" :: ")[2] for c in about.get_all("Classifier", []) if c.startswith("License :: ")]
     # Some packages put the whole text of their licence into this field.
-    stated = (found.get("License") or "").strip()
+    stated = (about.get("License") or "").strip()
     named = [stated] if stated and "\n" not in stated and len(stated) < 60 else classified
     if not named:
         named = [title for file in metadata.files(name) or [] if file.name == "LICENSE" for title in _title(file)]
@@ -87,7 +87,7 @@ def _title(file: metadata.PackagePath) -> list[str]:
 
 
 def brought_along(names: Iterable[str]) -> list[str]:
-    """What these packages need in turn, on this platform and without their extras."""
+    """Indirect dependencies of these packages, on this platform and without their extras."""
     known, waiting = set(names), list(names)
     direct = set(known)
     while waiting:
@@ -115,7 +115,7 @@ def is_installed(name: str) -> bool:
 def rows_of(page: str) -> dict[str, str]:
     """The rows of a page for what pyproject.toml names, by package."""
     named = page.partition(_NAMED)[2].partition("\n## ")[0]
-    return {found[1]: line for line in named.splitlines() if (found := re.match(r"\| ([a-z0-9-]+) \|", line))}
+    return {match[1]: line for line in named.splitlines() if (match := re.match(r"\| ([a-z0-9-]+) \|", line))}
 
 
 def page(before: str) -> str:

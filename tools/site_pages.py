@@ -1,6 +1,6 @@
 """The pages of the documentation that are generated from the code: commands, Python reference, and the front page.
 
-A hook of mkdocs (mkdocs.yml). Nothing is written to the source tree, so no copy can become out of date.
+A hook of mkdocs (mkdocs.yml). Nothing is written to the source tree, so no copy can go stale.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ MODULES = {
     "playerfl.algorithms": "One class per method: its hyper-parameters, and what it does at a site and at the server.",
     "playerfl.federation.client": "What your algorithm may ask of a site.",
     "playerfl.federation.server": "What your algorithm may ask of the server.",
-    "playerfl.federation.messages": "What travels between the two.",
+    "playerfl.federation.messages": "What is sent between the two.",
     "playerfl.layers.sensitivity": "Layer scores, and how those of many sites are combined.",
     "playerfl.layers.split": "From scores to a cut.",
-    "playerfl.layers.cut_summary": "What a cut means in parameters and bytes.",
+    "playerfl.layers.cut_summary": "What a cut shares, in parameters and bytes.",
     "playerfl.layers.export": "A cut in the terms of other frameworks.",
     "playerfl.probe.measure": "One measured epoch at every site.",
     "playerfl.integrations.hugging_face": "The probe inside Hugging Face's Trainer.",
@@ -117,22 +117,21 @@ def examples_of(command: Any) -> list[str]:
 
 
 def api_page() -> str:
-    """Every public name: first a list, then one by one."""
+    """Every public name: a table of all, then each in turn."""
     names = [name for name in playerfl.__all__ if not name.startswith("__")]
     rows = [f"| [`{name}`][{_home(name)}] | {_first_sentence(getattr(playerfl, name))} |" for name in names]
-    parts = ["# Python", f"Everything that `import playerfl` gives, in version {playerfl.__version__}."]
+    parts = ["# Python", f"All public names of `playerfl`, version {playerfl.__version__}."]
     parts.append("\n".join(["| name | what it is |", "|---|---|", *rows]))
     parts += [f"::: {_home(name)}\n    options:\n      heading_level: 2" for name in names]
     return "\n\n".join(parts) + "\n"
 
 
 def _home(name: str) -> str:
-    found = getattr(playerfl, name)
-    return f"{found.__module__}.{name}"
+    return f"{getattr(playerfl, name).__module__}.{name}"
 
 
-def _first_sentence(found: Any) -> str:
-    paragraph = (inspect.getdoc(found) or "").split("\n\n")[0].replace("\n", " ")
+def _first_sentence(documented: Any) -> str:
+    paragraph = (inspect.getdoc(documented) or "").split("\n\n")[0].replace("\n", " ")
     return _in_table(re.split(r"(?<=[.])\s", paragraph)[0])
 
 
@@ -143,16 +142,16 @@ def _in_table(words: str) -> str:
 def modules_page() -> str:
     shown = {_home(name) for name in playerfl.__all__ if not name.startswith("__")}
     parts = ["# Modules", "Modules below `playerfl` that you can use directly."]
-    for module, words in MODULES.items():
-        parts += [f"## {module}", words]
+    for module, summary in MODULES.items():
+        parts += [f"## {module}", summary]
         parts += [f"::: {place}" for place in _public(module) if place not in shown]
     return "\n\n".join(parts) + "\n"
 
 
 def _public(module: str) -> list[str]:
     """Where its classes and functions are defined: those in `__all__`, or else those of the file, in order."""
-    found = import_module(module)
-    named = [getattr(found, name) for name in getattr(found, "__all__", ())]
-    own = [one for name, one in vars(found).items() if name[0] != "_" and getattr(one, "__module__", "") == module]
-    kinds = [one for one in named or own if (inspect.isclass(one) or inspect.isfunction(one)) and one.__doc__]
+    loaded = import_module(module)
+    exported = [getattr(loaded, name) for name in getattr(loaded, "__all__", ())]
+    defined = [one for name, one in vars(loaded).items() if name[0] != "_" and getattr(one, "__module__", "") == module]
+    kinds = [one for one in exported or defined if (inspect.isclass(one) or inspect.isfunction(one)) and one.__doc__]
     return [f"{one.__module__}.{one.__qualname__}" for one in kinds]

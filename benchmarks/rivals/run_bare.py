@@ -1,4 +1,4 @@
-"""The measure of all: FedAvg as one would write it in a notebook."""
+"""The baseline: FedAvg as one would write it in a notebook."""
 
 from __future__ import annotations
 

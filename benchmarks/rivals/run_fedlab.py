@@ -1,8 +1,8 @@
 """FedLab's standalone pipeline.
 
 Its quickest reasonable configuration: the serial trainer in one process, batches by tensor indexing. Two things are
-put right, as its users have to: a new AdamW for each site (its trainer has one optimiser for all of them, whose
-moments run from site to site), and rows from this script (its own datasets are MNIST and CIFAR).
+fixed, as its users have to: a new AdamW for each site (its trainer has one optimiser for all sites, which carries its
+moments from one site to the next), and data from this script (its own datasets are MNIST and CIFAR).
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 from work import Part, Stopwatch, adamw, arguments, batches, evaluate, train_epoch
 
-# FedLab imports torchvision for datasets that are not used here. That would bring a torch of its own, so that an
-# empty module stands in for it.
+# FedLab imports torchvision for datasets that are not used here. It would install another torch, so an empty module
+# replaces it.
 sys.modules["torchvision"] = types.ModuleType("torchvision")
 sys.modules["torchvision"].transforms = types.ModuleType("torchvision.transforms")  # type: ignore[attr-defined]
 

@@ -2,7 +2,7 @@
 
 Its quickest reasonable configuration: FedAvg of the Message API; model and data are kept in the actor between
 messages; the average is evaluated by the server's `evaluate_fn`, since evaluation at the clients would be a second
-exchange of messages a round.
+exchange of messages per round.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from flwr.simulation import run_simulation
 from torch import nn
 from work import WORKS, Site, Stopwatch, adamw, arguments, batches, evaluate, train_epoch
 
-# `run_simulation` passes no settings on to an actor: its environment does.
+# `run_simulation` passes no settings to an actor, but the actor inherits the environment.
 WORK, TUNED = "RIVALS_WORK", "RIVALS_TUNED"
 
 client_app = ClientApp()
 
 
 @functools.cache
-def at_hand() -> tuple[list[Site], nn.Module]:
+def loaded() -> tuple[list[Site], nn.Module]:
     torch.set_num_threads(1)
     work = WORKS[os.environ[WORK]]
     return work.load_sites(), work.build_model(tuned=TUNED in os.environ)
@@ -36,7 +36,7 @@ def at_hand() -> tuple[list[Site], nn.Module]:
 
 @client_app.train()
 def train(message: Message, context: Context) -> Message:
-    sites, model = at_hand()
+    sites, model = loaded()
     work, number = WORKS[os.environ[WORK]], int(context.node_config["partition-id"])
     round_ = int(message.content["config"]["server-round"]) - 1
     model.load_state_dict(message.content["arrays"].to_torch_state_dict())
@@ -47,7 +47,7 @@ def train(message: Message, context: Context) -> Message:
 
 
 def cpu_of_all_processes() -> float:
-    """Of this process and all of Ray's under it."""
+    """CPU seconds of this process and its children, which are Ray's."""
     here = psutil.Process()
     times = [process.cpu_times() for process in (here, *here.children(recursive=True))]
     return sum(t.user + t.system for t in times)
@@ -58,7 +58,7 @@ def main() -> None:
     os.environ[WORK] = given.work
     if given.tuned:
         os.environ[TUNED] = "1"
-    sites, model = at_hand()
+    sites, model = loaded()
     watch = Stopwatch(work.rounds, cpu_of_all_processes)
     losses: list[float] = []
 
@@ -72,7 +72,7 @@ def main() -> None:
 
     @server_app.main()
     def serve(grid: Grid, context: Context) -> None:
-        # All sites by number: a share is one of the nodes registered so far, which need not be all in the first round.
+        # A number of sites, not a fraction: not all nodes need to be registered in the first round.
         strategy = FedAvg(
             fraction_evaluate=0.0,
             min_train_nodes=work.sites,
@@ -91,7 +91,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    # What is defined in __main__ travels by value with every message, and an actor could keep nothing at hand.
+    # Objects defined in __main__ are pickled by value with every message, so an actor could not cache anything.
     import run_flwr
 
     run_flwr.main()

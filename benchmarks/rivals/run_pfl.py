@@ -52,7 +52,7 @@ def main() -> None:
     losses: list[float] = []
 
     def rows_of(number: int) -> Dataset:
-        # pfl goes through the rows as they lie, so that they are laid in this round's order.
+        # pfl reads rows in storage order, so they are stored in this round's order.
         order = work.order(number, len(losses))
         return Dataset(tuple(entry[order] for entry in sites[number].train), user_id=str(number))
 

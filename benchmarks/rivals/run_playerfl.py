@@ -1,4 +1,4 @@
-"""playerfl with its defaults: the same module and data by `own_task`; with --runs, so many seeds in one process."""
+"""playerfl with its defaults: the same module and data by `own_task`; --runs: number of seeds in one process."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def main() -> None:
     parts = ("train", "validation", "test")
     sites: list[dict[str, Part]] = [{part: getattr(site, part) for part in parts} for site in work.load_sites()]
     task = own_task(work.build_model, sites)
-    # The optimiser starts anew each round, as everywhere here; the last model is wanted, not the best.
+    # As in the other scripts, the optimiser is reset each round, and the last model is used, not the best.
     table = {
         "task": task.name,
         "algorithm": {"name": "fedavg"},
@@ -31,10 +31,10 @@ def main() -> None:
     reached = 0
 
     def listen(progress: Progress) -> None:
-        """An exchange evaluates the last merge and trains the next: from one to the next, all of a round is done.
+        """An exchange evaluates the last merge and trains the next, so one round passes between two exchanges.
 
-        Of several runs side by side, a round has ended when the last of them has reached it; the clock starts when
-        the first of them has ended its first round, which can only count too much.
+        With several runs side by side, a round ends when the last run reaches it; the clock starts when the first run
+        has ended its first round, which can only overestimate the time.
         """
         nonlocal reached
         if progress.done:
@@ -47,8 +47,8 @@ def main() -> None:
                 watch.mark()
 
     run_experiments(experiments, [None] * given.runs, task, listen)
-    # The steps are inside the library, so that only the loss can show here that they were all taken.
-    watch.report(__version__, [sum(found) / len(found) for found in losses], None, given.runs)
+    # The steps happen inside the library, so only the loss shows that all of them were taken.
+    watch.report(__version__, [sum(of_round) / len(of_round) for of_round in losses], None, given.runs)
 
 
 if __name__ == "__main__":

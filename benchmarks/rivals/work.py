@@ -1,9 +1,9 @@
-"""The two works every framework does, and all that is the user's own code in any of them. Needs torch only.
+"""The two workloads of every framework, and all code that is the user's in any of them. Needs only torch.
 
 FedAvg: each round every site trains the common model for one epoch with a new AdamW(1e-3), the results are
 averaged, and the average is evaluated on the validation and the test part of every site. Initial weights and the
-order of a site's rows in a round come from here, so that all sides take the same steps on the same batches and
-must arrive at the same model, rounding apart.
+order of a site's rows in a round are defined here, so that all sides take the same steps on the same batches and
+must end with the same model, except for rounding.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ class Work:
     rounds: int
     """The first of them warms up and is counted as start-up."""
     noise: float
-    """So much that the loss is still on its way down, where a wrong step would show."""
+    """Large enough that the loss is still decreasing, so that a wrong step would show."""
 
     def load_sites(self) -> list[Site]:
-        """Classes are points in space, rows are these plus noise; the last two eighths are kept out of training."""
+        """Classes are points in space, rows are these plus noise; validation and test are an eighth of train each."""
         generator = torch.Generator().manual_seed(0)
         centres = torch.randn(self.classes, *self.shape, generator=generator)
 
@@ -53,7 +53,7 @@ class Work:
         return [Site(part(self.rows), part(self.rows // 8), part(self.rows // 8)) for _ in range(self.sites)]
 
     def build_model(self, *, tuned: bool = False) -> nn.Module:
-        """Always with the same initial weights, in PyTorch's usual range; `tuned`: channels-last convolutions."""
+        """Always the same initial weights, in PyTorch's usual range; `tuned`: channels-last convolutions."""
         model = Convolutional() if len(self.shape) == 3 else Perceptron()
         generator = torch.Generator().manual_seed(1)
         with torch.no_grad():
@@ -109,7 +109,7 @@ WORKS = {
 
 
 def adamw(model: nn.Module, *, tuned: bool) -> torch.optim.Optimizer:
-    """`tuned`: PyTorch's fused kernel in place of its default."""
+    """`tuned`: PyTorch's fused kernel instead of its default."""
     return torch.optim.AdamW(model.parameters(), lr=1e-3, fused=tuned or None)
 
 
@@ -120,7 +120,7 @@ def batches(work: Work, part: Part, site: int, round_: int) -> Iterator[Part]:
 
 
 def train_epoch(model: nn.Module, optimizer: torch.optim.Optimizer, source: Iterator[Part]) -> int:
-    """One epoch; gives the number of steps."""
+    """One epoch; returns the number of steps."""
     model.train()
     steps = 0
     for steps, (inputs, targets) in enumerate(source, start=1):  # noqa: B007
@@ -132,7 +132,7 @@ def train_epoch(model: nn.Module, optimizer: torch.optim.Optimizer, source: Iter
 
 @torch.inference_mode()
 def evaluate(model: nn.Module, sites: list[Site]) -> float:
-    """Loss and accuracy of the validation and the test part of every site; gives the mean validation loss."""
+    """Loss and accuracy of the validation and the test part of every site; returns the mean validation loss."""
     model.eval()
     losses = []
     for site in sites:
@@ -153,24 +153,24 @@ class Stopwatch:
         self.cpu: list[float] = []
 
     def mark(self) -> None:
-        """The end of a round. Counting processor time may take a while itself, so only where it is needed."""
+        """The end of a round. Processor time is read only if needed, because reading it may take a while."""
         self.marks.append(time.monotonic())
         if len(self.marks) in (1, self.rounds):
             self.cpu.append(self.cpu_seconds())
 
     def report(self, version: str, losses: list[float], steps: int | None, runs: int = 1) -> None:
-        """The one line that the comparison reads: `losses` by round; `runs` is how many were made side by side."""
+        """The line that the comparison reads: `losses` by round; `runs`: how many ran side by side."""
         timed = {"marks": self.marks, "cpu": self.cpu[-1] - self.cpu[0], "runs": runs}
         learned = {"version": version, "losses": losses, "steps": steps}
         print("RESULT " + json.dumps({**timed, **learned}), flush=True)
 
 
 def arguments() -> tuple[Work, argparse.Namespace]:
-    """What every framework's script is called with."""
+    """The arguments of every framework's script."""
     parser = argparse.ArgumentParser()
     parser.add_argument("work", choices=WORKS)
     parser.add_argument("--tuned", action="store_true", help="fused AdamW, channels-last convolutions")
-    parser.add_argument("--runs", type=int, default=1, help="so many seeds side by side")
+    parser.add_argument("--runs", type=int, default=1, help="number of seeds side by side")
     given = parser.parse_args()
     torch.set_num_threads(1)
     return WORKS[given.work], given

@@ -1,4 +1,4 @@
-"""The command line as a stranger uses it."""
+"""The command line as a new user meets it."""
 
 from __future__ import annotations
 
@@ -15,12 +15,15 @@ from command_line import playerfl, refused
 RUN = ("run", "synthetic", "--rounds", "2")
 
 
-def test_version_and_help(tmp_path: Path) -> None:
+def test_the_version_is_printed(tmp_path: Path) -> None:
     assert playerfl("--version", cwd=tmp_path).stdout.startswith("playerfl ")
-    for command in ((), ("run",), ("list",)):
-        said = playerfl(*command, "--help", cwd=tmp_path)
-        assert said.returncode == 0
-        assert not command or "Examples" in said.stdout
+
+
+@pytest.mark.parametrize("command", ["", "run", "list", "layers", "probe", "analyze", "data", "data list", "flower"])
+def test_help_has_examples(command: str, tmp_path: Path) -> None:
+    said = playerfl(*command.split(), "--help", cwd=tmp_path)
+    assert said.returncode == 0
+    assert "Examples" in said.stdout
 
 
 def test_a_comparison_prints_tables_and_leaves_runs_and_a_figure(tmp_path: Path) -> None:
@@ -36,7 +39,7 @@ def test_a_comparison_prints_tables_and_leaves_runs_and_a_figure(tmp_path: Path)
     }  # fmt: skip
 
 
-def test_json_alone_on_stdout(tmp_path: Path) -> None:
+def test_stdout_holds_only_json(tmp_path: Path) -> None:
     said = playerfl(*RUN, "-a", "player_fl", "--json", cwd=tmp_path)
     (run,) = json.loads(said.stdout)["runs"]
     assert run["cut"]["federated"]
@@ -68,11 +71,11 @@ def test_selftest_prints_a_table_and_fails_if_an_identity_does(tmp_path: Path, m
     said = playerfl("selftest", cwd=tmp_path)
     assert said.returncode == 1
     assert "differs by" in said.stdout
-    found = json.loads(playerfl("selftest", "--json", cwd=tmp_path).stdout)["identities"]
-    assert [row["holds"] for row in found] == [True, False]
+    identities = json.loads(playerfl("selftest", "--json", cwd=tmp_path).stdout)["identities"]
+    assert [row["holds"] for row in identities] == [True, False]
 
 
-def test_lists_say_what_there_is(tmp_path: Path) -> None:
+def test_lists_show_algorithms_and_tasks(tmp_path: Path) -> None:
     assert "personal_layers" in playerfl("list", "algorithms", cwd=tmp_path).stdout
     tasks = json.loads(playerfl("list", "tasks", "--json", cwd=tmp_path).stdout)
     assert {task["name"] for task in tasks} >= {"digits", "synthetic"}
@@ -97,6 +100,7 @@ def test_lists_say_what_there_is(tmp_path: Path) -> None:
         (("run", "digits", "-a", "local", "-a", "local"), "each algorithm may be given once"),
         (("run", "--resume", "absent"), "there is no run in absent"),
         (("run", "digits", "--resume", "absent"), "give no other settings with it"),
+        (("run", "synthetic", "--engine", "ray"), "unknown engine 'ray'; allowed: flower-simulation, in-process"),
         (("list", "algoritms"), "unknown list 'algoritms'; did you mean 'algorithms'?"),
         (("run", "digits", "--nonsense"), "No such option"),
         (("walk",), "No such command"),
@@ -120,7 +124,7 @@ def test_directories_that_are_not_runs_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_finished_run_is_not_overwritten_by_accident_nor_run_again(tmp_path: Path) -> None:
+def test_a_finished_run_is_neither_overwritten_nor_repeated(tmp_path: Path) -> None:
     assert playerfl(*RUN, "--out", "o", "-q", cwd=tmp_path).returncode == 0
     before = (tmp_path / "o" / "scores.csv").stat().st_mtime_ns
     assert "o already holds a run; continue it with --resume o" in refused(playerfl(*RUN, "--out", "o", cwd=tmp_path))
@@ -132,7 +136,7 @@ def test_a_finished_run_is_not_overwritten_by_accident_nor_run_again(tmp_path: P
 
 
 @pytest.mark.parametrize("file", ["checkpoint.safetensors", "scores.csv", "environment.json", "experiment.toml"])
-def test_damaged_run_directories_are_named(file: str, tmp_path: Path) -> None:
+def test_the_damaged_file_of_a_run_is_named(file: str, tmp_path: Path) -> None:
     unfinished(tmp_path / "o")
     (tmp_path / "o" / file).write_bytes(b"\xff\x00garbage")
     assert file in refused(playerfl("run", "--resume", "o", cwd=tmp_path))
@@ -162,7 +166,7 @@ def test_a_directory_in_use_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.system
-def test_a_full_disk_is_one_sentence_and_the_run_can_go_on(tmp_path: Path) -> None:
+def test_a_full_disk_is_one_sentence_and_the_run_can_be_resumed(tmp_path: Path) -> None:
     """A limit on file size makes the kernel refuse the write, as a full disk does."""
     limited = (
         "import resource, signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN);"
@@ -179,7 +183,7 @@ def test_a_full_disk_is_one_sentence_and_the_run_can_go_on(tmp_path: Path) -> No
     assert (tmp_path / "o" / "scores.csv").read_bytes() == (tmp_path / "p" / "scores.csv").read_bytes()
 
 
-def test_a_place_that_may_not_be_written_to_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_directory_without_write_permission_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object, **__: object) -> None:
         raise PermissionError(errno.EACCES, "Permission denied")
 

@@ -1,40 +1,44 @@
-"""`playerfl data` as a stranger uses it."""
+"""`playerfl data` as a new user meets it."""
 
 from __future__ import annotations
 
 import hashlib
 import io
 import json
-import subprocess
+from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from command_line import playerfl, refused
 from playerfl.data.download.sources import SOURCES, RemoteFile
-from web import serving
+from web import Web, serving
 
 
 @pytest.fixture(autouse=True)
 def plain_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No data anywhere, and no proxy between here and here."""
+    """No data anywhere, and no proxy for this machine."""
     monkeypatch.setenv("PLAYERFL_DATA", str(tmp_path / "data"))
     monkeypatch.setenv("no_proxy", "127.0.0.1")
     monkeypatch.setitem(SOURCES, "fashion_mnist", replace(SOURCES["fashion_mnist"], other_places=()))
 
 
-def offer(monkeypatch: pytest.MonkeyPatch, url: str, content: bytes) -> None:
-    file = RemoteFile("processed.va.data", url, hashlib.sha256(content).hexdigest(), len(content))
+CONTENT = b"1,2,3\n" * 1000
+
+
+def offer(monkeypatch: pytest.MonkeyPatch, url: str) -> None:
+    file = RemoteFile("processed.va.data", url, hashlib.sha256(CONTENT).hexdigest(), len(CONTENT))
     monkeypatch.setitem(SOURCES, "heart", replace(SOURCES["heart"], files=(file,), layouts=((file.path,),)))
 
 
-def test_help_has_examples(tmp_path: Path) -> None:
-    for command in ((), ("list",), ("fetch",)):
-        said = playerfl("data", *command, "--help", cwd=tmp_path)
-        assert said.returncode == 0
-        assert "Examples" in said.stdout
-        assert "playerfl data" in said.stdout
+@pytest.fixture
+def web(monkeypatch: pytest.MonkeyPatch) -> Iterator[Web]:
+    """A server that holds the heart data."""
+    with serving() as web:
+        offer(monkeypatch, web.put("va", CONTENT)[0])
+        yield web
 
 
 def test_the_list_says_what_is_here_and_how_to_get_the_rest(tmp_path: Path) -> None:
@@ -46,13 +50,7 @@ def test_the_list_says_what_is_here_and_how_to_get_the_rest(tmp_path: Path) -> N
     for name, source in SOURCES.items():
         assert name in said.stdout
         assert source.licence.split()[0] in said.stdout
-    for text in (
-        "yes",
-        "1.2 kB",
-        "170.1 MB",
-        "playerfl data fetch cifar10",
-        "https://archive.ics.uci.edu/dataset/45",
-    ):
+    for text in ("yes", "1.2 kB", "170.1 MB", "playerfl data fetch cifar10", "https://archive.ics.uci.edu/dataset/45"):
         assert text in said.stdout
 
 
@@ -60,9 +58,9 @@ def test_the_list_as_json(tmp_path: Path) -> None:
     elsewhere = tmp_path / "elsewhere"
     (elsewhere / "airline_tweets").mkdir(parents=True)
     (elsewhere / "airline_tweets" / "Tweets.csv").write_bytes(b"x" * 1234)
-    found = json.loads(playerfl("data", "list", "--json", "--data-dir", elsewhere, cwd=tmp_path).stdout)
-    assert found["directory"] == str(elsewhere)
-    datasets = {dataset["name"]: dataset for dataset in found["datasets"]}
+    listed = json.loads(playerfl("data", "list", "--json", "--data-dir", elsewhere, cwd=tmp_path).stdout)
+    assert listed["directory"] == str(elsewhere)
+    datasets = {dataset["name"]: dataset for dataset in listed["datasets"]}
     assert datasets.keys() == SOURCES.keys()
     tweets, heart = datasets["tweets"], datasets["heart"]
     assert (tweets["present"], tweets["bytes"], tweets["folder"]) == (True, 1234, str(elsewhere / "airline_tweets"))
@@ -72,18 +70,17 @@ def test_the_list_as_json(tmp_path: Path) -> None:
     assert str(elsewhere / "heart") in heart["by_hand"]
 
 
-def test_fetch_prints_the_folder_and_shows_progress_beside_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    content = b"1,2,3\n" * 1000
-    with serving() as web:
-        offer(monkeypatch, web.put("va", content)[0], content)
-        said = playerfl("data", "fetch", "heart", cwd=tmp_path)
+@pytest.mark.usefixtures("web")
+def test_fetch_prints_the_folder_and_shows_progress_on_stderr(tmp_path: Path) -> None:
+    said = playerfl("data", "fetch", "heart", cwd=tmp_path)
     assert said.returncode == 0, said.stderr
     assert said.stdout == f"{tmp_path / 'data' / 'heart'}\n"
     assert "processed.va.data: 6,000 of 6,000 bytes" in said.stderr
     assert "licence of heart: CC BY 4.0" in said.stderr
-    assert (tmp_path / "data" / "heart" / "processed.va.data").read_bytes() == content
+    assert (tmp_path / "data" / "heart" / "processed.va.data").read_bytes() == CONTENT
 
 
+@pytest.mark.usefixtures("web")
 def test_fetch_draws_a_bar_on_a_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Terminal(io.StringIO):
         def isatty(self) -> bool:
@@ -91,33 +88,24 @@ def test_fetch_draws_a_bar_on_a_terminal(tmp_path: Path, monkeypatch: pytest.Mon
 
     monkeypatch.setattr(io, "StringIO", Terminal)
     monkeypatch.setenv("TERM", "xterm")
-    content = b"1,2,3\n" * 1000
-    with serving() as web:
-        offer(monkeypatch, web.put("va", content)[0], content)
-        said = playerfl("data", "fetch", "heart", "--data-dir", "here", cwd=tmp_path)
+    said = playerfl("data", "fetch", "heart", "--data-dir", "here", cwd=tmp_path)
     assert said.returncode == 0, said.stderr
     assert "━" in said.stderr
     assert "6.0/6.0 kB" in said.stderr
     assert said.stdout.strip() == str(Path("here") / "heart")
 
 
-def test_a_wrong_file_and_a_broken_connection_are_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    content = b"1,2,3\n" * 1000
-    with serving() as web:
-        url, _ = web.put("va", content[:-1] + b"x")
-        offer(monkeypatch, url, content)
-        assert "instead of" in refused(quietly("fetch", "heart", cwd=tmp_path))
-        assert not (tmp_path / "data" / "heart").exists()
-        web.put("va", content)
-        web.cut_after = 1000
-        assert "broke off after 1,000 bytes" in refused(quietly("fetch", "heart", cwd=tmp_path))
-        web.cut_after = None
-        assert quietly("fetch", "heart", cwd=tmp_path).returncode == 0
-        assert web.asked[-1] == ("/va", "bytes=1000-")
-
-
-def quietly(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    return playerfl("data", *arguments, "--quiet", cwd=cwd)
+def test_a_wrong_file_and_a_broken_connection_are_one_sentence(tmp_path: Path, web: Web) -> None:
+    fetch = partial(playerfl, "data", "fetch", "heart", "--quiet", cwd=tmp_path)
+    web.put("va", CONTENT[:-1] + b"x")
+    assert "instead of" in refused(fetch())
+    assert not (tmp_path / "data" / "heart").exists()
+    web.put("va", CONTENT)
+    web.cut_after = 1000
+    assert "broke off after 1,000 bytes" in refused(fetch())
+    web.cut_after = None
+    assert fetch().returncode == 0
+    assert web.asked[-1] == ("/va", "bytes=1000-")
 
 
 @pytest.mark.parametrize(
@@ -135,7 +123,7 @@ def quietly(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
 def test_bad_input_gets_one_sentence_and_exit_code_2(
     arguments: tuple[str, ...], sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    offer(monkeypatch, "http://127.0.0.1:1/va", b"x")
+    offer(monkeypatch, "http://127.0.0.1:1/va")
     (tmp_path / "file").write_text("x")
     said = refused(playerfl("data", *arguments, cwd=tmp_path))
     assert sentence in said

@@ -1,4 +1,4 @@
-"""`playerfl layers`, `probe` and `analyze` as a stranger uses them, with files of their own."""
+"""`playerfl layers`, `probe` and `analyze` as a new user meets them, with their own files."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 from command_line import playerfl, refused
 
-OWN = """
+MYMODULE = """
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
@@ -87,7 +87,7 @@ def detached(output, targets):
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Iterator[Path]:
-    (tmp_path / "mymodule.py").write_text(OWN)
+    (tmp_path / "mymodule.py").write_text(MYMODULE)
     sys.modules.pop("mymodule", None)
     yield tmp_path
     sys.modules.pop("mymodule", None)
@@ -115,7 +115,7 @@ def test_layers_as_json_with_warnings(folder: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_model_and_sites_of_ones_own_get_a_recommendation(folder: Path) -> None:
+def test_your_own_model_and_sites_get_a_recommendation(folder: Path) -> None:
     said = playerfl("probe", "mymodule:make_model", "--data", "mymodule:make_sites", "--out", "cut", cwd=folder)
     assert said.returncode == 0, said.stderr
     for text in (
@@ -124,7 +124,7 @@ def test_a_model_and_sites_of_ones_own_get_a_recommendation(folder: Path) -> Non
         "batches, resampled",
         "one left out",
         "next-best",
-        "any threshold from",
+        "any threshold",
     ):
         assert text in said.stdout
     assert said.stderr.index("Layers of Net") < said.stderr.index("sites measured: 2/2")
@@ -145,7 +145,7 @@ def test_a_model_and_sites_of_ones_own_get_a_recommendation(folder: Path) -> Non
     playerfl("probe", "cut", "--threshold", "1e9", "--out", "other", cwd=folder)
     (copied,) = json.loads((folder / "other" / "profiles.json").read_text())["seeds"]
     assert copied == measured
-    # What was decided there is decided again, from the copy alone.
+    # The copy alone gives the same decision.
     assert json.loads(playerfl("probe", "other", "--json", cwd=folder).stdout) == content
     assert "already measured" in refused(playerfl("probe", "cut", "--seeds", "2", cwd=folder))
     (folder / "mymodule.py").unlink()
@@ -156,7 +156,7 @@ def test_a_model_and_sites_of_ones_own_get_a_recommendation(folder: Path) -> Non
 
 
 @pytest.mark.slow
-def test_json_is_alone_on_stdout_and_seeds_are_compared(folder: Path) -> None:
+def test_stdout_holds_only_json_and_seeds_are_compared(folder: Path) -> None:
     said = playerfl(
         "probe", "mymodule:make_model", "--data", "mymodule.py:make_loaders", "--seeds", 2, "--rule", "max_jump",
         "--json", "--figure", "cut.svg", "--batch-size", 16, cwd=folder,
@@ -185,8 +185,8 @@ def test_runs_are_probed_without_training(folder: Path) -> None:
         content = json.loads(playerfl("probe", target, "--json", cwd=folder).stdout)
         assert content["cut"]["index"] == stored["index"]
         assert content["meaning"]["federated"] == stored["federated"]
-    assert playerfl("probe", "o/player_fl", "--out", "kept", cwd=folder).returncode == 0
-    assert json.loads(playerfl("probe", "kept", "--json", cwd=folder).stdout) == content
+    assert playerfl("probe", "o/player_fl", "--out", "saved", cwd=folder).returncode == 0
+    assert json.loads(playerfl("probe", "saved", "--json", cwd=folder).stdout) == content
     fresh = json.loads(playerfl("probe", "synthetic", "--json", "-q", cwd=folder).stdout)
     assert fresh["cut"]["importance"] == stored["importance"]
     assert "has no layer scores, because local measures none" in refused(playerfl("probe", "o/local", cwd=folder))
@@ -245,13 +245,6 @@ def test_bad_input_gets_one_sentence(arguments: tuple[str, ...], sentence: str, 
     assert sentence in refused(said)
 
 
-@pytest.mark.parametrize("command", ["layers", "probe", "analyze"])
-def test_help_has_examples(command: str, tmp_path: Path) -> None:
-    said = playerfl(command, "--help", cwd=tmp_path)
-    assert said.returncode == 0
-    assert "Examples" in said.stdout
-
-
 @pytest.mark.slow
 def test_analyze_leaves_figures_and_json(tmp_path: Path) -> None:
     quick = ("--set", "data.rows=60", "--set", "data.sites=2", "--rounds", 1)
@@ -282,13 +275,12 @@ def test_a_finished_run_is_analyzed_with_its_own_models(tmp_path: Path, monkeypa
     )
     content = json.loads(said.stdout)
     assert {finding["seed"] for finding in content["findings"]} == {3}
-    similar = [
-        f["value"] for f in content["findings"] if (f["quantity"], f["moment"][:16]) == ("cka", "end of federated")
-    ]
-    assert similar == pytest.approx([1.0] * 6)  # after averaging all sites have the same model
+    federated = ("cka", "end of federated")
+    similarities = [f["value"] for f in content["findings"] if (f["quantity"], f["moment"][:16]) == federated]
+    assert similarities == pytest.approx([1.0] * 6)  # after averaging all sites have the same model
     assert "those that the run's sites keep" in content["notes"][-1]
     for other in (("--seeds", 2), ("--rounds", 3), ("--set", "training.batch_size=8")):
-        assert "already has models for its own seed and settings" in refused(
+        assert "already has models for its seed and settings" in refused(
             playerfl("analyze", "run", *other, cwd=tmp_path)
         )
 

@@ -1,4 +1,4 @@
-"""`playerfl report` as a stranger meets it."""
+"""`playerfl report` as a new user meets it."""
 
 from __future__ import annotations
 
@@ -25,36 +25,36 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return home
 
 
-def told(*arguments: str | Path) -> str:
+def report(*arguments: str | Path) -> str:
     result = runner.invoke(app, ["report", *map(str, arguments)], catch_exceptions=False)
     assert result.exit_code == 0, result.output
     return result.stdout
 
 
 @pytest.mark.slow
-def test_a_page_is_written_and_its_place_is_told(runs: Path, tmp_path: Path) -> None:
-    place = Path(told(runs, "--out", tmp_path / "board.html").strip())
+def test_a_page_is_written_and_its_path_is_printed(runs: Path, tmp_path: Path) -> None:
+    place = Path(report(runs, "--out", tmp_path / "board.html").strip())
     text = place.read_text(encoding="utf-8")
     assert place == tmp_path / "board.html"
     assert text.startswith("<!doctype html>")
     assert "http://" not in text.replace("http://www.w3.org/2000/svg", "")
     assert "https://" not in text
-    assert told(runs).strip() == str(runs / "report" / "report.html")
+    assert report(runs).strip() == str(runs / "report" / "report.html")
     assert (runs / "report" / "report.html").read_text(encoding="utf-8") == text
 
 
 def test_markdown_and_latex_hold_the_nine_tables(runs: Path, tmp_path: Path) -> None:
-    markdown = Path(told(runs, "--format", "md", "--out", tmp_path / "x.md").strip()).read_text(encoding="utf-8")
+    markdown = Path(report(runs, "--format", "md", "--out", tmp_path / "x.md").strip()).read_text(encoding="utf-8")
     assert markdown.count("| mean rank |") == 9
     assert "player_fl" not in markdown.split("## Tables")[1].split("## Ranks")[0]
-    latex = Path(told(runs, "--out", tmp_path / "x.tex").strip()).read_text(encoding="utf-8")
+    latex = Path(report(runs, "--out", tmp_path / "x.tex").strip()).read_text(encoding="utf-8")
     assert latex.count("mean rank \\\\") == 9
     assert latex.count("\\begin{longtable}") == latex.count("\\end{longtable}")
     assert "\\textbf{" in latex
 
 
 def test_csv_is_a_folder_of_tidy_tables(runs: Path, tmp_path: Path) -> None:
-    folder = Path(told(runs, "--format", "csv", "--out", tmp_path).strip())
+    folder = Path(report(runs, "--format", "csv", "--out", tmp_path).strip())
     assert folder == tmp_path / "tables"
     with (folder / "cells.csv").open(newline="", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
@@ -65,22 +65,22 @@ def test_csv_is_a_folder_of_tidy_tables(runs: Path, tmp_path: Path) -> None:
 
 def test_json_goes_to_stdout_and_writes_nothing(runs: Path) -> None:
     before = sorted(runs.rglob("*"))
-    found = json.loads(told(runs, "--json"))
-    assert {row["algorithm"] for row in found["cells"]} == {"Local", "FedAvg", "PLayer-FL"}
+    content = json.loads(report(runs, "--json"))
+    assert {row["algorithm"] for row in content["cells"]} == {"Local", "FedAvg", "PLayer-FL"}
     assert sorted(runs.rglob("*")) == before
 
 
 @pytest.mark.slow
-def test_figures_are_drawn_in_the_asked_formats(runs: Path, tmp_path: Path) -> None:
-    told(runs, "--out", tmp_path / "page.html", "--figures", "png", "--figures", "svg")
+def test_figures_are_drawn_in_the_given_formats(runs: Path, tmp_path: Path) -> None:
+    report(runs, "--out", tmp_path / "page.html", "--figures", "png", "--figures", "svg")
     made = {file.name for file in (tmp_path / "figures").iterdir()}
     assert {"scores_f1.png", "scores_f1.svg", "curves_loss.png", "sensitivity.png", "gains_f1.png"} <= made
 
 
-def test_baselines_and_metric_are_taken(runs: Path) -> None:
-    found = json.loads(told(runs, "--baseline-global", "player_fl", "--metric", "loss", "--json"))
-    assert found["cells"][0]["table"] == "loss"
-    assert {row["algorithm"] for row in found["cells"] if row["table"] == "incentive_f1"} == {"FedAvg"}
+def test_baselines_and_metric_are_used(runs: Path) -> None:
+    content = json.loads(report(runs, "--baseline-global", "player_fl", "--metric", "loss", "--json"))
+    assert content["cells"][0]["table"] == "loss"
+    assert {row["algorithm"] for row in content["cells"] if row["table"] == "incentive_f1"} == {"FedAvg"}
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ def key_of(request: Message) -> str:
 
 @dataclass
 class Accident:
-    """Happens to a site's responses to some keys, at most `times` times. `happen` gives what arrives, or None."""
+    """Happens to a site's responses to some keys, at most `times` times. `happen` returns what arrives, or None."""
 
     site: str
     keys: Collection[str]
@@ -40,9 +40,9 @@ def stop(*_: object) -> None:
 
 
 def lost(request: Message, _: Message) -> Message:
-    """The server is told that the node is gone."""
+    """Flower reports that the node is gone."""
     return unreachable(request)
 
 
 def nothing_arrives(_: Message, __: Message) -> None:
-    """The server hears nothing until the deadline."""
+    """No response arrives before the deadline."""

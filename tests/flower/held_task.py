@@ -1,4 +1,4 @@
-"""A task whose sites stop within a round: a file called `hold` says how many messages they answer first."""
+"""A task whose sites stop within a round: a file called `hold` says after how many messages."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from playerfl.models.mlp import MLP
 from playerfl.tasks.task import Task, own_task
 
 SITES = ("north", "south", "west")
-# With two private layers, what stays at a site is three hundred times what is sent.
+# With two private layers, three hundred times as much stays at a site as is sent.
 WIDTHS = (6, 16, 2048, 3)
 
 

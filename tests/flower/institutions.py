@@ -1,4 +1,4 @@
-"""A real deployment on loopback, started by the commands an operator uses. Its processes are ended by their ids."""
+"""A real deployment on loopback, started by the commands an operator uses. Its processes are ended by ID."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class Institutions:
         if by_command:
             self.do("register", str(self.home), str(public))
         else:
-            # The same, but without two more processes.
+            # The same, without two more processes.
             ServerHome(self.home).flwr("supernode", "register", str(public), CONNECTION, "--name", name)
         environment = {
             "PLAYERFL_TEST_SITE": str(self.state(name)),

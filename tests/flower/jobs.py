@@ -1,4 +1,4 @@
-"""Jobs over a loop-back grid: small federations, a directory for each site and one for the server."""
+"""Jobs over a loop-back grid: small federations, with a directory for each site and one for the server."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SITES = ("site-0", "site-1", "site-2")
 
 
 class Job:
-    """One job, with everything that may go wrong in reach."""
+    """A job with a grid, clock and sites that tests can tamper with."""
 
     def __init__(
         self,
@@ -73,7 +73,7 @@ class Job:
         )
 
     def interrupt(self, site: str, key: str, **changes: Any) -> None:
-        """Runs until the site responds to this key: then the server dies."""
+        """Stops the server when the site has responded to this key."""
         self.tamper(Accident(site, [key], stop))
         with pytest.raises(StoppedError):
             self.run(**changes)
@@ -85,12 +85,12 @@ class Job:
 
     @property
     def fingerprints(self) -> dict[str, str]:
-        """Of the sites' models, as the server wrote them down."""
+        """Of the sites' models, as stored by the server."""
         return json.loads((self.folder / "sites.json").read_text())["models"]  # type: ignore[no-any-return]
 
     @property
     def common(self) -> dict[str, torch.Tensor]:
-        """The layers that sites have trained together, as the server wrote them down."""
+        """The shared layers, as stored by the server."""
         return load_file(self.folder / "common.safetensors")
 
     def participation(self, outcome: str | None = None) -> list[dict[str, str]]:

@@ -1,4 +1,4 @@
-"""Sites whose process is killed while it answers, and started again with the same message."""
+"""Sites whose process is killed while it responds, and restarted with the same message."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from playerfl.flower.wire.codec import decode_envelope
 
 
 class MortalSites:
-    """Runs every response of a job's sites in a process of its own, as a SuperNode does, and kills some of them.
+    """Computes every response of a job's sites in a new process, as a SuperNode does, and kills some of them.
 
     A killed site is reported as Flower reports it (node unavailable), so the server's transport sends the
     message again, to a new process that knows nothing but the site's directory.
@@ -28,23 +28,22 @@ class MortalSites:
     def __init__(
         self, job: Job, rng: random.Random | None = None, kills: int = 0, seconds: Mapping[str, float] | None = None
     ) -> None:
-        """At most `kills` are killed; `seconds`: how long the response to each envelope takes undisturbed."""
+        """Kills at most `kills` processes; `seconds`: how long the response to each envelope takes undisturbed."""
         self.job = job
         self.rng = rng
         self.left = kills
         self.kills = 0
         self.known = seconds or {}
         self.seconds: dict[str, float] = {}
-        for name, own in job.sites.items():
-            # Read before anybody is killed: data and model are only read, and a kill shall hit what is written.
-            own.find_setup(job.experiment, name)
+        for name, site in job.sites.items():
+            # Load data and model now, so that kills hit the code that writes.
+            site.find_setup(job.experiment, name)
         job.grid.apps = {site: self._mortal(site, app) for site, app in job.grid.apps.items()}
 
     def run(self) -> None:
-        """The whole job."""
         with TemporaryDirectory() as folder:
             self._replies = Path(folder)
-            # The job's clock stands still while sites answer: this is for the waits before a message is sent again.
+            # The job's clock only advances while it waits to send a message again.
             self.job.run(min_sites=len(self.job.deployment.sites), deadline=1e6)
 
     def _mortal(self, site: str, app: App) -> App:

@@ -1,4 +1,4 @@
-"""A grid without sockets or Ray: messages are taken apart into Flower's own objects, put together again, answered."""
+"""A grid without sockets or Ray: messages are split into Flower's objects, put together again, and handled."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, 
 from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
 from flwr.supercore.task_identity import TaskIdentity
 
-# A message cannot be made outside a run, which these three stand for.
+# A message can only be created within a run, which these three identify.
 TaskIdentity.task_id = 1
 TaskIdentity.run_id = 1
 TaskIdentity.node_id = 1

@@ -70,7 +70,7 @@ def test_missing_certificates_are_created_and_foreign_ones_are_not_replaced(tmp_
 
 
 @pytest.mark.parametrize("name", ["", "../north", 'no"rth', "a,b", "x" * 64, "a\nb"])
-def test_a_name_that_could_break_out_is_refused(name: str, tmp_path: Path) -> None:
+def test_an_unsafe_site_name_is_refused(name: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="is not a valid site name"):
         write_key_pair(name, tmp_path)
 
@@ -105,11 +105,10 @@ def test_flower_itself_accepts_the_app_folder(tmp_path: Path) -> None:
     assert list(tmp_path.glob("*.fab"))
 
 
-def test_without_site_options_the_tasks_own_sites_take_part(tmp_path: Path) -> None:
+def test_without_site_options_the_sites_of_the_task_take_part(tmp_path: Path) -> None:
     made(tmp_path)
-    assert read_app_folder(tmp_path / "job").sites == tuple(
-        f"site-{i}" for i in range(len(read_app_folder(tmp_path / "job").sites))
-    )
+    sites = read_app_folder(tmp_path / "job").sites
+    assert sites and sites == tuple(f"site-{i}" for i in range(len(sites)))
 
 
 @pytest.mark.parametrize(
@@ -158,7 +157,7 @@ def test_the_superlink_is_on_loopback_with_every_safe_flag(tmp_path: Path) -> No
         home.prepare(["other.example.org"], 8123)
 
 
-def test_a_sites_settings_cannot_smuggle_in_others(tmp_path: Path) -> None:
+def test_a_sites_settings_cannot_inject_others(tmp_path: Path) -> None:
     (tmp_path / "key").touch()
     node = SiteNode("north", tmp_path / "key", "here:1", tmp_path / "key", tmp_path / "state", task='x" state="/')
     with pytest.raises(ConfigError, match="must not contain quotes"):

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from flwr.app import ArrayRecord
+from safetensors.torch import load_file
 
 import playerfl
 from federations import quick_for, task
@@ -20,7 +20,7 @@ from playerfl.studies.collecting import collect
 from playerfl.weights import num_bytes
 
 PARTIAL = [name for name, kind in ALGORITHMS.items() if issubclass(kind, PartialAlgorithm)]
-# Quick: those with a special exchange, memory or finish. The whole suite runs all of them.
+# Quick tests use only those with a special exchange, memory or finish.
 every_algorithm = pytest.mark.parametrize(
     "name", quick_for(ALGORITHMS, "fedavg", "ditto", "fedbabu", "fedlama", "pfedla", "player_fl")
 )
@@ -72,7 +72,7 @@ def test_a_job_directory_reads_like_a_run_directory_without_models(tmp_path: Pat
     assert read.site_scores == result.site_scores
     assert read.cut == result.cut
     assert read.sites == result.sites
-    assert [found.path for found in collect(job.home / "jobs").results] == [job.folder]
+    assert [collected.path for collected in collect(job.home / "jobs").results] == [job.folder]
     with pytest.raises(ConfigError, match="never left its site"):
         read.model("site-0")
 
@@ -96,7 +96,7 @@ def test_no_message_holds_a_private_layer(name: str, tmp_path: Path) -> None:
     values = [
         tensor.numpy().tobytes()
         for site in SITES
-        for entry, tensor in playerfl_model(job, site).items()
+        for entry, tensor in load_file(job.home / site / "job" / "model.safetensors").items()
         if entry in private
     ]
     for _, message in (*job.grid.requests, *job.grid.replies):
@@ -106,13 +106,7 @@ def test_no_message_holds_a_private_layer(name: str, tmp_path: Path) -> None:
         assert not any(value in sent for value in values)
 
 
-def playerfl_model(job: Job, site: str) -> dict[str, torch.Tensor]:
-    from safetensors.torch import load_file
-
-    return load_file(job.home / site / "job" / "model.safetensors")
-
-
-def test_little_but_the_shared_layers_is_sent(tmp_path: Path) -> None:
+def test_hardly_more_than_the_shared_layers_is_sent(tmp_path: Path) -> None:
     job = Job(tmp_path, PLayerFL(rule="fixed", fixed_cut=2), rounds=2)
     job.run()
     server = job.in_process().server

@@ -1,4 +1,4 @@
-"""What happens to a job when sites, messages, the server or files are lost."""
+"""Jobs survive the loss of sites, messages, the server and files."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from killing import contents
 from playerfl.algorithms import ALGORITHMS
 from playerfl.errors import ConfigError, RunDirectoryError, StorageError
 from playerfl.flower.server.transport import TooFewSitesError
+from playerfl.flower.site import site
 from playerfl.storage import tensor_tree
 from playerfl.studies.collecting import collect
 
@@ -56,7 +57,7 @@ def test_a_server_killed_between_two_exchanges_of_one_step_resumes_too(tmp_path:
     job.assert_equals_in_process()
 
 
-def test_a_server_killed_after_the_last_exchange_asks_nobody_again(
+def test_a_server_killed_after_the_last_exchange_sends_no_more_requests(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A site asked twice to finish would tune twice."""
@@ -84,7 +85,7 @@ def test_a_finished_job_does_not_run_again(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["fedavg", "fedlama", "player_fl"])
 def test_rounds_continue_without_a_site_that_is_gone(name: str, tmp_path: Path) -> None:
-    """This costs one deadline in all, not one per round. The report covers the other sites."""
+    """It costs a single deadline, not one per round. The report covers the other sites."""
     job = Job(tmp_path, name, rounds=3)
 
     def gone(site: str, request: Message, reply: Message) -> Message | None:
@@ -127,7 +128,7 @@ def test_a_site_lost_before_the_finish_is_not_reported(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", quick_for(ALGORITHMS, "fedlama", "ditto", "player_fl"))
 @pytest.mark.parametrize("away", AWAY, ids=["first", "then"])
 def test_a_site_that_comes_back_catches_up(name: str, away: tuple[str, ...], tmp_path: Path) -> None:
-    """Whatever it missed, including the first exchanges, it trains again and ends with a model."""
+    """Whatever it missed, even the first exchanges, it trains again and ends with a model."""
     job = Job(tmp_path, name, rounds=3)
     job.tamper(Accident("site-1", away, lost, times=1000))
     job.run()
@@ -238,22 +239,17 @@ def test_a_different_version_is_reported(tmp_path: Path, monkeypatch: pytest.Mon
         job.run()
 
 
-def test_a_different_model_is_reported(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("seed", "name", "reason"),
+    [(1, "site-1", "builds a different model"), (0, "site-2", "started under a different name")],
+)
+def test_a_site_with_a_different_model_or_name_is_refused(seed: int, name: str, reason: str, tmp_path: Path) -> None:
     job = Job(tmp_path, "fedavg", rounds=1)
-    other = Job(tmp_path / "other", "fedavg", rounds=1, seed=1)
-    job.sites["site-1"] = other.sites["site-1"]
+    job.sites["site-1"] = Job(tmp_path / "other", "fedavg", rounds=1, seed=seed).sites[name]
     job.run()
-    row = job.participation("refused")[0]
-    assert row["verbs"] == "hello" and row["site"] == "site-1" and "builds a different model" in row["reason"]
-
-
-def test_a_site_under_a_wrong_name_is_reported(tmp_path: Path) -> None:
-    job = Job(tmp_path, "fedavg", rounds=1)
-    job.sites["site-1"] = job.sites["site-2"]
-    job.run()
-    assert {row["site"] for row in job.participation() if "started under a different name" in row["reason"]} == {
-        "site-1"
-    }
+    refused = job.participation("refused")
+    assert {row["site"] for row in refused} == {"site-1"}
+    assert refused[0]["verbs"] == "hello" and reason in refused[0]["reason"]
 
 
 @pytest.mark.system
@@ -293,13 +289,11 @@ def test_nothing_of_an_exception_leaves_a_site(tmp_path: Path, caplog: pytest.Lo
 
 
 def test_a_full_disk_at_a_site_is_a_code_and_keeps_the_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from playerfl.flower.site import site
-
     job = Job(tmp_path, "fedper", rounds=2)
-    write, full = site.write_atomically, {"site-1"}
+    write = site.write_atomically
 
     def limited(path: Path, data: bytes) -> None:
-        if any(name in path.parts for name in full) and len(job.grid.requests) > 6:
+        if "site-1" in path.parts and len(job.grid.requests) > 6:
             raise RunDirectoryError(f"cannot write {path}: No space left on device")
         write(path, data)
 

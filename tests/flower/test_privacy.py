@@ -11,13 +11,17 @@ import pytest
 import torch
 
 from federations import quick_for, task
+from flower.accidents import Accident
 from flower.jobs import SITES, Job
+from flower.loop_grid import unreachable
 from playerfl.algorithms import ALGORITHMS
 from playerfl.engine.scheduler import drive
 from playerfl.errors import ConfigError
 from playerfl.federation.messages import Upload
 from playerfl.flower.server.transport import TooFewSitesError
 from playerfl.flower.site.privacy import epsilon, outside, private_upload
+from playerfl.flower.site.site import RefusedError
+from playerfl.flower.wire.codec import decode_envelope, decode_response
 from playerfl.flower.wire.envelopes import Privacy
 from playerfl.flower.wire.secure import check_secure
 from playerfl.weights import squared_distance
@@ -36,30 +40,28 @@ def private_job(tmp_path: Path, algorithm: Any, privacy: Privacy, **settings: An
 def test_an_update_is_scaled_to_the_bound_over_all_entries_together() -> None:
     sent = {"a": torch.ones(2), "b": torch.zeros(1)}
     upload = Upload(5, {"a": torch.tensor([4.0, 1.0]), "b": torch.tensor([4.0])})
-    found = private_upload(upload, sent, Privacy(clip=1.0), rng()).weights
-    torch.testing.assert_close(found["a"], torch.tensor([1.6, 1.0]))
-    torch.testing.assert_close(found["b"], torch.tensor([0.8]))
+    clipped = private_upload(upload, sent, Privacy(clip=1.0), rng()).weights
+    torch.testing.assert_close(clipped, {"a": torch.tensor([1.6, 1.0]), "b": torch.tensor([0.8])})
 
 
-def test_a_small_update_is_left_alone_to_the_last_bit() -> None:
+def test_a_small_update_keeps_its_bits() -> None:
     upload = Upload(5, {"a": torch.tensor([1.1])})
-    assert torch.equal(
-        private_upload(upload, {"a": torch.ones(1)}, Privacy(clip=1.0), rng()).weights["a"], upload.weights["a"]
-    )
+    sent = private_upload(upload, {"a": torch.ones(1)}, Privacy(clip=1.0), rng())
+    assert torch.equal(sent.weights["a"], upload.weights["a"])
 
 
-def test_noise_has_the_spread_it_says() -> None:
+def test_noise_has_the_stated_spread() -> None:
     zeros = {"a": torch.zeros(200_000)}
-    found = private_upload(Upload(1, zeros), zeros, Privacy(clip=0.5, noise=2.0), rng()).weights["a"]
-    assert float(found.std()) == pytest.approx(1.0, rel=0.01)
-    assert float(found.mean()) == pytest.approx(0.0, abs=0.01)
+    noise = private_upload(Upload(1, zeros), zeros, Privacy(clip=0.5, noise=2.0), rng()).weights["a"]
+    assert float(noise.std()) == pytest.approx(1.0, rel=0.01)
+    assert float(noise.mean()) == pytest.approx(0.0, abs=0.01)
 
 
 def test_importances_stay_positive_under_noise() -> None:
     info = {"importance": [1e-9, 1.0, 1e9] * 1000, "cut": 3}
-    found = private_upload(Upload(1, {}, info), {}, Privacy(sensitivity_noise=0.5), rng()).info
-    logs = [math.log(after / before) for after, before in zip(found["importance"], info["importance"], strict=True)]  # type: ignore[arg-type, operator]
-    assert found["cut"] == 3
+    noisy = private_upload(Upload(1, {}, info), {}, Privacy(sensitivity_noise=0.5), rng()).info
+    logs = [math.log(after / before) for after, before in zip(noisy["importance"], info["importance"], strict=True)]  # type: ignore[arg-type, operator]
+    assert noisy["cut"] == 3
     assert torch.tensor(logs).std().item() == pytest.approx(0.5, rel=0.1)
 
 
@@ -71,8 +73,6 @@ def test_epsilon_by_hand() -> None:
 
 
 def test_every_upload_of_a_clipped_job_is_within_the_bound(tmp_path: Path) -> None:
-    from playerfl.flower.wire.codec import decode_envelope, decode_response
-
     job = private_job(tmp_path, "fedper", Privacy(clip=0.05))
     job.run()
     initial = job.in_process().setup.initial
@@ -90,10 +90,6 @@ def test_every_upload_of_a_clipped_job_is_within_the_bound(tmp_path: Path) -> No
 
 def test_a_noisy_upload_asked_for_twice_is_the_same_upload(tmp_path: Path) -> None:
     """Fresh noise on the same update would let the server average it away."""
-    from flower.accidents import Accident
-    from flower.loop_grid import unreachable
-    from playerfl.flower.wire.codec import decode_response
-
     job = private_job(tmp_path, "fedper", Privacy(clip=1.0, noise=1.0), rounds=1)
     seen = []
 
@@ -115,7 +111,7 @@ def test_a_noisy_upload_asked_for_twice_is_the_same_upload(tmp_path: Path) -> No
     ("options", "reason"),
     [({"noise": 1.0}, "set clip too"), ({"clip": -1.0}, "at least 0"), ({"secure_range": math.nan}, "at least 0")],
 )
-def test_options_that_promise_nothing_are_refused(options: dict[str, float], reason: str) -> None:
+def test_options_without_effect_are_refused(options: dict[str, float], reason: str) -> None:
     with pytest.raises(ConfigError, match=reason):
         Privacy(**options)
 
@@ -163,9 +159,7 @@ def test_methods_that_need_single_uploads_refuse_secure_aggregation(name: str) -
             check_secure(algorithm, 2)
 
 
-def test_a_site_gives_nothing_to_be_masked_that_was_not_asked_for(tmp_path: Path) -> None:
-    from playerfl.flower.site.site import RefusedError
-
+def test_a_site_masks_only_the_upload_it_was_asked_for(tmp_path: Path) -> None:
     job = Job(tmp_path, "fedavg", rounds=1)
     job.run()
     with pytest.raises(RefusedError, match="no upload"):

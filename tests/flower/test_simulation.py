@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 import playerfl
-from command_line import playerfl as command
-from command_line import refused
+from flower.accidents import StoppedError
+from playerfl.errors import ConfigError
+from playerfl.flower import simulation
 from playerfl.runs.run import Progress
 
 pytestmark = pytest.mark.system
@@ -23,12 +24,7 @@ needs_ray = pytest.mark.skipif(
 )
 
 
-class StoppedError(Exception):
-    pass
-
-
 @needs_ray
-@pytest.mark.system
 @pytest.mark.long
 def test_the_simulation_resumes_a_run_of_one_process_and_ends_with_the_same_files(tmp_path: Path) -> None:
     def stop(progress: Progress) -> None:
@@ -48,14 +44,6 @@ def test_the_simulation_resumes_a_run_of_one_process_and_ends_with_the_same_file
 
 
 def test_without_ray_it_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from playerfl.errors import ConfigError
-    from playerfl.flower import simulation
-
     monkeypatch.setattr(simulation, "find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=r"playerfl\[flower-simulation\]"):
         simulation.simulate([], tmp_path, lambda _: None)
-
-
-def test_an_unknown_engine_is_reported(tmp_path: Path) -> None:
-    sentence = refused(command("run", "synthetic", "--engine", "ray", cwd=tmp_path))
-    assert "unknown engine 'ray'" in sentence and "flower-simulation" in sentence

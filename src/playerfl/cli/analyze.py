@@ -1,4 +1,4 @@
-"""`playerfl analyze`: how layers generalise, whether the cut is the best one, and whether it moves."""
+"""`playerfl analyze`: how layers generalise, how good the recommended cut is, and whether it moves."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from playerfl.cli.options import DataDir, Json, Quiet
+from playerfl.cli.options import DataDir, Json, Quiet, Settings, examples
 from playerfl.errors import ConfigError
 from playerfl.storage.atomic_files import RERUN_HINT, make_directory, write_atomically
 
@@ -22,28 +22,23 @@ if TYPE_CHECKING:
     from playerfl.tasks.task import Task
     from playerfl.weights import Weights
 
-ANALYZE_EXAMPLES = """
-[bold]Examples[/bold]
-
-  playerfl analyze heart --seeds 3 --out heart-layers
-
-  playerfl analyze fashion_mnist --set data.size=small --rounds 20
-
-  playerfl analyze runs/compared/fedavg
-
-  playerfl analyze heart --sweep --rounds 15 --seeds 5
-
-  playerfl analyze heart --drift 5 --rounds 50
-"""
+ANALYZE_EXAMPLES = examples(
+    "analyze heart --seeds 3 --out heart-layers",
+    "analyze fashion_mnist --set data.size=small --rounds 20",
+    "analyze runs/compared/fedavg",
+    "analyze heart --sweep --rounds 15 --seeds 5",
+    "analyze heart --drift 5 --rounds 50",
+)
 
 
 def analyze(
     target: Annotated[str, typer.Argument(metavar="RUN_OR_TASK")],
     sweep: Annotated[
-        bool, typer.Option("--sweep", help="Instead: train with every cut; how good is the recommended one?")
+        bool, typer.Option("--sweep", help="Instead, train with every cut, to see how good the recommended one is.")
     ] = False,
     drift: Annotated[
-        int | None, typer.Option(metavar="K", help="Instead: measure sensitivity every K rounds; does the cut move?")
+        int | None,
+        typer.Option(metavar="K", help="Instead, measure sensitivity every K rounds, to see whether the cut moves."),
     ] = None,
     rounds: Annotated[int | None, typer.Option(help="Communication rounds.")] = None,
     seeds: Annotated[int | None, typer.Option(help="Number of seeds (default: 1; 3 with --sweep).")] = None,
@@ -54,23 +49,20 @@ def analyze(
     rows: Annotated[int, typer.Option(help="Examples per site for the Hessian.")] = 256,
     probes: Annotated[int, typer.Option(help="Random vectors for Hutchinson's estimate.")] = 32,
     hessian: Annotated[str, typer.Option(help="Hessian method: auto, exact, hutchinson or repo_hv_nuclear.")] = "auto",
-    cka: Annotated[str, typer.Option(help="CKA formula: centred, debiased or printed (in the paper).")] = "centred",
-    maps: Annotated[str, typer.Option(help="Convolution maps in CKA: flatten or mean.")] = "flatten",
+    cka: Annotated[str, typer.Option(help="CKA formula: centred, debiased, or printed (as in the paper).")] = "centred",
+    maps: Annotated[str, typer.Option(help="How CKA treats convolution maps: flatten or mean.")] = "flatten",
     out: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Directory for figures and JSON (default: TASK-analysis).")
     ] = None,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Any setting of an experiment file, e.g. data.size=small."),
-    ] = None,
+    settings: Settings = None,
     data_dir: DataDir = None,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
     """Analyse layers as in the paper: gradient variance, Hessian, CKA and sensitivity at three moments of training.
 
-    RUN_OR_TASK is any task that `playerfl run` takes, or the directory of a finished run. Then the settings of the run
-    are used, and its models for the moment after federated training.
+    RUN_OR_TASK is any task that `playerfl run` accepts, or the directory of a finished run. The settings of that run
+    are then used, and its models for the moment after federated training.
     """
     from playerfl.data.download.directory import use_data_directory
 
@@ -110,7 +102,7 @@ def analyze(
 
 @dataclass(frozen=True)
 class Answer:
-    """What one of the three questions gives: a JSON file, figures by name, and tables for the terminal."""
+    """The result of one of the three analyses: a JSON file, figures by name, and tables for the terminal."""
 
     name: str
     content: dict[str, Any]
@@ -157,7 +149,7 @@ def _third_moment(
         return federated or "fedavg"
     if changed:
         raise ConfigError(
-            f"{target} already has models for its own seed and settings; leave out --seed, --seeds, --rounds and "
+            f"{target} already has models for its seed and settings; leave out --seed, --seeds, --rounds and "
             "--set, or give --federated fedavg to train new ones"
         )
     return models
@@ -246,7 +238,7 @@ def _drifted(task: Task, settings: dict[str, Any], every: int, seed: int, quiet:
 
 @contextmanager
 def _stages(quiet: bool) -> Iterator[Callable[[str, int], tuple[Listener | None, Callable[[], None]]]]:
-    """A progress bar (or lines) for each stage, in place of the one before."""
+    """A progress bar (or lines) for each stage, replacing that of the stage before."""
     from playerfl.cli.progress import counted
     from playerfl.runs.run import Progress
 
@@ -255,13 +247,13 @@ def _stages(quiet: bool) -> Iterator[Callable[[str, int], tuple[Listener | None,
         def watch(what: str, steps: int) -> tuple[Listener | None, Callable[[], None]]:
             bars.close()
             tick = bars.enter_context(counted(what, steps, quiet=quiet, lines=True))
-            seen = 0
+            shown = 0
 
             def listen(progress: Progress) -> None:
-                nonlocal seen
-                while seen < progress.round:
-                    seen += 1
+                nonlocal shown
+                for _ in range(shown, progress.round):
                     tick()
+                shown = max(shown, progress.round)
 
             return listen, tick
 

@@ -1,4 +1,4 @@
-"""`playerfl data`: which datasets are installed, and how to get the others."""
+"""`playerfl data`: lists, downloads and plots datasets."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, TypedDict
 
 import typer
 
-from playerfl.cli.options import DataDir, Json, Quiet
+from playerfl.cli.options import DataDir, Json, Quiet, examples
 
 if TYPE_CHECKING:
     from rich.progress import TaskID
@@ -22,12 +22,7 @@ if TYPE_CHECKING:
 data_app = typer.Typer(
     name="data",
     help="List, fetch and plot datasets.",
-    epilog="""[bold]Examples[/bold]
-
-  playerfl data list
-
-  playerfl data fetch heart
-""",
+    epilog=examples("data list", "data fetch heart"),
     no_args_is_help=True,
     rich_markup_mode="rich",
 )
@@ -37,7 +32,7 @@ _SECONDS_BETWEEN_LINES = 5.0
 
 @data_app.command(
     name="list",
-    epilog="[bold]Examples[/bold]\n\n  playerfl data list\n\n  playerfl data list --data-dir /data --json\n",
+    epilog=examples("data list", "data list --data-dir /data --json"),
 )
 def list_(
     data_dir: DataDir = None,
@@ -118,26 +113,22 @@ def _print_table(directory: str, datasets: list[DatasetRow]) -> None:
 
 
 @data_app.command(
-    epilog="""[bold]Examples[/bold]
-
-  playerfl data fetch heart
-
-  playerfl data fetch cifar10 --data-dir /data
-
-  playerfl data fetch isic2019 --hub
-""",
+    epilog=examples("data fetch heart", "data fetch cifar10 --data-dir /data", "data fetch isic2019 --hub"),
 )
 def fetch(
     name: Annotated[str, typer.Argument()],
     data_dir: DataDir = None,
     hub: Annotated[
-        bool, typer.Option("--hub", help="Copy it from the Hugging Face hub, without a check against a known hash.")
+        bool,
+        typer.Option(
+            "--hub", help="Download it from the Hugging Face hub instead; it is then not checked against a known hash."
+        ),
     ] = False,
     quiet: Quiet = False,
 ) -> None:
     """Download a dataset from its official source into the data directory and check it.
 
-    NAME is a dataset of `playerfl data list`. Run the same command again to resume an interrupted download.
+    NAME is a dataset from `playerfl data list`. Run the same command again to resume an interrupted download.
     """
     from playerfl.data.download.directory import use_data_directory
     from playerfl.data.download.fetch import fetch as fetch_dataset
@@ -193,13 +184,12 @@ def _lines() -> Callable[[str, int, int | None], None]:
 
 
 @data_app.command(
-    epilog="[bold]Examples[/bold]\n\n  playerfl data plot digits\n\n"
-    "  playerfl data plot fashion_mnist --set data.alpha=0.1 --out skewed.png\n",
+    epilog=examples("data plot digits", "data plot fashion_mnist --set data.alpha=0.1 --out skewed.png"),
 )
 def plot(
     task: Annotated[str, typer.Argument()],
     out: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Figure (.png, .svg, .pdf; default: TASK-sites.png).")
+        Path | None, typer.Option(metavar="FILE", help="Figure file: .png, .svg or .pdf (default: TASK-sites.png).")
     ] = None,
     settings: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Data settings, e.g. data.alpha=0.1.")
@@ -208,7 +198,7 @@ def plot(
 ) -> None:
     """Plot how many examples of each class every site has.
 
-    TASK is any task that `playerfl run` takes.
+    TASK is any task that `playerfl run` accepts.
     """
     from playerfl.data.download.directory import use_data_directory
     from playerfl.data.sites import describe

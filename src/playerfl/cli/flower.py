@@ -11,19 +11,16 @@ from typing import Annotated
 import typer
 
 from playerfl.cli.flower_jobs import INIT_EXAMPLES, RUN_EXAMPLES, STATUS_EXAMPLES, init, run, say, status, status_line
-from playerfl.cli.options import Home
+from playerfl.cli.options import DataDir, Home, Json, examples
 
 flower_app = typer.Typer(
     name="flower",
     help="Run across institutions, over Flower: keys, server, sites, jobs.",
-    epilog="""[bold]Examples[/bold]
-
-  playerfl flower demo
-
-  playerfl flower up /var/lib/playerfl --name fl.example.org
-
-  playerfl flower site --name north --key north.key --ca ca.crt --server fl.example.org:443 --state /var/lib/playerfl
-""",
+    epilog=examples(
+        "flower demo",
+        "flower up /var/lib/playerfl --name fl.example.org",
+        "flower site --name north --key north.key --ca ca.crt --server fl.example.org:443 --state /var/lib/playerfl",
+    ),
     no_args_is_help=True,
     rich_markup_mode="rich",
 )
@@ -45,7 +42,7 @@ def _needs_flower() -> None:
         raise ConfigError("Flower is not installed; pip install 'playerfl[flower]'")
 
 
-@flower_app.command(epilog="[bold]Examples[/bold]\n\n  playerfl flower keys north --out /etc/playerfl\n")
+@flower_app.command(epilog=examples("flower keys north --out /etc/playerfl"))
 def keys(
     name: Annotated[str, typer.Argument()],
     out: Annotated[Path, typer.Option(metavar="DIR", help="Where to write the key pair.")] = Path(),
@@ -59,7 +56,7 @@ def keys(
     say(f"keep {private} secret; send {public} to the server's operator")
 
 
-@flower_app.command(epilog="[bold]Examples[/bold]\n\n  playerfl flower up /var/lib/playerfl --name fl.example.org\n")
+@flower_app.command(epilog=examples("flower up /var/lib/playerfl --name fl.example.org"))
 def up(
     home: Home,
     name: Annotated[
@@ -67,9 +64,9 @@ def up(
     ] = None,
     port: Annotated[int, typer.Option(help="Port on loopback.")] = 8000,
 ) -> None:
-    """Start the server (a SuperLink) with TLS and node authentication, until Ctrl-C.
+    """Run the server (a SuperLink) with TLS and node authentication, until Ctrl-C.
 
-    The first start creates certificates; existing ones are kept.
+    HOME is the server's directory. The first start creates it with new certificates; existing ones are kept.
     """
     from playerfl.flower.operate.launch import ServerHome
     from playerfl.flower.operate.processes import Running, ending_on_signals, wait_for_port
@@ -79,35 +76,36 @@ def up(
     say(_UNGUARDED)
     with ending_on_signals(), Running(server.superlink(port), server.environment()) as link:
         wait_for_port(port, link)
-        say(f"the server listens on 127.0.0.1:{port}; sites need {server.authority}; jobs are kept in {server.jobs}")
+        say(f"the server listens on 127.0.0.1:{port}; sites need {server.authority}; jobs are stored in {server.jobs}")
         raise typer.Exit(link.process.wait())
 
 
-@flower_app.command(
-    epilog="[bold]Examples[/bold]\n\n  playerfl flower files conf --home /var/lib/playerfl --name fl.example.org\n"
-)
+@flower_app.command(epilog=examples("flower files conf --home /var/lib/playerfl --name fl.example.org"))
 def files(
     folder: Annotated[Path, typer.Argument(metavar="DIR")],
     home: Annotated[Path, typer.Option(help="The server's directory.")],
     name: Annotated[str, typer.Option(help="The server's name, as sites see it.")],
     port: Annotated[int, typer.Option(help="The server's port on loopback.")] = 8000,
     listen: Annotated[int, typer.Option(help="The port sites connect to.")] = 443,
-    site: Annotated[str, typer.Option(help="The site's name in the example of a site service.")] = "north",
+    site: Annotated[str, typer.Option(help="The site's name in the example site service.")] = "north",
 ) -> None:
-    """Write ready-to-use systemd services and an nginx configuration that forwards only the fleet interface."""
+    """Write to DIR systemd services and an nginx configuration that forwards only the fleet interface."""
     from playerfl.flower.operate.files import write_files
 
     for file in write_files(folder, home, name, port, listen, site):
         typer.echo(file)
 
 
-@flower_app.command(epilog="[bold]Examples[/bold]\n\n  playerfl flower register /var/lib/playerfl north.pub\n")
+@flower_app.command(epilog=examples("flower register /var/lib/playerfl north.pub"))
 def register(
     home: Home,
     public_key: Annotated[Path, typer.Argument()],
-    name: Annotated[str | None, typer.Option(help="The site's name; default: the name of the file.")] = None,
+    name: Annotated[str | None, typer.Option(help="The site's name (default: that of the file).")] = None,
 ) -> None:
-    """Admit a site: register its public key under the site's name. The server must be running."""
+    """Admit a site: register its public key under the site's name.
+
+    HOME is the directory of the server, which must be running. PUBLIC_KEY is the file NAME.pub of the site.
+    """
     from playerfl.errors import ConfigError
     from playerfl.flower.operate.job_monitor import registered_sites
     from playerfl.flower.operate.launch import CONNECTION, ServerHome
@@ -120,9 +118,12 @@ def register(
     typer.echo(server.flwr("supernode", "register", str(public_key), CONNECTION, "--name", chosen)["node-id"])
 
 
-@flower_app.command(epilog="[bold]Examples[/bold]\n\n  playerfl flower unregister /var/lib/playerfl north\n")
+@flower_app.command(epilog=examples("flower unregister /var/lib/playerfl north"))
 def unregister(home: Home, name: Annotated[str, typer.Argument()]) -> None:
-    """Exclude a site: its key is no longer accepted."""
+    """Exclude the site NAME: its key is no longer accepted.
+
+    HOME is the directory of the server, which must be running.
+    """
     from playerfl.errors import ConfigError, one_of
     from playerfl.flower.operate.job_monitor import registered_sites
     from playerfl.flower.operate.launch import CONNECTION, ServerHome
@@ -137,13 +138,10 @@ def unregister(home: Home, name: Annotated[str, typer.Argument()]) -> None:
 flower_app.command(epilog=INIT_EXAMPLES)(init)
 
 
-_SITE_EXAMPLES = """
-[bold]Examples[/bold]
-
-  playerfl flower site --name north --key north.key --ca ca.crt --server fl.example.org:443 --state /var/lib/playerfl
-
-  playerfl flower site --name north --key north.key --ca ca.crt --server fl.example.org:443 --state state --task ./data
-"""
+_SITE_EXAMPLES = examples(
+    "flower site --name north --key north.key --ca ca.crt --server fl.example.org:443 --state /var/lib/playerfl",
+    "flower site --name north --key north.key --ca ca.crt --server fl.example.org:443 --state state --task ./data",
+)
 
 
 @flower_app.command(epilog=_SITE_EXAMPLES)
@@ -155,14 +153,14 @@ def site(
     state: Annotated[Path, typer.Option(help="The site's directory: private layers and log. Back it up.")],
     task: Annotated[
         str | None,
-        typer.Option(help="The site's data as a task (a folder, FILE.py:NAME); default: the experiment's."),
+        typer.Option(help="The site's data as a task: a folder or FILE.py:NAME (default: the experiment's)."),
     ] = None,
-    data_dir: Annotated[Path | None, typer.Option(help="Directory of dataset files.")] = None,
-    device: Annotated[str | None, typer.Option(help="cpu, cuda or mps; default: the experiment's.")] = None,
+    data_dir: DataDir = None,
+    device: Annotated[str | None, typer.Option(help="cpu, cuda or mps (default: the experiment's).")] = None,
     port: Annotated[int, typer.Option(help="Port on loopback; different for each site on a machine.")] = 9094,
     retry: Annotated[float, typer.Option(help="Seconds before a node that has stopped is restarted; 0: never.")] = 15.0,
 ) -> None:
-    """Take part as a site (a SuperNode), until Ctrl-C. It only opens connections to the server."""
+    """Take part as a site (a SuperNode), until Ctrl-C. It accepts no connections, it only opens them."""
     from playerfl.flower.operate.launch import SiteNode
     from playerfl.flower.operate.processes import Running, ending_on_signals
     from playerfl.storage.locking import DirectoryLock
@@ -181,7 +179,7 @@ def site(
                     return
                 say(
                     f"the node stopped with exit code {code}; usually its key is not registered yet, or the server "
-                    "has not noticed yet that the previous node is gone (this takes up to a minute)"
+                    "has not noticed yet that the previous node is gone (which takes up to a minute)"
                 )
                 if not retry:
                     raise typer.Exit(1)
@@ -194,20 +192,18 @@ flower_app.command(epilog=RUN_EXAMPLES)(run)
 flower_app.command(epilog=STATUS_EXAMPLES)(status)
 
 
-@flower_app.command(
-    epilog="[bold]Examples[/bold]\n\n  playerfl flower demo\n\n  playerfl flower demo --out demo --rounds 3\n"
-)
+@flower_app.command(epilog=examples("flower demo", "flower demo --out demo --rounds 3"))
 def demo(
     rounds: Annotated[int, typer.Option(help="Communication rounds.", min=1)] = 2,
     out: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Keep everything here; default: a temporary folder.")
+        Path | None, typer.Option(metavar="DIR", help="Keep all files here (default: a temporary folder).")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON on stdout.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Run a whole federation on this machine: a server, three sites, TLS, keys, and PLayer-FL on digits.
 
-    Takes a few minutes on two cores. Everything is shut down at the end, also on Ctrl-C. The exit code is 1 if the
-    result differs from the run in one process by a single bit.
+    Takes a few minutes on two cores. Everything is shut down at the end, even after Ctrl-C. Exits with code 1 if the
+    result differs by even one bit from a run in one process.
     """
     import tempfile
 

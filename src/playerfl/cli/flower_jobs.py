@@ -1,4 +1,4 @@
-"""`playerfl flower init`, `run` and `status`: a job from start to end."""
+"""`playerfl flower init`, `run` and `status`: a job from start to finish."""
 
 from __future__ import annotations
 
@@ -10,36 +10,31 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from playerfl.cli.options import Home, Json, Quiet
+from playerfl.cli.options import Home, Json, Quiet, examples
 
 if TYPE_CHECKING:
-    from playerfl.flower.deployment import Deployment
     from playerfl.flower.operate.job_monitor import RegisteredSite
     from playerfl.flower.server.files import JobStatus
-    from playerfl.flower.wire.envelopes import Privacy
 
-INIT_EXAMPLES = """
-[bold]Examples[/bold]
-
-  playerfl flower init job --config experiment.toml --site north --site south --site west
-
-  playerfl flower init job --config experiment.toml --min-sites 2 --deadline 7200
-"""
+INIT_EXAMPLES = examples(
+    "flower init job --config experiment.toml --site north --site south --site west",
+    "flower init job --config experiment.toml --min-sites 2 --deadline 7200",
+)
 
 
 def init(
     folder: Annotated[Path, typer.Argument(metavar="DIR")],
     config: Annotated[Path, typer.Option(help="Experiment file (TOML).")],
     site: Annotated[
-        list[str] | None, typer.Option(help="A site that takes part; can be repeated. Default: the task's sites.")
+        list[str] | None, typer.Option(help="A site that takes part; can be repeated (default: the task's sites).")
     ] = None,
-    job: Annotated[str | None, typer.Option(help="The job's name; default: task, algorithm and seed.")] = None,
-    min_sites: Annotated[int | None, typer.Option(help="Minimum sites per round; default: more than half.")] = None,
+    job: Annotated[str | None, typer.Option(help="The job's name (default: task, algorithm and seed).")] = None,
+    min_sites: Annotated[int | None, typer.Option(help="Minimum sites per round (default: more than half).")] = None,
     deadline: Annotated[float, typer.Option(help="Seconds a round waits for its sites.")] = 3600.0,
     norm_bound: Annotated[
         float, typer.Option(help="Refuse uploads that moved more than this many times the round's median; 0: off.")
     ] = 20.0,
-    clip: Annotated[float, typer.Option(help="Experimental: largest norm of a site's update; 0: off.")] = 0.0,
+    clip: Annotated[float, typer.Option(help="Experimental: clip a site's update to this norm; 0: off.")] = 0.0,
     noise: Annotated[float, typer.Option(help="Experimental: noise on updates, in units of --clip; 0: off.")] = 0.0,
     sensitivity_noise: Annotated[
         float, typer.Option(help="Experimental: noise on the logarithm of layer importances; 0: off.")
@@ -48,17 +43,31 @@ def init(
         float, typer.Option(help="Experimental: SecAgg+ for weights between plus and minus this, e.g. 8; 0: off.")
     ] = 0.0,
 ) -> None:
-    """Create the folder a job is submitted from. It names the installed package and holds settings, but no code."""
+    """Create DIR, the folder that a job is submitted from. It holds settings but no code."""
+    from playerfl.errors import ConfigError
+    from playerfl.flower.deployment import Deployment
     from playerfl.flower.operate.app_folder import write_app_folder
     from playerfl.flower.server.job import checked_experiment
     from playerfl.flower.site.privacy import epsilon
+    from playerfl.flower.site.site import TEMPLATE, experiment_sites
     from playerfl.flower.wire.envelopes import Privacy
+    from playerfl.runs.experiment import Experiment, read_toml
 
-    privacy = Privacy(clip, noise, sensitivity_noise, secure_range)
-    deployment = _deployment(config, site or [], job, min_sites, deadline, norm_bound, privacy)
+    experiment = Experiment.resolve({"device": "cpu", **read_toml(config)})
+    if min_sites is not None and min_sites < 1:
+        raise ConfigError(f"--min-sites must be at least 1, not {min_sites}")
+    deployment = Deployment(
+        job=job or f"{experiment.task_file_name}-{experiment.algorithm['name']}-seed{experiment.seed}",
+        sites=tuple(site or (name for name in experiment_sites(experiment) if name != TEMPLATE)),
+        experiment=experiment.to_toml(),
+        min_sites=min_sites or 0,
+        deadline=deadline,
+        norm_bound=norm_bound,
+        privacy=Privacy(clip, noise, sensitivity_noise, secure_range),
+    )
     rounds = checked_experiment(deployment).rounds
     typer.echo(write_app_folder(folder, deployment))
-    say(f"job {deployment.job}: {', '.join(deployment.sites)}; a round needs {deployment.needed} of them")
+    say(f"job {deployment.job}: {', '.join(deployment.sites)}; each round needs {deployment.needed} of them")
     if noise:
         say(
             f"experimental: a site's uploads over {rounds} rounds are (ε = {epsilon(noise, rounds):.3g}, δ = 1e-5) "
@@ -66,39 +75,7 @@ def init(
         )
 
 
-def _deployment(
-    config: Path,
-    sites: list[str],
-    job: str | None,
-    min_sites: int | None,
-    deadline: float,
-    norm_bound: float,
-    privacy: Privacy,
-) -> Deployment:
-    from playerfl.errors import ConfigError
-    from playerfl.flower.deployment import Deployment
-    from playerfl.flower.site.site import TEMPLATE
-    from playerfl.runs.experiment import Experiment, find_task, read_toml
-
-    experiment = Experiment.resolve({"device": "cpu", **read_toml(config)})
-    if not sites:
-        task = find_task(experiment.task)
-        options = experiment.data_options(task)
-        sites = [name for name in sorted(task.for_options(options).load_sites(options)) if name != TEMPLATE]
-    if min_sites is not None and min_sites < 1:
-        raise ConfigError(f"--min-sites must be at least 1, not {min_sites}")
-    return Deployment(
-        job=job or f"{experiment.task_file_name}-{experiment.algorithm['name']}-seed{experiment.seed}",
-        sites=tuple(sites),
-        experiment=experiment.to_toml(),
-        min_sites=min_sites or 0,
-        deadline=deadline,
-        norm_bound=norm_bound,
-        privacy=privacy,
-    )
-
-
-RUN_EXAMPLES = "[bold]Examples[/bold]\n\n  playerfl flower run /var/lib/playerfl job\n"
+RUN_EXAMPLES = examples("flower run /var/lib/playerfl job")
 
 
 def run(
@@ -107,12 +84,13 @@ def run(
     readmit: Annotated[
         list[str] | None, typer.Option(help="A site that lost its state and may rejoin as a new site; can be repeated.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON on stdout.")] = False,
+    as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
     """Submit the job in DIR and follow it; an interrupted job is resumed.
 
-    The exit code is 1 if the run failed. Ctrl-C stops following, not the job.
+    HOME is the directory of the server, which must be running. Exits with code 1 if the job failed. Ctrl-C stops
+    following, not the job.
     """
     from playerfl.flower.operate.app_folder import read_app_folder
     from playerfl.flower.operate.job_monitor import follow, submit
@@ -151,14 +129,17 @@ def _last_responses(status: JobStatus) -> str:
     return ", ".join(f"{site} {key or '-'}" for site, key in status.sites.items())
 
 
-STATUS_EXAMPLES = "[bold]Examples[/bold]\n\n  playerfl flower status /var/lib/playerfl --json\n"
+STATUS_EXAMPLES = examples("flower status /var/lib/playerfl --json")
 
 
 def status(
     home: Home,
     as_json: Json = False,
 ) -> None:
-    """Show which sites are online and how far each job is. The exit code is 1 if the server cannot be reached."""
+    """Show which sites are online and how far each job is.
+
+    HOME is the server's directory. Exits with code 1 if the server cannot be reached.
+    """
     from playerfl.flower.operate.job_monitor import registered_sites
     from playerfl.flower.operate.launch import ServerHome
     from playerfl.flower.operate.processes import FlowerError

@@ -1,4 +1,4 @@
-"""`playerfl layers`: what the layers of a model are."""
+"""`playerfl layers`: shows the layers of a model."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from playerfl.cli.options import DataDir, Json, Settings, Sites
+from playerfl.cli.options import DataDir, Json, Settings, Sites, examples
 from playerfl.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -15,29 +15,25 @@ if TYPE_CHECKING:
 
     from playerfl.layers.layer_map import LayerMap
 
-LAYERS_EXAMPLES = """
-[bold]Examples[/bold]
-
-  playerfl layers mymodule:make_model
-
-  playerfl layers mymodule.py:make_model --data mymodule.py:make_sites --cut 3
-
-  playerfl layers heart --json
-"""
+LAYERS_EXAMPLES = examples(
+    "layers mymodule:make_model",
+    "layers mymodule.py:make_model --data mymodule.py:make_sites --cut 3",
+    "layers heart --json",
+)
 
 
 def layers(
     target: Annotated[str, typer.Argument()],
     data: Sites = None,
-    cut: Annotated[int | None, typer.Option(help="Show what a cut after this many layers shares.")] = None,
+    cut: Annotated[int | None, typer.Option(help="Show what is shared with a cut after this many layers.")] = None,
     as_json: Json = False,
     settings: Settings = None,
     data_dir: DataDir = None,
 ) -> None:
     """Show the layers of a model from input to output, without training.
 
-    TARGET is a function that builds your model, as MODULE:NAME or FILE.py:NAME, or any task that `playerfl run` takes.
-    With --data, the order of layers comes from a forward pass instead of from the model's definition.
+    TARGET is a function that builds your model, as MODULE:NAME or FILE.py:NAME, or any task that `playerfl run`
+    accepts. With --data, the layers are in the order of a forward pass, otherwise in that of the model's definition.
     """
     from playerfl.cli.tables.console import wide_console
     from playerfl.cli.tables.layers import layer_rows, print_cut_summary, print_layers

@@ -14,7 +14,7 @@ from playerfl.cli.analyze import ANALYZE_EXAMPLES, analyze
 from playerfl.cli.data import data_app
 from playerfl.cli.flower import flower_app
 from playerfl.cli.layers import LAYERS_EXAMPLES, layers
-from playerfl.cli.options import Json, Quiet
+from playerfl.cli.options import Json, Quiet, examples
 from playerfl.cli.probe import PROBE_EXAMPLES, probe
 from playerfl.cli.report import REPORT_EXAMPLES, report
 from playerfl.cli.run import RUN_EXAMPLES, run
@@ -26,16 +26,12 @@ from playerfl.version import __version__
 app = typer.Typer(
     name="playerfl",
     help="Personalised, layer-wise, cross-silo federated learning: which layers to share, and what each site gains.",
-    epilog="""[bold]Examples[/bold]
-
-  playerfl run digits -a local -a fedavg -a player_fl
-
-  playerfl run --resume runs/digits-player_fl-seed0-1
-
-  playerfl report runs
-
-  playerfl list algorithms
-""",
+    epilog=examples(
+        "run digits -a local -a fedavg -a player_fl",
+        "run --resume runs/digits-player_fl-seed0-1",
+        "report runs",
+        "list algorithms",
+    ),
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode="rich",
@@ -106,15 +102,15 @@ _LISTS = ("algorithms", "tasks", "settings")
 
 @app.command(
     name="list",
-    epilog="[bold]Examples[/bold]\n\n  playerfl list algorithms\n\n  playerfl list tasks --json\n",
+    epilog=examples("list algorithms", "list tasks --json"),
 )
 def list_(
     what: Annotated[str, typer.Argument()],
     as_json: Json = False,
 ) -> None:
-    """List what there is to choose from, with defaults.
+    """List algorithms, tasks or settings, with their defaults.
 
-    WHAT is algorithms, tasks or settings (of runs and training).
+    WHAT is algorithms, tasks, or settings (of runs and training).
     """
     if what not in _LISTS:
         raise ConfigError(one_of(what, _LISTS, "list"))
@@ -129,44 +125,36 @@ def list_(
     print_catalogue(what, entries)
 
 
-@app.command(epilog="[bold]Examples[/bold]\n\n  playerfl selftest\n\n  playerfl selftest --json\n")
+@app.command(epilog=examples("selftest", "selftest --json"))
 def selftest(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Check every algorithm on small made-up sites, by identities that must hold; exit code 1 if one does not."""
+    """Check every algorithm on small synthetic sites, by identities that must hold.
+
+    Exits with code 1 if one does not hold.
+    """
     from playerfl.cli.progress import counted
     from playerfl.selftest import check, identities
 
     with counted("identities", len(list(identities())), quiet=quiet) as tick:
         findings = check(lambda _: tick())
+    rows = [
+        (f.identity.left.name, f.identity.right.name, f.identity.tolerance, f.difference, f.holds) for f in findings
+    ]
     if as_json:
-        found = [
-            {
-                "left": finding.identity.left.name,
-                "right": finding.identity.right.name,
-                "tolerance": finding.identity.tolerance,
-                "difference": finding.difference,
-                "holds": finding.holds,
-            }
-            for finding in findings
-        ]
-        print(json.dumps({"identities": found}, indent=1))
+        keys = ("left", "right", "tolerance", "difference", "holds")
+        print(json.dumps({"identities": [dict(zip(keys, row, strict=True)) for row in rows]}, indent=1))
     else:
         from playerfl.cli.tables.comparison import print_identities
 
-        print_identities(
-            [
-                (f.identity.left.name, f.identity.right.name, f.identity.tolerance, f.difference, f.holds)
-                for f in findings
-            ]
-        )
+        print_identities(rows)
     if not all(finding.holds for finding in findings):
         raise typer.Exit(1)
 
 
 def _unwrap_help(group: typer.Typer) -> None:
-    """Removes the line breaks of docstrings, which would break lines in the middle on a narrower terminal."""
+    """Removes the line breaks of docstrings, which would leave ragged lines on a narrower terminal."""
     for command in group.registered_commands:
         paragraphs = (inspect.getdoc(command.callback) or "").split("\n\n")
         command.help = "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)

@@ -7,9 +7,15 @@ from typing import Annotated
 
 import typer
 
+
+def examples(*commands: str) -> str:
+    """The end of a command's help; `commands` without the leading `playerfl`."""
+    return "\n\n".join(["[bold]Examples[/bold]", *(f"playerfl {command}" for command in commands)])
+
+
 DataDir = Annotated[
     Path | None,
-    typer.Option("--data-dir", metavar="DIR", help="Data directory (default: $PLAYERFL_DATA, else your cache)."),
+    typer.Option("--data-dir", metavar="DIR", help="Data directory (default: $PLAYERFL_DATA, or your cache)."),
 ]
 Sites = Annotated[
     str | None,
@@ -24,6 +30,6 @@ Settings = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="Any setting of an experiment file, e.g. training.batch_size=16."),
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Json = Annotated[bool, typer.Option("--json", help="Print the results as JSON on stdout.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
-Home = Annotated[Path, typer.Argument(metavar="HOME", help="The server's directory.")]
+Home = Annotated[Path, typer.Argument(metavar="HOME")]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from playerfl.cli.options import DataDir, Json, Quiet, Settings, Sites
+from playerfl.cli.options import DataDir, Json, Quiet, Settings, Sites, examples
 from playerfl.errors import ConfigError, DataError
 from playerfl.probe.stored import save_figure, scores_of, stored_probe_at, write_probe
 from playerfl.storage.atomic_files import make_directory
@@ -21,17 +21,12 @@ if TYPE_CHECKING:
     from playerfl.layers.layer_map import LayerMap
     from playerfl.probe.measure import Measurement
 
-PROBE_EXAMPLES = """
-[bold]Examples[/bold]
-
-  playerfl probe mymodule:make_model --data mymodule:make_sites
-
-  playerfl probe heart --seeds 5 --out heart-cut
-
-  playerfl probe runs/compared/player_fl --rule max_jump
-
-  playerfl probe heart-cut --threshold 10 --json > cut.json
-"""
+PROBE_EXAMPLES = examples(
+    "probe mymodule:make_model --data mymodule:make_sites",
+    "probe heart --seeds 5 --out heart-cut",
+    "probe runs/compared/player_fl --rule max_jump",
+    "probe heart-cut --threshold 10 --json > cut.json",
+)
 
 
 def probe(
@@ -39,9 +34,9 @@ def probe(
     data: Sites = None,
     loss: Annotated[
         str | None,
-        typer.Option(metavar="MODULE:NAME", help="loss(output, targets) of your model (default: cross-entropy)."),
+        typer.Option(metavar="MODULE:NAME", help="Your model's loss(output, targets) (default: cross-entropy)."),
     ] = None,
-    seeds: Annotated[int, typer.Option(help="Number of seeds: initial models and batch orders.")] = 1,
+    seeds: Annotated[int, typer.Option(help="Number of seeds (initial model and batch order).")] = 1,
     seed: Annotated[int, typer.Option(help="First seed.")] = 0,
     learning_rate: Annotated[float | None, typer.Option(help="Learning rate at every site.")] = None,
     batch_size: Annotated[int | None, typer.Option(help="Batch size at every site.")] = None,
@@ -63,8 +58,8 @@ def probe(
 ) -> None:
     """Measure one epoch at every site and recommend which layers to federate, with the evidence.
 
-    TARGET is one of: a function that builds your model, as MODULE:NAME or FILE.py:NAME, together with --data; any task
-    that `playerfl run` takes; the directory of a finished run or of an earlier --out, which is not measured again.
+    TARGET is a function that builds your model, as MODULE:NAME or FILE.py:NAME, together with --data; or any task that
+    `playerfl run` accepts; or the directory of a finished run or an earlier --out, whose scores are read, not measured.
     """
     from playerfl.data.download.directory import use_data_directory
 

@@ -1,4 +1,4 @@
-"""The app a SuperNode runs: hands Flower's messages to the site, and the site's responses to Flower."""
+"""The app that a SuperNode runs: passes Flower's messages to the site, and its responses back."""
 
 from __future__ import annotations
 
@@ -18,14 +18,13 @@ log = logging.getLogger("playerfl.flower.site")
 
 
 def make_app(site_of: Callable[[Context], Site]) -> ClientApp:
-    """An app that handles every type of message by the site that `site_of` gives."""
-    made = ClientApp()
+    """An app whose messages are handled by the site that `site_of` returns."""
+    client_app = ClientApp()
 
     def respond(message: Message, context: Context) -> Message:
         # Flower would send the text of an exception to the server, with any data it quotes.
         try:
-            site = site_of(context)
-            response = site.respond(decode_envelope(message.content))
+            response = site_of(context).respond(decode_envelope(message.content))
         except CodecError:
             # Only playerfl writes to a site, so an envelope it cannot read comes from another version.
             log.exception("the server's message could not be read")
@@ -44,12 +43,12 @@ def make_app(site_of: Callable[[Context], Site]) -> ClientApp:
             log.exception("a stage of secure aggregation failed")
             return Message(Error(2, "the site could not do what was asked"), reply_to=message)
 
-    made.query("hello")(respond)
-    made.query("prepare")(respond)
-    made.train("round")(respond)
+    client_app.query("hello")(respond)
+    client_app.query("prepare")(respond)
+    client_app.train("round")(respond)
     # Flower's SecAgg+ sends plain "train" messages.
-    made.train()(respond_to_secure_aggregation)
-    return made
+    client_app.train()(respond_to_secure_aggregation)
+    return client_app
 
 
 def site_from_node(context: Context) -> Site:
@@ -62,13 +61,12 @@ def site_from_node(context: Context) -> Site:
     name, home, data_dir = setting("site"), setting("state"), setting("data-dir")
     if name is None or home is None:
         raise ConfigError("the SuperNode has no site or state setting; start it with playerfl flower site")
-    _log_to(Path(home))
+    _write_log(Path(home))
     find_setup = setup_finder(setting("task"), Path(data_dir) if data_dir else None, setting("device"))
     return Site(check_site(name), Path(home), find_setup)
 
 
-def _log_to(folder: Path) -> None:
-    """The site's log stays at the site."""
+def _write_log(folder: Path) -> None:
     if log.handlers:
         return
     folder.mkdir(parents=True, exist_ok=True)

@@ -1,14 +1,16 @@
-"""Deployment: how a job runs across institutions. The experiment alone decides its result."""
+"""Deployment: how a job runs across institutions, besides its experiment."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from playerfl.errors import ConfigError, one_of
 from playerfl.federation.messages import SiteId
 from playerfl.flower.wire.envelopes import Privacy, check_job, check_site
+
+_NUMBERS = ("deadline", "norm_bound", "poll")
 
 
 @dataclass(frozen=True)
@@ -26,7 +28,7 @@ class Deployment:
     norm_bound: float = 20.0
     """Uploads that moved more than this many times the round's median are refused; 0: off."""
     poll: float = 1.0
-    """Seconds between two looks for responses."""
+    """Seconds between two checks for responses."""
     readmit: tuple[SiteId, ...] = ()
     """Sites that lost their state and may rejoin as new ones."""
     privacy: Privacy = field(default_factory=Privacy)
@@ -56,45 +58,40 @@ class Deployment:
 
     def to_run_config(self) -> dict[str, Any]:
         """As Flower's run config: plain keys and values."""
-        return {
+        numbers = {name: float(getattr(self, name)) for name in _NUMBERS}
+        privacy = {name: float(value) for name, value in asdict(self.privacy).items()}
+        settings = {
             "job": self.job,
             "sites": ",".join(self.sites),
-            "min-sites": self.min_sites,
-            "deadline": float(self.deadline),
-            "norm-bound": float(self.norm_bound),
-            "poll": float(self.poll),
+            "min_sites": self.min_sites,
+            **numbers,
             "readmit": ",".join(self.readmit),
-            "clip": float(self.privacy.clip),
-            "noise": float(self.privacy.noise),
-            "sensitivity-noise": float(self.privacy.sensitivity_noise),
-            "secure-range": float(self.privacy.secure_range),
+            **privacy,
             "experiment": self.experiment,
         }
+        return {name.replace("_", "-"): value for name, value in settings.items()}
 
     @classmethod
     def from_run_config(cls, config: Mapping[str, Any]) -> Deployment:
-        """What `to_run_config` gave.
+        """The inverse of `to_run_config`.
 
         >>> deployment = Deployment("job", ("north", "south"), "rounds = 2")
         >>> Deployment.from_run_config(deployment.to_run_config()) == deployment, deployment.needed
         (True, 2)
         """
+
+        def number(name: str) -> float:
+            return float(config[name.replace("_", "-")])
+
         try:
             return cls(
                 job=str(config["job"]),
                 sites=_names(config["sites"]),
                 experiment=str(config["experiment"]),
                 min_sites=int(config["min-sites"]),
-                deadline=float(config["deadline"]),
-                norm_bound=float(config["norm-bound"]),
-                poll=float(config["poll"]),
                 readmit=_names(config["readmit"]),
-                privacy=Privacy(
-                    float(config["clip"]),
-                    float(config["noise"]),
-                    float(config["sensitivity-noise"]),
-                    float(config["secure-range"]),
-                ),
+                privacy=Privacy(**{field.name: number(field.name) for field in fields(Privacy)}),
+                **{name: number(name) for name in _NUMBERS},
             )
         except KeyError as problem:
             raise ConfigError(f"the app folder lacks {problem}; create it with playerfl flower init") from problem

@@ -1,4 +1,4 @@
-"""The app a SuperLink runs: one job over Flower's grid."""
+"""The app that a SuperLink runs: one job over Flower's grid."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from playerfl.flower.deployment import Deployment
 from playerfl.flower.server.run_job import run_job
 
 JOBS = "PLAYERFL_FLOWER_JOBS"
-"""The directory of all jobs. It is set where the SuperLink is started, so that no job can choose it."""
+"""The directory of all jobs. Set when the SuperLink is started, so that no job can choose it."""
 
 app = ServerApp()
 

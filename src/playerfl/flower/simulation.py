@@ -19,10 +19,10 @@ from playerfl.flower.deployment import Deployment
 from playerfl.flower.server.messenger import Grid
 from playerfl.flower.server.state import Contacts
 from playerfl.flower.server.transport import FlowerTransport
-from playerfl.flower.site.site import Site, setup_finder
+from playerfl.flower.site.site import Site, experiment_sites, setup_finder
 from playerfl.flower.wire.envelopes import Envelope
 from playerfl.flower.wire.introduction import Introduction
-from playerfl.runs.experiment import Experiment, find_task
+from playerfl.runs.experiment import Experiment
 from playerfl.runs.run import Run
 from playerfl.version import __version__
 from playerfl.weights import Weights, digest
@@ -42,16 +42,9 @@ class Simulated:
     job: str
 
     def __post_init__(self) -> None:
-        run = self.run
-        text = run.experiment.to_toml()
+        run, text, everyone = self.run, self.run.experiment.to_toml(), len(self.run.clients)
         deployment = Deployment(
-            self.job,
-            run.server.sites,
-            text,
-            min_sites=len(run.clients),
-            deadline=DEADLINE,
-            norm_bound=0.0,
-            poll=POLL,
+            self.job, run.server.sites, text, min_sites=everyone, deadline=DEADLINE, norm_bound=0.0, poll=POLL
         )
         header = Envelope(self.job, "", text, __version__, digest(run.setup.initial))
         contacts = Contacts()
@@ -86,10 +79,10 @@ class _NoChecks:
 
 
 def simulate(experiments: Sequence[Experiment], home: Path, work: Callable[[Callable[[Run], Any]], Result]) -> Result:
-    """Does `work` with a transport for each of its runs; all share one cluster, which `ray` finds or starts."""
+    """Calls `work` with a factory of transports, one per run; all share one cluster, which `ray` finds or starts."""
     if find_spec("ray") is None or find_spec("flwr") is None:
         raise ConfigError("Flower's simulation engine is not installed; pip install 'playerfl[flower-simulation]'")
-    names = sorted({name for experiment in experiments for name in _site_names(experiment)})
+    names = sorted({name for experiment in experiments for name in experiment_sites(experiment)})
     sites = home / ".flower-sites"
     results: list[Result] = []
 
@@ -102,12 +95,6 @@ def simulate(experiments: Sequence[Experiment], home: Path, work: Callable[[Call
     finally:
         shutil.rmtree(sites, ignore_errors=True)
     return results[0]
-
-
-def _site_names(experiment: Experiment) -> list[SiteId]:
-    task = find_task(experiment.task)
-    options = experiment.data_options(task)
-    return sorted(task.for_options(options).load_sites(options))
 
 
 def _on_ray(names: Sequence[SiteId], sites: Path, serve: Callable[[Grid], None]) -> None:

@@ -29,8 +29,8 @@ def print_analysis(analysis: LayerAnalysis) -> None:
     console.print(_correlations(analysis))
     console.print(
         "ρ is Spearman's rank correlation over layers: the mean over sites and seeds, with a 95 % bootstrap interval. "
-        "F never decreases with depth, so its ρ is that of depth itself; the ρ of the layer score s says more. With "
-        "few layers ρ is coarse."
+        "F never decreases with depth, so its ρ is that of depth itself; the ρ of the layer score s is more "
+        "informative. With few layers, ρ is coarse."
     )
     for note in analysis.notes:
         console.print(f"[yellow]Note:[/yellow] {escape(note)}.")
@@ -48,7 +48,7 @@ def _cell(analysis: LayerAnalysis, quantity: str, moment: str, place: int) -> st
 def _correlations(analysis: LayerAnalysis) -> Table:
     table = Table(title="Rank correlation with the other quantities", title_justify="left")
     table.add_column("moment")
-    table.add_column("of")
+    table.add_column("score")
     others = ("gradient_variance", "hessian", "cka")
     for other in others:
         table.add_column({"gradient_variance": "gradient variance", "hessian": "Hessian", "cka": "CKA"}[other])
@@ -114,14 +114,14 @@ def print_drift(drift: Drift) -> None:
     table = Table(title=escape(f"{drift.task}: the cut over training"), title_justify="left")
     for heading in ("round", "cut after", "resampled batches agree", "thresholds with this cut", "verdict"):
         table.add_column(heading, justify="right")
-    for round_, found in drift.rounds.items():
-        interval = found.interval
+    for round_, recommendation in drift.rounds.items():
+        interval = recommendation.interval
         table.add_row(
             str(round_),
-            str(found.cut.index),
-            "" if found.agreement is None else f"{found.agreement:.0%}",
+            str(recommendation.cut.index),
+            "" if recommendation.agreement is None else f"{recommendation.agreement:.0%}",
             "" if interval is None else f"{interval[0]:.3g} to {interval[1]:.3g}",
-            found.verdict,
+            recommendation.verdict,
         )
     console = wide_console()
     console.print(table)

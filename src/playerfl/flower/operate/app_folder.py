@@ -15,7 +15,7 @@ from playerfl.version import __version__
 
 
 def write_app_folder(folder: Path, deployment: Deployment) -> Path:
-    """Writes pyproject.toml into a folder that holds nothing else; replaces only one that was written here."""
+    """Writes pyproject.toml into a folder that holds nothing else; replaces it only if playerfl wrote it."""
     file = folder / "pyproject.toml"
     if folder.exists() and not set(folder.iterdir()) <= {file, temp_path(file)}:
         raise ConfigError(f"{folder} holds other files, which would be sent with the app; choose an empty folder")

@@ -1,4 +1,4 @@
-"""The server's certificate and an authority that signs it, for parties that share no authority."""
+"""The server's certificate and an authority that signs it, for parties without a common authority."""
 
 from __future__ import annotations
 
@@ -30,28 +30,29 @@ def write_certificates(folder: Path, names: Sequence[str]) -> None:
     authority_key = ec.generate_private_key(ec.SECP384R1())
     authority_name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "playerfl federation")])
     now = datetime.now(UTC) - timedelta(minutes=5)
+
+    def certificate(subject: x509.Name, key: ec.EllipticCurvePublicKey, days: int) -> x509.CertificateBuilder:
+        return (
+            x509.CertificateBuilder()
+            .subject_name(subject)
+            .issuer_name(authority_name)
+            .public_key(key)
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now)
+            .not_valid_after(now + timedelta(days=days))
+        )
+
     authority = (
-        x509.CertificateBuilder()
-        .subject_name(authority_name)
-        .issuer_name(authority_name)
-        .public_key(authority_key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now)
-        .not_valid_after(now + timedelta(days=AUTHORITY_DAYS))
+        certificate(authority_name, authority_key.public_key(), AUTHORITY_DAYS)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .add_extension(_usage(signs_certificates=True), critical=True)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(authority_key.public_key()), critical=False)
         .sign(authority_key, hashes.SHA384())
     )
     server_key = private_key(folder / "server.key", serialization.PrivateFormat.PKCS8)
+    server_name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, names[0][:64])])
     server = (
-        x509.CertificateBuilder()
-        .subject_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, names[0][:64])]))
-        .issuer_name(authority_name)
-        .public_key(server_key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now)
-        .not_valid_after(now + timedelta(days=SERVER_DAYS))
+        certificate(server_name, server_key.public_key(), SERVER_DAYS)
         .add_extension(x509.SubjectAlternativeName([_alternative(name) for name in names]), critical=False)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(_usage(signs_certificates=False), critical=True)
@@ -60,8 +61,8 @@ def write_certificates(folder: Path, names: Sequence[str]) -> None:
         .sign(authority_key, hashes.SHA384())
     )
     # The server's certificate last: if it exists, all three files do.
-    for certificate, name in ((authority, "ca.crt"), (server, "server.pem")):
-        write_atomically(folder / name, certificate.public_bytes(serialization.Encoding.PEM), RERUN_HINT)
+    for signed, name in ((authority, "ca.crt"), (server, "server.pem")):
+        write_atomically(folder / name, signed.public_bytes(serialization.Encoding.PEM), RERUN_HINT)
 
 
 def names_in(certificate: Path) -> list[str]:

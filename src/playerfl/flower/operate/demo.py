@@ -34,7 +34,7 @@ JOB = "demo"
 
 @dataclass(frozen=True)
 class DemoResult:
-    """Every site's model by its fingerprint, over Flower and in one process."""
+    """The fingerprint of every site's model, over Flower and in one process."""
 
     run: FlowerRun
     folder: Path
@@ -62,7 +62,7 @@ def demo_experiment(rounds: int) -> Experiment:
 def demonstrate(
     folder: Path, rounds: int, say: Callable[[str], None], on_change: Callable[[JobStatus], None]
 ) -> DemoResult:
-    """Sets everything up in `folder`, runs the job, compares, and stops everything it started."""
+    """Sets everything up in `folder`, runs the job, shuts everything down, and compares."""
     started = time.monotonic()
     experiment = demo_experiment(rounds)
     with ending_on_signals(), ExitStack() as stack:
@@ -75,7 +75,7 @@ def demonstrate(
     return DemoResult(
         run,
         directory,
-        _models(directory),
+        json.loads((directory / SITES_FILE).read_text(encoding="utf-8"))["models"],
         {site: digest(weights) for site, weights in result.weights.items()},
         time.monotonic() - started,
     )
@@ -106,8 +106,3 @@ def _over_flower(
     run_id = submit(home, app)
     say(f"job submitted; {sum(site.status == 'online' for site in registered_sites(home))} sites are online")
     return home, follow(home, JOB, run_id, on_change)
-
-
-def _models(directory: Path) -> dict[str, str]:
-    fingerprints: dict[str, str] = json.loads((directory / SITES_FILE).read_text(encoding="utf-8"))["models"]
-    return fingerprints

@@ -1,4 +1,4 @@
-"""Ready-made configuration: the proxy in front of the server, and services that restart automatically."""
+"""Ready-made configuration: the proxy in front of the server, and services that restart by themselves."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Submits a job to a SuperLink and follows it until it has really ended."""
+"""Submits a job to a SuperLink and follows it until Flower says that it has ended."""
 
 from __future__ import annotations
 
@@ -13,15 +13,16 @@ from playerfl.flower.operate.processes import FlowerError
 from playerfl.flower.server.files import JobStatus, read_status
 
 LOOK_SECONDS = 1.0
-"""Between two looks at the job's status file."""
+"""Between two reads of the job's status file."""
 ASK_SECONDS = 15.0
-"""Between two questions to Flower, each of which starts a process."""
+"""Between two queries to Flower, each of which starts a process."""
 LOST_SECONDS = 60.0
+"""How long the SuperLink may be unreachable."""
 
 
 @dataclass(frozen=True)
 class FlowerRun:
-    """One run, by Flower's own record."""
+    """Flower's record of a run."""
 
     status: str
     detail: str
@@ -49,7 +50,7 @@ class RegisteredSite:
 
 
 def submit(home: ServerHome, app: Path, readmit: tuple[str, ...] = ()) -> str:
-    """Starts or resumes a job; gives Flower's number of the run."""
+    """Starts or resumes a job; returns Flower's run ID."""
     read_app_folder(app)
     extra = ["--run-config", f'readmit="{",".join(readmit)}"'] if readmit else []
     return str(home.flwr("run", str(app.resolve()), CONNECTION, *extra)["run-id"])
@@ -96,7 +97,7 @@ def run_of(home: ServerHome, run_id: str) -> FlowerRun:
                 int(traffic.get("inbound-bytes", 0)),
                 int(traffic.get("outbound-bytes", 0)),
             )
-    raise FlowerError(f"the SuperLink knows no run {run_id}")
+    raise FlowerError(f"the SuperLink has no run {run_id}")
 
 
 def registered_sites(home: ServerHome) -> list[RegisteredSite]:

@@ -14,7 +14,7 @@ from playerfl.storage.atomic_files import RERUN_HINT, make_directory, write_atom
 
 
 def write_key_pair(name: str, folder: Path) -> tuple[Path, Path]:
-    """Writes NAME.key and NAME.pub in OpenSSH's format, as Flower reads them; never overwrites a key.
+    """Writes NAME.key and NAME.pub in OpenSSH's format, which Flower reads; never overwrites a key.
 
     If only the private key exists, as after a full disk, its public key is written.
     """

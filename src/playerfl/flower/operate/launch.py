@@ -46,7 +46,7 @@ class ServerHome:
             raise ConfigError(f"{self.path} holds no server; start one with playerfl flower up") from problem
 
     def prepare(self, names: Sequence[str], port: int) -> None:
-        """Creates what is missing; existing certificates are kept and checked."""
+        """Creates missing files; existing certificates are kept and checked."""
         make_directory(self.path, secret=True)
         for folder in (self.jobs, self.path / "flwr"):
             make_directory(folder)
@@ -94,7 +94,7 @@ class ServerHome:
         ]
 
     def flwr(self, *arguments: str) -> Any:
-        """The JSON output of one of Flower's own commands."""
+        """The JSON output of one of Flower's commands."""
         done = subprocess.run(
             [program("flwr"), *arguments, "--format", "json"],
             capture_output=True,
@@ -115,7 +115,7 @@ class ServerHome:
 
 @dataclass(frozen=True)
 class SiteNode:
-    """What a site's operator chooses: its name and key, the server, and where state and data are."""
+    """The settings of a site's operator: its name and key, the server, and where state and data are."""
 
     name: str
     key: Path

@@ -1,4 +1,4 @@
-"""Programs that are started, and stopped together with everything they started."""
+"""Starts programs, and stops them together with everything they started."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from types import FrameType
 from playerfl.errors import PlayerflError
 
 LOOPBACK = "127.0.0.1"
-_PATIENCE = 20.0
+_STOP_SECONDS = 20.0
 """Seconds a program may take to stop before it is killed."""
 
 
@@ -55,16 +55,16 @@ class Running:
         return self.process.pid
 
     def stop(self) -> None:
-        """Terminates the program, kills it if need be, and kills whatever it started; returns when all are gone."""
+        """Terminates the program, or kills it if that takes too long, and kills everything it started."""
         started = descendants(self.pid)
         self.process.terminate()
-        ends = time.monotonic() + _PATIENCE
+        ends = time.monotonic() + _STOP_SECONDS
         while self.process.poll() is None and time.monotonic() < ends:
-            # What it starts while it shuts down could not be found later, without its parent.
+            # Once it is gone, the processes it starts during shutdown could no longer be traced to it.
             started |= descendants(self.pid)
             time.sleep(0.02)
         self.kill()
-        # Apps have their own sessions, and would take a while to notice that their node is gone.
+        # Apps have their own sessions and take a while to notice that their node is gone.
         _kill_all(started)
 
     def kill(self) -> None:
@@ -89,7 +89,7 @@ def descendants(pid: int) -> dict[int, str]:
 
 def _kill_all(processes: Mapping[int, str]) -> None:
     """Kills processes, given by id and start time, and waits until they are gone."""
-    ends = time.monotonic() + _PATIENCE
+    ends = time.monotonic() + _STOP_SECONDS
     while (
         alive := [pid for pid, born in processes.items() if born and _start_time(pid) == born]
     ) and ends > time.monotonic():
@@ -110,7 +110,7 @@ def _start_time(pid: int) -> str:
 
 
 def _end_with_parent() -> None:
-    """Leaves no server behind even if the parent is killed (Linux only)."""
+    """Ends the program even if its parent is killed (Linux only)."""
     ctypes.CDLL(None).prctl(1, signal.SIGTERM)
 
 

@@ -1,4 +1,4 @@
-"""What is checked on arrival. A bad site or upload is refused with a reason, and the round continues without it."""
+"""Checks of sites and uploads. Bad ones are refused with a reason, and the round continues without them."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from playerfl.weights import Weights, squared_distance
 
 @dataclass(frozen=True)
 class JobChecks:
-    """Admits sites whose layers agree, and replies that hold what the algorithm expects."""
+    """Admits sites with the same layers, and accepts replies with what the algorithm expects."""
 
     job: Job
     state: JobState
 
     def admit(self, site: SiteId, introduction: Introduction) -> str | None:
-        """Why a site cannot take part, or None. The first one admitted decides the layers."""
+        """Why a site cannot take part, or None. The first site to be admitted decides the layers."""
         layers, agreed = introduction.layers, self.state.layers
         if sorted(entry for entries in layers.entries.values() for entry in entries) != sorted(self.job.initial):
             return "its layers are not those of the model"
@@ -55,7 +55,7 @@ class JobChecks:
         return {**reasons, **far_away(accepted, server.weights, deployment.norm_bound)}
 
     def expected_weights(self) -> Weights:
-        """What a fit uploads now: names, shapes and types count, not values."""
+        """What a fit uploads now: only names, shapes and types matter."""
         server = self.state.server
         assert server is not None
         expected = self.job.algorithm.server_expects(server, ("fit",))
@@ -129,7 +129,7 @@ def far_away(
 ) -> dict[SiteId, str]:
     """Sites whose weights moved more than `bound` times as far from the common model as the round's median site.
 
-    With two sites the nearer one is the median, so that neither can hide the other.
+    With two sites the nearer one is the median, so a distant site is noticed.
 
     >>> common = {"w": torch.zeros(1)}
     >>> far_away({"a": {"w": torch.ones(1)}, "b": {"w": torch.full((1,), 1e30)}}, common, 20)

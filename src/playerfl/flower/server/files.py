@@ -1,4 +1,4 @@
-"""JobFiles: the files of a job at the server, written and read here only: those of a run, and a few more."""
+"""JobFiles: the files of a job at the server: those of a run, and a few more. Only this module writes them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ SITES = "sites.json"
 
 @dataclass(frozen=True)
 class JobStatus:
-    """What status.json holds: how far a job is."""
+    """The content of status.json: how far a job is."""
 
     job: str
     state: str
@@ -79,7 +79,7 @@ class JobFiles:
 
     @classmethod
     def open(cls, jobs: Path, job: Job) -> JobFiles:
-        """The directory of a job below `jobs`, created if the job is new, else checked to be of the same job."""
+        """The directory of a job below `jobs`: created for a new job, otherwise checked to belong to this one."""
         name, path = job.deployment.job, jobs / job.deployment.job
         if (path / "experiment.toml").exists():
             directory = RunDirectory.open(path)
@@ -97,7 +97,7 @@ class JobFiles:
         return cls(directory, job)
 
     def resume(self, state: JobState) -> None:
-        """Brings `state` and the tables to the last checkpoint; starts the tables if there is none."""
+        """Returns `state` and the tables to the last checkpoint; without one, starts the tables."""
         resumed = self.directory.resume(self.job.description)
         table = self.path / PARTICIPATION
         if resumed is None:
@@ -141,7 +141,7 @@ class JobFiles:
         self.directory.write_json(STATUS, asdict(status))
 
     def write_results(self, server: Server, state: JobState) -> None:
-        """Everything a finished run has but the sites' models, of which only fingerprints are known here."""
+        """All files of a finished run except the sites' models, whose fingerprints are all the server knows."""
         # What the sites trained together: private layers keep their initial values in the server's model.
         initial = self.job.initial
         common = {name: w.contiguous() for name, w in server.weights.items() if not torch.equal(w, initial[name])}

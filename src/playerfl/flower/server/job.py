@@ -1,13 +1,9 @@
-"""Job: what is fixed before a job starts, checked to fit together."""
+"""Job: everything that is fixed before a job starts, checked for consistency."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
-
-from torch import nn
 
 from playerfl.algorithms import Algorithm
 from playerfl.errors import ConfigError
@@ -31,23 +27,21 @@ class Job:
     deployment: Deployment
     experiment: Experiment
     algorithm: Algorithm
-    build_model: Callable[[], nn.Module]
     initial: Weights
     """The seeded initial model; sites check that theirs is the same."""
 
     @classmethod
     def of(cls, deployment: Deployment, task: Task | None = None) -> Job:
-        """`task`: default: the experiment's own, found by its name."""
+        """The job of a deployment; `task` defaults to the experiment's."""
         experiment = checked_experiment(deployment)
         task = task or load_task(experiment.task)
         options = experiment.data_options(task)
-        build_model = partial(seeded_model, experiment.seed, task.for_options(options), options)
-        model = build_model()
+        model = seeded_model(experiment.seed, task.for_options(options), options)
         entries = state_entries(model)
         buffers = entries.keys() - dict(model.named_parameters()).keys()
         check_privacy(deployment.privacy, statistics_travel=experiment.bn_stats == "follow" and bool(buffers))
         initial = {name: entry.detach().clone() for name, entry in entries.items()}
-        return cls(deployment, experiment, experiment.build_algorithm(), build_model, initial)
+        return cls(deployment, experiment, experiment.build_algorithm(), initial)
 
     @property
     def header(self) -> Envelope:
@@ -72,7 +66,7 @@ class Job:
 
 
 def checked_experiment(deployment: Deployment) -> Experiment:
-    """The experiment of a deployment; ConfigError if the two do not go together."""
+    """The experiment of a deployment; ConfigError if they are incompatible."""
     experiment = Experiment.from_resolved(deployment.experiment)
     if deployment.privacy.secure_range:
         check_secure(experiment.build_algorithm(), deployment.needed)

@@ -1,4 +1,4 @@
-"""Messenger: envelopes to sites by name, over Flower's push and pull, until all have responded or time is up."""
+"""Messenger: delivers envelopes to sites, over Flower's push and pull, until all have responded or time is up."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from playerfl.flower.wire.envelopes import SENTENCES, Envelope, Response
 from playerfl.flower.wire.introduction import Introduction
 
 RETRY_SECONDS = 5.0
-"""Before a site that could not be reached is tried again: its node needs seconds to come back."""
+"""Before an unreachable site is tried again: its node needs seconds to come back."""
 
 NodeId = int
 MessageId = str
@@ -33,7 +33,7 @@ class Grid(Protocol):
 
 @dataclass
 class Exchange:
-    """One envelope to each of some sites, and what has come of it so far."""
+    """One envelope per site, and the responses so far."""
 
     envelopes: Mapping[SiteId, Envelope]
     started: float
@@ -66,7 +66,7 @@ class Exchange:
 
 @dataclass
 class Messenger:
-    """One message per site and exchange. Sites are known by name, never by a node's number."""
+    """One message per site and exchange. Sites are identified by name, never by a node's number."""
 
     grid: Grid
     deployment: Deployment
@@ -140,7 +140,7 @@ class Messenger:
                 exchange.in_flight[message_id] = (envelope.site, node)
 
     def _to_send(self, exchange: Exchange) -> list[tuple[Envelope, NodeId]]:
-        """A site is asked for work only once it has introduced itself, and an unknown node for its name first."""
+        """A site must introduce itself before it is asked for work; an unknown node is first asked for its name."""
         pending = []
         for site, node in self.nodes().items():
             if site in exchange.waiting:
@@ -157,7 +157,7 @@ class Messenger:
             if node is None:
                 continue
             if message.has_error():
-                # Node gone, app died, message expired: any of these may pass. The error's text may quote data.
+                # Node gone, app died, message expired: all may be temporary. The error's text may quote data.
                 exchange.not_before[node] = self.clock() + RETRY_SECONDS
                 code = message.error.code
                 self.say(f"{site or node}: no response (Flower error {code}); retrying until the deadline")
@@ -171,7 +171,7 @@ class Messenger:
                     exchange.not_before[node] = float("inf")
 
     def _read(self, exchange: Exchange, site: SiteId, node: NodeId, message: Message) -> str | None:
-        """Takes a response in; gives the reason if it cannot be used."""
+        """Accepts a response, or returns why it cannot be used."""
         try:
             response = decode_response(message.content)
         except CodecError as problem:

@@ -1,4 +1,4 @@
-"""run_job: a whole job at the server, from the first hello to the results."""
+"""run_job: a whole job at the server, from the introductions to the results."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ def run_job(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> None:
-    """Runs a job to its end, or resumes it after its last checkpoint. Its files are in a folder of its own in `jobs`.
+    """Runs a job to its end, or resumes it from its last checkpoint, in a folder of `jobs` that has its name.
 
-    `task`: default: the one that the experiment names.
+    `task` defaults to the experiment's.
     """
     job = Job.of(deployment, task)
     with storage_advice(RUN_AGAIN):
@@ -73,7 +73,7 @@ def run_job(
             files.write_results(state.server, state)
             say(f"job {deployment.job} is finished; results: {files.path}")
     except BaseException as problem:
-        # If the disk is full, the error that is raised is the first one, not one from here.
+        # If the disk is full, the first error is raised, not one from here.
         with suppress(StorageError):
             files.write_status("failed", state, str(problem) or type(problem).__name__)
             files.add_participation(transport.take_participation(), state)
@@ -96,7 +96,7 @@ def _run_rounds(job: Job, server: Server, transport: FlowerTransport, recorder: 
 
 @dataclass
 class _Recorder:
-    """The round loop's observer: brings state and files up to date after every exchange."""
+    """The round loop's observer: updates state and files after every exchange."""
 
     job: Job
     files: JobFiles

@@ -16,12 +16,12 @@ from playerfl.layers.layer_map import LayerMap
 
 @dataclass
 class Contacts:
-    """How the server last left each site."""
+    """What the server last accepted from each site, and who is away."""
 
     accepted: dict[SiteId, str] = field(default_factory=dict)
     """The key of each site's last accepted response."""
     fingerprints: dict[SiteId, str] = field(default_factory=dict)
-    """Of the models that sites have finished."""
+    """Of each site's finished model."""
     away: set[SiteId] = field(default_factory=set)
     """Sites that missed the last deadline."""
 
@@ -62,7 +62,7 @@ class JobState:
         }
 
     def restore(self, saved: Mapping[str, Any], job: Job) -> None:
-        """Continues from what `checkpoint` gave."""
+        """The inverse of `checkpoint`."""
         try:
             self.contacts.accepted.update(saved["accepted"])
             self.contacts.fingerprints.update(saved["fingerprints"])
@@ -79,7 +79,7 @@ class JobState:
             ) from problem
 
     def readmit(self, sites: tuple[SiteId, ...]) -> None:
-        """Forgets what sites have done that lost their state, so that they can start as new ones."""
+        """Forgets the history of sites that lost their state, so that they can start as new ones."""
         for site in sites:
             self.contacts.accepted.pop(site, None)
         if self.server is not None:

@@ -1,4 +1,4 @@
-"""FlowerTransport: the engine's transport across institutions. Knows who was asked and who responded, and no files."""
+"""FlowerTransport: the engine's transport across institutions. It reads and writes no files."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class FlowerTransport:
         sleep: Callable[[float], None] = time.sleep,
         say: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """`contacts`: kept up to date here, saved by the caller."""
+        """`contacts` are updated here and saved by the caller."""
         self.grid = grid
         self.deployment = deployment
         self.header = header
@@ -110,7 +110,7 @@ class FlowerTransport:
         return replace(self.header, site=site, request=request, after=after, initial=initial)
 
     def _unmasked(self, exchange: Exchange, replies: dict[SiteId, Reply]) -> dict[SiteId, Reply]:
-        """Gives every reply the mean of the weights these sites held back: merging equal uploads returns that mean."""
+        """Gives every reply the mean of the weights that these sites hold: merging equal uploads returns that mean."""
         from playerfl.flower.wire.secure import LEAST_SITES, secure_mean
 
         nodes = {site: node for site, node in self._messenger.nodes().items() if site in replies}

@@ -1,4 +1,4 @@
-"""Clipping and noise on what leaves a site, as pure functions, and the privacy they give. Experimental."""
+"""Clipping and noise for uploads, as pure functions, and the privacy they give. Experimental."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from playerfl.weights import Weights, squared_distance
 
 
 def check_privacy(privacy: Privacy, *, statistics_travel: bool) -> None:
-    """Refuses options that would break the model."""
+    """Rejects options that would break the model."""
     if (privacy.clip or privacy.secure_range) and statistics_travel:
         # A noisy variance may be negative, and a step counter can be neither clipped nor masked.
         raise ConfigError(
@@ -26,7 +26,7 @@ def check_privacy(privacy: Privacy, *, statistics_travel: bool) -> None:
 
 
 def private_upload(upload: Upload, sent: Mapping[str, Tensor], privacy: Privacy, rng: torch.Generator) -> Upload:
-    """An upload as it may leave the site. `sent`: the weights an update starts from, which the server knows."""
+    """An upload that may leave the site. `sent`: the weights before the update, which the server knows."""
     weights = dict(upload.weights)
     if privacy.clip:
         weights = clipped(weights, sent, privacy.clip)
@@ -81,7 +81,7 @@ def outside(weights: Mapping[str, Tensor], bound: float) -> str | None:
 
 
 def secret_generator() -> torch.Generator:
-    """For noise that nobody can subtract: the run's random streams come from a seed that the server knows."""
+    """For noise that nobody can subtract: the server knows the seed of the run's other random streams."""
     return torch.Generator().manual_seed(secrets.randbits(63))
 
 

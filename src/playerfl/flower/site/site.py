@@ -1,4 +1,4 @@
-"""Site: one institution's side of a job. Its state is in its own directory, written before a response leaves."""
+"""Site: one institution's side of a job. Its state is written to its directory before a response is sent."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ from playerfl.weights import digest
 log = logging.getLogger("playerfl.flower.site")
 
 TEMPLATE = "template"
-"""A made-up table with all columns and classes, so that parties with different data build the same model."""
+"""A synthetic table with all columns and classes, so that parties with different data build the same model."""
 
 GENERATIONS = 2
-"""States kept besides the latest: a server that crashes may lose its last two exchanges."""
+"""Earlier states that are stored: a server that crashes may lose its last two exchanges."""
 
 FindSetup = Callable[[Experiment, SiteId], Setup]
 
@@ -84,8 +84,9 @@ class Site:
         experiment = Experiment.from_resolved(envelope.experiment)
         with limited_threads(experiment.threads):
             workspace = _Workspace(experiment, self.name, self.find_setup(experiment, self.name))
-        if workspace.fingerprint != envelope.model:
-            raise RefusedError("model", f"the server's model is {envelope.model}, this one is {workspace.fingerprint}")
+        fingerprint = digest(workspace.setup.initial)
+        if fingerprint != envelope.model:
+            raise RefusedError("model", f"the server's model is {envelope.model}, this one is {fingerprint}")
         layers = workspace.setup.learner.layers
         check_privacy(envelope.privacy, statistics_travel=layers.statistics == "follow" and bool(layers.buffers))
         return workspace
@@ -105,7 +106,8 @@ class Site:
         history = self._accepted_history(envelope, stored)
         workspace = self._prepare(envelope)
         if envelope.initial:
-            request = replace(request, download=replace(request.download, weights=workspace.initial))
+            initial = workspace.setup.learner.layers.travelling(workspace.setup.initial)
+            request = replace(request, download=replace(request.download, weights=initial))
         client = workspace.client(history[-1].state)
         with limited_threads(workspace.experiment.threads):
             reply = drive(workspace.handle(client, request))
@@ -141,7 +143,7 @@ class Site:
         return reply
 
     def adopt(self, job: str, key: str, state: ClientState) -> None:
-        """Takes over a client's state from elsewhere, as the one after the response `key`."""
+        """Stores a client's state from elsewhere as the state after the response `key`."""
         self._folder(job).mkdir(parents=True, exist_ok=True)
         adopted = StoredState((), key, "", state, Reply(Upload(0)))
         write_atomically(self._state_file(job), tensor_tree.encode(adopted.to_tree()))
@@ -154,7 +156,7 @@ class Site:
         return dict(stored.state)
 
     def _accepted_history(self, envelope: Envelope, stored: StoredState | None) -> tuple[Generation, ...]:
-        """The generations up to the last accepted response: what was not accepted is undone."""
+        """The generations up to the last accepted response; later ones are undone."""
         if stored is None:
             if envelope.after:
                 raise self._lost(envelope)
@@ -205,7 +207,7 @@ class Site:
 
     @contextmanager
     def _locked(self, job: str) -> Iterator[None]:
-        """One process at a time: after a restart, the previous one may still be writing."""
+        """One process at a time: after a restart, the previous process may still be writing."""
         folder = self._folder(job)
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -222,14 +224,6 @@ class _Workspace:
     experiment: Experiment
     name: SiteId
     setup: Setup
-
-    @property
-    def fingerprint(self) -> str:
-        return digest(self.setup.initial)
-
-    @property
-    def initial(self) -> dict[str, Any]:
-        return self.setup.learner.layers.travelling(self.setup.initial)
 
     def client(self, state: ClientState | None) -> Client:
         plan = self.experiment.training.plan(self.experiment.rounds)
@@ -260,7 +254,7 @@ def _code_of(problem: Exception) -> Code:
 
 
 def setup_finder(task: str | None = None, data_dir: Path | None = None, device: str | None = None) -> FindSetup:
-    """Finds a site's data: those of the experiment's task, or of a task that the site names."""
+    """Finds a site's data: that of `task`, or by default of the experiment's task."""
 
     def find(experiment: Experiment, name: SiteId) -> Setup:
         return _setup(experiment.to_toml(), name, task, data_dir, device)
@@ -268,9 +262,9 @@ def setup_finder(task: str | None = None, data_dir: Path | None = None, device: 
     return find
 
 
+# Cached for the next envelope, in case the process lives that long.
 @lru_cache(maxsize=4)
 def _setup(toml: str, name: SiteId, task: str | None, data_dir: Path | None, device: str | None) -> Setup:
-    """Cached for the next envelope, in case the process lives that long."""
     experiment = Experiment.from_resolved(toml)
     if device is not None:
         experiment = experiment.model_copy(update={"device": device})
@@ -279,7 +273,7 @@ def _setup(toml: str, name: SiteId, task: str | None, data_dir: Path | None, dev
 
 
 def site_setup(experiment: Experiment, task: Task, name: SiteId) -> Setup:
-    """The setup of an experiment at one site: the model, and only this site's data."""
+    """The setup of an experiment at one site: the model, and the data of this site only."""
     options = experiment.data_options(task)
     adapted = task.for_options(options)
 
@@ -291,5 +285,11 @@ def site_setup(experiment: Experiment, task: Task, name: SiteId) -> Setup:
             return {name: next(iter(sites.values()))}
         raise DataError(f"the task has no data of {name!r}; it has data of: {', '.join(sorted(sites)) or 'nobody'}")
 
-    alone = replace(adapted, load_sites=load_sites, adapt=None)
-    return prepare_setup(experiment, alone)
+    return prepare_setup(experiment, replace(adapted, load_sites=load_sites, adapt=None))
+
+
+def experiment_sites(experiment: Experiment) -> list[SiteId]:
+    """The sites of the experiment's task, including the template."""
+    task = load_task(experiment.task)
+    options = experiment.data_options(task)
+    return sorted(task.for_options(options).load_sites(options))

@@ -13,7 +13,7 @@ from playerfl.errors import RunDirectoryError
 from playerfl.federation.messages import Reply, Score, Upload
 
 ClientState = Mapping[str, Any]
-"""What `Client.state` gives: its keys are the client's and the algorithm's business."""
+"""What `Client.state` returns; its keys are up to the client and the algorithm."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,6 @@ class StoredState:
         return (*self.history, Generation(self.key, self.state))
 
     def to_tree(self) -> dict[str, Any]:
-        """As `tensor_tree` stores it."""
         upload = self.reply.upload
         return {
             "history": [{"key": past.key, "state": past.state} for past in self.history],
@@ -66,7 +65,7 @@ class StoredState:
 
     @classmethod
     def from_tree(cls, tree: Any) -> StoredState:
-        """RunDirectoryError unless `tree` is what `to_tree` gives."""
+        """The inverse of `to_tree`; RunDirectoryError if `tree` is anything else."""
         try:
             _State.model_validate(tree)
         except ValidationError as problem:

@@ -14,12 +14,12 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from torch import Tensor
 
 from playerfl.errors import ConfigError, PlayerflError
-from playerfl.federation.messages import Download, Info, Reply, Request, Score, Upload, Verb
+from playerfl.federation.messages import Download, Reply, Request, Score, Upload, Verb
 from playerfl.flower.wire.envelopes import Code, Envelope, Privacy, Response
 from playerfl.flower.wire.introduction import Introduction
 from playerfl.weights import Weights
 
-# Not numpy's file format: its header must be parsed, which is one more thing to attack, and it has no bfloat16.
+# Not numpy's file format: parsing its header is one more attack surface, and it has no bfloat16.
 RAW = "playerfl.raw"
 KINDS = {
     str(kind).removeprefix("torch."): kind
@@ -28,6 +28,7 @@ KINDS = {
         torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.bool,
     )
 }  # fmt: skip
+TEXTS = ("job", "site", "experiment", "version", "model", "after")
 
 Wanted = TypeVar("Wanted")
 
@@ -37,7 +38,7 @@ class CodecError(PlayerflError):
 
 
 def encode_envelope(envelope: Envelope) -> RecordDict:
-    """An envelope as a record of arrays and two of settings.
+    """An envelope as one record of arrays and two of settings.
 
     >>> envelope = Envelope("job", "north", "rounds = 2", "0.1", "f00", request=Request(("fit",), Download(3)))
     >>> decode_envelope(encode_envelope(envelope)) == envelope
@@ -45,12 +46,7 @@ def encode_envelope(envelope: Envelope) -> RecordDict:
     """
     request = envelope.request or Request((), Download(0))
     config: dict[str, Any] = {
-        "job": envelope.job,
-        "site": envelope.site,
-        "experiment": envelope.experiment,
-        "version": envelope.version,
-        "model": envelope.model,
-        "after": envelope.after,
+        **{name: getattr(envelope, name) for name in TEXTS},
         "hello": envelope.request is None,
         "initial": envelope.initial,
         "verbs": list(request.verbs),
@@ -60,7 +56,7 @@ def encode_envelope(envelope: Envelope) -> RecordDict:
     }
     content = RecordDict({"weights": _arrays({} if envelope.initial else request.download.weights)})
     content["envelope"] = ConfigRecord(config)
-    content["info"] = ConfigRecord(_info_record(request.download.info))
+    content["info"] = ConfigRecord(dict(request.download.info))
     return content
 
 
@@ -77,12 +73,7 @@ def decode_envelope(content: RecordDict) -> Envelope:
     )
     request = Request(verbs, download, None if best < 0 else best)
     return Envelope(
-        job=_typed(config, "job", str),
-        site=_typed(config, "site", str),
-        experiment=_typed(config, "experiment", str),
-        version=_typed(config, "version", str),
-        model=_typed(config, "model", str),
-        after=_typed(config, "after", str),
+        **{name: _typed(config, name, str) for name in TEXTS},
         request=None if _typed(config, "hello", bool) else request,
         initial=_typed(config, "initial", bool),
         privacy=_privacy(_typed(config, "privacy", str)),
@@ -105,7 +96,7 @@ def encode_response(response: Response) -> RecordDict:
         numbers["scores"] = [float(score.value) for score in reply.scores]
     content = RecordDict({"weights": _arrays(reply.upload.weights)})
     content["numbers"] = MetricRecord(numbers)
-    content["info"] = ConfigRecord(_info_record(reply.upload.info))
+    content["info"] = ConfigRecord(dict(reply.upload.info))
     content["response"] = ConfigRecord(
         {
             "site": response.site,
@@ -121,7 +112,7 @@ def encode_response(response: Response) -> RecordDict:
 
 
 def decode_response(content: RecordDict) -> Response:
-    """What `encode_response` was given; CodecError for anything else."""
+    """The inverse of `encode_response`; CodecError for anything else."""
     if content.keys() != {"weights", "numbers", "info", "response"}:
         raise CodecError(f"the response holds the records {', '.join(sorted(content))}")
     config = _record(content, "response", ConfigRecord)
@@ -180,10 +171,6 @@ def _typed(record: Mapping[str, Any], key: str, kind: type[Wanted]) -> Wanted:
     if type(value) is not kind:
         raise CodecError(f"{key} is {type(value).__name__}, not {kind.__name__}")
     return value
-
-
-def _info_record(info: Info) -> dict[str, Any]:
-    return {key: list(value) if isinstance(value, list) else value for key, value in info.items()}
 
 
 def _info(record: ConfigRecord) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Envelope and Response: what goes with a request to a site, and with the reply that comes back."""
+"""Envelope and Response: a request to a site and its reply, with everything needed to deliver them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SENTENCES: dict[Code, str] = {
     "privacy": "the site refuses to send what was asked for; see its log",
     "failed": "the site could not do what was asked; see its log",
 }
-"""All that leaves a site when something goes wrong there: no path, no value, no exception text."""
+"""All that a site reveals when something goes wrong there: no path, no value, no exception text."""
 
 _JOB = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 _SITE = re.compile(r"[^\s\"'\\,/\x00-\x1f][^\"'\\,/\x00-\x1f]{0,62}")
@@ -43,7 +43,7 @@ class Privacy:
     sensitivity_noise: float = 0.0
     """Standard deviation of the noise on the logarithm of each layer's importance; 0: off."""
     secure_range: float = 0.0
-    """Weights go through SecAgg+, which can carry values between plus and minus this; 0: off."""
+    """Weights are sent by SecAgg+, which can represent values between plus and minus this; 0: off."""
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
@@ -55,7 +55,7 @@ class Privacy:
 
 @dataclass(frozen=True)
 class Envelope:
-    """Server to one site: the addressee, the job and its experiment, and what to do."""
+    """Server to one site: the recipient, the job and its experiment, and what to do."""
 
     job: str
     site: SiteId
@@ -69,12 +69,12 @@ class Envelope:
     request: Request | None = None
     """None in the first envelope, which only asks whether the site is ready."""
     initial: bool = False
-    """Whether the download is the initial model, which the site has, so that no weights are sent."""
+    """Whether the download is the initial model: the site has it, so no weights are sent."""
     privacy: Privacy = field(default_factory=Privacy)
 
     @property
     def key(self) -> str:
-        """Names an exchange of a job: a request that is sent again keeps its key."""
+        """Identifies an exchange of a job: a request that is sent again keeps its key."""
         if self.request is None:
             return "hello"
         return f"{self.request.download.round}:{'+'.join(self.request.verbs)}"
@@ -83,7 +83,7 @@ class Envelope:
         """A fingerprint of everything the response depends on."""
         request = self.request
         asked: list[Any] = [self.job, self.site, self.experiment, self.model, self.after, self.initial]
-        asked += [vars(self.privacy)]
+        asked.append(vars(self.privacy))
         if request is not None:
             download = request.download
             asked += [request.verbs, request.best_round, download.round, download.weights, dict(download.info)]

@@ -1,4 +1,4 @@
-"""Introduction: what a site says about itself before anything trains."""
+"""Introduction: what a site says about itself before training starts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from playerfl.layers.layer_map import LayerMap
 
 @dataclass(frozen=True)
 class Introduction:
-    """How a site's model is divided into layers, how many examples it has, and what decides the last bits."""
+    """How a site's model is divided into layers, how many examples it has, and what its numerical results depend on."""
 
     examples: int
     layers: LayerMap
@@ -29,7 +29,7 @@ class Introduction:
 
     @classmethod
     def from_json(cls, table: Any) -> Introduction:
-        """ValueError unless `table` is what `to_json` gives."""
+        """The inverse of `to_json`; ValueError if `table` is anything else."""
         try:
             examples = table["examples"]
             if type(examples) is not int or examples < 1:
@@ -52,7 +52,7 @@ def layers_to_json(layers: LayerMap) -> dict[str, Any]:
 
 
 def layers_from_json(table: Mapping[str, Any]) -> LayerMap:
-    """What `layers_to_json` was given.
+    """The inverse of `layers_to_json`.
 
     >>> layers = LayerMap({"0": ("0.weight", "0.bias")}, {"0": 9})
     >>> layers_from_json(layers_to_json(layers)) == layers

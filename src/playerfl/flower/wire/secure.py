@@ -1,6 +1,6 @@
-"""Flower's SecAgg+ for one round's uploads: the server learns their weighted mean, but no single one. Experimental.
+"""Flower's SecAgg+ for one round's uploads: the server learns their weighted mean, but no single upload. Experimental.
 
-Sites train and store their upload, but send it without weights; four more messages then bring the masked sum. It
+Sites train and store their upload, but send it without weights; four more messages then give the masked sum. It
 protects only against a server that follows the protocol, because the sites' keys pass through the server unsigned.
 """
 
@@ -31,7 +31,7 @@ MERGED_BY_THEIR_MEAN = (Algorithm.server_merge, PFedMe.server_merge)
 
 
 def check_secure(algorithm: Algorithm, num_sites: int) -> None:
-    """Refuses algorithms that need more than the mean."""
+    """Rejects algorithms that need more than the mean."""
     if isinstance(algorithm, Local) or type(algorithm).server_merge not in MERGED_BY_THEIR_MEAN:
         raise ConfigError(
             f"secure aggregation does not work with {type(algorithm).__name__}: its server needs more than the mean "
@@ -45,7 +45,7 @@ def check_secure(algorithm: Algorithm, num_sites: int) -> None:
 
 
 def respond_to_stage(message: Message, context: Context, held: Callable[[str, str], Upload]) -> Message:
-    """A site's part in one of the four stages. `held` gives the upload stored for a job and an exchange's key."""
+    """A site's part in one of the four stages. `held` returns the upload stored for a job and an exchange's key."""
     from flwr.client.mod import secaggplus_mod
 
     def vectors(asked: Message, _: Context) -> Message:
@@ -61,7 +61,7 @@ def respond_to_stage(message: Message, context: Context, held: Callable[[str, st
 class SecureMean(NamedTuple):
     weights: Weights
     sites: set[SiteId]
-    """Whose mean it is."""
+    """The sites it is the mean of."""
 
 
 def secure_mean(
@@ -130,7 +130,7 @@ class _Mean:
 
 
 class _Stages:
-    """Flower's grid as the workflow uses it, with our own deadline: a message stays valid as long as we wait for it."""
+    """Flower's grid as the workflow uses it, but messages stay valid for as long as we wait for them."""
 
     def __init__(self, grid: Any, seconds: float, poll: float) -> None:
         self.grid, self.seconds, self.poll = grid, seconds, poll

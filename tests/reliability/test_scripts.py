@@ -1,0 +1,15 @@
+"""The scripts in reliability/ run for hours and are started rarely, so that a stale import would go unnoticed."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+FOLDER = Path(__file__).parents[2] / "reliability"
+
+
+@pytest.mark.parametrize("name", sorted(file.stem for file in FOLDER.glob("*.py")))
+def test_a_script_can_be_imported(name: str) -> None:
+    import_module(name)
