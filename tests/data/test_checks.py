@@ -107,10 +107,7 @@ def test_what_is_asked_for_passes(train: Any, options: dict[str, bool]) -> None:
 @pytest.mark.parametrize(
     ("targets", "message"),
     [
-        (
-            torch.arange(8) % 4,
-            "targets from 0 to 3, but the model has 3 outputs, .* use a model with 4",
-        ),
+        (torch.arange(8) % 4, "targets from 0 to 3, but the model has 3 outputs, .* use a model with 4"),
         (torch.arange(8) % 3 - 1, "targets from -1 to 1, .* or renumber the classes"),
         (torch.zeros(8), r"targets of kind torch\.float32 and shape \(8,\); they must be class numbers"),
         (

@@ -14,26 +14,8 @@ import torch
 import playerfl
 from command_line import playerfl as command
 from command_line import refused
-from own_data import (
-    ROWS,
-    as_gzip,
-    as_it_is,
-    as_parquet,
-    csv,
-    hospitals,
-    load,
-    replaced,
-    sentence_of,
-    set_cell,
-    table,
-    whole,
-)
+from own_data import ROWS, as_gzip, as_it_is, as_parquet, csv, load, replaced, sentence_of, set_cell, table, whole
 from playerfl.errors import PlayerflError
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    return hospitals(tmp_path / "hospitals")
 
 
 def as_semicolons(folder: Path) -> None:

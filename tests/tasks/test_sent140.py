@@ -100,10 +100,7 @@ def test_the_training_file_goes_first(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
-        (
-            [tweet("ann", "positive")],
-            r"row 1 \(line 1\), column polarity: 'positive' is not allowed; allowed: 0, 4",
-        ),
+        ([tweet("ann", "positive")], r"row 1 \(line 1\), column polarity: 'positive' is not allowed; allowed: 0, 4"),
         ([tweet("ann"), tweet("ann")[:5]], r"csv, row 2 \(line 2\) has 5 columns instead of 6"),
         ([["a", "b"]], r"csv, row 1 \(line 1\) has 2 columns instead of 6"),
         ([], r"csv has tweets of 0 users; data\.last_rank = 2 is too large"),

@@ -159,10 +159,7 @@ def sweep_cuts(
                 profiles = result.layers["profiles"]
                 tick()
             # The first epoch is the same whatever the cut, so every run has measured the same.
-            answers = {
-                RECOMMENDED: recommend(profiles, resamples=0).cut.index,
-                **_by_models(table, chosen_task, setup),
-            }
+            answers = {RECOMMENDED: recommend(profiles, resamples=0).cut.index, **_by_models(table, chosen_task, setup)}
             tick()
         for way, cut in answers.items():
             chosen.setdefault(way, {})[seed] = cut

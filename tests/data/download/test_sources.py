@@ -140,13 +140,6 @@ def test_debians_fashion_mnist_is_found_after_ones_own(
     assert folder_of("fashion_mnist") == own
 
 
-def test_debians_place_is_the_packages() -> None:
-    from playerfl.data.download import sources
-
-    (fashion,) = (source for source in sources._ALL if source.name == "fashion_mnist")
-    assert fashion.other_places == (Path("/usr/share/datasets/fashion-mnist"),)
-
-
 def test_plain_files_are_fetched_once(web: Web, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files = [RemoteFile(f"{name}.data", *web.put(f"{name}.data", name.encode()), len(name)) for name in ("one", "two")]
     offer(monkeypatch, "heart", *files)

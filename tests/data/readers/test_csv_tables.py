@@ -1,4 +1,4 @@
-"""Tables are read row by row, and whatever is wrong with one is said in a sentence that names the place."""
+"""Tables are read row by row, and every fault is one sentence that names its place."""
 
 from __future__ import annotations
 
@@ -64,18 +64,7 @@ def test_without_a_header_every_column_is_named(tmp_path: Path) -> None:
         ("a,b\n" + "1," * 600_000, r"table\.csv, line 2: the row is longer than 1,048,576 characters; is this a CSV"),
         ("a,b\n" + '"\n",' * 300_000, r"table\.csv, line \d+: the row is longer than 1,048,576 characters"),
     ],
-    ids=[
-        "empty",
-        "column missing",
-        "title of two lines",
-        "too wide",
-        "too narrow",
-        "encoding",
-        "field",
-        "open quote",
-        "line",
-        "row of lines",
-    ],
+    ids=["empty", "missing", "two-line title", "wide", "narrow", "encoding", "field", "quote", "line", "row of lines"],
 )
 def test_malformed_tables(tmp_path: Path, content: str | bytes, message: str) -> None:
     refused(written(tmp_path, content), message)

@@ -98,21 +98,9 @@ def tokenizer_file(folder: Path, vocabulary: dict[str, int]) -> Path:
         "max_input_chars_per_word": 100,
         "vocab": vocabulary,
     }
-    padding = {
-        "strategy": {"Fixed": 40},
-        "direction": "Left",
-        "pad_to_multiple_of": None,
-        "pad_id": 0,
-        "pad_type_id": 0,
-        "pad_token": "[PAD]",
-    }
-    rest: dict[str, object] = {
-        "post_processor": None,
-        "decoder": None,
-        "truncation": None,
-        "added_tokens": [],
-        "padding": padding,
-    }
+    padding = {"strategy": {"Fixed": 40}, "direction": "Left", "pad_to_multiple_of": None}
+    padding |= {"pad_id": 0, "pad_type_id": 0, "pad_token": "[PAD]"}
+    rest = {"post_processor": None, "decoder": None, "truncation": None, "added_tokens": [], "padding": padding}
     parts = {"normalizer": {"type": "Lowercase"}, "pre_tokenizer": {"type": "Whitespace"}, "model": model}
     file.write_text(json.dumps({"version": "1.0", **parts, **rest}), encoding="utf-8")
     return file
@@ -158,11 +146,7 @@ def test_ids_that_are_left_out_still_have_room(tmp_path: Path) -> None:
         ("tokenizer.json", b"[1, 2]", r"is neither a tokenizer\.json nor a BERT vocab\.txt: "),
         ("vocab.txt", b"only\nwords\n", r"nor a BERT vocab\.txt: it has no line \[UNK\]"),
         ("vocab.txt", b"", r"nor a BERT vocab\.txt: it has no line \[UNK\]"),
-        (
-            "vocab.txt",
-            b"\x80\x04\x95pickle",
-            r"vocab\.txt is not text; give a tokenizer\.json or a BERT vocab\.txt",
-        ),
+        ("vocab.txt", b"\x80\x04\x95pickle", r"vocab\.txt is not text; give a tokenizer\.json or a BERT vocab\.txt"),
     ],
 )
 def test_files_that_are_no_tokenizer(tmp_path: Path, name: str, content: bytes | None, message: str) -> None:

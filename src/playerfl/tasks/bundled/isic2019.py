@@ -127,12 +127,7 @@ def _pictures(folder: Path, wanted: set[str], side: int) -> dict[str, Pixels]:
     return pictures
 
 
-def _site(
-    hospital: str,
-    lesions: list[Lesion],
-    pictures: Mapping[str, Pixels],
-    options: IsicOptions,
-) -> SiteData:
+def _site(hospital: str, lesions: list[Lesion], pictures: Mapping[str, Pixels], options: IsicOptions) -> SiteData:
     first = lesions[: options.most_per_site]
     targets = np.array([CLASSES.index(lesion.kind) for lesion in first], dtype=np.int64)
     images = normalised(torch.from_numpy(np.stack([pictures[lesion.picture] for lesion in first])), _MEAN, _STD)
