@@ -30,29 +30,29 @@ def test_gram_matrices_give_the_formula_on_features() -> None:
     assert linear_cka(X, Y) == pytest.approx(by_features(X, Y), rel=1e-10)
 
 
-def test_a_representation_is_like_itself() -> None:
+def test_a_representation_has_a_cka_of_1_with_itself() -> None:
     assert linear_cka(X, X) == pytest.approx(1.0, rel=1e-12)
     assert linear_cka(X, X, "debiased") == pytest.approx(1.0, rel=1e-12)
 
 
 @pytest.mark.parametrize("formula", ["centred", "debiased"])
-def test_it_notices_neither_rotation_scale_nor_shift(formula: str) -> None:
+def test_cka_ignores_rotation_scale_and_shift(formula: str) -> None:
     rotation = torch.linalg.qr(normal(8, 8, "q")).Q
     changed = 3.0 * Y @ rotation + 2.0
     assert linear_cka(X, changed, formula) == pytest.approx(linear_cka(X, Y, formula), rel=1e-9)  # type: ignore[arg-type]
 
 
-def test_it_notices_other_linear_maps() -> None:
+def test_cka_detects_other_linear_maps() -> None:
     stretched = X @ torch.diag(torch.tensor([100.0, 1, 1, 1, 1], dtype=torch.float64))
     assert linear_cka(X, stretched) < 0.9
 
 
-def test_it_is_symmetric_and_between_0_and_1() -> None:
+def test_cka_is_symmetric_and_between_0_and_1() -> None:
     assert linear_cka(X, Y) == pytest.approx(linear_cka(Y, X), rel=1e-12)
     assert 0 <= linear_cka(X, Y) <= 1
 
 
-def test_independent_representations_are_unlike() -> None:
+def test_independent_representations_are_dissimilar() -> None:
     a, b = normal(1000, 10, "a"), normal(1000, 10, "b")
     assert linear_cka(a, b) < 0.05
     # With few inputs the plain formula finds likeness that is not there; the debiased one does not.
@@ -133,7 +133,7 @@ def test_a_residual_blocks_output_has_its_shortcut_in_it() -> None:
         assert torch.allclose(representations(net, x, LayerMap.of(net))["0"], net[0](x))
 
 
-def test_a_table_of_the_network_itself_does_not_make_its_output_a_layers() -> None:
+def test_a_parameter_of_the_network_does_not_make_its_output_a_layer() -> None:
     class Tabled(nn.Module):
         def __init__(self) -> None:
             super().__init__()

@@ -15,7 +15,7 @@ NUMBERS = st.lists(st.floats(-5, 5).map(lambda x: round(x, 1)), min_size=4, max_
 
 @settings(max_examples=30, deadline=None)
 @given(NUMBERS, NUMBERS)
-def test_it_is_scipys(left: list[float], right: list[float]) -> None:
+def test_spearman_equals_scipys(left: list[float], right: list[float]) -> None:
     from scipy.stats import spearmanr
 
     found = spearman(left, right)

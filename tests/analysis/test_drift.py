@@ -43,7 +43,7 @@ def profile(jump_at: int) -> Profile:
     return Profile(("a", "b", "c", "d"), (row, row), (8, 8), 16)
 
 
-def test_a_cut_that_moves_is_said_to(tmp_path: object) -> None:
+def test_a_cut_that_moves_is_reported(tmp_path: object) -> None:
     found = Drift(
         "t", ("a", "b", "c", "d"), {1: recommend(profile(2)), 6: recommend(profile(2)), 11: recommend(profile(3))}
     )
@@ -56,12 +56,12 @@ def test_a_cut_that_moves_is_said_to(tmp_path: object) -> None:
     figure.savefig(f"{tmp_path}/drift.png")
 
 
-def test_a_cut_that_stays_is_said_to() -> None:
+def test_a_cut_that_stays_is_reported() -> None:
     found = Drift("t", ("a", "b", "c", "d"), {1: recommend(profile(2)), 6: recommend(profile(2))})
     assert str(found).endswith("the cut does not move")
 
 
-def test_a_cut_of_ones_own_can_be_watched() -> None:
+def test_a_chosen_cut_can_be_monitored() -> None:
     found = monitor_drift(task(), every=1, rounds=2, cut=4, settings=QUICK)
     assert list(found.rounds) == [1, 2]
     with pytest.raises(ConfigError, match="fixed_cut must be between 0 and 4"):

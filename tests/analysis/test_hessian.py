@@ -168,7 +168,7 @@ def test_frozen_layers_have_no_curvature() -> None:
     assert (found["0"].value, found["0"].per_parameter, found["0"].parameters) == (0.0, 0.0, 0)
 
 
-def test_the_other_codes_quantity_is_never_negative() -> None:
+def test_the_quantity_of_the_authors_code_is_never_negative() -> None:
     model, layers, x, y = mlp()
     found = hessian_traces(model, [(x, y)], F.cross_entropy, layers, method="repo_hv_nuclear")
     assert all(trace.value > 0 for trace in found.values())

@@ -87,7 +87,7 @@ def test_sensitivity_correlates_as_depth_does() -> None:
     assert found["score"]["cka"] is None
 
 
-def test_a_single_site_has_no_similarity_but_all_the_rest() -> None:
+def test_a_single_site_has_every_quantity_but_similarity() -> None:
     alone = analyze_layers(task(count=1), rounds=1, settings=SETTINGS, options=AnalysisOptions(rows=8))
     assert alone.curves("cka", FIRST_EPOCH) == {}
     assert any("only one site" in note for note in alone.notes)
@@ -101,7 +101,7 @@ def test_algorithm_settings_are_refused() -> None:
         analyze_layers(task(), settings={**QUICK, "training.local_epochs": 2})
 
 
-def test_measuring_does_not_depend_on_the_model_being_of_convolutions() -> None:
+def test_convolutional_models_are_analysed_too() -> None:
     found = analyze_layers(
         task("convolutional"), rounds=1, settings=SETTINGS, options=AnalysisOptions(rows=8, probes=2)
     )
@@ -125,7 +125,7 @@ def test_negative_traces_are_drawn_open(analysis: LayerAnalysis) -> None:
     assert hollow
 
 
-def test_an_interval_of_no_width_can_be_drawn() -> None:
+def test_an_interval_of_zero_width_can_be_drawn() -> None:
     """Six equal ρ have a mean that differs from them by a rounding error."""
     curves = {"score": (1.0, 2.0, 3.0, 4.0), "sensitivity": (1.0, 2.0, 3.0, 4.0), "cka": (1.0, 3.0, 2.0, 4.0)}
     curves |= {"hessian": (2.0, 1.0, 4.0, 3.0), "gradient_variance": (4.0, 1.0, 3.0, 2.0)}

@@ -124,7 +124,7 @@ def test_a_block_is_known_by_its_code() -> None:
 
 
 @pytest.mark.parametrize("network", [Middle, TwoSums, OnData])
-def test_what_is_no_block_keeps_its_layers(network: type[nn.Module]) -> None:
+def test_modules_that_are_not_blocks_keep_their_layers(network: type[nn.Module]) -> None:
     assert LayerMap.of(nn.Sequential(network())).names == ("0.first", "0.second", "0.last")
 
 

@@ -128,7 +128,7 @@ def test_buffers_of_the_model_itself_join_the_first_layer() -> None:
     assert LayerMap.of(model).entries["0"] == ("0.weight", "0.bias", "offset")
 
 
-def test_buffers_that_are_not_saved_are_no_state() -> None:
+def test_non_persistent_buffers_are_not_state() -> None:
     model = nn.Linear(2, 2)
     model.register_buffer("scratch", torch.zeros(2), persistent=False)
     assert list(state_entries(model)) == ["weight", "bias"]

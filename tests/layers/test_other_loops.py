@@ -118,7 +118,7 @@ def test_measuring_does_not_change_a_clipped_training_by_a_bit(options: dict[str
     assert trained(probed=True) == trained(probed=False)
 
 
-def test_recording_by_hand_before_clipping_is_as_good() -> None:
+def test_recording_manually_before_clipping_gives_the_same_scores() -> None:
     model = net()
     probe = SensitivityProbe(model)
     for x, y in zip(X.split(8), Y.split(8), strict=True):

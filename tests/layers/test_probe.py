@@ -196,7 +196,7 @@ def test_measuring_again_gives_the_same_scores(mode: str) -> None:
 
 
 @pytest.mark.parametrize("mode", ["post_epoch", "post_batches"])
-def test_a_loss_by_example_is_as_good_as_its_mean(mode: str) -> None:
+def test_a_loss_per_example_scores_like_its_mean(mode: str) -> None:
     model = plain()
     mean = SensitivityProbe(model, mode=mode).measure(batches(7), F.cross_entropy)  # type: ignore[arg-type]
     by_example = SensitivityProbe(model, mode=mode).measure(  # type: ignore[arg-type]

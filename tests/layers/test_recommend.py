@@ -170,7 +170,7 @@ def test_rules_that_cut_elsewhere_are_a_caveat_not_a_doubt() -> None:
     assert found.caveats == ("other rules would cut elsewhere: cumulative_ratio after layer 1, max_jump after layer 3",)
 
 
-def test_json_says_everything_and_is_json() -> None:
+def test_json_is_complete_and_valid() -> None:
     net = nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 1))
     profile = Profile(("0", "1"), ((1.0, 9.0),), (8,), 8)
     content = json.loads(json.dumps(recommend({"x": profile.to_json()}, net).to_json(), allow_nan=False))

@@ -280,7 +280,7 @@ def test_the_median_ignores_one_outlier() -> None:
     assert choose_cut(sites, reduce="median").index == 3
 
 
-def test_a_cut_written_as_json_says_everything() -> None:
+def test_a_cut_as_json_is_complete() -> None:
     written = transition_point(named(1, 9)).to_json()
     assert written["federated"] == ["layer1"]
     assert written["federation_sensitivity"] == {"layer1": 1.0, "layer2": 10.0}

@@ -163,7 +163,7 @@ def test_a_damaged_gzip_file_is_named(folder: Path, content: bytes) -> None:
     assert sentence_of(folder).startswith("south.csv.gz is damaged or not a gzip file (")
 
 
-def test_a_table_that_would_become_too_large_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_table_too_large_for_memory_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(file_limits, "LARGEST_ARRAY", 1000)
     assert "north.csv would become 60 rows of 5 inputs, 2,400 bytes; the limit is 1,000 bytes" in sentence_of(folder)
 

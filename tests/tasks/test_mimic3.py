@@ -153,7 +153,7 @@ def test_notes_by_nurses_and_physicians(tmp_path: Path, category: str, counts: b
     assert bool(longest(tmp_path, note(1, CATEGORY=category))) is counts
 
 
-def test_the_longest_note_counts_and_of_equals_the_first(tmp_path: Path) -> None:
+def test_the_longest_note_counts_and_the_first_of_equals(tmp_path: Path) -> None:
     middle, long_one, equal = "medium note", 'a long, "quoted"\nnote', 'A LONG, "QUOTED"\nNOTE'
     others = [
         note(1, "much longer than the others, but late, very late", CHARTTIME="2196-05-01 00:00:00"),

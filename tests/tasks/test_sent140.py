@@ -90,7 +90,7 @@ def test_texts_are_latin_1_with_quotes_and_commas(folder: Path) -> None:
     assert [tweet.text for tweet in read_tweets(file)] == ['"hi", said café 0, sad']
 
 
-def test_the_training_file_goes_first(folder: Path) -> None:
+def test_the_training_file_comes_first(folder: Path) -> None:
     write(folder, tweets_of(tester=5), TEST)
     assert list(load(last_rank=1)) == ["tester"]
     write(folder, tweets_of(trainer=5))

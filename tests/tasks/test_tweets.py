@@ -121,7 +121,7 @@ def test_a_folder_without_the_file(folder: Path) -> None:
         load_sites(TweetsOptions())
 
 
-def test_defaults_and_what_it_says_of_itself() -> None:
+def test_defaults_and_description() -> None:
     experiment = Experiment.resolve({"algorithm": "player_fl"}, TASK)
     assert (experiment.rounds, experiment.training.learning_rate, experiment.training.batch_size) == (20, 5e-4, 64)
     assert (experiment.data["size"], experiment.data["length"], experiment.data["vocabulary"]) == ("small", 64, 10_000)
@@ -162,7 +162,7 @@ def test_options_that_are_not_allowed(key: str, value: object) -> None:
         Experiment.resolve({"algorithm": "fedavg", "data": {key: value}}, TASK)
 
 
-def test_word_pieces_of_ones_own(folder: Path) -> None:
+def test_a_custom_tokenizer(folder: Path) -> None:
     pytest.importorskip("tokenizers", reason="the extra 'text' is not installed")
     write(folder, made_up())
     vocabulary = folder / "vocab.txt"

@@ -100,14 +100,14 @@ def test_a_dataset_is_there_once_all_its_files_are(name: str, files: tuple[str, 
     assert folder_of(name) == directory / files[0].split("/")[0]
 
 
-def test_half_a_file_is_no_file(directory: Path) -> None:
+def test_partial_files_do_not_count(directory: Path) -> None:
     place(directory, "cifar10/data_batch_1.bin.part", "airline_tweets/Tweets.csv.part", "cifar10/data_batch_2.bin/x")
     for name in ("cifar10", "tweets"):
         with pytest.raises(DataError):
             folder_of(name)
 
 
-def test_a_missing_dataset_is_told_how_to_get(directory: Path) -> None:
+def test_the_error_for_a_missing_dataset_says_how_to_get_it(directory: Path) -> None:
     with pytest.raises(DataError) as said:
         folder_of("heart")
     assert str(said.value).startswith(
@@ -122,7 +122,7 @@ def test_a_missing_dataset_is_told_how_to_get(directory: Path) -> None:
         folder_of("hart")
 
 
-def test_debians_fashion_mnist_is_found_after_ones_own(
+def test_debians_fashion_mnist_comes_after_the_users(
     directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     debian = tmp_path / "usr"
@@ -184,7 +184,7 @@ def test_an_archive_placed_by_hand_is_checked_and_unpacked(
     assert names(fetch("tweets")) == ["Tweets.csv"]
 
 
-def test_without_internet_the_way_by_hand_is_said(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_internet_the_manual_instructions_are_shown(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("no_proxy", "127.0.0.1")
     offer(monkeypatch, "heart", RemoteFile("a", "http://127.0.0.1:1/a", "0" * 64, 1))
     with pytest.raises(DataError, match=r"cannot reach 127\.0\.0\.1 .*; by hand: download .* into .*heart$"):
@@ -203,7 +203,7 @@ def test_a_broken_off_fetch_is_continued(web: Web, directory: Path, monkeypatch:
     assert web.asked == [("/a", None), ("/a", "bytes=100000-")]
 
 
-def test_datasets_without_an_address_are_told_how_to_get(directory: Path) -> None:
+def test_datasets_that_cannot_be_downloaded_name_the_other_ways(directory: Path) -> None:
     with pytest.raises(DataError, match="'mimic3' cannot be downloaded directly; by hand: become"):
         fetch("mimic3")
     with pytest.raises(
@@ -226,7 +226,7 @@ def test_two_processes_do_not_fill_one_folder(directory: Path) -> None:
         os.close(held)
 
 
-def test_a_data_directory_that_cannot_be_is_one_sentence(tmp_path: Path) -> None:
+def test_an_impossible_data_directory_gives_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     with use_data_directory(tmp_path / "file"), pytest.raises(DataError, match=r"cannot write .* another --data-dir"):
         fetch("heart")

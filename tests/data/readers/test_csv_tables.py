@@ -113,7 +113,7 @@ def test_a_gzip_file_of_endless_rows_is_refused(tmp_path: Path, monkeypatch: pyt
     assert len(list(read_rows(written(tmp_path, b"a,b\n" + b"1,2\n" * 40_000), ("a",)))) == 40_000
 
 
-def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+def test_a_missing_table_is_reported(tmp_path: Path) -> None:
     refused(tmp_path / "table.csv", r"table\.csv cannot be read: No such file or directory; download it again")
     with pytest.raises(DataError, match=r"has no one\.csv or two\.csv, plain or with \.gz; put it there"):
         find_table(tmp_path, "one.csv", "two.csv")

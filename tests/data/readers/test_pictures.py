@@ -26,7 +26,7 @@ def test_a_picture_is_cropped_to_its_centre_and_scaled() -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"text", png(8, 8)[:40]])
-def test_what_is_no_picture_is_named(content: bytes) -> None:
+def test_files_that_are_not_pictures_are_named(content: bytes) -> None:
     with pytest.raises(DataError, match=r"odd\.jpg is not a readable PNG or JPEG picture"):
         read_picture(content, "odd.jpg")
 

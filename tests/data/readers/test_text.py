@@ -20,7 +20,7 @@ def words(text: str, length: int = 12) -> list[int]:
     return [i for i in ids[1:] if i]
 
 
-def test_rows_are_summary_tokens_padding() -> None:
+def test_rows_are_the_summary_token_then_tokens_then_padding() -> None:
     ids = HashedVocabulary(50).encode(["one two three", "", "a b c d e f g h"], 5)
     assert ids.shape == (3, 5)
     assert str(ids.dtype) == "torch.int64"
@@ -65,7 +65,7 @@ def test_ids_do_not_depend_on_what_was_read_before() -> None:
     assert used.encode(["hello world"], 4).tolist() == HashedVocabulary(100).encode(["hello world"], 4).tolist()
 
 
-def test_a_text_of_half_a_character_is_read() -> None:
+def test_a_lone_surrogate_is_read() -> None:
     assert len(words("broken \ud83d text")) == 3
 
 
@@ -149,7 +149,9 @@ def test_ids_that_are_left_out_still_have_room(tmp_path: Path) -> None:
         ("vocab.txt", b"\x80\x04\x95pickle", r"vocab\.txt is not text; give a tokenizer\.json or a BERT vocab\.txt"),
     ],
 )
-def test_files_that_are_no_tokenizer(tmp_path: Path, name: str, content: bytes | None, message: str) -> None:
+def test_files_that_are_not_tokenizers_are_refused(
+    tmp_path: Path, name: str, content: bytes | None, message: str
+) -> None:
     pytest.importorskip("tokenizers", reason="the extra 'text' is not installed")
     file = tmp_path / name
     if content is not None:
