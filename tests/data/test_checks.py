@@ -1,4 +1,4 @@
-"""Data that would train to nonsense is refused before training, with the site's name and a remedy."""
+"""Data that cannot train a meaningful model is refused before training, with the site's name and a remedy."""
 
 from __future__ import annotations
 

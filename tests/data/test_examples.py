@@ -107,7 +107,7 @@ def test_inputs_and_targets_must_have_the_same_rows(inputs: Any) -> None:
         TensorExamples(inputs, Y)
 
 
-# What may be given as a site's data.
+# What a site's data may be.
 
 
 @pytest.mark.parametrize(
@@ -195,7 +195,7 @@ def test_unreadable_data_is_refused_with_the_site_and_the_remedy(source: object,
         as_examples(source, "north")
 
 
-# Batches as loaders give them.
+# Batches from loaders.
 
 
 @pytest.mark.parametrize(
@@ -212,10 +212,10 @@ def test_unreadable_data_is_refused_with_the_site_and_the_remedy(source: object,
     ],
 )
 def test_batches_are_split_into_inputs_and_targets(batch: Any, inputs: Any) -> None:
-    found, targets = split_batch(batch)
+    split, targets = split_batch(batch)
     assert targets is Y
-    assert type(found) is type(inputs)
-    assert found is inputs or list(found) == list(inputs)
+    assert type(split) is type(inputs)
+    assert split is inputs or list(split) == list(inputs)
 
 
 @pytest.mark.parametrize(("batch", "message"), [({"a": X}, "a has no targets"), (X, "must be"), ((X,), "must be")])

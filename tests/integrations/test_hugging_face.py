@@ -49,9 +49,9 @@ def trained(tmp_path: Path, *, measure: bool = True, **changes: Any) -> tuple[nn
 def test_the_first_epoch_is_measured_and_recommends_a_cut(tmp_path: Path) -> None:
     model, callback = trained(tmp_path)
     assert len(callback.profile().batches) == 3  # 24 rows, batches of 8, the second epoch left out
-    found = playerfl.recommend({"north": callback.profile()}, model, layers=callback.layers)
-    assert found.cut.layers[0] == "bert.embeddings"
-    assert found.summary is not None
+    recommendation = playerfl.recommend({"north": callback.profile()}, model, layers=callback.layers)
+    assert recommendation.cut.layers[0] == "bert.embeddings"
+    assert recommendation.summary is not None
 
 
 def first_scores(model: nn.Module, rows: list[int]) -> Tensor:

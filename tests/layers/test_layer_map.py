@@ -1,4 +1,4 @@
-"""LayerMap: which entries a layer owns, what travels, and who gets a tensor that two layers use."""
+"""LayerMap: which entries a layer owns, what is sent, and which layer gets a tensor that two layers use."""
 
 from __future__ import annotations
 
@@ -205,8 +205,8 @@ def test_a_module_used_under_two_names_counts_as_tied() -> None:
 
 @pytest.mark.parametrize(("cut", "straddles"), [(0, False), (1, True), (2, True), (3, False)])
 def test_a_tied_tensor_straddles_cuts_between_its_users(cut: int, straddles: bool) -> None:
-    found = LayerMap.of(TiedModel()).straddling(cut)
-    assert found == ({"tokens.weight": ("tokens", "head")} if straddles else {})
+    tied = LayerMap.of(TiedModel()).straddling(cut)
+    assert tied == ({"tokens.weight": ("tokens", "head")} if straddles else {})
 
 
 def test_nothing_straddles_when_every_layer_is_federated() -> None:

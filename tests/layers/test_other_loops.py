@@ -1,4 +1,4 @@
-"""The probe in loops that accumulate, clip and scale gradients: measured right, or refused with a reason."""
+"""The probe in loops that accumulate, clip and scale gradients: measured correctly, or refused with a reason."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ def measured(
     return probe.profile().batches
 
 
-def close(found: Rows, expected: Rows, rel: float = 1e-4) -> bool:
-    return all(row == pytest.approx(other, rel=rel) for row, other in zip(found, expected, strict=True))
+def close(rows: Rows, expected: Rows, rel: float = 1e-4) -> bool:
+    return all(row == pytest.approx(other, rel=rel) for row, other in zip(rows, expected, strict=True))
 
 
 @pytest.mark.parametrize("before_clipping", [False, True])

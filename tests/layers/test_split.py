@@ -90,9 +90,9 @@ def test_a_fixed_cut_outside_the_model_is_refused(fixed: int | None) -> None:
 @pytest.mark.parametrize(("policy", "cut"), [("all", 3), ("all_but_last", 2)])
 @pytest.mark.parametrize("rule", RATIO_RULES)
 def test_without_a_transition_the_policy_decides_and_says_so(rule: SplitRule, policy: str, cut: int) -> None:
-    found = transition_point(named(1, 0.1, 0.1), rule, on_no_transition=policy)  # type: ignore[arg-type]
-    assert found.index == cut
-    assert any("no clear transition" in warning for warning in found.warnings)
+    chosen = transition_point(named(1, 0.1, 0.1), rule, on_no_transition=policy)  # type: ignore[arg-type]
+    assert chosen.index == cut
+    assert any("no clear transition" in warning for warning in chosen.warnings)
 
 
 @pytest.mark.parametrize("rule", RATIO_RULES)

@@ -1,4 +1,4 @@
-"""The transformer's shape, and that reading out one token changes nothing but the time it takes."""
+"""The transformer's shape, and that computing only one token gives the same outputs and gradients."""
 
 from __future__ import annotations
 
@@ -64,9 +64,9 @@ def test_padding_changes_nothing_and_learns_nothing() -> None:
         model.tokens.weight[0] = 1e3 * torch.randn(WIDTH, dtype=torch.double)
     torch.testing.assert_close(model(ids), before, rtol=0, atol=1e-12)
     torch.testing.assert_close(model(ids[:, :4]), before, rtol=0, atol=1e-12)
-    found = gradients(model, model(ids))
-    assert float(found["tokens.weight"][0].abs().max()) == 0
-    assert float(found["positions.weight"][4:].abs().max()) == 0
+    by_name = gradients(model, model(ids))
+    assert float(by_name["tokens.weight"][0].abs().max()) == 0
+    assert float(by_name["positions.weight"][4:].abs().max()) == 0
 
 
 def test_every_real_token_counts() -> None:

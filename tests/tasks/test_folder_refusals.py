@@ -1,4 +1,4 @@
-"""Tables that are malformed or made to do harm: one sentence each, and nothing is unpickled or allocated."""
+"""Malformed or malicious tables: one sentence each, and nothing is unpickled or allocated."""
 
 from __future__ import annotations
 
@@ -193,7 +193,7 @@ def test_arrays_are_read_compressed_or_not(arrays: Path) -> None:
 
 
 class Harm:
-    """Leaves a trace where it is unpickled."""
+    """Leaves a trace when it is unpickled."""
 
     trace: Path
 
@@ -234,7 +234,7 @@ def test_objects_are_never_unpickled(arrays: Path) -> None:
 
 
 def member(shape: tuple[int, ...], content: bytes = b"", version: bytes = b"\x01\x00") -> bytes:
-    """An array file whose header says what it likes."""
+    """An array file with any header."""
     header = f"{{'descr': '<f8', 'fortran_order': False, 'shape': {shape}, }}".encode()
     return b"\x93NUMPY" + version + struct.pack("<H", len(header)) + header + content
 
@@ -274,7 +274,7 @@ def test_a_zip_bomb_is_refused_before_it_is_unpacked(arrays: Path, monkeypatch: 
 
 
 def test_a_zip_directory_that_lies_is_refused(arrays: Path) -> None:
-    """The directory says 72 bytes more than there are, or another checksum."""
+    """A wrong checksum, a truncated archive, or other arrays than x and y."""
     np.savez(arrays / "south.npz", **npz(arrays, 1))
     whole_file = bytearray((arrays / "south.npz").read_bytes())
     at = whole_file.index(b"PK\x01\x02")

@@ -1,4 +1,4 @@
-"""MIMIC-III on tables made up in its layout: whose admissions count, which note of them, how much memory it takes."""
+"""MIMIC-III on made-up tables in its layout: which admissions and notes count, and how much memory loading takes."""
 
 from __future__ import annotations
 
@@ -236,9 +236,9 @@ def test_the_demos_lower_case_columns_are_read(tmp_path: Path) -> None:
     write(path, ADMISSIONS, [admission(1)])
     head, rest = path.read_text().split("\n", 1)
     path.write_text(f"{head.lower()}\n{rest}")
-    found = read_admissions(path)["1"]
-    assert isinstance(found, Admission)
-    assert (found.group, found.died, str(found.start)) == ("infection", 0, START)
+    read = read_admissions(path)["1"]
+    assert isinstance(read, Admission)
+    assert (read.group, read.died, str(read.start)) == ("infection", 0, START)
 
 
 def test_defaults_are_the_papers() -> None:
@@ -264,7 +264,7 @@ from pathlib import Path
 from playerfl.tasks.bundled import mimic3
 
 def peak():
-    # Not ru_maxrss, which begins with what the parent held.
+    # Not ru_maxrss, which starts from the memory of the parent process.
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM"))
 

@@ -28,7 +28,7 @@ def tweet(user: str, polarity: str = "0", text: str = "so sad") -> list[str]:
 
 
 def tweets_of(**counts: int) -> list[list[str]]:
-    """So many tweets of each user, every other one positive."""
+    """Tweets of each user, every other one positive."""
     return [
         tweet(user, "04"[i % 2], f'"hi", said café {i}, {"glad" if i % 2 else "sad"}')
         for user, count in counts.items()
@@ -155,5 +155,5 @@ def test_the_real_file() -> None:
         assert busiest["lost_dog"] == 549
         assert list(busiest.values()) == [549, 345, 310, 281, 279, 276, 248, 246, 238, 236]
     else:
-        found = [tweet.label for tweet in read_tweets(folder / TEST)]
-        assert (found.count(0), found.count(1)) == (177, 182)
+        labels_read = [tweet.label for tweet in read_tweets(folder / TEST)]
+        assert (labels_read.count(0), labels_read.count(1)) == (177, 182)

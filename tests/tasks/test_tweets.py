@@ -1,4 +1,4 @@
-"""Airline tweets: sites by airline, three sentiments, and the real file where it is."""
+"""Airline tweets: sites by airline, three sentiments, and the real file if it is available."""
 
 from __future__ import annotations
 
@@ -52,11 +52,11 @@ def write(folder: Path, rows: list[list[str]], header: str = HEADER) -> None:
 
 
 def class_counts(sites: Sites) -> dict[str, list[int]]:
-    found = {}
+    counts = {}
     for site, data in sites.items():
         parts = [part for part in data.__dict__.values() if isinstance(part, TensorExamples)]
-        found[site] = torch.cat([part.targets for part in parts]).bincount(minlength=3).tolist()
-    return found
+        counts[site] = torch.cat([part.targets for part in parts]).bincount(minlength=3).tolist()
+    return counts
 
 
 def test_sites_are_airlines_and_labels_sentiments(folder: Path) -> None:

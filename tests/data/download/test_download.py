@@ -1,4 +1,4 @@
-"""Downloads from a server on this machine: nothing wrong or half done is ever left under a file's own name."""
+"""Downloads from a local server: a wrong or partial file never appears under its final name."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ def names(folder: Path) -> list[str]:
 
 def test_a_download_is_complete_and_reports_progress(web: Web, tmp_path: Path) -> None:
     url, sha256 = web.put("a.bin", CONTENT)
-    told: list[tuple[int, int | None]] = []
-    download(url, tmp_path / "new" / "a.bin", sha256, len(CONTENT), lambda *step: told.append(step))
+    steps: list[tuple[int, int | None]] = []
+    download(url, tmp_path / "new" / "a.bin", sha256, len(CONTENT), lambda *step: steps.append(step))
     assert (tmp_path / "new" / "a.bin").read_bytes() == CONTENT
     assert names(tmp_path / "new") == ["a.bin"]
-    assert [done for done, _ in told] == sorted({done for done, _ in told})
-    assert told[-1] == (len(CONTENT), len(CONTENT))
+    assert [done for done, _ in steps] == sorted({done for done, _ in steps})
+    assert steps[-1] == (len(CONTENT), len(CONTENT))
     assert web.asked == [("/a.bin", None)]
 
 
@@ -49,10 +49,10 @@ def test_the_size_need_not_be_known(web: Web, tmp_path: Path, says_length: bool)
 
 
 def test_a_wrong_hash_leaves_nothing(web: Web, tmp_path: Path) -> None:
-    url, found = web.put("a.bin", CONTENT)
+    url, received = web.put("a.bin", CONTENT)
     with pytest.raises(DataError) as said:
         download(url, tmp_path / "a.bin", "0" * 64, len(CONTENT))
-    for text in ("a.bin", "0" * 64, found):
+    for text in ("a.bin", "0" * 64, received):
         assert text in str(said.value)
     assert names(tmp_path) == []
 
@@ -65,12 +65,12 @@ def test_a_cut_off_connection_is_continued_where_it_broke(web: Web, tmp_path: Pa
         download(url, tmp_path / "a.bin", sha256, len(CONTENT))
     assert names(tmp_path) == ["a.bin.part"]
     web.cut_after = None
-    told: list[int] = []
-    download(url, tmp_path / "a.bin", sha256, len(CONTENT), lambda done, _: told.append(done))
+    steps: list[int] = []
+    download(url, tmp_path / "a.bin", sha256, len(CONTENT), lambda done, _: steps.append(done))
     assert (tmp_path / "a.bin").read_bytes() == CONTENT
     assert names(tmp_path) == ["a.bin"]
     assert web.asked[-1] == ("/a.bin", "bytes=300000-")
-    assert told[0] > 300_000
+    assert steps[0] > 300_000
 
 
 def test_a_server_that_ignores_ranges_is_read_from_the_start(web: Web, tmp_path: Path) -> None:

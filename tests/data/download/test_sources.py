@@ -1,4 +1,4 @@
-"""Where datasets are looked for, and how they get there."""
+"""Where datasets are searched, and how they are fetched."""
 
 from __future__ import annotations
 
@@ -143,10 +143,10 @@ def test_debians_fashion_mnist_comes_after_the_users(
 def test_plain_files_are_fetched_once(web: Web, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files = [RemoteFile(f"{name}.data", *web.put(f"{name}.data", name.encode()), len(name)) for name in ("one", "two")]
     offer(monkeypatch, "heart", *files)
-    told: list[tuple[str, int, int | None]] = []
+    steps: list[tuple[str, int, int | None]] = []
     for _ in range(2):
-        assert fetch("heart", lambda *step: told.append(step)) == directory / "heart"
-    assert told == [("one.data", 3, 3), ("two.data", 3, 3)]
+        assert fetch("heart", lambda *step: steps.append(step)) == directory / "heart"
+    assert steps == [("one.data", 3, 3), ("two.data", 3, 3)]
     assert names(directory / "heart") == ["one.data", "two.data"]
 
 
@@ -233,7 +233,7 @@ def test_an_impossible_data_directory_gives_one_sentence(tmp_path: Path) -> None
 
 
 class FakeRows:
-    """Rows of a `datasets` dataset, as far as they are used."""
+    """The part of a `datasets` dataset that is used."""
 
     def __init__(self, content: bytes | Exception) -> None:
         self.content = content
@@ -245,14 +245,14 @@ class FakeRows:
         Path(path).write_bytes(self.content)
 
 
-def fake_datasets(monkeypatch: pytest.MonkeyPatch, found: dict[str, FakeRows] | Exception) -> list[object]:
+def fake_datasets(monkeypatch: pytest.MonkeyPatch, available: dict[str, FakeRows] | Exception) -> list[object]:
     calls: list[object] = []
 
     def load_dataset(*arguments: object, **options: object) -> dict[str, FakeRows]:
         calls.append((arguments, options))
-        if isinstance(found, Exception):
-            raise found
-        return found
+        if isinstance(available, Exception):
+            raise available
+        return available
 
     module = ModuleType("datasets")
     module.load_dataset = load_dataset  # type: ignore[attr-defined]
@@ -273,13 +273,13 @@ def test_hub_copies_are_read_as_parquet_and_nothing_else(directory: Path, monkey
 
 
 @pytest.mark.parametrize(
-    "found",
+    "available",
     [ConnectionError("offline\nmore"), {"train": FakeRows(OSError(28, "No space left")), "test": FakeRows(b"")}],
 )
 def test_a_hub_copy_that_fails_leaves_nothing(
-    found: dict[str, FakeRows] | Exception, directory: Path, monkeypatch: pytest.MonkeyPatch
+    available: dict[str, FakeRows] | Exception, directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fake_datasets(monkeypatch, found)
+    fake_datasets(monkeypatch, available)
     with pytest.raises(
         DataError, match=r"cannot copy uoft-cs/cifar10 from the Hugging Face hub \(.*\); by hand: "
     ) as said:
@@ -292,7 +292,7 @@ def test_the_hub_needs_its_extra(directory: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setitem(sys.modules, "datasets", None)
     with pytest.raises(DataError, match=r"needs the library datasets; pip install 'playerfl\[hub\]'"):
         fetch("cifar10", hub=True)
-    # A folder of that name in the working directory is a package to Python, but not this one.
+    # Python also imports a folder called datasets in the working directory, which is not the library.
     monkeypatch.setitem(sys.modules, "datasets", ModuleType("datasets"))
     with pytest.raises(DataError, match="needs the library datasets"):
         fetch("cifar10", hub=True)

@@ -1,4 +1,4 @@
-"""Archives that mean harm are refused as a whole."""
+"""Malicious archives are refused as a whole."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_a_damaged_archive_is_refused(make: Make, tmp_path: Path, out: Path) -> 
 
 
 def test_a_tar_with_invalid_sizes_is_refused(tmp_path: Path, out: Path) -> None:
-    """In 3.11, tarfile lets the ValueError of a made-up pax header through."""
+    """Python 3.11's tarfile raises a bare ValueError for such a pax header."""
     info = tarfile.TarInfo("a.txt")
     info.pax_headers = {"size": "x"}
     with tarfile.open(tmp_path / "a.tgz", "w:gz", format=tarfile.PAX_FORMAT) as archive:

@@ -34,9 +34,9 @@ def test_quoted_fields_keep_commas_quotes_and_line_ends(tmp_path: Path, name: st
     rows = [["1", 'say "hi", twice'], ["2", "two\nlines\r\nthree"], ["3", ""], ["4", "trailing \\ backslash\\"]]
     text = io.StringIO()
     csv.writer(text).writerows([["a", "b"], *rows])
-    found = list(read_rows(written(tmp_path, text.getvalue(), name), ("a", "b")))
-    assert [[row["a"], row["b"]] for row in found] == rows
-    assert [(row.number, row.line) for row in found] == [(1, 2), (2, 3), (3, 6), (4, 7)]
+    read = list(read_rows(written(tmp_path, text.getvalue(), name), ("a", "b")))
+    assert [[row["a"], row["b"]] for row in read] == rows
+    assert [(row.number, row.line) for row in read] == [(1, 2), (2, 3), (3, 6), (4, 7)]
 
 
 def test_columns_are_found_by_name_in_any_order_and_case(tmp_path: Path) -> None:
@@ -46,8 +46,8 @@ def test_columns_are_found_by_name_in_any_order_and_case(tmp_path: Path) -> None
 
 def test_without_a_header_every_column_is_named(tmp_path: Path) -> None:
     path = written(tmp_path, '"1","é"\n'.encode("latin-1"))
-    found = list(read_rows(path, ("a", "b"), header=False, encoding="latin-1"))
-    assert [(dict(row), row.number, row.line) for row in found] == [({"a": "1", "b": "é"}, 1, 1)]
+    read = list(read_rows(path, ("a", "b"), header=False, encoding="latin-1"))
+    assert [(dict(row), row.number, row.line) for row in read] == [({"a": "1", "b": "é"}, 1, 1)]
 
 
 @pytest.mark.parametrize(

@@ -54,7 +54,7 @@ def test_a_damaged_archive_is_named(tmp_path: Path) -> None:
 
 
 def test_an_archive_whose_directory_lies_is_refused(tmp_path: Path) -> None:
-    """Whatever one byte of its directory says: zipfile's own errors are many and documented nowhere."""
+    """Every byte is changed in turn, because the errors that zipfile raises are undocumented."""
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("a.png", b"x" * 50)

@@ -1,4 +1,4 @@
-"""Texts become the same ids everywhere: on every machine, in every process, whatever else was read before."""
+"""A text has the same ids on every machine and in every process, whatever was read before."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_what_a_token_is(text: str, tokens: list[str]) -> None:
 
 
 def test_ids_are_the_same_in_every_process() -> None:
-    """As written down here; Python's own hash of a text differs from one process to the next."""
+    """Python's own hash of a text differs between processes."""
     ids = HashedVocabulary(10_000).encode(["Great flight, @united!"], 8)
     assert ids.tolist() == [[1, 656, 3459, 176, 2089, 8501, 0, 0]]
 
