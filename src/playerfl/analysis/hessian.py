@@ -29,7 +29,7 @@ _AT_ONCE = 64
 
 @dataclass(frozen=True)
 class Trace:
-    """tr H_l of one layer; `standard_error` is None where it is exact."""
+    """tr H_l of one layer; `standard_error` is None if it is exact."""
 
     value: float
     standard_error: float | None

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from playerfl.data.columns import Cells, Column, cells_of, kind_of
+from playerfl.data.columns import Cells, Column, cells_of, kind_of, text_among_numbers
 from playerfl.data.examples import SiteData, tensor_pair
 from playerfl.data.readers.site_tables import SiteTable
 from playerfl.errors import DataError
@@ -32,8 +32,8 @@ class Target:
     cells: Mapping[str, Cells]
     classes: tuple[str, ...] = ()
 
-    def kept(self, rows: Mapping[str, Rows]) -> Target:
-        return Target(self.name, {site: cells.kept(rows[site]) for site, cells in self.cells.items()}, self.classes)
+    def filtered(self, rows: Mapping[str, Rows]) -> Target:
+        return Target(self.name, {site: cells.filtered(rows[site]) for site, cells in self.cells.items()}, self.classes)
 
     def values(self, site: str) -> Tensor:
         """Class numbers, or the numbers themselves."""
@@ -48,23 +48,15 @@ def target_of(tables: Mapping[str, SiteTable], name: str, kind: TargetKind) -> T
     """The target column at all sites, as classes or as a number."""
     cells = {site: cells_of(table, name) for site, table in tables.items()}
     if kind == "number":
-        _refuse_text(cells)
+        for site in cells.values():
+            if site.is_text.any():
+                raise text_among_numbers(site, 'or set data.kind="classes"')
     is_class = kind == "classes" or (kind == "auto" and (kind_of(cells) != "number" or _few_numbers(cells)))
     target = Target(name, cells, _classes(name, cells) if is_class else ())
     values = {value for site in cells.values() for value in site.numbers[~site.is_missing].tolist()}
     if len(target.classes or values) < 2:
         raise DataError(f"the target {name!r} has the same value in every row, so there is nothing to learn")
     return target
-
-
-def _refuse_text(cells: Mapping[str, Cells]) -> None:
-    for site in cells.values():
-        if site.texts is not None and site.is_text.any():
-            first = int(site.is_text.argmax())
-            raise DataError(
-                f"{site.at(first)}: {site.texts[first][:40]!r} is text in a column of numbers; correct it, or set "
-                'data.kind="classes"'
-            )
 
 
 def _few_numbers(cells: Mapping[str, Cells]) -> bool:

@@ -25,7 +25,7 @@ class Examples(Protocol):
     def __len__(self) -> int: ...
 
     def batches(self, size: int, order: torch.Generator | None = None, *, join_single: bool = False) -> Iterator[Batch]:
-        """Batches of (inputs, targets): shuffled by `order`, or in order where it is None.
+        """Batches of (inputs, targets): shuffled by `order`, or in their stored order if it is None.
 
         `join_single` adds a last batch of one row to the one before it: batch norm cannot train on one row.
         """
@@ -121,7 +121,7 @@ def whole_numbers(targets: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class SiteData:
-    """One site's three parts: trained on, chosen by, reported on."""
+    """One site's data: for training, for choosing the best round, and for the reported scores."""
 
     train: Examples
     validation: Examples

@@ -45,12 +45,12 @@ def recommend(
     recommendation says what the cut amounts to in parameters and bytes, and can be exported.
 
     >>> def site(*rows): return Profile(("conv", "fc", "head"), rows, (8,) * len(rows), 8 * len(rows))
-    >>> found = recommend({"a": site((1, 2, 40), (1, 1, 50)), "b": site((2, 2, 60), (1, 2, 50))})
-    >>> found.cut.federated, found.verdict
+    >>> advice = recommend({"a": site((1, 2, 40), (1, 1, 50)), "b": site((2, 2, 60), (1, 2, 50))})
+    >>> advice.cut.federated, advice.verdict
     (('conv', 'fc'), 'clear')
-    >>> [round(end, 2) for end in found.interval]  # the ratios are 7/5 and 200/7
+    >>> [round(end, 2) for end in advice.interval]  # the ratios are 7/5 and 200/7
     [1.4, 28.57]
-    >>> found.without_site
+    >>> advice.without_site
     {'a': 2, 'b': 2}
     """
     seeds = _by_seed(profiles)

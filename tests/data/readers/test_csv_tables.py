@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from playerfl.data.readers import csv_tables
-from playerfl.data.readers.csv_tables import find_table, read_rows
+from playerfl.data.readers.csv_tables import read_rows
+from playerfl.data.readers.file_limits import find_file
 from playerfl.errors import DataError
 
 
@@ -116,16 +117,16 @@ def test_a_gzip_file_of_endless_rows_is_refused(tmp_path: Path, monkeypatch: pyt
 def test_a_missing_table_is_reported(tmp_path: Path) -> None:
     refused(tmp_path / "table.csv", r"table\.csv cannot be read: No such file or directory; download it again")
     with pytest.raises(DataError, match=r"has no one\.csv or two\.csv, plain or with \.gz; put it there"):
-        find_table(tmp_path, "one.csv", "two.csv")
+        find_file(tmp_path, "one.csv", "two.csv")
 
 
 def test_the_first_table_that_is_there_is_found(tmp_path: Path) -> None:
     second = written(tmp_path, "", "two.csv")
-    assert find_table(tmp_path, "one.csv", "two.csv") == second
+    assert find_file(tmp_path, "one.csv", "two.csv") == second
     packed = written(tmp_path, "", "one.csv.gz")
-    assert find_table(tmp_path, "one.csv", "two.csv") == packed
+    assert find_file(tmp_path, "one.csv", "two.csv") == packed
     plain = written(tmp_path, "", "one.csv")
-    assert find_table(tmp_path, "one.csv", "two.csv") == plain
+    assert find_file(tmp_path, "one.csv", "two.csv") == plain
 
 
 def test_errors_name_file_row_line_column_value_and_remedy(tmp_path: Path) -> None:

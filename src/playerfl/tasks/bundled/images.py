@@ -46,13 +46,12 @@ def deal_images(
 ) -> Sites:
     """Divides the first pictures of a file among sites."""
     wanted = options.wanted
-    said = list(notes)
     if len(labels) < wanted:
-        said.append(f"the pool has {len(labels):,} pictures instead of {wanted:,}, all that the file has")
+        notes = (*notes, f"the pool has {len(labels):,} pictures instead of {wanted:,}, all that the file has")
     targets = torch.from_numpy(labels[:wanted].astype(np.int64))
     # Divided as bytes: as floats the pool would be four times as large, with two copies in memory meanwhile.
     pool = np.require(pixels[:wanted], requirements=["C", "W"])
-    sites = deal_pool(TensorExamples(torch.from_numpy(pool), targets), options, said)
+    sites = deal_pool(TensorExamples(torch.from_numpy(pool), targets), options, notes)
     for name in sites:
         sites[name] = sites[name].mapped(lambda inputs, targets: (normalised(inputs, mean, std), targets))
     return sites

@@ -121,7 +121,7 @@ def _pictures(folder: Path, wanted: set[str], side: int) -> dict[str, Pixels]:
     if not archives:
         for file in sorted(folder.rglob("*.jp*g")):
             if file.stem in wanted:
-                pictures[file.stem] = read_picture(read_picture_file(file), file.name, side)
+                pictures[file.stem] = read_picture(read_picture_file(file, file.name), file.name, side)
     if missing := wanted - pictures.keys():
         raise DataError(f"{folder.name} lacks {len(missing)} of {len(wanted)} pictures, among them {min(missing)}")
     return pictures

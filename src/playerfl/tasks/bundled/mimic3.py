@@ -10,7 +10,8 @@ from pydantic import Field
 from torch import nn
 
 from playerfl.data.download.sources import folder_of
-from playerfl.data.readers.csv_tables import CsvRow, find_table, read_rows
+from playerfl.data.readers.csv_tables import CsvRow, read_rows
+from playerfl.data.readers.file_limits import find_file
 from playerfl.data.sites import Sites
 from playerfl.tasks.bundled.focal import FocalOptions, with_focal_loss
 from playerfl.tasks.bundled.texts import TextOptions, encode_sites
@@ -100,8 +101,8 @@ def _time(row: CsvRow, column: str) -> datetime:
 
 def load_sites(options: Mimic3Options) -> Sites:
     folder = folder_of("mimic3")
-    notes_file = find_table(folder, "NOTEEVENTS.csv")
-    admissions = read_admissions(find_table(folder, "ADMISSIONS.csv"))
+    notes_file = find_file(folder, "NOTEEVENTS.csv")
+    admissions = read_admissions(find_file(folder, "ADMISSIONS.csv"))
     add_longest_notes(notes_file, admissions)
     examples: dict[str, list[tuple[str, int]]] = {group: [] for group in GROUPS}
     for admission in admissions.values():
