@@ -32,6 +32,6 @@ for number, site in enumerate(("north", "south", "west")):
             optimizer.step()
     profiles[site] = probe.profile()
 
-found = playerfl.recommend(profiles, net)
-print(found)
-playerfl.recommendation_figure(found)[0].savefig("recommendation.png")
+recommendation = playerfl.recommend(profiles, net)
+print(recommendation)
+playerfl.recommendation_figure(recommendation)[0].savefig("recommendation.png")

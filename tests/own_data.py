@@ -1,4 +1,4 @@
-"""Small hospitals' tables for tests of folders: written, changed in one place, and read back."""
+"""Tables of small hospitals for tests of folders: written, changed in one place, and read back."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ROWS = 60
 
 
 def table(rows: int = ROWS, seed: int = 0) -> pd.DataFrame:
-    """Two measurements, a text, a yes or no, and an outcome that hangs on the first."""
+    """Two measurements, a category, a boolean, and an outcome that depends on the first column."""
     rng = np.random.default_rng(seed)
     age = rng.normal(60, 12, rows).round(1)
     return pd.DataFrame(
@@ -97,4 +97,4 @@ def as_parquet(folder: Path) -> None:
 
 def as_it_is(folder: Path) -> None:
     (folder / "README.md").write_text("Notes are not a site.")
-    (folder / ".DS_Store").write_bytes(b"nor is this")
+    (folder / ".DS_Store").write_bytes(b"Not a site either.")

@@ -1,4 +1,4 @@
-"""Where tests find real datasets, if they are there at all."""
+"""Marks tests that need a real dataset."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from playerfl.errors import DataError
 
 
 def needs(name: str) -> pytest.MarkDecorator:
-    """Skips a test where a dataset is not in $PLAYERFL_DATA or another place it is looked for."""
+    """Skips a test if the dataset is not available."""
     try:
         folder_of(name)
     except DataError as absent:

@@ -1,4 +1,4 @@
-"""A web server on this machine that behaves as well or as badly as a test wants."""
+"""A local web server that misbehaves as a test asks."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 @dataclass
 class Web:
-    """What the server sends, how, and what it was asked for."""
+    """How the server answers, and the requests it received."""
 
     address: str = ""
     files: dict[str, bytes] = field(default_factory=dict)
     knows_ranges: bool = True
     says_length: bool = True
     cut_after: int | None = None
-    """Bytes of an answer after which the connection is closed."""
+    """Bytes of a response after which the connection is closed."""
     redirect_to: str | None = None
     range_header: str | None = None
-    """An answer's Content-Range, if not the right one."""
+    """A Content-Range to send instead of the right one."""
     asked: list[tuple[str, str | None]] = field(default_factory=list)
     """Path and range of each request."""
 

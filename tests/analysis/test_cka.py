@@ -1,4 +1,4 @@
-"""CKA: what it must and must not notice."""
+"""CKA: which changes it must and must not detect."""
 
 from __future__ import annotations
 
@@ -30,32 +30,32 @@ def test_gram_matrices_give_the_formula_on_features() -> None:
     assert linear_cka(X, Y) == pytest.approx(by_features(X, Y), rel=1e-10)
 
 
-def test_a_representation_is_like_itself() -> None:
+def test_a_representation_has_a_cka_of_1_with_itself() -> None:
     assert linear_cka(X, X) == pytest.approx(1.0, rel=1e-12)
     assert linear_cka(X, X, "debiased") == pytest.approx(1.0, rel=1e-12)
 
 
 @pytest.mark.parametrize("formula", ["centred", "debiased"])
-def test_it_notices_neither_rotation_scale_nor_shift(formula: str) -> None:
+def test_cka_ignores_rotation_scale_and_shift(formula: str) -> None:
     rotation = torch.linalg.qr(normal(8, 8, "q")).Q
     changed = 3.0 * Y @ rotation + 2.0
     assert linear_cka(X, changed, formula) == pytest.approx(linear_cka(X, Y, formula), rel=1e-9)  # type: ignore[arg-type]
 
 
-def test_it_notices_other_linear_maps() -> None:
+def test_cka_detects_other_linear_maps() -> None:
     stretched = X @ torch.diag(torch.tensor([100.0, 1, 1, 1, 1], dtype=torch.float64))
     assert linear_cka(X, stretched) < 0.9
 
 
-def test_it_is_symmetric_and_between_0_and_1() -> None:
+def test_cka_is_symmetric_and_between_0_and_1() -> None:
     assert linear_cka(X, Y) == pytest.approx(linear_cka(Y, X), rel=1e-12)
     assert 0 <= linear_cka(X, Y) <= 1
 
 
-def test_independent_representations_are_unlike() -> None:
+def test_independent_representations_are_dissimilar() -> None:
     a, b = normal(1000, 10, "a"), normal(1000, 10, "b")
     assert linear_cka(a, b) < 0.05
-    # With few inputs the plain formula finds likeness that is not there; the debiased one does not.
+    # With few inputs the plain formula overestimates similarity; the debiased one does not.
     few, other = normal(20, 200, "few"), normal(20, 200, "other")
     assert linear_cka(few, other) > 0.5
     assert abs(linear_cka(few, other, "debiased")) < 0.1
@@ -83,10 +83,10 @@ def test_what_cannot_be_compared_is_refused(x: Tensor, y: Tensor, formula: str) 
 
 def test_a_site_is_compared_with_all_others() -> None:
     same, other = gram(X), gram(normal(40, 5, "other"))
-    found = similarity_between_sites({"a": {"l": same}, "b": {"l": same}, "c": {"l": other}})
+    similarity = similarity_between_sites({"a": {"l": same}, "b": {"l": same}, "c": {"l": other}})
     cross = linear_cka(X, normal(40, 5, "other"))
-    assert found["a"]["l"] == found["b"]["l"] == pytest.approx((1 + cross) / 2)
-    assert found["c"]["l"] == pytest.approx(cross)
+    assert similarity["a"]["l"] == similarity["b"]["l"] == pytest.approx((1 + cross) / 2)
+    assert similarity["c"]["l"] == pytest.approx(cross)
     with pytest.raises(LayerError, match="at least two"):
         similarity_between_sites({"a": {"l": same}})
 
@@ -96,11 +96,11 @@ def test_representations_are_outputs_after_each_layer() -> None:
         net = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.ReLU(inplace=True), nn.Flatten(), nn.Linear(8, 3))
     x = torch.randn(6, 1, 4, 4, generator=generator_for(1, "x"))
     layers = LayerMap.of(net)
-    found = representations(net, x, layers)
+    outputs = representations(net, x, layers)
     net.eval()
     with torch.no_grad():
-        assert torch.allclose(found["0"], net[1](net[0](x)).flatten(1))  # the norm belongs to the convolution
-        assert torch.allclose(found["4"], net(x))
+        assert torch.allclose(outputs["0"], net[1](net[0](x)).flatten(1))  # the norm belongs to the convolution
+        assert torch.allclose(outputs["4"], net(x))
         mean = representations(net, x, layers, maps="mean")["0"]
         assert torch.allclose(mean, net[1](net[0](x)).mean((2, 3)))
     assert not any(module._forward_hooks for module in net.modules())
@@ -110,15 +110,15 @@ def test_tokens_are_averaged_without_padding() -> None:
     with seeded_rng(0):
         model = TextTransformer(9, 5, 4, 8, 2)
     ids = torch.tensor([[1, 2, 0, 0, 0], [1, 3, 4, 5, 6]])
-    found = representations(model, ids, LayerMap.of(model))
+    outputs = representations(model, ids, LayerMap.of(model))
     places = model.positions.weight
-    assert torch.allclose(found["embeddings"][0], (model.tokens.weight[[1, 2]] + places[:2]).mean(0))
-    assert torch.allclose(found["embeddings"][1], (model.tokens.weight[[1, 3, 4, 5, 6]] + places).mean(0))
-    assert found["attention"].shape == (2, 4)
+    assert torch.allclose(outputs["embeddings"][0], (model.tokens.weight[[1, 2]] + places[:2]).mean(0))
+    assert torch.allclose(outputs["embeddings"][1], (model.tokens.weight[[1, 3, 4, 5, 6]] + places).mean(0))
+    assert outputs["attention"].shape == (2, 4)
     # A block's output has its residual in it.
-    block = model.fc2(model.fc1(found["attention"]).relu())
-    assert torch.allclose(found["feed_forward"], found["attention"] + block)
-    assert torch.allclose(found["head"], model.head(found["feed_forward"]))
+    block = model.fc2(model.fc1(outputs["attention"]).relu())
+    assert torch.allclose(outputs["feed_forward"], outputs["attention"] + block)
+    assert torch.allclose(outputs["head"], model.head(outputs["feed_forward"]))
 
 
 def test_a_residual_blocks_output_has_its_shortcut_in_it() -> None:
@@ -133,7 +133,7 @@ def test_a_residual_blocks_output_has_its_shortcut_in_it() -> None:
         assert torch.allclose(representations(net, x, LayerMap.of(net))["0"], net[0](x))
 
 
-def test_a_table_of_the_network_itself_does_not_make_its_output_a_layers() -> None:
+def test_a_parameter_of_the_network_does_not_make_its_output_a_layer() -> None:
     class Tabled(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -147,5 +147,5 @@ def test_a_table_of_the_network_itself_does_not_make_its_output_a_layers() -> No
     with seeded_rng(0):
         net = Tabled()
     x = torch.randn(5, 4, generator=generator_for(1, "t"))
-    found = representations(net, x, LayerMap.of(net))
-    assert {layer: tuple(rows.shape) for layer, rows in found.items()} == {"first": (5, 3), "last": (5, 2)}
+    outputs = representations(net, x, LayerMap.of(net))
+    assert {layer: tuple(rows.shape) for layer, rows in outputs.items()} == {"first": (5, 3), "last": (5, 2)}

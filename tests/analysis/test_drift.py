@@ -44,27 +44,27 @@ def profile(jump_at: int) -> Profile:
 
 
 @pytest.mark.slow
-def test_a_cut_that_moves_is_said_to(tmp_path: object) -> None:
-    found = Drift(
+def test_a_cut_that_moves_is_reported(tmp_path: object) -> None:
+    result = Drift(
         "t", ("a", "b", "c", "d"), {1: recommend(profile(2)), 6: recommend(profile(2)), 11: recommend(profile(3))}
     )
-    assert found.cuts == {1: 2, 6: 2, 11: 3}
-    assert found.share_that_stays == 0.5
-    assert str(found).endswith("1 of 2 later measurements agree; the cut moves to 3 in round 11")
-    assert json.loads(json.dumps(found.to_json()))["cuts"] == {"1": 2, "6": 2, "11": 3}
-    figure, axes = drift_figure(found)
+    assert result.cuts == {1: 2, 6: 2, 11: 3}
+    assert result.share_that_stays == 0.5
+    assert str(result).endswith("1 of 2 later measurements agree; the cut moves to 3 in round 11")
+    assert json.loads(json.dumps(result.to_json()))["cuts"] == {"1": 2, "6": 2, "11": 3}
+    figure, axes = drift_figure(result)
     assert "50%" in axes[1].get_title()
     figure.savefig(f"{tmp_path}/drift.png")
 
 
-def test_a_cut_that_stays_is_said_to() -> None:
-    found = Drift("t", ("a", "b", "c", "d"), {1: recommend(profile(2)), 6: recommend(profile(2))})
-    assert str(found).endswith("the cut does not move")
+def test_a_cut_that_stays_is_reported() -> None:
+    result = Drift("t", ("a", "b", "c", "d"), {1: recommend(profile(2)), 6: recommend(profile(2))})
+    assert str(result).endswith("the cut does not move")
 
 
-def test_a_cut_of_ones_own_can_be_watched() -> None:
-    found = monitor_drift(task(), every=1, rounds=2, cut=4, settings=QUICK)
-    assert list(found.rounds) == [1, 2]
+def test_a_chosen_cut_can_be_monitored() -> None:
+    result = monitor_drift(task(), every=1, rounds=2, cut=4, settings=QUICK)
+    assert list(result.rounds) == [1, 2]
     with pytest.raises(ConfigError, match="fixed_cut must be between 0 and 4"):
         monitor_drift(task(), cut=9, settings=QUICK)
     with pytest.raises(ConfigError, match="give at least 1"):

@@ -19,21 +19,21 @@ GRADIENTS = {
 
 
 @pytest.mark.parametrize("normalise", [False, True])
-def test_it_is_the_population_variance_over_weights_and_biases(normalise: bool) -> None:
-    found = gradient_variance(dict(GRADIENTS), LAYERS, normalise=normalise)
+def test_gradient_variance_is_the_population_variance_over_weights_and_biases(normalise: bool) -> None:
+    variances = gradient_variance(dict(GRADIENTS), LAYERS, normalise=normalise)
     for layer in LAYERS.names:
         entries = torch.cat([GRADIENTS[name].flatten() for name in LAYERS.entries[layer]])
         expected = float(entries.var(correction=0)) / (len(entries) if normalise else 1)
-        assert found[layer] == pytest.approx(expected, rel=1e-12)
+        assert variances[layer] == pytest.approx(expected, rel=1e-12)
 
 
 def test_missing_gradients_are_zeros() -> None:
-    found = gradient_variance({**GRADIENTS, "0.bias": None}, LAYERS)["0"]
+    variance = gradient_variance({**GRADIENTS, "0.bias": None}, LAYERS)["0"]
     entries = torch.cat([GRADIENTS["0.weight"].flatten(), torch.zeros(3)])
-    assert found == pytest.approx(float(entries.var(correction=0)), rel=1e-12)
+    assert variance == pytest.approx(float(entries.var(correction=0)), rel=1e-12)
 
 
-def test_frozen_layers_have_none() -> None:
+def test_frozen_layers_have_zero_variance() -> None:
     net = nn.Sequential(nn.Linear(2, 3).requires_grad_(False), nn.Linear(3, 1))
-    found = gradient_variance({"1.weight": torch.ones(1, 3), "1.bias": torch.ones(1)}, LayerMap.of(net))
-    assert found == {"0": 0.0, "1": 0.0}
+    variances = gradient_variance({"1.weight": torch.ones(1, 3), "1.bias": torch.ones(1)}, LayerMap.of(net))
+    assert variances == {"0": 0.0, "1": 0.0}

@@ -56,12 +56,12 @@ def test_a_quadratic_has_the_trace_of_its_matrix() -> None:
 def test_hutchinson_is_within_its_standard_error_and_unbiased() -> None:
     model = Quadratic(symmetric(12))
     layers = LayerMap.of(model)
-    found = [
+    traces = [
         hessian_traces(model, NO_INPUT, as_it_is, layers, method="hutchinson", probes=32, seed=seed)["parameters"]
         for seed in range(40)
     ]
     truth = float(model.matrix.trace())
-    off = [(trace.value - truth) / (trace.standard_error or 1.0) for trace in found]
+    off = [(trace.value - truth) / (trace.standard_error or 1.0) for trace in traces]
     assert sum(abs(z) < 3 for z in off) >= 38
     assert abs(sum(off) / len(off)) < 3 / len(off) ** 0.5
 
@@ -110,10 +110,10 @@ def full_hessian_diagonal(model: nn.Module, x: Tensor, y: Tensor) -> dict[str, f
 def test_exact_traces_are_those_of_the_whole_hessian(sizes: tuple[int, ...]) -> None:
     model, layers, x, y = mlp()
     batches = list(zip(x.split(list(sizes)), y.split(list(sizes)), strict=True))
-    found = hessian_traces(model, batches, F.cross_entropy, layers, method="exact")
+    traces = hessian_traces(model, batches, F.cross_entropy, layers, method="exact")
     expected = full_hessian_diagonal(model, x, y)
     for layer in layers.names:
-        assert found[layer].value == pytest.approx(sum(expected[e] for e in layers.entries[layer]), rel=1e-10)
+        assert traces[layer].value == pytest.approx(sum(expected[e] for e in layers.entries[layer]), rel=1e-10)
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -121,12 +121,12 @@ def test_traces_agree_with_curvlinops() -> None:
     curvlinops = pytest.importorskip("curvlinops", reason="curvlinops is not installed (pip install --no-deps)")
     model, layers, x, y = mlp()
     model.eval()
-    found = hessian_traces(model, [(x, y)], F.cross_entropy, layers, method="exact")
+    traces = hessian_traces(model, [(x, y)], F.cross_entropy, layers, method="exact")
     for layer in layers.names:
         own = [dict(model.named_parameters())[name] for name in layers.entries[layer]]
         block = curvlinops.HessianLinearOperator(model, nn.CrossEntropyLoss(), own, [(x, y)], check_deterministic=False)
         columns = block @ torch.eye(block.shape[1], dtype=torch.float64)
-        assert found[layer].value == pytest.approx(float(columns.trace()), rel=1e-8)
+        assert traces[layer].value == pytest.approx(float(columns.trace()), rel=1e-8)
 
 
 def test_measuring_leaves_the_model_alone() -> None:
@@ -143,36 +143,36 @@ def test_attention_is_differentiated_twice() -> None:
     with seeded_rng(0):
         model = TextTransformer(20, 6, 8, 16, 3).double()
     ids = torch.randint(1, 20, (4, 6), generator=generator_for(3, "ids"))
-    found = hessian_traces(model, [(ids, torch.tensor([0, 1, 2, 0]))], F.cross_entropy, LayerMap.of(model))
+    traces = hessian_traces(model, [(ids, torch.tensor([0, 1, 2, 0]))], F.cross_entropy, LayerMap.of(model))
     expected = full_hessian_diagonal(model, ids, torch.tensor([0, 1, 2, 0]))
     entries = LayerMap.of(model).entries["attention"]
-    assert found["attention"].method == "exact"
-    assert found["attention"].value == pytest.approx(sum(expected[e] for e in entries), rel=1e-8)
+    assert traces["attention"].method == "exact"
+    assert traces["attention"].value == pytest.approx(sum(expected[e] for e in entries), rel=1e-8)
 
 
 def test_convolutions_are_estimated_and_large_layers_too() -> None:
     with seeded_rng(0):
         model = nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten(), nn.Linear(8, 300), nn.Linear(300, 2))
     x, y = torch.randn(4, 1, 4, 4, generator=generator_for(4, "x")), torch.tensor([0, 1, 0, 1])
-    found = hessian_traces(model, [(x, y)], F.cross_entropy, LayerMap.of(model), probes=4)
-    assert [trace.method for trace in found.values()] == ["hutchinson", "hutchinson", "exact"]
+    traces = hessian_traces(model, [(x, y)], F.cross_entropy, LayerMap.of(model), probes=4)
+    assert [trace.method for trace in traces.values()] == ["hutchinson", "hutchinson", "exact"]
     exact = hessian_traces(
         model.to(memory_format=torch.channels_last), [(x, y)], F.cross_entropy, LayerMap.of(model), method="exact"
     )
-    assert abs(exact["0"].value - found["0"].value) < 5 * (found["0"].standard_error or 0)
+    assert abs(exact["0"].value - traces["0"].value) < 5 * (traces["0"].standard_error or 0)
 
 
 def test_frozen_layers_have_no_curvature() -> None:
     model, _, x, y = mlp()
     model[0].requires_grad_(False)
-    found = hessian_traces(model, [(x, y)], F.cross_entropy, LayerMap.of(model))
-    assert (found["0"].value, found["0"].per_parameter, found["0"].parameters) == (0.0, 0.0, 0)
+    traces = hessian_traces(model, [(x, y)], F.cross_entropy, LayerMap.of(model))
+    assert (traces["0"].value, traces["0"].per_parameter, traces["0"].parameters) == (0.0, 0.0, 0)
 
 
-def test_the_other_codes_quantity_is_never_negative() -> None:
+def test_the_quantity_of_the_authors_code_is_never_negative() -> None:
     model, layers, x, y = mlp()
-    found = hessian_traces(model, [(x, y)], F.cross_entropy, layers, method="repo_hv_nuclear")
-    assert all(trace.value > 0 for trace in found.values())
+    traces = hessian_traces(model, [(x, y)], F.cross_entropy, layers, method="repo_hv_nuclear")
+    assert all(trace.value > 0 for trace in traces.values())
 
 
 @pytest.mark.parametrize(
@@ -195,9 +195,9 @@ def test_the_heart_network_is_exact_within_five_seconds_of_computing() -> None:
     torch.set_num_threads(1)
     try:
         start = time.process_time()
-        found = hessian_traces(model, [(x, y)], F.cross_entropy, LayerMap.of(model))
+        traces = hessian_traces(model, [(x, y)], F.cross_entropy, LayerMap.of(model))
         taken = time.process_time() - start
     finally:
         torch.set_num_threads(before)
-    assert {trace.method for trace in found.values()} == {"exact"}
+    assert {trace.method for trace in traces.values()} == {"exact"}
     assert taken < 5

@@ -80,15 +80,15 @@ def test_sensitivity_correlates_as_depth_does() -> None:
         for quantity, values in known.items()
         for layer, value in zip("xyz", values, strict=True)
     ]
-    found = LayerAnalysis("t", ("x", "y", "z"), findings).correlations()[FIRST_EPOCH]
-    assert found["sensitivity"]["hessian"] is not None
-    assert found["sensitivity"]["hessian"].value == 1.0
-    assert found["score"]["hessian"] is not None
-    assert found["score"]["hessian"].value == -0.5
-    assert found["score"]["cka"] is None
+    correlations = LayerAnalysis("t", ("x", "y", "z"), findings).correlations()[FIRST_EPOCH]
+    assert correlations["sensitivity"]["hessian"] is not None
+    assert correlations["sensitivity"]["hessian"].value == 1.0
+    assert correlations["score"]["hessian"] is not None
+    assert correlations["score"]["hessian"].value == -0.5
+    assert correlations["score"]["cka"] is None
 
 
-def test_a_single_site_has_no_similarity_but_all_the_rest() -> None:
+def test_a_single_site_has_every_quantity_but_similarity() -> None:
     alone = analyze_layers(task(count=1), rounds=1, settings=SETTINGS, options=AnalysisOptions(rows=8))
     assert alone.curves("cka", FIRST_EPOCH) == {}
     assert any("only one site" in note for note in alone.notes)
@@ -102,11 +102,11 @@ def test_algorithm_settings_are_refused() -> None:
         analyze_layers(task(), settings={**QUICK, "training.local_epochs": 2})
 
 
-def test_measuring_does_not_depend_on_the_model_being_of_convolutions() -> None:
-    found = analyze_layers(
+def test_convolutional_models_are_analysed_too() -> None:
+    measured = analyze_layers(
         task("convolutional"), rounds=1, settings=SETTINGS, options=AnalysisOptions(rows=8, probes=2)
     )
-    errors = found.errors("hessian", FIRST_EPOCH)
+    errors = measured.errors("hessian", FIRST_EPOCH)
     assert list(errors) == ["1", "3"]
 
 
@@ -126,7 +126,7 @@ def test_negative_traces_are_drawn_open(analysis: LayerAnalysis) -> None:
     assert hollow
 
 
-def test_an_interval_of_no_width_can_be_drawn() -> None:
+def test_an_interval_of_zero_width_can_be_drawn() -> None:
     """Six equal ρ have a mean that differs from them by a rounding error."""
     curves = {"score": (1.0, 2.0, 3.0, 4.0), "sensitivity": (1.0, 2.0, 3.0, 4.0), "cka": (1.0, 3.0, 2.0, 4.0)}
     curves |= {"hessian": (2.0, 1.0, 4.0, 3.0), "gradient_variance": (4.0, 1.0, 3.0, 2.0)}
@@ -137,11 +137,11 @@ def test_an_interval_of_no_width_can_be_drawn() -> None:
         for quantity, values in curves.items()
         for layer, value in zip("wxyz", values, strict=True)
     ]
-    found = LayerAnalysis("t", tuple("wxyz"), findings)
-    rho = found.correlations()[FIRST_EPOCH]["score"]["gradient_variance"]
+    measured = LayerAnalysis("t", tuple("wxyz"), findings)
+    rho = measured.correlations()[FIRST_EPOCH]["score"]["gradient_variance"]
     assert rho is not None
     assert rho.low == pytest.approx(rho.value) == pytest.approx(-0.4)
-    correlation_figure(found)
+    correlation_figure(measured)
 
 
 @pytest.mark.slow
@@ -159,5 +159,5 @@ def test_regression_has_an_analysis_too() -> None:
 
     numbers = {name: (x, x.sum(1)) for name, (x, _) in sites(2).items()}
     model = lambda: torch.nn.Sequential(torch.nn.Linear(6, 4), torch.nn.Tanh(), torch.nn.Linear(4, 1))  # noqa: E731
-    found = analyze_layers(own_task(model, numbers, loss=squared_error, metrics={}), rounds=1, settings=SETTINGS)
-    assert len(found.curves("hessian", FEDERATED)) == 2
+    measured = analyze_layers(own_task(model, numbers, loss=squared_error, metrics={}), rounds=1, settings=SETTINGS)
+    assert len(measured.curves("hessian", FEDERATED)) == 2

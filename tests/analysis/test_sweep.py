@@ -44,14 +44,14 @@ def test_the_recommended_cut_is_that_of_player_fl(sweep: Sweep) -> None:
 
 def test_regret_is_what_is_lost_against_the_best_on_validation() -> None:
     scores = [CutScore(0, 0, 0.5, 0.5), CutScore(0, 1, 0.8, 0.6), CutScore(0, 2, 0.6, 0.9), CutScore(0, 3, 0.4, 0.1)]
-    found = Sweep("t", ("a", "b", "c"), "f1", 1, scores, {"mine": {0: 2}})
-    mine, drawn = found.regrets()
-    assert found.best_cut(0) == 1
+    swept = Sweep("t", ("a", "b", "c"), "f1", 1, scores, {"mine": {0: 2}})
+    mine, drawn = swept.regrets()
+    assert swept.best_cut(0) == 1
     assert mine.validation == pytest.approx((0.2,))
     assert mine.test == pytest.approx((-0.3,))
     assert drawn.way == RANDOM
     assert drawn.validation == pytest.approx((0.1,))  # 0.8 minus the mean of 0.8 and 0.6
-    assert all(value >= 0 for regret in found.regrets() for value in regret.validation)
+    assert all(value >= 0 for regret in swept.regrets() for value in regret.validation)
 
 
 def test_weights_that_differ_from_a_layer_on_are_cut_there() -> None:
@@ -62,7 +62,7 @@ def test_weights_that_differ_from_a_layer_on_are_cut_there() -> None:
     assert divergence_cut({"a": start, "b": moved}, layers) == 2
 
 
-def test_it_is_json_and_a_figure(sweep: Sweep, tmp_path: object) -> None:
+def test_a_sweep_is_written_as_json_and_as_a_figure(sweep: Sweep, tmp_path: object) -> None:
     content = json.loads(json.dumps(sweep.to_json(), allow_nan=False))
     assert {regret["way"] for regret in content["regrets"]} == {*sweep.chosen, RANDOM}
     figure, axes = sweep_figure(sweep)

@@ -1,4 +1,4 @@
-"""Data that would train to nonsense is refused before training, with the site's name and a remedy."""
+"""Data that cannot train a meaningful model is refused before training, with the site's name and a remedy."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_an_empty_part_is_refused_even_at_small_sites(part: str, small: bool) ->
 
 @pytest.mark.parametrize("part", PARTS)
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), float("-inf")])
-def test_numbers_that_are_none_are_refused_with_their_place(part: str, bad: float) -> None:
+def test_nan_and_infinity_are_refused_with_their_row(part: str, bad: float) -> None:
     message = (
         f"north has NaN or infinite values in 1 of its 8 {part} examples, first in row 5 of that part; drop or impute"
     )
@@ -62,13 +62,13 @@ def test_numbers_that_are_none_are_refused_with_their_place(part: str, bad: floa
 
 
 @pytest.mark.parametrize("form", [lambda x: (x, x), lambda x: {"a": torch.zeros(8), "b": x}], ids=["tuple", "mapping"])
-def test_every_input_is_looked_at(form: Any) -> None:
+def test_every_input_is_checked(form: Any) -> None:
     bad = examples(bad=float("nan"))
     with pytest.raises(DataError, match="north has NaN"):
         check(site(train=TensorExamples(form(bad.inputs), bad.targets)))
 
 
-def test_targets_are_looked_at() -> None:
+def test_targets_are_checked() -> None:
     targets = torch.zeros(8)
     targets[5] = float("nan")
     with pytest.raises(DataError, match=r"north has NaN .* first in row 5"):
@@ -100,17 +100,14 @@ def test_a_site_of_one_class_is_refused_with_a_remedy() -> None:
     ],
     ids=["small accepted", "one class accepted", "no classes", "loader"],
 )
-def test_what_is_asked_for_passes(train: Any, options: dict[str, bool]) -> None:
+def test_accepted_exceptions_pass(train: Any, options: dict[str, bool]) -> None:
     check(site(train=train), **options)
 
 
 @pytest.mark.parametrize(
     ("targets", "message"),
     [
-        (
-            torch.arange(8) % 4,
-            "targets from 0 to 3, but the model has 3 outputs, .* use a model with 4",
-        ),
+        (torch.arange(8) % 4, "targets from 0 to 3, but the model has 3 outputs, .* use a model with 4"),
         (torch.arange(8) % 3 - 1, "targets from -1 to 1, .* or renumber the classes"),
         (torch.zeros(8), r"targets of kind torch\.float32 and shape \(8,\); they must be class numbers"),
         (

@@ -1,4 +1,4 @@
-"""Our Dirichlet partition follows the same law as flwr-datasets', where that is installed."""
+"""Our Dirichlet partition follows the same law as flwr-datasets' (if that is installed) and as numpy's."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ LABELS = np.repeat(np.arange(4), 250)
 
 
 def largest_shares(parts_of_draws: list[list[np.ndarray]]) -> np.ndarray:  # type: ignore[type-arg]
-    """Of each draw and class, the share of the site that has most of it."""
+    """For each draw and class, the share of the site that has most of it."""
     return np.array(
         [
             max(np.mean(np.isin(np.flatnonzero(label == LABELS), part)) for part in parts)
@@ -23,8 +23,8 @@ def largest_shares(parts_of_draws: list[list[np.ndarray]]) -> np.ndarray:  # typ
 
 
 def test_shares_follow_flowers_law() -> None:
-    flwr_datasets = pytest.importorskip("flwr_datasets", reason="compared with flwr-datasets where it is installed")
-    datasets = pytest.importorskip("datasets", reason="flwr-datasets cannot deal without the package datasets")
+    flwr_datasets = pytest.importorskip("flwr_datasets", reason="flwr-datasets is not installed")
+    datasets = pytest.importorskip("datasets", reason="flwr-datasets needs the package datasets")
     pool = datasets.Dataset.from_dict({"label": LABELS.tolist(), "row": list(range(len(LABELS)))})
 
     def theirs(seed: int) -> list[np.ndarray]:  # type: ignore[type-arg]

@@ -69,7 +69,7 @@ def test_without_an_order_rows_come_as_they_are() -> None:
     assert targets_of(TensorExamples(X, Y).batches(4)) == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
 
 
-def test_the_order_shuffles_and_goes_on_shuffling() -> None:
+def test_the_order_generator_shuffles_every_epoch_anew() -> None:
     examples, generator = TensorExamples(X, Y), order()
     first, second = targets_of(examples.batches(4, generator)), targets_of(examples.batches(4, generator))
     assert first == targets_of(examples.batches(4, order()))
@@ -107,7 +107,7 @@ def test_inputs_and_targets_must_have_the_same_rows(inputs: Any) -> None:
         TensorExamples(inputs, Y)
 
 
-# What may be given as a site's data.
+# What a site's data may be.
 
 
 @pytest.mark.parametrize(
@@ -195,7 +195,7 @@ def test_unreadable_data_is_refused_with_the_site_and_the_remedy(source: object,
         as_examples(source, "north")
 
 
-# Batches as loaders give them.
+# Batches from loaders.
 
 
 @pytest.mark.parametrize(
@@ -211,11 +211,11 @@ def test_unreadable_data_is_refused_with_the_site_and_the_remedy(source: object,
         ({"a": X, "target": Y}, {"a": X}),
     ],
 )
-def test_inputs_and_targets_are_told_apart(batch: Any, inputs: Any) -> None:
-    found, targets = split_batch(batch)
+def test_batches_are_split_into_inputs_and_targets(batch: Any, inputs: Any) -> None:
+    split, targets = split_batch(batch)
     assert targets is Y
-    assert type(found) is type(inputs)
-    assert found is inputs or list(found) == list(inputs)
+    assert type(split) is type(inputs)
+    assert split is inputs or list(split) == list(inputs)
 
 
 @pytest.mark.parametrize(("batch", "message"), [({"a": X}, "a has no targets"), (X, "must be"), ((X,), "must be")])

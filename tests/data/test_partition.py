@@ -62,7 +62,7 @@ def test_a_class_varies_over_sites_as_a_dirichlet_share_does() -> None:
     assert np.mean(draws) == pytest.approx(1 / 4, rel=0.1)
 
 
-def test_a_class_is_shuffled_before_it_is_dealt() -> None:
+def test_a_class_is_shuffled_before_it_is_divided() -> None:
     (first, _) = dirichlet_partition(np.zeros(100, dtype=np.int64), 2, 1e6)
     assert first.tolist() != list(range(len(first)))
 
@@ -82,13 +82,13 @@ def test_hopeless_draws_end_with_an_error_and_a_remedy() -> None:
         dirichlet_partition(np.zeros(200, dtype=np.int64), 2, 0.001, min_size=100)
 
 
-def test_more_than_there_is_cannot_be_asked_for() -> None:
+def test_more_examples_than_exist_are_refused() -> None:
     with pytest.raises(DataError, match=r"5 sites of at least 50 examples need 250, but there are 200; use fewer"):
         dirichlet_partition(np.zeros(200, dtype=np.int64), 5, 1.0)
 
 
 @pytest.mark.parametrize("alpha", [0.0, -1.0, float("nan"), float("inf")])
-def test_an_alpha_that_is_no_positive_number_is_refused(alpha: float) -> None:
+def test_alpha_must_be_positive_and_finite(alpha: float) -> None:
     with pytest.raises(DataError, match=f"alpha must be .* not {alpha}"):
         dirichlet_partition(LABELS, 2, alpha)
 

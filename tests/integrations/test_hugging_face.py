@@ -31,7 +31,7 @@ def bert() -> nn.Module:
     return model
 
 
-def trained(tmp_path: Path, **changes: Any) -> tuple[nn.Module, Any]:
+def trained(tmp_path: Path, *, measure: bool = True, **changes: Any) -> tuple[nn.Module, Any]:
     from playerfl.integrations.hugging_face import SensitivityCallback
 
     model, callback = bert(), SensitivityCallback()
@@ -42,16 +42,16 @@ def trained(tmp_path: Path, **changes: Any) -> tuple[nn.Module, Any]:
             "disable_tqdm": True, "dataloader_pin_memory": False, **changes,
         }
     )  # fmt: skip
-    transformers.Trainer(model, arguments, train_dataset=ROWS, callbacks=[callback]).train()
+    transformers.Trainer(model, arguments, train_dataset=ROWS, callbacks=[callback] if measure else []).train()
     return model, callback
 
 
 def test_the_first_epoch_is_measured_and_recommends_a_cut(tmp_path: Path) -> None:
     model, callback = trained(tmp_path)
     assert len(callback.profile().batches) == 3  # 24 rows, batches of 8, the second epoch left out
-    found = playerfl.recommend({"north": callback.profile()}, model, layers=callback.layers)
-    assert found.cut.layers[0] == "bert.embeddings"
-    assert found.summary is not None
+    recommendation = playerfl.recommend({"north": callback.profile()}, model, layers=callback.layers)
+    assert recommendation.cut.layers[0] == "bert.embeddings"
+    assert recommendation.summary is not None
 
 
 def first_scores(model: nn.Module, rows: list[int]) -> Tensor:
@@ -95,15 +95,8 @@ def test_mixed_precision_is_measured_unscaled(tmp_path: Path) -> None:
 def test_measuring_does_not_change_training_by_a_bit(tmp_path: Path) -> None:
     from playerfl.weights import digest
 
-    measured, _ = trained(tmp_path)
-    alone = bert()
-    arguments = transformers.TrainingArguments(
-        output_dir=str(tmp_path), use_cpu=True, report_to=[], save_strategy="no", seed=3, num_train_epochs=2,
-        per_device_train_batch_size=8, max_grad_norm=0.0, learning_rate=1e-3, disable_tqdm=True,
-        dataloader_pin_memory=False,
-    )  # fmt: skip
-    transformers.Trainer(alone, arguments, train_dataset=ROWS).train()
-    assert digest(measured.state_dict()) == digest(alone.state_dict())
+    (measured, _), (plain, _) = trained(tmp_path), trained(tmp_path, measure=False)
+    assert digest(measured.state_dict()) == digest(plain.state_dict())
 
 
 def test_sharded_parameters_are_refused() -> None:

@@ -11,7 +11,7 @@ from playerfl.layers.probe import SensitivityProbe
 
 
 class BasicBlock(nn.Module):
-    """As in every ResNet: two convolutions with norms, and a shortcut around them."""
+    """As in a ResNet: two convolutions with norms, and a shortcut around them."""
 
     def __init__(self, inputs: int, outputs: int) -> None:
         super().__init__()
@@ -27,7 +27,7 @@ class BasicBlock(nn.Module):
 
 
 class PreActivation(BasicBlock):
-    """The norm comes first, and belongs to this block all the same."""
+    """The norm comes first, and still belongs to this block."""
 
     def __init__(self, inputs: int, outputs: int) -> None:
         super().__init__(inputs, outputs)
@@ -39,7 +39,7 @@ class PreActivation(BasicBlock):
 
 
 class Unit(nn.Module):
-    """Called nothing in particular; the shortcut tells what it is."""
+    """Its class name says nothing; the child called `skip` shows that it is a residual block."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -51,7 +51,7 @@ class Unit(nn.Module):
 
 
 class Plain(nn.Module):
-    """Neither its name nor those of its parts say that data go around it: its code does."""
+    """Neither its name nor its parts show the shortcut; only its code does."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -65,14 +65,14 @@ class Plain(nn.Module):
 
 
 class Noisy(Plain):
-    """Its code draws random numbers, also while it is only read."""
+    """Its code draws random numbers, even while it is traced."""
 
     def forward(self, x: Tensor) -> Tensor:
         return super().forward(x) + torch.rand(1)
 
 
 class Middle(nn.Module):
-    """A network with a sum in its middle is no block: a layer of its own comes after."""
+    """A network with a sum in the middle is not a block: another layer comes after it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -85,7 +85,7 @@ class Middle(nn.Module):
 
 
 class TwoSums(Middle):
-    """Several sums are a row of blocks."""
+    """Several sums mean several blocks."""
 
     def forward(self, x: Tensor) -> Tensor:
         x = x + self.first(x)
@@ -94,7 +94,7 @@ class TwoSums(Middle):
 
 
 class OnData(Middle):
-    """Code that looks at its data cannot be read without them."""
+    """Code with a condition on its data cannot be traced without data."""
 
     def forward(self, x: Tensor) -> Tensor:
         out: Tensor = x + self.first(x) if x.sum() > 0 else x
@@ -124,7 +124,7 @@ def test_a_block_is_known_by_its_code() -> None:
 
 
 @pytest.mark.parametrize("network", [Middle, TwoSums, OnData])
-def test_what_is_no_block_keeps_its_layers(network: type[nn.Module]) -> None:
+def test_modules_that_are_not_blocks_keep_their_layers(network: type[nn.Module]) -> None:
     assert LayerMap.of(nn.Sequential(network())).names == ("0.first", "0.second", "0.last")
 
 
@@ -160,7 +160,7 @@ def test_a_network_of_blocks_is_not_one_layer() -> None:
 
 
 class LoRALinear(nn.Module):
-    """A frozen layer and what is learnt on top of it."""
+    """A frozen layer and a trained low-rank update."""
 
     def __init__(self, inputs: int, outputs: int, rank: int = 2) -> None:
         super().__init__()
@@ -184,7 +184,7 @@ def test_an_adapted_layer_is_one_layer_and_counts_what_trains() -> None:
 
 
 def test_adapters_that_start_at_zero_score_from_the_second_step_on() -> None:
-    """θ·g is 0 for a factor that is zero, and for the other one its gradient is: the first step says nothing."""
+    """One factor starts at zero, so θ·g is 0 for it, and the gradient of the other factor is 0 too."""
     model = adapted()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
     with SensitivityProbe(model).attach(optimizer) as probe:

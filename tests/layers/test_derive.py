@@ -163,9 +163,9 @@ def test_stacked_encoder_layers_keep_their_own_layers() -> None:
 
 @pytest.mark.parametrize("example", [None, torch.zeros(1, 3, dtype=torch.long)], ids=["registered", "flow"])
 def test_a_text_model_has_the_four_layers_of_the_paper(example: Tensor | None) -> None:
-    found = modules_of(TextModel(), example)
-    assert list(found) == ["tokens", "block.self_attn", "block.linear1+linear2", "head"]
-    assert found["tokens"] == ["tokens", "positions", "norm"]
+    layers = modules_of(TextModel(), example)
+    assert list(layers) == ["tokens", "block.self_attn", "block.linear1+linear2", "head"]
+    assert layers["tokens"] == ["tokens", "positions", "norm"]
 
 
 def test_attention_by_class_name_is_one_layer_with_its_projections() -> None:
@@ -180,9 +180,9 @@ def test_a_wrapper_around_one_attention_is_one_layer() -> None:
             super().__init__()
             self.inner, self.output = Attention(), nn.Linear(4, 4)
 
-    found = modules_of(nn.ModuleDict({"wrapper": WrappedAttention(), "head": nn.Linear(4, 2)}))
-    assert list(found) == ["wrapper", "head"]
-    assert found["wrapper"][-1] == "wrapper.output"
+    layers = modules_of(nn.ModuleDict({"wrapper": WrappedAttention(), "head": nn.Linear(4, 2)}))
+    assert list(layers) == ["wrapper", "head"]
+    assert layers["wrapper"][-1] == "wrapper.output"
 
 
 def test_a_network_of_several_attentions_is_not_one_layer() -> None:
@@ -195,10 +195,10 @@ def test_a_network_of_several_attentions_is_not_one_layer() -> None:
 
 
 def test_a_feed_forward_module_beside_an_attention_is_one_layer() -> None:
-    found = modules_of(Block(Mlp()), torch.zeros(1, 3, 4))
+    layers = modules_of(Block(Mlp()), torch.zeros(1, 3, 4))
     parts = [f"feed_forward.{part}" for part in ("up", "middle", "down")]
-    assert list(found) == ["attention", "feed_forward"]
-    assert found["feed_forward"] == parts
+    assert list(layers) == ["attention", "feed_forward"]
+    assert layers["feed_forward"] == parts
 
 
 def test_up_and_down_linears_are_joined_only_inside_a_transformer_block() -> None:

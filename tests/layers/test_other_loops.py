@@ -1,4 +1,4 @@
-"""The probe in loops that accumulate, clip and scale gradients: measured right, or refused with a reason."""
+"""The probe in loops that accumulate, clip and scale gradients: measured correctly, or refused with a reason."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ def measured(
     return probe.profile().batches
 
 
-def close(found: Rows, expected: Rows, rel: float = 1e-4) -> bool:
-    return all(row == pytest.approx(other, rel=rel) for row, other in zip(found, expected, strict=True))
+def close(rows: Rows, expected: Rows, rel: float = 1e-4) -> bool:
+    return all(row == pytest.approx(other, rel=rel) for row, other in zip(rows, expected, strict=True))
 
 
 @pytest.mark.parametrize("before_clipping", [False, True])
@@ -118,7 +118,7 @@ def test_measuring_does_not_change_a_clipped_training_by_a_bit(options: dict[str
     assert trained(probed=True) == trained(probed=False)
 
 
-def test_recording_by_hand_before_clipping_is_as_good() -> None:
+def test_recording_manually_before_clipping_gives_the_same_scores() -> None:
     model = net()
     probe = SensitivityProbe(model)
     for x, y in zip(X.split(8), Y.split(8), strict=True):

@@ -70,15 +70,7 @@ def test_an_attached_probe_does_not_change_training_by_a_bit(build: Callable[[],
     assert trained(probed=True) == trained(probed=False)
 
 
-def test_an_attached_probe_records_one_row_per_step() -> None:
-    model = plain()
-    optimizer = SGD(model.parameters(), lr=0.1)
-    with SensitivityProbe(model).attach(optimizer) as probe:
-        train(model, optimizer, size=8)
-    assert len(probe.profile().batches) == 3
-
-
-def test_detaching_removes_the_hook() -> None:
+def test_each_step_is_one_row_until_the_probe_is_detached() -> None:
     model = plain()
     optimizer = SGD(model.parameters(), lr=0.1)
     with SensitivityProbe(model).attach(optimizer) as probe:
@@ -204,7 +196,7 @@ def test_measuring_again_gives_the_same_scores(mode: str) -> None:
 
 
 @pytest.mark.parametrize("mode", ["post_epoch", "post_batches"])
-def test_a_loss_by_example_is_as_good_as_its_mean(mode: str) -> None:
+def test_a_loss_per_example_scores_like_its_mean(mode: str) -> None:
     model = plain()
     mean = SensitivityProbe(model, mode=mode).measure(batches(7), F.cross_entropy)  # type: ignore[arg-type]
     by_example = SensitivityProbe(model, mode=mode).measure(  # type: ignore[arg-type]
@@ -317,20 +309,16 @@ def test_several_inputs_may_come_as_a_tuple_or_by_name() -> None:
     assert by_position == by_name
 
 
-@pytest.mark.parametrize("options", [{"mode": "runing"}, {"embedding_rows": "some"}])
-def test_unknown_options_are_refused(options: dict[str, str]) -> None:
-    with pytest.raises(LayerError, match=r"unknown .* allowed: "):
-        SensitivityProbe(plain(), **options)  # type: ignore[arg-type]
-
-
 @pytest.mark.parametrize(
     ("misuse", "sentence"),
     [
         (lambda: SensitivityProbe(plain), "expected a torch model .* not function"),  # type: ignore[arg-type]
         (lambda: SensitivityProbe(plain(), max_batches=0), "max_batches must be at least 1"),
+        (lambda: SensitivityProbe(plain(), mode="runing"), "unknown sensitivity mode .* allowed: "),  # type: ignore[arg-type]
+        (lambda: SensitivityProbe(plain(), embedding_rows="some"), "unknown embedding_rows .* allowed: "),  # type: ignore[arg-type]
         (lambda: SensitivityProbe(plain()).attach("adam"), "expected a torch optimizer"),  # type: ignore[arg-type]
     ],
-    ids=["a function", "no batches", "a text"],
+    ids=["a function", "no batches", "mode", "rows", "a text"],
 )
 def test_misuse_gets_one_sentence(misuse: Callable[[], object], sentence: str) -> None:
     with pytest.raises(LayerError, match=sentence):

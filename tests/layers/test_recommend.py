@@ -29,14 +29,14 @@ def scaled(profile: Profile, factor: float) -> Profile:
 
 
 def test_a_jump_at_every_site_is_clear() -> None:
-    found = recommend({"north": site(*CLEAR), "south": scaled(site(*CLEAR), 2.0)})
-    assert found.cut.federated == ("a", "b")
-    assert found.verdict == "clear"
-    assert found.doubts == ()
-    assert found.agreement == 1.0
-    assert found.without_site == found.site_alone == {"north": 2, "south": 2}
-    assert found.dominating is None
-    assert found.rules == {"layer_ratio": 2, "cumulative_ratio": 2, "max_jump": 2}
+    recommendation = recommend({"north": site(*CLEAR), "south": scaled(site(*CLEAR), 2.0)})
+    assert recommendation.cut.federated == ("a", "b")
+    assert recommendation.verdict == "clear"
+    assert recommendation.doubts == ()
+    assert recommendation.agreement == 1.0
+    assert recommendation.without_site == recommendation.site_alone == {"north": 2, "south": 2}
+    assert recommendation.dominating is None
+    assert recommendation.rules == {"layer_ratio": 2, "cumulative_ratio": 2, "max_jump": 2}
 
 
 @given(
@@ -51,17 +51,17 @@ def test_the_staircase_of_thresholds_is_what_the_rule_gives(
     """No scanning: every threshold's cut can be read off the steps of any other threshold's recommendation."""
     names = [str(i) for i in range(len(values))]
     profile = Profile(tuple(names), (tuple(values),), (8,), 8)
-    found = recommend(profile, rule=rule, threshold=used, resamples=0)
-    (step,) = [step for step in found.thresholds if step.low <= asked < step.high]
+    recommendation = recommend(profile, rule=rule, threshold=used, resamples=0)
+    (step,) = [step for step in recommendation.thresholds if step.low <= asked < step.high]
     assert step.cut == transition_point(dict(zip(names, values, strict=True)), rule, asked).index
-    low, high = found.interval or (math.nan, math.nan)
+    low, high = recommendation.interval or (math.nan, math.nan)
     assert low <= used < high
 
 
 def test_the_interval_ends_at_the_ratios() -> None:
-    found = recommend(site((1.0, 2.0, 40.0, 10.0)))
-    assert found.interval == (2.0, 20.0)
-    assert [(step.low, step.high, step.cut) for step in found.thresholds] == [
+    recommendation = recommend(site((1.0, 2.0, 40.0, 10.0)))
+    assert recommendation.interval == (2.0, 20.0)
+    assert [(step.low, step.high, step.cut) for step in recommendation.thresholds] == [
         (0.0, 2.0, 1), (2.0, 20.0, 2), (20.0, math.inf, 4),
     ]  # fmt: skip
 
@@ -82,17 +82,17 @@ def test_the_next_best_cut_needs_the_least_change() -> None:
 @pytest.mark.parametrize("rule", ["layer_ratio", "cumulative_ratio", "max_jump"])
 def test_a_flat_profile_is_no_clear_transition(rule: SplitRule) -> None:
     threshold = 10.0 if rule != "max_jump" else None
-    found = recommend({"x": site(*[(1.0, 1.1, 0.9, 1.2)] * 3)}, rule=rule, threshold=threshold)
-    assert found.verdict == "no clear transition"
+    recommendation = recommend({"x": site(*[(1.0, 1.1, 0.9, 1.2)] * 3)}, rule=rule, threshold=threshold)
+    assert recommendation.verdict == "no clear transition"
 
 
 def test_batches_that_disagree_raise_a_doubt() -> None:
     noisy = site((1.0, 0.1, 30.0, 30.0), (1.0, 9.0, 30.0, 60.0), (1.0, 0.1, 30.0, 30.0), (1.0, 5.0, 30.0, 60.0))
-    found = recommend({"x": noisy}, threshold=3.5)
-    assert found.bootstrap.keys() == {1, 2}
-    assert sum(found.bootstrap.values()) == pytest.approx(1.0)
-    assert found.verdict == "doubtful"
-    assert any("of resampled batches give this cut" in doubt for doubt in found.doubts)
+    recommendation = recommend({"x": noisy}, threshold=3.5)
+    assert recommendation.bootstrap.keys() == {1, 2}
+    assert sum(recommendation.bootstrap.values()) == pytest.approx(1.0)
+    assert recommendation.verdict == "doubtful"
+    assert any("of resampled batches give this cut" in doubt for doubt in recommendation.doubts)
 
 
 def test_the_bootstrap_is_the_same_every_time_and_measures_chance() -> None:
@@ -112,65 +112,67 @@ def test_batches_are_resampled_with_their_weights() -> None:
 
 
 def test_one_measurement_cannot_be_resampled() -> None:
-    found = recommend({"x": site((1.0, 0.1, 30.0, 60.0))})
-    assert found.bootstrap == {}
-    assert found.agreement is None
-    assert found.verdict == "clear"
+    recommendation = recommend({"x": site((1.0, 0.1, 30.0, 60.0))})
+    assert recommendation.bootstrap == {}
+    assert recommendation.agreement is None
+    assert recommendation.verdict == "clear"
 
 
 def test_a_site_that_supplies_nearly_everything_is_named() -> None:
-    found = recommend({"loud": scaled(site(*CLEAR), 100.0), "quiet": site(*CLEAR)})
-    assert found.dominating == "loud"
-    assert found.verdict == "doubtful"
-    assert any("loud alone supplies 99%" in doubt for doubt in found.doubts)
+    recommendation = recommend({"loud": scaled(site(*CLEAR), 100.0), "quiet": site(*CLEAR)})
+    assert recommendation.dominating == "loud"
+    assert recommendation.verdict == "doubtful"
+    assert any("loud alone supplies 99%" in doubt for doubt in recommendation.doubts)
 
 
 @pytest.mark.parametrize("remedy", [{"normalise": "first_layer"}, {"normalise": "last"}, {"reduce": "median"}], ids=str)
 def test_normalising_stops_a_site_with_large_scores_from_dominating(remedy: dict[str, Any]) -> None:
-    found = recommend({"loud": scaled(site(*CLEAR), 100.0), "quiet": site(*CLEAR)}, **remedy)
-    assert found.shares == pytest.approx({"loud": 0.5, "quiet": 0.5})
-    assert (found.dominating, found.verdict) == (None, "clear")
+    recommendation = recommend({"loud": scaled(site(*CLEAR), 100.0), "quiet": site(*CLEAR)}, **remedy)
+    assert recommendation.shares == pytest.approx({"loud": 0.5, "quiet": 0.5})
+    assert (recommendation.dominating, recommendation.verdict) == (None, "clear")
 
 
 def test_a_site_without_which_the_cut_moves_is_named() -> None:
     early = site(*[(1.0, 30.0, 30.0, 30.0)] * 3)
     late = site(*[(1.0, 1.0, 1.0, 9.0)] * 3)
-    found = recommend({"early": early, "late": late, "other": late})
-    assert found.cut.index == 1
-    assert found.without_site["early"] == 3
-    assert found.dominating == "early"
-    assert any("without early the cut would be after layer 3" in doubt for doubt in found.doubts)
-    assert found.site_alone == {"early": 1, "late": 3, "other": 3}
+    recommendation = recommend({"early": early, "late": late, "other": late})
+    assert recommendation.cut.index == 1
+    assert recommendation.without_site["early"] == 3
+    assert recommendation.dominating == "early"
+    assert any("without early the cut would be after layer 3" in doubt for doubt in recommendation.doubts)
+    assert recommendation.site_alone == {"early": 1, "late": 3, "other": 3}
 
 
 def test_seeds_are_compared_and_pooled() -> None:
     first, second = {"x": site(*CLEAR)}, {"x": site(*[(1.0, 40.0, 40.0, 40.0)] * 3)}
-    found = recommend([first, second])
-    assert found.by_seed == (2, 1)
-    assert any("seeds disagree: they cut after layers 2, 1" in doubt for doubt in found.doubts)
-    assert found.importance["x"]["b"] == pytest.approx((0.5 + 0.6 + 0.4 + 120.0) / 6)
+    recommendation = recommend([first, second])
+    assert recommendation.by_seed == (2, 1)
+    assert any("seeds disagree: they cut after layers 2, 1" in doubt for doubt in recommendation.doubts)
+    assert recommendation.importance["x"]["b"] == pytest.approx((0.5 + 0.6 + 0.4 + 120.0) / 6)
 
 
 def test_normalisations_that_disagree_raise_a_doubt() -> None:
     loud, quiet = site(*[(1e3, 1e3, 1e3, 9e4)] * 2), site(*[(1.0, 50.0, 50.0, 50.0)] * 2)
-    found = recommend({"loud": loud, "quiet": quiet})
-    assert found.normalisations["none"] == 3
-    assert found.normalisations["first_layer"] == 1
-    assert any("relative to its first layer the cut would be after layer 1" in doubt for doubt in found.doubts)
+    recommendation = recommend({"loud": loud, "quiet": quiet})
+    assert recommendation.normalisations["none"] == 3
+    assert recommendation.normalisations["first_layer"] == 1
+    assert any("relative to its first layer the cut would be after layer 1" in doubt for doubt in recommendation.doubts)
 
 
 def test_a_close_call_is_a_doubt() -> None:
-    found = recommend({"x": site(*[(1.0, 1.0, 3.6, 9.0)] * 3)})
-    assert any("within 10 % of the threshold 3.5" in doubt for doubt in found.doubts)
+    recommendation = recommend({"x": site(*[(1.0, 1.0, 3.6, 9.0)] * 3)})
+    assert any("within 10 % of the threshold 3.5" in doubt for doubt in recommendation.doubts)
 
 
 def test_rules_that_cut_elsewhere_are_a_caveat_not_a_doubt() -> None:
-    found = recommend({"x": site(*[(1.0, 1.0, 10.0, 1000.0)] * 3)})
-    assert found.verdict == "clear"
-    assert found.caveats == ("other rules would cut elsewhere: cumulative_ratio after layer 1, max_jump after layer 3",)
+    recommendation = recommend({"x": site(*[(1.0, 1.0, 10.0, 1000.0)] * 3)})
+    assert recommendation.verdict == "clear"
+    assert recommendation.caveats == (
+        "other rules would cut elsewhere: cumulative_ratio after layer 1, max_jump after layer 3",
+    )
 
 
-def test_json_says_everything_and_is_json() -> None:
+def test_json_is_complete_and_valid() -> None:
     net = nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 1))
     profile = Profile(("0", "1"), ((1.0, 9.0),), (8,), 8)
     content = json.loads(json.dumps(recommend({"x": profile.to_json()}, net).to_json(), allow_nan=False))
@@ -184,18 +186,18 @@ def test_json_says_everything_and_is_json() -> None:
 def test_layers_are_matched_to_the_model_by_name() -> None:
     net = nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 1))
     backwards = Profile(("1", "0"), ((1.0, 9.0),), (8,), 8)
-    found = recommend(backwards, net)
-    assert found.summary is not None
-    assert found.summary.federated_keys == ("1.weight", "1.bias")
+    recommendation = recommend(backwards, net)
+    assert recommendation.summary is not None
+    assert recommendation.summary.federated_keys == ("1.weight", "1.bias")
     with pytest.raises(LayerError, match="give the model that was measured"):
         recommend(Profile(("x", "y"), ((1.0, 9.0),), (8,), 8), net)
 
 
 def test_a_site_without_usable_scores_is_left_out_of_the_evidence() -> None:
-    found = recommend({"ok": site(*CLEAR), "nan": site((math.nan, 1.0, 1.0, 1.0)), "also": site(*CLEAR)})
-    assert found.without_site.keys() == {"ok", "also"}
-    assert found.verdict == "doubtful"
-    assert "nan is left out: its scores are not finite or all zero" in found.doubts
+    recommendation = recommend({"ok": site(*CLEAR), "nan": site((math.nan, 1.0, 1.0, 1.0)), "also": site(*CLEAR)})
+    assert recommendation.without_site.keys() == {"ok", "also"}
+    assert recommendation.verdict == "doubtful"
+    assert "nan is left out: its scores are not finite or all zero" in recommendation.doubts
 
 
 @pytest.mark.parametrize(
@@ -227,8 +229,8 @@ def test_a_fixed_rule_is_refused() -> None:
 
 
 def test_a_single_layer_has_no_transition() -> None:
-    found = recommend(Profile(("only",), ((1.0,),), (8,), 8))
-    assert (found.cut.index, found.verdict) == (1, "no clear transition")
+    recommendation = recommend(Profile(("only",), ((1.0,),), (8,), 8))
+    assert (recommendation.cut.index, recommendation.verdict) == (1, "no clear transition")
 
 
 @pytest.mark.parametrize("threshold", ["3", True, [3.5]], ids=["text", "truth value", "list"])

@@ -13,13 +13,7 @@ from torch import Tensor, nn
 
 from playerfl.errors import LayerError
 from playerfl.layers.layer_map import LayerMap
-from playerfl.layers.sensitivity import (
-    Profile,
-    ScoreRecorder,
-    combine_sites,
-    federation_sensitivity,
-    layer_importance,
-)
+from playerfl.layers.sensitivity import Profile, ScoreRecorder, combine_sites, federation_sensitivity, layer_importance
 
 # x = 1, 2, 3 → h = 2x + 1 = 3, 5, 7 → o = 3h - 1 = 8, 14, 20 against y = 7, 14, 22: residuals r = 1, 0, -2.
 # f = mean r².  ∂f/∂w2 = ⅔ Σ r h = -22/3,  ∂f/∂b2 = ⅔ Σ r = -⅔,  ∂f/∂w1 = 3 · ⅔ Σ r x = -10,  ∂f/∂b1 = 3 · ⅔ Σ r = -2.
@@ -60,13 +54,13 @@ def test_layer_scores_equal_the_closed_form() -> None:
 def test_the_parameters_themselves_may_be_given() -> None:
     net = pencil_net()
     gradients = pencil_gradients(net)
-    # Otherwise torch warns of a needless graph once a process, in whichever test comes first.
+    # torch warns about a needless graph only once per process, which may be in another test.
     torch.set_warn_always(True)
     try:
-        found = layer_importance(dict(net.named_parameters()), gradients, LayerMap.of(net))
+        importance = layer_importance(dict(net.named_parameters()), gradients, LayerMap.of(net))
     finally:
         torch.set_warn_always(False)
-    assert found == pytest.approx(PENCIL, rel=1e-12)
+    assert importance == pytest.approx(PENCIL, rel=1e-12)
 
 
 def test_without_biases_only_weights_are_averaged() -> None:
@@ -86,8 +80,8 @@ def test_the_recorder_agrees_with_the_pure_function(include_bias: bool) -> None:
     recorder = ScoreRecorder(dict(net.named_parameters()), LayerMap.of(net), include_bias=include_bias)
     pencil_gradients(net)
     recorder.record(batch_size=3)
-    found = recorder.profile(3).importance
-    assert found == pytest.approx(PENCIL if include_bias else PENCIL_WITHOUT_BIAS, rel=1e-12)
+    importance = recorder.profile(3).importance
+    assert importance == pytest.approx(PENCIL if include_bias else PENCIL_WITHOUT_BIAS, rel=1e-12)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
@@ -113,9 +107,9 @@ def test_tiny_scores_do_not_underflow() -> None:
 @given(st.floats(1e-3, 1e3))
 def test_scaling_the_loss_by_k_scales_scores_by_k_squared(k: float) -> None:
     net = pencil_net()
-    found = layer_importance(net.state_dict(), pencil_gradients(net, scale=k), LayerMap.of(net))
-    assert found == pytest.approx({layer: k**2 * s for layer, s in PENCIL.items()}, rel=1e-9)
-    assert found["1"] / found["0"] == pytest.approx(PENCIL["1"] / PENCIL["0"], rel=1e-9)
+    importance = layer_importance(net.state_dict(), pencil_gradients(net, scale=k), LayerMap.of(net))
+    assert importance == pytest.approx({layer: k**2 * s for layer, s in PENCIL.items()}, rel=1e-9)
+    assert importance["1"] / importance["0"] == pytest.approx(PENCIL["1"] / PENCIL["0"], rel=1e-9)
 
 
 @given(st.lists(st.tuples(st.floats(-10, 10), st.floats(-10, 10)), min_size=2, max_size=20), st.data())
@@ -213,29 +207,29 @@ def test_sites_are_combined_as_asked(options: dict[str, object], expected: dict[
 
 
 def test_the_first_layer_norm_uses_the_first_layer_that_scores() -> None:
-    found = combine_sites({"a": {"x": 0.0, "y": 2.0, "z": 6.0}}, normalise="first_layer")
-    assert found.importance == {"x": 0.0, "y": 1.0, "z": 3.0}
+    combined = combine_sites({"a": {"x": 0.0, "y": 2.0, "z": 6.0}}, normalise="first_layer")
+    assert combined.importance == {"x": 0.0, "y": 1.0, "z": 3.0}
 
 
 @given(st.permutations("abcde"), st.sampled_from(["none", "first_layer", "last"]))
 def test_the_order_of_sites_does_not_matter_by_a_bit(order: list[str], normalise: str) -> None:
     sites = {**SITES, "d": {"x": math.nan, "y": 1.0}, "e": {"x": 0.0, "y": 0.0}}
-    found = combine_sites({site: sites[site] for site in order}, normalise=normalise)  # type: ignore[arg-type]
-    assert found == combine_sites(sites, normalise=normalise)  # type: ignore[arg-type]
+    combined = combine_sites({site: sites[site] for site in order}, normalise=normalise)  # type: ignore[arg-type]
+    assert combined == combine_sites(sites, normalise=normalise)  # type: ignore[arg-type]
 
 
 @given(st.dictionaries(st.text("abc", min_size=1, max_size=2), positive, min_size=1), positive)
 def test_normalised_sites_forget_their_scale(scales: dict[str, float], jump: float) -> None:
     sites = {site: {"x": k, "y": k * jump} for site, k in scales.items()}
-    found = combine_sites(sites, normalise="first_layer").importance
-    assert found == pytest.approx({"x": 1.0, "y": jump}, rel=1e-9)
+    combined = combine_sites(sites, normalise="first_layer").importance
+    assert combined == pytest.approx({"x": 1.0, "y": jump}, rel=1e-9)
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), 0.0])
 def test_a_site_without_usable_scores_is_left_out_with_a_warning(bad: float) -> None:
-    found = combine_sites({"bad": {"x": bad, "y": bad}, "good": {"x": 1.0, "y": 2.0}})
-    assert found.importance == {"x": 1.0, "y": 2.0}
-    assert found.warnings == ["bad is left out: its scores are not finite or all zero"]
+    combined = combine_sites({"bad": {"x": bad, "y": bad}, "good": {"x": 1.0, "y": 2.0}})
+    assert combined.importance == {"x": 1.0, "y": 2.0}
+    assert combined.warnings == ["bad is left out: its scores are not finite or all zero"]
 
 
 @pytest.mark.parametrize("sites", [{}, {"a": {"x": float("nan")}}, {"a": {"x": 0.0}, "b": {"x": float("inf")}}])
@@ -256,8 +250,9 @@ def test_sites_with_other_layers_are_refused(other: dict[str, float]) -> None:
 
 @pytest.mark.parametrize(("large", "warned"), [(4.1, True), (3.9, False)])
 def test_a_site_that_supplies_more_than_four_fifths_is_named(large: float, warned: bool) -> None:
-    found = combine_sites({"big": {"x": large / 2, "y": large / 2}, "small": {"x": 0.5, "y": 0.5}})
-    assert [warning.split()[0] for warning in found.warnings] == (["big"] if warned else [])
+    combined = combine_sites({"big": {"x": large / 2, "y": large / 2}, "small": {"x": 0.5, "y": 0.5}})
+    sentence = "big alone supplies 80 % of the summed sensitivity and decides the cut"
+    assert combined.warnings == ([sentence] if warned else [])
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,9 @@
-"""The transformer's shape, and that reading out one token changes nothing but the time it takes."""
+"""The transformer's shape, and that computing only one token gives the same outputs and gradients."""
 
 from __future__ import annotations
 
 import math
 
-import pytest
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -65,9 +64,9 @@ def test_padding_changes_nothing_and_learns_nothing() -> None:
         model.tokens.weight[0] = 1e3 * torch.randn(WIDTH, dtype=torch.double)
     torch.testing.assert_close(model(ids), before, rtol=0, atol=1e-12)
     torch.testing.assert_close(model(ids[:, :4]), before, rtol=0, atol=1e-12)
-    found = gradients(model, model(ids))
-    assert float(found["tokens.weight"][0].abs().max()) == 0
-    assert float(found["positions.weight"][4:].abs().max()) == 0
+    by_name = gradients(model, model(ids))
+    assert float(by_name["tokens.weight"][0].abs().max()) == 0
+    assert float(by_name["positions.weight"][4:].abs().max()) == 0
 
 
 def test_every_real_token_counts() -> None:
@@ -91,26 +90,7 @@ def test_gradients_have_the_strides_of_their_parameters() -> None:
 def test_layers_are_the_papers_four_groups() -> None:
     layers = LayerMap.of(small())
     assert layers.names == ("embeddings", "attention", "feed_forward", "head")
-    assert layers.entries["attention"] == (
-        "query.weight",
-        "key.weight",
-        "value.weight",
-        "projection.weight",
-        "projection.bias",
-    )
-    assert [name for name, _ in small().named_parameters() if name.endswith("bias")] == [
-        "projection.bias",
-        "fc1.bias",
-        "fc2.bias",
-        "head.bias",
-    ]
-
-
-@pytest.mark.parametrize(("length", "positions"), [(119, 91_392), (512, 393_216)])
-def test_parameters_at_the_papers_widths(length: int, positions: int) -> None:
-    assert LayerMap.of(TextTransformer(1000, length, 768, 3072, 2)).num_parameters == {
-        "embeddings": 1000 * 768 + positions,
-        "attention": 2_360_064,
-        "feed_forward": 4_722_432,
-        "head": 1_538,
-    }
+    attention = ("query.weight", "key.weight", "value.weight", "projection.weight", "projection.bias")
+    assert layers.entries["attention"] == attention
+    biases = [name for name, _ in small().named_parameters() if name.endswith("bias")]
+    assert biases == ["projection.bias", "fc1.bias", "fc2.bias", "head.bias"]

@@ -14,26 +14,8 @@ import torch
 import playerfl
 from command_line import playerfl as command
 from command_line import refused
-from own_data import (
-    ROWS,
-    as_gzip,
-    as_it_is,
-    as_parquet,
-    csv,
-    hospitals,
-    load,
-    replaced,
-    sentence_of,
-    set_cell,
-    table,
-    whole,
-)
+from own_data import ROWS, as_gzip, as_it_is, as_parquet, csv, load, replaced, sentence_of, set_cell, table, whole
 from playerfl.errors import PlayerflError
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    return hospitals(tmp_path / "hospitals")
 
 
 def as_semicolons(folder: Path) -> None:
@@ -66,7 +48,7 @@ def test_every_kind_of_table_gives_the_same_sites(folder: Path, change: Callable
     assert before.notes == after.notes
 
 
-def test_numbers_are_standardised_on_training_rows_and_texts_become_one_input_each(folder: Path) -> None:
+def test_numbers_are_standardised_on_training_rows_and_categories_are_one_hot(folder: Path) -> None:
     sites = load(folder)
     train = sites["north"].train.inputs
     assert train.dtype == torch.float32
@@ -84,7 +66,7 @@ def test_numbers_are_standardised_on_training_rows_and_texts_become_one_input_ea
     )
 
 
-def test_the_split_is_the_same_as_for_any_task_and_has_its_seed(folder: Path) -> None:
+def test_the_split_seed_decides_the_split_of_a_folder(folder: Path) -> None:
     sizes = [len(part) for part in load(folder)["north"].__dict__.values()]
     assert sum(sizes) == ROWS
     assert not torch.equal(load(folder)["north"].test.inputs, load(folder, split_seed=1)["north"].test.inputs)
@@ -96,7 +78,7 @@ def test_a_constant_column_becomes_zero(folder: Path) -> None:
     assert len(set(whole(load(folder)["south"])[:, 1].tolist())) > 1
 
 
-def test_a_category_of_one_site_is_an_input_at_all(folder: Path) -> None:
+def test_a_category_at_one_site_is_an_input_at_every_site(folder: Path) -> None:
     replaced(folder, "lung", "eye")
     sites = load(folder)
     assert sites["north"].train.inputs.shape[1] == sites["south"].train.inputs.shape[1] == 6
@@ -110,7 +92,7 @@ def test_codes_may_be_read_as_categories(folder: Path) -> None:
     assert load(folder, category_columns=["dose"])["north"].train.inputs.shape[1] == 6
 
 
-def test_truth_written_in_several_ways(folder: Path) -> None:
+def test_booleans_written_in_several_ways(folder: Path) -> None:
     for site, words in (("north", ("TRUE", "false")), ("south", ("1", "0"))):
         frame = pd.read_csv(folder / f"{site}.csv", dtype=object)
         frame["smoker"] = frame["smoker"].map({"True": words[0], "False": words[1]})
@@ -120,12 +102,12 @@ def test_truth_written_in_several_ways(folder: Path) -> None:
     assert load(folder)["north"].train.inputs.shape[1] == 4 + 3
 
 
-def test_columns_may_be_left_out_even_where_only_one_site_has_them(folder: Path) -> None:
+def test_columns_may_be_left_out_even_if_only_one_site_has_them(folder: Path) -> None:
     csv(folder, north=table(seed=1).assign(patient=range(ROWS), admitted="2024-01-03"))
     assert load(folder, drop_columns=("patient", "admitted"))["north"].train.inputs.shape[1] == 5
 
 
-def test_what_looks_like_an_identifier_is_said(folder: Path) -> None:
+def test_columns_that_look_like_identifiers_are_noted(folder: Path) -> None:
     csv(folder, **{site: table(seed=i).assign(patient=range(ROWS)) for i, site in enumerate(("north", "south"))})
     notes = load(folder, target="outcome").notes
     assert any("column 'patient' has a different integer in every row" in note for note in notes)
@@ -197,7 +179,7 @@ def with_gaps(folder: Path) -> Path:
     return set_cell(folder, "outcome", None, row=7)
 
 
-def test_missing_values_are_refused_unless_something_is_said(folder: Path) -> None:
+def test_missing_values_are_refused_by_default(folder: Path) -> None:
     assert sentence_of(with_gaps(folder)) == (
         "south.csv, column 'age', row 5: the value is missing, as in 1 of 60 rows; fill it in, or set "
         'data.missing="drop" (rows) or "mean"'

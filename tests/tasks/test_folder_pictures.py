@@ -91,14 +91,14 @@ def png_claiming(width: int, height: int) -> bytes:
         ("a.txt", b"text", "north/cat/a.txt is not a .png or .jpg picture; move it out of the folder"),
     ],
 )
-def test_what_is_no_picture_or_a_bomb_is_refused_by_name(
+def test_bombs_and_files_that_are_not_pictures_are_refused_by_name(
     pictures: Path, name: str, content: bytes, sentence: str
 ) -> None:
     (pictures / "north" / "cat" / name).write_bytes(content)
     assert sentence in sentence_of(pictures)
 
 
-def test_picture_folders_that_are_laid_out_otherwise(pictures: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_picture_folders_with_another_layout_are_refused(pictures: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (pictures / "east").mkdir()
     assert "east has no pictures; put them into one folder per class, such as east/CLASS" in sentence_of(pictures)
     (pictures / "east" / "cat.png").write_bytes(b"x")

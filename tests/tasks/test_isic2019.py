@@ -1,4 +1,4 @@
-"""Fed-ISIC 2019 on made-up pictures in each layout it comes in."""
+"""Fed-ISIC 2019 on made-up pictures in each of its layouts."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_ham10000_as_an_archive_and_as_folders_gives_the_same_sites(folder: Path
     sites = load()
     assert sorted(sites) == sorted(HOSPITALS)
     assert [sum(sizes(site)) for site in sites.values()] == [40, 40]
-    # Two pictures a lesion: a part with an odd number of them would have torn one apart.
+    # Two pictures per lesion: an odd number in a part would mean that a lesion was split.
     assert all(size % 2 == 0 for site in sites.values() for size in sizes(site))
 
 

@@ -118,7 +118,7 @@ def test_a_task_in_a_module(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("fails", "calling mytask.py:fails failed on line 20: ValueError: no such file"),
     ],
 )
-def test_what_is_no_task_is_said_in_one_sentence(own: Path, name: str, sentence: str) -> None:
+def test_objects_that_are_not_tasks_are_refused_in_one_sentence(own: Path, name: str, sentence: str) -> None:
     assert sentence in refused(command("run", f"mytask.py:{name}", cwd=own.parent))
 
 
@@ -133,7 +133,7 @@ def test_what_is_no_task_is_said_in_one_sentence(own: Path, name: str, sentence:
         ("\0", "importing mytask.py failed"),
     ],
 )
-def test_a_file_that_fails_is_one_sentence(own: Path, content: str, sentence: str) -> None:
+def test_a_file_that_fails_gives_one_sentence(own: Path, content: str, sentence: str) -> None:
     own.write_text(content)
     before = set(sys.modules)
     assert sentence in refused(command("run", "mytask.py:task", cwd=own.parent))
@@ -155,7 +155,7 @@ def test_a_file_that_fails_is_one_sentence(own: Path, content: str, sentence: st
         ("", "unknown task ''"),
     ],
 )
-def test_what_stands_for_nothing(own: Path, text: str, sentence: str) -> None:
+def test_unknown_names_are_refused(own: Path, text: str, sentence: str) -> None:
     (own.parent / "north.csv").write_text("a,b\n1,2\n")
     said = refused(command("run", text, cwd=own.parent))
     assert sentence in said
@@ -171,11 +171,11 @@ def test_the_task_as_an_option(own: Path) -> None:
     assert command("run", "--resume", "o", "-q", cwd=own.parent).returncode == 0
 
 
-def test_a_run_without_a_place_gets_a_plain_directory(own: Path) -> None:
+def test_the_default_run_directory_has_a_plain_name(own: Path) -> None:
     said = command("run", f"{own}:task", "-a", "local", "--rounds", 1, "-q", cwd=own.parent)
     assert "results: runs/mytask.py-task-local-seed0-1" in said.stderr
 
 
-def test_a_task_in_an_experiment_that_is_no_text(tmp_path: Path) -> None:
+def test_a_task_in_an_experiment_must_be_a_string(tmp_path: Path) -> None:
     (tmp_path / "e.toml").write_text("task = [3]\n")
     assert "task must be a string, not [3]" in refused(command("run", "--config", "e.toml", cwd=tmp_path))

@@ -1,4 +1,4 @@
-"""The paper's image tasks and tables: shapes of the networks, presets, and runs on the real data where it is."""
+"""The paper's tasks: shapes of the networks, presets, and runs on the real data if it is available."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ def tweet(user: str, polarity: str = "0", text: str = "so sad") -> list[str]:
 
 
 def tweets_of(**counts: int) -> list[list[str]]:
-    """So many tweets of each user, every other one positive."""
+    """Tweets of each user, every other one positive."""
     return [
         tweet(user, "04"[i % 2], f'"hi", said café {i}, {"glad" if i % 2 else "sad"}')
         for user, count in counts.items()
@@ -90,7 +90,7 @@ def test_texts_are_latin_1_with_quotes_and_commas(folder: Path) -> None:
     assert [tweet.text for tweet in read_tweets(file)] == ['"hi", said café 0, sad']
 
 
-def test_the_training_file_goes_first(folder: Path) -> None:
+def test_the_training_file_comes_first(folder: Path) -> None:
     write(folder, tweets_of(tester=5), TEST)
     assert list(load(last_rank=1)) == ["tester"]
     write(folder, tweets_of(trainer=5))
@@ -100,10 +100,7 @@ def test_the_training_file_goes_first(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
-        (
-            [tweet("ann", "positive")],
-            r"row 1 \(line 1\), column polarity: 'positive' is not allowed; allowed: 0, 4",
-        ),
+        ([tweet("ann", "positive")], r"row 1 \(line 1\), column polarity: 'positive' is not allowed; allowed: 0, 4"),
         ([tweet("ann"), tweet("ann")[:5]], r"csv, row 2 \(line 2\) has 5 columns instead of 6"),
         ([["a", "b"]], r"csv, row 1 \(line 1\) has 2 columns instead of 6"),
         ([], r"csv has tweets of 0 users; data\.last_rank = 2 is too large"),
@@ -158,5 +155,5 @@ def test_the_real_file() -> None:
         assert busiest["lost_dog"] == 549
         assert list(busiest.values()) == [549, 345, 310, 281, 279, 276, 248, 246, 238, 236]
     else:
-        found = [tweet.label for tweet in read_tweets(folder / TEST)]
-        assert (found.count(0), found.count(1)) == (177, 182)
+        labels_read = [tweet.label for tweet in read_tweets(folder / TEST)]
+        assert (labels_read.count(0), labels_read.count(1)) == (177, 182)

@@ -1,4 +1,4 @@
-"""Airline tweets: sites by airline, three sentiments, and the real file where it is."""
+"""Airline tweets: sites by airline, three sentiments, and the real file if it is available."""
 
 from __future__ import annotations
 
@@ -52,11 +52,11 @@ def write(folder: Path, rows: list[list[str]], header: str = HEADER) -> None:
 
 
 def class_counts(sites: Sites) -> dict[str, list[int]]:
-    found = {}
+    counts = {}
     for site, data in sites.items():
         parts = [part for part in data.__dict__.values() if isinstance(part, TensorExamples)]
-        found[site] = torch.cat([part.targets for part in parts]).bincount(minlength=3).tolist()
-    return found
+        counts[site] = torch.cat([part.targets for part in parts]).bincount(minlength=3).tolist()
+    return counts
 
 
 def test_sites_are_airlines_and_labels_sentiments(folder: Path) -> None:
@@ -121,7 +121,7 @@ def test_a_folder_without_the_file(folder: Path) -> None:
         load_sites(TweetsOptions())
 
 
-def test_defaults_and_what_it_says_of_itself() -> None:
+def test_defaults_and_description() -> None:
     experiment = Experiment.resolve({"algorithm": "player_fl"}, TASK)
     assert (experiment.rounds, experiment.training.learning_rate, experiment.training.batch_size) == (20, 5e-4, 64)
     assert (experiment.data["size"], experiment.data["length"], experiment.data["vocabulary"]) == ("small", 64, 10_000)
@@ -162,7 +162,7 @@ def test_options_that_are_not_allowed(key: str, value: object) -> None:
         Experiment.resolve({"algorithm": "fedavg", "data": {key: value}}, TASK)
 
 
-def test_word_pieces_of_ones_own(folder: Path) -> None:
+def test_a_custom_tokenizer(folder: Path) -> None:
     pytest.importorskip("tokenizers", reason="the extra 'text' is not installed")
     write(folder, made_up())
     vocabulary = folder / "vocab.txt"

@@ -47,9 +47,9 @@ def federated(name: str, algorithm: str, trainer: str) -> RunResult:
 
 def reason_against(name: str) -> str | None:
     """Why a model is not stacked, as the run itself says it."""
-    found = federated(name, "fedavg", "stacked").data
-    notes = [note.partition("not stacked: ")[2] for note in found["notes"] if "not stacked" in note]
-    assert (found["trainer"] == "loop") == bool(notes), "a fallback is told, and nothing else"
+    data = federated(name, "fedavg", "stacked").data
+    notes = [note.partition("not stacked: ")[2] for note in data["notes"] if "not stacked" in note]
+    assert (data["trainer"] == "loop") == bool(notes), "a run reports a fallback, and only a fallback"
     return notes[0] if notes else None
 
 

@@ -9,10 +9,11 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from playerfl.data.examples import tensors_in
 from playerfl.errors import LayerError
 from playerfl.layers.derive import call_model
 from playerfl.layers.gradients import preserve_state
-from playerfl.layers.layer_map import LayerMap, LayerName
+from playerfl.layers.layer_map import LayerMap, LayerName, check_choice
 
 Formula = Literal["centred", "debiased", "printed"]
 Maps = Literal["flatten", "mean"]
@@ -44,6 +45,7 @@ def gram(x: Tensor, *, centre: bool = True) -> Tensor:
 
 def cka_of(left: Tensor, right: Tensor, formula: Formula = "centred") -> float:
     """CKA from two Gram matrices of the same inputs."""
+    check_choice(formula, Formula, "CKA formula")
     if left.shape != right.shape:
         raise LayerError(f"both representations need the same inputs, not {len(left)} and {len(right)} rows")
     if formula == "printed":
@@ -52,8 +54,6 @@ def cka_of(left: Tensor, right: Tensor, formula: Formula = "centred") -> float:
     if formula == "centred":
         k, m = _centred(left), _centred(right)
         return _ratio(float((k * m).sum()), float(k.norm()) * float(m.norm()))
-    if formula != "debiased":
-        raise LayerError(f"unknown CKA formula {formula!r}; allowed: centred, debiased, printed")
     if len(left) < 4:
         raise LayerError(f"the debiased formula needs at least 4 inputs, not {len(left)}")
     below = _unbiased_hsic(left, left) * _unbiased_hsic(right, right)
@@ -146,10 +146,8 @@ def _token_mask(model: nn.Module, inputs: Any) -> Tensor | None:
     if isinstance(inputs, Mapping) and isinstance(inputs.get("attention_mask"), Tensor):
         given: Tensor = inputs["attention_mask"]
         return given
-    tensors = (
-        inputs.values() if isinstance(inputs, Mapping) else inputs if isinstance(inputs, tuple | list) else [inputs]
-    )
-    ids = next((t for t in tensors if isinstance(t, Tensor) and t.dim() == 2 and not t.is_floating_point()), None)
+    tensors = (t for t in tensors_in(inputs) if isinstance(t, Tensor))
+    ids = next((t for t in tensors if t.dim() == 2 and not t.is_floating_point()), None)
     if ids is None:
         return None
     padding = next((m.padding_idx for m in model.modules() if isinstance(m, nn.Embedding)), None)

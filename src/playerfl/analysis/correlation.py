@@ -53,8 +53,8 @@ def correlate(
 ) -> Correlation | None:
     """The mean ρ of several curves with its 95 % percentile bootstrap interval; None if no ρ is known.
 
-    >>> found = correlate({"a": ([1, 2, 3], [1, 2, 3]), "b": ([1, 2, 3], [1, 3, 2])})
-    >>> found.value, (found.low, found.high)
+    >>> rho = correlate({"a": ([1, 2, 3], [1, 2, 3]), "b": ([1, 2, 3], [1, 3, 2])})
+    >>> rho.value, (rho.low, rho.high)
     (0.75, (0.5, 1.0))
     """
     known = [rho for left, right in pairs.values() if math.isfinite(rho := spearman(left, right))]

@@ -61,7 +61,7 @@ class Drift:
 
     @property
     def cuts(self) -> dict[int, int]:
-        return {round_: found.cut.index for round_, found in self.rounds.items()}
+        return {round_: recommendation.cut.index for round_, recommendation in self.rounds.items()}
 
     @property
     def share_that_stays(self) -> float:
@@ -84,7 +84,7 @@ class Drift:
             "layers": list(self.layers),
             "cuts": {str(round_): cut for round_, cut in self.cuts.items()},
             "share_that_stays": self.share_that_stays,
-            "rounds": {str(round_): found.to_json() for round_, found in self.rounds.items()},
+            "rounds": {str(round_): recommendation.to_json() for round_, recommendation in self.rounds.items()},
         }
 
 

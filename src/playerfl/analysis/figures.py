@@ -181,8 +181,8 @@ def drift_figure(drift: Drift) -> tuple[Figure, list[Axes]]:
     axes: list[Axes] = list(figure.subplots(1, 2))
     positions = np.arange(1, len(drift.layers) + 1)
     rounds = list(drift.rounds)
-    for place, (round_, found) in enumerate(drift.rounds.items()):
-        curve = np.array(list(federation_sensitivity(found.cut.importance).values()))
+    for place, (round_, recommendation) in enumerate(drift.rounds.items()):
+        curve = np.array(list(federation_sensitivity(recommendation.cut.importance).values()))
         shade = 0.75 - 0.75 * place / max(len(rounds) - 1, 1)
         ends = place in (0, len(rounds) - 1)
         axes[0].plot(
@@ -199,7 +199,7 @@ def drift_figure(drift: Drift) -> tuple[Figure, list[Axes]]:
     axes[0].set_xticks(positions, drift.layers)
     axes[0].set_ylabel("federation sensitivity,\n% of the first layer")
     axes[0].legend(frameon=False, fontsize=9)
-    agreement = [found.agreement or 0.0 for found in drift.rounds.values()]
+    agreement = [recommendation.agreement or 0.0 for recommendation in drift.rounds.values()]
     axes[1].plot(rounds, list(drift.cuts.values()), color=COLOURS[0], drawstyle="steps-mid")
     axes[1].scatter(rounds, list(drift.cuts.values()), s=[12 + 50 * share for share in agreement], color=COLOURS[0])
     axes[1].set_yticks(range(1, len(drift.layers) + 1))

@@ -5,21 +5,21 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from playerfl.errors import LayerError, one_of
+from playerfl.errors import LayerError
 from playerfl.layers.derive import call_model
 from playerfl.layers.gradients import LossFunction, preserve_state
-from playerfl.layers.layer_map import LayerMap, LayerName
+from playerfl.layers.layer_map import LayerMap, LayerName, check_choice
 from playerfl.layers.sensitivity import scored_entries
 from playerfl.seeding import generator_for
 
 Method = Literal["auto", "exact", "hutchinson", "repo_hv_nuclear"]
-METHODS = ("auto", "exact", "hutchinson", "repo_hv_nuclear")
+METHODS: tuple[Method, ...] = get_args(Method)
 EXACT_UP_TO = 2000
 """The largest layer for which `auto` computes every diagonal entry, in parameters."""
 _WORTH_EXACT = 1e10
@@ -29,7 +29,7 @@ _AT_ONCE = 64
 
 @dataclass(frozen=True)
 class Trace:
-    """tr H_l of one layer; `standard_error` is None where it is exact."""
+    """tr H_l of one layer; `standard_error` is None if it is exact."""
 
     value: float
     standard_error: float | None
@@ -40,6 +40,12 @@ class Trace:
     def per_parameter(self) -> float:
         """What the paper plots: the sum of eigenvalues over n_l."""
         return self.value / self.parameters if self.parameters else 0.0
+
+    @property
+    def error_per_parameter(self) -> float | None:
+        if self.standard_error is None or not self.parameters:
+            return None
+        return self.standard_error / self.parameters
 
 
 def hessian_traces(
@@ -62,8 +68,7 @@ def hessian_traces(
     trace may be negative away from a minimum. `repo_hv_nuclear` is what the authors' code plotted instead: for each
     weight, the sum of the singular values of H·v for one random unit vector v.
     """
-    if method not in METHODS:
-        raise LayerError(one_of(method, METHODS, "Hessian method"))
+    check_choice(method, Method, "Hessian method")
     if probes < 2:
         raise LayerError(f"probes must be at least 2, for a standard error, not {probes}")
     held = list(batches)

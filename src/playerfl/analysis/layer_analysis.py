@@ -133,7 +133,7 @@ Watch = Callable[[str, int], tuple[Listener | None, Callable[[], None]]]
 each step."""
 
 
-_THE_RUNS_OWN = (
+_MODELS_OF_THE_RUN = (
     "the models at the end of federated training are those that the run's sites keep, after averaging: if two sites "
     "keep the same round, their federated layers are identical and have a CKA of 1"
 )
@@ -158,6 +158,8 @@ def analyze_layers(
     `federated`: the algorithm for the third moment, or each site's model after it. `rounds`, `settings`: as in
     `playerfl.run`.
     """
+    if not seeds:
+        raise ConfigError("give at least one seed")
     chosen = task if isinstance(task, Task) else find_task(task)
     given = analysis_table(chosen, rounds, settings)
     parts: list[LayerAnalysis] = []
@@ -170,12 +172,11 @@ def analyze_layers(
                 table, chosen, setup, federated=federated, watch=lambda what, steps: watch(what, steps)[0]
             )
             parts.append(measure_moments(chosen.name, seed, setup, weights, options or AnalysisOptions(), watch))
-    if parts and not isinstance(federated, str):
-        parts[0] = replace(parts[0], notes=(*parts[0].notes, _THE_RUNS_OWN))
-    if not parts:
-        raise ConfigError("give at least one seed")
-    merged = [finding for part in parts for finding in part.findings]
-    return replace(parts[0], findings=merged, notes=tuple(dict.fromkeys(n for part in parts for n in part.notes)))
+    findings = [finding for part in parts for finding in part.findings]
+    notes = [note for part in parts for note in part.notes]
+    if not isinstance(federated, str):
+        notes.append(_MODELS_OF_THE_RUN)
+    return replace(parts[0], findings=findings, notes=tuple(dict.fromkeys(notes)))
 
 
 def analysis_table(task: Task, rounds: int | None, settings: Mapping[str, Any] | Sequence[str]) -> dict[str, Any]:
@@ -213,34 +214,28 @@ def measure_moments(
         for site, held in models.items():
             load_weights(model, held)
             train = setup.sites[site].train
-
-            def note(quantity: str, values: Mapping[str, float], errors: Mapping[str, float] | None = None,
-                     moment: str = moment, site: str = site) -> None:  # fmt: skip
-                findings.extend(
-                    LayerFinding(seed, moment, site, layer, quantity, value, (errors or {}).get(layer))
-                    for layer, value in values.items()
-                )
-
             with preserve_state(model):
                 model.eval()
                 gradients, _ = mean_gradient(model, _contiguous(train.batches(512)), loss)
-            note("gradient_variance", gradient_variance(gradients, layers, normalise=options.normalise_variance))
             scores = layer_importance(dict(model.named_parameters()), gradients, layers)
-            note("score", scores)
-            note("sensitivity", _relative(federation_sensitivity(scores)))
+            by_quantity = {
+                "gradient_variance": gradient_variance(gradients, layers, normalise=options.normalise_variance),
+                "score": scores,
+                "sensitivity": _relative(federation_sensitivity(scores)),
+            }
+            findings += [
+                LayerFinding(seed, moment, site, layer, quantity, value)
+                for quantity, values in by_quantity.items()
+                for layer, value in values.items()
+            ]
             traces = hessian_traces(
                 model, _contiguous(_first(train, options.rows)), loss, layers,
                 method=options.method, probes=options.probes, seed=seed, tick=tick,
             )  # fmt: skip
-            note(
-                "hessian",
-                {layer: trace.per_parameter for layer, trace in traces.items()},
-                {
-                    layer: trace.standard_error / trace.parameters
-                    for layer, trace in traces.items()
-                    if trace.standard_error is not None and trace.parameters
-                },
-            )
+            findings += [
+                LayerFinding(seed, moment, site, layer, "hessian", trace.per_parameter, trace.error_per_parameter)
+                for layer, trace in traces.items()
+            ]
             if several:
                 # The last layer's outputs are the logits, which the paper leaves out.
                 kept = layers.names[:-1]

@@ -158,11 +158,8 @@ def sweep_cuts(
                 scores.append(CutScore(seed, cut, *(_average(result, split, metric) for split in _SPLITS)))
                 profiles = result.layers["profiles"]
                 tick()
-            # The first epoch is the same whatever the cut, so every run has measured the same.
-            answers = {
-                RECOMMENDED: recommend(profiles, resamples=0).cut.index,
-                **_by_models(table, chosen_task, setup),
-            }
+            # The first epoch does not depend on the cut, so all runs have the same profiles.
+            answers = {RECOMMENDED: recommend(profiles, resamples=0).cut.index, **_by_models(table, chosen_task, setup)}
             tick()
         for way, cut in answers.items():
             chosen.setdefault(way, {})[seed] = cut

@@ -11,11 +11,7 @@ from playerfl.errors import DataError
 
 
 def check_sites(
-    sites: Mapping[str, SiteData],
-    *,
-    batch_size: int,
-    classification: bool = True,
-    accept_small_sites: bool = False,
+    sites: Mapping[str, SiteData], *, batch_size: int, classification: bool = True, accept_small_sites: bool = False
 ) -> None:
     """Every site must have examples in all parts, finite numbers, two classes and enough rows for a batch.
 

@@ -71,7 +71,7 @@ class Cells:
             for text, number, boolean in zip(texts, self.numbers.tolist(), self.is_boolean.tolist(), strict=True)
         ]
 
-    def kept(self, rows: NDArray[np.bool_]) -> Cells:
+    def filtered(self, rows: NDArray[np.bool_]) -> Cells:
         return Cells(
             self.file,
             self.column,
@@ -192,8 +192,8 @@ class Column:
             for cells in self.cells.values()
         )
 
-    def kept(self, rows: Mapping[str, NDArray[np.bool_]]) -> Column:
-        return Column(self.name, self.kind, {s: c.kept(rows[s]) for s, c in self.cells.items()}, self.categories)
+    def filtered(self, rows: Mapping[str, NDArray[np.bool_]]) -> Column:
+        return Column(self.name, self.kind, {s: c.filtered(rows[s]) for s, c in self.cells.items()}, self.categories)
 
     def inputs(self, site: str) -> Numbers:
         """(rows, width); nan where a value is missing."""
@@ -233,7 +233,10 @@ def kind_of(cells: Mapping[str, Cells], *, as_text: bool = False) -> Kind:
     for site in every:
         numbers = int((~np.isnan(site.numbers) & ~site.is_boolean).sum())
         if 2 * numbers > int((~site.is_missing).sum()):
-            raise _text_among_numbers(next(other for other in every if other.is_text.any()))
+            raise text_among_numbers(
+                next(other for other in every if other.is_text.any()),
+                "clear the cell, or name the column in data.category_columns if its numbers are codes",
+            )
     for site in every:
         texts = [(i, text) for i, text in enumerate(site.texts if site.texts is not None else ()) if text is not None]
         dates = [(i, text) for i, text in texts if _DATE.fullmatch(text)]
@@ -246,12 +249,10 @@ def kind_of(cells: Mapping[str, Cells], *, as_text: bool = False) -> Kind:
     return "category"
 
 
-def _text_among_numbers(cells: Cells) -> DataError:
+def text_among_numbers(cells: Cells, remedy: str) -> DataError:
+    """The error for the first text of a column that should hold numbers."""
     first = int(cells.is_text.argmax())
     assert cells.texts is not None
     text = cells.texts[first]
     hint = " (write decimals with a point)" if _DECIMAL_COMMA.fullmatch(text) else ""
-    return DataError(
-        f"{cells.at(first)}: {text[:40]!r} is text in a column of numbers{hint}; correct it, clear the cell, or "
-        "name the column in data.category_columns if its numbers are codes"
-    )
+    return DataError(f"{cells.at(first)}: {text[:40]!r} is text in a column of numbers{hint}; correct it, {remedy}")

@@ -11,8 +11,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from playerfl.data.columns import Cells, Column, Numbers, cells_of, kind_of
-from playerfl.data.examples import SiteData, TensorExamples
+from playerfl.data.columns import Cells, Column, cells_of, kind_of, text_among_numbers
+from playerfl.data.examples import SiteData, tensor_pair
 from playerfl.data.readers.site_tables import SiteTable
 from playerfl.errors import DataError
 
@@ -32,8 +32,8 @@ class Target:
     cells: Mapping[str, Cells]
     classes: tuple[str, ...] = ()
 
-    def kept(self, rows: Mapping[str, Rows]) -> Target:
-        return Target(self.name, {site: cells.kept(rows[site]) for site, cells in self.cells.items()}, self.classes)
+    def filtered(self, rows: Mapping[str, Rows]) -> Target:
+        return Target(self.name, {site: cells.filtered(rows[site]) for site, cells in self.cells.items()}, self.classes)
 
     def values(self, site: str) -> Tensor:
         """Class numbers, or the numbers themselves."""
@@ -48,23 +48,15 @@ def target_of(tables: Mapping[str, SiteTable], name: str, kind: TargetKind) -> T
     """The target column at all sites, as classes or as a number."""
     cells = {site: cells_of(table, name) for site, table in tables.items()}
     if kind == "number":
-        _refuse_text(cells)
+        for site in cells.values():
+            if site.is_text.any():
+                raise text_among_numbers(site, 'or set data.kind="classes"')
     is_class = kind == "classes" or (kind == "auto" and (kind_of(cells) != "number" or _few_numbers(cells)))
     target = Target(name, cells, _classes(name, cells) if is_class else ())
     values = {value for site in cells.values() for value in site.numbers[~site.is_missing].tolist()}
     if len(target.classes or values) < 2:
         raise DataError(f"the target {name!r} has the same value in every row, so there is nothing to learn")
     return target
-
-
-def _refuse_text(cells: Mapping[str, Cells]) -> None:
-    for site in cells.values():
-        if site.texts is not None and site.is_text.any():
-            first = int(site.is_text.argmax())
-            raise DataError(
-                f"{site.at(first)}: {site.texts[first][:40]!r} is text in a column of numbers; correct it, or set "
-                'data.kind="classes"'
-            )
 
 
 def _few_numbers(cells: Mapping[str, Cells]) -> bool:
@@ -123,7 +115,7 @@ def standardised(site: SiteData, is_number: Rows) -> SiteData:
 
     Other inputs (0 or 1) are left alone. A missing value becomes the mean of its input over the training rows.
     """
-    train = _inputs(site.train)
+    train = tensor_pair(site.train)[0].numpy()
     seen = ~np.isnan(train)
     filled = np.where(seen, train, 0.0)
     count = seen.sum(0).clip(1)
@@ -134,21 +126,13 @@ def standardised(site: SiteData, is_number: Rows) -> SiteData:
     varies = (lowest < highest) & (spread > 0)
     scale = np.where(varies & is_number, spread, 1.0)
 
-    def part(examples: object) -> TensorExamples:
-        assert isinstance(examples, TensorExamples)
-        raw = _inputs(examples)
+    def scaled(inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        raw = inputs.numpy()
         raw = np.where(np.isnan(raw), mean, raw)
         numbers = np.where(varies, (raw - mean) / scale, 0.0)
-        inputs = np.where(is_number, numbers, raw).astype(np.float32)
-        return TensorExamples(torch.from_numpy(inputs), examples.targets)
+        return torch.from_numpy(np.where(is_number, numbers, raw).astype(np.float32)), targets
 
-    return SiteData(part(site.train), part(site.validation), part(site.test))
-
-
-def _inputs(examples: object) -> Numbers:
-    assert isinstance(examples, TensorExamples)
-    assert isinstance(examples.inputs, Tensor)
-    return examples.inputs.numpy()
+    return site.mapped(scaled)
 
 
 def with_scaled_targets(sites: Mapping[str, SiteData]) -> tuple[dict[str, SiteData], float, float]:
@@ -156,17 +140,10 @@ def with_scaled_targets(sites: Mapping[str, SiteData]) -> tuple[dict[str, SiteDa
 
     One scale for all sites makes their losses comparable; a scale near 1 suits the usual learning rates.
     """
-    train = torch.cat([_targets(site.train) for site in sites.values()])
+    train = torch.cat([tensor_pair(site.train)[1] for site in sites.values()])
     mean, spread = float(train.mean()), float(train.std(correction=0)) or 1.0
 
-    def part(examples: object) -> TensorExamples:
-        assert isinstance(examples, TensorExamples)
-        return TensorExamples(examples.inputs, ((examples.targets - mean) / spread).float())
+    def scaled(inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        return inputs, ((targets - mean) / spread).float()
 
-    scaled = {name: SiteData(part(s.train), part(s.validation), part(s.test)) for name, s in sites.items()}
-    return scaled, mean, spread
-
-
-def _targets(examples: object) -> Tensor:
-    assert isinstance(examples, TensorExamples)
-    return examples.targets
+    return {name: site.mapped(scaled) for name, site in sites.items()}, mean, spread

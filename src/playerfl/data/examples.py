@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sized
 from dataclasses import dataclass
 from functools import cache
+from operator import itemgetter
 from typing import Any, Protocol
 
 import torch
@@ -24,7 +25,7 @@ class Examples(Protocol):
     def __len__(self) -> int: ...
 
     def batches(self, size: int, order: torch.Generator | None = None, *, join_single: bool = False) -> Iterator[Batch]:
-        """Batches of (inputs, targets): shuffled by `order`, or in order where it is None.
+        """Batches of (inputs, targets): shuffled by `order`, or in their stored order if it is None.
 
         `join_single` adds a last batch of one row to the one before it: batch norm cannot train on one row.
         """
@@ -57,18 +58,15 @@ class TensorExamples:
         shuffled = None if order is None else torch.randperm(rows, generator=order).to(self.targets.device)
         start = 0
         for stop in stops if rows else ():
-            if shuffled is None:
-                yield map_tensors(self.inputs, _slice(start, stop)), self.targets[start:stop]
-            else:
-                chosen = shuffled[start:stop]
-                yield map_tensors(self.inputs, _take(chosen)), self.targets[chosen]
+            chosen = slice(start, stop) if shuffled is None else shuffled[start:stop]
+            yield map_tensors(self.inputs, itemgetter(chosen)), self.targets[chosen]
             start = stop
 
     def mapped(self, change: Callable[[Tensor], Tensor]) -> TensorExamples:
         return TensorExamples(map_tensors(self.inputs, change), change(self.targets))
 
     def rows(self, indices: Tensor) -> TensorExamples:
-        return TensorExamples(map_tensors(self.inputs, lambda x: x[indices]), self.targets[indices])
+        return TensorExamples(map_tensors(self.inputs, itemgetter(indices)), self.targets[indices])
 
 
 @dataclass(frozen=True)
@@ -123,11 +121,23 @@ def whole_numbers(targets: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class SiteData:
-    """One site's three parts: trained on, chosen by, reported on."""
+    """One site's data: for training, for choosing the best round, and for the reported scores."""
 
     train: Examples
     validation: Examples
     test: Examples
+
+    def mapped(self, change: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]) -> SiteData:
+        """The same site with the (inputs, targets) of every part changed; its examples must be single tensors."""
+        parts = (self.train, self.validation, self.test)
+        return SiteData(*(TensorExamples(*change(*tensor_pair(part))) for part in parts))
+
+
+def tensor_pair(examples: Examples) -> tuple[Tensor, Tensor]:
+    """The inputs and targets of examples in memory, where a model takes one tensor."""
+    assert isinstance(examples, TensorExamples)
+    assert isinstance(examples.inputs, Tensor)
+    return examples.inputs, examples.targets
 
 
 def as_examples(source: object, what: str = "data") -> Examples:
@@ -199,11 +209,3 @@ def map_tensors(inputs: Any, change: Callable[[Any], Tensor]) -> Any:
     if isinstance(inputs, tuple):
         return tuple(change(tensor) for tensor in inputs)
     return change(inputs)
-
-
-def _slice(start: int, stop: int) -> Callable[[Tensor], Tensor]:
-    return lambda tensor: tensor[start:stop]
-
-
-def _take(rows: Tensor) -> Callable[[Tensor], Tensor]:
-    return lambda tensor: tensor[rows]

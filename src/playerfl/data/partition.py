@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,29 +26,17 @@ def dirichlet_partition(
     >>> sum(len(part) for part in parts)
     200
     """
-    return _until_large_enough(lambda rng: _draw(labels, sites, alpha, rng), len(labels), sites, alpha, seed, min_size)
-
-
-def _until_large_enough(
-    draw: Callable[[np.random.Generator], list[Indices]],
-    examples: int,
-    sites: int,
-    alpha: float,
-    seed: int,
-    min_size: int,
-) -> list[Indices]:
-    """Repeats a draw, up to `_TRIES` times, until every site has enough examples."""
     if not 0 < alpha < float("inf"):
         raise DataError(f"alpha must be greater than 0 and finite, not {alpha}; 0.5 is usual")
     if sites < 1:
         raise DataError(f"the number of sites must be at least 1, not {sites}")
-    if sites * min_size > examples:
+    if sites * min_size > len(labels):
         raise DataError(
-            f"{sites} sites of at least {min_size} examples need {sites * min_size}, but there are {examples}; "
+            f"{sites} sites of at least {min_size} examples need {sites * min_size}, but there are {len(labels)}; "
             "use fewer sites or a smaller min_size"
         )
     for attempt in range(_TRIES):
-        parts = draw(np.random.default_rng(seed_for(seed, "partition", attempt)))
+        parts = _draw(labels, sites, alpha, np.random.default_rng(seed_for(seed, "partition", attempt)))
         if min(map(len, parts)) >= min_size:
             return parts
     raise DataError(
@@ -61,15 +49,12 @@ def _draw(labels: Indices, sites: int, alpha: float, rng: np.random.Generator) -
     dealt: list[list[Indices]] = [[] for _ in range(sites)]
     for label in np.unique(labels):
         members = rng.permutation(np.flatnonzero(labels == label))
-        for site, part in enumerate(_slices(members, rng.dirichlet(np.full(sites, alpha)))):
+        # Shares are rounded down; the last site takes the rest.
+        shares = rng.dirichlet(np.full(sites, alpha))
+        stops = np.floor(np.cumsum(shares)[:-1] * len(members)).astype(np.int64)
+        for site, part in enumerate(np.split(members, stops)):
             dealt[site].append(part)
     return [np.sort(np.concatenate(parts)).astype(np.int64) for parts in dealt]
-
-
-def _slices(members: Indices, shares: NDArray[np.float64]) -> list[Indices]:
-    """Consecutive slices with these shares, rounded down; the last one takes the rest."""
-    stops = np.floor(np.cumsum(shares)[:-1] * len(members)).astype(np.int64)
-    return [np.sort(part).astype(np.int64) for part in np.split(members, stops)]
 
 
 def quantity_partition(
@@ -81,14 +66,7 @@ def quantity_partition(
     >>> sum(sizes), min(sizes) >= 10
     (200, True)
     """
-    return _until_large_enough(
-        lambda rng: _slices(rng.permutation(len(labels)), rng.dirichlet(np.full(sites, alpha))),
-        len(labels),
-        sites,
-        alpha,
-        seed,
-        min_size,
-    )
+    return dirichlet_partition(np.zeros_like(labels), sites, alpha, seed=seed, min_size=min_size)
 
 
 def shard_partition(labels: Indices, sites: int, shards_per_site: int = 2, *, seed: int = 42) -> list[Indices]:

@@ -1,4 +1,4 @@
-"""Sites: a task's data by site name, with notes for readers of the results, and the record kept of both."""
+"""Sites: a task's data by site name, with notes for readers of the results, and what a run records of both."""
 
 from __future__ import annotations
 

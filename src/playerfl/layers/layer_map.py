@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Literal
+from typing import Any, Literal, get_args
 
 from torch import Tensor, nn
 
@@ -16,6 +16,12 @@ from playerfl.weights import Weights
 LayerName = str
 TiePolicy = Literal["first", "local", "error"]
 BatchNormStatistics = Literal["follow", "local"]
+
+
+def check_choice(value: object, allowed: Any, what: str) -> None:
+    """Refuses a value that the Literal type `allowed` does not list."""
+    if value not in get_args(allowed):
+        raise LayerError(one_of(value, get_args(allowed), what))
 
 
 def state_entries(model: nn.Module) -> dict[str, Tensor]:
@@ -66,10 +72,8 @@ class LayerMap:
         """
         if not isinstance(model, nn.Module):
             raise LayerError(f"expected a torch model (an nn.Module), not {type(model).__name__}")
-        if tie_policy not in ("first", "local", "error"):
-            raise LayerError(one_of(tie_policy, ("first", "local", "error"), "tie_policy"))
-        if statistics not in ("follow", "local"):
-            raise LayerError(one_of(statistics, ("follow", "local"), "statistics"))
+        check_choice(tie_policy, TiePolicy, "tie_policy")
+        check_choice(statistics, BatchNormStatistics, "statistics")
         reject_lazy(model)
         declared = getattr(model, "layer_groups", None)
         groups = list(declared()) if callable(declared) else derive_groups(model, example)

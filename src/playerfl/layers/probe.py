@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from functools import partial
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, get_args
 
 import torch
 from torch import Tensor, nn
 
-from playerfl.errors import LayerError, one_of
+from playerfl.errors import LayerError
 from playerfl.layers.gradients import LossFunction, batch_gradients, mean_gradient, preserve_state
-from playerfl.layers.layer_map import LayerMap
+from playerfl.layers.layer_map import LayerMap, check_choice
 from playerfl.layers.sensitivity import Profile, ScoreRecorder
 
 Mode = Literal["running", "post_epoch", "post_batches", "one_batch"]
-MODES = ("running", "post_epoch", "post_batches", "one_batch")
+EmbeddingRows = Literal["all", "touched"]
+MODES: tuple[Mode, ...] = get_args(Mode)
 
 
 class SensitivityProbe:
@@ -49,15 +50,13 @@ class SensitivityProbe:
         example: object = None,
         include_bias: bool = True,
         weight_batches: bool = False,
-        embedding_rows: Literal["all", "touched"] = "all",
+        embedding_rows: EmbeddingRows = "all",
         max_batches: int | None = None,
     ) -> None:
         """`example`: a batch of inputs, which shows the order of the layers; modules may be registered in an order
         that differs from the flow of data."""
-        if mode not in MODES:
-            raise LayerError(one_of(mode, MODES, "sensitivity mode"))
-        if embedding_rows not in ("all", "touched"):
-            raise LayerError(one_of(embedding_rows, ("all", "touched"), "embedding_rows"))
+        check_choice(mode, Mode, "sensitivity mode")
+        check_choice(embedding_rows, EmbeddingRows, "embedding_rows")
         if max_batches is not None and max_batches < 1:
             raise LayerError(f"max_batches must be at least 1, not {max_batches}")
         self.model = model

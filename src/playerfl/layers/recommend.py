@@ -12,7 +12,7 @@ import numpy as np
 from torch import nn
 
 from playerfl.errors import LayerError
-from playerfl.layers.cut_summary import CutSummary, summarise_cut
+from playerfl.layers.cut_summary import summarise_cut
 from playerfl.layers.layer_map import LayerMap, LayerName
 from playerfl.layers.recommendation import NextBest, Recommendation, ThresholdStep, judged, step_at
 from playerfl.layers.sensitivity import ClientWeight, Importance, Normalise, Profile, Reduce, combine_sites
@@ -45,12 +45,12 @@ def recommend(
     recommendation says what the cut amounts to in parameters and bytes, and can be exported.
 
     >>> def site(*rows): return Profile(("conv", "fc", "head"), rows, (8,) * len(rows), 8 * len(rows))
-    >>> found = recommend({"a": site((1, 2, 40), (1, 1, 50)), "b": site((2, 2, 60), (1, 2, 50))})
-    >>> found.cut.federated, found.verdict
+    >>> advice = recommend({"a": site((1, 2, 40), (1, 1, 50)), "b": site((2, 2, 60), (1, 2, 50))})
+    >>> advice.cut.federated, advice.verdict
     (('conv', 'fc'), 'clear')
-    >>> [round(end, 2) for end in found.interval]  # the ratios are 7/5 and 200/7
+    >>> [round(end, 2) for end in advice.interval]  # the ratios are 7/5 and 200/7
     [1.4, 28.57]
-    >>> found.without_site
+    >>> advice.without_site
     {'a': 2, 'b': 2}
     """
     seeds = _by_seed(profiles)
@@ -61,35 +61,29 @@ def recommend(
     if resamples < 0:
         raise LayerError(f"resamples must be at least 0, not {resamples}")
     pooled = _pooled(seeds)
-    num_examples = {site: profile.num_examples for site, profile in pooled.items()}
+    combining: dict[str, Any] = {
+        "num_examples": {site: profile.num_examples for site, profile in pooled.items()},
+        "client_weight": client_weight,
+        "normalise": normalise,
+        "reduce": reduce,
+    }
     scores = {site: profile.importance for site, profile in pooled.items()}
     # A second opinion must not end in an error because it finds no transition.
     fallback: OnNoTransition = "all" if on_no_transition == "error" else on_no_transition
 
-    def cut_of(by_site: Mapping[str, Importance], **other: Any) -> int:
-        options: dict[str, Any] = {
-            "rule": rule, "threshold": threshold, "client_weight": client_weight, "normalise": normalise,
-            "reduce": reduce, **other,
-        }  # fmt: skip
-        by_rule = {key: options.pop(key) for key in ("rule", "threshold")}
-        combined = combine_sites(by_site, num_examples=num_examples, **options)
-        return transition_point(combined.importance, **by_rule, on_no_transition=fallback).index
+    def cut_of(
+        by_site: Mapping[str, Importance], rule: SplitRule = rule, threshold: float | None = threshold, **other: Any
+    ) -> int:
+        combined = combine_sites(by_site, **{**combining, **other})
+        return transition_point(combined.importance, rule, threshold, on_no_transition=fallback).index
 
-    cut = choose_cut(
-        scores,
-        rule=rule,
-        threshold=threshold,
-        on_no_transition=on_no_transition,
-        num_examples=num_examples,
-        client_weight=client_weight,
-        normalise=normalise,
-        reduce=reduce,
-    )
-    weighed = combine_sites(
-        scores, num_examples=num_examples, client_weight=client_weight, normalise=normalise, reduce=reduce
-    )
-    usable = {site: scores[site] for site in weighed.shares}
+    cut = choose_cut(scores, rule=rule, threshold=threshold, on_no_transition=on_no_transition, **combining)
+    shares = combine_sites(scores, **combining).shares
+    usable = {site: scores[site] for site in shares}
     thresholds = _threshold_steps(cut, fallback)
+    summary = None
+    if model is not None:
+        summary = summarise_cut(model, (layers or LayerMap.of(model)).in_order(names), cut.index)
     evidence = Recommendation(
         cut=cut,
         verdict="clear",
@@ -109,9 +103,9 @@ def recommend(
             **{name: cut_of(scores, normalise=name) for name in NORMALISATIONS},
             "median of sites": cut_of(scores, reduce="median", client_weight="uniform"),
         },
-        shares=weighed.shares,
+        shares=shares,
         dominating=None,
-        summary=_summary(model, layers, names, cut.index),
+        summary=summary,
     )  # fmt: skip
     return judged(evidence)
 
@@ -221,11 +215,3 @@ def _next_best(cut: Cut, steps: Sequence[ThresholdStep]) -> NextBest | None:
         return None
     _, index, need = min(candidates)
     return NextBest(index, f"{need} (used: {cut.threshold:g})")
-
-
-def _summary(
-    model: nn.Module | None, layers: LayerMap | None, names: tuple[LayerName, ...], cut: int
-) -> CutSummary | None:
-    if model is None:
-        return None
-    return summarise_cut(model, (layers or LayerMap.of(model)).in_order(names), cut)

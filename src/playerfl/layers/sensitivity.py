@@ -12,8 +12,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from playerfl.errors import LayerError, one_of
-from playerfl.layers.layer_map import LayerMap, LayerName
+from playerfl.errors import LayerError
+from playerfl.layers.layer_map import LayerMap, LayerName, check_choice
 
 Importance = Mapping[LayerName, float]
 """s_l, one number per layer, input to output."""
@@ -157,12 +157,9 @@ def combine_sites(
     >>> combine_sites({"a": {"x": 1.0, "y": 3.0}, "b": {"x": 3.0, "y": 3.0}}, normalise="first_layer").importance
     {'x': 1.0, 'y': 2.0}
     """
-    if client_weight not in ("uniform", "samples"):
-        raise LayerError(one_of(client_weight, ("uniform", "samples"), "client_weight"))
-    if normalise not in ("none", "first_layer", "last"):
-        raise LayerError(one_of(normalise, ("none", "first_layer", "last"), "normalise"))
-    if reduce not in ("mean", "median"):
-        raise LayerError(one_of(reduce, ("mean", "median"), "reduce"))
+    check_choice(client_weight, ClientWeight, "client_weight")
+    check_choice(normalise, Normalise, "normalise")
+    check_choice(reduce, Reduce, "reduce")
     if client_weight == "samples" and (num_examples is None or reduce == "median"):
         raise LayerError("client_weight='samples' needs num_examples and reduce='mean'")
 
@@ -187,7 +184,8 @@ def combine_sites(
 
 
 def _scaled(values: Sequence[float], normalise: Normalise) -> list[float]:
-    scale = {"none": 1.0, "first_layer": _first_positive(values), "last": math.fsum(values)}[normalise]
+    first = next(value for value in values if value > 0)
+    scale = {"none": 1.0, "first_layer": first, "last": math.fsum(values)}[normalise]
     return [value / scale for value in values]
 
 
@@ -205,10 +203,6 @@ def _usable_sites(scores: Mapping[str, Importance]) -> tuple[dict[str, Importanc
             "the loss may have diverged: try a smaller learning rate"
         )
     return usable, warnings
-
-
-def _first_positive(values: Sequence[float]) -> float:
-    return next(value for value in values if value > 0)
 
 
 DOMINATES = 0.8

@@ -9,8 +9,8 @@ from itertools import pairwise
 from numbers import Real
 from typing import Any, Literal
 
-from playerfl.errors import LayerError, one_of
-from playerfl.layers.layer_map import LayerName
+from playerfl.errors import LayerError
+from playerfl.layers.layer_map import LayerName, check_choice
 from playerfl.layers.sensitivity import (
     ClientWeight,
     Importance,
@@ -22,6 +22,8 @@ from playerfl.layers.sensitivity import (
 
 SplitRule = Literal["layer_ratio", "cumulative_ratio", "max_jump", "fixed"]
 OnNoTransition = Literal["all", "all_but_last", "error"]
+Ratios = tuple[float | None, ...]
+"""What a rule compares at p = 1 … L-1; None if there is nothing to compare with."""
 
 DEFAULT_THRESHOLDS = {"layer_ratio": 3.5, "cumulative_ratio": 1.6}
 NEAR = 0.10
@@ -36,8 +38,7 @@ class Cut:
     layers: tuple[LayerName, ...]
     rule: str
     threshold: float | None
-    ratios: tuple[float | None, ...]
-    """What the rule compared at p = 1 … L-1; None if there was nothing to compare with."""
+    ratios: Ratios
     reason: str
     warnings: tuple[str, ...] = ()
     importance: Mapping[LayerName, float] = field(default_factory=dict)
@@ -124,7 +125,7 @@ def transition_point(
     return Cut(index, layers, rule, threshold, ratios, reason, tuple(warnings), dict(importance))
 
 
-def cut_ratios(importance: Importance, rule: SplitRule) -> tuple[float | None, ...]:
+def cut_ratios(importance: Importance, rule: SplitRule) -> Ratios:
     """What a ratio rule compares with its threshold at each boundary.
 
     >>> cut_ratios({"a": 2.0, "b": 0.0, "c": 6.0}, "layer_ratio")
@@ -145,10 +146,8 @@ def cut_ratios(importance: Importance, rule: SplitRule) -> tuple[float | None, .
 
 def check_rule(rule: str, threshold: float | None, on_no_transition: str) -> float | None:
     """The threshold a rule works with, if it has one; rejects invalid settings."""
-    if rule not in ("layer_ratio", "cumulative_ratio", "max_jump", "fixed"):
-        raise LayerError(one_of(rule, ("layer_ratio", "cumulative_ratio", "max_jump", "fixed"), "split rule"))
-    if on_no_transition not in ("all", "all_but_last", "error"):
-        raise LayerError(one_of(on_no_transition, ("all", "all_but_last", "error"), "on_no_transition"))
+    check_choice(rule, SplitRule, "split rule")
+    check_choice(on_no_transition, OnNoTransition, "on_no_transition")
     if rule not in DEFAULT_THRESHOLDS:
         return None
     threshold = DEFAULT_THRESHOLDS[rule] if threshold is None else threshold
@@ -164,10 +163,7 @@ def check_rule(rule: str, threshold: float | None, on_no_transition: str) -> flo
 
 
 def _first_jump(
-    layers: tuple[LayerName, ...],
-    rule: str,
-    threshold: float | None,
-    ratios: tuple[float | None, ...],
+    layers: tuple[LayerName, ...], rule: str, threshold: float | None, ratios: Ratios
 ) -> tuple[int | None, str]:
     if len(layers) == 1:
         return 1, "there is one layer only"
@@ -186,11 +182,7 @@ def _first_jump(
 
 
 def _no_transition(
-    layers: tuple[LayerName, ...],
-    rule: str,
-    threshold: float | None,
-    ratios: tuple[float | None, ...],
-    policy: str,
+    layers: tuple[LayerName, ...], rule: str, threshold: float | None, ratios: Ratios, policy: str
 ) -> tuple[str, int]:
     largest = max((ratio for ratio in ratios if ratio is not None), default=0.0)
     finding = f"no clear transition: the largest {rule} is {largest:.3g}"
@@ -202,19 +194,13 @@ def _no_transition(
     return f"{finding}; all layers are federated, as in FedAvg", len(layers)
 
 
-def _close_calls(
-    layers: tuple[LayerName, ...],
-    ratios: tuple[float | None, ...],
-    threshold: float | None,
-    jump: int | None,
-) -> list[str]:
+def _close_calls(layers: tuple[LayerName, ...], ratios: Ratios, threshold: float | None, jump: int | None) -> list[str]:
     """Boundaries, up to the one that decided, whose ratio is so close to the threshold that chance may decide."""
     if threshold is None or math.isinf(threshold):
         return []
-    decisive = ratios[:jump]
     return [
         f"close call at {layers[p]}: its ratio {ratio:.3g} is within 10 % of the threshold {threshold:g}"
-        for p, ratio in enumerate(decisive, start=1)
+        for p, ratio in enumerate(ratios[:jump], start=1)
         if ratio is not None and abs(ratio - threshold) <= NEAR * threshold
     ]
 
@@ -239,11 +225,7 @@ def choose_cut(
 
     def cut_with(normalise: Normalise, on_no_transition: OnNoTransition) -> Cut:
         combined = combine_sites(
-            scores,
-            num_examples=num_examples,
-            client_weight=client_weight,
-            normalise=normalise,
-            reduce=reduce,
+            scores, num_examples=num_examples, client_weight=client_weight, normalise=normalise, reduce=reduce
         )
         cut = transition_point(combined.importance, rule, threshold, on_no_transition=on_no_transition, fixed=fixed)
         return replace(cut, warnings=(*combined.warnings, *cut.warnings))

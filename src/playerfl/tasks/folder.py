@@ -136,8 +136,8 @@ def _table_task(files: Mapping[str, Path], options: FolderOptions) -> Task:
     target = target_of(tables, target_name, options.kind)
     columns = [column_of(tables, name, as_text=name in options.category_columns) for name in inputs]
     rows = usable_rows(columns, target, options.missing)
-    target = target.kept(rows)
-    columns = [column.kept(rows) for column in columns]
+    target = target.filtered(rows)
+    columns = [column.filtered(rows) for column in columns]
     split = {site: _split_table(table.file, site, columns, target, options) for site, table in tables.items()}
     is_number = np.concatenate([np.full(column.width, column.kind == "number") for column in columns])
     sites = {site: standardised(data, is_number) for site, data in split.items()}
@@ -156,12 +156,8 @@ def _table_task(files: Mapping[str, Path], options: FolderOptions) -> Task:
             f"kind: a number, scaled to (value - {mean:.6g}) / {spread:.6g} with the mean and spread of all training "
             "rows; always predicting the mean gives a loss of 1",
         )
-    width = len(is_number)
-    return _task(sites, notes, partial(_mlp, width, len(target.classes) or 1), is_number=not target.classes)
-
-
-def _mlp(inputs: int, outputs: int) -> nn.Module:
-    return MLP((inputs, 64, 32, outputs))
+    widths = (len(is_number), 64, 32, len(target.classes) or 1)
+    return _task(sites, notes, lambda: MLP(widths), is_number=not target.classes)
 
 
 def _task(
@@ -294,8 +290,4 @@ def _picture_task(folder: Path, folders: Mapping[str, Path], options: FolderOpti
         f"kind: {_listed_classes(classes)}",
         f"inputs: 3 x {side} x {side} (colours from -1 to 1, scaled to {side} pixels per side)",
     ]
-    return _task(sites, notes, partial(_convnet, len(classes)))
-
-
-def _convnet(classes: int) -> nn.Module:
-    return ConvNet(3, widths=(16, 32, 64), hidden=32, classes=classes, pool_after=(1, 2))
+    return _task(sites, notes, lambda: ConvNet(3, (16, 32, 64), hidden=32, classes=len(classes), pool_after=(1, 2)))

@@ -115,17 +115,13 @@ def call_object(make: Callable[[], Any], what: str) -> Any:
 @lru_cache(maxsize=16)
 def _module_of_file(file: Path, stamp: tuple[int, int], place: str) -> ModuleType:
     """Runs a file again only after it has changed: parallel runs ask for the same task."""
-    with _neighbours_importable(file.parent):
-        return _run_file(file, place)
-
-
-def _run_file(file: Path, place: str) -> ModuleType:
     # With a unique name, so that it hides no installed module; and without leaving a __pycache__ beside it.
     module = ModuleType(f"playerfl_own_{seed_for(str(file)):x}")
     module.__file__ = str(file)
     sys.modules[module.__name__] = module
     try:
-        exec(compile(file.read_bytes(), str(file), "exec"), module.__dict__)
+        with _neighbours_importable(file.parent):
+            exec(compile(file.read_bytes(), str(file), "exec"), module.__dict__)
     except BaseException as problem:
         del sys.modules[module.__name__]
         if isinstance(problem, PlayerflError | KeyboardInterrupt):
@@ -166,7 +162,10 @@ def _import(place: str) -> ModuleType:
 def _attribute(name: str, module: ModuleType, place: str) -> Any:
     named = getattr(module, name, None)
     if named is None:
-        raise ConfigError(_absent(name, module, place))
+        public = [key for key, value in vars(module).items() if key[0] != "_" and _may_be_meant(value, module)]
+        close = get_close_matches(name, public, n=1, cutoff=0.6)
+        hint = f"; did you mean {close[0]!r}?" if close else ";"
+        raise ConfigError(f"{place} has no {name!r}{hint} it has {', '.join(sorted(public)) or 'no task'}")
     return named
 
 
@@ -179,27 +178,17 @@ def _made_by(make: Callable[[], Any], what: str) -> Any:
 def _as_task(named: Any, what: str) -> Task:
     task = _made_by(named, what) if inspect.isfunction(named) else named
     if not isinstance(task, Task):
+        described = f"the class {task.__name__}" if isinstance(task, type) else f"of type {type(task).__name__}"
         raise ConfigError(
-            f"{what} is {_described(task)}; it must be a playerfl.Task (playerfl.own_task makes one), or a "
+            f"{what} is {described}; it must be a playerfl.Task (playerfl.own_task makes one), or a "
             "function without arguments that returns one"
         )
     return task
 
 
-def _absent(name: str, module: ModuleType, place: str) -> str:
-    public = [key for key, value in vars(module).items() if not key.startswith("_") and _may_be_meant(value, module)]
-    close = get_close_matches(name, public, n=1, cutoff=0.6)
-    hint = f"; did you mean {close[0]!r}?" if close else ";"
-    return f"{place} has no {name!r}{hint} it has {', '.join(sorted(public)) or 'no task'}"
-
-
 def _may_be_meant(value: object, module: ModuleType) -> bool:
     """Tasks, and functions that the module defines itself."""
     return isinstance(value, Task) or (inspect.isfunction(value) and value.__module__ == module.__name__)
-
-
-def _described(value: object) -> str:
-    return f"the class {value.__name__}" if isinstance(value, type) else f"of type {type(value).__name__}"
 
 
 def _failed(what: str, problem: BaseException, file: str | None) -> ConfigError:

@@ -1,4 +1,4 @@
-"""Downloads from a server on this machine: nothing wrong or half done is ever left under a file's own name."""
+"""Downloads from a local server: a wrong or partial file never appears under its final name."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-def test_a_good_file_arrives_whole_with_progress(web: Web, tmp_path: Path) -> None:
+def test_a_download_is_complete_and_reports_progress(web: Web, tmp_path: Path) -> None:
     url, sha256 = web.put("a.bin", CONTENT)
-    told: list[tuple[int, int | None]] = []
-    download(url, tmp_path / "new" / "a.bin", sha256, len(CONTENT), lambda *step: told.append(step))
+    steps: list[tuple[int, int | None]] = []
+    download(url, tmp_path / "new" / "a.bin", sha256, len(CONTENT), lambda *step: steps.append(step))
     assert (tmp_path / "new" / "a.bin").read_bytes() == CONTENT
     assert names(tmp_path / "new") == ["a.bin"]
-    assert [done for done, _ in told] == sorted({done for done, _ in told})
-    assert told[-1] == (len(CONTENT), len(CONTENT))
+    assert [done for done, _ in steps] == sorted({done for done, _ in steps})
+    assert steps[-1] == (len(CONTENT), len(CONTENT))
     assert web.asked == [("/a.bin", None)]
 
 
@@ -49,10 +49,10 @@ def test_the_size_need_not_be_known(web: Web, tmp_path: Path, says_length: bool)
 
 
 def test_a_wrong_hash_leaves_nothing(web: Web, tmp_path: Path) -> None:
-    url, found = web.put("a.bin", CONTENT)
+    url, received = web.put("a.bin", CONTENT)
     with pytest.raises(DataError) as said:
         download(url, tmp_path / "a.bin", "0" * 64, len(CONTENT))
-    for text in ("a.bin", "0" * 64, found):
+    for text in ("a.bin", "0" * 64, received):
         assert text in str(said.value)
     assert names(tmp_path) == []
 
@@ -65,12 +65,12 @@ def test_a_cut_off_connection_is_continued_where_it_broke(web: Web, tmp_path: Pa
         download(url, tmp_path / "a.bin", sha256, len(CONTENT))
     assert names(tmp_path) == ["a.bin.part"]
     web.cut_after = None
-    told: list[int] = []
-    download(url, tmp_path / "a.bin", sha256, len(CONTENT), lambda done, _: told.append(done))
+    steps: list[int] = []
+    download(url, tmp_path / "a.bin", sha256, len(CONTENT), lambda done, _: steps.append(done))
     assert (tmp_path / "a.bin").read_bytes() == CONTENT
     assert names(tmp_path) == ["a.bin"]
     assert web.asked[-1] == ("/a.bin", "bytes=300000-")
-    assert told[0] > 300_000
+    assert steps[0] > 300_000
 
 
 def test_a_server_that_ignores_ranges_is_read_from_the_start(web: Web, tmp_path: Path) -> None:
@@ -81,7 +81,7 @@ def test_a_server_that_ignores_ranges_is_read_from_the_start(web: Web, tmp_path:
     assert (tmp_path / "a.bin").read_bytes() == CONTENT
 
 
-def test_a_server_that_sends_another_range_is_not_believed(web: Web, tmp_path: Path) -> None:
+def test_a_wrong_content_range_is_refused(web: Web, tmp_path: Path) -> None:
     url, sha256 = web.put("a.bin", CONTENT)
     (tmp_path / "a.bin.part").write_bytes(CONTENT[:1000])
     web.range_header = f"bytes 0-{len(CONTENT) - 1}/{len(CONTENT)}"
@@ -90,7 +90,7 @@ def test_a_server_that_sends_another_range_is_not_believed(web: Web, tmp_path: P
     assert names(tmp_path) == []
 
 
-def test_what_was_collected_before_may_be_wrong(web: Web, tmp_path: Path) -> None:
+def test_a_corrupt_partial_file_is_discarded(web: Web, tmp_path: Path) -> None:
     url, sha256 = web.put("a.bin", CONTENT)
     (tmp_path / "a.bin.part").write_bytes(b"x" * 1000)
     with pytest.raises(DataError, match="SHA-256"):
@@ -100,7 +100,7 @@ def test_what_was_collected_before_may_be_wrong(web: Web, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("size", [len(CONTENT), None])
-def test_all_bytes_collected_are_only_checked(web: Web, tmp_path: Path, size: int | None) -> None:
+def test_a_complete_partial_file_is_only_checked(web: Web, tmp_path: Path, size: int | None) -> None:
     url, sha256 = web.put("a.bin", CONTENT)
     (tmp_path / "a.bin.part").write_bytes(CONTENT)
     download(url, tmp_path / "a.bin", sha256, size)
@@ -108,7 +108,7 @@ def test_all_bytes_collected_are_only_checked(web: Web, tmp_path: Path, size: in
     assert len(web.asked) == (size is None)
 
 
-def test_more_collected_than_the_file_has_is_thrown_away(web: Web, tmp_path: Path) -> None:
+def test_a_partial_file_that_is_too_long_is_discarded(web: Web, tmp_path: Path) -> None:
     url, sha256 = web.put("a.bin", CONTENT)
     (tmp_path / "a.bin.part").write_bytes(CONTENT + b"x")
     download(url, tmp_path / "a.bin", sha256, len(CONTENT))
@@ -117,7 +117,7 @@ def test_more_collected_than_the_file_has_is_thrown_away(web: Web, tmp_path: Pat
 
 
 @pytest.mark.parametrize("says_length", [True, False])
-def test_too_many_bytes_are_not_read_on(web: Web, tmp_path: Path, says_length: bool) -> None:
+def test_reading_stops_after_too_many_bytes(web: Web, tmp_path: Path, says_length: bool) -> None:
     web.says_length = says_length
     url, sha256 = web.put("a.bin", CONTENT)
     with pytest.raises(DataError, match="sends more than the 1,000 bytes"):
@@ -125,14 +125,14 @@ def test_too_many_bytes_are_not_read_on(web: Web, tmp_path: Path, says_length: b
     assert names(tmp_path) == []
 
 
-def test_another_page_instead_of_the_file_is_not_kept(web: Web, tmp_path: Path) -> None:
+def test_a_login_page_instead_of_the_file_is_deleted(web: Web, tmp_path: Path) -> None:
     url, _ = web.put("a.bin", b"<html>please log in</html>")
     with pytest.raises(DataError, match="SHA-256"):
         download(url, tmp_path / "a.bin", "0" * 64, len(CONTENT))
     assert names(tmp_path) == []
 
 
-def test_no_server_is_said_and_leaves_no_trace(tmp_path: Path) -> None:
+def test_an_unreachable_server_is_reported_and_leaves_nothing(tmp_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{taken.getsockname()[1]}/a.bin"
@@ -141,7 +141,7 @@ def test_no_server_is_said_and_leaves_no_trace(tmp_path: Path) -> None:
     assert names(tmp_path) == []
 
 
-def test_a_server_that_says_nothing_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_silent_server_times_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "TIMEOUT_SECONDS", 0.2)
     monkeypatch.setenv("no_proxy", "127.0.0.1")
     with socket.create_server(("127.0.0.1", 0)) as silent, pytest.raises(UnreachableError, match="timed out"):
@@ -149,7 +149,7 @@ def test_a_server_that_says_nothing_is_given_up(tmp_path: Path, monkeypatch: pyt
     assert names(tmp_path) == []
 
 
-def test_a_missing_file_is_said(web: Web, tmp_path: Path) -> None:
+def test_a_missing_file_is_reported(web: Web, tmp_path: Path) -> None:
     with pytest.raises(UnreachableError, match="answers 404 Not Found"):
         download(f"{web.address}/absent", tmp_path / "a.bin", "0" * 64)
 
@@ -172,7 +172,7 @@ def test_redirections_are_followed_to_the_web_only(web: Web, tmp_path: Path) -> 
     assert (tmp_path / "a.bin").read_bytes() == CONTENT
 
 
-def test_a_full_disk_is_one_sentence_and_can_be_continued(
+def test_a_full_disk_gives_one_sentence_and_the_download_can_be_continued(
     web: Web, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(_: int) -> None:

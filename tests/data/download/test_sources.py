@@ -1,4 +1,4 @@
-"""Where datasets are looked for, and how they get there."""
+"""Where datasets are searched, and how they are fetched."""
 
 from __future__ import annotations
 
@@ -100,14 +100,14 @@ def test_a_dataset_is_there_once_all_its_files_are(name: str, files: tuple[str, 
     assert folder_of(name) == directory / files[0].split("/")[0]
 
 
-def test_half_a_file_is_no_file(directory: Path) -> None:
+def test_partial_files_do_not_count(directory: Path) -> None:
     place(directory, "cifar10/data_batch_1.bin.part", "airline_tweets/Tweets.csv.part", "cifar10/data_batch_2.bin/x")
     for name in ("cifar10", "tweets"):
         with pytest.raises(DataError):
             folder_of(name)
 
 
-def test_a_missing_dataset_is_told_how_to_get(directory: Path) -> None:
+def test_the_error_for_a_missing_dataset_says_how_to_get_it(directory: Path) -> None:
     with pytest.raises(DataError) as said:
         folder_of("heart")
     assert str(said.value).startswith(
@@ -122,7 +122,7 @@ def test_a_missing_dataset_is_told_how_to_get(directory: Path) -> None:
         folder_of("hart")
 
 
-def test_debians_fashion_mnist_is_found_after_ones_own(
+def test_debians_fashion_mnist_comes_after_the_users(
     directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     debian = tmp_path / "usr"
@@ -140,20 +140,13 @@ def test_debians_fashion_mnist_is_found_after_ones_own(
     assert folder_of("fashion_mnist") == own
 
 
-def test_debians_place_is_the_packages() -> None:
-    from playerfl.data.download import sources
-
-    (fashion,) = (source for source in sources._ALL if source.name == "fashion_mnist")
-    assert fashion.other_places == (Path("/usr/share/datasets/fashion-mnist"),)
-
-
 def test_plain_files_are_fetched_once(web: Web, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files = [RemoteFile(f"{name}.data", *web.put(f"{name}.data", name.encode()), len(name)) for name in ("one", "two")]
     offer(monkeypatch, "heart", *files)
-    told: list[tuple[str, int, int | None]] = []
+    steps: list[tuple[str, int, int | None]] = []
     for _ in range(2):
-        assert fetch("heart", lambda *step: told.append(step)) == directory / "heart"
-    assert told == [("one.data", 3, 3), ("two.data", 3, 3)]
+        assert fetch("heart", lambda *step: steps.append(step)) == directory / "heart"
+    assert steps == [("one.data", 3, 3), ("two.data", 3, 3)]
     assert names(directory / "heart") == ["one.data", "two.data"]
 
 
@@ -191,7 +184,7 @@ def test_an_archive_placed_by_hand_is_checked_and_unpacked(
     assert names(fetch("tweets")) == ["Tweets.csv"]
 
 
-def test_without_internet_the_way_by_hand_is_said(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_internet_the_manual_instructions_are_shown(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("no_proxy", "127.0.0.1")
     offer(monkeypatch, "heart", RemoteFile("a", "http://127.0.0.1:1/a", "0" * 64, 1))
     with pytest.raises(DataError, match=r"cannot reach 127\.0\.0\.1 .*; by hand: download .* into .*heart$"):
@@ -210,7 +203,7 @@ def test_a_broken_off_fetch_is_continued(web: Web, directory: Path, monkeypatch:
     assert web.asked == [("/a", None), ("/a", "bytes=100000-")]
 
 
-def test_datasets_without_an_address_are_told_how_to_get(directory: Path) -> None:
+def test_datasets_that_cannot_be_downloaded_name_the_other_ways(directory: Path) -> None:
     with pytest.raises(DataError, match="'mimic3' cannot be downloaded directly; by hand: become"):
         fetch("mimic3")
     with pytest.raises(
@@ -233,14 +226,14 @@ def test_two_processes_do_not_fill_one_folder(directory: Path) -> None:
         os.close(held)
 
 
-def test_a_data_directory_that_cannot_be_is_one_sentence(tmp_path: Path) -> None:
+def test_an_impossible_data_directory_gives_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     with use_data_directory(tmp_path / "file"), pytest.raises(DataError, match=r"cannot write .* another --data-dir"):
         fetch("heart")
 
 
 class FakeRows:
-    """Rows of a `datasets` dataset, as far as they are used."""
+    """The part of a `datasets` dataset that is used."""
 
     def __init__(self, content: bytes | Exception) -> None:
         self.content = content
@@ -252,14 +245,14 @@ class FakeRows:
         Path(path).write_bytes(self.content)
 
 
-def fake_datasets(monkeypatch: pytest.MonkeyPatch, found: dict[str, FakeRows] | Exception) -> list[object]:
+def fake_datasets(monkeypatch: pytest.MonkeyPatch, available: dict[str, FakeRows] | Exception) -> list[object]:
     calls: list[object] = []
 
     def load_dataset(*arguments: object, **options: object) -> dict[str, FakeRows]:
         calls.append((arguments, options))
-        if isinstance(found, Exception):
-            raise found
-        return found
+        if isinstance(available, Exception):
+            raise available
+        return available
 
     module = ModuleType("datasets")
     module.load_dataset = load_dataset  # type: ignore[attr-defined]
@@ -280,13 +273,13 @@ def test_hub_copies_are_read_as_parquet_and_nothing_else(directory: Path, monkey
 
 
 @pytest.mark.parametrize(
-    "found",
+    "available",
     [ConnectionError("offline\nmore"), {"train": FakeRows(OSError(28, "No space left")), "test": FakeRows(b"")}],
 )
 def test_a_hub_copy_that_fails_leaves_nothing(
-    found: dict[str, FakeRows] | Exception, directory: Path, monkeypatch: pytest.MonkeyPatch
+    available: dict[str, FakeRows] | Exception, directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fake_datasets(monkeypatch, found)
+    fake_datasets(monkeypatch, available)
     with pytest.raises(
         DataError, match=r"cannot copy uoft-cs/cifar10 from the Hugging Face hub \(.*\); by hand: "
     ) as said:
@@ -299,7 +292,7 @@ def test_the_hub_needs_its_extra(directory: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setitem(sys.modules, "datasets", None)
     with pytest.raises(DataError, match=r"needs the library datasets; pip install 'playerfl\[hub\]'"):
         fetch("cifar10", hub=True)
-    # A folder of that name in the working directory is a package to Python, but not this one.
+    # Python also imports a folder called datasets in the working directory, which is not the library.
     monkeypatch.setitem(sys.modules, "datasets", ModuleType("datasets"))
     with pytest.raises(DataError, match="needs the library datasets"):
         fetch("cifar10", hub=True)

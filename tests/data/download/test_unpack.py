@@ -1,4 +1,4 @@
-"""Archives that mean harm are refused as a whole."""
+"""Malicious archives are refused as a whole."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_links_and_devices_are_refused(tmp_path: Path, out: Path) -> None:
 
 
 @pytest.mark.parametrize("make", [make_zip, make_tar])
-def test_too_much_is_refused_even_where_it_is_not_wanted(make: Make, tmp_path: Path, out: Path) -> None:
+def test_a_large_archive_is_refused_even_if_the_wanted_members_are_small(make: Make, tmp_path: Path, out: Path) -> None:
     archive = make(tmp_path / "archive", {**GOOD, "bomb": b"\0" * 1_000_000})
     with pytest.raises(DataError, match="unpack to more than 10,000 bytes"):
         unpack(archive, out, ["top/a.bin"], largest=10_000)
@@ -88,7 +88,7 @@ def test_a_zip_that_lies_about_a_size_writes_no_more_than_it_says(tmp_path: Path
 
 
 @pytest.mark.parametrize("make", [make_zip, make_tar])
-def test_a_damaged_archive_is_said(make: Make, tmp_path: Path, out: Path) -> None:
+def test_a_damaged_archive_is_refused(make: Make, tmp_path: Path, out: Path) -> None:
     archive = make(tmp_path / "archive", {"a.bin": bytes(range(256)) * 100})
     whole = archive.read_bytes()
     for damaged in (whole[: len(whole) // 2], b"", whole[:60] + bytes(8) + whole[68:]):
@@ -98,8 +98,8 @@ def test_a_damaged_archive_is_said(make: Make, tmp_path: Path, out: Path) -> Non
         assert names(out) == []
 
 
-def test_a_tar_whose_sizes_are_no_numbers_is_refused(tmp_path: Path, out: Path) -> None:
-    """In 3.11, tarfile lets the ValueError of a made-up pax header through."""
+def test_a_tar_with_invalid_sizes_is_refused(tmp_path: Path, out: Path) -> None:
+    """Python 3.11's tarfile raises a bare ValueError for such a pax header."""
     info = tarfile.TarInfo("a.txt")
     info.pax_headers = {"size": "x"}
     with tarfile.open(tmp_path / "a.tgz", "w:gz", format=tarfile.PAX_FORMAT) as archive:

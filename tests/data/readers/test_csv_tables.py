@@ -1,4 +1,4 @@
-"""Tables are read row by row, and whatever is wrong with one is said in a sentence that names the place."""
+"""Tables are read row by row, and every fault is one sentence that names its place."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from playerfl.data.readers import csv_tables
-from playerfl.data.readers.csv_tables import find_table, read_rows
+from playerfl.data.readers.csv_tables import read_rows
+from playerfl.data.readers.file_limits import find_file
 from playerfl.errors import DataError
 
 
@@ -34,9 +35,9 @@ def test_quoted_fields_keep_commas_quotes_and_line_ends(tmp_path: Path, name: st
     rows = [["1", 'say "hi", twice'], ["2", "two\nlines\r\nthree"], ["3", ""], ["4", "trailing \\ backslash\\"]]
     text = io.StringIO()
     csv.writer(text).writerows([["a", "b"], *rows])
-    found = list(read_rows(written(tmp_path, text.getvalue(), name), ("a", "b")))
-    assert [[row["a"], row["b"]] for row in found] == rows
-    assert [(row.number, row.line) for row in found] == [(1, 2), (2, 3), (3, 6), (4, 7)]
+    read = list(read_rows(written(tmp_path, text.getvalue(), name), ("a", "b")))
+    assert [[row["a"], row["b"]] for row in read] == rows
+    assert [(row.number, row.line) for row in read] == [(1, 2), (2, 3), (3, 6), (4, 7)]
 
 
 def test_columns_are_found_by_name_in_any_order_and_case(tmp_path: Path) -> None:
@@ -46,8 +47,8 @@ def test_columns_are_found_by_name_in_any_order_and_case(tmp_path: Path) -> None
 
 def test_without_a_header_every_column_is_named(tmp_path: Path) -> None:
     path = written(tmp_path, '"1","é"\n'.encode("latin-1"))
-    found = list(read_rows(path, ("a", "b"), header=False, encoding="latin-1"))
-    assert [(dict(row), row.number, row.line) for row in found] == [({"a": "1", "b": "é"}, 1, 1)]
+    read = list(read_rows(path, ("a", "b"), header=False, encoding="latin-1"))
+    assert [(dict(row), row.number, row.line) for row in read] == [({"a": "1", "b": "é"}, 1, 1)]
 
 
 @pytest.mark.parametrize(
@@ -64,18 +65,7 @@ def test_without_a_header_every_column_is_named(tmp_path: Path) -> None:
         ("a,b\n" + "1," * 600_000, r"table\.csv, line 2: the row is longer than 1,048,576 characters; is this a CSV"),
         ("a,b\n" + '"\n",' * 300_000, r"table\.csv, line \d+: the row is longer than 1,048,576 characters"),
     ],
-    ids=[
-        "empty",
-        "column missing",
-        "title of two lines",
-        "too wide",
-        "too narrow",
-        "encoding",
-        "field",
-        "open quote",
-        "line",
-        "row of lines",
-    ],
+    ids=["empty", "missing", "two-line title", "wide", "narrow", "encoding", "field", "quote", "line", "row of lines"],
 )
 def test_malformed_tables(tmp_path: Path, content: str | bytes, message: str) -> None:
     refused(written(tmp_path, content), message)
@@ -124,19 +114,19 @@ def test_a_gzip_file_of_endless_rows_is_refused(tmp_path: Path, monkeypatch: pyt
     assert len(list(read_rows(written(tmp_path, b"a,b\n" + b"1,2\n" * 40_000), ("a",)))) == 40_000
 
 
-def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+def test_a_missing_table_is_reported(tmp_path: Path) -> None:
     refused(tmp_path / "table.csv", r"table\.csv cannot be read: No such file or directory; download it again")
     with pytest.raises(DataError, match=r"has no one\.csv or two\.csv, plain or with \.gz; put it there"):
-        find_table(tmp_path, "one.csv", "two.csv")
+        find_file(tmp_path, "one.csv", "two.csv")
 
 
 def test_the_first_table_that_is_there_is_found(tmp_path: Path) -> None:
     second = written(tmp_path, "", "two.csv")
-    assert find_table(tmp_path, "one.csv", "two.csv") == second
+    assert find_file(tmp_path, "one.csv", "two.csv") == second
     packed = written(tmp_path, "", "one.csv.gz")
-    assert find_table(tmp_path, "one.csv", "two.csv") == packed
+    assert find_file(tmp_path, "one.csv", "two.csv") == packed
     plain = written(tmp_path, "", "one.csv")
-    assert find_table(tmp_path, "one.csv", "two.csv") == plain
+    assert find_file(tmp_path, "one.csv", "two.csv") == plain
 
 
 def test_errors_name_file_row_line_column_value_and_remedy(tmp_path: Path) -> None:

@@ -1,9 +1,7 @@
 from __future__ import annotations
 
 import io
-import struct
 import zipfile
-import zlib
 from pathlib import Path
 
 import numpy as np
@@ -20,16 +18,6 @@ def png(width: int, height: int) -> bytes:
     return buffer.getvalue()
 
 
-def bomb(side: int) -> bytes:
-    """A PNG of a few bytes whose header claims a huge picture."""
-
-    def chunk(kind: bytes, body: bytes) -> bytes:
-        return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
-
-    header = struct.pack(">IIBBBBB", side, side, 8, 2, 0, 0, 0)
-    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(b"")) + chunk(b"IEND", b"")
-
-
 def test_a_picture_is_cropped_to_its_centre_and_scaled() -> None:
     pixels = read_picture(png(40, 30), "a", side=16)
     assert pixels.shape == (3, 16, 16)
@@ -37,14 +25,8 @@ def test_a_picture_is_cropped_to_its_centre_and_scaled() -> None:
     assert read_picture(png(40, 30), "a").shape == (3, 30, 40)
 
 
-@pytest.mark.parametrize("side", [8000, 60000])
-def test_a_picture_bomb_is_refused_before_it_is_decoded(side: int) -> None:
-    with pytest.raises(DataError, match=r"huge\.png (claims|is not a readable PNG or JPEG picture)"):
-        read_picture(bomb(side), "huge.png")
-
-
 @pytest.mark.parametrize("content", [b"", b"text", png(8, 8)[:40]])
-def test_what_is_no_picture_is_named(content: bytes) -> None:
+def test_files_that_are_not_pictures_are_named(content: bytes) -> None:
     with pytest.raises(DataError, match=r"odd\.jpg is not a readable PNG or JPEG picture"):
         read_picture(content, "odd.jpg")
 
@@ -72,7 +54,7 @@ def test_a_damaged_archive_is_named(tmp_path: Path) -> None:
 
 
 def test_an_archive_whose_directory_lies_is_refused(tmp_path: Path) -> None:
-    """Whatever one byte of its directory says: zipfile's own errors are many and documented nowhere."""
+    """Every byte is changed in turn, because the errors that zipfile raises are undocumented."""
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("a.png", b"x" * 50)

@@ -1,4 +1,4 @@
-"""Texts become the same ids everywhere: on every machine, in every process, whatever else was read before."""
+"""A text has the same ids on every machine and in every process, whatever was read before."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def words(text: str, length: int = 12) -> list[int]:
     return [i for i in ids[1:] if i]
 
 
-def test_rows_are_summary_tokens_padding() -> None:
+def test_rows_are_the_summary_token_then_tokens_then_padding() -> None:
     ids = HashedVocabulary(50).encode(["one two three", "", "a b c d e f g h"], 5)
     assert ids.shape == (3, 5)
     assert str(ids.dtype) == "torch.int64"
@@ -54,7 +54,7 @@ def test_what_a_token_is(text: str, tokens: list[str]) -> None:
 
 
 def test_ids_are_the_same_in_every_process() -> None:
-    """As written down here; Python's own hash of a text differs from one process to the next."""
+    """Python's own hash of a text differs between processes."""
     ids = HashedVocabulary(10_000).encode(["Great flight, @united!"], 8)
     assert ids.tolist() == [[1, 656, 3459, 176, 2089, 8501, 0, 0]]
 
@@ -65,7 +65,7 @@ def test_ids_do_not_depend_on_what_was_read_before() -> None:
     assert used.encode(["hello world"], 4).tolist() == HashedVocabulary(100).encode(["hello world"], 4).tolist()
 
 
-def test_a_text_of_half_a_character_is_read() -> None:
+def test_a_lone_surrogate_is_read() -> None:
     assert len(words("broken \ud83d text")) == 3
 
 
@@ -98,21 +98,9 @@ def tokenizer_file(folder: Path, vocabulary: dict[str, int]) -> Path:
         "max_input_chars_per_word": 100,
         "vocab": vocabulary,
     }
-    padding = {
-        "strategy": {"Fixed": 40},
-        "direction": "Left",
-        "pad_to_multiple_of": None,
-        "pad_id": 0,
-        "pad_type_id": 0,
-        "pad_token": "[PAD]",
-    }
-    rest: dict[str, object] = {
-        "post_processor": None,
-        "decoder": None,
-        "truncation": None,
-        "added_tokens": [],
-        "padding": padding,
-    }
+    padding = {"strategy": {"Fixed": 40}, "direction": "Left", "pad_to_multiple_of": None}
+    padding |= {"pad_id": 0, "pad_type_id": 0, "pad_token": "[PAD]"}
+    rest = {"post_processor": None, "decoder": None, "truncation": None, "added_tokens": [], "padding": padding}
     parts = {"normalizer": {"type": "Lowercase"}, "pre_tokenizer": {"type": "Whitespace"}, "model": model}
     file.write_text(json.dumps({"version": "1.0", **parts, **rest}), encoding="utf-8")
     return file
@@ -158,14 +146,12 @@ def test_ids_that_are_left_out_still_have_room(tmp_path: Path) -> None:
         ("tokenizer.json", b"[1, 2]", r"is neither a tokenizer\.json nor a BERT vocab\.txt: "),
         ("vocab.txt", b"only\nwords\n", r"nor a BERT vocab\.txt: it has no line \[UNK\]"),
         ("vocab.txt", b"", r"nor a BERT vocab\.txt: it has no line \[UNK\]"),
-        (
-            "vocab.txt",
-            b"\x80\x04\x95pickle",
-            r"vocab\.txt is not text; give a tokenizer\.json or a BERT vocab\.txt",
-        ),
+        ("vocab.txt", b"\x80\x04\x95pickle", r"vocab\.txt is not text; give a tokenizer\.json or a BERT vocab\.txt"),
     ],
 )
-def test_files_that_are_no_tokenizer(tmp_path: Path, name: str, content: bytes | None, message: str) -> None:
+def test_files_that_are_not_tokenizers_are_refused(
+    tmp_path: Path, name: str, content: bytes | None, message: str
+) -> None:
     pytest.importorskip("tokenizers", reason="the extra 'text' is not installed")
     file = tmp_path / name
     if content is not None:

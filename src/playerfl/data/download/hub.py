@@ -13,7 +13,7 @@ SPLITS = ("train", "test")
 def copy_from_hub(hub: str, folder: Path) -> None:
     """Writes train.parquet and test.parquet of a dataset on the hub into `folder`, each one atomically.
 
-    The hub offers no checksum that could be pinned, so unlike for a download its content is trusted.
+    The hub offers no checksum to pin, so unlike a download, its content is trusted.
     """
     try:
         from datasets import load_dataset

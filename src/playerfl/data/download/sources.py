@@ -12,6 +12,9 @@ Layout = tuple[str, ...]
 """Patterns that must all match a file; `|` separates alternatives."""
 
 HUB_LAYOUT: Layout = ("train.parquet",)
+_ARCHIVE_BY_HAND = (
+    "download {archive} from {page} into {folder} and run 'playerfl data fetch {name}', which checks and unpacks it"
+)
 
 
 @dataclass(frozen=True)
@@ -44,8 +47,8 @@ class Source:
     """Its folder in the data directory."""
     layouts: tuple[Layout, ...]
     """The dataset is present if its folder has one of these."""
-    by_hand: str
-    """Instructions for getting it without `playerfl data fetch`; `{folder}` stands for the folder."""
+    by_hand: str = _ARCHIVE_BY_HAND
+    """Instructions for getting it without `playerfl data fetch`."""
     files: tuple[RemoteFile, ...] = ()
     other_places: tuple[Path, ...] = ()
     hub: str | None = None
@@ -58,7 +61,8 @@ class Source:
 
     @property
     def instructions(self) -> str:
-        return self.by_hand.format(folder=self.home)
+        archive = self.files[0].path if self.files else None
+        return self.by_hand.format(name=self.name, page=self.page, archive=archive, folder=self.home)
 
     @property
     def commands(self) -> list[str]:
@@ -106,9 +110,13 @@ def _or_gz(*names: str) -> Layout:
     return tuple(f"{name}|{name}.gz" for name in names)
 
 
-_FASHION = "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com"
-_UCI = "https://archive.ics.uci.edu/ml/machine-learning-databases/heart-disease"
-_HOSPITALS = ("cleveland", "hungarian", "switzerland", "va")
+def _files(url: str, *pinned: tuple[str, str, int]) -> tuple[RemoteFile, ...]:
+    """Files at addresses that differ in the {} of `url`: what to put there, SHA-256 and size of each."""
+    return tuple(
+        RemoteFile(PurePosixPath(address := url.format(part)).name, address, sha256, size)
+        for part, sha256, size in pinned
+    )
+
 
 # The SHA-256 of FashionMNIST, EMNIST, CIFAR-10 and Sentiment140 are those of TensorFlow Datasets (url_checksums,
 # checksums.tsv); those of UCI's files are FLamby's and others'.
@@ -120,33 +128,14 @@ _ALL = (
         page="https://github.com/zalandoresearch/fashion-mnist",
         folder="fashion-mnist",
         layouts=(_or_gz("train-images-idx3-ubyte", "train-labels-idx1-ubyte"),),
-        by_hand="download the four .gz files in data/fashion of https://github.com/zalandoresearch/fashion-mnist into "
-        "{folder}, or install Debian's package dataset-fashion-mnist",
-        files=(
-            RemoteFile(
-                "train-images-idx3-ubyte.gz",
-                f"{_FASHION}/train-images-idx3-ubyte.gz",
-                "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84",
-                26_421_880,
-            ),
-            RemoteFile(
-                "train-labels-idx1-ubyte.gz",
-                f"{_FASHION}/train-labels-idx1-ubyte.gz",
-                "a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845",
-                29_515,
-            ),
-            RemoteFile(
-                "t10k-images-idx3-ubyte.gz",
-                f"{_FASHION}/t10k-images-idx3-ubyte.gz",
-                "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073",
-                4_422_102,
-            ),
-            RemoteFile(
-                "t10k-labels-idx1-ubyte.gz",
-                f"{_FASHION}/t10k-labels-idx1-ubyte.gz",
-                "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5",
-                5_148,
-            ),
+        by_hand="download the four .gz files in data/fashion of {page} into {folder}, or install Debian's package "
+        "dataset-fashion-mnist",
+        files=_files(
+            "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/{}.gz",
+            ("train-images-idx3-ubyte", "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84", 26_421_880),
+            ("train-labels-idx1-ubyte", "a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845", 29_515),
+            ("t10k-images-idx3-ubyte", "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073", 4_422_102),
+            ("t10k-labels-idx1-ubyte", "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5", 5_148),
         ),
         other_places=(Path("/usr/share/datasets/fashion-mnist"),),
         hub="zalando-datasets/fashion_mnist",
@@ -161,8 +150,6 @@ _ALL = (
             _or_gz(f"emnist-byclass-{part}-images-idx3-ubyte", f"emnist-byclass-{part}-labels-idx1-ubyte")
             for part in ("train", "test")
         ),
-        by_hand="download gzip.zip (binary format) from https://www.nist.gov/itl/products-and-services/emnist-dataset "
-        "into {folder} and run 'playerfl data fetch emnist', which checks and unpacks it",
         files=(
             RemoteFile(
                 "gzip.zip",
@@ -170,10 +157,11 @@ _ALL = (
                 "fb9bb67e33772a9cc0b895e4ecf36d2cf35be8b709693c3564cea2a019fcda8e",
                 561_753_746,
                 members=(
-                    "gzip/emnist-byclass-train-images-idx3-ubyte.gz",
-                    "gzip/emnist-byclass-train-labels-idx1-ubyte.gz",
-                    "gzip/emnist-byclass-test-images-idx3-ubyte.gz",
-                    "gzip/emnist-byclass-test-labels-idx1-ubyte.gz",
+                    *(
+                        f"gzip/emnist-byclass-{part}-{kind}-ubyte.gz"
+                        for part in ("train", "test")
+                        for kind in ("images-idx3", "labels-idx1")
+                    ),
                     "gzip/emnist-byclass-mapping.txt",
                 ),
             ),
@@ -186,8 +174,6 @@ _ALL = (
         page="https://www.cs.toronto.edu/~kriz/cifar.html",
         folder="cifar10",
         layouts=(_or_gz("data_batch*.bin"), _or_gz("cifar-10-batches-bin/data_batch*.bin")),
-        by_hand="download the binary version, cifar-10-binary.tar.gz, from https://www.cs.toronto.edu/~kriz/cifar.html "
-        "into {folder} and run 'playerfl data fetch cifar10', which checks and unpacks it",
         files=(
             RemoteFile(
                 "cifar-10-binary.tar.gz",
@@ -226,22 +212,14 @@ _ALL = (
         licence="CC BY 4.0",
         page="https://archive.ics.uci.edu/dataset/45/heart+disease",
         folder="heart",
-        layouts=(tuple(f"processed.{hospital}.data" for hospital in _HOSPITALS),),
-        by_hand="download the zip at https://archive.ics.uci.edu/dataset/45/heart+disease and put its four files "
-        "processed.*.data into {folder}",
-        files=tuple(
-            RemoteFile(f"processed.{hospital}.data", f"{_UCI}/processed.{hospital}.data", sha256, size)
-            for hospital, sha256, size in zip(
-                _HOSPITALS,
-                (
-                    "a74b7efa387bc9d108d7d0115d831fe9b414b29ae7124f331b622b4efa0427c8",
-                    "d1ad108f785768cd3d7e82dc522e6f5a61eea93cccfb3a46ee8076f73fc3d796",
-                    "834a405ccf5b66ab4056bb77794adc8df0b7125186454c0a1d002d33c6c3b314",
-                    "e7c93d8d0d2acdadfa4c5e8de768e2191e7f618b952e29623f1f0d5949ff6b8f",
-                ),
-                (18_461, 10_263, 4_109, 6_737),
-                strict=True,
-            )
+        layouts=(tuple(f"processed.{name}.data" for name in ("cleveland", "hungarian", "switzerland", "va")),),
+        by_hand="download the zip at {page} and put its four files processed.*.data into {folder}",
+        files=_files(
+            "https://archive.ics.uci.edu/ml/machine-learning-databases/heart-disease/processed.{}.data",
+            ("cleveland", "a74b7efa387bc9d108d7d0115d831fe9b414b29ae7124f331b622b4efa0427c8", 18_461),
+            ("hungarian", "d1ad108f785768cd3d7e82dc522e6f5a61eea93cccfb3a46ee8076f73fc3d796", 10_263),
+            ("switzerland", "834a405ccf5b66ab4056bb77794adc8df0b7125186454c0a1d002d33c6c3b314", 4_109),
+            ("va", "e7c93d8d0d2acdadfa4c5e8de768e2191e7f618b952e29623f1f0d5949ff6b8f", 6_737),
         ),
     ),
     Source(
@@ -251,8 +229,6 @@ _ALL = (
         page="http://help.sentiment140.com/for-students",
         folder="sent140",
         layouts=(_or_gz("training.1600000.processed.noemoticon.csv"), _or_gz("testdata.manual.2009.06.14.csv")),
-        by_hand="download trainingandtestdata.zip from http://help.sentiment140.com/for-students into {folder} and run "
-        "'playerfl data fetch sent140', which checks and unpacks it",
         files=(
             RemoteFile(
                 "trainingandtestdata.zip",
@@ -271,8 +247,7 @@ _ALL = (
         page="https://physionet.org/content/mimiciii/1.4/",
         folder="mimic3",
         layouts=(_or_gz("ADMISSIONS.csv", "NOTEEVENTS.csv"),),
-        by_hand="become a credentialed user at https://physionet.org/content/mimiciii/1.4/ and put ADMISSIONS.csv.gz "
-        "and NOTEEVENTS.csv.gz into {folder}",
+        by_hand="become a credentialed user at {page} and put ADMISSIONS.csv.gz and NOTEEVENTS.csv.gz into {folder}",
     ),
     Source(
         name="tweets",
@@ -281,8 +256,7 @@ _ALL = (
         page="https://www.kaggle.com/datasets/crowdflower/twitter-airline-sentiment",
         folder="airline_tweets",
         layouts=(_or_gz("Tweets.csv"),),
-        by_hand="download Tweets.csv, with a Kaggle account, from "
-        "https://www.kaggle.com/datasets/crowdflower/twitter-airline-sentiment into {folder}",
+        by_hand="download Tweets.csv, with a Kaggle account, from {page} into {folder}",
     ),
 )
 

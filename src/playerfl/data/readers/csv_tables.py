@@ -34,19 +34,10 @@ class CsvRow(dict[str, str]):
         return DataError(f"{place}: {shown} is not allowed; {needed}")
 
     def one_of(self, column: str, allowed: Mapping[str, int]) -> int:
-        """The number that a field's value stands for."""
+        """The number that `allowed` gives for a field's value."""
         if self[column] not in allowed:
             raise self.error(column, f"allowed: {', '.join(allowed)}")
         return allowed[self[column]]
-
-
-def find_table(folder: Path, *names: str) -> Path:
-    """The first of these tables that the folder has, plain or with .gz appended."""
-    for name in names:
-        for path in (folder / name, folder / f"{name}.gz"):
-            if path.is_file():
-                return path
-    raise DataError(f"{folder} has no {' or '.join(names)}, plain or with .gz; put it there")
 
 
 def read_rows(

@@ -1,4 +1,4 @@
-"""Limits on file sizes and unpacked sizes, checked before memory is allocated."""
+"""Finding a file, and limits on its size and unpacked size, checked before memory is allocated."""
 
 from __future__ import annotations
 
@@ -22,6 +22,15 @@ LARGEST_FILE = 4 * 2**30
 LARGEST_ARRAY = 8 * 2**30
 _ALWAYS_UNPACKED = 2**28
 _USUAL_RATIO = 200
+
+
+def find_file(folder: Path, *names: str) -> Path:
+    """The first of these files that the folder has, plain or with .gz appended."""
+    for name in names:
+        for path in (folder / name, folder / f"{name}.gz"):
+            if path.is_file():
+                return path
+    raise DataError(f"{folder} has no {' or '.join(names)}, plain or with .gz; put it there")
 
 
 def check_file(path: Path, name: str, largest: int = LARGEST_FILE) -> int:

@@ -10,6 +10,7 @@ from typing import BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
+from playerfl.data.readers.file_limits import find_file
 from playerfl.errors import DataError
 
 _UNSIGNED_BYTES = 0x08
@@ -52,16 +53,9 @@ def _fill(file: BinaryIO | gzip.GzipFile, content: NDArray[np.uint8]) -> int:
 
 def read_labelled(folder: Path, images: str, labels: str) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
     """Matching images and labels, each plain or with .gz appended."""
-    pixels, classes = (read_idx(_either(folder, name)) for name in (images, labels))
+    pixels, classes = (read_idx(find_file(folder, name)) for name in (images, labels))
     if pixels.ndim != 3 or classes.ndim != 1 or len(pixels) != len(classes):
         raise DataError(
             f"{images} and {labels} do not belong together: their shapes are {pixels.shape} and {classes.shape}"
         )
     return pixels, classes
-
-
-def _either(folder: Path, name: str) -> Path:
-    for path in (folder / name, folder / f"{name}.gz"):
-        if path.is_file():
-            return path
-    raise DataError(f"{folder.name} has neither {name} nor {name}.gz")

@@ -8,8 +8,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from playerfl.data.readers.file_limits import check_file
-from playerfl.data.readers.pictures import pillow, read_picture
+from playerfl.data.readers.pictures import pillow, read_picture, read_picture_file
 from playerfl.errors import DataError
 
 ENDINGS = (".png", ".jpg", ".jpeg")
@@ -57,11 +56,7 @@ def read_pictures(
     labels = [(file, number) for number, name in enumerate(classes) for file in files.get(name, ())]
     pixels = np.empty((len(labels), 3, side, side), dtype=np.uint8)
     for position, (file, _) in enumerate(labels):
-        check_file(file, _name(file), _LARGEST_PICTURE)
-        try:
-            content = file.read_bytes()
-        except OSError as problem:
-            raise DataError(f"cannot read {_name(file)}: {problem.strerror or problem}") from problem
+        content = read_picture_file(file, _name(file), _LARGEST_PICTURE)
         whole = read_picture(content, _name(file)).transpose(1, 2, 0)
         scaled = image.fromarray(np.ascontiguousarray(whole)).resize((side, side), image.Resampling.BILINEAR)
         pixels[position] = np.asarray(scaled).transpose(2, 0, 1)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from playerfl.data.readers.file_limits import ARCHIVE_ERRORS
+from playerfl.data.readers.file_limits import ARCHIVE_ERRORS, check_file
 from playerfl.errors import DataError
 
 _LARGEST_FILE = 2**25
@@ -93,11 +93,10 @@ def pictures_in_zip(path: Path) -> Iterator[tuple[str, bytes]]:
         raise DataError(f"{path.name} cannot be read as a zip archive: {problem}; download it again") from problem
 
 
-def read_picture_file(path: Path) -> bytes:
-    """The bytes of a picture file, up to a size limit."""
+def read_picture_file(path: Path, name: str, largest: int = _LARGEST_FILE) -> bytes:
+    """The bytes of a picture file, after checking its size."""
+    check_file(path, name, largest)
     try:
-        if path.stat().st_size > _LARGEST_FILE:
-            raise DataError(f"{path.name} has {path.stat().st_size:,} bytes, too many for a picture")
         return path.read_bytes()
     except OSError as problem:
-        raise DataError(f"{path.name} cannot be read: {problem.strerror or problem}") from problem
+        raise DataError(f"cannot read {name}: {problem.strerror or problem}") from problem

@@ -71,7 +71,8 @@ class HashedVocabulary:
 class WordPieces:
     """Word pieces of a tokenizer.json or a BERT vocab.txt, through the optional library `tokenizers`.
 
-    Ids are shifted by two to make room for padding and the summary token, whatever the file's own special tokens.
+    Ids are shifted by two to make room for padding and the summary token; the file's own special
+    tokens do not matter.
     """
 
     def __init__(self, file: Path) -> None:

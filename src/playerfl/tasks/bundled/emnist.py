@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from pydantic import Field
-from torch import nn
 
 from playerfl.data.download.sources import folder_of
 from playerfl.data.readers.idx import read_labelled
@@ -31,15 +32,11 @@ def load_sites(options: EmnistOptions) -> Sites:
     return deal_images(upright, labels, options, mean=[0.5], std=[0.5], notes=notes)
 
 
-def build_model(options: EmnistOptions) -> nn.Module:
-    return grey_network(options, 62)
-
-
 TASK = Task(
     name="emnist",
     about="15,000 handwritten letters and digits (28x28, 62 classes), Dirichlet label skew, 3 convolutions + 2 linear",
     load_sites=load_sites,
-    build_model=build_model,
+    build_model=partial(grey_network, classes=62),
     options=EmnistOptions,
     defaults={"training": {"batch_size": 128}},
     paper="EMNIST",

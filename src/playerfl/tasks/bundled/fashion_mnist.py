@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from pydantic import Field
-from torch import nn
 
 from playerfl.data.download.sources import folder_of
 from playerfl.data.readers.hub_tables import hub_pictures, hub_table
@@ -29,15 +30,11 @@ def load_sites(options: FashionMnistOptions) -> Sites:
     return deal_images(pixels[:, None], labels, options, mean=[0.5], std=[0.5])
 
 
-def build_model(options: FashionMnistOptions) -> nn.Module:
-    return grey_network(options, 10)
-
-
 TASK = Task(
     name="fashion_mnist",
     about="10,000 pictures of clothes (28x28), Dirichlet label skew, 3 convolutions + 2 linear layers",
     load_sites=load_sites,
-    build_model=build_model,
+    build_model=partial(grey_network, classes=10),
     options=FashionMnistOptions,
     defaults={"training": {"batch_size": 128}},
     paper="FMNIST",

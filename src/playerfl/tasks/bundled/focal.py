@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import ClassVar
 
 from pydantic import Field
@@ -9,7 +10,7 @@ from pydantic import Field
 from playerfl.learning.losses import FocalLoss, FocalVariant
 from playerfl.paper import facts as paper
 from playerfl.tasks.added_options import AddedOptions
-from playerfl.tasks.task import PaperOptions
+from playerfl.tasks.task import PaperOptions, Task
 
 
 class FocalOptions(AddedOptions, PaperOptions):
@@ -26,3 +27,14 @@ class FocalOptions(AddedOptions, PaperOptions):
         """The loss of one of the paper's datasets, by its name there."""
         gamma, alpha = paper.focal(dataset)
         return FocalLoss(gamma if self.focal_gamma is None else self.focal_gamma, alpha, self.focal_variant)
+
+
+def with_focal_loss(task: Task) -> Task:
+    """A task of the paper with the focal loss that its options choose."""
+
+    def adapt(options: FocalOptions) -> Task:
+        assert task.paper is not None
+        return replace(task, loss=options.focal_loss(task.paper), adapt=adapt)
+
+    assert issubclass(task.options, FocalOptions)
+    return adapt(task.options())

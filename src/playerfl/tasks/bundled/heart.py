@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -13,11 +12,11 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from playerfl.data.download.sources import folder_of
-from playerfl.data.examples import SiteData, TensorExamples
+from playerfl.data.examples import SiteData, TensorExamples, tensor_pair
 from playerfl.data.sites import Sites
 from playerfl.errors import DataError
 from playerfl.models.mlp import MLP
-from playerfl.tasks.bundled.focal import FocalOptions
+from playerfl.tasks.bundled.focal import FocalOptions, with_focal_loss
 from playerfl.tasks.task import Task, split_site
 
 HOSPITALS = {
@@ -78,15 +77,10 @@ def load_sites(options: HeartOptions) -> Sites:
         rows, grades = read_hospital(folder / name)
         examples = TensorExamples(torch.from_numpy(rows), torch.from_numpy(grades))
         split[site] = split_site(examples, options.split_seed, site)
-    pooled = torch.cat([_train_rows(site) for site in split.values()])
-    per_site = options.scaling == "client"
-    return Sites({name: _standardised(site, _train_rows(site) if per_site else pooled) for name, site in split.items()})
-
-
-def _train_rows(site: SiteData) -> Tensor:
-    assert isinstance(site.train, TensorExamples)
-    assert isinstance(site.train.inputs, Tensor)
-    return site.train.inputs
+    train_rows = {name: tensor_pair(site.train)[0] for name, site in split.items()}
+    if options.scaling == "pooled_train":
+        train_rows = dict.fromkeys(split, torch.cat(list(train_rows.values())))
+    return Sites({name: _standardised(site, train_rows[name]) for name, site in split.items()})
 
 
 def _standardised(site: SiteData, reference: Tensor) -> SiteData:
@@ -96,31 +90,21 @@ def _standardised(site: SiteData, reference: Tensor) -> SiteData:
     mean[_STANDARDISED] = reference[:, _STANDARDISED].mean(0)
     spread = reference[:, _STANDARDISED].std(0, correction=0)
     scale[_STANDARDISED] = torch.where(spread > 0, spread, torch.ones(()))
-
-    def part(examples: object) -> TensorExamples:
-        assert isinstance(examples, TensorExamples)
-        assert isinstance(examples.inputs, Tensor)
-        return TensorExamples((examples.inputs - mean) / scale, examples.targets)
-
-    return SiteData(part(site.train), part(site.validation), part(site.test))
+    return site.mapped(lambda inputs, targets: ((inputs - mean) / scale, targets))
 
 
 def build_model(options: HeartOptions) -> nn.Module:
     return options.initialised(MLP((_FEATURES, options.width(50), options.width(20), options.width(20), 5)))
 
 
-def with_chosen_loss(options: HeartOptions) -> Task:
-    return replace(TASK, loss=options.focal_loss("Heart"))
-
-
-TASK = Task(
-    name="heart",
-    about="740 patients of 4 hospitals (10 measurements, 5 grades of heart disease), 4 linear layers",
-    load_sites=load_sites,
-    build_model=build_model,
-    options=HeartOptions,
-    loss=HeartOptions().focal_loss("Heart"),
-    adapt=with_chosen_loss,
-    defaults={"training": {"batch_size": 128}},
-    paper="Heart",
+TASK = with_focal_loss(
+    Task(
+        name="heart",
+        about="740 patients of 4 hospitals (10 measurements, 5 grades of heart disease), 4 linear layers",
+        load_sites=load_sites,
+        build_model=build_model,
+        options=HeartOptions,
+        defaults={"training": {"batch_size": 128}},
+        paper="Heart",
+    )
 )

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 from torch import Tensor, nn
 
-from playerfl.data.examples import Examples, SiteData, TensorExamples
+from playerfl.data.examples import TensorExamples
 from playerfl.data.sites import Sites
 from playerfl.models.cnn import ConvNet
 from playerfl.tasks.bundled.pool import PoolOptions, deal_pool
@@ -46,24 +46,15 @@ def deal_images(
 ) -> Sites:
     """Divides the first pictures of a file among sites."""
     wanted = options.wanted
-    said = list(notes)
     if len(labels) < wanted:
-        said.append(f"the pool has {len(labels):,} pictures instead of {wanted:,}, all that the file has")
+        notes = (*notes, f"the pool has {len(labels):,} pictures instead of {wanted:,}, all that the file has")
     targets = torch.from_numpy(labels[:wanted].astype(np.int64))
     # Divided as bytes: as floats the pool would be four times as large, with two copies in memory meanwhile.
     pool = np.require(pixels[:wanted], requirements=["C", "W"])
-    dealt = deal_pool(TensorExamples(torch.from_numpy(pool), targets), options)
-
-    def numbers(examples: Examples) -> TensorExamples:
-        assert isinstance(examples, TensorExamples)
-        assert isinstance(examples.inputs, Tensor)
-        return TensorExamples(normalised(examples.inputs, mean, std), examples.targets)
-
-    sites = {}
-    for name in list(dealt):
-        site = dealt.pop(name)
-        sites[name] = SiteData(numbers(site.train), numbers(site.validation), numbers(site.test))
-    return Sites(sites, said)
+    sites = deal_pool(TensorExamples(torch.from_numpy(pool), targets), options, notes)
+    for name in sites:
+        sites[name] = sites[name].mapped(lambda inputs, targets: (normalised(inputs, mean, std), targets))
+    return sites
 
 
 def grey_network(options: ImagePoolOptions, classes: int) -> nn.Module:

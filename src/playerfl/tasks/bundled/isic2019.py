@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +21,7 @@ from playerfl.data.readers.pictures import pictures_in_zip, read_picture, read_p
 from playerfl.data.sites import Sites
 from playerfl.errors import DataError
 from playerfl.models.cnn import ConvNet
-from playerfl.tasks.bundled.focal import FocalOptions
+from playerfl.tasks.bundled.focal import FocalOptions, with_focal_loss
 from playerfl.tasks.bundled.images import normalised
 from playerfl.tasks.task import Task, split_site
 
@@ -121,18 +121,13 @@ def _pictures(folder: Path, wanted: set[str], side: int) -> dict[str, Pixels]:
     if not archives:
         for file in sorted(folder.rglob("*.jp*g")):
             if file.stem in wanted:
-                pictures[file.stem] = read_picture(read_picture_file(file), file.name, side)
+                pictures[file.stem] = read_picture(read_picture_file(file, file.name), file.name, side)
     if missing := wanted - pictures.keys():
         raise DataError(f"{folder.name} lacks {len(missing)} of {len(wanted)} pictures, among them {min(missing)}")
     return pictures
 
 
-def _site(
-    hospital: str,
-    lesions: list[Lesion],
-    pictures: Mapping[str, Pixels],
-    options: IsicOptions,
-) -> SiteData:
+def _site(hospital: str, lesions: list[Lesion], pictures: Mapping[str, Pixels], options: IsicOptions) -> SiteData:
     first = lesions[: options.most_per_site]
     targets = np.array([CLASSES.index(lesion.kind) for lesion in first], dtype=np.int64)
     images = normalised(torch.from_numpy(np.stack([pictures[lesion.picture] for lesion in first])), _MEAN, _STD)
@@ -147,18 +142,14 @@ def build_model(options: IsicOptions) -> nn.Module:
     return options.initialised(model)
 
 
-def with_chosen_loss(options: IsicOptions) -> Task:
-    return replace(TASK, loss=options.focal_loss("ISIC"))
-
-
-TASK = Task(
-    name="isic2019",
-    about="dermoscopic pictures of 4 hospitals, 4 kinds of lesion, 5 convolutions + 2 linear layers",
-    load_sites=load_sites,
-    build_model=build_model,
-    options=IsicOptions,
-    loss=IsicOptions().focal_loss("ISIC"),
-    adapt=with_chosen_loss,
-    defaults={"training": {"batch_size": 32}},
-    paper="ISIC",
+TASK = with_focal_loss(
+    Task(
+        name="isic2019",
+        about="dermoscopic pictures of 4 hospitals, 4 kinds of lesion, 5 convolutions + 2 linear layers",
+        load_sites=load_sites,
+        build_model=build_model,
+        options=IsicOptions,
+        defaults={"training": {"batch_size": 32}},
+        paper="ISIC",
+    )
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -10,9 +10,10 @@ from pydantic import Field
 from torch import nn
 
 from playerfl.data.download.sources import folder_of
-from playerfl.data.readers.csv_tables import CsvRow, find_table, read_rows
+from playerfl.data.readers.csv_tables import CsvRow, read_rows
+from playerfl.data.readers.file_limits import find_file
 from playerfl.data.sites import Sites
-from playerfl.tasks.bundled.focal import FocalOptions
+from playerfl.tasks.bundled.focal import FocalOptions, with_focal_loss
 from playerfl.tasks.bundled.texts import TextOptions, encode_sites
 from playerfl.tasks.task import Task
 
@@ -100,8 +101,8 @@ def _time(row: CsvRow, column: str) -> datetime:
 
 def load_sites(options: Mimic3Options) -> Sites:
     folder = folder_of("mimic3")
-    notes_file = find_table(folder, "NOTEEVENTS.csv")
-    admissions = read_admissions(find_table(folder, "ADMISSIONS.csv"))
+    notes_file = find_file(folder, "NOTEEVENTS.csv")
+    admissions = read_admissions(find_file(folder, "ADMISSIONS.csv"))
     add_longest_notes(notes_file, admissions)
     examples: dict[str, list[tuple[str, int]]] = {group: [] for group in GROUPS}
     for admission in admissions.values():
@@ -124,18 +125,15 @@ def build_model(options: Mimic3Options) -> nn.Module:
     return options.transformer(classes=2)
 
 
-def with_chosen_loss(options: Mimic3Options) -> Task:
-    return replace(TASK, loss=options.focal_loss("MIMIC"))
-
-
-TASK = Task(
-    name="mimic3",
-    about="in-hospital deaths from notes of the first 24 hours (MIMIC-III), 4 groups of diagnoses, a transformer block",
-    load_sites=load_sites,
-    build_model=build_model,
-    options=Mimic3Options,
-    loss=Mimic3Options().focal_loss("MIMIC"),
-    adapt=with_chosen_loss,
-    defaults={"training": {"batch_size": 128}},
-    paper="MIMIC",
+TASK = with_focal_loss(
+    Task(
+        name="mimic3",
+        about="in-hospital deaths from notes of the first 24 hours (MIMIC-III), 4 groups of diagnoses, a transformer "
+        "block",
+        load_sites=load_sites,
+        build_model=build_model,
+        options=Mimic3Options,
+        defaults={"training": {"batch_size": 128}},
+        paper="MIMIC",
+    )
 )

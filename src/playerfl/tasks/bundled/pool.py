@@ -9,13 +9,7 @@ import torch
 from pydantic import Field
 
 from playerfl.data.examples import TensorExamples
-from playerfl.data.partition import (
-    Indices,
-    dirichlet_partition,
-    equal_partition,
-    quantity_partition,
-    shard_partition,
-)
+from playerfl.data.partition import Indices, dirichlet_partition, equal_partition, quantity_partition, shard_partition
 from playerfl.data.sites import Sites
 from playerfl.tasks.task import DataOptions, split_site
 

@@ -11,7 +11,8 @@ from pydantic import Field, ValidationInfo, field_validator
 from torch import nn
 
 from playerfl.data.download.sources import folder_of
-from playerfl.data.readers.csv_tables import find_table, read_rows
+from playerfl.data.readers.csv_tables import read_rows
+from playerfl.data.readers.file_limits import find_file
 from playerfl.data.readers.hub_tables import hub_rows, hub_table
 from playerfl.data.sites import Sites
 from playerfl.errors import DataError
@@ -73,7 +74,7 @@ def busiest_users(file: Path, first_rank: int, last_rank: int) -> dict[str, int]
 def load_sites(options: Sent140Options) -> Sites:
     folder = folder_of("sent140")
     table = hub_table(folder)
-    file = table if table and not any(folder.glob("*.csv*")) else find_table(folder, _TRAINING, _TEST)
+    file = table if table and not any(folder.glob("*.csv*")) else find_file(folder, _TRAINING, _TEST)
     # The file is read twice, because the tweets of all 660,000 users would take too much memory.
     users = busiest_users(file, options.first_rank, options.last_rank)
     fewest = min(users.values())

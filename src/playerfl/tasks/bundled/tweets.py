@@ -8,7 +8,8 @@ from pydantic import Field
 from torch import nn
 
 from playerfl.data.download.sources import folder_of
-from playerfl.data.readers.csv_tables import find_table, read_rows
+from playerfl.data.readers.csv_tables import read_rows
+from playerfl.data.readers.file_limits import find_file
 from playerfl.data.sites import Sites
 from playerfl.tasks.bundled.texts import TextOptions, encode_sites
 from playerfl.tasks.task import Task
@@ -25,7 +26,7 @@ class TweetsOptions(TextOptions):
 
 
 def load_sites(options: TweetsOptions) -> Sites:
-    file = find_table(folder_of("tweets"), "Tweets.csv")
+    file = find_file(folder_of("tweets"), "Tweets.csv")
     examples: dict[str, list[tuple[str, int]]] = {airline: [] for airline in AIRLINES}
     for row in read_rows(file, ("airline", "airline_sentiment", "text")):
         if row["airline"] not in examples:
