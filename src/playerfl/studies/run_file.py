@@ -12,9 +12,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import TypedDict
 
 from playerfl.errors import RunDirectoryError
 from playerfl.runs.experiment import Experiment, find_task
+from playerfl.runs.files import DataFile, TimingFile
 from playerfl.runs.result import Row, RunResult, digest_of
 from playerfl.runs.run import Resumed
 from playerfl.runs.schema import checked
@@ -41,17 +43,24 @@ class PlannedRun:
     experiment: Experiment
 
 
-def software(names: Iterable[str] = ()) -> dict[str, Any]:
-    """What decides the bits of a result besides the experiment and the data.
+class Software(TypedDict):
+    """software.json: what decides the bits of a result besides the experiment and the data."""
 
-    `names`: tasks and algorithms; of those in a user's FILE.py, the text of the file counts.
-    """
+    format: str
+    results: int
+    torch: str
+    code: dict[str, str | None]
+    """A digest of the file of each task and algorithm that is in a user's FILE.py."""
+
+
+def software(names: Iterable[str] = ()) -> Software:
+    """The software of this process; `names`: the tasks and algorithms that it runs."""
     code = {name: code_hash(name) for name in sorted(set(names)) if names_object(name)}
     return {"format": FORMAT, "results": RESULTS, "torch": torch.__version__, "code": code}
 
 
 def planned_run(
-    experiment: Experiment, data: Mapping[str, Any], made_with: Mapping[str, Any], *, keep_weights: bool = False
+    experiment: Experiment, data: DataFile, made_with: Software, *, keep_weights: bool = False
 ) -> PlannedRun:
     """A run on data with this description (see `Setup`), made with this `software`."""
     names = (experiment.task, experiment.algorithm["name"])
@@ -95,7 +104,7 @@ class RunFileRecord:
         self._exchanges = 0
         self._saved_at = time.monotonic()
 
-    def resume(self, description: Mapping[str, Any]) -> Resumed | None:
+    def resume(self, description: DataFile) -> Resumed | None:
         if self._unfinished is None or not self._unfinished.exists():
             return None
         saved = tensor_tree.read(self._unfinished)
@@ -134,9 +143,7 @@ class RunFileRecord:
         return result
 
 
-def read_run_file(
-    file: bytes, data: Mapping[str, Any], timing: Mapping[str, Any], path: Path | None = None
-) -> RunResult:
+def read_run_file(file: bytes, data: DataFile, timing: TimingFile, path: Path | None = None) -> RunResult:
     """The run in a run file; `data` describes its sites."""
     try:
         tree = tensor_tree.decode(file)
