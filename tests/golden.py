@@ -136,8 +136,8 @@ def store(found: dict[str, Any], stored: Path = STORED) -> None:
     if GOLDEN_RUNS[RESULTS][0] != runs:
         sys.exit(
             f"not stored: these are not the golden runs of results version {RESULTS}. If results were meant to change, "
-            f'add  {RESULTS + 1}: ("{runs}", "")  to GOLDEN_RUNS in src/playerfl/studies/run_file.py, then store again: '
-            "otherwise studies would mix old and new runs"
+            f'add  {RESULTS + 1}: ("{runs}", "")  to GOLDEN_RUNS in src/playerfl/studies/run_file.py, then store '
+            "again: otherwise studies would mix old and new runs"
         )
     stored.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
 
