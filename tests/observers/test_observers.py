@@ -35,9 +35,9 @@ def average(result: RunResult, metric: str, round_: int) -> float:
 
 
 def test_readings_are_the_scores_of_the_run_and_their_average() -> None:
-    told: list[Progress] = []
-    result = watched(told.append)
-    found = {(name, round_): value for progress in told for name, value, round_ in scalars(progress)}
+    seen: list[Progress] = []
+    result = watched(seen.append)
+    found = {(name, round_): value for progress in seen for name, value, round_ in scalars(progress)}
     for stage, round_, site, split, metric, value in result.score_rows:
         assert stage == "round"
         assert found[f"{split}/{metric}/{site}", round_] == value
@@ -46,30 +46,30 @@ def test_readings_are_the_scores_of_the_run_and_their_average() -> None:
 
 
 def test_a_finishing_phase_has_names_of_its_own() -> None:
-    told: list[Progress] = []
-    watched(told.append, "local_adaptation")
-    names = {name for progress in told for name, _, _ in scalars(progress)}
+    seen: list[Progress] = []
+    watched(seen.append, "local_adaptation")
+    names = {name for progress in seen for name, _, _ in scalars(progress)}
     assert {"test/f1/average", "finish/test/f1/average"} <= names
 
 
 def test_hyper_parameters_are_named_as_in_the_experiment_file() -> None:
-    told: list[Progress] = []
-    watched(told.append)
-    settings = hyper_parameters(told[0])
+    seen: list[Progress] = []
+    watched(seen.append)
+    settings = hyper_parameters(seen[0])
     assert settings["algorithm.name"] == "player_fl"
     assert settings["training.learning_rate"] == 0.01
     assert settings["rounds"] == ROUNDS
 
 
 def test_the_profile_is_drawn_once_there_is_a_cut() -> None:
-    told: list[Progress] = []
-    watched(told.append)
-    figure = profile_figure(told[-1])
+    seen: list[Progress] = []
+    watched(seen.append)
+    figure = profile_figure(seen[-1])
     assert figure is not None
     assert "federated" in figure.axes[0].get_title()
-    told.clear()
-    watched(told.append, "fedavg")
-    assert profile_figure(told[-1]) is None
+    seen.clear()
+    watched(seen.append, "fedavg")
+    assert profile_figure(seen[-1]) is None
 
 
 def test_watching_changes_nothing() -> None:

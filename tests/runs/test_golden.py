@@ -137,7 +137,7 @@ def test_two_threads_repeat_themselves_and_differ_by_rounding_at_most(tmp_path: 
 
 
 @pytest.mark.system
-def test_another_cpu_is_told_from_a_change_and_agrees_up_to_rounding(tmp_path: Path) -> None:
+def test_another_cpu_is_recognised_and_agrees_up_to_rounding(tmp_path: Path) -> None:
     """A CPU without the vector units of this one: torch and its libraries are told not to use them."""
     hidden = {"ATEN_CPU_CAPABILITY": "default", "ONEDNN_MAX_CPU_ISA": "SSE41", "MKL_ENABLE_INSTRUCTIONS": "SSE4_2"}
     found = fresh(1, tmp_path, **hidden)
