@@ -92,15 +92,6 @@ def test_fedlp_sends_everything_down_and_the_kept_layers_up(keep: float) -> None
         assert bytes_of(watched, site) == (WEIGHT * (P + R * P), WEIGHT * kept)
 
 
-def test_the_expected_upload_of_fedlp_is_its_rate_of_fedavgs() -> None:
-    """Over rounds and sites within three sigma: q·P per round."""
-    watched = watch(build(methods.FedLP(keep=0.5), rounds=30))
-    draws = 3 * 30
-    mean = sum(bytes_of(watched, site)[1] for site in watched.result.sites) / WEIGHT / draws
-    sigma = (0.25 * sum(parameters**2 for parameters in SIZES.values()) / draws) ** 0.5
-    assert abs(mean - 0.5 * P) < 3 * sigma
-
-
 @pytest.mark.parametrize(("tau", "phi"), [(1, 1), (1, 2), (2, 2), (6, 2)])
 def test_fedlama_sends_what_is_due_and_the_intervals_at_each_adjustment(tau: int, phi: int) -> None:
     watched = run(methods.FedLAMA(tau=tau, phi=phi))
