@@ -68,7 +68,7 @@ class RunDirectory:
             make_directory(path)
             try:
                 directory.lock()
-                # First the file that makes it a run: what is left of it must not look like one.
+                # experiment.toml first: a partly removed run must not look like a run.
                 for name in sorted(present & _FILES, key=lambda name: (name != "experiment.toml", name)):
                     target = path / name
                     shutil.rmtree(target) if target.is_dir() else target.unlink()
@@ -241,7 +241,7 @@ class RunDirectory:
         return saved
 
     def finish(self, result: RunResult) -> RunResult:
-        """Writes what a run ended with, and returns its result as it is kept here."""
+        """Writes the results of a run, and returns them as they will be read from here."""
         self.write_ending(result.weights, result.layers, result.timing)
         models = _ModelFiles(self.path / "weights")
         return replace(
@@ -273,7 +273,10 @@ class RunDirectory:
         """Reads and checks the finished run; `build_model` builds the model that its weights belong to."""
         if not self.is_finished:
             raise RunDirectoryError(f"{self.path} is not finished; continue it with  {self.continued_with}")
-        weights = self._read_weights() if with_weights else {}
+        weights: Mapping[str, Weights] = {}
+        if with_weights:
+            models = _ModelFiles(self.path / "weights")
+            weights = models if models.num_bytes > _HELD_BYTES else dict(models)
         if with_weights and digest_of(weights) != self.read_json("finished.json").get("weights_digest"):
             raise RunDirectoryError(f"{self.path / 'weights'} was changed since the run ended; run it again")
         files: Any = {name: self.read_json(f"{name}.json") for name in ("environment", "layers", "data", "timing")}
@@ -292,11 +295,6 @@ class RunDirectory:
         if weights and result.sites != sorted(weights):
             raise RunDirectoryError(f"{self.path / 'data.json'} does not describe the sites of this run")
         return result
-
-    def _read_weights(self) -> Mapping[str, Weights]:
-        """Every site's model by site name."""
-        models = _ModelFiles(self.path / "weights")
-        return models if models.num_bytes > _HELD_BYTES else dict(models)
 
 
 class _ModelFiles(Mapping[str, Weights]):

@@ -72,10 +72,10 @@ class Resumed:
 
 
 class Record(Protocol):
-    """Where a run is kept while it goes on and when it has ended."""
+    """Where a run is saved, while it runs and when it has ended."""
 
     def resume(self, description: DataFile) -> Resumed | None:
-        """What was kept of the run, None if it starts now."""
+        """What was saved of the run; None if it starts now."""
         ...
 
     def exchanged(self, scores: list[Row], traffic: list[Row], state: Callable[[], dict[str, Any]]) -> None:
@@ -83,7 +83,7 @@ class Record(Protocol):
         ...
 
     def finish(self, result: RunResult) -> RunResult:
-        """Keeps a finished run; returns it as it is kept."""
+        """Saves a finished run; returns it as it was saved."""
         ...
 
 

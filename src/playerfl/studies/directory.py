@@ -213,7 +213,7 @@ class StudyDirectory:
         return {rate: tuned_loss([losses(rate, seed) for seed in line.tuning_seeds]) for rate in line.rates}
 
     def chosen_rate(self, line: Line) -> float | None:
-        """The rate of the reported runs; None while tuning goes on, or if no rate gave a finite loss."""
+        """The rate of the reported runs; None before tuning has ended, or if no rate gave a finite loss."""
         if len(line.rates) == 1:
             return line.rates[0]
         known = self.finished | self.failed
@@ -302,7 +302,7 @@ def _read_as(kind: type[_File], path: Path) -> _File:
         content: _File = json.loads(path.read_text(encoding="utf-8"))
         TypeAdapter(kind).validate_python(content, strict=True)
     except ValidationError as problem:
-        raise RunDirectoryError(f"{path} does not hold what a study writes there; {_RUN_AGAIN}") from problem
+        raise RunDirectoryError(f"{path} is not what a study writes; {_RUN_AGAIN}") from problem
     except (OSError, ValueError, RecursionError) as problem:
         raise RunDirectoryError(f"{path} cannot be read: {problem}; {_RUN_AGAIN}") from problem
     return content
