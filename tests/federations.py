@@ -82,6 +82,11 @@ def task(model: str = "mlp", count: int = 3, **changes: Any) -> Task:
     return own_task(MODELS[model], changes.pop("sites", None) or sites(count), **changes)
 
 
+def double_task(build: Callable[[], nn.Module] = mlp, **changes: Any) -> Task:
+    """In float64, where trainers may differ by rounding only."""
+    return own_task(lambda: build().double(), {name: (x.double(), y) for name, (x, y) in sites().items()}, **changes)
+
+
 def settings_of(algorithm: str | Algorithm, settings: Mapping[str, Any]) -> dict[str, Any]:
     from playerfl.runs.api import _algorithm_table
 

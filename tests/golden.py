@@ -133,11 +133,11 @@ def everything(threads: int) -> dict[str, Any]:
 def store(found: dict[str, Any], stored: Path = STORED) -> None:
     """Makes these the golden runs; refuses if they are not those of the newest results version."""
     runs = digest_of_json(found["runs"])
-    if GOLDEN_RUNS[RESULTS] != runs:
+    if GOLDEN_RUNS[RESULTS][0] != runs:
         sys.exit(
             f"not stored: these are not the golden runs of results version {RESULTS}. If results were meant to change, "
-            f'add  {RESULTS + 1}: "{runs}"  to GOLDEN_RUNS in src/playerfl/studies/run_file.py, then store again: '
-            "otherwise studies would mix old and new runs"
+            f'add  {RESULTS + 1}: ("{runs}", "")  to GOLDEN_RUNS in src/playerfl/studies/run_file.py, then store '
+            "again: otherwise studies would mix old and new runs"
         )
     stored.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
 

@@ -1,4 +1,4 @@
-"""kill -9 at random moments, then take up again: what tests and reliability/kills.py share."""
+"""kill -9 at random moments, then resume: what tests and reliability/kills.py share."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ OF_THE_CLOCK = {"timing.json", "timings.csv", "status.json", "participation.csv"
 
 
 def forked(work: Callable[[], int]) -> int:
-    """Work in a child that is at it within milliseconds, so that a kill can hit any write; gives its process id."""
+    """Starts work in a forked child within milliseconds, so that a kill can hit any write; returns its process id."""
     child = os.fork()
     if child:
         return child
@@ -35,7 +35,7 @@ def forked(work: Callable[[], int]) -> int:
 
 
 def command(arguments: list[str]) -> int:
-    """The command line in this process; gives its exit code."""
+    """The command line in this process; returns its exit code."""
     try:
         with patch.object(sys, "argv", ["playerfl", *arguments]):
             cli.main()
@@ -50,7 +50,7 @@ def start(arguments: list[str]) -> int:
 
 
 def undisturbed(arguments: list[str]) -> float:
-    """Runs a command to its end and gives the seconds it took."""
+    """Runs a command to its end; returns the seconds it took."""
     since = time.monotonic()
     code = ended(start(arguments))
     assert code == 0, f"playerfl {' '.join(arguments)} ended with {code}"
@@ -63,7 +63,7 @@ def ended(child: int) -> int:
 
 
 def kill_after(child: int, seconds: float) -> bool:
-    """Kills a child after some time; False if it had ended by itself, which must have been well."""
+    """Kills a child after some time; False if it had already ended, successfully."""
     time.sleep(seconds)
     os.kill(child, signal.SIGKILL)
     code = ended(child)
@@ -72,10 +72,10 @@ def kill_after(child: int, seconds: float) -> bool:
 
 
 def kill_and_resume(begin: Callable[[], list[str]], seconds: float, kills: int, rng: random.Random) -> int:
-    """Starts a command, kills it, and so on, then lets it end; gives how often it was killed.
+    """Starts and kills a command again and again, then lets it end; returns how often it was killed.
 
-    `begin` says which command starts the work or takes it up, whatever is there by now. Each kill falls anywhere in
-    the time the whole of it takes undisturbed, so that the start, every round and the last writes are all hit.
+    `begin` gives the command that starts or resumes the work. Kills are spread over the time that the whole takes
+    undisturbed, so that the start, every round and the last writes are all hit.
     """
     done = 0
     for _ in range(kills):
@@ -87,7 +87,7 @@ def kill_and_resume(begin: Callable[[], list[str]], seconds: float, kills: int, 
 
 
 def run_or_resume(run: list[str], out: Path) -> list[str]:
-    """Takes a run or a comparison up, or starts it if it was killed before all of its runs had a directory."""
+    """Resumes a run or a comparison, or starts it if it was killed before all of its runs had a directory."""
     names = [name for option, name in itertools.pairwise(run) if option == "-a"]
     places = [out / name for name in names] if len(names) > 1 else [out]
     begun = all((place / "experiment.toml").exists() for place in places)

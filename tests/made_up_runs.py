@@ -11,6 +11,8 @@ from torch import nn
 
 from playerfl.layers.split import choose_cut
 from playerfl.runs.directory import Row
+from playerfl.runs.environment import environment
+from playerfl.runs.files import LayersFile
 from playerfl.runs.result import RunResult
 
 LAYERS = {"conv1": 100, "conv2": 400, "fc": 1500}
@@ -60,7 +62,7 @@ def made_up(
     }
     return RunResult(
         experiment={**settings, **changes},
-        environment={"playerfl": "1", "torch": "2"},
+        environment=environment("cpu", 1),
         score_rows=rows,
         traffic_rows=[(r, site, "fit", 8000, 8000) for r in range(rounds) for site in sites],
         layers=_layers(layers, scores_of_layers, dict(zip(sites, sizes, strict=True))),
@@ -68,6 +70,8 @@ def made_up(
             "notes": [],
             "paper": paper,
             "partition_hash": "same",
+            "model": {},
+            "trainer": "loop",
             "sites": {site: {"train": {"examples": size}} for site, size in zip(sites, sizes, strict=True)},
         },
         weights={},
@@ -78,8 +82,8 @@ def made_up(
 
 def _layers(
     sizes: Mapping[str, int], scores: Mapping[str, Sequence[float]] | None, examples: Mapping[str, int]
-) -> dict[str, Any]:
-    found: dict[str, Any] = {
+) -> LayersFile:
+    found: LayersFile = {
         "layers": [{"name": name, "entries": [name], "parameters": size} for name, size in sizes.items()],
         "decision": None,
         "profiles": {},

@@ -176,7 +176,7 @@ def limit_cases(layers: int, rounds: int) -> Iterator[Identity]:
 
 
 def identities() -> Iterator[Identity]:
-    """All that must hold: the limit cases, and what needs a model or settings of its own."""
+    """All identities: the limit cases, and those that need a special model or settings."""
     yield from limit_cases(LAYERS, ROUNDS)
 
     random = PLayerFLRandom(reference_cut=2)

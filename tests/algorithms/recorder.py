@@ -66,15 +66,14 @@ class Watched:
         return replies
 
     def fits(self, client: SiteId) -> list[Message]:
-        """A site's messages that asked it to train, one a round."""
+        """A site's messages that asked it to train, one per round."""
         return [m for m in self.messages if m.client == client and "fit" in m.request.verbs]
 
     def to(self, client: SiteId) -> list[Message]:
         return [m for m in self.messages if m.client == client]
 
 
-def watch(run: Run) -> Watched:
-    return Watched(run)
+watch = Watched
 
 
 def build_own(algorithm: Algorithm, a_task: Task | None = None, rounds: int = 3, **settings: Any) -> Run:

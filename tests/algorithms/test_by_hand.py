@@ -1,6 +1,6 @@
 """Methods against a second computation in numpy, written from their equations and from nothing else.
 
-Two sites of 9 and 5 rows, ŷ = B·A·x, mean squared error, one full batch an epoch, gradient descent, three rounds.
+Two sites of 9 and 5 rows, ŷ = B·A·x, mean squared error, one full batch per epoch, gradient descent, three rounds.
 """
 
 from __future__ import annotations
@@ -78,8 +78,9 @@ def test_fedprox(epochs: int) -> None:
 @pytest.mark.parametrize("beta", [1.0, 0.4])
 @pytest.mark.parametrize("epochs", [1, 2])
 @pytest.mark.parametrize("decay", [0.0, 0.05])
-def test_pfedme(beta: float, epochs: int, decay: float) -> None:
-    lam, inner, local_rate = 2.0, 3, 0.2
+@pytest.mark.parametrize("lam", [0.0, 2.0])
+def test_pfedme(beta: float, epochs: int, decay: float, lam: float) -> None:
+    inner, local_rate = 3, 0.2
     algorithm = PFedMe(lam=lam, inner_steps=inner, beta=beta, local_learning_rate=local_rate, weight_decay=decay)
     watched, w = federated(algorithm, **{"training.local_epochs": epochs})
     personal: dict[str, Model] = {}

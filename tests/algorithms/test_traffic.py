@@ -44,6 +44,13 @@ def assert_every_site(watched: Watched, down: int, up: int) -> None:
     )
 
 
+def assert_cut(watched: Watched, cut: int, *, restarts: int = 0, scores: int = L) -> None:
+    """The shared layers every round, and again for each restart; the cut down; layer scores up."""
+    shared = size(LAYERS[:cut])
+    down = WEIGHT * (P + (restarts + R) * shared) + NUMBER
+    assert_every_site(watched, down=down, up=NUMBER * scores + WEIGHT * R * shared)
+
+
 def run(algorithm: Algorithm, **settings: Any) -> Watched:
     return watch(build(algorithm, rounds=R, **settings))
 
@@ -87,15 +94,6 @@ def test_fedlp_sends_everything_down_and_the_kept_layers_up(keep: float) -> None
         assert bytes_of(watched, site) == (WEIGHT * (P + R * P), WEIGHT * kept)
 
 
-def test_the_expected_upload_of_fedlp_is_its_rate_of_fedavgs() -> None:
-    """Over rounds and sites within three sigma: q·P per round."""
-    watched = watch(build(methods.FedLP(keep=0.5), rounds=30))
-    draws = 3 * 30
-    mean = sum(bytes_of(watched, site)[1] for site in watched.result.sites) / WEIGHT / draws
-    sigma = (0.25 * sum(parameters**2 for parameters in SIZES.values()) / draws) ** 0.5
-    assert abs(mean - 0.5 * P) < 3 * sigma
-
-
 @pytest.mark.parametrize(("tau", "phi"), [(1, 1), (1, 2), (2, 2), (6, 2)])
 def test_fedlama_sends_what_is_due_and_the_intervals_at_each_adjustment(tau: int, phi: int) -> None:
     watched = run(methods.FedLAMA(tau=tau, phi=phi))
@@ -112,10 +110,7 @@ def test_fedlama_sends_what_is_due_and_the_intervals_at_each_adjustment(tau: int
 @pytest.mark.parametrize("cut", range(L + 1))
 def test_player_fl_sends_the_shared_layers_the_scores_and_the_cut(cut: int) -> None:
     """The measured epoch is round 1, so the first download after the cut is the first average."""
-    federated = size(LAYERS[:cut])
-    watched = run(methods.PLayerFL(rule="fixed", fixed_cut=cut))
-    down, up = WEIGHT * (P + R * federated) + NUMBER, NUMBER * L + WEIGHT * R * federated
-    assert_every_site(watched, down=down, up=up)
+    assert_cut(run(methods.PLayerFL(rule="fixed", fixed_cut=cut)), cut)
 
 
 RESTARTED = [
@@ -130,31 +125,18 @@ RESTARTED = [
 @pytest.mark.parametrize("method", RESTARTED, ids=["player_fl", "fedprox", "ditto", "fedrep"])
 @pytest.mark.parametrize("cut", [0, 2, 4])
 def test_a_restart_sends_the_shared_layers_of_the_initial_model_again(method: Any, cut: int) -> None:
-    federated = size(LAYERS[:cut])
-    watched = run(method(rule="fixed", fixed_cut=cut))
-    down = WEIGHT * (P + (1 + R) * federated) + NUMBER
-    assert_every_site(watched, down=down, up=NUMBER * L + WEIGHT * R * federated)
+    assert_cut(run(method(rule="fixed", fixed_cut=cut)), cut, restarts=1)
 
 
 @pytest.mark.parametrize(("method", "cut"), [(methods.PLayerFLMinusOne, 1), (methods.PLayerFLPlusOne, 3)])
 def test_a_moved_cut_counts_where_it_was_moved_to(method: Any, cut: int) -> None:
-    federated = size(LAYERS[:cut])
-    watched = run(method(rule="fixed", fixed_cut=2))
-    down, up = WEIGHT * (P + R * federated) + NUMBER, NUMBER * L + WEIGHT * R * federated
-    assert_every_site(watched, down=down, up=up)
+    assert_cut(run(method(rule="fixed", fixed_cut=2)), cut)
 
 
-def test_a_random_cut_with_a_given_reference_sends_no_scores() -> None:
-    watched = run(methods.PLayerFLRandom(reference_cut=2))
-    federated = size(LAYERS[: watched.run.server.memory["cut"]])
-    assert_every_site(watched, down=WEIGHT * (P + R * federated) + NUMBER, up=WEIGHT * R * federated)
-
-
-def test_a_random_cut_that_must_measure_its_reference_sends_scores() -> None:
-    watched = run(methods.PLayerFLRandom())
-    federated = size(LAYERS[: watched.run.server.memory["cut"]])
-    down, up = WEIGHT * (P + R * federated) + NUMBER, NUMBER * L + WEIGHT * R * federated
-    assert_every_site(watched, down=down, up=up)
+@pytest.mark.parametrize(("reference_cut", "scores"), [(2, 0), (None, L)])
+def test_a_random_cut_sends_scores_only_to_measure_its_reference(reference_cut: int | None, scores: int) -> None:
+    watched = run(methods.PLayerFLRandom(reference_cut=reference_cut))
+    assert_cut(watched, watched.run.server.memory["cut"], scores=scores)
 
 
 @pytest.mark.parametrize("name", quick_for(ALGORITHMS, "fedavg", "ditto", "fedbabu", "player_fl"))

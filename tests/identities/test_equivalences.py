@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
 
 from federations import MODELS, assert_same, federate, largest_difference, quick_for, sites, task
 from playerfl.algorithms import ALGORITHMS, FedAvg, FedPer, Local, PLayerFL
@@ -72,12 +71,21 @@ def test_equal_sites_average_to_their_own_model() -> None:
 
 
 @pytest.mark.slow
-def test_fresh_optimisers_change_the_result_but_not_the_identities() -> None:
-    reset = {"training.optimizer_state": "reset"}
-    assert largest_difference(federate(FedAvg(), **reset), federate(FedAvg())) > 0
-    assert_same(federate(fixed(4), **reset), federate(FedAvg(), **reset))
-    assert_same(federate(fixed(0), **reset), federate(Local(), **reset))
-    assert_same(federate(fixed(2), **reset), federate(FedPer(personal_layers=2), **reset))
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"training.optimizer_state": "reset"},
+        {"training.local_epochs": 2},
+        {"training.optimizer": "sgd", "training.momentum": 0.9},
+    ],
+    ids=["fresh optimisers", "local epochs", "momentum"],
+)
+def test_settings_of_training_change_the_result_but_not_the_identities(settings: dict[str, Any]) -> None:
+    fedavg = federate(FedAvg(), **settings)
+    assert largest_difference(fedavg, federate(FedAvg())) > 0
+    assert_same(federate(fixed(4), **settings), fedavg)
+    assert_same(federate(fixed(0), **settings), federate(Local(), **settings))
+    assert_same(federate(fixed(2), **settings), federate(FedPer(personal_layers=2), **settings))
 
 
 def test_local_statistics_differ_between_sites_and_are_never_sent() -> None:
@@ -90,14 +98,3 @@ def test_local_statistics_differ_between_sites_and_are_never_sent() -> None:
     messages = 4  # three rounds and the last evaluation
     assert follow.traffic["down"].sum() - local.traffic["down"].sum() == messages * 3 * buffers
     assert_same(federate(fixed(3), task("batch norm"), bn_stats="local"), local)
-
-
-def test_several_local_epochs_keep_the_identities() -> None:
-    more = {"training.local_epochs": 2}
-    assert_same(federate(fixed(2), **more), federate(FedPer(personal_layers=2), **more))
-
-
-def test_adamw_and_sgd_with_momentum_both_federate() -> None:
-    sgd = {"training.optimizer": "sgd", "training.momentum": 0.9}
-    assert_same(federate(fixed(4), **sgd), federate(FedAvg(), **sgd))
-    assert isinstance(federate(FedAvg(), **sgd).model("site-0"), nn.Module)

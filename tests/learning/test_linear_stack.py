@@ -100,13 +100,9 @@ def test_every_other_operation_is_refused(make: Callable[[int, int], nn.Module])
         ours(model, stack_of(model, torch.float32), torch.randn(MODELS, 32, 6))
 
 
-def test_weights_of_another_model_are_refused() -> None:
+def test_weights_of_another_model_and_inputs_with_more_dimensions_are_refused() -> None:
     model = nn.Linear(6, 6)
     with pytest.raises(NotOnlyLinearError, match="not the model's"):
         linear_outputs(model, {}, torch.randn(MODELS, 32, 6))
-
-
-def test_inputs_with_more_dimensions_are_refused() -> None:
-    model = nn.Linear(6, 6)
     with pytest.raises(NotOnlyLinearError, match="more dimensions"):
         ours(model, stack_of(model, torch.float32), torch.randn(MODELS, 8, 4, 6))

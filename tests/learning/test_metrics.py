@@ -1,54 +1,72 @@
-"""Metrics against scikit-learn."""
+"""Metrics, and scores read off a confusion matrix later: scikit-learn's numbers, and the same bits both ways."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
+import numpy as np
 import pytest
+import sklearn.metrics
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from sklearn.metrics import accuracy_score, f1_score
 from torch import Tensor
 
+from playerfl.errors import ConfigError
+from playerfl.learning.confusion import (
+    F1_LABELS,
+    F1Labels,
+    accuracy_from_confusion,
+    confusion_matrix,
+    f1_from_confusion,
+)
 from playerfl.learning.metrics import DIVERGED, accuracy, macro_f1, of_many, predictions
 
 CLASSES = 6
 # Few rows and many classes, so that some classes lack predictions, targets or both.
-answers = st.lists(st.tuples(st.integers(0, CLASSES - 1), st.integers(0, CLASSES - 1)), min_size=1, max_size=12)
-
-
-def columns(rows: list[tuple[int, int]]) -> tuple[Tensor, Tensor]:
-    predicted, targets = torch.tensor(rows).T
-    return predicted, targets
+answers = st.lists(st.tuples(st.integers(0, CLASSES - 1), st.integers(0, CLASSES - 1)), min_size=1, max_size=12).map(
+    lambda rows: torch.tensor(rows).T
+)
 
 
 @given(answers)
-def test_accuracy_agrees_with_scikit_learn(rows: list[tuple[int, int]]) -> None:
-    predicted, targets = columns(rows)
-    assert accuracy(predicted, targets) == pytest.approx(accuracy_score(targets, predicted), abs=1e-12)
+def test_accuracy_and_the_confusion_matrix_agree_with_scikit_learn(answers: Tensor) -> None:
+    predicted, targets = answers
+    expected = sklearn.metrics.confusion_matrix(targets, predicted, labels=range(CLASSES))
+    assert np.array_equal(confusion_matrix(predicted, targets, CLASSES).numpy(), expected)
+    expected = sklearn.metrics.accuracy_score(targets, predicted)
+    assert accuracy(predicted, targets) == pytest.approx(expected, abs=1e-12)
 
 
-@given(answers)
-def test_macro_f1_over_present_classes_agrees_with_scikit_learn(rows: list[tuple[int, int]]) -> None:
-    predicted, targets = columns(rows)
-    expected = f1_score(targets, predicted, average="macro", zero_division=0)
-    assert macro_f1(predicted, targets) == pytest.approx(expected, abs=1e-12)
+@pytest.mark.parametrize("labels", F1_LABELS)
+@given(answers=answers)
+def test_f1_agrees_with_scikit_learn_for_every_set_of_classes(labels: F1Labels, answers: Tensor) -> None:
+    predicted, targets = answers
+    chosen: Any = {"true_or_predicted": None, "true": np.unique(targets), "all": range(CLASSES)}[labels]
+    expected = sklearn.metrics.f1_score(targets, predicted, average="macro", labels=chosen, zero_division=0)
+    scores = [f1_from_confusion(confusion_matrix(predicted, targets, CLASSES), labels).item()]
+    if labels != "true":
+        scores.append(macro_f1(predicted, targets, labels=CLASSES if labels == "all" else "present"))
+    assert scores == pytest.approx([expected] * len(scores), abs=1e-12)
 
 
-@given(answers)
-def test_macro_f1_over_all_classes_agrees_with_scikit_learn(rows: list[tuple[int, int]]) -> None:
-    predicted, targets = columns(rows)
-    expected = f1_score(targets, predicted, average="macro", labels=range(CLASSES), zero_division=0)
-    assert macro_f1(predicted, targets, labels=CLASSES) == pytest.approx(expected, abs=1e-12)
-
-
-def test_metrics_agree_with_scikit_learn_on_many_rows() -> None:
-    generator = torch.Generator().manual_seed(0)
-    predicted, targets = (torch.randint(10, (5000,), generator=generator) for _ in range(2))
-    assert accuracy(predicted, targets) == pytest.approx(accuracy_score(targets, predicted), abs=1e-12)
-    assert macro_f1(predicted, targets) == pytest.approx(f1_score(targets, predicted, average="macro"), abs=1e-12)
+@pytest.mark.parametrize("classes", [3, 10, 62])
+def test_scores_have_the_same_bits_alone_beside_others_and_from_the_matrix(classes: int) -> None:
+    """Sites lack classes, so models differ in the highest class they know of."""
+    generator = torch.Generator().manual_seed(classes)
+    targets = torch.randint(max(2, classes // 2), (200,), generator=generator)
+    predicted = torch.stack([torch.randint(i, (200,), generator=generator) for i in range(1, classes + 1)])
+    matrices = confusion_matrix(predicted, targets, classes + 7)
+    f1s, accuracies = f1_from_confusion(matrices).tolist(), accuracy_from_confusion(matrices).tolist()
+    assert f1s == of_many(macro_f1, predicted, targets) == [macro_f1(row, targets) for row in predicted]
+    assert accuracies == of_many(accuracy, predicted, targets) == [accuracy(row, targets) for row in predicted]
+    for row, matrix, f1 in zip(predicted, matrices, f1s, strict=True):
+        alone = confusion_matrix(row, targets, classes + 7)
+        assert torch.equal(alone, matrix)
+        assert f1_from_confusion(alone).item() == f1
+        assert f1_from_confusion(alone, "all").item() == macro_f1(row, targets, labels=classes + 7)
 
 
 @pytest.mark.parametrize(
@@ -76,6 +94,10 @@ def test_a_diverged_model_scores_nan_beside_others_and_alone() -> None:
         assert math.isnan(diverged)
         assert [first, last] == [metric(predicted[0], targets), metric(predicted[2], targets)]
         assert math.isnan(of_many(metric, predicted[1:2], targets)[0])
+    matrices = confusion_matrix(predicted[1:], targets, 2)
+    for scores in (accuracy_from_confusion(matrices), *(f1_from_confusion(matrices, labels) for labels in F1_LABELS)):
+        assert scores.tolist() == pytest.approx([math.nan, 1.0], nan_ok=True)
+    assert accuracy_from_confusion(matrices[0]).isnan()
 
 
 @pytest.mark.parametrize("metric", [accuracy, macro_f1])
@@ -84,3 +106,8 @@ def test_all_right_is_one_and_all_wrong_is_zero(
     metric: Callable[[Tensor, Tensor], float], predicted: list[int], score: float
 ) -> None:
     assert metric(torch.tensor(predicted), torch.tensor([3, 1, 3])) == score
+
+
+def test_other_labels_are_refused() -> None:
+    with pytest.raises(ConfigError, match="unknown labels 'present'; allowed: all, true, true_or_predicted"):
+        f1_from_confusion(torch.eye(2), "present")  # type: ignore[arg-type]

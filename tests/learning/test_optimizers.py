@@ -48,16 +48,11 @@ ADAMW: list[dict[str, Any]] = [{}, {"weight_decay": 0.3}, {"betas": (0.5, 0.9), 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("options", ADAMW)
-def test_adamw_is_torch_fused_adamw_bit_for_bit(options: dict[str, Any]) -> None:
-    expected = theirs(lambda p: torch.optim.AdamW(p, lr=0.05, fused=True, **options))
-    assert digest(ours(AdamW(0.05, **options))) == digest(expected)
-
-
-@pytest.mark.parametrize("options", ADAMW)
-def test_adamw_is_torch_plain_adamw_to_rounding(options: dict[str, Any]) -> None:
-    expected = theirs(lambda p: torch.optim.AdamW(p, lr=0.05, fused=False, foreach=False, **options))
+def test_adamw_is_torch_fused_adamw_bit_for_bit_and_the_plain_one_to_rounding(options: dict[str, Any]) -> None:
     found = ours(AdamW(0.05, **options))
-    assert all(torch.allclose(found[i], expected[i], rtol=1e-6, atol=1e-6) for i in expected)
+    assert digest(found) == digest(theirs(lambda p: torch.optim.AdamW(p, lr=0.05, fused=True, **options)))
+    plain = theirs(lambda p: torch.optim.AdamW(p, lr=0.05, fused=False, foreach=False, **options))
+    assert all(torch.allclose(found[i], plain[i], rtol=1e-6, atol=1e-6) for i in plain)
 
 
 def test_adamw_has_the_defaults_of_torch() -> None:
@@ -108,23 +103,19 @@ def moreau_steps(optimizer: Moreau, steps: int) -> tuple[float, float]:
     return weight.item(), state["local"][0].item()
 
 
-def test_moreau_by_hand() -> None:
+MOREAU = {
     # θ: 1 → 1 - 0.1·2 = 0.8 → 0.8 - 0.1·(2 - 0.5·0.2) = 0.61;  then w: 1 - 0.2·0.5·(1 - 0.61) = 0.961.
-    optimizer = Moreau(0.1, 0.2, lam=0.5, inner_steps=2)
-    assert moreau_steps(optimizer, 1) == pytest.approx((0.8, 1.0))
-    assert moreau_steps(optimizer, 2) == pytest.approx((0.61, 0.961))
+    "one inner step": (Moreau(0.1, 0.2, lam=0.5, inner_steps=2), 1, (0.8, 1.0)),
+    "two inner steps": (Moreau(0.1, 0.2, lam=0.5, inner_steps=2), 2, (0.61, 0.961)),
+    "gradient descent without a pull": (Moreau(0.1, 0.2, lam=0.0, inner_steps=1), 3, (1 - 3 * 0.1 * 2, 1.0)),
+    "a copy that catches up at once": (Moreau(0.1, 1 / 15, lam=15.0, inner_steps=1), 3, (0.4, 0.4)),
+    "weight decay": (Moreau(0.1, 0.2, lam=0.0, inner_steps=1, weight_decay=3.0), 1, (0.5, 1.0)),
+}
 
 
-def test_moreau_without_a_pull_is_gradient_descent_and_leaves_the_copy_alone() -> None:
-    assert moreau_steps(Moreau(0.1, 0.2, lam=0.0, inner_steps=1), 3) == pytest.approx((1 - 3 * 0.1 * 2, 1.0))
-
-
-def test_moreau_whose_copy_catches_up_at_once_is_gradient_descent() -> None:
-    assert moreau_steps(Moreau(0.1, 1 / 15, lam=15.0, inner_steps=1), 3) == pytest.approx((0.4, 0.4))
-
-
-def test_moreau_decays_weights_towards_zero() -> None:
-    assert moreau_steps(Moreau(0.1, 0.2, lam=0.0, inner_steps=1, weight_decay=3.0), 1)[0] == pytest.approx(0.5)
+@pytest.mark.parametrize(("optimizer", "steps", "expected"), MOREAU.values(), ids=MOREAU)
+def test_moreau_by_hand(optimizer: Moreau, steps: int, expected: tuple[float, float]) -> None:
+    assert moreau_steps(optimizer, steps) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("optimizer", [AdamW(), SGD(momentum=0.9), Moreau(0.1, 0.1, 1.0, 1)])

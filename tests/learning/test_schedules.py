@@ -17,7 +17,7 @@ from playerfl.algorithms import ALGORITHMS, Algorithm, PFedMe
 from playerfl.errors import ConfigError
 from playerfl.learning.schedules import Schedule
 from playerfl.runs.api import run_experiments
-from playerfl.runs.experiment import Experiment, with_setting
+from playerfl.runs.experiment import Experiment, with_settings
 from playerfl.runs.result import RunResult
 from playerfl.tasks.task import Task, own_task
 
@@ -107,7 +107,7 @@ def test_both_rates_of_pfedme_fall(trainer: str) -> None:
 @pytest.mark.parametrize("algorithm", federations.quick_for(ALGORITHMS, "fedrep", "ditto", "pfedme", "player_fl"))
 def test_the_stacked_trainer_follows_the_schedule_of_the_loop(algorithm: str) -> None:
     """Batches of 8 at sites of three sizes: their epochs end at different steps of a stack."""
-    task = own_task(double_model, double_sites())
+    task = federations.double_task()
     settings = {**COSINE, "training.local_epochs": 2}
     stacked, loop = (federate(algorithm, task, trainer=t, **settings) for t in ("stacked", "loop"))
     assert (stacked.data["trainer"], loop.data["trainer"]) == ("stacked", "loop")
@@ -129,10 +129,8 @@ def test_schedules_share_a_stack_and_keep_their_bits(monkeypatch: pytest.MonkeyP
     task = federations.task()
 
     def experiment(schedule: str, seed: int) -> Experiment:
-        table: dict[str, Any] = {"seed": seed, "rounds": 3, "algorithm": "fedavg"}
-        for key, value in {**QUICK, "training.local_epochs": 2, "training.schedule": schedule}.items():
-            table = with_setting(table, key, value)
-        return Experiment.resolve(table, task)
+        settings = {**QUICK, "training.local_epochs": 2, "training.schedule": schedule}
+        return Experiment.resolve(with_settings({"seed": seed, "rounds": 3, "algorithm": "fedavg"}, settings), task)
 
     experiments = [experiment(schedule, seed) for schedule in ("constant", "exponential", "cosine") for seed in (0, 1)]
     together = run_experiments(experiments, [None] * len(experiments), task)

@@ -12,8 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import federations
-import playerfl
-from federations import CLASSES, FEATURES, quick_for
+from federations import CLASSES, FEATURES, double_task, federate, quick_for
 from playerfl.algorithms import ALGORITHMS
 from playerfl.data.examples import TensorExamples
 from playerfl.layers.layer_map import LayerMap
@@ -29,56 +28,35 @@ from playerfl.runs.setup import prepare_setup
 from playerfl.tasks.task import METRICS, Task, own_task
 
 
-def double_task(build: Callable[[], nn.Module] = federations.mlp, **changes: Any) -> Task:
-    sites = {name: (x.double(), y) for name, (x, y) in federations.sites().items()}
-    return own_task(lambda: build().double(), sites, **changes)
-
-
 def run(a_task: Task, algorithm: str, trainer: str, rounds: int = 5, **settings: Any) -> RunResult:
-    return playerfl.run(
-        a_task,
-        algorithm,
-        rounds=rounds,
-        settings={
-            "training.batch_size": 8,
-            "training.learning_rate": 1e-3,
-            "selection": "last",
-            "trainer": trainer,
-            **{key.replace("__", "."): value for key, value in settings.items()},
-        },
-    )
+    return federate(algorithm, a_task, rounds, trainer=trainer, **{"training.learning_rate": 1e-3, **settings})
 
 
-def largest_difference(one: RunResult, other: RunResult) -> float:
-    weights = max(
-        float((own[name].double() - other.weights[site][name].double()).abs().max())
-        for site, own in one.weights.items()
-        for name in own
-    )
-    scores = max(abs(a[5] - b[5]) for a, b in zip(one.score_rows, other.score_rows, strict=True))  # type: ignore[operator]
-    assert [row[:5] for row in one.score_rows] == [row[:5] for row in other.score_rows]
-    return max(weights, scores)
+def assert_stacked_equals_loop(a_task: Task, algorithm: str, **settings: Any) -> None:
+    """Up to rounding: models, scores and traffic."""
+    stacked, loop = (run(a_task, algorithm, trainer, **settings) for trainer in ("stacked", "loop"))
+    assert (stacked.data["trainer"], loop.data["trainer"]) == ("stacked", "loop")
+    assert federations.largest_difference(stacked, loop) < 1e-10
+    assert [row[:5] for row in stacked.score_rows] == [row[:5] for row in loop.score_rows]
+    assert max(abs(a[5] - b[5]) for a, b in zip(stacked.score_rows, loop.score_rows, strict=True)) < 1e-10  # type: ignore[operator]
+    assert stacked.traffic_rows == loop.traffic_rows
 
 
 @pytest.mark.parametrize("algorithm", quick_for(ALGORITHMS, "fedavg", "ditto", "fedbabu", "player_fl"))
 def test_stacked_equals_loop(algorithm: str) -> None:
-    task = double_task()
-    stacked, loop = run(task, algorithm, "stacked"), run(task, algorithm, "loop")
-    assert (stacked.data["trainer"], loop.data["trainer"]) == ("stacked", "loop")
-    assert largest_difference(stacked, loop) < 1e-10
-    assert stacked.traffic_rows == loop.traffic_rows
+    assert_stacked_equals_loop(double_task(), algorithm)
 
 
 @pytest.mark.parametrize(
     "settings",
     [
-        {"training__optimizer": "sgd", "training__momentum": 0.9},
-        {"training__optimizer": "sgd", "training__weight_decay": 0.1},
-        {"training__optimizer_state": "reset"},
-        {"training__amsgrad": True},
-        {"training__local_epochs": 3},
-        {"training__batch_size": 64, "data__accept_small_sites": True},
-        {"training__batch_size": 5},
+        {"training.optimizer": "sgd", "training.momentum": 0.9},
+        {"training.optimizer": "sgd", "training.weight_decay": 0.1},
+        {"training.optimizer_state": "reset"},
+        {"training.amsgrad": True},
+        {"training.local_epochs": 3},
+        {"training.batch_size": 64, "data.accept_small_sites": True},
+        {"training.batch_size": 5},
         {"participation": 0.5},
         {"eval_point": "post_local"},
         {"selection": "client_best"},
@@ -87,17 +65,13 @@ def test_stacked_equals_loop(algorithm: str) -> None:
 )
 @pytest.mark.parametrize("algorithm", quick_for(["player_fl", "ditto"], "player_fl"))
 def test_stacked_equals_loop_for_every_way_of_training(algorithm: str, settings: dict[str, Any]) -> None:
-    task = double_task()
-    difference = largest_difference(
-        run(task, algorithm, "stacked", **settings), run(task, algorithm, "loop", **settings)
-    )
-    assert difference < 1e-10
+    assert_stacked_equals_loop(double_task(), algorithm, **settings)
 
 
 @pytest.mark.parametrize("mode", ["running", "post_epoch", "post_batches", "one_batch"])
 def test_layer_scores(mode: str) -> None:
     def scores(trainer: str) -> list[list[float]]:
-        settings = {"algorithm__sensitivity_mode": mode, "training__local_epochs": 2, "algorithm__max_batches": 3}
+        settings = {"algorithm.sensitivity_mode": mode, "training.local_epochs": 2, "algorithm.max_batches": 3}
         found = run(double_task(), "player_fl", trainer, rounds=1, **settings).layers["profiles"]
         return [row for profile in found.values() for row in profile["batches"]]
 
@@ -132,29 +106,18 @@ def residual_task(kind: torch.dtype = torch.float64) -> Task:
 @pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ["fedavg", "fedprox", "pfedme", "fedrep", "player_fl"])
 def test_models_that_are_more_than_linear_layers(algorithm: str) -> None:
-    task = residual_task()
-    stacked = run(task, algorithm, "stacked")
-    assert stacked.data["trainer"] == "stacked"
-    assert largest_difference(stacked, run(task, algorithm, "loop")) < 1e-10
+    assert_stacked_equals_loop(residual_task(), algorithm)
 
 
-def side_by_side(
-    task: Task, algorithms: list[str], seeds: list[int], **settings: Any
-) -> dict[tuple[str, int], RunResult]:
+def experiment(task: Task, algorithm: str, seed: int, rate: float = 1e-2, **training: Any) -> Experiment:
+    training = {"learning_rate": rate, "batch_size": 20, **training}
+    table = {"seed": seed, "rounds": 4, "algorithm": algorithm, "trainer": "stacked", "training": training}
+    return Experiment.resolve(table, task)
+
+
+def side_by_side(task: Task, algorithms: list[str], seeds: list[int]) -> dict[tuple[str, int], RunResult]:
     keys = [(algorithm, seed) for algorithm in algorithms for seed in seeds]
-    experiments = [
-        Experiment.resolve(
-            {
-                "seed": seed,
-                "rounds": 4,
-                "algorithm": algorithm,
-                "trainer": "stacked",
-                "training": {"learning_rate": 1e-2, "batch_size": 20},
-            },
-            task,
-        )
-        for algorithm, seed in keys
-    ]
+    experiments = [experiment(task, algorithm, seed) for algorithm, seed in keys]
     return dict(zip(keys, run_experiments(experiments, [None] * len(keys), task), strict=True))
 
 
@@ -176,16 +139,10 @@ def test_a_result_does_not_depend_on_its_stack(make: Callable[[], Task]) -> None
 
 def test_a_diverging_model_does_not_touch_its_neighbours() -> None:
     task = federations.task()
-    wild = {"training": {"learning_rate": 1e30, "batch_size": 20, "optimizer": "sgd"}}
-    calm = {"training": {"learning_rate": 1e-2, "batch_size": 20, "optimizer": "sgd"}}
-
-    def experiment(settings: dict[str, Any], seed: int) -> Experiment:
-        return Experiment.resolve(
-            {"seed": seed, "rounds": 3, "algorithm": "local", "trainer": "stacked", **settings}, task
-        )
-
-    (alone,) = run_experiments([experiment(calm, 0)], [None], task)
-    beside, lost = run_experiments([experiment(calm, 0), experiment(wild, 1)], [None, None], task)
+    calm = experiment(task, "local", 0, optimizer="sgd")
+    wild = experiment(task, "local", 1, rate=1e30, optimizer="sgd")
+    (alone,) = run_experiments([calm], [None], task)
+    beside, lost = run_experiments([calm, wild], [None, None], task)
     assert lost.diverged
     assert alone.score_rows == beside.score_rows
 
@@ -297,7 +254,7 @@ def test_what_cannot_be_stacked_falls_back_and_says_so(case: str) -> None:
     left_to_auto = run(task, "fedavg", "auto", rounds=1)
     assert left_to_auto.data["trainer"] == "loop"
     said = any("stacked" in note for note in left_to_auto.data["notes"])
-    assert said == stackable.pays(build()), "told where it would have paid"
+    assert said == stackable.pays(build()), "the note is for models that stacking would have sped up"
     assert asked.score_rows == left_to_auto.score_rows
 
 
@@ -428,12 +385,7 @@ def test_one_diverged_row_is_enough(trainer: str) -> None:
 @pytest.mark.slow
 def test_learning_rates_share_a_stack() -> None:
     task = federations.task()
-
-    def experiment(rate: float, seed: int) -> Experiment:
-        training = {"learning_rate": rate, "batch_size": 20}
-        return Experiment.resolve({"seed": seed, "rounds": 3, "algorithm": "ditto", "training": training}, task)
-
-    experiments = [experiment(rate, seed) for rate in (1e-2, 1e-3, 1e-4) for seed in (0, 1)]
+    experiments = [experiment(task, "ditto", seed, rate) for rate in (1e-2, 1e-3, 1e-4) for seed in (0, 1)]
     together = run_experiments(experiments, [None] * len(experiments), task)
     for one, beside in zip(experiments, together, strict=True):
         (alone,) = run_experiments([one], [None], task)

@@ -1,4 +1,4 @@
-"""Observers write what a run tells, with the real libraries, into a local directory."""
+"""Observers write the progress of a run, with the real libraries, into a local directory."""
 
 from __future__ import annotations
 
@@ -25,6 +25,11 @@ def watched(listener: Callable[[Progress], None], algorithm: str = "player_fl") 
     return playerfl.run(task(), algorithm, rounds=ROUNDS, settings=settings, listener=listener)
 
 
+def progress_of(algorithm: str = "player_fl") -> tuple[list[Progress], RunResult]:
+    seen: list[Progress] = []
+    return seen, watched(seen.append, algorithm)
+
+
 def average(result: RunResult, metric: str, round_: int) -> float:
     own = {
         row[2]: float(row[5])
@@ -35,9 +40,8 @@ def average(result: RunResult, metric: str, round_: int) -> float:
 
 
 def test_readings_are_the_scores_of_the_run_and_their_average() -> None:
-    told: list[Progress] = []
-    result = watched(told.append)
-    found = {(name, round_): value for progress in told for name, value, round_ in scalars(progress)}
+    seen, result = progress_of()
+    found = {(name, round_): value for progress in seen for name, value, round_ in scalars(progress)}
     for stage, round_, site, split, metric, value in result.score_rows:
         assert stage == "round"
         assert found[f"{split}/{metric}/{site}", round_] == value
@@ -45,31 +49,23 @@ def test_readings_are_the_scores_of_the_run_and_their_average() -> None:
         assert found["test/f1/average", round_] == pytest.approx(average(result, "f1", round_))
 
 
-def test_a_finishing_phase_has_names_of_its_own() -> None:
-    told: list[Progress] = []
-    watched(told.append, "local_adaptation")
-    names = {name for progress in told for name, _, _ in scalars(progress)}
+def test_a_finishing_phase_has_separate_names() -> None:
+    names = {name for progress in progress_of("local_adaptation")[0] for name, _, _ in scalars(progress)}
     assert {"test/f1/average", "finish/test/f1/average"} <= names
 
 
 def test_hyper_parameters_are_named_as_in_the_experiment_file() -> None:
-    told: list[Progress] = []
-    watched(told.append)
-    settings = hyper_parameters(told[0])
+    settings = hyper_parameters(progress_of()[0][0])
     assert settings["algorithm.name"] == "player_fl"
     assert settings["training.learning_rate"] == 0.01
     assert settings["rounds"] == ROUNDS
 
 
 def test_the_profile_is_drawn_once_there_is_a_cut() -> None:
-    told: list[Progress] = []
-    watched(told.append)
-    figure = profile_figure(told[-1])
+    figure = profile_figure(progress_of()[0][-1])
     assert figure is not None
     assert "federated" in figure.axes[0].get_title()
-    told.clear()
-    watched(told.append, "fedavg")
-    assert profile_figure(told[-1]) is None
+    assert profile_figure(progress_of("fedavg")[0][-1]) is None
 
 
 def test_watching_changes_nothing() -> None:
@@ -128,7 +124,7 @@ def test_mlflow_shows_scores_settings_and_the_profile(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
-def test_mlflow_takes_any_site_name_and_leaves_out_what_is_no_number(tmp_path: Path) -> None:
+def test_mlflow_takes_any_site_name_and_leaves_out_nan(tmp_path: Path) -> None:
     tracking = pytest.importorskip("mlflow.tracking", reason="the extra 'mlflow' is not installed")
     from federations import sites
     from playerfl.observers.mlflow import MLflowObserver

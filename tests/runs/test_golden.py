@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -51,11 +52,13 @@ def test_the_golden_run_is_met(record_property: pytest.RecordProperty) -> None:
     record_property("golden run met", assert_golden(golden.everything(threads=1)))
 
 
-def assert_version_recorded(stored: dict[str, Any], golden_runs: dict[int, str]) -> None:
+def assert_version_recorded(stored: dict[str, Any], golden_runs: dict[int, tuple[str, str]]) -> None:
     versions = list(golden_runs)
-    assert versions == list(range(1, len(versions) + 1)) and len(set(golden_runs.values())) == len(versions)
+    assert versions == list(range(1, len(versions) + 1))
+    for (before, _), (digest, why_the_same) in pairwise(golden_runs.values()):
+        assert (digest == before) == bool(why_the_same), "say why the golden runs did not change, if and only if so"
     assert stored["results_version"] == versions[-1], "store the golden runs of the newest results version"
-    assert golden_runs[versions[-1]] == golden.digest_of_json(stored["runs"]), (
+    assert golden_runs[versions[-1]][0] == golden.digest_of_json(stored["runs"]), (
         "tests/golden.json changed: add its results version to GOLDEN_RUNS, so that studies do not mix old and new runs"
     )
 
@@ -69,9 +72,16 @@ def test_neither_golden_runs_nor_results_version_can_change_alone() -> None:
     changed["runs"]["digits"]["models"] = "0" * 32
     with pytest.raises(AssertionError, match="add its results version"):
         assert_version_recorded(changed, GOLDEN_RUNS)
-    for digest in ("f" * 32, GOLDEN_RUNS[RESULTS]):
-        with pytest.raises(AssertionError):
-            assert_version_recorded(STORED, {**GOLDEN_RUNS, RESULTS + 1: digest})
+    new, same = "f" * 32, GOLDEN_RUNS[RESULTS][0]
+    for version, message in (
+        ((new, ""), "store the golden runs"),
+        ((same, ""), "say why"),
+        ((new, "a reason"), "say why"),
+    ):
+        with pytest.raises(AssertionError, match=message):
+            assert_version_recorded(STORED, {**GOLDEN_RUNS, RESULTS + 1: version})
+    unchanged = {**STORED, "results_version": RESULTS + 1}
+    assert_version_recorded(unchanged, {**GOLDEN_RUNS, RESULTS + 1: (same, "only another task changed")})
 
 
 def test_storing_needs_the_results_version_of_the_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -81,9 +91,9 @@ def test_storing_needs_the_results_version_of_the_runs(tmp_path: Path, monkeypat
     changed["runs"]["digits"]["models"] = "0" * 32
     with pytest.raises(SystemExit) as refused:
         golden.store(changed, tmp_path / "golden.json")
-    version, digest = re.findall(r'add  (\d+): "(\w+)"', str(refused.value))[0]
+    version, digest = re.findall(r'add  (\d+): \("(\w+)", ""\)', str(refused.value))[0]
     assert (tmp_path / "golden.json").read_bytes() == golden.STORED.read_bytes()
-    monkeypatch.setattr(golden, "GOLDEN_RUNS", {**GOLDEN_RUNS, int(version): digest})
+    monkeypatch.setattr(golden, "GOLDEN_RUNS", {**GOLDEN_RUNS, int(version): (digest, "")})
     monkeypatch.setattr(golden, "RESULTS", int(version))
     golden.store({**changed, "results_version": int(version)}, tmp_path / "golden.json")
     assert_version_recorded(json.loads((tmp_path / "golden.json").read_text()), golden.GOLDEN_RUNS)
@@ -127,7 +137,7 @@ def test_two_threads_repeat_themselves_and_differ_by_rounding_at_most(tmp_path: 
 
 
 @pytest.mark.system
-def test_another_cpu_is_told_from_a_change_and_agrees_up_to_rounding(tmp_path: Path) -> None:
+def test_another_cpu_is_recognised_and_agrees_up_to_rounding(tmp_path: Path) -> None:
     """A CPU without the vector units of this one: torch and its libraries are told not to use them."""
     hidden = {"ATEN_CPU_CAPABILITY": "default", "ONEDNN_MAX_CPU_ISA": "SSE41", "MKL_ENABLE_INSTRUCTIONS": "SSE4_2"}
     found = fresh(1, tmp_path, **hidden)

@@ -133,11 +133,6 @@ def test_small_sites_may_be_accepted() -> None:
     assert run(own, **{"data.accept_small_sites": True}).sites == ["site-0", "site-1", "site-2"]
 
 
-def test_a_run_that_diverges_says_so_with_nan_and_ends() -> None:
-    result = federate("fedavg", **{"training.optimizer": "sgd", "training.learning_rate": 1e30})
-    assert result.scores["value"].isna().any()
-
-
 def test_an_unknown_site_is_named() -> None:
     with pytest.raises(PlayerflError, match="unknown site 'site-9'; did you mean"):
         federate("local", rounds=1).model("site-9")

@@ -46,7 +46,7 @@ def test_models_that_are_large_together_are_read_one_by_one(tmp_path: Path, monk
 
 
 @pytest.mark.slow
-def test_files_neither_pile_up_nor_grow_but_for_the_tables(tmp_path: Path) -> None:
+def test_only_the_tables_grow(tmp_path: Path) -> None:
     sizes: dict[int, dict[str, int]] = {}
 
     def look(progress: Progress) -> None:
@@ -93,7 +93,7 @@ def stopped(own: Any, out: Path) -> None:
         playerfl.run(own, "fedavg", rounds=3, settings=SETTINGS, out=out, listener=stop)
 
 
-def test_a_run_goes_on_only_with_the_data_and_the_model_it_began_with(tmp_path: Path) -> None:
+def test_a_run_resumes_only_with_the_data_and_the_model_it_started_with(tmp_path: Path) -> None:
     stopped(task(), tmp_path / "o")
     other = {site: (x + 1, y) for site, (x, y) in sites().items()}
     with pytest.raises(PlayerflError, match="was started with different data"):
@@ -103,7 +103,7 @@ def test_a_run_goes_on_only_with_the_data_and_the_model_it_began_with(tmp_path: 
     assert playerfl.resume(tmp_path / "o", task=task()).sites == ["site-0", "site-1", "site-2"]
 
 
-def test_whoever_fails_to_take_a_run_up_leaves_it_to_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_resume_unlocks_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stopped(task(), tmp_path / "o")
     with monkeypatch.context() as other:
         other.setattr("playerfl.runs.api.environment", lambda *_: {"python": "another"})
@@ -114,7 +114,7 @@ def test_whoever_fails_to_take_a_run_up_leaves_it_to_others(tmp_path: Path, monk
     assert playerfl.resume(tmp_path / "o", task=task()).sites == ["site-0", "site-1", "site-2"]
 
 
-def test_of_a_comparison_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_resume_unlocks_all_runs_of_a_comparison(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from writing_commands import SMALL
     from writing_commands import playerfl as here
 
@@ -141,7 +141,7 @@ def test_a_comparison_killed_between_two_directories_is_completed(tmp_path: Path
 
 
 @pytest.mark.slow
-def test_a_comparison_does_not_go_into_the_directory_of_a_run(tmp_path: Path) -> None:
+def test_a_comparison_cannot_use_the_directory_of_a_run(tmp_path: Path) -> None:
     assert command("run", "synthetic", "--rounds", "1", "-q", "--out", "o", cwd=tmp_path).returncode == 0
     again = command("run", "synthetic", "--rounds", "1", "-a", "local", "-a", "fedavg", "--out", "o", cwd=tmp_path)
     assert "o holds a single run" in refused(again)

@@ -19,6 +19,7 @@ import playerfl
 from command_line import playerfl as command_line
 from playerfl.report.compute.report import build_report
 from playerfl.runs.run import Run
+from playerfl.studies import run_file
 from playerfl.studies.collecting import collect
 
 OLD = Path(__file__).parents[1] / "written_by_0_1"
@@ -123,8 +124,10 @@ def test_an_interrupted_old_run_is_resumed_to_the_same_result(copied: Path, unin
 def test_an_interrupted_old_study_is_continued_to_the_same_result(
     copied: Path, uninterrupted: playerfl.RunResult, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    recorded = json.loads((copied / "interrupted_study" / "software.json").read_text())["torch"]
-    monkeypatch.setattr(torch, "__version__", recorded)  # part of a run file's name
+    recorded = json.loads((copied / "interrupted_study" / "software.json").read_text())
+    # Both are part of a run file's name.
+    monkeypatch.setattr(torch, "__version__", recorded["torch"])
+    monkeypatch.setattr(run_file, "RESULTS", recorded["results"])
     rounds: list[int] = []
     exchanged = Run.exchanged
 

@@ -44,8 +44,8 @@ def test_it_writes_what_safetensors_would(monkeypatch: pytest.MonkeyPatch) -> No
     tensors = {str(kind).removeprefix("torch."): torch.arange(5).to(kind) for kind in kinds}
     places = {kind: {"__tensor__": [kind, 0, [5]]} for kind in tensors}
     skeleton = json.dumps({"ä": places})
-    told = f"{tensor_tree.fingerprint(skeleton, {kind: [own] for kind, own in tensors.items()})} {skeleton}"
-    expected = save(tensors, metadata={"checked tree": told})
+    checked = f"{tensor_tree.fingerprint(skeleton, {kind: [own] for kind, own in tensors.items()})} {skeleton}"
+    expected = save(tensors, metadata={"checked tree": checked})
     assert tensor_tree.encode({"ä": tensors}) == expected
     monkeypatch.setattr(tensor_tree, "_BYTES_AT_ONCE", 1)
     assert tensor_tree.encode({"ä": tensors}) == expected

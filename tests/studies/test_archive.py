@@ -1,4 +1,4 @@
-"""An archive tells what its study tells, without the study."""
+"""An archive gives the same results as its study, without the study."""
 
 from __future__ import annotations
 

@@ -22,17 +22,12 @@ def run_into(place: Path, algorithm: str = "fedavg", seed: int = 0) -> playerfl.
     return playerfl.run("synthetic", algorithm, rounds=1, seed=seed, out=place)
 
 
-def test_a_run_directory(tmp_path: Path) -> None:
+def test_a_run_directory_is_read_without_its_models(tmp_path: Path) -> None:
     original = run_into(tmp_path / "run")
     (read,) = collect(tmp_path / "run").results
     assert read.site_scores == original.site_scores
     assert read.sites == original.sites
     assert read.weights == {}
-
-
-def test_a_model_is_not_read_with_a_report_and_says_so(tmp_path: Path) -> None:
-    run_into(tmp_path / "run")
-    (read,) = collect(tmp_path / "run").results
     with pytest.raises(playerfl.PlayerflError):
         read.model(read.sites[0])
 
@@ -49,7 +44,7 @@ def announced(home: Path, *algorithms: str) -> None:
     write_comparison(home, [Experiment.resolve(table) for table in tables])
 
 
-def test_what_a_comparison_announced_and_has_not_is_missing(tmp_path: Path) -> None:
+def test_runs_that_a_comparison_planned_and_lacks_are_missing(tmp_path: Path) -> None:
     announced(tmp_path, "local", "fedavg")
     run_into(tmp_path / "local", "local")
     found = collect(tmp_path)
@@ -102,7 +97,7 @@ def test_where_there_is_no_run_one_sentence_says_so(tmp_path: Path, what: str) -
         collect(place)
 
 
-def test_a_task_of_ones_own_is_read_without_it(tmp_path: Path) -> None:
+def test_a_run_of_a_users_task_is_read_without_the_task(tmp_path: Path) -> None:
     playerfl.run(task(), "fedavg", rounds=1, settings=QUICK, out=tmp_path / "run")
     assert len(collect(tmp_path).results) == 1
 
@@ -114,7 +109,7 @@ def test_a_run_directory_with_a_report_may_be_overwritten(tmp_path: Path) -> Non
     RunDirectory.check_free(tmp_path / "run", overwrite=True)
 
 
-def test_a_study_is_read_with_its_holes(tmp_path: Path) -> None:
+def test_missing_and_broken_runs_of_a_study_are_listed(tmp_path: Path) -> None:
     """Three methods: one whole, one with a run that cannot be read, one that lacks a run to choose its rate by."""
     small_study(tmp_path / "study")
     study = playerfl.StudyDirectory.open(tmp_path / "study")
@@ -174,7 +169,7 @@ def test_a_run_with_impossible_contents_is_listed_and_the_others_reported(
         playerfl.load_result(tmp_path / "bad")
 
 
-def test_scores_of_a_round_that_never_was(tmp_path: Path) -> None:
+def test_scores_of_a_round_beyond_the_last_are_refused(tmp_path: Path) -> None:
     run_into(tmp_path / "bad")
     with (tmp_path / "bad" / "scores.csv").open("a") as table:
         table.write("round,7,site-0,test,loss,0.5\n")

@@ -1,4 +1,4 @@
-"""What workers are told about memory."""
+"""The memory settings of workers."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ def test_groups_of_algorithms() -> None:
     assert len(Study.resolve({**SMALL, "algorithms": "fedavg"}).lines) == 1
 
 
-def test_a_task_and_an_algorithm_may_have_settings_of_their_own() -> None:
+def test_tasks_and_algorithms_may_have_separate_settings() -> None:
     study = Study.resolve(
         {
             **SMALL,
@@ -118,7 +118,7 @@ def test_bad_studies_get_one_sentence(change: dict[str, Any], sentence: str) -> 
 
 
 @pytest.mark.parametrize("key", ["name", "tasks", "algorithms"])
-def test_what_must_be_said_is_asked_for(key: str) -> None:
+def test_required_keys_are_asked_for(key: str) -> None:
     with pytest.raises(PlayerflError, match=f"{key} is missing in the study; for example {key} = "):
         Study.resolve({k: v for k, v in SMALL.items() if k != key})
 
@@ -129,6 +129,6 @@ def test_the_projects_own_study_files_can_be_read(file: str) -> None:
 
 
 @pytest.mark.parametrize("seeds", [10**12, 2**64])
-def test_more_seeds_than_anybody_runs_are_refused_before_they_are_listed(seeds: int) -> None:
+def test_too_many_seeds_are_refused_before_they_are_listed(seeds: int) -> None:
     with pytest.raises(PlayerflError, match="is too many; at most 2,000"):
         Study.resolve({**SMALL, "seeds": seeds})

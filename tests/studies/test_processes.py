@@ -112,19 +112,10 @@ def children(parent: int) -> list[int]:
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
-def test_workers_end_with_their_study_and_it_says_how_to_go_on(tmp_path: Path, how: signal.Signals) -> None:
+def test_workers_end_with_their_study_which_says_how_to_continue(tmp_path: Path, how: signal.Signals) -> None:
     file = written(tmp_path, {**KILLED, "settings": {**KILLED["settings"], "rounds": 5000}})
-    arguments = [
-        sys.executable,
-        "-m",
-        "playerfl.cli.main",
-        "study",
-        str(file),
-        "--out",
-        str(tmp_path / "o"),
-        "--workers",
-        "2",
-    ]
+    study = ["study", str(file), "--out", str(tmp_path / "o")]
+    arguments = [sys.executable, "-m", "playerfl.cli.main", *study, "--workers", "2"]
     with subprocess.Popen(arguments, stderr=subprocess.PIPE, text=True) as process:
         end = time.monotonic() + 400
         while not (tmp_path / "o" / "unfinished").is_dir() or not any((tmp_path / "o" / "unfinished").iterdir()):
@@ -132,7 +123,7 @@ def test_workers_end_with_their_study_and_it_says_how_to_go_on(tmp_path: Path, h
             time.sleep(0.05)
         workers = children(process.pid)
         assert len(workers) == 2
-        refused = command("study", str(file), "--out", str(tmp_path / "o"), "-q", cwd=tmp_path)
+        refused = command(*study, "-q", cwd=tmp_path)
         assert refused.returncode == 2
         assert "is in use by another process" in refused.stderr
         since = time.monotonic()
@@ -156,10 +147,10 @@ def test_the_command_shows_medians_failures_and_exit_codes(tmp_path: Path) -> No
     file = written(tmp_path, study)
     said = command("study", str(file), "--out", "o", "--backend", "serial", "--json", cwd=tmp_path)
     assert said.returncode == 1
-    told = json.loads(said.stdout)
-    assert [row["runs"] for row in told["results"]] == [2, 2, 2]
-    assert all(set(row["median"]) == {"f1", "accuracy", "loss"} for row in told["results"])
-    assert len(told["failures"]) == 3
+    printed = json.loads(said.stdout)
+    assert [row["runs"] for row in printed["results"]] == [2, 2, 2]
+    assert all(set(row["median"]) == {"f1", "accuracy", "loss"} for row in printed["results"])
+    assert len(printed["failures"]) == 3
     assert "playerfl study o --retry-failed" in said.stderr
     (tmp_path / "bad").unlink()
     said = command("study", "o", "--backend", "serial", "--retry-failed", cwd=tmp_path)
@@ -167,7 +158,7 @@ def test_the_command_shows_medians_failures_and_exit_codes(tmp_path: Path) -> No
     assert "median over runs" in said.stdout
     assert "results: o" in said.stderr
     dry = command("study", "o", "--dry-run", cwd=tmp_path)
-    assert "0 runs are left" in dry.stdout
+    assert "0 runs are missing" in dry.stdout
     assert command("study", "nowhere.toml", cwd=tmp_path).returncode == 2
 
 

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from playerfl.engine.scheduler import drive
 from playerfl.errors import PlayerflError
 from playerfl.runs.experiment import Experiment
+from playerfl.runs.files import TimingFile
 from playerfl.runs.run import Run
 from playerfl.runs.setup import prepare_setup
 from playerfl.storage.tensor_tree import decode
@@ -22,6 +23,7 @@ from playerfl.tasks import TASKS
 TABLE: dict[str, Any] = {"task": "synthetic", "rounds": 3, "data": {"rows": 60, "sites": 2}, "algorithm": "player_fl"}
 EXPERIMENT = Experiment.resolve(TABLE)
 SETUP = prepare_setup(EXPERIMENT, TASKS["synthetic"])
+TIMING: TimingFile = {"wall_seconds": 1.0, "runs_side_by_side": 1}
 PLANNED = planned_run(EXPERIMENT, SETUP.description, software())
 
 
@@ -52,7 +54,7 @@ def finished(**options: Any) -> tuple[RunFileRecord, Any]:
 @pytest.mark.parametrize("keep", [True, False])
 def test_a_file_gives_the_run_back(keep: bool) -> None:
     record, made = finished(keep_weights=keep)
-    read = read_run_file(record.file, SETUP.description, {"wall_seconds": 1.0})
+    read = read_run_file(record.file, SETUP.description, TIMING)
     assert read.score_rows == made.score_rows
     assert [tuple(row) for row in read.traffic_rows] == [tuple(row) for row in made.traffic_rows]
     assert read.site_scores == made.site_scores
@@ -99,9 +101,9 @@ def test_a_damaged_file_is_refused() -> None:
     file = finished()[0].file
     for broken in (b"", file[:100], file[:-4]):
         with pytest.raises(PlayerflError, match=r"cannot be read: .*; delete it to run it again"):
-            read_run_file(broken, SETUP.description, {})
+            read_run_file(broken, SETUP.description, TIMING)
     with pytest.raises(PlayerflError, match="belongs to another study"):
-        read_run_file(file, {**SETUP.description, "partition_hash": "0"}, {})
+        read_run_file(file, {**SETUP.description, "partition_hash": "0"}, TIMING)
 
 
 @given(

@@ -68,7 +68,7 @@ def test_an_extended_study_runs_only_what_is_new_and_equals_one_made_in_one_go(t
 
 
 @pytest.mark.slow
-def test_what_is_grouped_with_what_changes_nothing(tmp_path: Path) -> None:
+def test_the_size_of_groups_changes_no_result(tmp_path: Path) -> None:
     run(tmp_path / "one", seeds_per_group=1)
     run(tmp_path / "many", seeds_per_group=7)
     assert run_files(tmp_path / "one") == run_files(tmp_path / "many")
@@ -119,7 +119,7 @@ def test_a_failed_run_spoils_no_other_and_is_tried_again_on_demand(tmp_path: Pat
     assert run_files(tmp_path / "o") == run_files(tmp_path / "whole")
 
 
-def test_a_rate_that_diverges_is_not_taken_and_if_all_do_it_is_said(tmp_path: Path) -> None:
+def test_a_rate_that_diverges_is_not_chosen_and_it_is_an_error_if_all_do(tmp_path: Path) -> None:
     found = run(tmp_path / "o", algorithms=["fedavg"], learning_rates=[1e30, 0.01], seeds=1)
     assert found.chosen_rates == {("synthetic", "fedavg"): 0.01}
     found = run(tmp_path / "o", algorithms=["fedavg", "local"], learning_rates=[1e30, 1e29], seeds=1)
@@ -152,7 +152,7 @@ class Mine(FedAvg):
 
 
 @pytest.mark.slow
-def test_ones_own_algorithm_in_a_file_is_known_to_workers_and_its_text_is_part_of_the_runs_name(tmp_path: Path) -> None:
+def test_workers_know_a_users_algorithm_and_its_text_is_part_of_the_runs_name(tmp_path: Path) -> None:
     file = tmp_path / "mine.py"
     file.write_text(OWN_ALGORITHM)
     name = f"{file}:Mine"
@@ -183,7 +183,7 @@ def test_an_algorithm_that_only_this_process_knows_needs_the_serial_backend(
     assert len(run(tmp_path / "o", **changes).results) == 1
 
 
-def test_a_checkpoint_that_cannot_be_written_is_no_failure_of_the_run(
+def test_a_checkpoint_that_cannot_be_written_does_not_fail_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A large file has no room, small ones have: the study stops, and the same command runs what is missing."""
@@ -201,7 +201,7 @@ def test_a_checkpoint_that_cannot_be_written_is_no_failure_of_the_run(
     assert (len(found.results), found.failures) == (3, [])
 
 
-def test_what_a_process_that_ended_in_the_middle_left_is_removed(tmp_path: Path) -> None:
+def test_files_left_by_a_killed_process_are_removed(tmp_path: Path) -> None:
     small = {"algorithms": ["local"], "learning_rates": [0.01]}
     run(tmp_path, **small)
     key = min(run_files(tmp_path)).removesuffix(".safetensors")
@@ -213,7 +213,7 @@ def test_what_a_process_that_ended_in_the_middle_left_is_removed(tmp_path: Path)
     (tmp_path / "timings.csv").write_text(timings + f"{key},12")
     run(tmp_path, **small)
     assert not any(file.exists() for file in left)
-    assert other.exists(), "a run of other settings is taken up when they come back"
+    assert other.exists(), "a run of other settings is resumed when they come back"
     assert (tmp_path / "timings.csv").read_text() == timings
 
 
@@ -266,10 +266,10 @@ def test_an_estimate_counts_runs_and_writes_nothing(tmp_path: Path) -> None:
     prepared = prepare(Study.resolve({**SMALL, "algorithms": "all"}))
     found = estimate(prepared, tmp_path / "o", workers=2, start=3.0)
     assert not (tmp_path / "o").exists()
-    told = found.as_json()
-    assert told["runs_left"] == 19 * (2 * 2 + 3)
-    assert all(line["seconds_per_run"] > 0 for line in told["lines"])
-    assert told["seconds"] == pytest.approx(sum(7 * line["seconds_per_run"] for line in told["lines"]) / 2 + 3.0)
+    printed = found.as_json()
+    assert printed["runs_left"] == 19 * (2 * 2 + 3)
+    assert all(line["seconds_per_run"] > 0 for line in printed["lines"])
+    assert printed["seconds"] == pytest.approx(sum(7 * line["seconds_per_run"] for line in printed["lines"]) / 2 + 3.0)
     run(tmp_path / "o")
     found = estimate(prepare(Study.resolve({**SMALL, "seeds": 5})), tmp_path / "o")
     assert [line["evaluation"] for line in found.as_json()["lines"]] == [

@@ -79,7 +79,7 @@ def study(
             )
     except KeyboardInterrupt:
         started = path if (path / "study.toml").is_file() else file
-        _say(f"interrupted; finished runs are kept: continue with  playerfl study {started}")
+        _say(f"interrupted; finished runs are saved: continue with  playerfl study {started}")
         sys.exit(130)
     result = result_of(directory)
     if archive:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping
-from typing import Any, NotRequired, TypedDict
+from typing import Any, NotRequired
 
 import torch
 from torch import Tensor
+from typing_extensions import TypedDict
 
 from playerfl.data.examples import SiteData, TensorExamples, tensors_in
 
@@ -30,13 +31,21 @@ class PartRecord(TypedDict):
     """Examples per class, where targets are classes held in memory."""
 
 
+class SiteRecord(TypedDict):
+    """One site's data; of a site elsewhere, only the size of its training data is known."""
+
+    train: PartRecord
+    validation: NotRequired[PartRecord]
+    test: NotRequired[PartRecord]
+
+
 class DataRecord(TypedDict):
-    """What a run records about its data: the content of data.json."""
+    """What a run records about its data."""
 
     notes: list[str]
-    partition_hash: str
-    sites: dict[str, dict[str, PartRecord]]
-    """Site, then part."""
+    partition_hash: str | None
+    """None for sites elsewhere."""
+    sites: dict[str, SiteRecord]
 
 
 def describe(sites: Mapping[str, SiteData], *, classification: bool) -> DataRecord:
@@ -45,8 +54,12 @@ def describe(sites: Mapping[str, SiteData], *, classification: bool) -> DataReco
         "notes": list(getattr(sites, "notes", ())),
         "partition_hash": partition_hash(sites),
         "sites": {
-            name: {part: _part(examples, classification) for part, examples in sites[name].__dict__.items()}
-            for name in sorted(sites)
+            name: {
+                "train": _part(site.train, classification),
+                "validation": _part(site.validation, classification),
+                "test": _part(site.test, classification),
+            }
+            for name, site in sorted(sites.items())
         },
     }
 

@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor
+from typing_extensions import TypedDict
 
 from playerfl.errors import LayerError
 from playerfl.layers.layer_map import LayerMap, LayerName, check_choice
@@ -74,6 +75,16 @@ def federation_sensitivity(importance: Importance) -> dict[LayerName, float]:
     return dict(zip(importance, accumulate(importance.values()), strict=True))
 
 
+class ProfileRecord(TypedDict):
+    """A profile as it is written to a file."""
+
+    layers: list[LayerName]
+    batches: list[list[float]]
+    batch_sizes: list[int]
+    num_examples: int
+    weight_batches: bool
+
+
 @dataclass(frozen=True)
 class Profile:
     """One site's layer scores, batch by batch: what a cut is decided from, and the evidence for it."""
@@ -94,7 +105,7 @@ class Profile:
         means = (math.fsum(s * w for s, w in zip(column, shares, strict=True)) / total for column in columns)
         return dict(zip(self.layers, means, strict=True))
 
-    def to_json(self) -> dict[str, object]:
+    def to_json(self) -> ProfileRecord:
         return {
             "layers": list(self.layers),
             "batches": [list(row) for row in self.batches],

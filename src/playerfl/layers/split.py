@@ -9,6 +9,8 @@ from itertools import pairwise
 from numbers import Real
 from typing import Any, Literal
 
+from typing_extensions import TypedDict
+
 from playerfl.errors import LayerError
 from playerfl.layers.layer_map import LayerName, check_choice
 from playerfl.layers.sensitivity import (
@@ -28,6 +30,21 @@ Ratios = tuple[float | None, ...]
 DEFAULT_THRESHOLDS = {"layer_ratio": 3.5, "cumulative_ratio": 1.6}
 NEAR = 0.10
 """A ratio this close to the threshold is a close call."""
+
+
+class CutRecord(TypedDict):
+    """A cut as it is written to a file."""
+
+    index: int
+    federated: list[LayerName]
+    personal: list[LayerName]
+    rule: str
+    threshold: float | None
+    ratios: list[float | None]
+    reason: str
+    warnings: list[str]
+    importance: dict[LayerName, float]
+    federation_sensitivity: dict[LayerName, float]
 
 
 @dataclass(frozen=True)
@@ -51,7 +68,7 @@ class Cut:
     def personal(self) -> tuple[LayerName, ...]:
         return self.layers[self.index :]
 
-    def to_json(self) -> dict[str, object]:
+    def to_json(self) -> CutRecord:
         return {
             "index": self.index,
             "federated": list(self.federated),

@@ -1,4 +1,4 @@
-"""run_jobs: whatever sites ask for at one moment, stacked where their models allow it, else one by one."""
+"""run_jobs: runs the jobs that sites wait for, stacked if their models allow it, else one by one."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ class MLflowObserver:
     """
 
     def __init__(self, place: Path | str, experiment: str = "playerfl") -> None:
-        # Nobody outside should hear about a hospital's run.
+        # A hospital's runs must not be reported to anybody outside.
         os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
         try:
             import sqlalchemy  # noqa: F401

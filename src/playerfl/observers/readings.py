@@ -54,7 +54,8 @@ def scalars(progress: Progress) -> Iterator[tuple[str, float, int]]:
 
 def profile_figure(progress: Progress) -> Figure | None:
     """A figure of the layer profile with the cut; None until there is one, or without matplotlib."""
-    if progress.layers.get("decision") is None:
+    decision = progress.layers["decision"]
+    if decision is None:
         return None
     try:
         from matplotlib.figure import Figure
@@ -65,5 +66,5 @@ def profile_figure(progress: Progress) -> Figure | None:
     from playerfl.layers.split import Cut
 
     figure = Figure(figsize=(6, 4), layout="constrained")
-    draw_profile(figure.subplots(), Cut.from_json(progress.layers["decision"]), progress.layers["profiles"])
+    draw_profile(figure.subplots(), Cut.from_json(decision), progress.layers["profiles"])
     return figure

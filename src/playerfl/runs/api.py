@@ -79,7 +79,8 @@ def run_experiments(
             for experiment, place, setup in zip(experiments, places, unfinished, strict=True):
                 directory = None if isinstance(place, Path) else place
                 if isinstance(place, Path):
-                    directory = _start_directory(place, experiment, overwrite)
+                    made_with = environment(experiment.device, experiment.threads)
+                    directory = RunDirectory.create(place, experiment.to_toml(), made_with, overwrite=overwrite)
                     directories.append(directory)
                 if setup:
                     started = Run(experiment, setup, directory, listener, beside=len(places))
@@ -93,11 +94,6 @@ def run_experiments(
             work.close()
         for directory in directories:
             directory.unlock()
-
-
-def _start_directory(path: Path, experiment: Experiment, overwrite: bool) -> RunDirectory:
-    made_with = environment(experiment.device, experiment.threads)
-    return RunDirectory.create(path, experiment.to_toml(), made_with, overwrite=overwrite)
 
 
 async def _already(result: RunResult) -> RunResult:
@@ -173,20 +169,20 @@ def run(
     `task` is a name, a folder with one file per site, FILE.py:NAME, or your own `Task` (see `own_task`); `algorithm`
     is a name or an instance. `settings` takes any other setting of an experiment file, as
     {"training.batch_size": 16} or ["training.batch_size=16"].
-    With `out`, the run is kept in that directory and can be resumed; without it, nothing is written. `data_dir` is
+    With `out`, the run is saved in that directory and can be resumed; without it, nothing is written. `data_dir` is
     where dataset files are (default: $PLAYERFL_DATA, or else the user's cache).
     """
-    own = task if isinstance(task, Task) else None
-    given: dict[str, Any] = {"task": own.name if own else task, "seed": seed, "device": device}
+    own_task = task if isinstance(task, Task) else None
+    given: dict[str, Any] = {"task": own_task.name if own_task else task, "seed": seed, "device": device}
     if rounds is not None:
         given["rounds"] = rounds
     if learning_rate is not None:
         given["training"] = {"learning_rate": learning_rate}
     given["algorithm"] = _algorithm_table(algorithm)
-    experiment = Experiment.resolve(with_settings(given, settings), own)
+    experiment = Experiment.resolve(with_settings(given, settings), own_task)
     place = None if out is None else Path(out)
     with use_data_directory(None if data_dir is None else Path(data_dir)):
-        return run_experiments([experiment], [place], own, listener, overwrite=overwrite)[0]
+        return run_experiments([experiment], [place], own_task, listener, overwrite=overwrite)[0]
 
 
 def resume(path: Path | str, *, task: Task | None = None, listener: Listener | None = None) -> RunResult:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from urllib.parse import quote, unquote
 
 from safetensors import SafetensorError
@@ -20,6 +20,7 @@ from safetensors.torch import load, save
 from torch import nn
 
 from playerfl.errors import RunDirectoryError
+from playerfl.runs.files import DataFile, EnvironmentFile, LayersFile, TimingFile
 from playerfl.runs.result import SCORE_COLUMNS, TRAFFIC_COLUMNS, Row, RunResult, digest_of
 from playerfl.runs.run import Resumed
 from playerfl.runs.schema import checked
@@ -59,7 +60,7 @@ class RunDirectory:
 
     @classmethod
     def create(
-        cls, path: Path, experiment_toml: str, environment: Mapping[str, Any], *, overwrite: bool = False
+        cls, path: Path, experiment_toml: str, environment: EnvironmentFile, *, overwrite: bool = False
     ) -> RunDirectory:
         present = cls.check_free(path, overwrite=overwrite)
         directory = cls(path)
@@ -67,7 +68,7 @@ class RunDirectory:
             make_directory(path)
             try:
                 directory.lock()
-                # First the file that makes it a run: what is left of it must not look like one.
+                # experiment.toml first: a partly removed run must not look like a run.
                 for name in sorted(present & _FILES, key=lambda name: (name != "experiment.toml", name)):
                     target = path / name
                     shutil.rmtree(target) if target.is_dir() else target.unlink()
@@ -151,7 +152,7 @@ class RunDirectory:
     def write_json(self, name: str, content: Mapping[str, Any]) -> None:
         write_atomically(self.path / name, (json.dumps(content, indent=1) + "\n").encode())
 
-    def resume(self, description: Mapping[str, Any]) -> Resumed | None:
+    def resume(self, description: DataFile) -> Resumed | None:
         """The last checkpoint, with the tables cut back to it; None for a run that has none."""
         self._check_same_setup(description)
         saved = self._load_checkpoint()
@@ -161,18 +162,18 @@ class RunDirectory:
         scores = self.read_table("scores.csv", SCORE_COLUMNS)
         return Resumed(saved, scores, self.read_table("traffic.csv", TRAFFIC_COLUMNS))
 
-    def _check_same_setup(self, description: Mapping[str, Any]) -> None:
+    def _check_same_setup(self, description: DataFile) -> None:
         """A run continues with the data and the model it was started with, or not at all."""
         if not self.has("data.json"):
             self.write_json("data.json", description)
             return
         begun = self.read_json("data.json")
-        for key, what in (
-            ("partition_hash", "different data"),
-            ("model", "a different model"),
-            ("trainer", "a different trainer"),
+        for key, value, what in (
+            ("partition_hash", description["partition_hash"], "different data"),
+            ("model", description["model"], "a different model"),
+            ("trainer", description["trainer"], "a different trainer"),
         ):
-            if begun.get(key) != description[key]:
+            if begun.get(key) != value:
                 raise RunDirectoryError(
                     f"{self.path} was started with {what}; resume it as it was started, or start a new run"
                 )
@@ -240,20 +241,18 @@ class RunDirectory:
         return saved
 
     def finish(self, result: RunResult) -> RunResult:
-        """Writes what a run ended with, and returns its result as it is kept here."""
+        """Writes the results of a run, and returns them as they will be read from here."""
         self.write_ending(result.weights, result.layers, result.timing)
         models = _ModelFiles(self.path / "weights")
         return replace(
             result,
             experiment=self.read_toml("experiment.toml"),
-            environment=self.read_json("environment.json"),
+            environment=cast(EnvironmentFile, self.read_json("environment.json")),
             weights=models if models.num_bytes > _HELD_BYTES else result.weights,
             path=self.path,
         )
 
-    def write_ending(
-        self, weights: Mapping[str, Weights], layers: Mapping[str, Any], timing: Mapping[str, Any]
-    ) -> None:
+    def write_ending(self, weights: Mapping[str, Weights], layers: LayersFile, timing: TimingFile) -> None:
         """Writes models, layers and times, marks the run as finished and drops the checkpoint."""
         folder = self.path / "weights"
         make_directory(folder, RESUME)
@@ -274,32 +273,28 @@ class RunDirectory:
         """Reads and checks the finished run; `build_model` builds the model that its weights belong to."""
         if not self.is_finished:
             raise RunDirectoryError(f"{self.path} is not finished; continue it with  {self.continued_with}")
-        weights = self._read_weights() if with_weights else {}
+        weights: Mapping[str, Weights] = {}
+        if with_weights:
+            models = _ModelFiles(self.path / "weights")
+            weights = models if models.num_bytes > _HELD_BYTES else dict(models)
         if with_weights and digest_of(weights) != self.read_json("finished.json").get("weights_digest"):
             raise RunDirectoryError(f"{self.path / 'weights'} was changed since the run ended; run it again")
+        files: Any = {name: self.read_json(f"{name}.json") for name in ("environment", "layers", "data", "timing")}
         result = checked(
             RunResult(
                 experiment=self.read_toml("experiment.toml"),
-                environment=self.read_json("environment.json"),
                 score_rows=self.read_table("scores.csv", SCORE_COLUMNS),
                 traffic_rows=self.read_table("traffic.csv", TRAFFIC_COLUMNS),
-                layers=self.read_json("layers.json"),
-                data=self.read_json("data.json"),
                 weights=weights,
                 build_model=build_model,
-                timing=self.read_json("timing.json"),
                 path=self.path,
+                **files,
             )
         )
         # A job across institutions has no weights: models stay at their sites.
         if weights and result.sites != sorted(weights):
             raise RunDirectoryError(f"{self.path / 'data.json'} does not describe the sites of this run")
         return result
-
-    def _read_weights(self) -> Mapping[str, Weights]:
-        """Every site's model by site name."""
-        models = _ModelFiles(self.path / "weights")
-        return models if models.num_bytes > _HELD_BYTES else dict(models)
 
 
 class _ModelFiles(Mapping[str, Weights]):

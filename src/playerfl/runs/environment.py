@@ -6,12 +6,12 @@ import platform
 import subprocess
 from functools import cache
 from pathlib import Path
-from typing import Any
 
+from playerfl.runs.files import EnvironmentFile
 from playerfl.version import __version__
 
 
-def environment(device: str, threads: int) -> dict[str, Any]:
+def environment(device: str, threads: int) -> EnvironmentFile:
     """The versions that decide the bits of a result."""
     import numpy
     import torch
@@ -32,7 +32,6 @@ def environment(device: str, threads: int) -> dict[str, Any]:
 
 @cache
 def git_commit() -> str | None:
-    """The commit of this source tree ("-dirty" if it was changed since), or None for an installed package."""
     source = Path(__file__).resolve().parents[2]
     if not (source / ".git").exists():
         return None

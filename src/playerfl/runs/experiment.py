@@ -27,8 +27,6 @@ from playerfl.tasks.task import DataOptions, Task
 
 Model = TypeVar("Model", bound=BaseModel)
 _STRICT = ConfigDict(extra="forbid", frozen=True)
-
-
 _Beta = Annotated[float, Field(ge=0, lt=1)]
 
 
@@ -66,19 +64,11 @@ class TrainingOptions(AddedOptions):
         return {**decay, **factor, **values}
 
     @model_validator(mode="after")
-    def _momentum_is_of_sgd(self) -> TrainingOptions:
+    def _options_belong_together(self) -> TrainingOptions:
         if self.momentum and self.optimizer != "sgd":
             raise ValueError(f"momentum = {self.momentum} needs optimizer = sgd; {self.optimizer} has betas")
-        return self
-
-    @model_validator(mode="after")
-    def _amsgrad_is_of_adamw(self) -> TrainingOptions:
         if self.amsgrad and self.optimizer != "adamw":
             raise ValueError(f"amsgrad = true is an option of adamw; {self.optimizer} has no second moments")
-        return self
-
-    @model_validator(mode="after")
-    def _factor_is_of_the_exponential_schedule(self) -> TrainingOptions:
         if self.schedule_factor is not None and self.schedule != "exponential":
             raise ValueError(
                 f"schedule_factor = {self.schedule_factor} has no effect with schedule = {self.schedule!r}; "

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from playerfl.errors import ConfigError, RunDirectoryError, one_of
 from playerfl.layers.layer_map import state_entries
 from playerfl.layers.split import Cut
+from playerfl.runs.files import DataFile, EnvironmentFile, LayersFile, TimingFile
 from playerfl.weights import Weights, digest
 
 if TYPE_CHECKING:
@@ -28,16 +29,15 @@ class RunResult:
     """One run: every site's scores per round, the traffic, the cut, and every site's model."""
 
     experiment: Mapping[str, Any]
-    environment: Mapping[str, Any]
+    environment: EnvironmentFile
     score_rows: Sequence[Row]
     traffic_rows: Sequence[Row]
-    layers: Mapping[str, Any]
-    data: Mapping[str, Any]
-    """Sizes, class counts, fingerprint and notes of the sites' data."""
+    layers: LayersFile
+    data: DataFile
     weights: Mapping[str, Weights]
     """The model each site keeps, chosen on its validation data; empty if models were not kept."""
     build_model: Callable[[], nn.Module]
-    timing: Mapping[str, Any]
+    timing: TimingFile
     path: Path | None = None
 
     def __repr__(self) -> str:
@@ -75,7 +75,7 @@ class RunResult:
     @cached_property
     def num_examples(self) -> dict[str, int]:
         """Training examples per site, by which averages are weighted."""
-        return {site: int(parts["train"]["examples"]) for site, parts in self.data["sites"].items()}
+        return {site: record["train"]["examples"] for site, record in self.data["sites"].items()}
 
     @cached_property
     def site_scores(self) -> dict[str, dict[str, float]]:

@@ -15,8 +15,10 @@ from playerfl.errors import RunDirectoryError
 from playerfl.federation.client import Client
 from playerfl.federation.messages import Score, SiteId
 from playerfl.federation.server import Server
+from playerfl.layers.sensitivity import ProfileRecord
 from playerfl.runs.environment import environment
 from playerfl.runs.experiment import Experiment
+from playerfl.runs.files import DataFile, LayersFile
 from playerfl.runs.result import Row, RunResult
 from playerfl.runs.setup import Setup
 
@@ -36,8 +38,7 @@ class Progress:
     scores: Mapping[SiteId, tuple[Score, ...]]
     """What the sites reported in this exchange."""
     num_examples: Mapping[SiteId, int]
-    layers: Mapping[str, Any]
-    """As in `RunResult.layers`: sizes, the cut once it is decided, and every site's profile."""
+    layers: LayersFile
 
 
 Listener = Callable[[Progress], None]
@@ -48,8 +49,8 @@ def score_rows(scores: Mapping[SiteId, tuple[Score, ...]]) -> list[Row]:
     return [(s.stage, s.round, site, s.split, s.metric, s.value) for site in sorted(scores) for s in scores[site]]
 
 
-def found_layers(server: Server, profiles: Mapping[SiteId, Any]) -> dict[str, Any]:
-    """The content of `RunResult.layers`: sizes, the cut once it is decided, and the known profiles."""
+def found_layers(server: Server, profiles: Mapping[SiteId, ProfileRecord]) -> LayersFile:
+    """What is known about the layers so far."""
     layers = server.layers
     return {
         "layers": [
@@ -71,10 +72,10 @@ class Resumed:
 
 
 class Record(Protocol):
-    """Where a run is kept while it goes on and when it has ended."""
+    """Where a run is saved, while it runs and when it has ended."""
 
-    def resume(self, description: Mapping[str, Any]) -> Resumed | None:
-        """What was kept of the run, None if it starts now; `description` is of its data and model (see `Setup`)."""
+    def resume(self, description: DataFile) -> Resumed | None:
+        """What was saved of the run; None if it starts now."""
         ...
 
     def exchanged(self, scores: list[Row], traffic: list[Row], state: Callable[[], dict[str, Any]]) -> None:
@@ -82,7 +83,7 @@ class Record(Protocol):
         ...
 
     def finish(self, result: RunResult) -> RunResult:
-        """Keeps a finished run; returns it as it is kept."""
+        """Saves a finished run; returns it as it was saved."""
         ...
 
 
@@ -119,7 +120,7 @@ class Run:
         self._seconds = 0.0
         self._clock = time.perf_counter()
         notes = self.algorithm.training_notes(experiment.training.learning_rate)
-        self.description = {**setup.description, "notes": [*setup.description["notes"], *notes]}
+        self.description: DataFile = {**setup.description, "notes": [*setup.description["notes"], *notes]}
         resumed = record.resume(self.description) if record else None
         if resumed is not None:
             self.score_rows, self.traffic_rows = resumed.score_rows, resumed.traffic_rows
@@ -198,7 +199,7 @@ class Run:
         ]
         return sum(v * n for v, n in losses) / sum(n for _, n in losses) if losses else float("nan")
 
-    def _found_layers(self) -> dict[str, Any]:
+    def _found_layers(self) -> LayersFile:
         return found_layers(
             self.server,
             {name: client.memory["profile"] for name, client in self.clients.items() if "profile" in client.memory},

@@ -2,146 +2,98 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import cache
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NotRequired
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
-from typing_extensions import TypeAliasType
+from pydantic import AfterValidator, Field, TypeAdapter, ValidationError
+from typing_extensions import TypeAliasType, TypedDict
 
 from playerfl.errors import RunDirectoryError
+from playerfl.layers.sensitivity import ProfileRecord
 from playerfl.paper import facts as paper
+from playerfl.runs.files import DataFile, EnvironmentFile, LayersFile, TimingFile
 from playerfl.runs.result import RunResult
 
-# Strict: the text "3" is not the number 3. Keys that later versions add are ignored.
-_STRICT = ConfigDict(strict=True, extra="ignore")
-_Count = Annotated[int, Field(ge=0, lt=2**63)]
+_MOST = 2**63
+_Count = Annotated[int, Field(ge=0, lt=_MOST)]
 _Plain = None | bool | int | float | str
 _Setting = TypeAliasType("_Setting", "_Plain | list[_Plain] | dict[str, _Setting]")
 
 
-class _Named(BaseModel):
-    model_config = _STRICT
-
+class _Algorithm(TypedDict):
     name: str
-    personal_layers: _Count | None = None
+    personal_layers: NotRequired[_Count | None]
 
 
-class _Experiment(BaseModel):
-    model_config = _STRICT
+class _Experiment(TypedDict):
+    """The settings that are read from a finished run's experiment; it has many more."""
 
     task: str
     seed: _Count
     rounds: Annotated[int, Field(ge=1, lt=2**31)]
     selection: Literal["client_best", "round_best", "last"]
-    algorithm: _Named
+    algorithm: _Algorithm
 
 
-class _Part(BaseModel):
-    model_config = _STRICT
-
-    examples: _Count
-
-
-class _Site(BaseModel):
-    model_config = _STRICT
-
-    train: _Part
+def _data(data: DataFile) -> DataFile:
+    examples = [site["train"]["examples"] for site in data["sites"].values()]
+    _check_counts(examples)
+    if data["paper"] is not None and data["paper"] not in paper.facts()["datasets"]:
+        raise ValueError(f"the paper has no dataset {data['paper']!r}")
+    if not sum(examples):
+        raise ValueError("no site has training examples")
+    return data
 
 
-class _Data(BaseModel):
-    model_config = _STRICT
-
-    sites: dict[str, _Site]
-    notes: list[str] = []
-    paper: str | None = None
-
-    @model_validator(mode="after")
-    def _known(self) -> _Data:
-        if self.paper is not None and self.paper not in paper.facts()["datasets"]:
-            raise ValueError(f"the paper has no dataset {self.paper!r}")
-        if not sum(site.train.examples for site in self.sites.values()):
-            raise ValueError("no site has training examples")
-        return self
-
-
-class _Layer(BaseModel):
-    model_config = _STRICT
-
-    name: str
-    entries: list[str]
-    parameters: _Count
-
-
-class _Decision(BaseModel):
-    model_config = _STRICT
-
-    index: _Count
-    federated: list[str]
-    personal: list[str]
-    rule: str
-    threshold: float | None
-    ratios: list[float | None]
-    reason: str
-    warnings: list[str]
-    importance: dict[str, float]
-
-
-class _Profile(BaseModel):
-    model_config = _STRICT
-
-    layers: list[str]
-    batches: Annotated[list[list[float]], Field(min_length=1)]
-    batch_sizes: list[Annotated[int, Field(ge=1, lt=2**63)]]
-    num_examples: _Count
-    weight_batches: bool
-
-    @model_validator(mode="after")
-    def _fits(self) -> _Profile:
-        if len(self.batch_sizes) != len(self.batches) or any(len(row) != len(self.layers) for row in self.batches):
-            raise ValueError("a site's layer scores need one row per batch and one number per layer")
-        return self
-
-
-class _Layers(BaseModel):
-    model_config = _STRICT
-
-    layers: list[_Layer]
-    decision: _Decision | None = None
-    profiles: dict[str, _Profile] = {}
-
-    @model_validator(mode="after")
-    def _fits(self) -> _Layers:
-        names = [layer.name for layer in self.layers]
-        if len(set(names)) < len(names):
-            raise ValueError("a layer is named twice")
-        cut = self.decision
-        if cut and (cut.index != len(cut.federated) or [*cut.federated, *cut.personal] != names):
-            raise ValueError("the decision is not about these layers")
-        if cut and cut.importance.keys() - set(names):
-            raise ValueError("the decision scores other layers")
-        if any(profile.layers != names for profile in self.profiles.values()):
+def _layers(file: LayersFile) -> LayersFile:
+    names = [layer["name"] for layer in file["layers"]]
+    _check_counts(layer["parameters"] for layer in file["layers"])
+    if len(set(names)) < len(names):
+        raise ValueError("a layer is named twice")
+    cut = file["decision"]
+    if cut and (cut["index"] != len(cut["federated"]) or [*cut["federated"], *cut["personal"]] != names):
+        raise ValueError("the decision is not about these layers")
+    if cut and cut["importance"].keys() - set(names):
+        raise ValueError("the decision scores other layers")
+    for profile in file["profiles"].values():
+        if profile["layers"] != names:
             raise ValueError("a site scored other layers")
-        return self
+        _check_profile(profile)
+    return file
 
 
-class _Timing(BaseModel):
-    model_config = _STRICT
+def _check_profile(profile: ProfileRecord) -> None:
+    sizes, batches = profile["batch_sizes"], profile["batches"]
+    _check_counts([profile["num_examples"], *sizes])
+    if not sizes or 0 in sizes or len(sizes) != len(batches):
+        raise ValueError("a site's layer scores need batches of at least one example")
+    if any(len(row) != len(profile["layers"]) for row in batches):
+        raise ValueError("a site's layer scores need one number per layer")
 
-    wall_seconds: float
-    runs_side_by_side: _Count = 1
+
+def _timing(timing: TimingFile) -> TimingFile:
+    _check_counts([timing["runs_side_by_side"]])
+    return timing
+
+
+def _check_counts(numbers: Iterable[int]) -> None:
+    for number in numbers:
+        if not 0 <= number < _MOST:
+            raise ValueError(f"{number} is not a number of examples, parameters or runs")
 
 
 @cache
 def _schemas() -> dict[str, TypeAdapter[Any]]:
-    rows = ConfigDict(strict=True)
     return {
         "experiment": TypeAdapter(_Experiment),
         "settings": TypeAdapter(dict[str, _Setting]),
-        "data": TypeAdapter(_Data),
-        "layers": TypeAdapter(_Layers),
-        "timing": TypeAdapter(_Timing),
-        "scores": TypeAdapter(list[tuple[Literal["round", "finish"], _Count, str, str, str, float]], config=rows),
-        "traffic": TypeAdapter(list[tuple[_Count, str, str, _Count, _Count]], config=rows),
+        "environment": TypeAdapter(EnvironmentFile),
+        "data": TypeAdapter(Annotated[DataFile, AfterValidator(_data)]),
+        "layers": TypeAdapter(Annotated[LayersFile, AfterValidator(_layers)]),
+        "timing": TypeAdapter(Annotated[TimingFile, AfterValidator(_timing)]),
+        "scores": TypeAdapter(list[tuple[Literal["round", "finish"], _Count, str, str, str, float]]),
+        "traffic": TypeAdapter(list[tuple[_Count, str, str, _Count, _Count]]),
     }
 
 
@@ -150,6 +102,7 @@ def checked(result: RunResult) -> RunResult:
     held: dict[str, Any] = {
         "experiment": result.experiment,
         "settings": result.experiment,
+        "environment": result.environment,
         "data": result.data,
         "layers": result.layers,
         "timing": result.timing,
@@ -158,7 +111,8 @@ def checked(result: RunResult) -> RunResult:
     }
     try:
         for what, schema in _schemas().items():
-            schema.validate_python(held[what])
+            # Strict: the text "3" is not the number 3. Keys that later versions add are ignored.
+            schema.validate_python(held[what], strict=True)
         # Rows of any site count: one that was lost on the way was scored before.
         last, rounds = max((row[1] for row in result.score_rows), default=0), result.experiment["rounds"]
         if last > rounds:

@@ -22,6 +22,7 @@ from playerfl.learning.losses import logits_of
 from playerfl.learning.stackable import choose_trainer
 from playerfl.learning.training import Learner
 from playerfl.runs.experiment import Experiment, find_task
+from playerfl.runs.files import DataFile
 from playerfl.seeding import seed_for, seeded_rng
 from playerfl.tasks.task import DataOptions, Task
 from playerfl.weights import Weights
@@ -46,8 +47,7 @@ class Setup:
     learner: Learner
     initial: Weights
     build_model: Callable[[], nn.Module]
-    description: Mapping[str, Any]
-    """Sizes, class counts, fingerprint and notes of the data; the model's entries; which trainer runs it."""
+    description: DataFile
 
 
 class Setups:

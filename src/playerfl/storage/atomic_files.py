@@ -87,7 +87,7 @@ def storage_error(path: Path, problem: OSError, then: str = RESUME) -> StorageEr
 
 @contextlib.contextmanager
 def storage_advice(then: str) -> Iterator[None]:
-    """Replaces the advice of storage errors by what is right in this place, e.g. where there is no --resume.
+    """Replaces the advice of storage errors, for example where there is no --resume.
 
     >>> with storage_advice("run the job again"):
     ...     raise StorageError("the disk is full; free some space", RESUME)

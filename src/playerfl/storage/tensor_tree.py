@@ -123,7 +123,7 @@ def _unpacked(metadata: Mapping[str, str], flat: Mapping[str, Tensor]) -> Any:
 
 @contextmanager
 def _only_ours() -> Iterator[None]:
-    """Turns whatever foreign bytes cause into a ValueError."""
+    """Turns any error caused by foreign bytes into a ValueError."""
     try:
         yield
     except (SafetensorError, LookupError, TypeError, AttributeError, RuntimeError, UnicodeError) as problem:

@@ -59,7 +59,7 @@ def study(
     """Runs a study, or what is missing of it, and returns its results.
 
     `given` is a study file, the directory of an earlier study, or the same as a mapping; keyword arguments override
-    it: `study(name="two", tasks=["digits"], algorithms=["local", "fedavg"], seeds=3)`. Results are kept in `out`
+    it: `study(name="two", tasks=["digits"], algorithms=["local", "fedavg"], seeds=3)`. Results are saved in `out`
     (default: "runs/NAME"); calling it again runs only what is missing.
     """
     from playerfl.cli.tables.study import shown_study
@@ -82,7 +82,7 @@ def study(
 def read_study(
     given: Path | str | Mapping[str, Any], out: Path | str | None, settings: Mapping[str, Any] | None = None
 ) -> tuple[Study, Path]:
-    """A study from a file, a directory or a mapping, overridden by settings; and the directory it is kept in."""
+    """A study from a file, a directory or a mapping, overridden by settings; and its directory."""
     earlier = None
     if isinstance(given, Mapping):
         table = dict(given)
@@ -116,7 +116,7 @@ def run_study(
     retry_failed: bool = False,
     data_dir: Path | None = None,
 ) -> StudyDirectory:
-    """Runs what is missing of a study in its directory; every finished run is kept at once."""
+    """Runs what is missing of a study in its directory; each run is saved as soon as it has finished."""
     check_backend(study, backend, ray_address)
     if workers is not None and workers < 1:
         raise ConfigError(f"workers must be at least 1, not {workers}")

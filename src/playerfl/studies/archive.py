@@ -17,6 +17,7 @@ from typing import Any
 
 from playerfl.data.readers.file_limits import Bounded, unpacked_limit
 from playerfl.errors import RunDirectoryError
+from playerfl.runs.files import TimingFile
 from playerfl.runs.result import Row, RunResult, no_model
 from playerfl.runs.schema import checked
 from playerfl.storage.atomic_files import RERUN_HINT, make_directory, write_atomically
@@ -186,7 +187,7 @@ def _traffic_rows(row: Mapping[str, str]) -> Iterator[Row]:
     yield int(row["round"]), row["site"], row["verbs"], int(row["down"]), int(row["up"])
 
 
-def _times(row: Mapping[str, str]) -> Iterator[dict[str, float]]:
+def _times(row: Mapping[str, str]) -> Iterator[TimingFile]:
     yield {"wall_seconds": float(row["wall_seconds"]), "runs_side_by_side": int(row["runs_side_by_side"])}
 
 

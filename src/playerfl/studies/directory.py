@@ -10,10 +10,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
+
+from pydantic import TypeAdapter, ValidationError
 
 from playerfl.errors import RunDirectoryError
 from playerfl.runs.experiment import Experiment
+from playerfl.runs.files import DataFile, TimingFile
 from playerfl.runs.result import RunResult
 from playerfl.storage.atomic_files import RERUN_HINT, make_directory, storage_error, write_atomically
 from playerfl.storage.csv_table import csv_text
@@ -21,12 +24,13 @@ from playerfl.storage.locking import DirectoryLock
 from playerfl.studies.backends.group import Outcome
 from playerfl.studies.plan import Line, Study
 from playerfl.studies.rates import choose_rate, tuned_loss, validation_losses
-from playerfl.studies.run_file import PlannedRun, planned_run, read_run_file, software
+from playerfl.studies.run_file import PlannedRun, Software, planned_run, read_run_file, software
 
 Phase = Literal["tuning", "evaluation"]
 _SECONDS_FOR_WORKERS_TO_END = 10.0
 _RUN_AGAIN = "run the study again"
 _FOLDERS = ("cells", "failed", "unfinished", "data")
+_File = TypeVar("_File")
 _TIMING = re.compile(r"(\w+),([0-9]+\.[0-9]+),([0-9]{1,9})")
 _FILES = {"study.toml", "software.json", "timings.csv", *_FOLDERS}
 
@@ -50,16 +54,16 @@ class Failure:
 class StudyDirectory:
     """A study and its results so far: one run file per finished run, named by everything that decides its result."""
 
-    def __init__(self, path: Path, study: Study, software: Mapping[str, Any], data: Mapping[str, Any]) -> None:
+    def __init__(self, path: Path, study: Study, software: Software, data: Mapping[str, DataFile]) -> None:
         """`data`: the description of each task's sites, by `data_name`."""
         self.path = path
         self.study = study
-        self.software = dict(software)
+        self.software = software
         self.data = dict(data)
         self._lock = DirectoryLock(path)
 
     @classmethod
-    def of(cls, path: Path, study: Study, data: Mapping[str, Any]) -> StudyDirectory:
+    def of(cls, path: Path, study: Study, data: Mapping[str, DataFile]) -> StudyDirectory:
         """The directory of a new or existing study; rejects a directory that holds something else."""
         cls._check_free(path)
         names = (n for line in study.lines for n in (line.experiment.task, line.experiment.algorithm["name"]))
@@ -75,16 +79,8 @@ class StudyDirectory:
             )
         study = Study.from_toml(path / "study.toml")
         names = {data_name(line.experiment) for line in study.lines}
-        data = {name: _read_json(path / "data" / f"{name}.json") for name in names}
-        made_with = _read_json(path / "software.json")
-        if not isinstance(made_with.get("code"), dict):
-            raise RunDirectoryError(f"{path / 'software.json'} does not hold what a study writes there; {_RUN_AGAIN}")
-        for name, description in data.items():
-            if not {"partition_hash", "model", "trainer", "sites"} <= description.keys():
-                raise RunDirectoryError(
-                    f"{path / 'data' / name}.json does not hold what a study writes there; {_RUN_AGAIN}"
-                )
-        return cls(path, study, made_with, data)
+        data = {name: _read_as(DataFile, path / "data" / f"{name}.json") for name in names}
+        return cls(path, study, _read_as(Software, path / "software.json"), data)
 
     @staticmethod
     def _check_free(path: Path) -> None:
@@ -186,7 +182,7 @@ class StudyDirectory:
         self.__dict__.pop("_timings", None)
 
     @cached_property
-    def _timings(self) -> dict[str, dict[str, float]]:
+    def _timings(self) -> dict[str, TimingFile]:
         file = self.path / "timings.csv"
         if not file.is_file():
             return {}
@@ -203,7 +199,7 @@ class StudyDirectory:
             file = path.read_bytes()
         except OSError as problem:
             raise RunDirectoryError(f"{path} cannot be read: {problem.strerror or problem}") from problem
-        unknown = {"wall_seconds": float("nan"), "runs_side_by_side": 1}
+        unknown: TimingFile = {"wall_seconds": float("nan"), "runs_side_by_side": 1}
         return read_run_file(file, self.data[data_name(experiment)], self._timings.get(key, unknown), path)
 
     def rate_losses(self, line: Line) -> dict[float, float]:
@@ -217,7 +213,7 @@ class StudyDirectory:
         return {rate: tuned_loss([losses(rate, seed) for seed in line.tuning_seeds]) for rate in line.rates}
 
     def chosen_rate(self, line: Line) -> float | None:
-        """The rate of the reported runs; None while tuning goes on, or if no rate gave a finite loss."""
+        """The rate of the reported runs; None before tuning has ended, or if no rate gave a finite loss."""
         if len(line.rates) == 1:
             return line.rates[0]
         known = self.finished | self.failed
@@ -265,7 +261,7 @@ class StudyDirectory:
             for experiment in (*line.tuning, *(line.evaluation(rate) if rate is not None else ())):
                 key = self.planned(experiment).key
                 if key in failed:
-                    reason = str(_read_json(self.path / "failed" / f"{key}.json").get("reason", "unknown reason"))
+                    reason = str(_read_as(dict, self.path / "failed" / f"{key}.json").get("reason", "unknown reason"))
                     at = experiment.training.learning_rate
                     failures.append(Failure(line.task, line.algorithm, at, experiment.seed, reason, key))
             if rate is None and all(self.planned(e).key in known for e in line.tuning):
@@ -301,11 +297,12 @@ def _json_bytes(content: Mapping[str, Any]) -> bytes:
     return (json.dumps(content, indent=1) + "\n").encode()
 
 
-def _read_json(path: Path) -> dict[str, Any]:
+def _read_as(kind: type[_File], path: Path) -> _File:
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content: _File = json.loads(path.read_text(encoding="utf-8"))
+        TypeAdapter(kind).validate_python(content, strict=True)
+    except ValidationError as problem:
+        raise RunDirectoryError(f"{path} is not what a study writes; {_RUN_AGAIN}") from problem
     except (OSError, ValueError, RecursionError) as problem:
         raise RunDirectoryError(f"{path} cannot be read: {problem}; {_RUN_AGAIN}") from problem
-    if not isinstance(content, dict):
-        raise RunDirectoryError(f"{path} does not hold what a study writes there; {_RUN_AGAIN}")
     return content

@@ -50,7 +50,7 @@ class Study(BaseModel):
     settings: dict[str, Any] = Field(default_factory=dict)
     """Settings of every run: those of an experiment file, except task, algorithm and seed."""
     keep_weights: bool = False
-    """Whether every site's model is kept with each run."""
+    """Whether every site's model is saved with each run."""
     seeds_per_group: int | Literal["auto"] = "auto"
     """How many runs a worker trains side by side; does not change any result."""
     checkpoint_seconds: float = Field(30.0, ge=0)
@@ -125,9 +125,9 @@ class Study(BaseModel):
         )
 
     def _line(self, task: Mapping[str, Any], task_label: str, algorithm: Mapping[str, Any], label: str) -> Line:
-        own = {key: value for key, value in task.items() if key != "name"}
+        of_task = {key: value for key, value in task.items() if key != "name"}
         options = {key: value for key, value in algorithm.items() if key != "learning_rates"}
-        settings = merged(merged(self.settings, own), {"task": task["name"], "algorithm": options})
+        settings = merged(merged(self.settings, of_task), {"task": task["name"], "algorithm": options})
         experiment = Experiment.resolve(settings)
         tried = algorithm.get("learning_rates", self.learning_rates)
         rates = _grid(tried, experiment)

@@ -12,9 +12,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import TypedDict
 
 from playerfl.errors import RunDirectoryError
 from playerfl.runs.experiment import Experiment, find_task
+from playerfl.runs.files import DataFile, TimingFile
 from playerfl.runs.result import Row, RunResult, digest_of
 from playerfl.runs.run import Resumed
 from playerfl.runs.schema import checked
@@ -24,8 +26,15 @@ from playerfl.storage.atomic_files import RERUN_HINT, write_atomically
 from playerfl.tasks.load import code_hash, names_object
 
 FORMAT = "playerfl cell 1"
-GOLDEN_RUNS = {1: "6b51f5af84ca37d7596fcaf548f82d7f"}
-"""Each version of this package's arithmetic, with a digest of its golden runs (the "runs" of tests/golden.json).
+GOLDEN_RUNS: dict[int, tuple[str, str]] = {
+    1: ("6b51f5af84ca37d7596fcaf548f82d7f", ""),
+    2: (
+        "6b51f5af84ca37d7596fcaf548f82d7f",
+        "only the metrics of diverged models changed: NaN, where NaN logits had counted as class 0; none diverges here",
+    ),
+}
+"""Each version of this package's results: a digest of its golden runs (the "runs" of tests/golden.json), and why they
+have the same bits as the version before, if they do.
 
 A change that changes the bits of a result adds a version: `python tests/golden.py --store` gives the line to add and
 refuses to store without it, and a test compares the last version with the stored file."""
@@ -41,17 +50,24 @@ class PlannedRun:
     experiment: Experiment
 
 
-def software(names: Iterable[str] = ()) -> dict[str, Any]:
-    """What decides the bits of a result besides the experiment and the data.
+class Software(TypedDict):
+    """software.json: what decides the bits of a result besides the experiment and the data."""
 
-    `names`: tasks and algorithms; of those in a user's FILE.py, the text of the file counts.
-    """
+    format: str
+    results: int
+    torch: str
+    code: dict[str, str | None]
+    """A digest of the file of each task and algorithm that is in a user's FILE.py."""
+
+
+def software(names: Iterable[str] = ()) -> Software:
+    """The software of this process; `names`: the tasks and algorithms that it runs."""
     code = {name: code_hash(name) for name in sorted(set(names)) if names_object(name)}
     return {"format": FORMAT, "results": RESULTS, "torch": torch.__version__, "code": code}
 
 
 def planned_run(
-    experiment: Experiment, data: Mapping[str, Any], made_with: Mapping[str, Any], *, keep_weights: bool = False
+    experiment: Experiment, data: DataFile, made_with: Software, *, keep_weights: bool = False
 ) -> PlannedRun:
     """A run on data with this description (see `Setup`), made with this `software`."""
     names = (experiment.task, experiment.algorithm["name"])
@@ -95,7 +111,7 @@ class RunFileRecord:
         self._exchanges = 0
         self._saved_at = time.monotonic()
 
-    def resume(self, description: Mapping[str, Any]) -> Resumed | None:
+    def resume(self, description: DataFile) -> Resumed | None:
         if self._unfinished is None or not self._unfinished.exists():
             return None
         saved = tensor_tree.read(self._unfinished)
@@ -134,9 +150,7 @@ class RunFileRecord:
         return result
 
 
-def read_run_file(
-    file: bytes, data: Mapping[str, Any], timing: Mapping[str, Any], path: Path | None = None
-) -> RunResult:
+def read_run_file(file: bytes, data: DataFile, timing: TimingFile, path: Path | None = None) -> RunResult:
     """The run in a run file; `data` describes its sites."""
     try:
         tree = tensor_tree.decode(file)

@@ -6,9 +6,9 @@ import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from playerfl.errors import StorageError
+from playerfl.runs.files import DataFile
 from playerfl.runs.setup import Setups
 from playerfl.studies.backends.backend import Backend, Done, Group, Lost, Progressed
 from playerfl.studies.backends.group import Outcome, runs_together
@@ -29,7 +29,7 @@ class Prepared:
     """What must be known about a study's data and models before anything runs."""
 
     study: Study
-    data: Mapping[str, Any]
+    data: Mapping[str, DataFile]
     """Descriptions of the sites, by `data_name`."""
     together: Mapping[str, int]
     model_bytes: Mapping[str, int]
@@ -37,7 +37,7 @@ class Prepared:
     def units(self, line: Line) -> float:
         """The work of one run, estimated from sizes."""
         name = data_name(line.experiment)
-        rows = sum(parts["train"]["examples"] for parts in self.data[name]["sites"].values())
+        rows = sum(site["train"]["examples"] for site in self.data[name]["sites"].values())
         return float(line.experiment.rounds * line.experiment.training.local_epochs * rows * self.model_bytes[name])
 
 

@@ -181,7 +181,7 @@ def upload(server: Server, examples: int, value: float) -> Upload:
 
 @pytest.mark.parametrize("tau", [1, 2, 5])
 def test_the_discrepancy_by_hand(tau: int) -> None:
-    """One example of 0, three of 4: the mean is 3, squares are 9 and 1, so d = (9 + 1)/2 / τ a parameter."""
+    """One example of 0, three of 4: the mean is 3, squares are 9 and 1, so d = (9 + 1)/2 / τ per parameter."""
     server = server_of([2, 7])
     server.round = tau - 1
     FedLAMA(tau=tau, phi=2).server_merge(server, {"a": upload(server, 1, 0.0), "b": upload(server, 3, 4.0)})

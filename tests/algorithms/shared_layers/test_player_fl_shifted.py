@@ -18,11 +18,12 @@ def fixed(cut: int) -> PLayerFL:
 
 @shifts
 @pytest.mark.parametrize("measured", [1, 2, 3, 4])
-def test_the_cut_is_moved_by_one_and_clipped(shifted: type[PLayerFL], measured: int) -> None:
-    result = federate(shifted(rule="fixed", fixed_cut=measured), rounds=1)
-    assert result.cut is not None
-    assert result.cut.index == min(max(measured + BY[shifted], 1), 4)
-    assert result.cut.federated == LAYERS[: result.cut.index]
+def test_the_cut_is_moved_by_one_or_stays_with_a_warning(shifted: type[PLayerFL], measured: int) -> None:
+    cut = federate(shifted(rule="fixed", fixed_cut=measured), rounds=1).cut
+    assert cut is not None
+    assert cut.index == min(max(measured + BY[shifted], 1), 4)
+    assert cut.federated == LAYERS[: cut.index]
+    assert any("no room" in warning for warning in cut.warnings) == (cut.index == measured)
 
 
 @pytest.mark.slow
@@ -35,18 +36,3 @@ def test_a_measured_cut_is_moved_too(shifted: type[PLayerFL], model: str) -> Non
     assert found.cut is not None
     assert found.cut.index == min(max(measured.index + BY[shifted], 1), len(measured.layers))
     assert_same(found, federate(fixed(found.cut.index), task(model)))
-
-
-@pytest.mark.parametrize(("shifted", "measured"), [(PLayerFLMinusOne, 1), (PLayerFLPlusOne, 4)])
-def test_without_room_the_cut_stays_with_a_warning(shifted: type[PLayerFL], measured: int) -> None:
-    cut = federate(shifted(rule="fixed", fixed_cut=measured), rounds=1).cut
-    assert cut is not None
-    assert cut.index == measured
-    assert any("no room" in warning for warning in cut.warnings)
-
-
-@pytest.mark.parametrize(("shifted", "measured"), [(PLayerFLMinusOne, 2), (PLayerFLPlusOne, 3)])
-def test_with_room_there_is_no_such_warning(shifted: type[PLayerFL], measured: int) -> None:
-    cut = federate(shifted(rule="fixed", fixed_cut=measured), rounds=1).cut
-    assert cut is not None
-    assert not any("no room" in warning for warning in cut.warnings)

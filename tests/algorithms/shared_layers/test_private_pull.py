@@ -9,11 +9,10 @@ import torch
 
 from algorithms.linear import FULL_BATCH, ROWS, data, linear_model, linear_task, squared_error
 from algorithms.recorder import LAYERS, entries_of, part_of, same_bits, watch
-from federations import assert_same, build, federate, largest_difference, mlp, sites, task
+from federations import assert_same, build, double_task, federate, largest_difference, sites, task
 from playerfl.algorithms import PLayerFL, PLayerFLFedProx, PLayerFLMinusOne, PLayerFLRandom
 from playerfl.errors import ConfigError
 from playerfl.runs.experiment import Experiment
-from playerfl.tasks.task import own_task
 from playerfl.weights import Weights, num_bytes, weighted_mean
 
 STARTS = ["continue", "restart"]
@@ -85,8 +84,7 @@ def test_a_weak_pull_hardly_matters_and_a_stronger_one_brings_sites_together(tra
     "algorithm", [pulled(0.1), PLayerFLMinusOne(private_pull=0.1), PLayerFLRandom(private_pull=0.1)]
 )
 def test_both_trainers_agree(algorithm: PLayerFL) -> None:
-    double = own_task(lambda: mlp().double(), {site: (x.double(), y) for site, (x, y) in sites().items()})
-    stacked, loop = (federate(algorithm, double, trainer=trainer) for trainer in ("stacked", "loop"))
+    stacked, loop = (federate(algorithm, double_task(), trainer=trainer) for trainer in ("stacked", "loop"))
     assert (stacked.data["trainer"], loop.data["trainer"]) == ("stacked", "loop")
     assert largest_difference(stacked, loop) < 1e-10
 

@@ -8,7 +8,6 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors.torch import save
@@ -22,6 +21,7 @@ from playerfl.flower.server.state import JobState
 from playerfl.flower.server.transport import Participation
 from playerfl.runs.directory import ROSTER, RunDirectory
 from playerfl.runs.environment import environment
+from playerfl.runs.files import DataFile, TimingFile
 from playerfl.runs.result import SCORE_COLUMNS, reported_stage
 from playerfl.runs.run import found_layers, score_rows
 from playerfl.storage.atomic_files import fsync_dir, storage_error, write_atomically
@@ -146,18 +146,19 @@ class JobFiles:
         initial = self.job.initial
         common = {name: w.contiguous() for name, w in server.weights.items() if not torch.equal(w, initial[name])}
         write_atomically(self.path / COMMON, save(common))
-        self.directory.write_json("data.json", {**self.job.description, **self._sites_with_scores(state)})
+        self.directory.write_json("data.json", self._data_with_scores(state))
         fingerprints = dict(sorted(state.contacts.fingerprints.items()))
         self.directory.write_json(SITES, {"models": fingerprints, "common": digest(common)})
-        timing = {"wall_seconds": state.seconds, "runs_side_by_side": 1}
+        timing: TimingFile = {"wall_seconds": state.seconds, "runs_side_by_side": 1}
         self.directory.write_ending({}, found_layers(server, {}), timing)
         self.write_status("finished", state)
 
-    def _sites_with_scores(self, state: JobState) -> dict[str, Any]:
+    def _data_with_scores(self, state: JobState) -> DataFile:
         rows = self.directory.read_table("scores.csv", SCORE_COLUMNS)
         stage = reported_stage(rows)
         scored = {row[2] for row in rows if (row[0], row[3]) == (stage, "validation")}
         return {
+            **self.job.description,
             "notes": [
                 f"{site} has no scores to report, see {PARTICIPATION}"
                 for site in sorted(self.job.deployment.sites)

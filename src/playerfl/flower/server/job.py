@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from playerfl.algorithms import Algorithm
 from playerfl.errors import ConfigError
@@ -13,6 +12,7 @@ from playerfl.flower.wire.envelopes import Envelope
 from playerfl.flower.wire.secure import check_secure
 from playerfl.layers.layer_map import state_entries
 from playerfl.runs.experiment import Experiment
+from playerfl.runs.files import DataFile
 from playerfl.runs.setup import seeded_model
 from playerfl.tasks.load import load_task
 from playerfl.tasks.task import Task
@@ -52,7 +52,7 @@ class Job:
         )
 
     @property
-    def description(self) -> dict[str, Any]:
+    def description(self) -> DataFile:
         """Like `Setup.description`, as far as it is known without data."""
         return {
             "notes": [],

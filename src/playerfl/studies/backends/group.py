@@ -1,4 +1,4 @@
-"""Runs of a study side by side in one process: what every worker does, on whatever machine."""
+"""Runs of a study side by side in one process: what every worker does."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What memory a process holds, and holds on to."""
+"""How much memory a process holds, and settings that make it hold on to freed memory."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def peak() -> int:
 
 
 def keep_freed_memory() -> None:
-    """Freed memory stays with this process, where the C library can be told so (glibc).
+    """Makes this process hold on to freed memory, if the C library allows it (glibc).
 
     A stack's activations are some megabytes each: by default they go back to the system after every operation and are
     cleared page by page when the next one asks, which takes a tenth of the time.
@@ -46,18 +46,18 @@ def keep_freed_memory() -> None:
 
 
 def large_pages() -> dict[str, str]:
-    """What to set for a new process so that its C library asks for large pages (glibc; others do not look at it).
+    """What to set for a new process so that its C library asks for large pages (glibc; others ignore it).
 
     A step of a stack passes through tens of megabytes: with pages of four kilobytes, looking up where they are takes
     a twentieth of the time.
     """
     name = "GLIBC_TUNABLES"
-    own = os.environ.get(name)
-    return {name: "glibc.malloc.hugetlb=1" + (f":{own}" if own else "")}
+    users = os.environ.get(name)
+    return {name: "glibc.malloc.hugetlb=1" + (f":{users}" if users else "")}
 
 
 def settle_imports() -> None:
-    """What is loaded by now stays for good: Python need not look through it for garbage again and again.
+    """Takes everything loaded so far out of garbage collection, and collects less often.
 
     torch brings hundreds of thousands of objects, and a stacked study makes many small ones: looking through all of
     them took a twelfth of the time, and looking through the new ones alone still a fiftieth, so it is done less often.

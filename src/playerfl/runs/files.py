@@ -1,0 +1,71 @@
+"""The keys of a run's JSON files: for the code that writes them, and for `schema`, which checks them on reading.
+
+Some values are defined beside the code that produces them: `DataRecord`, `CutRecord` and `ProfileRecord`.
+"""
+
+from __future__ import annotations
+
+from typing import NotRequired
+
+from typing_extensions import TypedDict
+
+from playerfl.data.sites import DataRecord
+from playerfl.federation.messages import SiteId
+from playerfl.layers.sensitivity import ProfileRecord
+from playerfl.layers.split import CutRecord
+
+
+class EnvironmentFile(TypedDict):
+    """environment.json: what a run was made with. Nothing in it identifies a person or a machine."""
+
+    playerfl: str
+    git_commit: str | None
+    """The commit of the source tree ("-dirty" if it was changed since), or None for an installed package."""
+    python: str
+    torch: str
+    numpy: str
+    system: str
+    machine: str
+    cpu_capability: str
+    device: str
+    threads: int
+    format: NotRequired[str]
+    """Of the run directory."""
+    resumed_with: NotRequired[list[EnvironmentFile]]
+    """Other environments in which the run was continued."""
+
+
+class DataFile(DataRecord):
+    """data.json: the data and the model of a run, which must be the same when it is resumed."""
+
+    paper: str | None
+    """The paper's name for this dataset."""
+    model: dict[str, list[int]]
+    """The shape of every entry."""
+    trainer: str
+
+
+class LayerRecord(TypedDict):
+    """One layer of the model."""
+
+    name: str
+    entries: list[str]
+    parameters: int
+
+
+class LayersFile(TypedDict):
+    """layers.json: what is known about the layers."""
+
+    layers: list[LayerRecord]
+    decision: CutRecord | None
+    """Where the layers were cut, for an algorithm that decides on a cut."""
+    profiles: dict[SiteId, ProfileRecord]
+    """The layer scores of each site that measured them."""
+
+
+class TimingFile(TypedDict):
+    """timing.json: how long the run took."""
+
+    wall_seconds: float
+    runs_side_by_side: int
+    """How many runs shared the process, and so its wall time."""
