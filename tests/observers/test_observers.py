@@ -130,11 +130,13 @@ def test_mlflow_takes_any_site_name_and_leaves_out_nan(tmp_path: Path) -> None:
     from playerfl.observers.mlflow import MLflowObserver
 
     odd = dict(zip(("St. Mary's <b>", "Ærø"), sites(2).values(), strict=True))
-    settings = {"training.batch_size": 8, "training.learning_rate": 1e30}
-    playerfl.run(task(sites=odd), "fedavg", rounds=1, settings=settings, listener=MLflowObserver(tmp_path))
+    for rate in (1e-3, 1e30):
+        settings = {"training.batch_size": 8, "training.learning_rate": rate}
+        playerfl.run(task(sites=odd), "fedavg", rounds=1, settings=settings, listener=MLflowObserver(tmp_path))
     client = tracking.MlflowClient(tracking_uri=f"sqlite:///{tmp_path / 'mlflow.db'}")
-    (run,) = client.search_runs([client.get_experiment_by_name("playerfl").experiment_id])
-    assert "test/f1/St. Mary_27_s _3c_b_3e_" in run.data.metrics
+    diverged, trained = client.search_runs([client.get_experiment_by_name("playerfl").experiment_id])
+    assert "test/f1/St. Mary_27_s _3c_b_3e_" in trained.data.metrics
+    assert "test/f1/St. Mary_27_s _3c_b_3e_" not in diverged.data.metrics
 
 
 @pytest.mark.parametrize(

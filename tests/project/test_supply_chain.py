@@ -18,6 +18,7 @@ CORE = [Requirement(line) for line in tomllib.loads(PROJECT)["project"]["depende
 MODULES = {
     "torch": "torch", "numpy": "numpy", "pandas": "pandas", "pydantic": "pydantic", "rich": "rich",
     "safetensors": "safetensors", "scipy": "scipy", "tomli-w": "tomli_w", "typer": "typer",
+    "typing-extensions": "typing_extensions",
 }  # fmt: skip
 """What each is imported as."""
 
