@@ -56,7 +56,7 @@ def encode_envelope(envelope: Envelope) -> RecordDict:
     }
     content = RecordDict({"weights": _arrays({} if envelope.initial else request.download.weights)})
     content["envelope"] = ConfigRecord(config)
-    content["info"] = _info(request.download.info)
+    content["info"] = _info_record(request.download.info)
     return content
 
 
@@ -96,7 +96,7 @@ def encode_response(response: Response) -> RecordDict:
         numbers["scores"] = [float(score.value) for score in reply.scores]
     content = RecordDict({"weights": _arrays(reply.upload.weights)})
     content["numbers"] = MetricRecord(numbers)
-    content["info"] = _info(reply.upload.info)
+    content["info"] = _info_record(reply.upload.info)
     content["response"] = ConfigRecord(
         {
             "site": response.site,
@@ -173,17 +173,17 @@ def _typed(record: Mapping[str, Any], key: str, kind: type[Wanted]) -> Wanted:
     return value
 
 
+def _info_record(info: Info) -> ConfigRecord:
+    values: dict[str, Any] = dict(info)
+    return ConfigRecord(values)
+
+
 def _info(record: ConfigRecord) -> dict[str, Any]:
     for key, value in record.items():
         values = value if isinstance(value, list) else [value]
         if not all(type(one) in (int, float, str) for one in values):
             raise CodecError(f"{key[:40]!r} holds neither numbers nor strings")
     return dict(record)
-
-
-def _info(info: Info) -> ConfigRecord:
-    values: dict[str, Any] = dict(info)
-    return ConfigRecord(values)
 
 
 def _arrays(weights: Mapping[str, Tensor]) -> ArrayRecord:
