@@ -88,8 +88,8 @@ def test_incentive_ignores_monotone_transforms_of_the_metric(rows: list[tuple[fl
 
 @given(st.lists(scores, min_size=1), scores)
 def test_a_baseline_has_no_incentive_over_itself(values: list[float], other: float) -> None:
-    own, others = np.array(values), np.full(len(values), other)
-    assert incentive("f1", own, others, own) == 0.0 == incentive("f1", own, own, others)
+    scores, others = np.array(values), np.full(len(values), other)
+    assert incentive("f1", scores, others, scores) == 0.0 == incentive("f1", scores, scores, others)
 
 
 # The comparison.

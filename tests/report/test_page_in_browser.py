@@ -126,7 +126,7 @@ def test_stability_notes_agree_with_python(opened: Open) -> None:
     shown = opened(Collected(runs))
     scores = {site: dict(zip(LAYERS, values, strict=True)) for site, values in odd.items()}
     whole = choose_cut(scores).index
-    alone = sum(choose_cut({site: own}).index == whole for site, own in scores.items())
+    alone = sum(choose_cut({site: values}).index == whole for site, values in scores.items())
     without = sum(choose_cut({k: v for k, v in scores.items() if k != site}).index == whole for site in scores)
     notes = shown.text("#cut-notes")
     assert f"Deciding alone, {alone} of 4 sites would cut here." in notes
@@ -264,7 +264,7 @@ def test_every_control_is_reached_with_the_tab_key(opened: Open) -> None:
 @pytest.mark.system
 @pytest.mark.parametrize("width", [1280, 390, 320])
 def test_the_page_is_never_wider_than_the_screen(opened: Open, width: int) -> None:
-    shown = opened(collected(("north", "a-site-with-quite-a-long-name-of-its-own", "west")), width=width)
+    shown = opened(collected(("north", "a-site-with-quite-a-long-and-winding-name", "west")), width=width)
     assert shown.run("document.documentElement.scrollWidth") <= width
 
 

@@ -25,8 +25,6 @@ REPORT_EXAMPLES = """
 
 
 class Form(StrEnum):
-    """What a report can be written as."""
-
     html = "html"
     md = "md"
     latex = "latex"
@@ -34,15 +32,11 @@ class Form(StrEnum):
 
 
 class Average(StrEnum):
-    """How sites are averaged."""
-
     samples = "samples"
     uniform = "uniform"
 
 
 class Picture(StrEnum):
-    """File formats of figures."""
-
     png = "png"
     svg = "svg"
     pdf = "pdf"

@@ -16,6 +16,11 @@ KIND_NAMES = {
     "fairness": "Fairness (variance over sites)",
     "incentive": "Incentivised participation",
 }
+SELECTIONS = {
+    "client_best": "each site reports the round with its lowest validation loss",
+    "round_best": "all sites report the round with the lowest validation loss over all of them",
+    "last": "all sites report the last round",
+}
 # Below this, floating point cannot resolve the tail of a distribution.
 SMALLEST_P = 1e-15
 

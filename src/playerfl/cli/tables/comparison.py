@@ -13,7 +13,7 @@ from playerfl.cli.tables.console import wide_console
 from playerfl.layers.sensitivity import federation_sensitivity
 from playerfl.report.compute.comparison import AlgorithmSummary
 from playerfl.report.compute.cost import sends_private_layers
-from playerfl.report.formats import size
+from playerfl.report.formats import SELECTIONS, size
 from playerfl.runs.result import RunResult
 
 
@@ -50,13 +50,6 @@ def print_cut(result: RunResult) -> None:
     console.print()
 
 
-_REPORTED = {
-    "client_best": "Each site reports the round with its lowest validation loss",
-    "round_best": "All sites report the round with the lowest validation loss over all of them",
-    "last": "All sites report the last round",
-}
-
-
 def print_comparison(summaries: Sequence[AlgorithmSummary], selection: str) -> None:
     """Averages, fairness and cost by algorithm; then gains and losses by site."""
     console = wide_console()
@@ -65,7 +58,8 @@ def print_comparison(summaries: Sequence[AlgorithmSummary], selection: str) -> N
     if first == "f1":
         console.print("F1 is macro-averaged over the classes present at a site.")
     console.print(f"Averages weight sites by examples; fairness is the variance of {first} over sites.")
-    console.print(f"{_REPORTED[selection]}; a method that tunes after the last round reports its tuned model.\n")
+    reported = SELECTIONS[selection][0].upper() + SELECTIONS[selection][1:]
+    console.print(f"{reported}; a method that tunes after the last round reports its tuned model.\n")
     for summary in summaries:
         if summary.gains:
             console.print(_gains(summary))

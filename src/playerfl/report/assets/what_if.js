@@ -112,7 +112,7 @@ function cutNotes(scores, seed, settings, normalise, reduce, cut) {
   const same = (sets) => sets.filter((steps) => cutOf(steps, settings, scores.layers.length) === cut).length;
   const runs = Object.values(scores.runs).map((other) => other.combined[`${normalise} ${reduce}`].steps);
   const free = settings.rule !== "fixed";
-  const found = transition(together.steps, settings) !== null;
+  const clear = transition(together.steps, settings) !== null;
   const range = thresholdRange(together.steps, settings);
   const other = normalise === "none" ? "first_layer" : "none";
   const elsewhere = cutOf(run.combined[`${other} ${reduce}`].steps, { ...settings, none: settings.none === "error" ? "all" : settings.none }, scores.layers.length);
@@ -121,7 +121,7 @@ function cutNotes(scores, seed, settings, normalise, reduce, cut) {
     : [];
   const layers = (count) => (count === 1 ? "layer 1" : `${count} layers`);
   return [
-    found ? null : "No ratio is above the threshold: there is no clear transition.",
+    clear ? null : "No ratio is above the threshold: there is no clear transition.",
     free ? `Deciding alone, ${same(run.alone)} of ${counted(run.sites, "site")} would cut here.` : null,
     free && run.sites > 1 ? `With one site left out, the cut stays in ${same(together.without)} of ${run.sites} cases.` : null,
     free && runs.length > 1 ? `${same(runs)} of ${runs.length} runs cut here.` : null,

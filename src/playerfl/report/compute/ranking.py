@@ -37,13 +37,13 @@ class Ranking:
     """Algorithms that lack too many blocks to be ranked."""
     blocks_left_out: tuple[str, ...]
     """Blocks in which one of the ranked algorithms has no result."""
-    friedman: Friedman | None
-    critical_difference: float | None
-    cliques: tuple[tuple[int, ...], ...]
-    nemenyi: Array | None
-    wilcoxon: Array | None
-    holm: Array | None
-    effect: Array | None
+    friedman: Friedman | None = None
+    critical_difference: float | None = None
+    cliques: tuple[tuple[int, ...], ...] = ()
+    nemenyi: Array | None = None
+    wilcoxon: Array | None = None
+    holm: Array | None = None
+    effect: Array | None = None
     """Rank-biserial correlation of every pair, positive where the row's algorithm is better."""
     remark: str = ""
     """Why a test is missing."""
@@ -105,7 +105,7 @@ def rank(
     count, k = scores.shape
     if count < 2 or k < 2:
         remark = "With a single block there is no test: these ranks may be chance." if count == 1 else "No blocks."
-        return Ranking(table, over, names, kept, positions, gone, blocks_gone, *_NO_TESTS, remark)
+        return Ranking(table, over, names, kept, positions, gone, blocks_gone, remark=remark)
     mean = positions.mean(axis=0)
     test = friedman(scores) if k > 2 else None
     difference = critical_difference(k, count)
@@ -130,9 +130,6 @@ def rank(
         _not_tested(count, k, test),
         _holm_limit(count, k),
     )
-
-
-_NO_TESTS = (None, None, (), None, None, None, None)
 
 
 def _not_tested(blocks: int, treatments: int, test: Friedman | None) -> str:

@@ -10,7 +10,7 @@ from playerfl.report.compute.report import Report
 from playerfl.report.compute.sites import SiteTable, runs_needed
 from playerfl.report.compute.statistics import ENOUGH_RUNS, RESAMPLES
 from playerfl.report.compute.tables import ScoreTable
-from playerfl.report.formats import counted, interval_head, listed, metric_name, p_said, ranges, table_title
+from playerfl.report.formats import SELECTIONS, counted, interval_head, listed, metric_name, p_said, ranges, table_title
 from playerfl.report.view import facts
 from playerfl.report.view.answers import answers
 from playerfl.report.view.parts import (
@@ -255,13 +255,8 @@ def _costs(report: Report) -> Section:
 
 def _methods(report: Report) -> Section:
     selections = {str(run.result.experiment["selection"]) for run in report.grid.runs}
-    reported = {
-        "client_best": "each site reports the round with its lowest validation loss",
-        "round_best": "all sites report the round with the lowest validation loss over all of them",
-        "last": "all sites report the last round",
-    }
     lines = [
-        f"Selection: {'; '.join(reported[name] for name in sorted(selections))}." if selections else "",
+        f"Selection: {'; '.join(SELECTIONS[name] for name in sorted(selections))}." if selections else "",
         "A method that tunes after the last round reports its tuned model.",
         "Macro-F1 averages over the classes present at a site, in the truth or in the predictions.",
         f"Intervals: percentile bootstrap over runs, {RESAMPLES:,} resamples with a fixed seed. One run has no "
