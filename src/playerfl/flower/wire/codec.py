@@ -14,7 +14,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from torch import Tensor
 
 from playerfl.errors import ConfigError, PlayerflError
-from playerfl.federation.messages import Download, Reply, Request, Score, Upload, Verb
+from playerfl.federation.messages import Download, Info, Reply, Request, Score, Upload, Verb
 from playerfl.flower.wire.envelopes import Code, Envelope, Privacy, Response
 from playerfl.flower.wire.introduction import Introduction
 from playerfl.weights import Weights
@@ -56,7 +56,7 @@ def encode_envelope(envelope: Envelope) -> RecordDict:
     }
     content = RecordDict({"weights": _arrays({} if envelope.initial else request.download.weights)})
     content["envelope"] = ConfigRecord(config)
-    content["info"] = ConfigRecord(dict(request.download.info))
+    content["info"] = _info_record(request.download.info)
     return content
 
 
@@ -96,7 +96,7 @@ def encode_response(response: Response) -> RecordDict:
         numbers["scores"] = [float(score.value) for score in reply.scores]
     content = RecordDict({"weights": _arrays(reply.upload.weights)})
     content["numbers"] = MetricRecord(numbers)
-    content["info"] = ConfigRecord(dict(reply.upload.info))
+    content["info"] = _info_record(reply.upload.info)
     content["response"] = ConfigRecord(
         {
             "site": response.site,
@@ -171,6 +171,11 @@ def _typed(record: Mapping[str, Any], key: str, kind: type[Wanted]) -> Wanted:
     if type(value) is not kind:
         raise CodecError(f"{key} is {type(value).__name__}, not {kind.__name__}")
     return value
+
+
+def _info_record(info: Info) -> ConfigRecord:
+    values: dict[str, Any] = dict(info)
+    return ConfigRecord(values)
 
 
 def _info(record: ConfigRecord) -> dict[str, Any]:
