@@ -152,6 +152,8 @@ def change(file: Path, *keys: str | int, value: object) -> None:
         ("data.json", ("paper",), "no such dataset"),
         ("data.json", ("sites", "site-0"), None),
         ("timing.json", ("wall_seconds",), "long"),
+        ("timing.json", ("runs_side_by_side",), -1),
+        ("environment.json", ("threads",), "many"),
     ],
     ids=lambda value: str(value).replace(" ", "") if isinstance(value, tuple) else None,
 )
