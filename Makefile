@@ -43,6 +43,9 @@ demo: $(STAMP)
 	@$(BIN)/playerfl report runs/demo >/dev/null
 	@echo "Report: $(CURDIR)/runs/demo/report/report.html"
 
+# Bytecode is kept, but out of the tree: compiling and rewriting the tests anew takes each worker ten seconds.
+unexport PYTHONDONTWRITEBYTECODE
+export PYTHONPYCACHEPREFIX := $(CURDIR)/$(VENV)/pycache
 PYTEST := $(BIN)/python -m pytest --dist worksteal
 
 # With a cold cache, mypy keeps one core busy for a minute, so it runs in parallel with the tests. Its output comes last.

@@ -120,7 +120,7 @@ def pictures(folder: Path) -> None:
 def read_pictures(folder: Path) -> object:
     from playerfl.data.readers.pictures import read_picture, read_picture_file
 
-    return [read_picture(read_picture_file(file), file.name, 16) for file in sorted(folder.iterdir())]
+    return [read_picture(read_picture_file(file, file.name), file.name, 16) for file in sorted(folder.iterdir())]
 
 
 def isic(folder: Path) -> None:

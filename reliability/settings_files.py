@@ -107,18 +107,20 @@ def read_setting(folder: Path) -> object:
 
 
 def read_thresholds_file(folder: Path) -> object:
-    from playerfl.cli.thresholds import _asked
+    from playerfl.cli.thresholds import _study
     from playerfl.runs.experiment import read_toml
 
-    return _asked(read_toml(folder / "thresholds.toml"))
+    return _study(read_toml(folder / "thresholds.toml"))
 
 
 def read_cases(folder: Path) -> object:
     from playerfl.cli.thresholds import _summary
-    from playerfl.paper.thresholds import CaseTable
+    from playerfl.paper.thresholds import Case, CaseTable
 
-    measured = CaseTable(folder / "cases.csv").read()
-    return [_summary(measured, setting) for setting in dict.fromkeys(case.setting for case in measured)]
+    by_setting: dict[tuple[str, str], list[Case]] = {}
+    for case in CaseTable(folder / "cases.csv").read():
+        by_setting.setdefault((case.mode, case.init), []).append(case)
+    return [_summary(cases) for cases in by_setting.values()]
 
 
 def cases(folder: Path) -> None:

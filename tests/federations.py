@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from functools import cache
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-import playerfl
 from playerfl.algorithms import Algorithm
+from playerfl.engine.scheduler import drive
 from playerfl.runs.experiment import Experiment, with_settings
 from playerfl.runs.result import RunResult
 from playerfl.runs.run import Run
-from playerfl.runs.setup import prepare_setup
+from playerfl.runs.setup import Setup, Setups, prepare_setup
 from playerfl.tasks.task import Task, own_task
 
 FEATURES, CLASSES = 6, 3
@@ -79,7 +80,26 @@ def sites(count: int = 3, rows: tuple[int, ...] = (40, 57, 33, 25)) -> dict[str,
 
 
 def task(model: str = "mlp", count: int = 3, **changes: Any) -> Task:
-    return own_task(MODELS[model], changes.pop("sites", None) or sites(count), **changes)
+    return (
+        own_task(MODELS[model], changes.pop("sites", None) or sites(count), **changes)
+        if changes
+        else _task(model, count)
+    )
+
+
+@cache
+def _task(model: str, count: int) -> Task:
+    own = own_task(MODELS[model], sites(count))
+    _SETUPS[id(own)] = Setups(own)
+    return own
+
+
+_SETUPS: dict[int, Setups] = {}
+
+
+def setup_of(experiment: Experiment, a_task: Task) -> Setup:
+    """Prepared once for the tasks above, as a study does for its runs: this is a quarter of a short run's time."""
+    return _SETUPS[id(a_task)].of(experiment) if id(a_task) in _SETUPS else prepare_setup(experiment, a_task)
 
 
 def double_task(build: Callable[[], nn.Module] = mlp, **changes: Any) -> Task:
@@ -94,14 +114,14 @@ def settings_of(algorithm: str | Algorithm, settings: Mapping[str, Any]) -> dict
 
 
 def federate(algorithm: str | Algorithm, a_task: Task | None = None, rounds: int = 3, **settings: Any) -> RunResult:
-    return playerfl.run(a_task or task(), algorithm, rounds=rounds, settings={**QUICK, **settings})
+    return drive(build(algorithm, a_task, rounds, **settings).rounds())
 
 
 def build(algorithm: str | Algorithm, a_task: Task | None = None, rounds: int = 3, **settings: Any) -> Run:
     """A run that has not started, with its server and clients in reach."""
     own = a_task or task()
     experiment = Experiment.resolve(settings_of(algorithm, {"rounds": rounds, **settings}), own)
-    return Run(experiment, prepare_setup(experiment, own))
+    return Run(experiment, setup_of(experiment, own))
 
 
 def largest_difference(left: RunResult, right: RunResult) -> float:

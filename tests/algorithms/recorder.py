@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from federations import settings_of, task
+from federations import settings_of, setup_of, task
 from playerfl.algorithms import Algorithm
 from playerfl.engine.loop import run_rounds
 from playerfl.engine.scheduler import drive, run_jobs
@@ -18,7 +18,6 @@ from playerfl.learning.job import Job, TrainJob
 from playerfl.runs.experiment import Experiment
 from playerfl.runs.result import RunResult
 from playerfl.runs.run import Run
-from playerfl.runs.setup import prepare_setup
 from playerfl.tasks.task import Task
 from playerfl.weights import Weights
 
@@ -80,7 +79,7 @@ def build_own(algorithm: Algorithm, a_task: Task | None = None, rounds: int = 3,
     """As `build`, for an algorithm that is not in the table: a test's own subclass."""
     own = a_task or task()
     experiment = Experiment.resolve(settings_of("fedavg", {"rounds": rounds, **settings}), own)
-    return Run(experiment, prepare_setup(experiment, own), algorithm=algorithm)
+    return Run(experiment, setup_of(experiment, own), algorithm=algorithm)
 
 
 def copied(weights: Weights) -> Weights:

@@ -21,6 +21,7 @@ def drift() -> Drift:
     return monitor_drift(task(), every=2, rounds=5, settings=QUICK)
 
 
+@pytest.mark.slow
 def test_rounds_are_measured_from_the_first_on(drift: Drift) -> None:
     assert list(drift.rounds) == [1, 3, 5]
 
@@ -31,6 +32,7 @@ def test_the_first_measurement_is_player_fls_own(drift: Drift) -> None:
     assert drift.rounds[1].cut.importance == cut.importance
 
 
+@pytest.mark.slow
 def test_measuring_again_does_not_change_training_by_a_bit() -> None:
     plain = build("player_fl", rounds=4)
     watched = build("player_fl", rounds=4)

@@ -53,6 +53,7 @@ def test_a_quadratic_has_the_trace_of_its_matrix() -> None:
     assert exact.per_parameter == exact.value / 12
 
 
+@pytest.mark.slow
 def test_hutchinson_is_within_its_standard_error_and_unbiased() -> None:
     model = Quadratic(symmetric(12))
     layers = LayerMap.of(model)
@@ -139,6 +140,7 @@ def test_measuring_leaves_the_model_alone() -> None:
     assert all(p.grad is None for p in model.parameters())
 
 
+@pytest.mark.slow
 def test_attention_is_differentiated_twice() -> None:
     with seeded_rng(0):
         model = TextTransformer(20, 6, 8, 16, 3).double()

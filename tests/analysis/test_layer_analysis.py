@@ -39,6 +39,7 @@ def test_every_quantity_is_known_at_every_moment_site_and_layer(analysis: LayerA
             assert math.isnan(curve[-1])  # logits are left out
 
 
+@pytest.mark.slow
 def test_sensitivity_begins_at_100_percent_and_never_falls(analysis: LayerAnalysis) -> None:
     for moment in MOMENTS:
         for curve in analysis.curves("sensitivity", moment).values():
@@ -54,6 +55,7 @@ def test_the_score_after_the_first_epoch_is_what_post_epoch_measures(analysis: L
             assert curve == pytest.approx(list(measured[site].importance.values()), rel=1e-4)
 
 
+@pytest.mark.slow
 def test_moments_are_the_models_of_those_runs(analysis: LayerAnalysis) -> None:
     alone = federate("local", rounds=2)
     again = analyze_layers(
@@ -119,6 +121,7 @@ def test_each_quantity_is_drawn_at_three_moments(analysis: LayerAnalysis, quanti
     assert labels == ["site-0", "site-1", "site-2", "mean of sites"]
 
 
+@pytest.mark.slow
 def test_negative_traces_are_drawn_open(analysis: LayerAnalysis) -> None:
     turned = [replace(f, value=-f.value) if f.quantity == "hessian" else f for f in analysis.findings]
     _, axes = quantity_figure(replace(analysis, findings=turned), "hessian")

@@ -62,6 +62,7 @@ def test_weights_that_differ_from_a_layer_on_are_cut_there() -> None:
     assert divergence_cut({"a": start, "b": moved}, layers) == 2
 
 
+@pytest.mark.slow
 def test_a_sweep_is_written_as_json_and_as_a_figure(sweep: Sweep, tmp_path: object) -> None:
     content = json.loads(json.dumps(sweep.to_json(), allow_nan=False))
     assert {regret["way"] for regret in content["regrets"]} == {*sweep.chosen, RANDOM}

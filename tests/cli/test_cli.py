@@ -47,6 +47,7 @@ def test_stdout_holds_only_json(tmp_path: Path) -> None:
     assert Path(tmp_path, run["directory"], "finished.json").exists()
 
 
+@pytest.mark.slow
 def test_options_win_over_the_file_and_set_wins_over_options(tmp_path: Path) -> None:
     (tmp_path / "e.toml").write_text('task = "synthetic"\nrounds = 9\nseed = 4\n[training]\nbatch_size = 16\n')
     said = playerfl("run", "--config", "e.toml", "--rounds", 3, "--set", "rounds=1", "--out", "o", "-q", cwd=tmp_path)
@@ -57,6 +58,7 @@ def test_options_win_over_the_file_and_set_wins_over_options(tmp_path: Path) -> 
     assert "batch_size = 16\n" in written
 
 
+@pytest.mark.slow
 def test_selftest_prints_a_table_and_fails_if_an_identity_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from playerfl import selftest
     from playerfl.algorithms import FedAvg, Local

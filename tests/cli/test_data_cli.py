@@ -130,6 +130,7 @@ def test_bad_input_gets_one_sentence_and_exit_code_2(
     assert "by hand:" in said or "cannot reach" not in said
 
 
+@pytest.mark.slow
 def test_plot_draws_a_partition(tmp_path: Path) -> None:
     said = playerfl("data", "plot", "digits", "--set", "data.alpha=0.1", "--out", "d.svg", cwd=tmp_path)
     assert said.returncode == 0, said.stderr

@@ -43,6 +43,7 @@ def test_a_page_is_written_and_its_path_is_printed(runs: Path, tmp_path: Path) -
     assert (runs / "report" / "report.html").read_text(encoding="utf-8") == text
 
 
+@pytest.mark.slow
 def test_markdown_and_latex_hold_the_nine_tables(runs: Path, tmp_path: Path) -> None:
     markdown = Path(report(runs, "--format", "md", "--out", tmp_path / "x.md").strip()).read_text(encoding="utf-8")
     assert markdown.count("| mean rank |") == 9
@@ -53,6 +54,7 @@ def test_markdown_and_latex_hold_the_nine_tables(runs: Path, tmp_path: Path) -> 
     assert "\\textbf{" in latex
 
 
+@pytest.mark.slow
 def test_csv_is_a_folder_of_tidy_tables(runs: Path, tmp_path: Path) -> None:
     folder = Path(report(runs, "--format", "csv", "--out", tmp_path).strip())
     assert folder == tmp_path / "tables"

@@ -39,6 +39,7 @@ def test_two_rounds_give_finite_models_and_scores(name: str, model: str) -> None
     assert result.scores["value"].notna().all()
 
 
+@pytest.mark.slow
 @remembering
 @models
 def test_a_serialising_reordering_transport_gives_the_same_bits(name: str, model: str) -> None:

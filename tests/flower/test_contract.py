@@ -34,6 +34,7 @@ def test_a_job_over_flower_equals_the_run_in_one_process(name: str, tmp_path: Pa
     job.assert_equals_in_process()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", quick_for(["pfedme", "fedlama", "player_fl_ditto"], "player_fl_ditto"))
 def test_a_site_alone_computes_the_same_as_stacked_with_others(name: str, tmp_path: Path) -> None:
     job = Job(tmp_path, name)
@@ -42,6 +43,7 @@ def test_a_site_alone_computes_the_same_as_stacked_with_others(name: str, tmp_pa
     job.assert_equals_in_process()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("selection", quick_for(["client_best", "round_best"], "round_best"))
 def test_every_selection_equals_the_run_in_one_process(selection: str, tmp_path: Path) -> None:
     job = Job(tmp_path, "local_adaptation", selection=selection)
@@ -57,6 +59,7 @@ def test_round_best_needs_all_sites(tmp_path: Path) -> None:
 PROTOCOLS: dict[str, Any] = {"eval_point": "post_local", "participation": 0.5, "bn_stats": "local"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("setting", quick_for(PROTOCOLS, "participation"))
 def test_every_protocol_equals_the_run_in_one_process(setting: str, tmp_path: Path) -> None:
     job = Job(tmp_path, "player_fl", task("batch norm"), rounds=3, **{setting: PROTOCOLS[setting]})
@@ -64,6 +67,7 @@ def test_every_protocol_equals_the_run_in_one_process(setting: str, tmp_path: Pa
     job.assert_equals_in_process()
 
 
+@pytest.mark.slow
 def test_a_job_directory_reads_like_a_run_directory_without_models(tmp_path: Path) -> None:
     job = Job(tmp_path, "player_fl")
     job.run()
@@ -77,6 +81,7 @@ def test_a_job_directory_reads_like_a_run_directory_without_models(tmp_path: Pat
         read.model("site-0")
 
 
+@pytest.mark.slow
 def test_sites_without_registered_names_introduce_themselves(tmp_path: Path) -> None:
     job = Job(tmp_path, "fedavg", rounds=1)
     job.grid.named = False
@@ -84,6 +89,7 @@ def test_sites_without_registered_names_introduce_themselves(tmp_path: Path) -> 
     job.assert_equals_in_process()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", quick_for(PARTIAL, "player_fl"))
 def test_no_message_holds_a_private_layer(name: str, tmp_path: Path) -> None:
     """Neither by name nor by value, in either direction: every party even builds the initial model itself."""
@@ -106,6 +112,7 @@ def test_no_message_holds_a_private_layer(name: str, tmp_path: Path) -> None:
         assert not any(value in sent for value in values)
 
 
+@pytest.mark.slow
 def test_hardly_more_than_the_shared_layers_is_sent(tmp_path: Path) -> None:
     job = Job(tmp_path, PLayerFL(rule="fixed", fixed_cut=2), rounds=2)
     job.run()
@@ -130,6 +137,7 @@ def test_the_sensitivity_step_sends_one_number_per_layer(tmp_path: Path) -> None
         assert (name, len(values)) == ("importance", 4)
 
 
+@pytest.mark.slow
 def test_a_message_is_valid_until_the_deadline_and_grouped_by_round(tmp_path: Path) -> None:
     job = Job(tmp_path, "fedavg", rounds=2)
     job.run()

@@ -27,6 +27,7 @@ from playerfl.studies.collecting import collect
 AWAY = [("0:prepare", "0:fit"), pytest.param(("0:fit", "1:evaluate+fit"), marks=pytest.mark.slow)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "key", quick_for(["0:prepare", "0:fit", "1:evaluate+fit", "3:evaluate+finish"], "0:prepare", "1:evaluate+fit")
 )
@@ -38,6 +39,7 @@ def test_a_lost_response_is_sent_again_without_training_again(key: str, tmp_path
     assert any("retrying" in line for line in job.said)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", quick_for(["player_fl", "fedlama", "pfedla"], "player_fl"))
 @pytest.mark.parametrize("key", quick_for(["0:fit", "2:evaluate+fit"], "2:evaluate+fit"))
 def test_a_server_killed_within_a_round_resumes_to_the_same_bits(name: str, key: str, tmp_path: Path) -> None:
@@ -57,6 +59,7 @@ def test_a_server_killed_between_two_exchanges_of_one_step_resumes_too(tmp_path:
     job.assert_equals_in_process()
 
 
+@pytest.mark.slow
 def test_a_server_killed_after_the_last_exchange_sends_no_more_requests(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -115,6 +118,7 @@ def test_a_resumed_job_does_not_wait_again_for_a_site_that_is_gone(tmp_path: Pat
     assert job.clock.now == waited
 
 
+@pytest.mark.slow
 def test_a_site_lost_before_the_finish_is_not_reported(tmp_path: Path) -> None:
     """Its earlier scores cannot be compared with those of models tuned at the end."""
     job = Job(tmp_path, "local_adaptation", rounds=2)
@@ -125,6 +129,7 @@ def test_a_site_lost_before_the_finish_is_not_reported(tmp_path: Path) -> None:
     assert result.site_scores.keys() == {"site-0", "site-2"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", quick_for(ALGORITHMS, "fedlama", "ditto", "player_fl"))
 @pytest.mark.parametrize("away", AWAY, ids=["first", "then"])
 def test_a_site_that_comes_back_catches_up(name: str, away: tuple[str, ...], tmp_path: Path) -> None:
@@ -138,6 +143,7 @@ def test_a_site_that_comes_back_catches_up(name: str, away: tuple[str, ...], tmp
     assert missed == {("site-1", key.partition(":")[2]) for key in away if key != "0:prepare" or prepares}
 
 
+@pytest.mark.slow
 def test_what_was_not_accepted_is_undone(tmp_path: Path) -> None:
     """A site that trained too late continues like one that never got the message."""
     late, never = Job(tmp_path / "late", "fedper"), Job(tmp_path / "never", "fedper")
@@ -154,6 +160,7 @@ def test_what_was_not_accepted_is_undone(tmp_path: Path) -> None:
     assert [row["outcome"] for row in late.participation() if row["round"] == "1"] == ["answered", "late", "answered"]
 
 
+@pytest.mark.slow
 def test_too_few_sites_stop_the_job_which_can_be_resumed(tmp_path: Path) -> None:
     job = Job(tmp_path, "fedper")
     job.tamper(lambda site, request, reply: None if site != "site-0" and "1:" in key_of(request) else reply)
@@ -164,6 +171,7 @@ def test_too_few_sites_stop_the_job_which_can_be_resumed(tmp_path: Path) -> None
     job.assert_equals_in_process()
 
 
+@pytest.mark.slow
 def test_a_site_that_lost_its_state_says_so_and_does_not_restart(tmp_path: Path) -> None:
     job = Job(tmp_path, "fedper")
 
@@ -197,6 +205,7 @@ def test_a_damaged_state_counts_as_lost(tmp_path: Path, damage: dict[str, Any] |
     assert {row["site"] for row in job.participation() if "lost its state" in row["reason"]} == {"site-1"}
 
 
+@pytest.mark.slow
 def test_a_site_that_lost_its_state_may_be_readmitted(tmp_path: Path) -> None:
     job = Job(tmp_path, "player_fl")
     job.interrupt("site-2", "2:evaluate+fit")
@@ -206,6 +215,7 @@ def test_a_site_that_lost_its_state_may_be_readmitted(tmp_path: Path) -> None:
     assert job.participation("refused") == []
 
 
+@pytest.mark.slow
 def test_a_server_without_its_checkpoint_cannot_restart_sites(tmp_path: Path) -> None:
     job = Job(tmp_path, "fedper", rounds=4)
     job.interrupt("site-2", "3:evaluate+fit")
@@ -214,6 +224,7 @@ def test_a_server_without_its_checkpoint_cannot_restart_sites(tmp_path: Path) ->
         job.run()
 
 
+@pytest.mark.slow
 def test_a_checkpoint_keeps_the_keys_of_version_0_1_and_a_foreign_one_is_refused(tmp_path: Path) -> None:
     job = Job(tmp_path, "fedper")
     job.interrupt("site-2", "2:evaluate+fit")
@@ -288,6 +299,7 @@ def test_nothing_of_an_exception_leaves_a_site(tmp_path: Path, caplog: pytest.Lo
     assert any("could not do what was asked; see its log" in line for line in job.said)
 
 
+@pytest.mark.slow
 def test_a_full_disk_at_a_site_is_a_code_and_keeps_the_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     job = Job(tmp_path, "fedper", rounds=2)
     write = site.write_atomically

@@ -72,6 +72,7 @@ def test_epsilon_by_hand() -> None:
     assert epsilon(4.0, 9) > epsilon(4.0, 8) > epsilon(5.0, 8)
 
 
+@pytest.mark.slow
 def test_every_upload_of_a_clipped_job_is_within_the_bound(tmp_path: Path) -> None:
     job = private_job(tmp_path, "fedper", Privacy(clip=0.05))
     job.run()
@@ -124,6 +125,7 @@ def test_travelling_statistics_are_refused_before_anything_is_written(privacy: P
     assert not job.folder.exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", quick_for(["player_fl", "pfedme"], "player_fl"))
 def test_secure_aggregation_gives_the_mean_and_shows_no_upload(name: str, tmp_path: Path) -> None:
     job = private_job(tmp_path, name, Privacy(secure_range=8.0), rounds=2)

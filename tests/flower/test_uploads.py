@@ -123,6 +123,7 @@ def test_poisoned_importances_are_refused(values: Any, reason: str, tmp_path: Pa
     assert reason in refused["reason"]
 
 
+@pytest.mark.slow
 def test_an_algorithm_may_leave_out_whole_layers_but_not_parts_of_one(tmp_path: Path) -> None:
     job = poisoned(tmp_path, without("0.bias"), FedLP(1.0))
     [refused] = job.participation("refused")

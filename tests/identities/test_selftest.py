@@ -16,6 +16,7 @@ def test_every_identity_holds() -> None:
     assert [f"{f.identity.left.name}: {f.difference}" for f in findings if not f.holds] == []
 
 
+@pytest.mark.slow
 def test_a_wrong_baseline_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     """A pull that ignores mu."""
 

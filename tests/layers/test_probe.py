@@ -205,6 +205,7 @@ def test_a_loss_per_example_scores_like_its_mean(mode: str) -> None:
     assert by_example.importance == pytest.approx(mean.importance, rel=1e-6)
 
 
+@pytest.mark.slow
 def test_max_batches_caps_the_measurement() -> None:
     model = plain()
     capped = SensitivityProbe(model, mode="post_epoch", max_batches=2).measure(batches(8), F.cross_entropy)

@@ -95,6 +95,7 @@ def test_batches_that_disagree_raise_a_doubt() -> None:
     assert any("of resampled batches give this cut" in doubt for doubt in recommendation.doubts)
 
 
+@pytest.mark.slow
 def test_the_bootstrap_is_the_same_every_time_and_measures_chance() -> None:
     noisy = site(*[(1.0, 0.1 if i % 2 else 7.0, 30.0, 60.0) for i in range(8)])
     first, again, other = (recommend(noisy, seed=seed).bootstrap for seed in (0, 0, 1))

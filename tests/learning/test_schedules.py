@@ -104,6 +104,7 @@ def test_both_rates_of_pfedme_fall(trainer: str) -> None:
         assert_found(found, site, model)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", federations.quick_for(ALGORITHMS, "fedrep", "ditto", "pfedme", "player_fl"))
 def test_the_stacked_trainer_follows_the_schedule_of_the_loop(algorithm: str) -> None:
     """Batches of 8 at sites of three sizes: their epochs end at different steps of a stack."""
@@ -115,6 +116,7 @@ def test_the_stacked_trainer_follows_the_schedule_of_the_loop(algorithm: str) ->
     assert largest_difference(loop, federate(algorithm, task, trainer="loop")) > 1e-4
 
 
+@pytest.mark.slow
 def test_schedules_share_a_stack_and_keep_their_bits(monkeypatch: pytest.MonkeyPatch) -> None:
     from playerfl.learning import stacked
 

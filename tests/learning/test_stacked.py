@@ -291,6 +291,7 @@ def test_auto_stacks_small_fully_connected_models() -> None:
     assert not stackable.pays(nn.Linear(1000, 1000))
 
 
+@pytest.mark.slow
 def test_the_size_of_a_stack_does_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
     from playerfl.learning import stacked
 

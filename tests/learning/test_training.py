@@ -80,6 +80,7 @@ def changed(before: Weights, after: Weights) -> set[str]:
 # The loop itself.
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("build", [plain, convolutional])
 def test_training_is_the_plain_torch_loop_bit_for_bit(build: Callable[[], nn.Module]) -> None:
     images = build is convolutional

@@ -73,6 +73,7 @@ def test_watching_changes_nothing() -> None:
     assert watched(together()).score_rows == plain.score_rows
 
 
+@pytest.mark.slow
 def test_tensorboard_shows_scores_settings_and_the_profile(tmp_path: Path) -> None:
     event_accumulator = pytest.importorskip(
         "tensorboard.backend.event_processing.event_accumulator", reason="the extra 'tensorboard' is not installed"
@@ -139,6 +140,7 @@ def test_mlflow_takes_any_site_name_and_leaves_out_nan(tmp_path: Path) -> None:
     assert "test/f1/St. Mary_27_s _3c_b_3e_" not in diverged.data.metrics
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("module", "observer", "missing"),
     [

@@ -104,6 +104,7 @@ def test_rows_are_plain_numbers(tmp_path: Path) -> None:
     assert [(c.task, c.printed, c.max_jump) for c in table.read()] == [("a", 2, 2), ("b", 2, 2)]
 
 
+@pytest.mark.slow
 def test_the_command_writes_the_common_interval_and_draws_it(tmp_path: Path) -> None:
     file = tmp_path / "study.toml"
     file.write_text('tasks = ["heart"]\nmodes = ["running"]\ninits = ["default"]\nseeds = 2\n')

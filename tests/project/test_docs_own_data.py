@@ -60,6 +60,7 @@ def test_the_loaders_train(capsys: pytest.CaptureFixture[str]) -> None:
     assert "north" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_the_sentences_are_those_a_user_gets(tmp_path: Path) -> None:
     (block,) = (block for block in blocks("") if block.startswith("north.csv has no column"))
     header, rows = "age,dose,outcome", [f"{40 + i},{i % 7}.5,{'ab'[i % 2]}" for i in range(40)]

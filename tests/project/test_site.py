@@ -15,6 +15,7 @@ from site_pages import api_page, commands, commands_page
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.slow
 def test_every_command_and_option_is_in_the_reference() -> None:
     page = commands_page()
     for path, command, context in commands():

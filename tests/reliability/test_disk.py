@@ -23,7 +23,7 @@ def before(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 @pytest.mark.parametrize(
-    ("name", "problem"), [("study", "full"), ("archive", "read-only"), ("data fetch", "full once")]
+    ("name", "problem"), [("run", "full"), ("flower files", "read-only"), ("data fetch", "full once")]
 )
 def test_some_writes_fail(name: str, problem: str, before: Path, tmp_path: Path) -> None:
     sweep(name, problem, before, tmp_path, most=3)

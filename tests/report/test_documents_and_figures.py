@@ -38,6 +38,7 @@ def report() -> Report:
     return build_report(Collected(made, [Gap("task_0", "fedlp", 1, "not started")]))
 
 
+@pytest.mark.slow
 def test_markdown_escapes_markup_and_keeps_its_columns(report: Report) -> None:
     text = as_markdown(report, "A & B")
     assert "<b>" not in text

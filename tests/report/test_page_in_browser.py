@@ -67,6 +67,7 @@ def _usual_page() -> str:
     return _page(collected())
 
 
+@pytest.mark.slow
 def test_the_page_opens_and_draws_everything(opened: Open) -> None:
     """The smoke test; what a reader can do with the page is tested by `make test-system`."""
     shown = opened()

@@ -114,6 +114,7 @@ def test_a_failed_resume_unlocks_the_run(tmp_path: Path, monkeypatch: pytest.Mon
     assert playerfl.resume(tmp_path / "o", task=task()).sites == ["site-0", "site-1", "site-2"]
 
 
+@pytest.mark.slow
 def test_a_failed_resume_unlocks_all_runs_of_a_comparison(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from writing_commands import SMALL
     from writing_commands import playerfl as here

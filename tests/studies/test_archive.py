@@ -20,6 +20,7 @@ def directory(tmp_path: Path) -> StudyDirectory:
     return StudyDirectory.open(tmp_path / "o")
 
 
+@pytest.mark.slow
 def test_an_archive_gives_the_same_comparison(directory: StudyDirectory, tmp_path: Path) -> None:
     assert write_archive(directory, tmp_path / "a") == 9
     archive = read_archive(tmp_path / "a")
@@ -40,6 +41,7 @@ def test_an_archive_gives_the_same_comparison(directory: StudyDirectory, tmp_pat
     assert [row.algorithm for row in compare(found[::3])] == ["local", "fedbabu", "player_fl"]
 
 
+@pytest.mark.slow
 def test_the_same_runs_give_the_same_bytes(directory: StudyDirectory, tmp_path: Path) -> None:
     for place in ("a", "b"):
         write_archive(directory, tmp_path / place)
@@ -77,6 +79,7 @@ def test_damaged_and_swollen_tables_are_refused(directory: StudyDirectory, tmp_p
             read_archive(tmp_path / "a")
 
 
+@pytest.mark.slow
 def test_a_table_that_is_gone_is_named(directory: StudyDirectory, tmp_path: Path) -> None:
     write_archive(directory, tmp_path / "a")
     (tmp_path / "a" / "times.csv.gz").unlink()

@@ -109,6 +109,7 @@ def test_a_run_directory_with_a_report_may_be_overwritten(tmp_path: Path) -> Non
     RunDirectory.check_free(tmp_path / "run", overwrite=True)
 
 
+@pytest.mark.slow
 def test_missing_and_broken_runs_of_a_study_are_listed(tmp_path: Path) -> None:
     """Three methods: one whole, one with a run that cannot be read, one that lacks a run to choose its rate by."""
     small_study(tmp_path / "study")

@@ -20,6 +20,7 @@ from playerfl.studies.scheduler import prepare
 from studies.small_studies import SMALL, own_task, run, run_files, stamps
 
 
+@pytest.mark.slow
 def test_a_study_gives_what_single_runs_give(tmp_path: Path) -> None:
     found = run(tmp_path / "o")
     assert len(found.results) == 9
@@ -34,6 +35,7 @@ def test_a_study_gives_what_single_runs_give(tmp_path: Path) -> None:
     assert repr(found) == f"<StudyResult: 9 runs, in {tmp_path / 'o'}>"
 
 
+@pytest.mark.slow
 def test_the_chosen_rate_is_that_of_the_smallest_tuned_loss(tmp_path: Path) -> None:
     run(tmp_path / "o")
     directory = playerfl.StudyDirectory.open(tmp_path / "o")
@@ -81,6 +83,7 @@ def test_runs_of_both_trainers_are_kept_apart(tmp_path: Path) -> None:
     assert len(run_files(tmp_path / "o")) == 4
 
 
+@pytest.mark.slow
 def test_another_setting_gives_other_runs_and_keeps_the_old_ones(tmp_path: Path) -> None:
     first = run(tmp_path / "o", learning_rates=[0.01])
     before = run_files(tmp_path / "o")
@@ -95,6 +98,7 @@ def test_another_setting_gives_other_runs_and_keeps_the_old_ones(tmp_path: Path)
     assert [r.score_rows for r in again.results] == [r.score_rows for r in first.results]
 
 
+@pytest.mark.slow
 def test_a_failed_run_spoils_no_other_and_is_tried_again_on_demand(tmp_path: Path) -> None:
     task, bad = own_task(tmp_path), tmp_path / "bad"
     changes = {"tasks": [task], "settings": {"rounds": 2, "training": {"batch_size": 16}}, "algorithms": ["local"]}

@@ -162,6 +162,7 @@ def test_classes_are_those_of_all_sites(folder: Path) -> None:
     assert set(whole(sites["south"], "targets").tolist()) == {1, 2}
 
 
+@pytest.mark.slow
 def test_a_regression_trains_and_is_scored_by_its_loss_alone(folder: Path) -> None:
     with_target(folder, lambda rng: np.zeros(ROWS))
     for site, seed in (("north", 1), ("south", 2)):

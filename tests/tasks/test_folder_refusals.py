@@ -265,6 +265,7 @@ def test_a_header_that_lies_is_refused_before_memory_is_taken(arrays: Path, x: b
     assert sentence in sentence_of(arrays)
 
 
+@pytest.mark.slow
 def test_a_zip_bomb_is_refused_before_it_is_unpacked(arrays: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(file_limits, "_ALWAYS_UNPACKED", 2**20)
     zipped(arrays / "south.npz", member((2**20, 8), b"\0" * 2**26), zipfile.ZIP_DEFLATED)

@@ -163,6 +163,7 @@ def test_unknown_names_are_refused(own: Path, text: str, sentence: str) -> None:
         assert said.endswith(", or a folder, or FILE.py:NAME")
 
 
+@pytest.mark.slow
 def test_the_task_as_an_option(own: Path) -> None:
     run = ("run", "-a", "local", "--rounds", 1, "-q", "--out", "o")
     assert command(*run, "--task", "mytask.py:task", cwd=own.parent).returncode == 0

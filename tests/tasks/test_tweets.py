@@ -173,6 +173,7 @@ def test_a_custom_tokenizer(folder: Path) -> None:
     assert TASK.build_model(options).get_parameter("tokens.weight").shape == (9, 32)
 
 
+@pytest.mark.slow
 @needs("tweets")
 def test_the_real_tweets() -> None:
     sites = load_sites(TweetsOptions())

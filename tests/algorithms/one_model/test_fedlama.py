@@ -146,6 +146,7 @@ def test_all_sites_that_train_in_a_round_upload_the_same_layers(participation: f
         assert {round_: len(kinds) for round_, kinds in uploaded.items()} == dict.fromkeys(range(1, 9), 1)
 
 
+@pytest.mark.slow
 def test_with_partial_participation_tau_and_phi_of_one_are_fedavg() -> None:
     some = {"participation": 0.5, "rounds": 6}
     assert_same(federate(FedLAMA(tau=1, phi=1), **some), federate(FedAvg(), **some))
@@ -276,5 +277,6 @@ def test_intervals_are_adjusted_after_every_long_interval_once_warmed_up(warmup:
     assert announced(watched) == expected
 
 
+@pytest.mark.slow
 def test_while_warming_up_it_is_fedavg() -> None:
     assert_same(federate(FedLAMA(warmup_rounds=5), rounds=5), federate(FedAvg(), rounds=5))

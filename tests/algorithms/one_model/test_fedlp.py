@@ -65,6 +65,7 @@ def test_the_mean_is_over_senders_only(weighting: str, expected: float) -> None:
     assert torch.equal(server.weights["1.weight"], nobody)
 
 
+@pytest.mark.slow
 def test_the_same_seed_draws_the_same_layers_whatever_is_trained() -> None:
     first = kept_layers(watch(build(FedLP(keep=0.5), rounds=5)))
     assert kept_layers(watch(build(FedLP(keep=0.5), rounds=5))) == first
@@ -76,6 +77,7 @@ def other_rows() -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
     return sites(rows=(60, 30, 50, 25))
 
 
+@pytest.mark.slow
 def test_draws_differ_between_sites_rounds_and_seeds() -> None:
     kept = kept_layers(watch(build(FedLP(keep=0.5), rounds=8)))
     assert len({tuple(rounds) for rounds in kept.values()}) == 3
@@ -102,6 +104,7 @@ def test_the_uploaded_floats_are_a_share_of_the_model_within_three_sigma(keep: f
     assert abs(floats / draws - keep * sum(sizes.values())) < 3 * sigma
 
 
+@pytest.mark.slow
 def test_a_larger_rate_keeps_every_layer_a_smaller_one_keeps() -> None:
     few, many = (kept_layers(watch(build(FedLP(keep=keep), rounds=6))) for keep in (0.3, 0.8))
     assert all(set(a) <= set(b) for site in few for a, b in zip(few[site], many[site], strict=True))

@@ -61,10 +61,12 @@ def test_the_personal_model_and_the_copy_share_no_storage(model: str) -> None:
         assert not there & here
 
 
+@pytest.mark.slow
 def test_both_evaluation_points_report_the_personal_model() -> None:
     assert largest_difference(federate(PFedMe(), eval_point="post_local"), federate(PFedMe())) == 0
 
 
+@pytest.mark.slow
 def test_its_plain_steps_do_not_depend_on_the_configured_optimiser() -> None:
     sgd = federate(PFedMe(), **{"training.optimizer": "sgd"})
     assert largest_difference(sgd, federate(PFedMe(), **{"training.optimizer": "adamw"})) == 0

@@ -29,6 +29,7 @@ def at(combined: type[PLayerFL], cut: int, **options: Any) -> PLayerFL:
     return combined(rule="fixed", fixed_cut=cut, **options)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("combined", "options"), [(PLayerFLFedProx, {"mu": 100.0}), (PLayerFLDitto, {"lam": 100.0})])
 def test_if_all_shared_layers_are_frozen_it_is_local(combined: type[PLayerFL], options: dict[str, Any]) -> None:
     own = task("frozen first layer")
@@ -47,6 +48,7 @@ def test_with_ditto_the_personal_model_never_reaches_the_average(lam: float) -> 
         assert all(same_bits(a.up, b.up) and same_bits(a.down, b.down) for a, b in pairs)
 
 
+@pytest.mark.slow
 def test_a_strong_fedprox_holds_shared_layers_and_not_private_ones() -> None:
     rate = 1e-4
     options = {**FULL_BATCH, "training.learning_rate": rate, "training.local_epochs": 50}
@@ -81,6 +83,7 @@ def test_the_measured_epoch_is_extra_and_leaves_no_trace(combined: type[PLayerFL
     assert all(same_bits(own, resting.run.setup.initial) for own in resting.result.weights.values())
 
 
+@pytest.mark.slow
 @combinations
 def test_its_own_cut_is_that_of_player_fl(combined: type[PLayerFL]) -> None:
     found, expected = (federate(algorithm).cut for algorithm in (combined(), PLayerFL()))
@@ -89,6 +92,7 @@ def test_its_own_cut_is_that_of_player_fl(combined: type[PLayerFL]) -> None:
     assert (found.index, found.importance) == (expected.index, expected.importance)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("combined", "other"), [(PLayerFLFedProx, FedAvg()), (PLayerFLDitto, Local()), (PLayerFLFedRep, FedPer())]
 )

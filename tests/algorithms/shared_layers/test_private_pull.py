@@ -63,6 +63,7 @@ def test_a_pull_of_zero_changes_no_bit_and_is_not_written(first_epoch: str) -> N
     assert "private_pull = 0.1" in some.to_toml()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("trainer", ["loop", "stacked"])
 def test_a_weak_pull_hardly_matters_and_a_stronger_one_brings_sites_together(trainer: str) -> None:
     # Plain steps: under AdamW the pull passes through its scaling.

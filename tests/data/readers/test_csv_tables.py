@@ -106,6 +106,7 @@ def test_an_endless_line_in_a_small_gzip_file_takes_no_memory(tmp_path: Path) ->
     assert peak < 8 * 2**20
 
 
+@pytest.mark.slow
 def test_a_gzip_file_of_endless_rows_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(csv_tables, "_SUSPICIOUS_SIZE", 2**14)
     bomb = written(tmp_path, b"a,b\n" + b"1,2\n" * 40_000, "table.csv.gz")
