@@ -63,7 +63,7 @@ def test_a_damaged_archive_is_refused_in_one_sentence(directory: StudyDirectory,
 def test_damaged_and_swollen_tables_are_refused(directory: StudyDirectory, tmp_path: Path) -> None:
     import gzip
 
-    from run_files import mend_archive
+    from run_files import repair_archive
 
     write_archive(directory, tmp_path / "a")
     file = tmp_path / "a" / "times.csv.gz"
@@ -74,7 +74,7 @@ def test_damaged_and_swollen_tables_are_refused(directory: StudyDirectory, tmp_p
         gzip.compress(b"line,seed\n0"),
     ):
         file.write_bytes(content)
-        mend_archive(tmp_path / "a")
+        repair_archive(tmp_path / "a")
         with pytest.raises(PlayerflError):
             read_archive(tmp_path / "a")
 
