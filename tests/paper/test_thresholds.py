@@ -135,9 +135,10 @@ def test_bad_files_get_one_sentence(tmp_path: Path, text: str, sentence: str) ->
         thresholds(tmp_path / "study.toml", tmp_path / "o", quiet=True)
 
 
-def test_a_partial_row_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("row", ["heart,{}", "heart,,running,default,0,-1,2,2.5 17,1.5 26"])
+def test_a_damaged_row_is_refused(row: str, tmp_path: Path) -> None:
     table = CaseTable(tmp_path / "cases.csv")
     table.add([case("a", 2, (1.0, 2.0, 10.0))])
-    table.path.write_text(table.path.read_text() + "heart,{}\n")
+    table.path.write_text(f"{table.path.read_text()}{row}\n")
     with pytest.raises(PlayerflError, match="is not a table of measured cases"):
         table.read()

@@ -205,12 +205,15 @@ def _row(case: Case) -> list[Any]:
 
 def _from_row(row: Mapping[str, str]) -> Case:
     ratios: dict[str, tuple[float, ...]] = {rule: tuple(map(float, row[rule].split())) for rule in RATIO_RULES}
+    printed = int(row["printed"])
+    if printed < 1:
+        raise ValueError(f"a printed cut of {printed}")
     return Case(
         row["task"],
         row["mode"],
         row["init"],
         int(row["seed"]),
-        int(row["printed"]),
+        printed,
         int(row["max_jump"]),
         ratios,
         row["settings"],
