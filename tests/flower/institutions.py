@@ -31,7 +31,7 @@ COMMAND = [sys.executable, "-m", "playerfl.cli.main", "flower"]
 def wait_until(what: Callable[[], Any], seconds: float, why: str) -> None:
     ends = time.monotonic() + seconds
     while not what():
-        assert time.monotonic() < ends, f"not within {seconds} s: {why}"
+        assert time.monotonic() < ends, f"not within {seconds:g} s: {why}"
         time.sleep(0.1)
 
 
@@ -135,8 +135,14 @@ class Institutions:
         (self.state(name) / "hold").unlink()
         (self.state(name) / "held").unlink(missing_ok=True)
 
-    def wait_until_held(self, name: str) -> None:
-        wait_until((self.state(name) / "held").exists, 240, f"{name} holds a message")
+    def wait_until_held(self, name: str, submitted: subprocess.Popen[str]) -> None:
+        """Waits as long as the job runs; if it ends instead, shows what everyone said."""
+        held = self.state(name) / "held"
+        wait_until(lambda: held.exists() or submitted.poll() is not None, 600, f"{name} holds a message")
+        assert held.exists(), "\n".join([*submitted.communicate(), *self.last_words()])
+
+    def last_words(self) -> list[str]:
+        return [f"{log.name}: {log.read_text()[-3000:]}" for log in sorted(self.folder.glob("*.log"))]
 
     def fingerprints(self, job: str) -> dict[str, Any]:
         return json.loads((self.home / "jobs" / job / "sites.json").read_text())  # type: ignore[no-any-return]
