@@ -48,7 +48,7 @@ def test_a_serialising_reordering_transport_gives_the_same_bits(name: str, model
 
 
 @every_algorithm
-@pytest.mark.parametrize("selection", quick_for(["client_best", "round_best", "last"], "client_best"))
+@pytest.mark.parametrize("selection", quick_for(["by_owner", "client_best", "round_best", "last"], "client_best"))
 def test_the_kept_model_is_the_one_the_scores_choose(name: str, selection: str) -> None:
     result = federate(name, rounds=4, selection=selection)
     for site in result.sites:
@@ -101,7 +101,7 @@ class KilledError(Exception):
 )
 def test_a_run_stopped_after_any_exchange_resumes_to_the_same_files(name: str, model: str, tmp_path: Path) -> None:
     own = task(model)
-    settings = {"training.batch_size": 8, "selection": "round_best"}
+    settings = {"training.batch_size": 8, "selection": "by_owner"}
     playerfl.run(own, name, rounds=3, settings=settings, out=tmp_path / "whole")
     exchanges = 0
 

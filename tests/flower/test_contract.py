@@ -44,7 +44,7 @@ def test_a_site_alone_computes_the_same_as_stacked_with_others(name: str, tmp_pa
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("selection", quick_for(["client_best", "round_best"], "round_best"))
+@pytest.mark.parametrize("selection", quick_for(["by_owner", "client_best", "round_best"], "by_owner"))
 def test_every_selection_equals_the_run_in_one_process(selection: str, tmp_path: Path) -> None:
     job = Job(tmp_path, "local_adaptation", selection=selection)
     job.run(min_sites=3)

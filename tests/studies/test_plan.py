@@ -14,6 +14,7 @@ from playerfl.studies.plan import Study
 from studies.small_studies import SMALL
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
+OTHERS = ("thresholds", "multiverse")
 
 
 def test_counts_of_seeds_are_apart_from_each_other() -> None:
@@ -123,7 +124,7 @@ def test_required_keys_are_asked_for(key: str) -> None:
         Study.resolve({k: v for k, v in SMALL.items() if k != key})
 
 
-@pytest.mark.parametrize("file", sorted(path.name for path in EXPERIMENTS.glob("*.toml") if path.stem != "thresholds"))
+@pytest.mark.parametrize("file", sorted(p.name for p in EXPERIMENTS.glob("*.toml") if not p.stem.endswith(OTHERS)))
 def test_the_projects_own_study_files_can_be_read(file: str) -> None:
     assert Study.from_toml(EXPERIMENTS / file).lines
 

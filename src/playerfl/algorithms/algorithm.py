@@ -71,6 +71,10 @@ class Algorithm:
         """Averages the uploads: w ← Σ_c (n_c / Σ n) · θ_c, entry by entry over the sites that sent it."""
         server.weights |= weighted_mean([(upload.weights, upload.num_examples) for upload in uploads.values()])
 
+    def common_model(self, server: Server) -> bool:
+        """Whether all sites predict with one model after the merges so far; `selection = "by_owner"` depends on it."""
+        return False
+
     async def client_finish(self, client: Client, download: Download) -> None:
         """Once, after the last round, if `finishes` is set. Leaves the finished model loaded."""
 

@@ -29,6 +29,9 @@ class PartialAlgorithm(Algorithm):
         """The private layers."""
         return side.layers.names[self.cut(side) :]
 
+    def common_model(self, server: Server) -> bool:
+        return not self.personal(server)
+
     def server_send(self, server: Server, site: SiteId) -> Download:
         """The shared layers; the whole initial model to a site that is new."""
         return server.download(self.federated(server) if site in server.initialised else None)

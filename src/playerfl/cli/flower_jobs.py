@@ -53,7 +53,8 @@ def init(
     from playerfl.flower.wire.envelopes import Privacy
     from playerfl.runs.experiment import Experiment, read_toml
 
-    experiment = Experiment.resolve({"device": "cpu", **read_toml(config)})
+    # One round for all sites needs all sites in every round, which a deployment does not promise.
+    experiment = Experiment.resolve({"device": "cpu", "selection": "client_best", **read_toml(config)})
     if min_sites is not None and min_sites < 1:
         raise ConfigError(f"--min-sites must be at least 1, not {min_sites}")
     deployment = Deployment(

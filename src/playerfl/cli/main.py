@@ -14,6 +14,7 @@ from playerfl.cli.analyze import ANALYZE_EXAMPLES, analyze
 from playerfl.cli.data import data_app
 from playerfl.cli.flower import flower_app
 from playerfl.cli.layers import LAYERS_EXAMPLES, layers
+from playerfl.cli.multiverse import MULTIVERSE_EXAMPLES, multiverse
 from playerfl.cli.options import Json, Quiet, examples
 from playerfl.cli.probe import PROBE_EXAMPLES, probe
 from playerfl.cli.report import REPORT_EXAMPLES, report
@@ -46,6 +47,7 @@ app.command(epilog=REPORT_EXAMPLES)(report)
 app.command(epilog=PROBE_EXAMPLES)(probe)
 app.command(epilog=LAYERS_EXAMPLES)(layers)
 app.command(epilog=STUDY_EXAMPLES)(study)
+app.command(epilog=MULTIVERSE_EXAMPLES)(multiverse)
 app.command(epilog=ANALYZE_EXAMPLES)(analyze)
 
 

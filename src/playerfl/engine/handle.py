@@ -15,7 +15,7 @@ from playerfl.federation.messages import Reply, Request, Score, ScoreStage, Uplo
 from playerfl.weights import Weights
 
 EvalPoint = Literal["post_agg", "post_local"]
-Selection = Literal["client_best", "round_best", "last"]
+Selection = Literal["by_owner", "client_best", "round_best", "last"]
 Result = TypeVar("Result")
 
 
@@ -25,8 +25,15 @@ class EvaluationPlan:
 
     eval_point: EvalPoint = "post_agg"
     """After the merge, with what the server sends back, or after local training."""
-    selection: Selection = "client_best"
-    """The round with the site's lowest validation loss, the round that was best over all sites, or the last."""
+    selection: Selection = "by_owner"
+    """The round with the site's lowest validation loss, the round that was best over all sites, or the last. By owner:
+    the best over all sites among the rounds whose model all sites shared; if there are none, each site's own."""
+    early_stopping: int | None = None
+    """After how many rounds without a lower validation loss over all sites the run stops."""
+
+    def one_round_for_all(self, *, common: bool) -> bool:
+        """Whether all sites keep the model of one round; `common`: whether they ever shared one model."""
+        return self.selection == "round_best" or (self.selection == "by_owner" and common)
 
 
 async def handle(
@@ -55,7 +62,7 @@ async def handle(
         if verb == "evaluate":
             with failing(f"evaluating the model of round {download.round}"):
                 algorithm.client_model(client, download)
-                scores += await _score(client, "round", download.round, evaluation)
+                scores += await _score(client, "round", download.round, evaluation, request)
         elif verb == "prepare":
             with failing("preparing for round 1"):
                 upload = await algorithm.client_prepare(client, download)
@@ -67,7 +74,7 @@ async def handle(
                 scores.append(Score("round", round_, "train", "loss", client.train_loss))
             if evaluation.eval_point == "post_local":
                 with failing(f"evaluating the model of round {round_}"):
-                    scores += await _score(client, "round", round_, evaluation)
+                    scores += await _score(client, "round", round_, evaluation, request)
         elif algorithm.finishes:
             if evaluation.eval_point == "post_local":
                 # What was kept is a site's own model, not a common one to continue from.
@@ -75,7 +82,7 @@ async def handle(
             with failing(f"finishing after round {download.round}"):
                 await _with_fresh_optimizers(client, algorithm.client_finish(client, download))
                 client.kept = None
-                scores += await _score(client, "finish", download.round, evaluation)
+                scores += await _score(client, "finish", download.round, evaluation, request)
     client.end()
     return Reply(upload, tuple(scores))
 
@@ -91,15 +98,18 @@ async def _with_fresh_optimizers(client: Client, training: Coroutine[Any, Any, R
     return result
 
 
-async def _score(client: Client, stage: ScoreStage, round_: int, evaluation: EvaluationPlan) -> list[Score]:
+async def _score(
+    client: Client, stage: ScoreStage, round_: int, evaluation: EvaluationPlan, request: Request
+) -> list[Score]:
     """Scores the loaded model, and keeps it if it is the best so far."""
     by_split = await client.evaluate()
     loss = by_split["validation"]["loss"]
     snapshot = Snapshot(round_, loss, client.weights())
-    first = client.kept is None
-    if evaluation.selection == "round_best" and stage == "round":
+    shared_before = request.best_round is not None or client.candidate is not None
+    may_choose = evaluation.selection == "client_best" or (evaluation.selection == "by_owner" and not shared_before)
+    if stage == "round" and evaluation.one_round_for_all(common=request.common):
         client.candidate = snapshot
-    elif first or evaluation.selection == "last" or _better(loss, client.kept):
+    elif client.kept is None or evaluation.selection == "last" or (may_choose and _better(loss, client.kept)):
         client.kept = replace(snapshot, weights=_owned(snapshot.weights))
     return [
         Score(stage, round_, split, metric, value)
@@ -113,6 +123,6 @@ def _owned(weights: Weights) -> Weights:
     return {name: entry if entry._base is None else entry.clone() for name, entry in weights.items()}
 
 
-def _better(loss: float, kept: Snapshot | None) -> bool:
+def _better(loss: float, kept: Snapshot) -> bool:
     # A diverged round (nan) never wins, and never blocks a later one.
-    return kept is None or math.isnan(kept.loss) or loss < kept.loss
+    return math.isnan(kept.loss) or loss < kept.loss

@@ -53,60 +53,65 @@ async def run_rounds(
         with _failing(algorithm, "preparing for round 1"):
             algorithm.server_start(server)
         if algorithm.prepares:
-            uploads, scores, traffic = await _exchange(algorithm, server, transport, dict.fromkeys(sites, ("prepare",)))
+            prepare: Verbs = dict.fromkeys(sites, ("prepare",))
+            uploads, scores, traffic = await _exchange(algorithm, server, transport, prepare, evaluation)
             with _failing(algorithm, "preparing for round 1"):
                 algorithm.server_prepare(server, uploads)
             del uploads
         server.prepared = True
         observer.exchanged(scores, traffic, done=False)
 
-    while server.round < rounds:
+    while server.round < rounds and not _stops_early(server, evaluation):
         # Choose participants. A site that sits this round out is still evaluated.
         fitting = _participants(server, participation)
         before: tuple[Verb, ...] = evaluate if server.round > 0 else ()
         verbs: Verbs = {site: (*before, "fit") if site in fitting else before for site in sites}
 
         # Send and receive.
-        uploads, scores, traffic = await _exchange(algorithm, server, transport, verbs)
+        uploads, scores, traffic = await _exchange(algorithm, server, transport, verbs, evaluation)
 
         # Merge. The uploads are freed here, not after the next round's training.
         with _failing(algorithm, f"merging round {server.round + 1}"):
             algorithm.server_merge(server, uploads)
         del uploads
         server.round += 1
+        if evaluate and algorithm.common_model(server):
+            server.common_rounds.append(server.round)
 
         # Record.
         observer.exchanged(scores, traffic, done=False)
 
     # Finish. A site that was away in every round has nothing to finish.
     finish: Verbs = {site: ("finish",) if site in server.initialised else () for site in sites}
-    if evaluate and evaluation.selection == "round_best":
+    if evaluate and evaluation.one_round_for_all(common=bool(server.common_rounds)):
         # Which round was best over all sites is known only once the last one has been scored.
-        _, last_scores, last_traffic = await _exchange(algorithm, server, transport, dict.fromkeys(sites, evaluate))
-        _, scores, traffic = await _exchange(algorithm, server, transport, finish)
+        verbs = dict.fromkeys(sites, evaluate)
+        _, last_scores, last_traffic = await _exchange(algorithm, server, transport, verbs, evaluation)
+        _, scores, traffic = await _exchange(algorithm, server, transport, finish, evaluation)
         scores = {site: last_scores[site] + scores[site] for site in sites}
         traffic = last_traffic + traffic
     else:
         verbs = {site: evaluate + finish[site] for site in sites}
-        _, scores, traffic = await _exchange(algorithm, server, transport, verbs)
+        _, scores, traffic = await _exchange(algorithm, server, transport, verbs, evaluation)
     observer.exchanged(scores, traffic, done=True)
 
 
 async def _exchange(
-    algorithm: Algorithm, server: Server, transport: Transport, verbs: Verbs
+    algorithm: Algorithm, server: Server, transport: Transport, verbs: Verbs, evaluation: EvaluationPlan
 ) -> tuple[dict[SiteId, Upload], SiteScores, list[Traffic]]:
     """Sends one message to each site that has something to do, and takes what they answer, in the order of their names.
 
     Gives the uploads of the sites that prepared or fitted, the scores of all sites, and the traffic.
     """
+    common = server.round in server.common_rounds
     requests = {
-        site: Request(verbs[site], _download(algorithm, server, site, verbs[site]), server.best_round)
+        site: Request(verbs[site], _download(algorithm, server, site, verbs[site]), server.best_round, common)
         for site in sorted(verbs)
         if verbs[site]
     }
     replies = dict(sorted((await transport.call(requests)).items()))
     server.initialised.update(site for site in replies if "fit" in verbs[site])
-    _note_best_round(server, replies)
+    _note_losses(server, replies, evaluation)
     uploads = {site: reply.upload for site, reply in replies.items() if {"prepare", "fit"} & set(verbs[site])}
     scores = {site: replies[site].scores if site in replies else () for site in server.sites}
     traffic = [traffic_of(site, requests[site], reply) for site, reply in replies.items()]
@@ -141,7 +146,11 @@ def _participants(server: Server, participation: float) -> frozenset[SiteId]:
     return frozenset(server.sites[i] for i in drawn[:count].tolist())
 
 
-def _note_best_round(server: Server, replies: Mapping[SiteId, Reply]) -> None:
+def _stops_early(server: Server, evaluation: EvaluationPlan) -> bool:
+    return evaluation.early_stopping is not None and server.rounds_without_progress >= evaluation.early_stopping
+
+
+def _note_losses(server: Server, replies: Mapping[SiteId, Reply], evaluation: EvaluationPlan) -> None:
     """Remembers the round with the lowest validation loss over all sites, weighted by their examples."""
     losses: dict[int, list[tuple[float, int]]] = {}
     for reply in replies.values():
@@ -149,8 +158,12 @@ def _note_best_round(server: Server, replies: Mapping[SiteId, Reply]) -> None:
             if (score.stage, score.split, score.metric) == ("round", "validation", "loss"):
                 losses.setdefault(score.round, []).append((score.value, reply.upload.num_examples))
     for round_, by_site in losses.items():
+        if len(by_site) < len(server.sites):
+            continue
         mean = sum(loss * size for loss, size in by_site) / sum(size for _, size in by_site)
-        if len(by_site) == len(server.sites) and (
-            server.best_round is None or math.isnan(server.best_loss) or mean < server.best_loss
-        ):
+        compared = evaluation.selection != "by_owner" or round_ in server.common_rounds
+        if compared and (server.best_round is None or math.isnan(server.best_loss) or mean < server.best_loss):
             server.best_loss, server.best_round = mean, round_
+        server.rounds_without_progress += 1
+        if mean < server.lowest_loss:
+            server.lowest_loss, server.rounds_without_progress = mean, 0

@@ -78,6 +78,8 @@ class Request:
     download: Download
     best_round: int | None = None
     """The best round so far over all sites, if one round is chosen for all."""
+    common: bool = False
+    """Whether all sites predict with one model, the one to evaluate."""
 
 
 @dataclass(frozen=True)

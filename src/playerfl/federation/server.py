@@ -26,8 +26,13 @@ class Server:
         """Sites that have trained in a round, so they have the initial model and their own private layers."""
         self.prepared = False
         self.best_round: int | None = None
-        """The round with the lowest validation loss over all sites together."""
+        """The round with the lowest validation loss over all sites together, among those that are compared."""
         self.best_loss = math.inf
+        self.common_rounds: list[int] = []
+        """The rounds after which all sites predicted with one model."""
+        self.lowest_loss = math.inf
+        self.rounds_without_progress = 0
+        """Since the validation loss over all sites was lowest."""
 
     def download(self, layers: Iterable[LayerName] | None = None, **info: Scalar | list[Scalar]) -> Download:
         """A message with the common weights of some layers (default: all) and small values."""
@@ -43,6 +48,9 @@ class Server:
             "prepared": self.prepared,
             "best_round": self.best_round,
             "best_loss": self.best_loss,
+            "common_rounds": self.common_rounds,
+            "lowest_loss": self.lowest_loss,
+            "rounds_without_progress": self.rounds_without_progress,
         }
 
     def restore(self, state: Memory) -> None:
@@ -58,3 +66,7 @@ class Server:
         self.prepared = state["prepared"]
         self.best_round = state["best_round"]
         self.best_loss = state["best_loss"]
+        # Checkpoints of version 0.1 have none of these, and no run of that time needs them.
+        self.common_rounds = state.get("common_rounds", [])
+        self.lowest_loss = state.get("lowest_loss", math.inf)
+        self.rounds_without_progress = state.get("rounds_without_progress", 0)

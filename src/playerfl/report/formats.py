@@ -17,6 +17,8 @@ KIND_NAMES = {
     "incentive": "Incentivised participation",
 }
 SELECTIONS = {
+    "by_owner": "sites that share one model report the round with the lowest validation loss over all of them; sites "
+    "with their own models report the round with their own lowest validation loss",
     "client_best": "each site reports the round with its lowest validation loss",
     "round_best": "all sites report the round with the lowest validation loss over all of them",
     "last": "all sites report the last round",

@@ -14,7 +14,7 @@ import tomli_w
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model, model_validator
 
 from playerfl.algorithms import ALGORITHMS, Algorithm
-from playerfl.engine.handle import EvalPoint, Selection
+from playerfl.engine.handle import EvalPoint, EvaluationPlan, Selection
 from playerfl.errors import ConfigError, one_of
 from playerfl.federation.client import TrainingPlan
 from playerfl.layers.layer_map import BatchNormStatistics, TiePolicy
@@ -87,17 +87,22 @@ class TrainingOptions(AddedOptions):
         return TrainingPlan(optimizer, self.batch_size, self.local_epochs, self.optimizer_state, schedule)
 
 
-class Experiment(BaseModel):
+class Experiment(AddedOptions):
     """One run: a task, an algorithm, and every setting that decides the result."""
 
     model_config = _STRICT
+    added: ClassVar[frozenset[str]] = frozenset({"early_stopping"})
 
     task: str
     rounds: int = Field(20, ge=1)
     seed: int = Field(0, ge=0)
     """Decides initial weights, batch order, dropout and every random choice of the algorithm."""
     eval_point: EvalPoint = "post_agg"
-    selection: Selection = "client_best"
+    selection: Selection = "by_owner"
+    """Which round's model is reported, always by validation loss: one round for all sites while they share one model,
+    else each site's own (by_owner); each site's own; one round for all; or the last."""
+    early_stopping: int | None = Field(None, ge=1)
+    """Stops once the validation loss over all sites has not fallen for so many rounds; default: never."""
     participation: float = Field(1.0, gt=0, le=1)
     """The share of sites that train in a round (all of them in the first)."""
     bn_stats: BatchNormStatistics = "follow"
@@ -114,8 +119,11 @@ class Experiment(BaseModel):
 
     @model_validator(mode="after")
     def _scored_together(self) -> Experiment:
-        if self.selection == "round_best" and self.eval_point == "post_local" and self.participation < 1:
-            raise ValueError("selection 'round_best' needs all sites to be scored in a round: use participation 1")
+        if self.eval_point == "post_local" and self.participation < 1:
+            if self.selection == "round_best":
+                raise ValueError("selection 'round_best' needs all sites to be scored in a round: use participation 1")
+            if self.early_stopping is not None:
+                raise ValueError("early_stopping needs all sites to be scored in a round: use participation 1")
         return self
 
     @classmethod
@@ -154,6 +162,10 @@ class Experiment(BaseModel):
     def to_toml(self) -> str:
         """The resolved file: it reads back as the same experiment even if defaults change."""
         return tomli_w.dumps(_without_none(self.model_dump(mode="json")))
+
+    @property
+    def evaluation(self) -> EvaluationPlan:
+        return EvaluationPlan(self.eval_point, self.selection, self.early_stopping)
 
     def build_algorithm(self) -> Algorithm:
         arguments = {key: value for key, value in self.algorithm.items() if key != "name"}

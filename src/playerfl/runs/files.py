@@ -61,6 +61,8 @@ class LayersFile(TypedDict):
     """Where the layers were cut, for an algorithm that decides on a cut."""
     profiles: dict[SiteId, ProfileRecord]
     """The layer scores of each site that measured them."""
+    common_rounds: NotRequired[list[int]]
+    """The rounds after which all sites predicted with one model."""
 
 
 class TimingFile(TypedDict):

@@ -70,7 +70,16 @@ class RunResult:
     @cached_property
     def chosen_rounds(self) -> dict[str, int]:
         """The round reported for each site, by the experiment's `selection`, from validation losses alone."""
-        return choose_rounds(self.score_rows, self.num_examples, self.experiment["selection"])
+        return self.rounds_chosen_by(self.experiment["selection"])
+
+    def rounds_chosen_by(self, selection: str) -> dict[str, int]:
+        """The rounds that would be reported with another `selection`: every round is recorded, so nothing is rerun."""
+        return choose_rounds(self.score_rows, self.num_examples, selection, self.common_rounds)
+
+    @property
+    def common_rounds(self) -> Sequence[int]:
+        """The rounds after which all sites predicted with one model; none in runs that did not record it."""
+        return self.layers.get("common_rounds", [])
 
     @cached_property
     def num_examples(self) -> dict[str, int]:
@@ -126,19 +135,29 @@ def reported_stage(rows: Iterable[Row]) -> str:
     return "finish" if any(row[0] == "finish" for row in rows) else "round"
 
 
-def choose_rounds(rows: Sequence[Row], num_examples: Mapping[str, int], selection: str) -> dict[str, int]:
+def choose_rounds(
+    rows: Sequence[Row], num_examples: Mapping[str, int], selection: str, common_rounds: Sequence[int] = ()
+) -> dict[str, int]:
     """The reported round of each site: with the lowest validation loss (its own, or the average), or the last.
 
-    A site that was never scored, because it was lost, has none.
+    By owner: the lowest average among `common_rounds`, after which all sites had one model; without any, each site's
+    own. A site that was never scored, because it was lost, has none.
 
     >>> rows = [("round", 1, "a", "validation", "loss", 0.5), ("round", 2, "a", "validation", "loss", 0.7)]
     >>> choose_rounds(rows, {"a": 10}, "client_best"), choose_rounds(rows, {"a": 10}, "last")
     ({'a': 1}, {'a': 2})
+    >>> choose_rounds(rows, {"a": 10}, "by_owner", common_rounds=[2]), choose_rounds(rows, {"a": 10}, "by_owner")
+    ({'a': 2}, {'a': 1})
     """
     stage = reported_stage(rows)
+    if selection == "by_owner":
+        selection = "round_best" if common_rounds and stage == "round" else "client_best"
+        compared = set(common_rounds) if selection == "round_best" else None
+    else:
+        compared = None
     losses: dict[int, dict[str, float]] = {}
     for row_stage, round_, site, split, metric, value in rows:
-        if (row_stage, split, metric) == (stage, "validation", "loss"):
+        if (row_stage, split, metric) == (stage, "validation", "loss") and (compared is None or round_ in compared):
             losses.setdefault(int(round_), {})[str(site)] = float(value)
 
     def lowest(loss_of: Callable[[int], float], rounds: list[int]) -> int:

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from playerfl.algorithms import Algorithm
-from playerfl.engine.handle import EvaluationPlan
 from playerfl.engine.loop import run_rounds
 from playerfl.engine.transport import InProcess, Traffic, Transport
 from playerfl.errors import RunDirectoryError
@@ -59,6 +58,7 @@ def found_layers(server: Server, profiles: Mapping[SiteId, ProfileRecord]) -> La
         ],
         "decision": server.memory.get("decision"),
         "profiles": dict(profiles),
+        "common_rounds": list(server.common_rounds),
     }
 
 
@@ -107,7 +107,7 @@ class Run:
         self.record = record
         self.listener = listener
         self.algorithm = algorithm or experiment.build_algorithm()
-        self.evaluation = EvaluationPlan(experiment.eval_point, experiment.selection)
+        self.evaluation = experiment.evaluation
         self.server = Server(setup.initial, setup.learner.layers, setup.sites, experiment.seed)
         plan = experiment.training.plan(experiment.rounds)
         self.clients = {

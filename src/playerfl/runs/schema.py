@@ -32,7 +32,7 @@ class _Experiment(TypedDict):
     task: str
     seed: _Count
     rounds: Annotated[int, Field(ge=1, lt=2**31)]
-    selection: Literal["client_best", "round_best", "last"]
+    selection: Literal["by_owner", "client_best", "round_best", "last"]
     algorithm: _Algorithm
 
 

@@ -90,9 +90,13 @@ def read_study(
         earlier = Path(given) if Path(given).is_dir() else None
         if earlier and not (earlier / "study.toml").is_file():
             raise ConfigError(f"{earlier} is not the directory of a study: it has no study.toml; give a study file")
-        table = read_toml(earlier / "study.toml" if earlier else Path(given))
-    plan = Study.resolve({**table, **(settings or {})})
-    return plan, Path(out) if out is not None else earlier or Path("runs") / plan.name
+        table = Study.stored(earlier) if earlier else read_toml(Path(given))
+    table |= settings or {}
+    path = Path(out) if out is not None else earlier or Path("runs") / str(table.get("name"))
+    if "protocol" not in table and (path / "study.toml").is_file():
+        # A study that was begun under another protocol continues under it, even if the default has changed since.
+        table["protocol"] = Study.stored(path)["protocol"]
+    return Study.resolve(table), path
 
 
 def result_of(directory: StudyDirectory) -> StudyResult:

@@ -23,7 +23,15 @@ from playerfl.storage.csv_table import csv_text
 from playerfl.storage.locking import DirectoryLock
 from playerfl.studies.backends.group import Outcome
 from playerfl.studies.plan import Line, Study
-from playerfl.studies.rates import choose_rate, tuned_loss, validation_losses
+from playerfl.studies.protocols import PROTOCOLS
+from playerfl.studies.rates import (
+    choose_rate,
+    reported_regret,
+    reported_value,
+    tuned_loss,
+    tuning_notes,
+    validation_losses,
+)
 from playerfl.studies.run_file import PlannedRun, Software, planned_run, read_run_file, software
 
 Phase = Literal["tuning", "evaluation"]
@@ -77,7 +85,7 @@ class StudyDirectory:
             raise RunDirectoryError(
                 f"there is no study in {path}; start one with  playerfl study FILE.toml --out {path}"
             )
-        study = Study.from_toml(path / "study.toml")
+        study = Study.resolve(Study.stored(path))
         names = {data_name(line.experiment) for line in study.lines}
         data = {name: _read_as(DataFile, path / "data" / f"{name}.json") for name in names}
         return cls(path, study, _read_as(Software, path / "software.json"), data)
@@ -203,14 +211,33 @@ class StudyDirectory:
         return read_run_file(file, self.data[data_name(experiment)], self._timings.get(key, unknown), path)
 
     def rate_losses(self, line: Line) -> dict[float, float]:
-        """The loss each rate of a line is judged by, once all of its tuning runs have ended."""
+        """What each rate of a line is judged by, lower is better, once all of its tuning runs have ended."""
+        if PROTOCOLS[self.study.protocol].tunes_reported:
+            metric = self.study.tuning_metric
+            return {rate: reported_regret(values, metric) for rate, values in self._reported_values(line).items()}
+        by_rate = self._tuning_results(line)
+        return {rate: tuned_loss([run and validation_losses(run) for run in runs]) for rate, runs in by_rate.items()}
+
+    def tuning_notes(self, line: Line) -> list[str]:
+        """What a reader should know about the choice of a line's rate."""
+        if not PROTOCOLS[self.study.protocol].tunes_reported or self.chosen_rate(line) is None:
+            return []
+        return tuning_notes(self._reported_values(line), self.study.tuning_metric)
+
+    def _reported_values(self, line: Line) -> dict[float, list[float | None]]:
+        metric = self.study.tuning_metric
+        by_rate = self._tuning_results(line)
+        return {rate: [run and reported_value(run, metric) for run in runs] for rate, runs in by_rate.items()}
+
+    def _tuning_results(self, line: Line) -> dict[float, list[RunResult | None]]:
+        """By rate, in the order of the tuning seeds; None for a run that failed."""
         finished = self.finished
 
-        def losses(rate: float, seed: int) -> dict[int, float] | None:
+        def result(rate: float, seed: int) -> RunResult | None:
             experiment = line.at(rate, seed)
-            return validation_losses(self.result(experiment)) if self.planned(experiment).key in finished else None
+            return self.result(experiment) if self.planned(experiment).key in finished else None
 
-        return {rate: tuned_loss([losses(rate, seed) for seed in line.tuning_seeds]) for rate in line.rates}
+        return {rate: [result(rate, seed) for seed in line.tuning_seeds] for rate in line.rates}
 
     def chosen_rate(self, line: Line) -> float | None:
         """The rate of the reported runs; None before tuning has ended, or if no rate gave a finite loss."""

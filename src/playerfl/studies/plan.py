@@ -16,7 +16,8 @@ from playerfl.algorithms import ALGORITHMS
 from playerfl.errors import ConfigError, one_of
 from playerfl.paper import facts as paper
 from playerfl.runs.experiment import Experiment, find_task, merged, read_toml, validated
-from playerfl.studies.rates import paper_grid
+from playerfl.studies.protocols import PROTOCOLS, Protocol, ProtocolName
+from playerfl.studies.rates import TuningMetric, paper_grid, pfedme_preset
 from playerfl.tasks.load import names_object
 
 PAPER_ALGORITHMS = (
@@ -41,14 +42,20 @@ class Study(BaseModel):
     """Each with its `name` and its own settings."""
     algorithms: list[dict[str, Any]]
     """Each with its `name`, hyper-parameters and, optionally, its own `learning_rates`."""
+    protocol: ProtocolName = "2026.2"
+    """The choices that the study does not make itself: which round is reported, how data are split, and so on."""
     learning_rates: list[float] | Literal["paper"] | None = None
     """The rates to try; "paper" for the grid printed for the task. Default: the task's own rate, without tuning."""
     seeds: list[int] = Field(default_factory=lambda: list(range(1, 6)))
     """Seeds of the reported runs; a number n stands for 1 to n."""
     tuning_seeds: list[int] = Field(default_factory=lambda: [1001, 1002, 1003])
     """Seeds of the runs that choose a rate; a number n stands for 1001 to 1000 + n."""
+    tuning_metric: TuningMetric = "loss"
+    """What a rate is chosen by: this metric of the validation data, in the rounds that would be reported."""
     settings: dict[str, Any] = Field(default_factory=dict)
     """Settings of every run: those of an experiment file, except task, algorithm and seed."""
+    by_algorithm: dict[str, dict[str, Any]] = Field(default_factory=dict)
+    """Settings of the runs of single algorithms."""
     keep_weights: bool = False
     """Whether every site's model is saved with each run."""
     seeds_per_group: int | Literal["auto"] = "auto"
@@ -87,12 +94,18 @@ class Study(BaseModel):
     def from_toml(cls, path: Path) -> Study:
         return cls.resolve(read_toml(path))
 
+    @classmethod
+    def stored(cls, directory: Path) -> dict[str, Any]:
+        """The study file in a study's directory. One without a protocol was written before there were any."""
+        return {"protocol": "2026.1", **read_toml(directory / "study.toml")}
+
     def to_toml(self) -> str:
         """The resolved file: reading it back gives the same study."""
         return tomli_w.dumps(self.model_dump(mode="json", exclude_none=True))
 
     def _check_settings(self) -> None:
-        for where, table in (("settings", self.settings), *((f"task {t['name']}", t) for t in self.tasks)):
+        single = [(f"by_algorithm.{name}", table) for name, table in self.by_algorithm.items()]
+        for where, table in (("settings", self.settings), *((f"task {t['name']}", t) for t in self.tasks), *single):
             for key in _OF_THE_STUDY:
                 if key in table:
                     raise ConfigError(f"{key} is not allowed in [{where}]: set it in the study itself")
@@ -101,6 +114,12 @@ class Study(BaseModel):
             )
             if rate is not None and self.learning_rates is not None:
                 raise ConfigError(f"give learning_rates or training.learning_rate = {rate} in [{where}], not both")
+        names = {table["name"] for table in self.algorithms}
+        for name in self.by_algorithm:
+            if name not in names:
+                raise ConfigError(one_of(name, sorted(names), "algorithm of the study") + " in [by_algorithm]")
+        if self.tuning_metric != "loss" and not PROTOCOLS[self.protocol].tunes_reported:
+            raise ConfigError(f"tuning_metric = {self.tuning_metric!r} needs a protocol later than {self.protocol}")
 
     def _check_budgets(self) -> None:
         """A method that may try more rates than another has an unfair advantage."""
@@ -127,10 +146,14 @@ class Study(BaseModel):
     def _line(self, task: Mapping[str, Any], task_label: str, algorithm: Mapping[str, Any], label: str) -> Line:
         of_task = {key: value for key, value in task.items() if key != "name"}
         options = {key: value for key, value in algorithm.items() if key != "learning_rates"}
-        settings = merged(merged(self.settings, of_task), {"task": task["name"], "algorithm": options})
+        protocol = PROTOCOLS[self.protocol]
+        settings = protocol.defaults(find_task(task["name"]), algorithm["name"])
+        own = self.by_algorithm.get(algorithm["name"], {})
+        for table in (self.settings, of_task, own, {"task": task["name"], "algorithm": options}):
+            settings = merged(settings, table)
         experiment = Experiment.resolve(settings)
         tried = algorithm.get("learning_rates", self.learning_rates)
-        rates = _grid(tried, experiment)
+        rates = _grid(tried, experiment, protocol)
         tuning = self.tuning_seeds if len(rates) > 1 else []
         if len(rates) > 1 and not tuning:
             raise ConfigError(f"{len(rates)} learning rates need tuning_seeds to choose among them; give at least 1")
@@ -212,7 +235,7 @@ def _rates(given: Any, where: str) -> list[float] | str:
     return [float(v) for v in numbers]
 
 
-def _grid(tried: Any, experiment: Experiment) -> list[float]:
+def _grid(tried: Any, experiment: Experiment, protocol: Protocol) -> list[float]:
     if tried is None:
         return [experiment.training.learning_rate]
     if tried != "paper":
@@ -223,6 +246,8 @@ def _grid(tried: Any, experiment: Experiment) -> list[float]:
         raise ConfigError(
             f"the paper prints no learning rates for {experiment.task!r} (only for {known}); give a list of them"
         )
+    if experiment.algorithm["name"] == "pfedme" and protocol.pfedme_trains:
+        return list(pfedme_preset(printed).learning_rates)
     return paper_grid(printed, experiment.algorithm["name"])
 
 

@@ -5,9 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
 
 from playerfl.paper import facts as paper
 from playerfl.runs.result import RunResult, reported_stage
+
+TuningMetric = Literal["loss", "f1", "accuracy"]
+RESAMPLES = 1000
 
 # In the order in which they are tried: what the paper's text says, the grid as printed, and in between.
 _PFEDME_FACTORS = (100, 1, 10)
@@ -24,8 +30,8 @@ class PFedMePreset:
 def pfedme_preset(dataset: str) -> PFedMePreset:
     """λ = 0.1, as in the authors' code, and the printed grid times 100, as the paper's text says; largest rate first.
 
-    Nothing uses it by default: studies keep lam = 15 and `paper_grid`, and with them their meaning. With λ = 0.1 the
-    rates up to 10 do not overshoot (see PFedMe); heart's largest does, as the price of as many rates for every method.
+    Studies before protocol 2026.2 use lam = 15 and `paper_grid` instead. With λ = 0.1, rates up to 10 do not overshoot
+    (see PFedMe). Heart's largest rate does, but every method must try the same number of rates.
 
     >>> pfedme_preset("Heart")
     PFedMePreset(lam=0.1, learning_rates=(50.0, 10.0, 5.0, 1.0, 0.5))
@@ -93,6 +99,36 @@ def tuned_loss(runs: Sequence[Mapping[int, float] | None]) -> float:
     return min((mean for mean in means if math.isfinite(mean)), default=math.inf)
 
 
+def reported_value(result: RunResult, metric: TuningMetric) -> float:
+    """What a run would report, on validation data: each site's metric in its reported round, weighted by examples.
+
+    NaN if a site diverged or was never scored.
+    """
+    stage, chosen = reported_stage(result.score_rows), result.chosen_rounds
+    values = {
+        str(site): float(value)
+        for row_stage, round_, site, split, name, value in result.score_rows
+        if (row_stage, split, name) == (stage, "validation", metric) and round_ == chosen.get(str(site))
+    }
+    shares = result.num_examples
+    return sum(values.get(site, math.nan) * n for site, n in shares.items()) / sum(shares.values())
+
+
+def reported_regret(values: Sequence[float | None], metric: TuningMetric) -> float:
+    """What a learning rate is judged by, lower is better: the mean over its tuning runs (of 1 - F1 or 1 - accuracy).
+
+    Infinite if a run failed (None) or diverged.
+
+    >>> reported_regret([0.25, 0.75], "loss"), reported_regret([0.25, 1.0], "f1"), reported_regret([0.5, None], "f1")
+    (0.5, 0.375, inf)
+    """
+    known = [value for value in values if value is not None and math.isfinite(value)]
+    if not known or len(known) < len(values):
+        return math.inf
+    mean = math.fsum(known) / len(known)
+    return mean if metric == "loss" else 1 - mean
+
+
 def choose_rate(losses: Mapping[float, float]) -> float | None:
     """The rate with the smallest loss (among equals, the largest rate); None if no loss is finite.
 
@@ -101,3 +137,38 @@ def choose_rate(losses: Mapping[float, float]) -> float | None:
     """
     finite = {rate: loss for rate, loss in losses.items() if math.isfinite(loss)}
     return min(finite, key=lambda rate: (finite[rate], -rate)) if finite else None
+
+
+def tuning_notes(values: Mapping[float, Sequence[float | None]], metric: TuningMetric) -> list[str]:
+    """What a reader should know about a choice: that the rate is at the edge of its grid, or nearly a tie.
+
+    `values`: what the tuning runs of each rate report, in the order of their seeds. Runs are resampled together, since
+    the runs of one seed share their data.
+
+    >>> tuning_notes({0.1: [0.5, 0.6], 0.01: [0.4, 0.5]}, "loss")
+    ['the chosen learning rate 0.01 is the smallest that was tried']
+    """
+    chosen = choose_rate({rate: reported_regret(runs, metric) for rate, runs in values.items()})
+    if chosen is None or len(values) < 2:
+        return []
+    notes = [
+        f"the chosen learning rate {chosen:g} is the {edge} that was tried"
+        for edge, rate in (("largest", max(values)), ("smallest", min(values)))
+        if rate == chosen
+    ]
+    finite = [rate for rate, runs in values.items() if math.isfinite(reported_regret(runs, metric))]
+    # Ties go to the larger rate, as in `choose_rate`.
+    finite.sort(reverse=True)
+    table = np.array([values[rate] for rate in finite], dtype=np.float64) * (1 if metric == "loss" else -1)
+    draws = np.random.default_rng(0).integers(table.shape[1], size=(RESAMPLES, table.shape[1]))
+    wins = np.bincount(table[:, draws].mean(2).argmin(0), minlength=len(finite)) / RESAMPLES
+    rivals = [
+        f"{rate:g} in {share:.0%}" for rate, share in zip(finite, wins, strict=True) if rate != chosen and share >= 0.1
+    ]
+    if rivals:
+        share = wins[finite.index(chosen)]
+        notes.append(
+            f"the choice of the learning rate {chosen:g} is close: resampling the tuning runs chooses it in "
+            f"{share:.0%} of draws, {', '.join(rivals)}"
+        )
+    return notes

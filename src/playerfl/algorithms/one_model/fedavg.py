@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from playerfl.algorithms.algorithm import Algorithm
 from playerfl.federation.client import Client
 from playerfl.federation.messages import Download, Upload
+from playerfl.federation.server import Server
 
 
 @dataclass(frozen=True)
@@ -16,6 +17,9 @@ class FedAvg(Algorithm):
     Paper: McMahan et al. 2017, Algorithm 1, https://arxiv.org/abs/1602.05629
     Differs: every site takes part in every round (cross-silo), and sites keep their optimiser's state.
     """
+
+    def common_model(self, server: Server) -> bool:
+        return True
 
     async def client_fit(self, client: Client, download: Download) -> Upload:
         client.load(download.weights)

@@ -45,6 +45,10 @@ class FedLAMA(Algorithm):
         """The layers averaged after this round, counted from 1."""
         return [layer for layer, interval in self.intervals(side).items() if round_ % interval == 0]
 
+    def common_model(self, server: Server) -> bool:
+        """Only when all layers were averaged together; in between, each site has its own version of some."""
+        return len(self.due(server, server.round)) == len(server.layers.names)
+
     def server_send(self, server: Server, site: SiteId) -> Download:
         if "news" not in server.memory:
             return server.download()

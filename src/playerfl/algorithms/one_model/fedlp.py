@@ -36,6 +36,9 @@ class FedLP(Algorithm):
         if self.weighting not in ("samples", "uniform"):
             raise ConfigError(one_of(self.weighting, ("samples", "uniform"), "weighting"))
 
+    def common_model(self, server: Server) -> bool:
+        return True
+
     async def client_fit(self, client: Client, download: Download) -> Upload:
         client.load(download.weights)
         await client.train()

@@ -9,6 +9,7 @@ from playerfl.algorithms.partial import PartialAlgorithm
 from playerfl.errors import ConfigError, at_least_zero, one_of
 from playerfl.federation.client import Client
 from playerfl.federation.messages import Download, Upload
+from playerfl.federation.server import Server
 from playerfl.learning.job import Pull
 from playerfl.learning.optimizers import with_rate
 
@@ -38,6 +39,10 @@ class Ditto(PartialAlgorithm):
     @property
     def finishes(self) -> bool:
         return self.anchor == "post_agg"
+
+    def common_model(self, server: Server) -> bool:
+        """Sites predict with their personal models."""
+        return False
 
     async def client_fit(self, client: Client, download: Download) -> Upload:
         first = "own" not in client.memory

@@ -9,6 +9,7 @@ from playerfl.algorithms.tuning import tune
 from playerfl.errors import at_least_zero
 from playerfl.federation.client import Client
 from playerfl.federation.messages import Download, Upload
+from playerfl.federation.server import Server
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,10 @@ class LocalAdaptation(Algorithm):
 
     @property
     def finishes(self) -> bool:
+        return True
+
+    def common_model(self, server: Server) -> bool:
+        """Until the sites adapt it."""
         return True
 
     async def client_fit(self, client: Client, download: Download) -> Upload:

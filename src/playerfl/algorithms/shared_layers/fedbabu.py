@@ -44,6 +44,10 @@ class FedBABU(PartialAlgorithm):
     def cut(self, side: Client | Server) -> int:
         return all_but_last(side.layers, self.personal_layers)
 
+    def common_model(self, server: Server) -> bool:
+        """Until the sites tune it: no site's head has changed."""
+        return True
+
     async def client_train(self, client: Client, received: Weights) -> None:
         await client.train(only=self.federated(client))
 

@@ -70,9 +70,9 @@ def checked_experiment(deployment: Deployment) -> Experiment:
     experiment = Experiment.from_resolved(deployment.experiment)
     if deployment.privacy.secure_range:
         check_secure(experiment.build_algorithm(), deployment.needed)
-    if experiment.selection == "round_best" and deployment.needed < len(deployment.sites):
+    if experiment.selection in ("by_owner", "round_best") and deployment.needed < len(deployment.sites):
         raise ConfigError(
-            f'selection = "round_best" compares rounds over all sites; add --min-sites {len(deployment.sites)}, '
-            'or choose selection = "client_best"'
+            f'selection = "{experiment.selection}" compares rounds over all sites; '
+            f'add --min-sites {len(deployment.sites)}, or choose selection = "client_best"'
         )
     return experiment

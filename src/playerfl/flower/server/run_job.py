@@ -8,7 +8,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from playerfl.engine.handle import EvaluationPlan
 from playerfl.engine.loop import run_rounds
 from playerfl.engine.scheduler import drive
 from playerfl.engine.transport import Traffic
@@ -85,11 +84,16 @@ def run_job(
 def _run_rounds(job: Job, server: Server, transport: FlowerTransport, recorder: _Recorder) -> None:
     transport.set_initial(server.layers.travelling(job.initial))
     experiment = job.experiment
-    evaluation = EvaluationPlan(experiment.eval_point, experiment.selection)
     with limited_threads(experiment.threads):
         drive(
             run_rounds(
-                job.algorithm, server, transport, experiment.rounds, recorder, evaluation, experiment.participation
+                job.algorithm,
+                server,
+                transport,
+                experiment.rounds,
+                recorder,
+                experiment.evaluation,
+                experiment.participation,
             )
         )
 

@@ -13,7 +13,7 @@ from typing import Any
 from safetensors.torch import save
 
 from playerfl.data.download.directory import use_data_directory
-from playerfl.engine.handle import EvaluationPlan, handle
+from playerfl.engine.handle import handle
 from playerfl.engine.scheduler import Work, drive
 from playerfl.errors import ConfigError, DataError, LayerError, RunDirectoryError
 from playerfl.federation.client import Client
@@ -235,8 +235,7 @@ class _Workspace:
 
     def handle(self, client: Client, request: Request) -> Work[Reply]:
         experiment = self.experiment
-        evaluation = EvaluationPlan(experiment.eval_point, experiment.selection)
-        return handle(experiment.build_algorithm(), client, request, experiment.seed, evaluation)
+        return handle(experiment.build_algorithm(), client, request, experiment.seed, experiment.evaluation)
 
     def introduction(self) -> Introduction:
         import torch

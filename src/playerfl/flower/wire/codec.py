@@ -52,6 +52,7 @@ def encode_envelope(envelope: Envelope) -> RecordDict:
         "verbs": list(request.verbs),
         "round": request.download.round,
         "best-round": -1 if request.best_round is None else request.best_round,
+        "common": request.common,
         "privacy": json.dumps(asdict(envelope.privacy)),
     }
     content = RecordDict({"weights": _arrays({} if envelope.initial else request.download.weights)})
@@ -71,7 +72,7 @@ def decode_envelope(content: RecordDict) -> Envelope:
         _tensors(_record(content, "weights", ArrayRecord)),
         _info(_record(content, "info", ConfigRecord)),
     )
-    request = Request(verbs, download, None if best < 0 else best)
+    request = Request(verbs, download, None if best < 0 else best, _typed(config, "common", bool))
     return Envelope(
         **{name: _typed(config, name, str) for name in TEXTS},
         request=None if _typed(config, "hello", bool) else request,

@@ -87,6 +87,7 @@ class Envelope:
         if request is not None:
             download = request.download
             asked += [request.verbs, request.best_round, download.round, download.weights, dict(download.info)]
+            asked += ["common"] if request.common else []
         fingerprint = hashlib.blake2b(digest_size=16)
         for piece in tensor_tree.pieces({"asked": asked}):
             fingerprint.update(piece)

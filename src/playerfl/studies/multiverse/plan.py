@@ -1,0 +1,164 @@
+"""Multiverse: the file. Some choices decide how models are trained, others only how finished runs are read."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import product
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from playerfl.engine.handle import Selection
+from playerfl.errors import ConfigError
+from playerfl.paper import facts as paper
+from playerfl.runs.experiment import find_task, merged, read_toml, validated
+from playerfl.studies.plan import Study
+
+Rates = Literal["printed", "loss", "f1"]
+Measure = Literal["f1", "f1_true", "f1_all", "accuracy", "loss"]
+HIGHER_IS_BETTER: dict[Measure, bool] = {"f1": True, "f1_true": True, "f1_all": True, "accuracy": True, "loss": False}
+_NAME = re.compile(r"\w[\w.-]*")
+
+
+class Computed(BaseModel):
+    """The `[computed]` table: choices that need no training, because runs record every round."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    rates: list[Rates] = Field(default=["printed", "loss", "f1"], min_length=1)
+    """The learning rates: as the paper prints them, or tuned by validation loss or macro-F1 as it would be reported."""
+    selection: list[Selection] = Field(default=["by_owner", "client_best", "round_best"], min_length=1)
+    measure: list[Measure] = Field(default=["f1", "f1_true", "accuracy", "loss"], min_length=1)
+    """What methods are ranked by. f1_true averages over the classes that occur, f1_all over all classes."""
+
+
+@dataclass(frozen=True)
+class Factor:
+    """One choice that a protocol makes."""
+
+    name: str
+    kind: Literal["trained", "computed"]
+    values: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Universe:
+    """One way to train: the choice made for each trained factor, and the study that trains all methods so."""
+
+    choices: tuple[str, ...]
+    study: Study
+
+    @property
+    def name(self) -> str:
+        return "-".join(self.choices) or "only"
+
+
+class Multiverse(BaseModel):
+    """Every combination of choices. Use `resolve` to make one: it checks every name and value."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: str
+    task: str
+    algorithms: list[Any] | str
+    learning_rates: list[float] | Literal["paper"]
+    """The grid; every method is trained at every rate, so that each way to choose a rate can be computed."""
+    seeds: int = Field(20, ge=2)
+    """Reported runs of each method at each rate in each trained universe."""
+    tuning_seeds: int = Field(5, ge=1)
+    settings: dict[str, Any] = Field(default_factory=dict)
+    trained: dict[str, dict[str, dict[str, Any]]] = Field(default_factory=dict)
+    """By factor, then by choice: the settings that this choice adds; `by_algorithm` for those of single methods."""
+    computed: Computed = Computed()
+
+    @classmethod
+    def resolve(cls, given: Mapping[str, Any]) -> Multiverse:
+        multiverse = validated(cls, given, "")
+        for name in (multiverse.name, *multiverse.trained, *(c for t in multiverse.trained.values() for c in t)):
+            if not _NAME.fullmatch(name):
+                raise ConfigError(f"{name!r} must be letters, digits, '.', '-' and '_'")
+        for factor, choices in multiverse.trained.items():
+            if factor in Computed.model_fields:
+                raise ConfigError(f"{factor} is computed from finished runs; it is not allowed in [trained]")
+            if not choices:
+                raise ConfigError(f"[trained.{factor}] is empty; give at least one choice")
+        if "printed" in multiverse.computed.rates and find_task(multiverse.task).paper is None:
+            raise ConfigError(
+                f"the paper prints no learning rates for {multiverse.task!r}; "
+                'leave "printed" out of rates in [computed]'
+            )
+        _ = multiverse.universes
+        return multiverse
+
+    @classmethod
+    def from_toml(cls, path: Path) -> Multiverse:
+        return cls.resolve(read_toml(path))
+
+    @property
+    def factors(self) -> tuple[Factor, ...]:
+        """In the order of the file, trained ones first."""
+        trained = (Factor(name, "trained", tuple(choices)) for name, choices in self.trained.items())
+        computed = (Factor(name, "computed", tuple(values)) for name, values in self.computed)
+        return (*trained, *computed)
+
+    @cached_property
+    def universes(self) -> tuple[Universe, ...]:
+        return tuple(self._universes())
+
+    def _universes(self) -> Iterator[Universe]:
+        for choices in product(*self.trained.values()):
+            settings, by_algorithm = self.settings, {}
+            for factor, choice in zip(self.trained, choices, strict=True):
+                added = dict(self.trained[factor][choice])
+                by_algorithm = merged(by_algorithm, added.pop("by_algorithm", {}))
+                settings = merged(settings, added)
+            yield Universe(choices, self._study(choices, settings, by_algorithm))
+
+    def _study(self, choices: tuple[str, ...], settings: Mapping[str, Any], by_algorithm: Mapping[str, Any]) -> Study:
+        """Every method at every rate is a line of its own, without tuning: which rates are reported is computed."""
+        common = {"name": self.name, "tasks": [self.task], "settings": settings, "by_algorithm": by_algorithm}
+        grids = Study.resolve(
+            {**common, "algorithms": self.algorithms, "learning_rates": self.learning_rates, "tuning_seeds": 1}
+        )
+        algorithms = [
+            {**table, "learning_rates": [rate]}
+            for table, line in zip(grids.algorithms, grids.lines, strict=True)
+            for rate in sorted({*line.rates, *self._printed(table["name"])}, reverse=True)
+        ]
+        return Study.resolve(
+            {
+                **common,
+                "name": "-".join((self.name, *choices)),
+                "algorithms": algorithms,
+                "seeds": [*self.reported_seeds, *self.rate_seeds],
+                "tuning_seeds": 0,
+            }
+        )
+
+    def _printed(self, algorithm: str) -> list[float]:
+        if "printed" not in self.computed.rates:
+            return []
+        return [self.printed_rate(algorithm)]
+
+    def printed_rate(self, algorithm: str) -> float:
+        """The rate that the paper prints for a method, or for the one closest to it."""
+        dataset = find_task(self.task).paper
+        rates = paper.learning_rates(dataset) if dataset else {}
+        if algorithm not in rates:
+            raise ConfigError(
+                f'the paper prints no learning rate for {algorithm}; leave "printed" out of rates in [computed]'
+            )
+        return rates[algorithm]
+
+    @property
+    def reported_seeds(self) -> range:
+        return range(1, 1 + self.seeds)
+
+    @property
+    def rate_seeds(self) -> range:
+        """Seeds of the runs by which rates are chosen; they are never reported."""
+        return range(1001, 1001 + self.tuning_seeds)

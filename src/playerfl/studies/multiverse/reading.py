@@ -1,0 +1,62 @@
+"""What a finished run would report, under each way of reading it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import product
+from typing import Literal, NamedTuple
+
+import numpy as np
+import torch
+
+from playerfl.errors import RunDirectoryError
+from playerfl.learning.confusion import F1Labels, f1_from_confusion
+from playerfl.runs.result import RunResult, reported_stage
+from playerfl.studies.multiverse.plan import Measure
+
+Split = Literal["validation", "test"]
+F1_OF: dict[Measure, F1Labels] = {"f1_true": "true", "f1_all": "all"}
+
+
+class Reading(NamedTuple):
+    """A way of reading a run: which rounds count, on which data, by which measure."""
+
+    selection: str
+    split: Split
+    measure: Measure
+
+
+def read_run(result: RunResult, selections: Sequence[str], measures: Sequence[Measure]) -> dict[Reading, float]:
+    """The value of every reading: over sites, weighted by training examples. NaN if a site diverged."""
+    stage = reported_stage(result.score_rows)
+    recorded = {
+        (str(site), int(round_), str(split), str(metric)): float(value)
+        for row_stage, round_, site, split, metric, value in result.score_rows
+        if row_stage == stage
+    }
+    shares = result.num_examples
+    weights = np.array(list(shares.values())) / sum(shares.values())
+    splits: tuple[Split, ...] = ("validation", "test")
+    values = {}
+    for selection in selections:
+        chosen = result.rounds_chosen_by(selection)
+        for split, measure in product(splits, measures):
+            if measure in F1_OF:
+                by_site = _f1(result, stage, chosen, shares, split, F1_OF[measure])
+            else:
+                by_site = [recorded.get((site, chosen.get(site, -1), split, measure), np.nan) for site in shares]
+            values[Reading(selection, split, measure)] = float(np.dot(weights, by_site))
+    return values
+
+
+def _f1(
+    result: RunResult, stage: str, chosen: dict[str, int], sites: dict[str, int], split: Split, labels: F1Labels
+) -> list[float]:
+    try:
+        matrices = [result.confusions[stage, chosen[site], site, split] for site in sites]
+    except KeyError as missing:
+        raise RunDirectoryError(
+            f"{result.path} has no confusion matrices, which F1 over other classes needs ({missing}); run it again"
+        ) from missing
+    scores: list[float] = f1_from_confusion(torch.stack(matrices), labels).tolist()
+    return scores
