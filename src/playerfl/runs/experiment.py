@@ -95,7 +95,8 @@ class Experiment(BaseModel):
     task: str
     rounds: int = Field(20, ge=1)
     seed: int = Field(0, ge=0)
-    """Decides initial weights, batch order, dropout and every random choice of the algorithm."""
+    """Decides initial weights, batch order, dropout and every random choice of the algorithm; with
+    data.split = "per_run" also the split."""
     eval_point: EvalPoint = "post_agg"
     selection: Selection = "client_best"
     participation: float = Field(1.0, gt=0, le=1)
@@ -160,7 +161,8 @@ class Experiment(BaseModel):
         return find_algorithm(self.algorithm["name"])(**arguments)
 
     def data_options(self, task: Task) -> DataOptions:
-        return validated(task.options, self.data, "data")
+        """The options with which this run's data are loaded: with the run's own split, if `data.split` says so."""
+        return validated(task.options, self.data, "data").for_run(self.seed)
 
 
 def find_task(name: str) -> Task:
@@ -286,9 +288,9 @@ def _explained(problem: ValidationError, schema: type[BaseModel], where: str) ->
         return one_of(path[-1], holder.model_fields, "key") + place
     if error["type"] == "missing":
         return f"{'.'.join(path)} is missing{place}"
-    said = error["msg"][0].lower() + error["msg"][1:]
+    said = (error["msg"][0].lower() + error["msg"][1:]).removeprefix("value error, ")
     if error["type"] == "value_error" and not path:
-        return said.removeprefix("value error, ") + place
+        return said + place
     return f"{'.'.join(path)} = {error['input']!r}{place} is not allowed: {said.replace('input', 'it')}"
 
 
