@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from playerfl.data.splits import three_way_split
+from playerfl.data.splits import SHARES, _cut_in_three, three_way_split
 from playerfl.errors import DataError
 
 labels_of_a_site = st.lists(st.integers(0, 4), min_size=3, max_size=120)
@@ -27,6 +27,22 @@ def test_no_part_is_empty(labels: list[int]) -> None:
 @pytest.mark.parametrize(("rows", "sizes"), [(100, (64, 16, 20)), (1000, (640, 160, 200)), (3, (1, 1, 1))])
 def test_a_fifth_is_test_and_a_fifth_of_the_rest_validation(rows: int, sizes: tuple[int, int, int]) -> None:
     assert tuple(map(len, three_way_split(np.zeros(rows, dtype=np.int64)))) == sizes
+
+
+@pytest.mark.parametrize(
+    ("rows", "shares", "sizes"),
+    [(100, (0.7, 0.2, 0.1), (70, 20, 10)), (10, (0.2, 0.4, 0.4), (2, 4, 4)), (3, (0.01, 0.01, 0.98), (1, 1, 1))],
+)
+def test_other_shares(rows: int, shares: tuple[float, float, float], sizes: tuple[int, int, int]) -> None:
+    assert tuple(map(len, three_way_split(np.zeros(rows, dtype=np.int64), shares=shares))) == sizes
+
+
+@given(st.integers(3, 10**6))
+def test_the_default_shares_are_fifths_whatever_the_rounding(rows: int) -> None:
+    test = max(1, round(0.2 * rows))
+    validation = max(1, round(0.2 * (rows - test)))
+    found = _cut_in_three(np.broadcast_to(np.int64(0), rows), SHARES)
+    assert tuple(map(len, found)) == (rows - test - validation, validation, test)
 
 
 def test_classes_keep_their_shares_in_every_part() -> None:

@@ -76,6 +76,20 @@ def test_scores_have_the_same_bits_alone_beside_others_and_from_the_matrix(class
         assert f1_from_confusion(alone, "all").item() == macro_f1(row, targets, labels=classes + 7)
 
 
+def test_models_may_have_a_row_of_targets_each() -> None:
+    generator = torch.Generator().manual_seed(3)
+    predicted, targets = torch.randint(7, (2, 5, 40), generator=generator)
+    predicted[3, 2] = DIVERGED
+    for metric in (accuracy, macro_f1, lambda found, true: float((found - true).sum())):
+        alone = [of_many(metric, row.unsqueeze(0), true)[0] for row, true in zip(predicted, targets, strict=True)]
+        assert of_many(metric, predicted, targets) == pytest.approx(alone, rel=0, abs=0, nan_ok=True)
+    matrices = confusion_matrix(predicted, targets, 7)
+    assert all(
+        torch.equal(matrix, confusion_matrix(row, true, 7))
+        for matrix, row, true in zip(matrices, predicted, targets, strict=True)
+    )
+
+
 @pytest.mark.parametrize(
     ("logits", "expected"),
     [

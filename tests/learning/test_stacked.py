@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,9 +15,9 @@ from torch.nn import functional as F
 import federations
 from federations import CLASSES, FEATURES, double_task, federate, quick_for
 from playerfl.algorithms import ALGORITHMS
-from playerfl.data.examples import TensorExamples
+from playerfl.data.examples import SiteData, TensorExamples
 from playerfl.layers.layer_map import LayerMap
-from playerfl.learning import stackable
+from playerfl.learning import stackable, stacked
 from playerfl.learning.job import EvalJob
 from playerfl.learning.losses import FocalLoss, cross_entropy
 from playerfl.learning.trainer import run_jobs
@@ -25,7 +26,7 @@ from playerfl.runs.api import run_experiments
 from playerfl.runs.experiment import Experiment
 from playerfl.runs.result import RunResult
 from playerfl.runs.setup import prepare_setup
-from playerfl.tasks.task import METRICS, Task, own_task
+from playerfl.tasks.task import METRICS, DataOptions, Task, own_task
 
 
 def run(a_task: Task, algorithm: str, trainer: str, rounds: int = 5, **settings: Any) -> RunResult:
@@ -135,6 +136,66 @@ def test_a_result_does_not_depend_on_its_stack(make: Callable[[], Task]) -> None
             assert alone.score_rows == beside.score_rows
             for site, own in alone.weights.items():
                 assert all(torch.equal(entry, beside.weights[site][name]) for name, entry in own.items())
+
+
+def uneven(task: Task) -> Task:
+    """The same task, but in a run with its own split sites lose rows: other sizes, other numbers of batches."""
+
+    def load_sites(options: DataOptions) -> dict[str, SiteData]:
+        sites = {}
+        for i, (name, site) in enumerate(task.load_sites(options).items()):
+            train = site.train
+            assert isinstance(train, TensorExamples)
+            sites[name] = replace(site, train=train.rows(torch.arange(len(train) - options.split_seed % (7 + i))))
+        return sites
+
+    return replace(task, load_sites=load_sites)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("batch_size", [8, 40])
+@pytest.mark.parametrize("make", [federations.task, lambda: residual_task(torch.float32)], ids=["mlp", "residual"])
+def test_a_result_does_not_depend_on_the_data_of_others(make: Callable[[], Task], batch_size: int) -> None:
+    """As above, where every run has its own split, and sites of different sizes."""
+    task = uneven(make())
+    data = {"split": "per_run", "accept_small_sites": True}
+    experiments = [
+        experiment(task, algorithm, seed, batch_size=batch_size, local_epochs=2).model_copy(update={"data": data})
+        for algorithm in ("fedavg", "pfedme", "player_fl")
+        for seed in range(9)
+    ]
+    crowd = run_experiments(experiments, [None] * len(experiments), task)
+    assert len({tuple(result.num_examples.values()) for result in crowd}) > 4
+    for place in (0, 5, 13, 21):
+        (alone,) = run_experiments([experiments[place]], [None], task)
+        assert alone.data["trainer"] == "stacked"
+        federations.assert_same(alone, crowd[place])
+
+
+def test_models_are_scored_on_their_own_examples() -> None:
+    """More rows than a batch of the evaluation, splits of sizes that need the same padding, a metric of one's own."""
+
+    def share_of_first(predicted: Tensor, targets: Tensor) -> float:
+        return float(((predicted == 0) & (targets == 0)).sum()) / len(targets)
+
+    task = double_task(metrics={**METRICS, "first": share_of_first})
+    setup = prepare_setup(Experiment.resolve({"trainer": "stacked", "training": {"batch_size": 8}}, task), task)
+    generator = torch.Generator().manual_seed(1)
+
+    def examples(rows: int) -> TensorExamples:
+        inputs = torch.randn(rows, FEATURES, generator=generator, dtype=torch.float64)
+        return TensorExamples(inputs, torch.randint(CLASSES, (rows,), generator=generator))
+
+    same = {"validation": examples(600), "test": examples(50)}
+    splits = [same, same, *({"validation": examples(600 - i), "test": examples(40 + i)} for i in (3, 3, 8))]
+    jobs = [EvalJob(setup.learner, setup.initial, split) for split in splits]
+    assert len({stacked.group_of(job) for job in jobs}) == 1
+    together = run_jobs(jobs)
+    assert together[0] == together[1] != together[2] != together[3]
+    for job, found in zip(jobs, together, strict=True):
+        assert run_jobs([job]) == [found]
+        for split, scores in setup.learner.evaluate(job).items():
+            assert found[split] == pytest.approx(scores, rel=1e-12)
 
 
 def test_a_diverging_model_does_not_touch_its_neighbours() -> None:
@@ -293,8 +354,6 @@ def test_auto_stacks_small_fully_connected_models() -> None:
 
 @pytest.mark.slow
 def test_the_size_of_a_stack_does_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
-    from playerfl.learning import stacked
-
     task = federations.task()
     whole = side_by_side(task, ["player_fl"], [0, 1, 2])
     monkeypatch.setattr(stacked, "STACK_NUMBERS", 1)

@@ -65,6 +65,10 @@ class TensorExamples:
     def mapped(self, change: Callable[[Tensor], Tensor]) -> TensorExamples:
         return TensorExamples(map_tensors(self.inputs, change), change(self.targets))
 
+    @property
+    def num_bytes(self) -> int:
+        return sum(tensor.numel() * tensor.element_size() for tensor in (*tensors_in(self.inputs), self.targets))
+
     def rows(self, indices: Tensor) -> TensorExamples:
         return TensorExamples(map_tensors(self.inputs, itemgetter(indices)), self.targets[indices])
 

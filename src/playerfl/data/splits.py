@@ -1,4 +1,4 @@
-"""Splits a site's examples into 64 % training, 16 % validation and 20 % test."""
+"""Splits a site's examples into training, validation and test: by default 64 %, 16 % and 20 %."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ from playerfl.data.partition import Indices
 from playerfl.errors import DataError
 from playerfl.seeding import seed_for
 
-TEST_SHARE = 0.2
-VALIDATION_SHARE = 0.2
+Shares = tuple[float, float, float]
+"""Of training, validation and test."""
+SHARES: Shares = (0.64, 0.16, 0.2)
 
 
 def three_way_split(
-    labels: Indices, *, seed: int = 42, groups: Indices | None = None
+    labels: Indices, *, seed: int = 42, groups: Indices | None = None, shares: Shares = SHARES
 ) -> tuple[Indices, Indices, Indices]:
-    """Positions for training, validation and test: a fifth for test, then a fifth of the rest for validation.
+    """Positions for training, validation and test: the share of test first, then validation from the rest.
 
     Stratified if every class has at least 3 examples (one per part), plain otherwise. Examples of one group (such as
     pictures of one lesion) are never separated; a group counts as its first example.
@@ -26,7 +27,7 @@ def three_way_split(
     """
     if groups is not None:
         _, first, member_of = np.unique(groups, return_index=True, return_inverse=True)
-        parts = three_way_split(labels[first], seed=seed)
+        parts = three_way_split(labels[first], seed=seed, shares=shares)
         train, validation, test = (np.flatnonzero(np.isin(member_of, part)) for part in parts)
         return train, validation, test
     if len(labels) < 3:
@@ -36,12 +37,16 @@ def three_way_split(
     strata = [np.flatnonzero(labels == label) for label in classes]
     if counts.min() < 3:
         strata = [np.arange(len(labels))]
-    pieces = [_cut_in_three(rng.permutation(stratum)) for stratum in strata]
+    pieces = [_cut_in_three(rng.permutation(stratum), shares) for stratum in strata]
     train, validation, test = (np.sort(np.concatenate(piece)) for piece in zip(*pieces, strict=True))
     return train, validation, test
 
 
-def _cut_in_three(members: Indices) -> tuple[Indices, Indices, Indices]:
-    test = max(1, round(TEST_SHARE * len(members)))
-    validation = max(1, round(VALIDATION_SHARE * (len(members) - test)))
+def _cut_in_three(members: Indices, shares: Shares) -> tuple[Indices, Indices, Indices]:
+    """The test part first, then the validation part from the rest; at least one member for each part."""
+    train_share, validation_share, test_share = shares
+    count = len(members)
+    test = min(max(1, round(test_share * count)), count - 2)
+    rest = count - test
+    validation = min(max(1, round(validation_share / (train_share + validation_share) * rest)), rest - 1)
     return members[test + validation :], members[test : test + validation], members[:test]

@@ -17,6 +17,8 @@ F1_LABELS: tuple[F1Labels, ...] = ("true_or_predicted", "true", "all")
 def confusion_matrix(predicted: Tensor, targets: Tensor, classes: int) -> Tensor:
     """How often each class (row) was predicted as each (column); for several models, one matrix per row of `predicted`.
 
+    Their targets are the same, or one row each.
+
     A model with a DIVERGED prediction gets -1 everywhere, and all scores of such a matrix are NaN.
 
     >>> confusion_matrix(torch.tensor([0, 0, 1]), torch.tensor([0, 1, 1]), classes=2)
@@ -25,7 +27,7 @@ def confusion_matrix(predicted: Tensor, targets: Tensor, classes: int) -> Tensor
     >>> confusion_matrix(torch.tensor([[0, 0, 1], [1, 1, 1]]), torch.tensor([0, 1, 1]), classes=2).shape
     torch.Size([2, 2, 2])
     """
-    rows = predicted.reshape(-1, len(targets))
+    rows = predicted.reshape(-1, targets.shape[-1])
     models = len(rows)
     diverged = (rows == DIVERGED).any(1)
     # One count for all: model i's cells are numbered from i · classes².

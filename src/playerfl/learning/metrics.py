@@ -32,7 +32,7 @@ def accuracy(predicted: Tensor, targets: Tensor) -> float:
     >>> accuracy(torch.tensor([0, 1, 1, 2]), torch.tensor([0, 1, 2, 2]))
     0.75
     """
-    return _accuracies(predicted.unsqueeze(0), targets)[0]
+    return _accuracies(predicted.unsqueeze(0), targets.unsqueeze(0))[0]
 
 
 def macro_f1(predicted: Tensor, targets: Tensor, labels: Literal["present"] | int = "present") -> float:
@@ -46,38 +46,42 @@ def macro_f1(predicted: Tensor, targets: Tensor, labels: Literal["present"] | in
     >>> macro_f1(torch.tensor([0, 0, 1]), torch.tensor([0, 1, 1]), labels=4)
     0.3333333333333333
     """
-    return _macro_f1s(predicted.unsqueeze(0), targets, labels)[0]
+    return _macro_f1s(predicted.unsqueeze(0), targets.unsqueeze(0), labels)[0]
 
 
 def of_many(metric: Metric, predicted: Tensor, targets: Tensor) -> list[float]:
-    """A metric for several models' predictions (one row per model) of the same targets.
+    """A metric for several models' predictions (one row per model) of the same targets, or of one row of targets each.
 
     A model with a DIVERGED prediction scores NaN, and the metric is not called with its predictions.
 
     >>> of_many(accuracy, torch.tensor([[0, 1], [1, 1], [0, DIVERGED]]), torch.tensor([0, 1]))
     [1.0, 0.5, nan]
+    >>> of_many(accuracy, torch.tensor([[0, 1], [1, 1]]), torch.tensor([[0, 1], [1, 1]]))
+    [1.0, 1.0]
     """
     sound = (predicted != DIVERGED).flatten(1).all(1).tolist()
     if not any(sound):
         return [math.nan] * len(predicted)
-    converged = predicted if all(sound) else predicted[sound]
+    own = targets.expand_as(predicted)
+    converged, expected = (predicted, own) if all(sound) else (predicted[sound], own[sound])
     together = _TOGETHER.get(metric)
-    scores = iter(together(converged, targets) if together else [metric(row, targets) for row in converged])
+    scores = iter(together(converged, expected) if together else map(metric, converged, expected))
     return [next(scores) if is_sound else math.nan for is_sound in sound]
 
 
 def _accuracies(predicted: Tensor, targets: Tensor) -> list[float]:
-    return [hits / len(targets) for hits in (predicted == targets).sum(1).tolist()]
+    return [hits / targets.shape[1] for hits in (predicted == targets).sum(1).tolist()]
 
 
 def _macro_f1s(predicted: Tensor, targets: Tensor, labels: Literal["present"] | int = "present") -> list[float]:
     classes = int(torch.maximum(predicted.max(), targets.max())) + 1
     models = len(predicted)
     # One bincount for all models: model i's classes are numbered from i · classes.
-    numbered = predicted + torch.arange(models, device=predicted.device).unsqueeze(1) * classes
+    begin = torch.arange(models, device=predicted.device).unsqueeze(1) * classes
+    numbered = predicted + begin
     counted = partial(torch.bincount, minlength=models * classes)
     hits = counted(numbered[predicted == targets]).view(models, classes)
-    seen = counted(numbered.flatten()).view(models, classes) + torch.bincount(targets, minlength=classes)
+    seen = (counted(numbered.flatten()) + counted((targets + begin).flatten())).view(models, classes)
     return f1_of_counts(hits, seen, (seen > 0).sum(1) if labels == "present" else torch.full((models,), labels))
 
 

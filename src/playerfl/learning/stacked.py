@@ -2,12 +2,14 @@
 
 `torch.func.vmap` runs the model's own forward pass over a stack of weights; `linear_stack` does so for models that have
 only linear layers and activations. A model's result has the same bits whatever else is in the stack: batches have a
-fixed width, rows a fixed alignment (see Layout), and no operation mixes models. The bits differ from the plain loop's,
-whose matrix products have other shapes.
+fixed width, rows a fixed alignment (see Layout), and no operation mixes models. Models need not share their examples:
+those of all of them are gathered in one table, from which every batch is taken at once. The bits differ from the plain
+loop's, whose matrix products have other shapes.
 """
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -18,9 +20,10 @@ from torch import Tensor
 from torch.func import functional_call, vmap
 from torch.utils._pytree import tree_map
 
-from playerfl.data.examples import Examples, TensorExamples, map_tensors
+from playerfl.data.examples import TensorExamples, map_tensors
 from playerfl.errors import DataError
 from playerfl.layers.sensitivity import Profile
+from playerfl.learning.gathered import Gathered
 from playerfl.learning.job import EvalJob, Job, Scores, Trained, TrainJob
 from playerfl.learning.layout import Blocks, Held, Layout, side_by_side
 from playerfl.learning.linear_stack import NotOnlyLinearError, linear_outputs
@@ -42,7 +45,8 @@ def group_of(job: Job) -> Hashable | None:
         return None
     if isinstance(job, EvalJob):
         tensors = all(isinstance(examples, TensorExamples) for examples in job.splits.values())
-        return (id(learner), *job.splits, *map(id, job.splits.values())) if tensors else None
+        padded = ((split, _padded(len(examples))) for split, examples in job.splits.items())
+        return (id(learner), *padded) if tensors and job.splits else None
     touched = job.measure is not None and job.measure.embedding_rows == "touched"
     if touched or not isinstance(job.examples, TensorExamples) or not _in_step(job):
         return None
@@ -74,7 +78,11 @@ def _width(job: TrainJob) -> int:
     enough = LANES
     while enough < len(job.examples):
         enough *= 2
-    return min(enough, -(-job.batch_size // LANES) * LANES)
+    return min(enough, _padded(job.batch_size))
+
+
+def _padded(rows: int) -> int:
+    return -(-rows // LANES) * LANES
 
 
 def train(jobs: Sequence[TrainJob]) -> list[Trained]:
@@ -103,11 +111,11 @@ def _batches(job: TrainJob) -> int:
 
 
 def _twins(job: TrainJob) -> Hashable:
-    """Equal for models that may share a cohort: the same examples, optimiser, rates and counts of steps."""
+    """Equal for models that may share a cohort: as many batches, the same optimiser, rates and counts of steps."""
     name = job.learner.trainable(job.only)[0]
     held = [job.state.get(slot, {}).get(name) for slot in job.optimizer.counts]
     return (
-        id(job.examples),
+        _batches(job),
         job.optimizer,
         job.rate_factors,
         *(0.0 if count is None else float(count) for count in held),
@@ -116,42 +124,54 @@ def _twins(job: TrainJob) -> Hashable:
 
 @dataclass(frozen=True)
 class _Cohort:
-    """Models in neighbouring rows that see the same examples and have taken the same steps of one optimiser."""
+    """Models in neighbouring rows that train on as many batches and have taken the same steps of one optimiser."""
 
     start: int
     stop: int
     optimizers: tuple[Optimizer, ...]
     """The optimiser at the rate of each epoch."""
-    examples: TensorExamples
+    examples: Gathered
     rows: Tensor
-    """Row numbers by model, batch (of all epochs) and position in the batch; padding repeats a row of its batch."""
+    """Rows of the table by model, batch (of all epochs) and position in the batch; padding repeats a row of its batch.
+    """
     shares: Tensor
-    """The weight of each position of a batch (of one epoch): one over the batch's rows, 0 for padding."""
-    sizes: list[int]
-    """Rows of each batch of one epoch."""
+    """By model and batch (of one epoch), the weight of each position: one over the batch's rows, 0 for padding."""
+    sizes: Tensor
+    """By model, the rows of each batch of one epoch."""
 
     @classmethod
     def of(cls, jobs: Sequence[TrainJob], start: int) -> _Cohort:
         job = jobs[0]
-        assert isinstance(job.examples, TensorExamples)
-        total, width = len(job.examples), _width(job)
-        stops = [*range(job.batch_size, total, job.batch_size), total]
-        sizes = [stop - begin for begin, stop in zip([0, *stops], stops, strict=False)]
+        examples = Gathered.of([one.examples for one in jobs if isinstance(one.examples, TensorExamples)])
+        batches, width = _batches(job), _width(job)
         places = torch.arange(width)
-        # Positions in an epoch's order, by batch; padding repeats the first row of the batch.
-        positions = torch.stack(
-            [b + torch.where(places < n, places, 0) for b, n in zip([0, *stops], sizes, strict=False)]
-        )
-        shares = torch.stack([(places < n).double() / n for n in sizes])
+        rows = torch.empty(len(jobs), job.epochs, batches, width, dtype=torch.long)
+        sizes = torch.empty(len(jobs), batches, dtype=torch.long)
+        models_with: dict[int, list[int]] = {}
+        for model, one in enumerate(jobs):
+            models_with.setdefault(len(one.examples), []).append(model)
+        for total, models in models_with.items():
+            begins = torch.arange(batches) * job.batch_size
+            counts = (total - begins).clamp_max(job.batch_size)
+            # Positions in an epoch's order, by batch; padding repeats the first row of the batch.
+            positions = begins.unsqueeze(1) + torch.where(places < counts.unsqueeze(1), places, 0)
+            rows[models] = torch.stack([_order(jobs[model]) for model in models])[:, :, positions]
+            sizes[models] = counts
+        shares = (places < sizes.unsqueeze(2)).double() / sizes.unsqueeze(2)
         return cls(
             start,
             start + len(jobs),
             tuple(map(job.optimizer_in, range(job.epochs))),
-            job.examples,
-            torch.stack([_order(job) for job in jobs])[:, :, positions].flatten(1, 2),
+            examples,
+            rows.add_(examples.first.view(-1, 1, 1, 1)).flatten(1, 2),
             shares.to(next(iter(job.weights.values())).dtype),
             sizes,
         )
+
+    @property
+    def batches(self) -> int:
+        """Of one epoch."""
+        return self.sizes.shape[1]
 
     @property
     def steps(self) -> int:
@@ -161,16 +181,15 @@ class _Cohort:
     def stops(self) -> list[int]:
         """The steps after which its rate changes, and after its last."""
         changed = [e for e in range(1, len(self.optimizers)) if self.optimizers[e] != self.optimizers[e - 1]]
-        return [*(epoch * len(self.sizes) for epoch in changed), self.steps]
+        return [*(epoch * self.batches for epoch in changed), self.steps]
 
     def optimizer_at(self, step: int) -> Optimizer:
-        return self.optimizers[step // len(self.sizes)]
+        return self.optimizers[step // self.batches]
 
     def batch(self, step: int) -> tuple[Any, Tensor, Tensor]:
-        rows = self.rows[:, step].flatten()
-        shares = self.shares[step % len(self.sizes)].expand(self.stop - self.start, -1)
-        inputs = map_tensors(self.examples.inputs, lambda x: x.index_select(0, rows))
-        return inputs, self.examples.targets.index_select(0, rows), shares.flatten()
+        """Inputs, targets and weights of the rows, by model and position."""
+        rows = self.rows[:, step]
+        return self.examples.inputs(rows), self.examples.targets(rows), self.shares[:, step % self.batches]
 
 
 def _order(job: TrainJob) -> Tensor:
@@ -250,7 +269,7 @@ class _Stack:
         profiles = _Profiles(self)
         for active, steps in self._stages():
             for step in steps:
-                inputs, targets, shares = _joined([cohort.batch(step) for cohort in active.cohorts], active.count)
+                inputs, targets, shares = _joined([cohort.batch(step) for cohort in active.cohorts])
                 for inner in range(self.job.optimizer.inner_steps):
                     outputs = outputs_of(self.learner, {**active.entries, **active.fixed}, inputs)
                     weighted = self.learner.loss(outputs, targets) * shares
@@ -263,7 +282,8 @@ class _Stack:
                         active.step(self.layout.blocks(self._pulled(active, gradients)))
                 means = weighted.detach().view(active.count, -1).sum(1)
                 for c in active.cohorts:
-                    losses[c.start : c.stop].add_(means[c.start : c.stop], alpha=c.sizes[step % len(c.sizes)])
+                    sizes = c.sizes[:, step % c.batches]
+                    losses[c.start : c.stop] += means[c.start : c.stop].double() * sizes
                 profiles.after(active, step)
         self._keep_state()
         seen = [len(job.examples) * job.epochs for job in self.jobs]
@@ -341,14 +361,14 @@ class _Profiles:
 
     def record(self, active: _Active, gradients: Mapping[str, Tensor], step: int) -> None:
         """Between gradient and optimiser step, in the first epoch."""
-        measured = [c for c in active.cohorts if step < len(c.sizes)]
+        measured = [c for c in active.cohorts if step < c.batches]
         if not self.probes or not measured:
             return
         none = torch.zeros(active.count, dtype=torch.float64)
         scores = torch.stack([_scores(active, gradients, name, none) for name in self.probes[0].scored], dim=1)
         for c in measured:
-            for model in range(c.start, c.stop):
-                self.probes[model].take(scores[model], c.sizes[step])
+            for model, size in enumerate(c.sizes[:, step].tolist(), start=c.start):
+                self.probes[model].take(scores[model], size)
 
     def after(self, active: _Active, step: int) -> None:
         """After an optimiser step: the profiles of the models whose first epoch is over."""
@@ -356,7 +376,7 @@ class _Profiles:
             return
         learner, jobs = self.stack.learner, self.stack.jobs
         for c in active.cohorts:
-            if step != len(c.sizes) - 1:
+            if step != c.batches - 1:
                 continue
             if self.probes:
                 self.by_model[c.start : c.stop] = [probe.profile() for probe in self.probes[c.start : c.stop]]
@@ -376,11 +396,11 @@ def _scores(active: _Active, gradients: Mapping[str, Tensor], name: str, none: T
     return norms
 
 
-def _joined(batches: Sequence[tuple[Any, Tensor, Tensor]], models: int) -> tuple[Any, Tensor, Tensor]:
+def _joined(batches: Sequence[tuple[Any, Tensor, Tensor]]) -> tuple[Any, Tensor, Tensor]:
     """The cohorts' batches joined: inputs by model and row, targets and shares concatenated."""
     inputs, targets, shares = zip(*batches, strict=True)
-    joined = tree_map(lambda *parts: torch.cat(parts).view(models, -1, *parts[0].shape[1:]), *inputs)
-    return joined, torch.cat(targets), torch.cat(shares)
+    joined = inputs[0] if len(inputs) == 1 else tree_map(lambda *parts: torch.cat(parts), *inputs)
+    return joined, torch.cat(targets).flatten(0, 1), torch.cat(shares).flatten()
 
 
 def outputs_of(learner: Learner, entries: Mapping[str, Tensor], inputs: Any) -> Any:
@@ -410,7 +430,7 @@ def call_arguments(inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
 
 
 def evaluate(jobs: Sequence[EvalJob]) -> list[Scores]:
-    """What `Learner.evaluate` does, for jobs of one group: models that are scored on the same examples."""
+    """What `Learner.evaluate` does, for jobs of one group: models whose splits have as many rows, with padding."""
     learner = jobs[0].learner
     layout = learner.layout(learner.entries)
     size = max(1, STACK_NUMBERS // layout.width)
@@ -418,48 +438,71 @@ def evaluate(jobs: Sequence[EvalJob]) -> list[Scores]:
     scores: list[Scores] = []
     with torch.inference_mode():
         for start in range(0, len(jobs), size):
-            models = [job.weights for job in jobs[start : start + size]]
-            scores += _scored(learner, layout.views(layout.stacked(models)), len(models), jobs[0].splits)
+            part = jobs[start : start + size]
+            scores += _scored(part, layout.views(layout.stacked([job.weights for job in part])))
     return scores
 
 
-def _scored(
-    learner: Learner, entries: Mapping[str, Tensor], models: int, splits: Mapping[str, Examples]
-) -> list[Scores]:
-    parts, stops = [], [0]
-    for examples in splits.values():
-        for inputs, targets in examples.batches(max(1, len(examples))):
-            # Padded to a multiple of LANES rows.
-            rows = torch.arange(-(-len(targets) // LANES) * LANES).clamp_max(len(targets) - 1)
-            parts.append((map_tensors(inputs, lambda x, rows=rows: x[rows]), targets[rows]))  # type: ignore[misc]
-        stops.append(sum(len(targets) for _, targets in parts))
+def _scored(jobs: Sequence[EvalJob], entries: Mapping[str, Tensor]) -> list[Scores]:
+    learner, models = jobs[0].learner, len(jobs)
+    # Models with the same splits share one copy of the inputs.
+    splits = [list(job.splits.values()) for job in jobs]
+    owners = splits[:1] if all(map(_same, splits, splits[:1] * models)) else splits
+    examples = Gathered.of([part for parts in owners for part in parts if isinstance(part, TensorExamples)])
+    sizes = torch.tensor([[len(part) for part in parts] for parts in owners])
+    padded = [_padded(len(part)) for part in splits[0]]
+    # Rows of the table by owner, split after split, each padded with its last row.
+    rows = torch.cat(
+        [
+            first.unsqueeze(1) + torch.minimum(torch.arange(width), count.unsqueeze(1) - 1)
+            for first, count, width in zip(examples.first.view(sizes.shape).T, sizes.T, padded, strict=True)
+        ],
+        dim=1,
+    )
+    targets = _for_each(examples.targets(rows), models)
     losses, predicted = [torch.empty(models, 0)], [torch.empty(models, 0, dtype=torch.long)]
-    if parts:
-        inputs = tree_map(lambda *tensors: torch.cat(tensors), *(part for part, _ in parts))
-        together = TensorExamples(inputs, torch.cat([targets for _, targets in parts]))
-        for inputs, targets in together.batches(EVALUATION_BATCH):
-            output = outputs_of(learner, entries, map_tensors(inputs, lambda x: x.expand(models, *[-1] * x.dim())))
-            losses.append(learner.loss(output, targets.repeat(models)).view(models, -1))
-            if learner.metrics:
-                predicted.append(predictions(logits_of(output)).view(models, -1))
+    for start in range(0, rows.shape[1], EVALUATION_BATCH):
+        stop = start + EVALUATION_BATCH
+        inputs = map_tensors(examples.inputs(rows[:, start:stop]), lambda x: _for_each(x, models))
+        output = outputs_of(learner, entries, inputs)
+        losses.append(learner.loss(output, targets[:, start:stop].flatten(0, 1)).view(models, -1))
+        if learner.metrics:
+            predicted.append(predictions(logits_of(output)).view(models, -1))
     loss, classes = torch.cat(losses, dim=1).double(), torch.cat(predicted, dim=1)
-    by_split = {
-        split: _columns(learner, loss[:, start:], classes[:, start:], examples)
-        for (split, examples), start in zip(splits.items(), stops, strict=False)
-    }
-    return [
-        {split: {name: column[i] for name, column in columns.items()} for split, columns in by_split.items()}
-        for i in range(models)
-    ]
+    scores: list[Scores] = [{} for _ in jobs]
+    start = 0
+    for split, width, count in zip(jobs[0].splits, padded, sizes.T.expand(-1, models).tolist(), strict=True):
+        columns = slice(start, start + width)
+        of_split = _of_split(learner, loss[:, columns], classes[:, columns], targets[:, columns], count)
+        for model, found in enumerate(of_split):
+            scores[model][split] = found
+        start += width
+    return scores
 
 
-def _columns(learner: Learner, losses: Tensor, predicted: Tensor, examples: Examples) -> dict[str, list[float]]:
-    """The scores of one split by name, one number per model."""
-    rows = len(examples)
-    if not rows:
-        return {name: [float("nan")] * len(losses) for name in ("loss", *learner.metrics)}
-    assert isinstance(examples, TensorExamples)
-    columns = {"loss": (losses[:, :rows].sum(1) / rows).tolist()}
-    for name, metric in learner.metrics.items():
-        columns[name] = of_many(metric, predicted[:, :rows], examples.targets)
-    return columns
+def _for_each(tensor: Tensor, models: int) -> Tensor:
+    """What all models share as if each had its own, without a copy; what each has already as it is."""
+    return tensor.expand(models, *[-1] * (tensor.dim() - 1))
+
+
+def _same(splits: Sequence[object], others: Sequence[object]) -> bool:
+    return all(map(operator.is_, splits, others))
+
+
+def _of_split(
+    learner: Learner, losses: Tensor, predicted: Tensor, targets: Tensor, counts: Sequence[int]
+) -> list[dict[str, float]]:
+    """The scores of each model on one split, of which its first `counts` columns are its own; the rest is padding."""
+    found: list[dict[str, float]] = [{} for _ in counts]
+    for count in set(counts):
+        models = [model for model, own in enumerate(counts) if own == count]
+        # A slice is no copy.
+        chosen: Any = slice(None) if len(models) == len(counts) else models
+        columns = {name: [float("nan")] * len(models) for name in ("loss", *learner.metrics)}
+        if count:
+            columns["loss"] = (losses[chosen, :count].sum(1) / count).tolist()
+            for name, metric in learner.metrics.items():
+                columns[name] = of_many(metric, predicted[chosen, :count], targets[chosen, :count])
+        for place, model in enumerate(models):
+            found[model] = {name: column[place] for name, column in columns.items()}
+    return found

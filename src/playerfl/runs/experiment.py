@@ -96,7 +96,8 @@ class Experiment(AddedOptions):
     task: str
     rounds: int = Field(20, ge=1)
     seed: int = Field(0, ge=0)
-    """Decides initial weights, batch order, dropout and every random choice of the algorithm."""
+    """Decides initial weights, batch order, dropout and every random choice of the algorithm; with
+    data.split = "per_run" also the split."""
     eval_point: EvalPoint = "post_agg"
     selection: Selection = "by_owner"
     """Which round's model is reported, always by validation loss: one round for all sites while they share one model,
@@ -172,7 +173,8 @@ class Experiment(AddedOptions):
         return find_algorithm(self.algorithm["name"])(**arguments)
 
     def data_options(self, task: Task) -> DataOptions:
-        return validated(task.options, self.data, "data")
+        """The options with which this run's data are loaded: with the run's own split, if `data.split` says so."""
+        return validated(task.options, self.data, "data").for_run(self.seed)
 
 
 def find_task(name: str) -> Task:
@@ -298,9 +300,9 @@ def _explained(problem: ValidationError, schema: type[BaseModel], where: str) ->
         return one_of(path[-1], holder.model_fields, "key") + place
     if error["type"] == "missing":
         return f"{'.'.join(path)} is missing{place}"
-    said = error["msg"][0].lower() + error["msg"][1:]
+    said = (error["msg"][0].lower() + error["msg"][1:]).removeprefix("value error, ")
     if error["type"] == "value_error" and not path:
-        return said.removeprefix("value error, ") + place
+        return said + place
     return f"{'.'.join(path)} = {error['input']!r}{place} is not allowed: {said.replace('input', 'it')}"
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
+from weakref import WeakValueDictionary
 
 import torch
 from torch import nn
@@ -48,12 +49,16 @@ class Setup:
     initial: Weights
     build_model: Callable[[], nn.Module]
     description: DataFile
+    trainer_note: str | None = None
+    """Why the model is not stacked, if that needs saying."""
 
 
 class Setups:
-    """The setups of many runs. Data, layers and scratch model are made once and shared by all seeds.
+    """The setups of many runs. Layers and scratch model are made once and shared by all seeds, and so are the data,
+    unless every seed has its own split.
 
-    Only one task is kept at a time: the data of all tasks of a study need not fit into memory together.
+    Only one task is kept at a time: the data of all tasks of a study need not fit into memory together. Data of one
+    seed are kept only as long as a run holds its setup.
     """
 
     def __init__(self, task: Task | None = None) -> None:
@@ -61,40 +66,51 @@ class Setups:
         self._task = task
         self._of_task = ""
         self._known: dict[str, Setup] = {}
+        self._by_seed: WeakValueDictionary[tuple[str, int], Setup] = WeakValueDictionary()
 
     def of(self, experiment: Experiment) -> Setup:
         task = self._task or find_task(experiment.task)
         of_task = experiment.model_dump_json(include={"task", "data"})
         if of_task != self._of_task:
             self._of_task, self._known = of_task, {}
+            self._by_seed.clear()
         key = experiment.model_dump_json(include=_SETUP_SETTINGS)
-        if key not in self._known:
-            self._known[key] = prepare_setup(experiment, task)
-            return self._known[key]
-        return seeded_setup(self._known[key], experiment, task)
+        setup = self._by_seed.get((key, experiment.seed))
+        if setup is None:
+            known = self._known.get(key)
+            setup = seeded_setup(known, experiment, task) if known else prepare_setup(experiment, task)
+            self._known.setdefault(key, setup)
+            self._by_seed[key, experiment.seed] = setup
+        return setup
 
 
 def seeded_setup(setup: Setup, experiment: Experiment, task: Task) -> Setup:
-    """The same setup with the initial weights of another seed."""
+    """The same setup with the initial weights of another seed, and with its sites if every seed has its own split."""
     options = experiment.data_options(task)
-    build = partial(seeded_model, experiment.seed, task.for_options(options), options)
-    return replace(setup, initial=_entries(build()), build_model=build)
+    task = task.for_options(options)
+    build = partial(seeded_model, experiment.seed, task, options)
+    if options.split == "fixed":
+        return replace(setup, initial=_entries(build()), build_model=build)
+    sites = _checked_sites(experiment, task, options)
+    model = build()
+    _check_outputs(model, task, sites)
+    initial = _entries(model)
+    return replace(
+        setup,
+        sites={name: setup.learner.place(site) for name, site in sites.items()},
+        initial=initial,
+        build_model=build,
+        description=_description(sites, task, initial, setup.learner, setup.trainer_note),
+    )
 
 
 def prepare_setup(experiment: Experiment, task: Task) -> Setup:
     """Loads and checks the data, builds the seeded model and its layers."""
     options = experiment.data_options(task)
     task = task.for_options(options)
-    sites = task.load_sites(options)
-    check_sites(
-        sites,
-        batch_size=experiment.training.batch_size,
-        classification=task.classification,
-        accept_small_sites=options.accept_small_sites,
-    )
+    sites = _checked_sites(experiment, task, options)
     model = seeded_model(experiment.seed, task, options)
-    inputs, _ = next(iter(sites[min(sites)].train.batches(2)))
-    _check_outputs(model, inputs, task, sites)
+    inputs = _check_outputs(model, task, sites)
     if experiment.training.batch_size == 1 and any(isinstance(m, _BatchNorm) for m in model.modules()):
         raise ConfigError("training.batch_size = 1 does not work with batch norm; use at least 2")
     layers = LayerMap.of(model, inputs, tie_policy=experiment.tie_policy, statistics=experiment.bn_stats)
@@ -102,21 +118,38 @@ def prepare_setup(experiment: Experiment, task: Task) -> Setup:
     learner = Learner(model, layers, task.loss, task.metrics, experiment.device)
     some = next(iter(sites[min(sites)].train.batches(_TRIED_ROWS)))
     learner.trainer, note = choose_trainer(experiment.trainer, learner, *some)
-    placed = {name: learner.place(site) for name, site in sites.items()}
-    description = describe(sites, classification=task.classification)
     return Setup(
-        placed,
+        {name: learner.place(site) for name, site in sites.items()},
         learner,
         initial,
         partial(seeded_model, experiment.seed, task, options),
-        {
-            **description,
-            "notes": [*description["notes"], *([note] if note else [])],
-            "paper": task.paper,
-            "model": {name: list(entry.shape) for name, entry in initial.items()},
-            "trainer": learner.trainer,
-        },
+        _description(sites, task, initial, learner, note),
+        note,
     )
+
+
+def _checked_sites(experiment: Experiment, task: Task, options: DataOptions) -> Mapping[SiteId, SiteData]:
+    sites = task.load_sites(options)
+    check_sites(
+        sites,
+        batch_size=experiment.training.batch_size,
+        classification=task.classification,
+        accept_small_sites=options.accept_small_sites,
+    )
+    return sites
+
+
+def _description(
+    sites: Mapping[SiteId, SiteData], task: Task, initial: Weights, learner: Learner, trainer_note: str | None
+) -> DataFile:
+    description = describe(sites, classification=task.classification)
+    return {
+        **description,
+        "notes": [*description["notes"], *([trainer_note] if trainer_note else [])],
+        "paper": task.paper,
+        "model": {name: list(entry.shape) for name, entry in initial.items()},
+        "trainer": learner.trainer,
+    }
 
 
 def _entries(model: nn.Module) -> Weights:
@@ -141,7 +174,9 @@ def seeded_model(seed: int, task: Task, options: DataOptions) -> nn.Module:
     return model
 
 
-def _check_outputs(model: nn.Module, inputs: Any, task: Task, sites: Mapping[SiteId, SiteData]) -> None:
+def _check_outputs(model: nn.Module, task: Task, sites: Mapping[SiteId, SiteData]) -> Any:
+    """Tries the model on a few inputs, which it returns, and compares its outputs with the sites' targets."""
+    inputs, _ = next(iter(sites[min(sites)].train.batches(2)))
     model.eval()
     try:
         with torch.no_grad():
@@ -155,6 +190,7 @@ def _check_outputs(model: nn.Module, inputs: Any, task: Task, sites: Mapping[Sit
                 f"the model's output has the shape {tuple(logits.shape)}; (rows, classes) is needed for class targets"
             )
         check_targets(sites, logits.shape[1])
+    return inputs
 
 
 def input_error(whose: str, inputs: Any, problem: Exception) -> DataError:

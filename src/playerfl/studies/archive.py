@@ -17,16 +17,19 @@ from typing import Any
 
 from playerfl.data.readers.file_limits import Bounded, unpacked_limit
 from playerfl.errors import RunDirectoryError
-from playerfl.runs.files import TimingFile
+from playerfl.runs.files import DataFile, TimingFile
 from playerfl.runs.result import Row, RunResult, no_model
 from playerfl.runs.schema import checked
 from playerfl.storage.atomic_files import RERUN_HINT, make_directory, write_atomically
 from playerfl.storage.csv_table import csv_text
 from playerfl.studies.directory import StudyDirectory, data_name
+from playerfl.studies.run_file import OwnData, own_data
 
 ARCHIVE = "archive.json"
 _FORMAT = "playerfl archive 1"
 _TABLES = ("scores.csv.gz", "traffic.csv.gz", "times.csv.gz", "layers.jsonl.gz")
+_SPLITS = "splits.jsonl.gz"
+"""Only if there are runs with their own split: the sites of each seed."""
 _RUN = ("line", "seed")
 _SCORES = (*_RUN, "stage", "round", "site")
 _TRAFFIC = (*_RUN, "round", "site", "verbs", "down", "up")
@@ -82,10 +85,23 @@ def write_archive(directory: StudyDirectory, out: Path) -> int:
     )
     layers = [{"line": n, "seed": run.experiment["seed"], "layers": run.layers} for n, run in runs]
     _write_packed(out / "layers.jsonl.gz", "".join(f"{json.dumps(entry)}\n" for entry in layers))
-    about["files"] = {name: _fingerprint(out / name) for name in _TABLES}
+    tables = list(_TABLES)
+    if splits := _own_splits(lines, runs):
+        _write_packed(out / _SPLITS, "".join(f"{json.dumps(entry)}\n" for entry in splits))
+        tables.append(_SPLITS)
+    about["files"] = {name: _fingerprint(out / name) for name in tables}
     # Last, because a directory with this file is an archive.
     write_atomically(out / ARCHIVE, (json.dumps(about, indent=1) + "\n").encode(), RERUN_HINT)
     return len(runs)
+
+
+def _own_splits(lines: Sequence[Mapping[str, Any]], runs: Iterable[tuple[int, RunResult]]) -> list[dict[str, Any]]:
+    """The sites of each seed once: all algorithms share them."""
+    known: dict[tuple[str, int], OwnData] = {}
+    for number, run in runs:
+        if own := own_data(run):
+            known.setdefault((lines[number]["data"], run.experiment["seed"]), own)
+    return [{"data": name, "seed": seed, **own} for (name, seed), own in known.items()]
 
 
 def _wide_scores(runs: Iterable[tuple[int, RunResult]], columns: Sequence[str]) -> Iterator[Row]:
@@ -123,12 +139,21 @@ def read_archive(path: Path) -> Archive:
         about = json.loads((path / ARCHIVE).read_text(encoding="utf-8"))
         if about["format"] != _FORMAT:
             raise ValueError(f"{about['format']!r} is not {_FORMAT!r}")
-        if changed := [name for name in _TABLES if _fingerprint(path / name) != about["files"][name]]:
+        tables = [*_TABLES, *([_SPLITS] if _SPLITS in about["files"] else [])]
+        if changed := [name for name in tables if _fingerprint(path / name) != about["files"][name]]:
             raise ValueError(f"{changed[0]} was changed since it was written")
         scores = _by_run(path / "scores.csv.gz", _tall_scores)
         traffic = _by_run(path / "traffic.csv.gz", _traffic_rows)
         times = _by_run(path / "times.csv.gz", _times)
         layers = {(e["line"], e["seed"]): e["layers"] for e in map(json.loads, _unpacked(path / "layers.jsonl.gz"))}
+        splits = _read_splits(path / _SPLITS) if _SPLITS in tables else {}
+
+        def data_of(line: int, seed: int) -> DataFile:
+            name = about["lines"][line]["data"]
+            if about["lines"][line]["experiment"]["data"].get("split") != "per_run":
+                return about["data"][name]  # type: ignore[no-any-return]
+            return {**about["data"][name], **splits[name, seed]}
+
         results = [
             RunResult(
                 experiment={**about["lines"][line]["experiment"], "seed": seed},
@@ -136,7 +161,7 @@ def read_archive(path: Path) -> Archive:
                 score_rows=rows,
                 traffic_rows=traffic[line, seed],
                 layers=layers[line, seed],
-                data=about["data"][about["lines"][line]["data"]],
+                data=data_of(line, seed),
                 weights={},
                 build_model=_NO_MODEL,
                 timing=times[line, seed][0],
@@ -166,6 +191,11 @@ def read_archive(path: Path) -> Archive:
 
 def _fingerprint(path: Path) -> str:
     return hashlib.blake2b(path.read_bytes(), digest_size=16).hexdigest()
+
+
+def _read_splits(path: Path) -> dict[tuple[str, int], OwnData]:
+    entries = map(json.loads, _unpacked(path))
+    return {(e["data"], e["seed"]): {"partition_hash": e["partition_hash"], "sites": e["sites"]} for e in entries}
 
 
 def _by_run(path: Path, read: Callable[[dict[str, str]], Iterable[Any]]) -> dict[tuple[int, int], list[Any]]:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import TypedDict
 
+from playerfl.data.sites import SiteRecord
 from playerfl.errors import RunDirectoryError
 from playerfl.runs.experiment import Experiment, find_task
 from playerfl.runs.files import DataFile, TimingFile
@@ -134,8 +135,10 @@ class RunFileRecord:
 
     def finish(self, result: RunResult) -> RunResult:
         self.wall_seconds = float(result.timing["wall_seconds"])
+        own = own_data(result)
         self.file = tensor_tree.encode(
             {
+                **({"data": own} if own else {}),
                 "format": FORMAT,
                 "experiment": result.experiment,
                 "environment": result.environment,
@@ -151,9 +154,10 @@ class RunFileRecord:
 
 
 def read_run_file(file: bytes, data: DataFile, timing: TimingFile, path: Path | None = None) -> RunResult:
-    """The run in a run file; `data` describes its sites."""
+    """The run in a run file; `data` describes the sites of its study, which a run with its own split replaces."""
     try:
         tree = tensor_tree.decode(file)
+        data = {**data, **tree.get("data", {})}
         if tree["format"] != FORMAT or tree["partition_hash"] != data["partition_hash"]:
             raise ValueError("it belongs to another study")
         weights = tree["weights"]
@@ -177,6 +181,20 @@ def read_run_file(file: bytes, data: DataFile, timing: TimingFile, path: Path | 
     except (ValueError, LookupError, TypeError, AttributeError, StopIteration) as problem:
         name = path or "a run file"
         raise RunDirectoryError(f"{name} cannot be read: {problem}; delete it to run it again") from problem
+
+
+class OwnData(TypedDict):
+    """What a run with its own split has instead of its study's `DataFile`."""
+
+    partition_hash: str | None
+    sites: dict[str, SiteRecord]
+
+
+def own_data(result: RunResult) -> OwnData | None:
+    """A run's own split; None if it shares that of its study."""
+    if result.experiment["data"].get("split") != "per_run":
+        return None
+    return {"partition_hash": result.data["partition_hash"], "sites": result.data["sites"]}
 
 
 def _model_of(table: Mapping[str, Any]) -> nn.Module:

@@ -51,7 +51,8 @@ def prepare(study: Study) -> Prepared:
         name = data_name(line.experiment)
         data[name] = setup.description
         setting = study.seeds_per_group
-        together[name] = runs_together(setup) if setting == "auto" else setting
+        own_data = line.experiment.data.get("split") == "per_run"
+        together[name] = runs_together(setup, own_data=own_data) if setting == "auto" else setting
         model_bytes[name] = num_bytes(setup.initial)
     return Prepared(study, data, together, model_bytes)
 

@@ -22,9 +22,24 @@ class AddedOptions(BaseModel):
     """
 
     added: ClassVar[frozenset[str]] = frozenset()
+    """A class names its own; those of its bases stay."""
 
     @model_serializer(mode="wrap")
     def _without_added_defaults(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
         written: dict[str, Any] = serialize(self)
-        unset = {name for name in self.added if getattr(self, name) == type(self).model_fields[name].default}
+        fields = type(self).model_fields
+        unset = {name for name in named_in("added", type(self)) if getattr(self, name) == fields[name].default}
         return {name: value for name, value in written.items() if name not in unset}
+
+
+def named_in(attribute: str, kind: type) -> frozenset[str]:
+    """The names that a class and its bases list under an attribute.
+
+    >>> class Base:
+    ...     added = frozenset({"a"})
+    >>> class Derived(Base):
+    ...     added = frozenset({"b"})
+    >>> sorted(named_in("added", Derived))
+    ['a', 'b']
+    """
+    return frozenset().union(*(getattr(base, attribute, ()) for base in kind.__mro__))

@@ -151,10 +151,12 @@ def _table_task(files: Mapping[str, Path], options: FolderOptions) -> Task:
         notes.insert(1, f"kind: {_listed_classes(target.classes)}")
     else:
         sites, mean, spread = with_scaled_targets(sites)
+        # A study shows one note for all of its runs.
+        scale = "" if options.split == "per_run" else f"to (value - {mean:.6g}) / {spread:.6g} "
         notes.insert(
             1,
-            f"kind: a number, scaled to (value - {mean:.6g}) / {spread:.6g} with the mean and spread of all training "
-            "rows; always predicting the mean gives a loss of 1",
+            f"kind: a number, scaled {scale}with the mean and spread of all training rows; always predicting the mean "
+            "gives a loss of 1",
         )
     widths = (len(is_number), 64, 32, len(target.classes) or 1)
     return _task(sites, notes, lambda: MLP(widths), is_number=not target.classes)
@@ -222,7 +224,8 @@ def _split_table(file: str, site: str, columns: Sequence[Column], target: Target
     rows = len(target.cells[site].numbers)
     check_array(rows, sum(column.width for column in columns), 8, file, "leave out columns or split the site")
     inputs = np.concatenate([column.inputs(site) for column in columns], axis=1)
-    return split_site(TensorExamples(torch.from_numpy(inputs), target.values(site)), options.split_seed, site)
+    examples = TensorExamples(torch.from_numpy(inputs), target.values(site))
+    return split_site(examples, options.split_seed, site, shares=options.shares)
 
 
 def _listed_classes(classes: Sequence[str]) -> str:
@@ -284,7 +287,8 @@ def _picture_task(folder: Path, folders: Mapping[str, Path], options: FolderOpti
         check_array(sum(map(len, by_class.values())), 3 * side * side, 4, site, "use a smaller data.image_size")
         pixels, labels = read_pictures(by_class, classes, side)
         inputs = torch.from_numpy(pixels).float().div_(127.5).sub_(1)
-        sites[site] = split_site(TensorExamples(inputs, torch.from_numpy(labels)), options.split_seed, site)
+        examples = TensorExamples(inputs, torch.from_numpy(labels))
+        sites[site] = split_site(examples, options.split_seed, site, shares=options.shares)
     notes = [
         "target: the name of a picture's folder",
         f"kind: {_listed_classes(classes)}",

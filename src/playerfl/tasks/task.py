@@ -4,34 +4,71 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BeforeValidator, ConfigDict, Field
 from torch import Tensor, nn
 
 from playerfl.data.examples import SiteData, TensorExamples, as_examples
-from playerfl.data.splits import three_way_split
+from playerfl.data.sites import Sites
+from playerfl.data.splits import SHARES, Shares, three_way_split
 from playerfl.errors import ConfigError, DataError
 from playerfl.learning.losses import cross_entropy
 from playerfl.learning.metrics import Metric, accuracy, macro_f1
 from playerfl.models.initial import kaiming
 from playerfl.paper import facts as paper
+from playerfl.seeding import seed_for
+from playerfl.tasks.added_options import AddedOptions, named_in
 
 METRICS: dict[str, Metric] = {"f1": macro_f1, "accuracy": accuracy}
+_SUM_TOLERANCE = 1e-6
+_PARTS = ("train", "validation", "test")
 
 
-class DataOptions(BaseModel):
+def _checked_shares(given: Any) -> Any:
+    numbers = given if isinstance(given, list | tuple) else ()
+    are_numbers = all(isinstance(share, int | float) and not isinstance(share, bool) for share in numbers)
+    if len(numbers) != 3 or not are_numbers or not min(numbers) > 0 or not abs(sum(numbers) - 1) < _SUM_TOLERANCE:
+        raise ValueError(
+            "give three numbers above 0 that add up to 1, for training, validation and test, like [0.7, 0.2, 0.1]"
+        )
+    return tuple(map(float, numbers))
+
+
+class DataOptions(AddedOptions):
     """What every task's `[data]` table may hold."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
+    added: ClassVar[frozenset[str]] = frozenset({"split", "shares"})
+    redrawn: ClassVar[frozenset[str]] = frozenset({"split_seed"})
+    """The seeds that differ from run to run with `split = "per_run"`. A class names its own; those of its bases stay.
+    """
 
     split_seed: int = Field(42, ge=0)
     """Decides the training, validation and test parts; separate from the run's seed, so that runs share them."""
     accept_small_sites: bool = False
     """Whether sites with a single class, or with fewer rows than a batch, may take part."""
+    split: Literal["fixed", "per_run"] = "fixed"
+    """Whether all runs share one split (and partition, where sites are made by dividing a pool), or each seed has its
+    own, the same for all algorithms."""
+    shares: Annotated[Shares, BeforeValidator(_checked_shares)] = SHARES
+    """The shares of the training, validation and test parts."""
+
+    def for_run(self, seed: int) -> Self:
+        """The options for the run with this seed: with `split = "per_run"`, every seed in `redrawn` depends on it.
+
+        Apply it once, to the options as they were given: a second time it would derive other seeds.
+
+        >>> DataOptions().for_run(7).split_seed, DataOptions(split="per_run").for_run(7).split_seed
+        (42, 525385140155432698)
+        """
+        if self.split == "fixed":
+            return self
+        seeds = {name: seed_for(getattr(self, name), "run", seed) for name in named_in("redrawn", type(self))}
+        return self.model_copy(update=seeds)
 
 
 class PaperOptions(DataOptions):
@@ -104,8 +141,9 @@ def own_task(
 ) -> Task:
     """Your own model and data as a task.
 
-    A site is either (inputs, targets) tensors or a torch Dataset, which is split 64/16/20, or a mapping with three of
-    these (or three DataLoaders) under "train", "validation" and "test". Sites in a list are called site-0, site-1, …
+    A site is either (inputs, targets) tensors or a torch Dataset, which is split 64/16/20 (`data.shares`), or a mapping
+    with three of these (or three DataLoaders) under "train", "validation" and "test". Sites in a list are called
+    site-0, site-1, …
     `loss` may return one value per example or their mean; pass `metrics={}` if targets are not classes.
 
     >>> x, y = torch.randn(60, 4), torch.arange(60) % 3
@@ -117,8 +155,9 @@ def own_task(
         raise ConfigError("pass a function that builds the model, not a model: every run starts from a new one")
     named = _named(sites)
 
-    def load_sites(options: DataOptions) -> dict[str, SiteData]:
-        return {site: _site_data(site, source, options.split_seed) for site, source in named.items()}
+    def load_sites(options: DataOptions) -> Sites:
+        sites = {site: _site_data(site, source, options) for site, source in named.items()}
+        return Sites(sites, _given_parts(named, options))
 
     return Task(
         name=name,
@@ -152,20 +191,36 @@ def _named(sites: Mapping[str, object] | Sequence[object]) -> dict[str, object]:
     return dict(sites) if isinstance(sites, Mapping) else {f"site-{i}": site for i, site in enumerate(sites)}
 
 
-def _site_data(site: str, source: object, split_seed: int) -> SiteData:
+def _given_parts(sites: Mapping[str, object], options: DataOptions) -> list[str]:
+    """A note if options ask for other parts than a site came in."""
+    if options.split == "fixed" and options.shares == SHARES:
+        return []
+    given = [site for site, source in sites.items() if isinstance(source, SiteData) or _has_parts(source)]
+    return [f"these sites come in three parts, which no option changes: {', '.join(given)}"] if given else []
+
+
+def _has_parts(source: object) -> bool:
+    return isinstance(source, Mapping) and set(source) == set(_PARTS)
+
+
+def _site_data(site: str, source: Any, options: DataOptions) -> SiteData:
     if isinstance(source, SiteData):
         return source
-    parts = ("train", "validation", "test")
-    if isinstance(source, Mapping) and set(source) == set(parts):
-        return SiteData(*(as_examples(source[part], f"{site}, {part}") for part in parts))
+    if _has_parts(source):
+        return SiteData(*(as_examples(source[part], f"{site}, {part}") for part in _PARTS))
     examples = as_examples(source, site)
     if not isinstance(examples, TensorExamples):
         raise DataError(f"{site}: a DataLoader cannot be split; give three, under 'train', 'validation' and 'test'")
-    return split_site(examples, split_seed, site)
+    return split_site(examples, options.split_seed, site, shares=options.shares)
 
 
 def split_site(
-    examples: TensorExamples, split_seed: int, site: str, groups: NDArray[np.int64] | None = None
+    examples: TensorExamples,
+    split_seed: int,
+    site: str,
+    groups: NDArray[np.int64] | None = None,
+    *,
+    shares: Shares = SHARES,
 ) -> SiteData:
     """A site's examples in three parts, stratified if targets are classes; members of a group stay together."""
     if len(examples) == 0:
@@ -174,7 +229,7 @@ def split_site(
     is_class = not targets.is_floating_point() and targets.dim() == 1
     labels = targets.numpy() if is_class else np.zeros(len(examples), dtype=np.int64)
     try:
-        parts = three_way_split(labels, seed=split_seed, groups=groups)
+        parts = three_way_split(labels, seed=split_seed, groups=groups, shares=shares)
     except DataError as problem:
         raise DataError(f"{site}: {problem}") from problem
     return SiteData(*(examples.rows(torch.from_numpy(part)) for part in parts))

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from playerfl.data.download.directory import use_data_directory
+from playerfl.data.examples import TensorExamples
 from playerfl.engine.scheduler import drive, gather
 from playerfl.errors import StorageError, sentence_of
 from playerfl.learning.job import AbandonedError
@@ -17,11 +18,20 @@ from playerfl.runs.setup import Setup, Setups
 from playerfl.studies.run_file import PlannedRun, RunFileRecord
 
 STACKED_RUNS = 50
+# Of the training data of runs side by side, where each has its own; the trainer holds as much again while it trains.
+_MOST_BYTES = 2**28
 
 
-def runs_together(setup: Setup) -> int:
-    """How many runs to train side by side: many if their models are stacked, else one."""
-    return STACKED_RUNS if setup.learner.trainer == "stacked" else 1
+def runs_together(setup: Setup, *, own_data: bool = False) -> int:
+    """How many runs to train side by side: many if their models are stacked, else one.
+
+    `own_data`: whether every run has its own split, so that the data of all of them must fit into memory.
+    """
+    if setup.learner.trainer != "stacked":
+        return 1
+    parts = [part for site in setup.sites.values() for part in (site.train, site.validation, site.test)]
+    held = sum(part.num_bytes for part in parts if isinstance(part, TensorExamples))
+    return max(1, min(STACKED_RUNS, _MOST_BYTES // max(1, held))) if own_data else STACKED_RUNS
 
 
 @dataclass(frozen=True)
@@ -93,11 +103,8 @@ def _side_by_side(
             )
             for run in runs
         ]
-        started = [
-            Run(run.experiment, setups.of(run.experiment), record, beside=len(runs))
-            for run, record in zip(runs, records, strict=True)
-        ]
-        problems = drive(gather([_guarded(run) for run in started]))
+        works = [_guarded(run, setups, record, len(runs)) for run, record in zip(runs, records, strict=True)]
+        problems = drive(gather(works))
     outcomes = {
         run.key: _failed(run, problem) if problem else Outcome(run.key, record.file, record.wall_seconds)
         for run, record, problem in zip(runs, records, problems, strict=True)
@@ -113,9 +120,9 @@ def _side_by_side(
     return [outcomes[run.key] for run in runs]
 
 
-async def _guarded(run: Run) -> Exception | None:
+async def _guarded(run: PlannedRun, setups: Setups, record: RunFileRecord, beside: int) -> Exception | None:
     try:
-        await run.rounds()
+        await Run(run.experiment, setups.of(run.experiment), record, beside=beside).rounds()
     except Exception as problem:
         return problem
     return None

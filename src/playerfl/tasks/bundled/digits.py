@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+from functools import cache
 from importlib.resources import files
 
 import numpy as np
@@ -16,8 +17,9 @@ from playerfl.tasks.bundled.pool import PoolOptions, deal_pool
 from playerfl.tasks.task import Task
 
 
+@cache
 def read_digits() -> TensorExamples:
-    """The images, scaled to [-1, 1], and their labels."""
+    """The images, scaled to [-1, 1], and their labels; read once, so nobody may change them."""
     with (files(__package__) / "digits.csv.gz").open("rb") as packed, gzip.open(packed, "rt") as lines:
         table = np.loadtxt(lines, delimiter=",", dtype=np.float32)
     images = torch.from_numpy(table[:, :-1]).reshape(-1, 1, 8, 8) / 8 - 1

@@ -9,11 +9,10 @@ from pydantic import Field
 
 from playerfl.learning.losses import FocalLoss, FocalVariant
 from playerfl.paper import facts as paper
-from playerfl.tasks.added_options import AddedOptions
 from playerfl.tasks.task import PaperOptions, Task
 
 
-class FocalOptions(AddedOptions, PaperOptions):
+class FocalOptions(PaperOptions):
     """What tasks with a focal loss add."""
 
     added: ClassVar[frozenset[str]] = frozenset({"focal_variant", "focal_gamma"})

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from playerfl.data.download.sources import folder_of
 from playerfl.data.examples import SiteData, TensorExamples, tensor_pair
+from playerfl.data.readers.remembered import remembered
 from playerfl.data.sites import Sites
 from playerfl.errors import DataError
 from playerfl.models.mlp import MLP
@@ -40,6 +41,7 @@ class HeartOptions(FocalOptions):
     """Standardise with the site's own training rows, or with those of all sites."""
 
 
+@remembered(len(HOSPITALS))
 def read_hospital(path: Path) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
     """The rows of one hospital that have all 10 measurements, and their grades of disease."""
     try:
@@ -76,7 +78,7 @@ def load_sites(options: HeartOptions) -> Sites:
     for site, name in HOSPITALS.items():
         rows, grades = read_hospital(folder / name)
         examples = TensorExamples(torch.from_numpy(rows), torch.from_numpy(grades))
-        split[site] = split_site(examples, options.split_seed, site)
+        split[site] = split_site(examples, options.split_seed, site, shares=options.shares)
     train_rows = {name: tensor_pair(site.train)[0] for name, site in split.items()}
     if options.scaling == "pooled_train":
         train_rows = dict.fromkeys(split, torch.cat(list(train_rows.values())))

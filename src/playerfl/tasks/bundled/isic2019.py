@@ -18,6 +18,7 @@ from playerfl.data.partition import partition_by_id
 from playerfl.data.readers.csv_tables import read_rows
 from playerfl.data.readers.hub_tables import hub_rows, hub_table
 from playerfl.data.readers.pictures import pictures_in_zip, read_picture, read_picture_file
+from playerfl.data.readers.remembered import remembered
 from playerfl.data.sites import Sites
 from playerfl.errors import DataError
 from playerfl.models.cnn import ConvNet
@@ -67,16 +68,25 @@ def _flamby(row: Mapping[str, str]) -> Lesion:
     return Lesion(row["image"], row["image"], kind, f"centre-{row['center']}")
 
 
-def load_sites(options: IsicOptions) -> Sites:
-    folder = folder_of("isic2019")
+def _read(folder: Path, side: int) -> tuple[list[Lesion], dict[str, Pixels]]:
     table = hub_table(folder)
     if table and not any(folder.glob("*.csv")):
-        lesions, pictures = _from_hub(table, options.side)
+        lesions, pictures = _from_hub(table, side)
     else:
         lesions = read_labels(_labels_in(folder))
-        pictures = _pictures(folder, {lesion.picture for lesion in lesions}, options.side)
+        pictures = _pictures(folder, {lesion.picture for lesion in lesions}, side)
     if not lesions:
         raise DataError(f"{folder.name} has no picture of {', '.join(CLASSES)}")
+    return lesions, pictures
+
+
+_read_once = remembered(1)(_read)
+
+
+def load_sites(options: IsicOptions) -> Sites:
+    folder = folder_of("isic2019")
+    # Unpacking the pictures takes a minute; with one split for all runs, remembering them would only take memory.
+    lesions, pictures = (_read_once if options.split == "per_run" else _read)(folder, options.side)
     by_hospital = partition_by_id([lesion.hospital for lesion in lesions])
     hospitals = list(by_hospital)[:4]
     notes = [f"pictures scaled to {options.side} x {options.side}; the paper crops 200 of 224"]
@@ -133,7 +143,7 @@ def _site(hospital: str, lesions: list[Lesion], pictures: Mapping[str, Pixels], 
     images = normalised(torch.from_numpy(np.stack([pictures[lesion.picture] for lesion in first])), _MEAN, _STD)
     examples = TensorExamples(images, torch.from_numpy(targets))
     groups = np.unique([lesion.lesion for lesion in first], return_inverse=True)[1]
-    return split_site(examples, options.split_seed, hospital, groups)
+    return split_site(examples, options.split_seed, hospital, groups, shares=options.shares)
 
 
 def build_model(options: IsicOptions) -> nn.Module:

@@ -12,6 +12,7 @@ from torch import nn
 from playerfl.data.download.sources import folder_of
 from playerfl.data.readers.csv_tables import CsvRow, read_rows
 from playerfl.data.readers.file_limits import find_file
+from playerfl.data.readers.remembered import remembered
 from playerfl.data.sites import Sites
 from playerfl.tasks.bundled.focal import FocalOptions, with_focal_loss
 from playerfl.tasks.bundled.texts import TextOptions, encode_sites
@@ -99,11 +100,18 @@ def _time(row: CsvRow, column: str) -> datetime:
         raise row.error(column, "write times as 2101-10-20 19:08:00") from None
 
 
+@remembered(1)
+def read_noted_admissions(admissions_file: Path, notes_file: Path) -> dict[str, Admission]:
+    """Admissions with their longest notes, by HADM_ID."""
+    admissions = read_admissions(admissions_file)
+    add_longest_notes(notes_file, admissions)
+    return admissions
+
+
 def load_sites(options: Mimic3Options) -> Sites:
     folder = folder_of("mimic3")
     notes_file = find_file(folder, "NOTEEVENTS.csv")
-    admissions = read_admissions(find_file(folder, "ADMISSIONS.csv"))
-    add_longest_notes(notes_file, admissions)
+    admissions = read_noted_admissions(find_file(folder, "ADMISSIONS.csv"), notes_file)
     examples: dict[str, list[tuple[str, int]]] = {group: [] for group in GROUPS}
     for admission in admissions.values():
         if admission.note:

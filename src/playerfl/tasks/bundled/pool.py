@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from pydantic import Field
@@ -16,6 +16,8 @@ from playerfl.tasks.task import DataOptions, split_site
 
 class PoolOptions(DataOptions):
     """How a pool is divided among sites."""
+
+    redrawn: ClassVar[frozenset[str]] = frozenset({"partition_seed"})
 
     sites: int = Field(5, ge=1)
     partition: Literal["dirichlet", "quantity", "shards", "equal"] = "dirichlet"
@@ -39,8 +41,8 @@ class PoolOptions(DataOptions):
 def deal_pool(pool: TensorExamples, options: PoolOptions, notes: Sequence[str] = ()) -> Sites:
     """Sites called site-0, site-1, …, each split into three parts."""
     width = len(str(options.sites - 1))
-    named = {f"site-{i:0{width}}": part for i, part in enumerate(options.parts(pool.targets.numpy()))}
-    return Sites(
-        {name: split_site(pool.rows(torch.from_numpy(rows)), options.split_seed, name) for name, rows in named.items()},
-        notes,
-    )
+    sites = {}
+    for i, rows in enumerate(options.parts(pool.targets.numpy())):
+        name = f"site-{i:0{width}}"
+        sites[name] = split_site(pool.rows(torch.from_numpy(rows)), options.split_seed, name, shares=options.shares)
+    return Sites(sites, notes)

@@ -14,6 +14,7 @@ from playerfl.data.download.sources import folder_of
 from playerfl.data.readers.csv_tables import read_rows
 from playerfl.data.readers.file_limits import find_file
 from playerfl.data.readers.hub_tables import hub_rows, hub_table
+from playerfl.data.readers.remembered import remembered
 from playerfl.data.sites import Sites
 from playerfl.errors import DataError
 from playerfl.tasks.bundled.texts import TextOptions, encode_sites
@@ -71,22 +72,29 @@ def busiest_users(file: Path, first_rank: int, last_rank: int) -> dict[str, int]
     return dict(ranked[first_rank - 1 : last_rank])
 
 
-def load_sites(options: Sent140Options) -> Sites:
-    folder = folder_of("sent140")
-    table = hub_table(folder)
-    file = table if table and not any(folder.glob("*.csv*")) else find_file(folder, _TRAINING, _TEST)
+@remembered(1)
+def tweets_by_user(file: Path, first_rank: int, last_rank: int) -> dict[str, list[tuple[str, int]]]:
+    """Text and label of every tweet of the users of these ranks."""
     # The file is read twice, because the tweets of all 660,000 users would take too much memory.
-    users = busiest_users(file, options.first_rank, options.last_rank)
+    users = busiest_users(file, first_rank, last_rank)
     fewest = min(users.values())
     if fewest < 3:
         raise DataError(
-            f"the user of rank {options.last_rank} has only {fewest} tweets in {file.name}, but a site needs 3; "
+            f"the user of rank {last_rank} has only {fewest} tweets in {file.name}, but a site needs 3; "
             f"choose other ranks, or use {_TRAINING}"
         )
     examples: dict[str, list[tuple[str, int]]] = {user: [] for user in users}
     for tweet in read_tweets(file):
         if tweet.user in examples:
             examples[tweet.user].append((tweet.text, tweet.label))
+    return examples
+
+
+def load_sites(options: Sent140Options) -> Sites:
+    folder = folder_of("sent140")
+    table = hub_table(folder)
+    file = table if table and not any(folder.glob("*.csv*")) else find_file(folder, _TRAINING, _TEST)
+    examples = tweets_by_user(file, options.first_rank, options.last_rank)
     ranks = f"users ranked {options.first_rank} to {options.last_rank} by number of tweets"
     return encode_sites(examples, options, [ranks, *_of_one_class(examples)])
 

@@ -48,7 +48,8 @@ def load_sites(options: SyntheticOptions) -> dict[str, SiteData]:
         targets = (scores - scores.mean(0)).argmax(1)
         if options.labels == "own":
             targets = torch.randperm(options.classes, generator=rng)[targets]
-        sites[f"site-{i}"] = split_site(TensorExamples(inputs, targets), options.split_seed, f"site-{i}")
+        examples, name = TensorExamples(inputs, targets), f"site-{i}"
+        sites[name] = split_site(examples, options.split_seed, name, shares=options.shares)
     return sites
 
 

@@ -50,5 +50,5 @@ def encode_sites(
             raise DataError(f"{site} has no texts in this file, and every site needs some")
         texts, labels = zip(*examples[site], strict=True)
         encoded = TensorExamples(tokens.encode(texts, options.length), torch.tensor(labels))
-        sites[site] = split_site(encoded, options.split_seed, site)
+        sites[site] = split_site(encoded, options.split_seed, site, shares=options.shares)
     return Sites(sites, (*notes, tokens.about))

@@ -1,0 +1,53 @@
+"""Gathered: the examples of many models as one table, so that one operation takes rows for all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_map
+
+from playerfl.data.examples import TensorExamples, map_tensors
+
+
+@dataclass(frozen=True)
+class Gathered:
+    """The distinct examples of some models, one below the other."""
+
+    table: TensorExamples
+    first: Tensor
+    """By model: the row of the table where its examples begin."""
+
+    @classmethod
+    def of(cls, examples: Sequence[TensorExamples]) -> Gathered:
+        """One entry per model; models with the same examples share their rows, and a single table is not copied.
+
+        >>> one = TensorExamples(torch.tensor([[1.0], [2.0]]), torch.tensor([0, 1]))
+        >>> other = TensorExamples(torch.tensor([[3.0]]), torch.tensor([1]))
+        >>> gathered = Gathered.of([one, other, one])
+        >>> gathered.first.tolist(), gathered.table.inputs.flatten().tolist()
+        ([0, 2, 0], [1.0, 2.0, 3.0])
+        """
+        distinct = {id(one): one for one in examples}
+        starts = dict(zip(distinct, accumulate(map(len, distinct.values()), initial=0), strict=False))
+        first = torch.tensor([starts[id(one)] for one in examples])
+        if len(distinct) == 1:
+            return cls(examples[0], first)
+        inputs = tree_map(lambda *tensors: torch.cat(tensors), *(one.inputs for one in distinct.values()))
+        return cls(TensorExamples(inputs, torch.cat([one.targets for one in distinct.values()])), first)
+
+    def inputs(self, rows: Tensor) -> Any:
+        """The inputs in these rows of the table, in the shape of `rows`."""
+        return map_tensors(self.table.inputs, lambda tensor: _taken(tensor, rows))
+
+    def targets(self, rows: Tensor) -> Tensor:
+        """The targets in these rows of the table, in the shape of `rows`."""
+        return _taken(self.table.targets, rows)
+
+
+def _taken(tensor: Tensor, rows: Tensor) -> Tensor:
+    return tensor.index_select(0, rows.flatten()).view(*rows.shape, *tensor.shape[1:])
