@@ -16,8 +16,9 @@ from playerfl.runs.experiment import Experiment
 from playerfl.runs.files import TimingFile
 from playerfl.runs.run import Run
 from playerfl.runs.setup import prepare_setup
+from playerfl.storage.packed_rows import packed, unpacked
 from playerfl.storage.tensor_tree import decode
-from playerfl.studies.run_file import RunFileRecord, packed, planned_run, read_run_file, software, unpacked
+from playerfl.studies.run_file import RunFileRecord, planned_run, read_run_file, software
 from playerfl.tasks import TASKS
 
 TABLE: dict[str, Any] = {"task": "synthetic", "rounds": 3, "data": {"rows": 60, "sites": 2}, "algorithm": "player_fl"}

@@ -21,7 +21,7 @@ from torch.utils._pytree import tree_map
 from playerfl.data.examples import Examples, TensorExamples, map_tensors
 from playerfl.errors import DataError
 from playerfl.layers.sensitivity import Profile
-from playerfl.learning.job import EvalJob, Job, Scores, Trained, TrainJob
+from playerfl.learning.job import EvalJob, Evaluated, Job, Trained, TrainJob
 from playerfl.learning.layout import Blocks, Held, Layout, side_by_side
 from playerfl.learning.linear_stack import NotOnlyLinearError, linear_outputs
 from playerfl.learning.losses import logits_of
@@ -409,13 +409,13 @@ def call_arguments(inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
     return (tuple(inputs) if isinstance(inputs, tuple | list) else (inputs,)), {}
 
 
-def evaluate(jobs: Sequence[EvalJob]) -> list[Scores]:
+def evaluate(jobs: Sequence[EvalJob]) -> list[Evaluated]:
     """What `Learner.evaluate` does, for jobs of one group: models that are scored on the same examples."""
     learner = jobs[0].learner
     layout = learner.layout(learner.entries)
     size = max(1, STACK_NUMBERS // layout.width)
     learner.model.eval()
-    scores: list[Scores] = []
+    scores: list[Evaluated] = []
     with torch.inference_mode():
         for start in range(0, len(jobs), size):
             models = [job.weights for job in jobs[start : start + size]]
@@ -425,8 +425,8 @@ def evaluate(jobs: Sequence[EvalJob]) -> list[Scores]:
 
 def _scored(
     learner: Learner, entries: Mapping[str, Tensor], models: int, splits: Mapping[str, Examples]
-) -> list[Scores]:
-    parts, stops = [], [0]
+) -> list[Evaluated]:
+    parts, stops, width = [], [0], 0
     for examples in splits.values():
         for inputs, targets in examples.batches(max(1, len(examples))):
             # Padded to a multiple of LANES rows.
@@ -441,14 +441,24 @@ def _scored(
             output = outputs_of(learner, entries, map_tensors(inputs, lambda x: x.expand(models, *[-1] * x.dim())))
             losses.append(learner.loss(output, targets.repeat(models)).view(models, -1))
             if learner.metrics:
-                predicted.append(predictions(logits_of(output)).view(models, -1))
+                logits = logits_of(output)
+                width = logits.shape[-1]
+                predicted.append(predictions(logits).view(models, -1))
     loss, classes = torch.cat(losses, dim=1).double(), torch.cat(predicted, dim=1)
     by_split = {
         split: _columns(learner, loss[:, start:], classes[:, start:], examples)
         for (split, examples), start in zip(splits.items(), stops, strict=False)
     }
+    matrices = {
+        split: learner.confusions(classes[:, start : start + len(examples)], examples.targets, width)
+        for (split, examples), start in zip(splits.items(), stops, strict=False)
+        if isinstance(examples, TensorExamples) and len(examples)
+    }
     return [
-        {split: {name: column[i] for name, column in columns.items()} for split, columns in by_split.items()}
+        Evaluated(
+            {split: {name: column[i] for name, column in columns.items()} for split, columns in by_split.items()},
+            {split: of_models[i] for split, of_models in matrices.items() if of_models},
+        )
         for i in range(models)
     ]
 

@@ -87,10 +87,11 @@ class TrainingOptions(AddedOptions):
         return TrainingPlan(optimizer, self.batch_size, self.local_epochs, self.optimizer_state, schedule)
 
 
-class Experiment(BaseModel):
+class Experiment(AddedOptions):
     """One run: a task, an algorithm, and every setting that decides the result."""
 
     model_config = _STRICT
+    added: ClassVar[frozenset[str]] = frozenset({"confusions"})
 
     task: str
     rounds: int = Field(20, ge=1)
@@ -108,6 +109,9 @@ class Experiment(BaseModel):
     trainer: Literal["auto", "loop", "stacked"] = "auto"
     """Trains sites one by one, or many per tensor operation if the model allows it. The last bits differ; "auto"
     stacks small fully connected models."""
+    confusions: Literal["auto", "always", "never"] = "auto"
+    """Whether the results hold a confusion matrix per site, round and split; "auto" records those of models with at
+    most 100 classes."""
     algorithm: dict[str, Any]
     training: TrainingOptions = TrainingOptions()
     data: dict[str, Any] = Field(default_factory=dict)
