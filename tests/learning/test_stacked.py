@@ -357,14 +357,17 @@ def test_a_diverged_model_has_no_score_and_the_others_keep_theirs(trainer: str) 
     name = next(iter(setup.initial))
     diverged = {**setup.initial, name: setup.initial[name].clone().fill_(torch.nan)}
     seen.clear()  # the trial whether a model can be stacked scores it, too
-    (healthy,) = run_jobs([EvalJob(setup.learner, setup.initial, splits)])
+    healthy = run_jobs([EvalJob(setup.learner, setup.initial, splits)])[0].scores
     jobs = [EvalJob(setup.learner, weights, splits) for weights in (setup.initial, diverged, setup.initial)]
-    first, found, last = run_jobs(jobs)
+    evaluated = run_jobs(jobs)
+    first, found, last = (result.scores for result in evaluated)
     assert first == last == healthy
     for split in splits:
         assert set(found[split]) == {"loss", "f1", "accuracy", "lowest"}
         assert all(math.isnan(value) for value in found[split].values())
         assert all(math.isfinite(value) for value in healthy[split].values())
+        matrices = [result.confusions[split] for result in evaluated]
+        assert [int(matrix.sum()) for matrix in matrices] == [len(splits[split]), -9, len(splits[split])]
     assert len(seen) == 6
     assert min(seen) >= 0
 
@@ -378,7 +381,7 @@ def test_one_diverged_row_is_enough(trainer: str) -> None:
     inputs = examples.inputs.clone()
     inputs[-1, 0] = torch.nan
     splits = {"bad": TensorExamples(inputs, examples.targets), "test": examples}
-    (found,) = run_jobs([EvalJob(setup.learner, setup.initial, splits)])
+    found = run_jobs([EvalJob(setup.learner, setup.initial, splits)])[0].scores
     assert all(math.isnan(value) for value in found["bad"].values())
     assert all(math.isfinite(value) for value in found["test"].values())
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -117,9 +116,7 @@ class RunResult:
         return replace(self, score_rows=rows)
 
     def _f1(self, keys: Sequence[ConfusionKey], labels: F1Labels) -> list[float]:
-        # Where a split is empty, there is no F1 and no matrix.
-        unscored = {tuple(row[:4]) for row in self.score_rows if row[4] == "f1" and row[5] != row[5]}
-        if lacking := [key for key in keys if key not in self.confusions and key not in unscored]:
+        if lacking := [key for key in keys if key not in self.confusions]:
             _, round_, site, split = lacking[0]
             matrices = f"matrix of round {round_} at {site} on {split} data" if self.confusions else "matrices"
             raise ConfigError(
@@ -127,9 +124,7 @@ class RunResult:
                 f"{matrices} to compute F1 over other classes from; run it again, in a new directory, and with "
                 "confusions = 'always' if it has more than 100 classes"
             )
-        known = [key for key in keys if key in self.confusions]
-        scores = dict(zip(known, self.confusions.f1(labels, known), strict=True))
-        return [scores.get(key, math.nan) for key in keys]
+        return self.confusions.f1(labels, keys)
 
     @property
     def diverged(self) -> bool:
