@@ -85,6 +85,31 @@ def test_baselines_and_metric_are_used(runs: Path) -> None:
     assert {row["algorithm"] for row in content["cells"] if row["table"] == "incentive_f1"} == {"FedAvg"}
 
 
+def test_f1_over_other_classes_is_computed_from_the_matrices(runs: Path, tmp_path: Path) -> None:
+    results = [playerfl.load_result(folder) for folder in sorted(runs.glob("fedavg-*"))]
+    found = json.loads(report(runs, "--f1-labels", "all", "--json"))
+    means = []
+    for result in results:
+        shares = {site: n / sum(result.num_examples.values()) for site, n in result.num_examples.items()}
+        means.append(sum(shares[site] * score for site, score in result.f1("all").items()))
+    cells = {(row["table"], row["algorithm"]): row["value"] for row in found["cells"]}
+    assert cells["f1", "FedAvg"] == pytest.approx(sum(means) / 2)  # the median of two runs
+    usual = json.loads(report(runs, "--json"))
+    assert [row for row in found["cells"] if "f1" not in row["table"]] == [
+        row for row in usual["cells"] if "f1" not in row["table"]
+    ]
+    for labels, said in (("true", "those that are only predicted do not count"), ("all", "counts as 0 there")):
+        place = report(runs, "--f1-labels", labels, "--out", tmp_path / "x.md").strip()
+        assert said in Path(place).read_text(encoding="utf-8")
+
+
+def test_runs_without_matrices_are_one_sentence() -> None:
+    old = Path(__file__).parents[1] / "written_by_0_1" / "archive"
+    assert json.loads(report(old, "--f1-labels", "true_or_predicted", "--json"))["cells"]
+    with pytest.raises(ConfigError, match="has no confusion matrices to compute F1 over other classes from; run it"):
+        runner.invoke(app, ["report", str(old), "--f1-labels", "true"], catch_exceptions=False)
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

@@ -112,3 +112,5 @@ class Job:
         rows = directory.read_table("scores.csv", SCORE_COLUMNS)
         assert sorted(map(tuple, rows)) == sorted(tuple(row) for row in result.score_rows)
         assert list(map(tuple, directory.read_table("traffic.csv", TRAFFIC_COLUMNS))) == list(result.traffic_rows)
+        # Matrices stay at the sites.
+        assert result.confusions and not directory.confusions()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,13 +13,25 @@ import pytest
 import torch
 from flwr.app import Array, ConfigRecord, Message, RecordDict
 
-from federations import quick_for
+from federations import build, quick_for
 from flower.accidents import Accident
 from flower.jobs import Job
 from playerfl.algorithms import FedLP
+from playerfl.engine.handle import handle
+from playerfl.engine.scheduler import drive
+from playerfl.federation.messages import Request
 from playerfl.flower.server.checks import far_away
-from playerfl.flower.wire.codec import RAW, CodecError, decode_envelope, encode_envelope, to_array, to_tensor
-from playerfl.flower.wire.envelopes import Envelope
+from playerfl.flower.wire.codec import (
+    RAW,
+    CodecError,
+    decode_envelope,
+    decode_response,
+    encode_envelope,
+    encode_response,
+    to_array,
+    to_tensor,
+)
+from playerfl.flower.wire.envelopes import Envelope, Response
 
 Poison = Callable[[RecordDict], None]
 
@@ -146,6 +159,17 @@ def test_tensors_arrive_bit_for_bit(kind: str, shape: tuple[int, ...]) -> None:
     tensor = (torch.randn(shape, generator=torch.Generator().manual_seed(0)) * 100).to(getattr(torch, kind))
     again = to_tensor("w", to_array(tensor))
     assert again.dtype == tensor.dtype and torch.equal(again, tensor)
+
+
+def test_confusion_matrices_do_not_leave_a_site() -> None:
+    run = build("fedavg")
+    request = Request(("evaluate",), run.algorithm.server_send(run.server, "site-0"))
+    reply = drive(handle(run.algorithm, run.clients["site-0"], request, 0, run.evaluation))
+    assert set(reply.confusions) == {("round", 0, "validation"), ("round", 0, "test")}
+    sent = encode_response(Response("site-0", "key", reply))
+    assert sent == encode_response(Response("site-0", "key", replace(reply, confusions={})))
+    received = decode_response(sent).reply
+    assert received and received.scores == reply.scores and not received.confusions
 
 
 def test_a_type_that_cannot_be_sent_is_reported() -> None:

@@ -191,11 +191,14 @@ def test_models_are_scored_on_their_own_examples() -> None:
     jobs = [EvalJob(setup.learner, setup.initial, split) for split in splits]
     assert len({stacked.group_of(job) for job in jobs}) == 1
     together = run_jobs(jobs)
-    assert together[0] == together[1] != together[2] != together[3]
-    for job, found in zip(jobs, together, strict=True):
-        assert run_jobs([job]) == [found]
-        for split, scores in setup.learner.evaluate(job).items():
-            assert found[split] == pytest.approx(scores, rel=1e-12)
+    assert together[0].scores == together[1].scores != together[2].scores != together[3].scores
+    for job, evaluated in zip(jobs, together, strict=True):
+        [alone], by_loop = run_jobs([job]), setup.learner.evaluate(job)
+        assert alone.scores == evaluated.scores
+        for split in job.splits:
+            assert evaluated.scores[split] == pytest.approx(by_loop.scores[split], rel=1e-12)
+            assert evaluated.confusions[split].equal(alone.confusions[split])
+            assert evaluated.confusions[split].equal(by_loop.confusions[split])
 
 
 def test_a_diverging_model_does_not_touch_its_neighbours() -> None:
@@ -416,14 +419,17 @@ def test_a_diverged_model_has_no_score_and_the_others_keep_theirs(trainer: str) 
     name = next(iter(setup.initial))
     diverged = {**setup.initial, name: setup.initial[name].clone().fill_(torch.nan)}
     seen.clear()  # the trial whether a model can be stacked scores it, too
-    (healthy,) = run_jobs([EvalJob(setup.learner, setup.initial, splits)])
+    healthy = run_jobs([EvalJob(setup.learner, setup.initial, splits)])[0].scores
     jobs = [EvalJob(setup.learner, weights, splits) for weights in (setup.initial, diverged, setup.initial)]
-    first, found, last = run_jobs(jobs)
+    evaluated = run_jobs(jobs)
+    first, found, last = (result.scores for result in evaluated)
     assert first == last == healthy
     for split in splits:
         assert set(found[split]) == {"loss", "f1", "accuracy", "lowest"}
         assert all(math.isnan(value) for value in found[split].values())
         assert all(math.isfinite(value) for value in healthy[split].values())
+        matrices = [result.confusions[split] for result in evaluated]
+        assert [int(matrix.sum()) for matrix in matrices] == [len(splits[split]), -9, len(splits[split])]
     assert len(seen) == 6
     assert min(seen) >= 0
 
@@ -437,7 +443,7 @@ def test_one_diverged_row_is_enough(trainer: str) -> None:
     inputs = examples.inputs.clone()
     inputs[-1, 0] = torch.nan
     splits = {"bad": TensorExamples(inputs, examples.targets), "test": examples}
-    (found,) = run_jobs([EvalJob(setup.learner, setup.initial, splits)])
+    found = run_jobs([EvalJob(setup.learner, setup.initial, splits)])[0].scores
     assert all(math.isnan(value) for value in found["bad"].values())
     assert all(math.isfinite(value) for value in found["test"].values())
 

@@ -155,7 +155,7 @@ def test_models_of_several_inputs_train_and_score(inputs: Any) -> None:
     before = learner.weights()
     after = train(learner, examples=examples).weights
     assert changed(before, after) == {"linear.weight", "linear.bias"}
-    (scores,) = EvalJob(learner, after, {"test": examples}).run().values()
+    (scores,) = EvalJob(learner, after, {"test": examples}).run().scores.values()
     expected = F.cross_entropy(F.linear(2 * X, after["linear.weight"], after["linear.bias"]), Y).item()
     assert scores["loss"] == pytest.approx(expected, rel=1e-6)
 
@@ -384,14 +384,14 @@ def test_the_evaluation_loss_is_the_mean_over_examples(
 ) -> None:
     monkeypatch.setattr(training, "EVALUATION_BATCH", 7)
     learner = learner_of(plain(), loss)
-    found = EvalJob(learner, learner.weights(), {"test": DATA}).run()["test"]["loss"]
+    found = EvalJob(learner, learner.weights(), {"test": DATA}).run().scores["test"]["loss"]
     assert found == pytest.approx(F.cross_entropy(plain()(X), Y).item(), rel=1e-6)
 
 
 def test_metrics_are_computed_once_over_the_whole_split(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(training, "EVALUATION_BATCH", 5)
     learner = learner_of(plain())
-    scores = EvalJob(learner, learner.weights(), {"test": DATA}).run()["test"]
+    scores = EvalJob(learner, learner.weights(), {"test": DATA}).run().scores["test"]
     predicted = plain()(X).argmax(1)
     assert scores["f1"] == macro_f1(predicted, Y)
     assert scores["accuracy"] == accuracy(predicted, Y)
@@ -400,7 +400,7 @@ def test_metrics_are_computed_once_over_the_whole_split(monkeypatch: pytest.Monk
 def test_evaluation_runs_in_eval_mode_and_changes_nothing() -> None:
     learner = learner_of(noisy())
     before, random = learner.weights(), torch.get_rng_state()
-    scores = [EvalJob(learner, before, {"test": DATA}).run() for _ in range(2)]
+    scores = [EvalJob(learner, before, {"test": DATA}).run().scores for _ in range(2)]
     assert scores[0] == scores[1]
     assert digest(learner.weights()) == digest(before)
     assert torch.equal(torch.get_rng_state(), random)
@@ -410,7 +410,7 @@ def test_evaluation_runs_in_eval_mode_and_changes_nothing() -> None:
 
 def test_an_empty_split_scores_nan() -> None:
     learner = learner_of(plain())
-    scores = EvalJob(learner, learner.weights(), {"test": TensorExamples(X[:0], Y[:0])}).run()["test"]
+    scores = EvalJob(learner, learner.weights(), {"test": TensorExamples(X[:0], Y[:0])}).run().scores["test"]
     assert set(scores) == {"loss", "accuracy", "f1"}
     assert all(value != value for value in scores.values())
 
@@ -431,7 +431,7 @@ def test_the_evaluation_loss_counts_the_rows_a_loader_gives(options: dict[str, A
     loader = DataLoader(TensorDataset(X, Y), batch_size=7, **options)
     rows = 7 if "sampler" in options else 21
     learner = learner_of(plain())
-    found = EvalJob(learner, learner.weights(), {"test": LoaderExamples(loader)}).run()["test"]["loss"]
+    found = EvalJob(learner, learner.weights(), {"test": LoaderExamples(loader)}).run().scores["test"]["loss"]
     assert found == pytest.approx(F.cross_entropy(plain()(X[:rows]), Y[:rows]).item(), rel=1e-6)
 
 

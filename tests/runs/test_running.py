@@ -57,7 +57,7 @@ def test_only_the_tables_grow(tmp_path: Path) -> None:
     early, late = sizes[10], sizes[39]
     assert early.keys() == late.keys()
     # The checkpoint says in digits how long the tables are and which round it is.
-    assert {name for name in early if late[name] > early[name] + 64} == {"scores.csv", "traffic.csv"}
+    assert {name for name in early if late[name] > early[name] + 64} == {"scores.csv", "traffic.csv", "confusions.csv"}
     a_round = (sizes[39]["scores.csv"] - sizes[10]["scores.csv"]) / 29
     assert (sizes[20]["scores.csv"] - sizes[10]["scores.csv"]) / 10 == pytest.approx(a_round, rel=0.1)
 

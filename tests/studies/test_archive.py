@@ -11,7 +11,7 @@ from playerfl.report.compute.comparison import compare
 from playerfl.studies.archive import read_archive, write_archive
 from playerfl.studies.collecting import collect
 from playerfl.studies.directory import StudyDirectory
-from studies.small_studies import run
+from studies.small_studies import SMALL, run
 
 
 @pytest.fixture
@@ -34,6 +34,8 @@ def test_an_archive_gives_the_same_comparison(directory: StudyDirectory, tmp_pat
         assert sorted(map(str, (row[:5] for row in ours.score_rows))) == sorted(
             map(str, (row[:5] for row in theirs.score_rows))
         )
+        assert ours.confusions == theirs.confusions
+        assert ours.f1("true") == theirs.f1("true")
         assert ours.site_scores == {
             site: pytest.approx(scores, rel=1e-8) for site, scores in theirs.site_scores.items()
         }
@@ -46,7 +48,8 @@ def test_the_same_runs_give_the_same_bytes(directory: StudyDirectory, tmp_path: 
     for place in ("a", "b"):
         write_archive(directory, tmp_path / place)
     names = sorted(file.name for file in (tmp_path / "a").iterdir())
-    assert names == ["archive.json", "layers.jsonl.gz", "scores.csv.gz", "times.csv.gz", "traffic.csv.gz"]
+    tables = ["layers.jsonl.gz", "scores.csv.gz", "times.csv.gz", "traffic.csv.gz"]
+    assert names == ["archive.json", "confusions.safetensors.gz", *tables]
     assert all((tmp_path / "a" / n).read_bytes() == (tmp_path / "b" / n).read_bytes() for n in names)
 
 
@@ -77,6 +80,14 @@ def test_damaged_and_swollen_tables_are_refused(directory: StudyDirectory, tmp_p
         repair_archive(tmp_path / "a")
         with pytest.raises(PlayerflError):
             read_archive(tmp_path / "a")
+
+
+@pytest.mark.slow
+def test_an_archive_without_matrices_has_no_file_for_them(tmp_path: Path) -> None:
+    run(tmp_path / "o", algorithms=["local"], settings={**SMALL["settings"], "confusions": "never"})
+    write_archive(StudyDirectory.open(tmp_path / "o"), tmp_path / "a")
+    assert not (tmp_path / "a" / "confusions.safetensors.gz").exists()
+    assert not any(result.confusions for result in read_archive(tmp_path / "a").results)
 
 
 @pytest.mark.slow

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from statistics import mean, median
@@ -132,9 +133,8 @@ def test_nothing_is_trained_twice(ranked: MultiverseResult) -> None:
 
 def test_the_projects_own_multiverses_can_be_read() -> None:
     heart = Multiverse.from_toml(EXPERIMENTS / "heart_multiverse.toml")
-    assert len(heart.universes) == 12
     sizes = [len(factor.values) for factor in heart.factors if factor.kind == "computed"]
-    assert 12 * sizes[0] * sizes[1] * sizes[2] >= 200
+    assert len(heart.universes) * math.prod(sizes) >= 200
 
 
 @pytest.mark.parametrize(

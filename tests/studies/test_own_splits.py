@@ -46,7 +46,7 @@ def test_every_seed_has_its_split_and_every_method_the_same(tmp_path: Path) -> N
 
 def test_run_files_keep_only_splits_of_their_own(tmp_path: Path) -> None:
     run(tmp_path / "own", **OWN)
-    run(tmp_path / "shared", **{**OWN, "settings": SMALL["settings"]})
+    run(tmp_path / "shared", **{**OWN, "settings": SMALL["settings"], "protocol": "2026.1"})
     assert all(set(decode(f)["data"]) == {"partition_hash", "sites"} for f in run_files(tmp_path / "own").values())
     assert all("data" not in decode(file) for file in run_files(tmp_path / "shared").values())
 

@@ -16,8 +16,9 @@ from playerfl.runs.experiment import Experiment
 from playerfl.runs.files import TimingFile
 from playerfl.runs.run import Run
 from playerfl.runs.setup import prepare_setup
-from playerfl.storage.tensor_tree import decode
-from playerfl.studies.run_file import RunFileRecord, packed, planned_run, read_run_file, software, unpacked
+from playerfl.storage.packed_rows import packed, unpacked
+from playerfl.storage.tensor_tree import decode, encode
+from playerfl.studies.run_file import RunFileRecord, planned_run, read_run_file, software
 from playerfl.tasks import TASKS
 
 TABLE: dict[str, Any] = {"task": "synthetic", "rounds": 3, "data": {"rows": 60, "sites": 2}, "algorithm": "player_fl"}
@@ -57,6 +58,8 @@ def test_a_file_gives_the_run_back(keep: bool) -> None:
     read = read_run_file(record.file, SETUP.description, TIMING)
     assert read.score_rows == made.score_rows
     assert [tuple(row) for row in read.traffic_rows] == [tuple(row) for row in made.traffic_rows]
+    assert read.confusions == made.confusions
+    assert len(read.confusions) == 3 * 2 * 2  # rounds, sites, splits
     assert read.site_scores == made.site_scores
     assert read.chosen_rounds == made.chosen_rounds
     assert read.sites == made.sites == ["site-0", "site-1"]
@@ -90,6 +93,49 @@ def test_a_run_is_resumed_from_its_checkpoint(tmp_path: Path) -> None:
     record, _ = finished(unfinished=kept, checkpoint_seconds=1000.0, progress=exchanges.append)
     assert exchanges == [3, 4, 5]
     assert record.file == finished()[0].file
+
+
+def test_a_checkpoint_holds_the_matrices_and_one_of_an_earlier_version_none(tmp_path: Path) -> None:
+    kept = tmp_path / "unfinished.safetensors"
+
+    def stop(exchanges: int) -> None:
+        if exchanges == 4:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        finished(unfinished=kept, checkpoint_seconds=0.0, progress=stop)
+    saved = decode(kept.read_bytes())
+    assert finished(unfinished=kept)[0].file == finished()[0].file
+    del saved["confusions"]
+    kept.write_bytes(encode(saved))
+    _, resumed = finished(unfinished=kept)
+    assert {key[1] for key in resumed.confusions} == {2, 3}
+
+
+def test_a_file_of_an_earlier_version_has_no_matrices() -> None:
+    record, made = finished()
+    tree = decode(record.file)
+    del tree["confusions"]
+    read = read_run_file(encode(tree), SETUP.description, TIMING)
+    assert len(read.confusions) == 0
+    assert read.score_rows == made.score_rows
+
+
+def test_matrices_that_cannot_be_are_refused() -> None:
+    for change in (
+        {"classes": 1},
+        {"classes": 2**40},
+        {"sizes": torch.tensor([-1])},
+        {"cells": torch.tensor([0.5])},
+        {"counts": torch.tensor([0])},
+        {"keys": packed([("round", 1, "site-0")])},
+        {"keys": packed([("round", 9, "site-0", "test")]), "sizes": torch.tensor([1]), "cells": torch.tensor([0]),
+         "counts": torch.tensor([1])},
+    ):  # fmt: skip
+        tree = decode(finished()[0].file)
+        tree["confusions"].update(change)
+        with pytest.raises(PlayerflError, match="confusion matri"):
+            read_run_file(encode(tree), SETUP.description, TIMING)
 
 
 def test_short_runs_need_no_checkpoint(tmp_path: Path) -> None:

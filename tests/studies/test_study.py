@@ -12,6 +12,7 @@ import pytest
 import playerfl
 from playerfl.algorithms import ALGORITHMS, FedAvg
 from playerfl.errors import PlayerflError
+from playerfl.runs.experiment import with_settings
 from playerfl.storage.atomic_files import storage_error
 from playerfl.storage.locking import DirectoryLock
 from playerfl.studies.estimate import estimate
@@ -136,7 +137,8 @@ def test_a_rate_that_diverges_is_not_chosen_and_it_is_an_error_if_all_do(tmp_pat
 
 def test_models_are_kept_on_demand(tmp_path: Path) -> None:
     found = run(tmp_path / "o", keep_weights=True, algorithms=["local"], learning_rates=[0.01], seeds=1)
-    single = playerfl.run("synthetic", "local", seed=1, learning_rate=0.01, settings=SMALL["settings"])
+    settings = with_settings(SMALL["settings"], {"data.split": "per_run"})
+    single = playerfl.run("synthetic", "local", seed=1, learning_rate=0.01, settings=settings)
     weight = single.weights["site-0"]
     assert all(weight[name].equal(tensor) for name, tensor in found.results[0].weights["site-0"].items())
 

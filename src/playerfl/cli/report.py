@@ -21,6 +21,8 @@ REPORT_EXAMPLES = """
   playerfl report runs --format csv --out numbers --figures pdf
 
   playerfl report runs --baseline-global fedprox --json > report.json
+
+  playerfl report runs --f1-labels true
 """
 
 
@@ -34,6 +36,12 @@ class Form(StrEnum):
 class Average(StrEnum):
     samples = "samples"
     uniform = "uniform"
+
+
+class F1Labels(StrEnum):
+    true_or_predicted = "true_or_predicted"
+    true = "true"
+    all = "all"
 
 
 class Picture(StrEnum):
@@ -78,6 +86,13 @@ def report(
         bool,
         typer.Option("--paper", help="Also show what the PLayer-FL paper prints for these tasks."),
     ] = False,
+    f1_labels: Annotated[
+        F1Labels,
+        typer.Option(
+            help="Classes macro-F1 averages over: those that are true or predicted at a site, the true ones, or all. "
+            "Computed from the runs' confusion matrices, without training again."
+        ),
+    ] = F1Labels.true_or_predicted,
     as_json: Annotated[bool, typer.Option("--json", help="All numbers as JSON on stdout; no file is written.")] = False,
 ) -> None:
     """Tables, tests and figures of the runs in a folder: one page that needs no network.
@@ -98,6 +113,7 @@ def report(
         client_average=client_average.value,
         per_run=per_run,
         paper=paper,
+        f1_labels=f1_labels.value,
     )
     if as_json:
         from playerfl.report.compute.comparison import without_nan

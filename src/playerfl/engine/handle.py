@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeVar
 
+from torch import Tensor
+
 from playerfl.algorithms import Algorithm, name_of
 from playerfl.errors import note_place
 from playerfl.federation.client import Client, Snapshot
@@ -49,6 +51,11 @@ async def handle(
         client.kept, client.candidate = client.candidate, None
     upload = Upload(client.num_examples)
     scores: list[Score] = []
+    confusions: dict[tuple[ScoreStage, int, str], Tensor] = {}
+
+    async def score(stage: ScoreStage, round_: int) -> None:
+        scores.extend(await _score(client, stage, round_, evaluation, request))
+        confusions.update({(stage, round_, split): matrix for split, matrix in client.confusions.items()})
 
     @contextmanager
     def failing(doing: str) -> Iterator[None]:
@@ -62,7 +69,7 @@ async def handle(
         if verb == "evaluate":
             with failing(f"evaluating the model of round {download.round}"):
                 algorithm.client_model(client, download)
-                scores += await _score(client, "round", download.round, evaluation, request)
+                await score("round", download.round)
         elif verb == "prepare":
             with failing("preparing for round 1"):
                 upload = await algorithm.client_prepare(client, download)
@@ -74,7 +81,7 @@ async def handle(
                 scores.append(Score("round", round_, "train", "loss", client.train_loss))
             if evaluation.eval_point == "post_local":
                 with failing(f"evaluating the model of round {round_}"):
-                    scores += await _score(client, "round", round_, evaluation, request)
+                    await score("round", round_)
         elif algorithm.finishes:
             if evaluation.eval_point == "post_local":
                 # What was kept is a site's own model, not a common one to continue from.
@@ -82,9 +89,9 @@ async def handle(
             with failing(f"finishing after round {download.round}"):
                 await _with_fresh_optimizers(client, algorithm.client_finish(client, download))
                 client.kept = None
-                scores += await _score(client, "finish", download.round, evaluation, request)
+                await score("finish", download.round)
     client.end()
-    return Reply(upload, tuple(scores))
+    return Reply(upload, tuple(scores), confusions)
 
 
 async def _with_fresh_optimizers(client: Client, training: Coroutine[Any, Any, Result]) -> Result:

@@ -8,23 +8,32 @@ from contextlib import contextmanager
 from typing import Protocol
 
 import torch
+from torch import Tensor
 
 from playerfl.algorithms import Algorithm, name_of
 from playerfl.engine.handle import EvaluationPlan
 from playerfl.engine.transport import Traffic, Transport, traffic_of
 from playerfl.errors import PlayerflError, note_place
-from playerfl.federation.messages import Download, Reply, Request, Score, SiteId, Upload, Verb
+from playerfl.federation.messages import ConfusionKey, Download, Reply, Request, Score, SiteId, Upload, Verb
 from playerfl.federation.server import Server
 from playerfl.seeding import generator_for
 
 Verbs = Mapping[SiteId, tuple[Verb, ...]]
 SiteScores = dict[SiteId, tuple[Score, ...]]
+Confusions = dict[ConfusionKey, Tensor]
 
 
 class Observer(Protocol):
     """Records a run at the points from which it could be resumed."""
 
-    def exchanged(self, scores: Mapping[SiteId, tuple[Score, ...]], traffic: list[Traffic], *, done: bool) -> None:
+    def exchanged(
+        self,
+        scores: Mapping[SiteId, tuple[Score, ...]],
+        traffic: list[Traffic],
+        confusions: Mapping[ConfusionKey, Tensor],
+        *,
+        done: bool,
+    ) -> None:
         """Called after each exchange, when the server and all sites are in step."""
         ...
 
@@ -50,16 +59,17 @@ async def run_rounds(
     if not server.prepared:
         scores: SiteScores = dict.fromkeys(sites, ())
         traffic: list[Traffic] = []
+        confusions: Confusions = {}
         with _failing(algorithm, "preparing for round 1"):
             algorithm.server_start(server)
         if algorithm.prepares:
-            prepare: Verbs = dict.fromkeys(sites, ("prepare",))
-            uploads, scores, traffic = await _exchange(algorithm, server, transport, prepare, evaluation)
+            preparing: Verbs = dict.fromkeys(sites, ("prepare",))
+            uploads, scores, traffic, confusions = await _exchange(algorithm, server, transport, preparing, evaluation)
             with _failing(algorithm, "preparing for round 1"):
                 algorithm.server_prepare(server, uploads)
             del uploads
         server.prepared = True
-        observer.exchanged(scores, traffic, done=False)
+        observer.exchanged(scores, traffic, confusions, done=False)
 
     while server.round < rounds and not _stops_early(server, evaluation):
         # Choose participants. A site that sits this round out is still evaluated.
@@ -68,7 +78,7 @@ async def run_rounds(
         verbs: Verbs = {site: (*before, "fit") if site in fitting else before for site in sites}
 
         # Send and receive.
-        uploads, scores, traffic = await _exchange(algorithm, server, transport, verbs, evaluation)
+        uploads, scores, traffic, confusions = await _exchange(algorithm, server, transport, verbs, evaluation)
 
         # Merge. The uploads are freed here, not after the next round's training.
         with _failing(algorithm, f"merging round {server.round + 1}"):
@@ -79,29 +89,31 @@ async def run_rounds(
             server.common_rounds.append(server.round)
 
         # Record.
-        observer.exchanged(scores, traffic, done=False)
+        observer.exchanged(scores, traffic, confusions, done=False)
 
     # Finish. A site that was away in every round has nothing to finish.
     finish: Verbs = {site: ("finish",) if site in server.initialised else () for site in sites}
     if evaluate and evaluation.one_round_for_all(common=bool(server.common_rounds)):
         # Which round was best over all sites is known only once the last one has been scored.
-        verbs = dict.fromkeys(sites, evaluate)
-        _, last_scores, last_traffic = await _exchange(algorithm, server, transport, verbs, evaluation)
-        _, scores, traffic = await _exchange(algorithm, server, transport, finish, evaluation)
+        last: Verbs = dict.fromkeys(sites, evaluate)
+        _, last_scores, last_traffic, last_confusions = await _exchange(algorithm, server, transport, last, evaluation)
+        _, scores, traffic, confusions = await _exchange(algorithm, server, transport, finish, evaluation)
         scores = {site: last_scores[site] + scores[site] for site in sites}
         traffic = last_traffic + traffic
+        confusions = last_confusions | confusions
     else:
         verbs = {site: evaluate + finish[site] for site in sites}
-        _, scores, traffic = await _exchange(algorithm, server, transport, verbs, evaluation)
-    observer.exchanged(scores, traffic, done=True)
+        _, scores, traffic, confusions = await _exchange(algorithm, server, transport, verbs, evaluation)
+    observer.exchanged(scores, traffic, confusions, done=True)
 
 
 async def _exchange(
     algorithm: Algorithm, server: Server, transport: Transport, verbs: Verbs, evaluation: EvaluationPlan
-) -> tuple[dict[SiteId, Upload], SiteScores, list[Traffic]]:
+) -> tuple[dict[SiteId, Upload], SiteScores, list[Traffic], Confusions]:
     """Sends one message to each site that has something to do, and takes what they answer, in the order of their names.
 
-    Gives the uploads of the sites that prepared or fitted, the scores of all sites, and the traffic.
+    Gives the uploads of the sites that prepared or fitted, the scores of all sites, the traffic, and the confusion
+    matrices of the sites that are in this process.
     """
     common = server.round in server.common_rounds
     requests = {
@@ -115,7 +127,12 @@ async def _exchange(
     uploads = {site: reply.upload for site, reply in replies.items() if {"prepare", "fit"} & set(verbs[site])}
     scores = {site: replies[site].scores if site in replies else () for site in server.sites}
     traffic = [traffic_of(site, requests[site], reply) for site, reply in replies.items()]
-    return uploads, scores, traffic
+    confusions = {
+        (stage, round_, site, split): matrix
+        for site, reply in replies.items()
+        for (stage, round_, split), matrix in reply.confusions.items()
+    }
+    return uploads, scores, traffic, confusions
 
 
 def _download(algorithm: Algorithm, server: Server, site: SiteId, verbs: tuple[Verb, ...]) -> Download:

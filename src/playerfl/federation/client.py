@@ -67,6 +67,7 @@ class Client:
         self._streams: dict[tuple[str, int], torch.Generator] = {}
         self._stream_parts: tuple[int, int] = (0, 0)
         self.train_loss: float | None = None
+        self.confusions: Mapping[str, Tensor] = {}
 
     @property
     def layers(self) -> LayerMap:
@@ -153,9 +154,14 @@ class Client:
         return trained
 
     async def evaluate(self) -> Scores:
-        """Scores the loaded model on this site's validation and test data."""
+        """Scores the loaded model on this site's validation and test data.
+
+        `confusions` then holds the confusion matrix of each split, if they are recorded.
+        """
         splits = {"validation": self.data.validation, "test": self.data.test}
-        return await EvalJob(self._learner, self._loaded, splits)
+        evaluated = await EvalJob(self._learner, self._loaded, splits)
+        self.confusions = evaluated.confusions
+        return evaluated.scores
 
     def upload(self, layers: Iterable[LayerName] | None = None, **info: Scalar | list[Scalar]) -> Upload:
         """What leaves the site: the loaded model's weights of some layers, without what is never sent.

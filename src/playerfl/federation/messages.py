@@ -16,6 +16,8 @@ Info = Mapping[str, Scalar | list[Scalar]]
 """Small values any wire can carry."""
 Verb = Literal["prepare", "fit", "evaluate", "finish"]
 ScoreStage = Literal["round", "finish"]
+ConfusionKey = tuple[str, int, SiteId, str]
+"""What one confusion matrix of a run is about: stage, round, site and split."""
 
 
 @dataclass(frozen=True)
@@ -88,6 +90,9 @@ class Reply:
 
     upload: Upload
     scores: tuple[Score, ...] = ()
+    confusions: Mapping[tuple[ScoreStage, int, str], Tensor] = field(default_factory=dict)
+    """The confusion matrices behind the scores, by stage, round and split. They are for the results of a run in one
+    process and never cross between machines: how many patients of each class a site has is its own business."""
 
 
 def info_bytes(info: Info) -> int:

@@ -47,17 +47,24 @@ def f1_from_confusion(matrix: Tensor, labels: F1Labels = "true_or_predicted") ->
     >>> [round(float(f1_from_confusion(matrix, labels)), 3) for labels in F1_LABELS]
     [0.222, 0.333, 0.167]
     """
-    if labels not in F1_LABELS:
-        raise ConfigError(one_of(labels, F1_LABELS, "labels"))
     classes = matrix.shape[-1]
     matrices = matrix.reshape(-1, classes, classes)
     hits = matrices.diagonal(dim1=1, dim2=2)
-    true, predicted = matrices.sum(2), matrices.sum(1)
+    scores = f1_of_margins(hits, matrices.sum(2), matrices.sum(1), labels)
+    return scores.masked_fill(_diverged(matrices), torch.nan).view(matrix.shape[:-2])
+
+
+def f1_of_margins(hits: Tensor, true: Tensor, predicted: Tensor, labels: F1Labels) -> Tensor:
+    """The same from the diagonals, row sums and column sums of matrices, each with one row per matrix.
+
+    >>> f1_of_margins(torch.tensor([[1, 1]]), torch.tensor([[1, 2]]), torch.tensor([[2, 1]]), "all")
+    tensor([0.6667], dtype=torch.float64)
+    """
+    if labels not in F1_LABELS:
+        raise ConfigError(one_of(labels, F1_LABELS, "labels"))
     seen = true + predicted
     counted = {"true_or_predicted": seen > 0, "true": true > 0, "all": torch.ones_like(seen, dtype=torch.bool)}[labels]
-    scores = torch.tensor(f1_of_counts(hits, seen, counted.sum(1)), dtype=torch.float64)
-    scores[_diverged(matrices)] = torch.nan
-    return scores.view(matrix.shape[:-2])
+    return torch.tensor(f1_of_counts(hits, seen, counted.sum(1)), dtype=torch.float64)
 
 
 def accuracy_from_confusion(matrix: Tensor) -> Tensor:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Generic, Literal, TypeVar
 
 import torch
+from torch import Tensor
 
 from playerfl.data.examples import Examples
 from playerfl.layers.probe import Mode
@@ -48,6 +49,15 @@ class Trained:
     weights: Weights
     loss: float | None
     profile: Profile | None = None
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    """The result of an evaluation."""
+
+    scores: Scores
+    confusions: Mapping[str, Tensor] = field(default_factory=dict)
+    """By split: how often each class (row) was predicted as each (column), where that is recorded; see `Learner`."""
 
 
 @dataclass(frozen=True)
@@ -100,14 +110,14 @@ class TrainJob(_Awaitable[Trained]):
 
 
 @dataclass(frozen=True, eq=False)
-class EvalJob(_Awaitable[Scores]):
+class EvalJob(_Awaitable[Evaluated]):
     """Scores one model on some splits."""
 
     learner: Learner
     weights: Weights
     splits: Mapping[str, Examples] = field(default_factory=dict)
 
-    def run(self) -> Scores:
+    def run(self) -> Evaluated:
         return self.learner.evaluate(self)
 
 

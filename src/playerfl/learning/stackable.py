@@ -129,8 +129,8 @@ def _reason_in_trial(learner: Learner, inputs: Any, targets: Tensor) -> str | No
                     return f"the gradient of {name} differs from the plain loop's (is there a hook?)"
         jobs = [EvalJob(learner, weights, {"test": TensorExamples(inputs, targets)}) for weights in pair]
         for stacked, job in zip([*evaluate(jobs), *evaluate(jobs[:1])], [*jobs, jobs[0]], strict=True):
-            loss = learner.evaluate(job)["test"]["loss"]
-            if abs(stacked["test"]["loss"] - loss) > 1e-3 * abs(loss) + 1e-5:
+            loss = learner.evaluate(job).scores["test"]["loss"]
+            if abs(stacked.scores["test"]["loss"] - loss) > 1e-3 * abs(loss) + 1e-5:
                 return "in evaluation the rows of a batch depend on each other"
     finally:
         learner.load(before)

@@ -24,7 +24,7 @@ from playerfl.data.examples import TensorExamples, map_tensors
 from playerfl.errors import DataError
 from playerfl.layers.sensitivity import Profile
 from playerfl.learning.gathered import Gathered
-from playerfl.learning.job import EvalJob, Job, Scores, Trained, TrainJob
+from playerfl.learning.job import EvalJob, Evaluated, Job, Scores, Trained, TrainJob
 from playerfl.learning.layout import Blocks, Held, Layout, side_by_side
 from playerfl.learning.linear_stack import NotOnlyLinearError, linear_outputs
 from playerfl.learning.losses import logits_of
@@ -429,13 +429,13 @@ def call_arguments(inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
     return (tuple(inputs) if isinstance(inputs, tuple | list) else (inputs,)), {}
 
 
-def evaluate(jobs: Sequence[EvalJob]) -> list[Scores]:
+def evaluate(jobs: Sequence[EvalJob]) -> list[Evaluated]:
     """What `Learner.evaluate` does, for jobs of one group: models whose splits have as many rows, with padding."""
     learner = jobs[0].learner
     layout = learner.layout(learner.entries)
     size = max(1, STACK_NUMBERS // layout.width)
     learner.model.eval()
-    scores: list[Scores] = []
+    scores: list[Evaluated] = []
     with torch.inference_mode():
         for start in range(0, len(jobs), size):
             part = jobs[start : start + size]
@@ -443,7 +443,7 @@ def evaluate(jobs: Sequence[EvalJob]) -> list[Scores]:
     return scores
 
 
-def _scored(jobs: Sequence[EvalJob], entries: Mapping[str, Tensor]) -> list[Scores]:
+def _scored(jobs: Sequence[EvalJob], entries: Mapping[str, Tensor]) -> list[Evaluated]:
     learner, models = jobs[0].learner, len(jobs)
     # Models with the same splits share one copy of the inputs.
     splits = [list(job.splits.values()) for job in jobs]
@@ -460,24 +460,29 @@ def _scored(jobs: Sequence[EvalJob], entries: Mapping[str, Tensor]) -> list[Scor
         dim=1,
     )
     targets = _for_each(examples.targets(rows), models)
-    losses, predicted = [torch.empty(models, 0)], [torch.empty(models, 0, dtype=torch.long)]
+    losses, predicted, outputs = [torch.empty(models, 0)], [torch.empty(models, 0, dtype=torch.long)], 0
     for start in range(0, rows.shape[1], EVALUATION_BATCH):
         stop = start + EVALUATION_BATCH
         inputs = map_tensors(examples.inputs(rows[:, start:stop]), lambda x: _for_each(x, models))
         output = outputs_of(learner, entries, inputs)
         losses.append(learner.loss(output, targets[:, start:stop].flatten(0, 1)).view(models, -1))
         if learner.metrics:
-            predicted.append(predictions(logits_of(output)).view(models, -1))
+            logits = logits_of(output)
+            outputs = logits.shape[-1]
+            predicted.append(predictions(logits).view(models, -1))
     loss, classes = torch.cat(losses, dim=1).double(), torch.cat(predicted, dim=1)
     scores: list[Scores] = [{} for _ in jobs]
+    confusions: list[dict[str, Tensor]] = [{} for _ in jobs]
     start = 0
     for split, width, count in zip(jobs[0].splits, padded, sizes.T.expand(-1, models).tolist(), strict=True):
         columns = slice(start, start + width)
-        of_split = _of_split(learner, loss[:, columns], classes[:, columns], targets[:, columns], count)
-        for model, found in enumerate(of_split):
-            scores[model][split] = found
+        of_split = _of_split(learner, loss[:, columns], classes[:, columns], targets[:, columns], count, outputs)
+        for model, (measured, confusion) in enumerate(of_split):
+            scores[model][split] = measured
+            if confusion is not None:
+                confusions[model][split] = confusion
         start += width
-    return scores
+    return list(map(Evaluated, scores, confusions))
 
 
 def _for_each(tensor: Tensor, models: int) -> Tensor:
@@ -490,19 +495,25 @@ def _same(splits: Sequence[object], others: Sequence[object]) -> bool:
 
 
 def _of_split(
-    learner: Learner, losses: Tensor, predicted: Tensor, targets: Tensor, counts: Sequence[int]
-) -> list[dict[str, float]]:
-    """The scores of each model on one split, of which its first `counts` columns are its own; the rest is padding."""
-    found: list[dict[str, float]] = [{} for _ in counts]
+    learner: Learner, losses: Tensor, predicted: Tensor, targets: Tensor, counts: Sequence[int], classes: int
+) -> list[tuple[dict[str, float], Tensor | None]]:
+    """The scores of each model on one split, and its confusion matrix if that is recorded.
+
+    A model's first `counts` columns are its own; the rest is padding.
+    """
+    measured: dict[int, tuple[dict[str, float], Tensor | None]] = {}
     for count in set(counts):
         models = [model for model, own in enumerate(counts) if own == count]
         # A slice is no copy.
         chosen: Any = slice(None) if len(models) == len(counts) else models
         columns = {name: [float("nan")] * len(models) for name in ("loss", *learner.metrics)}
+        matrices: Sequence[Tensor | None] = ()
         if count:
             columns["loss"] = (losses[chosen, :count].sum(1) / count).tolist()
             for name, metric in learner.metrics.items():
                 columns[name] = of_many(metric, predicted[chosen, :count], targets[chosen, :count])
+            matrices = learner.confusions(predicted[chosen, :count], targets[chosen, :count], classes)
         for place, model in enumerate(models):
-            found[model] = {name: column[place] for name, column in columns.items()}
-    return found
+            scores = {name: column[place] for name, column in columns.items()}
+            measured[model] = (scores, matrices[place] if matrices else None)
+    return [measured[model] for model in range(len(counts))]

@@ -16,7 +16,8 @@ from playerfl.layers.derive import call_model
 from playerfl.layers.layer_map import LayerMap, state_entries
 from playerfl.layers.probe import SensitivityProbe
 from playerfl.layers.sensitivity import Profile
-from playerfl.learning.job import EvalJob, Measure, Scores, Trained, TrainJob
+from playerfl.learning.confusion import confusion_matrix
+from playerfl.learning.job import EvalJob, Evaluated, Measure, Trained, TrainJob
 from playerfl.learning.layout import Layout
 from playerfl.learning.losses import logits_of
 from playerfl.learning.metrics import Metric, of_many, predictions
@@ -39,9 +40,12 @@ class Learner:
         metrics: Mapping[str, Metric],
         device: torch.device | str = "cpu",
         trainer: TrainerName = "loop",
+        most_classes: int = 0,
     ) -> None:
-        """`trainer`: whether jobs run here, one by one, or many together in playerfl.learning.stacked."""
+        """`trainer`: whether jobs run here, one by one, or many together in playerfl.learning.stacked.
+        `most_classes`: models with up to this many classes are evaluated with confusion matrices."""
         self.trainer = trainer
+        self.most_classes = most_classes
         self.device = torch.device(device)
         # On the CPU convolutions are 1.4 to 1.9 times as fast with channels last.
         self._format = torch.channels_last if any(isinstance(m, nn.Conv2d) for m in model.modules()) else None
@@ -181,15 +185,19 @@ class Learner:
         batches = job.examples.batches(job.batch_size, order if probe.mode == "one_batch" else None)
         return probe.measure(batches, self.loss)
 
-    def evaluate(self, job: EvalJob) -> Scores:
+    def evaluate(self, job: EvalJob) -> Evaluated:
         """Each metric over each whole split; the loss is the mean over examples."""
         self.load(job.weights)
         self.model.eval()
         with torch.inference_mode():
-            return {split: self._score(examples) for split, examples in job.splits.items()}
+            parts = {split: self._score(examples) for split, examples in job.splits.items()}
+        return Evaluated(
+            {split: scores for split, (scores, _) in parts.items()},
+            {split: matrix for split, (_, matrix) in parts.items() if matrix is not None},
+        )
 
-    def _score(self, examples: Examples) -> dict[str, float]:
-        loss_sum, seen = 0.0, 0
+    def _score(self, examples: Examples) -> tuple[dict[str, float], Tensor | None]:
+        loss_sum, seen, classes = 0.0, 0, 0
         predicted, expected = [], []
         for inputs, targets in examples.batches(EVALUATION_BATCH):
             output = call_model(self.model, inputs)
@@ -197,15 +205,25 @@ class Learner:
             loss_sum += float(losses.double().sum() if losses.dim() else losses.double() * len(targets))
             seen += len(targets)
             if self.metrics:
-                predicted.append(predictions(logits_of(output)))
+                logits = logits_of(output)
+                classes = logits.shape[-1]
+                predicted.append(predictions(logits))
                 expected.append(targets)
         if not seen:
-            return {name: float("nan") for name in ("loss", *self.metrics)}
+            return {name: float("nan") for name in ("loss", *self.metrics)}, None
         scores = {"loss": loss_sum / seen}
-        if self.metrics:
-            all_predicted, all_expected = torch.cat(predicted).cpu().unsqueeze(0), torch.cat(expected).cpu()
-            scores |= {name: of_many(metric, all_predicted, all_expected)[0] for name, metric in self.metrics.items()}
-        return scores
+        if not self.metrics:
+            return scores, None
+        all_predicted, all_expected = torch.cat(predicted).cpu().unsqueeze(0), torch.cat(expected).cpu()
+        scores |= {name: of_many(metric, all_predicted, all_expected)[0] for name, metric in self.metrics.items()}
+        matrices = self.confusions(all_predicted, all_expected, classes)
+        return scores, matrices[0] if matrices else None
+
+    def confusions(self, predicted: Tensor, targets: Tensor, classes: int) -> tuple[Tensor, ...]:
+        """The confusion matrix of each model (a row of `predicted`); none if this learner does not record them."""
+        if not 0 < classes <= self.most_classes:
+            return ()
+        return confusion_matrix(predicted, targets, classes).int().cpu().unbind()
 
     def _loss_of(self, output: Any, targets: Tensor) -> Tensor:
         try:

@@ -23,6 +23,11 @@ SELECTIONS = {
     "round_best": "all sites report the round with the lowest validation loss over all of them",
     "last": "all sites report the last round",
 }
+F1_CLASSES = {
+    "true_or_predicted": "the classes present at a site, in the truth or in the predictions",
+    "true": "the classes that are present in the truth at a site; those that are only predicted do not count",
+    "all": "all classes of the task; one that is absent at a site counts as 0 there",
+}
 # Below this, floating point cannot resolve the tail of a distribution.
 SMALLEST_P = 1e-15
 

@@ -17,9 +17,11 @@ from urllib.parse import quote, unquote
 
 from safetensors import SafetensorError
 from safetensors.torch import load, save
-from torch import nn
+from torch import Tensor, nn
 
 from playerfl.errors import RunDirectoryError
+from playerfl.federation.messages import ConfusionKey
+from playerfl.runs.confusions import CONFUSION_COLUMNS, Confusions
 from playerfl.runs.files import DataFile, EnvironmentFile, LayersFile, TimingFile
 from playerfl.runs.result import SCORE_COLUMNS, TRAFFIC_COLUMNS, Row, RunResult, digest_of
 from playerfl.runs.run import Resumed
@@ -35,11 +37,13 @@ _HELD_BYTES = 2**28
 """If the models of all sites are larger than this together, they are read from their files one by one."""
 ROSTER = "roster.json"
 """The sites of a job across institutions; a run on one machine has no such file."""
+CONFUSIONS = "confusions.csv"
 _FILES = {
     "experiment.toml",
     "environment.json",
     "scores.csv",
     "traffic.csv",
+    CONFUSIONS,
     "layers.json",
     "data.json",
     "timing.json",
@@ -160,7 +164,7 @@ class RunDirectory:
         if saved is None:
             return None
         scores = self.read_table("scores.csv", SCORE_COLUMNS)
-        return Resumed(saved, scores, self.read_table("traffic.csv", TRAFFIC_COLUMNS))
+        return Resumed(saved, scores, self.read_table("traffic.csv", TRAFFIC_COLUMNS), self.confusions())
 
     def _check_same_setup(self, description: DataFile) -> None:
         """A run continues with the data and the model it was started with, or not at all."""
@@ -178,18 +182,36 @@ class RunDirectory:
                     f"{self.path} was started with {what}; resume it as it was started, or start a new run"
                 )
 
-    def exchanged(self, scores: Iterable[Row], traffic: Iterable[Row], state: Callable[[], dict[str, Any]]) -> None:
+    def exchanged(
+        self,
+        scores: Iterable[Row],
+        traffic: Iterable[Row],
+        confusions: Mapping[ConfusionKey, Tensor],
+        state: Callable[[], dict[str, Any]],
+    ) -> None:
         """Writes the rows first, then the checkpoint that knows their number."""
-        tables = self._append(scores, traffic)
+        rows: dict[str, Iterable[Row]] = {"scores.csv": scores, "traffic.csv": traffic}
+        if self.has(CONFUSIONS):
+            rows[CONFUSIONS] = Confusions.of(confusions).rows()
+        elif confusions:
+            rows[CONFUSIONS] = [CONFUSION_COLUMNS, *Confusions.of(confusions).rows()]
+        tables = self._append(rows)
         saved = tensor_tree.pieces({**state(), "tables": tables})
         write_atomically(self.path / "checkpoint.safetensors", saved)
 
     def _start_tables(self, lengths: Mapping[str, int] | None) -> None:
         """Starts empty tables, or truncates them to where they were at a checkpoint."""
-        for name, columns in (("scores.csv", SCORE_COLUMNS), ("traffic.csv", TRAFFIC_COLUMNS)):
-            if lengths is None:
+        if CONFUSIONS not in (lengths or {}):
+            # It starts with the first matrices: not every run has some.
+            try:
+                (self.path / CONFUSIONS).unlink(missing_ok=True)
+            except OSError as problem:
+                raise storage_error(self.path / CONFUSIONS, problem) from problem
+        if lengths is None:
+            for name, columns in (("scores.csv", SCORE_COLUMNS), ("traffic.csv", TRAFFIC_COLUMNS)):
                 write_atomically(self.path / name, csv_text([columns]).encode())
-                continue
+            return
+        for name in lengths:
             table = self.path / name
             if not table.is_file() or table.stat().st_size < lengths[name]:
                 raise RunDirectoryError(f"{table} is shorter than at its checkpoint; it was changed by hand")
@@ -198,10 +220,10 @@ class RunDirectory:
             except OSError as problem:
                 raise storage_error(table, problem) from problem
 
-    def _append(self, scores: Iterable[Row], traffic: Iterable[Row]) -> dict[str, int]:
+    def _append(self, tables: Mapping[str, Iterable[Row]]) -> dict[str, int]:
         """Appends rows; returns the new lengths of the tables in bytes."""
         lengths = {}
-        for name, rows in (("scores.csv", scores), ("traffic.csv", traffic)):
+        for name, rows in tables.items():
             try:
                 with (self.path / name).open("ab") as table:
                     table.write(csv_text(rows).encode())
@@ -218,6 +240,7 @@ class RunDirectory:
             "value": float,
             "down": int,
             "up": int,
+            **dict.fromkeys(("classes", "true", "predicted", "count"), int),
         }
         try:
             with (self.path / name).open(newline="", encoding="utf-8") as table:
@@ -230,13 +253,27 @@ class RunDirectory:
         except (OSError, ValueError, csv.Error) as problem:
             raise RunDirectoryError(f"{self.path / name} cannot be read: {problem}") from problem
 
+    def confusions(self) -> Confusions:
+        """The confusion matrices recorded so far; none in runs of earlier versions."""
+        if not self.has(CONFUSIONS):
+            return Confusions.none()
+        try:
+            return Confusions.from_rows(self.read_table(CONFUSIONS, CONFUSION_COLUMNS))
+        except ValueError as problem:
+            raise RunDirectoryError(f"{self.path / CONFUSIONS} cannot be read: {problem}") from problem
+
     def _load_checkpoint(self) -> Any | None:
         file = self.path / "checkpoint.safetensors"
         if not file.exists():
             return None
         saved = tensor_tree.read(file)
         tables = saved.get("tables") if isinstance(saved, dict) else None
-        if not isinstance(tables, dict) or any(type(tables.get(n)) is not int for n in ("scores.csv", "traffic.csv")):
+        needed = {"scores.csv", "traffic.csv"}
+        if (
+            not isinstance(tables, dict)
+            or not needed <= tables.keys() <= needed | {CONFUSIONS}
+            or any(type(length) is not int for length in tables.values())
+        ):
             raise RunDirectoryError(f"{file} is not what a run writes; start a new run")
         return saved
 
@@ -288,6 +325,7 @@ class RunDirectory:
                 weights=weights,
                 build_model=build_model,
                 path=self.path,
+                confusions=self.confusions(),
                 **files,
             )
         )

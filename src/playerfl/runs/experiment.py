@@ -91,7 +91,7 @@ class Experiment(AddedOptions):
     """One run: a task, an algorithm, and every setting that decides the result."""
 
     model_config = _STRICT
-    added: ClassVar[frozenset[str]] = frozenset({"early_stopping"})
+    added: ClassVar[frozenset[str]] = frozenset({"early_stopping", "confusions"})
 
     task: str
     rounds: int = Field(20, ge=1)
@@ -114,6 +114,9 @@ class Experiment(AddedOptions):
     trainer: Literal["auto", "loop", "stacked"] = "auto"
     """Trains sites one by one, or many per tensor operation if the model allows it. The last bits differ; "auto"
     stacks small fully connected models."""
+    confusions: Literal["auto", "always", "never"] = "auto"
+    """Whether the results hold a confusion matrix per site, round and split; "auto" records those of models with at
+    most 100 classes."""
     algorithm: dict[str, Any]
     training: TrainingOptions = TrainingOptions()
     data: dict[str, Any] = Field(default_factory=dict)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,8 +11,11 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor, nn
 
 from playerfl.errors import ConfigError, RunDirectoryError, one_of
+from playerfl.federation.messages import ConfusionKey
 from playerfl.layers.layer_map import state_entries
 from playerfl.layers.split import Cut
+from playerfl.learning.confusion import F1Labels
+from playerfl.runs.confusions import Confusions
 from playerfl.runs.files import DataFile, EnvironmentFile, LayersFile, TimingFile
 from playerfl.weights import Weights, digest
 
@@ -39,6 +42,8 @@ class RunResult:
     build_model: Callable[[], nn.Module]
     timing: TimingFile
     path: Path | None = None
+    confusions: Confusions = field(default_factory=Confusions.none)
+    """A confusion matrix per stage, round, site and split ("validation", "test"); empty if none were recorded."""
 
     def __repr__(self) -> str:
         place = f", in {self.path}" if self.path else ""
@@ -95,6 +100,40 @@ class RunResult:
             if row_stage == stage and split == "test" and round_ == self.chosen_rounds.get(str(site)):
                 scores[str(site)][str(metric)] = float(value)
         return scores
+
+    def f1(
+        self,
+        labels: F1Labels = "true_or_predicted",
+        *,
+        split: str = "test",
+        rounds: Mapping[str, int] | None = None,
+    ) -> dict[str, float]:
+        """Each site's macro-F1 over these classes, at its chosen round or at that of `rounds`: see `f1_from_confusion`.
+
+        With the default it has the bits of the recorded F1.
+        """
+        stage = reported_stage(self.score_rows)
+        chosen = self.chosen_rounds if rounds is None else rounds
+        keys = [(stage, round_, site, split) for site, round_ in chosen.items()]
+        return dict(zip(chosen, self._f1(keys, labels), strict=True))
+
+    def with_f1_over(self, labels: F1Labels) -> RunResult:
+        """The same run, with every macro-F1 computed again over these classes."""
+        keys = [(str(row[0]), int(row[1]), str(row[2]), str(row[3])) for row in self.score_rows if row[4] == "f1"]
+        scores = iter(self._f1(keys, labels))
+        rows = [(*row[:5], next(scores)) if row[4] == "f1" else row for row in self.score_rows]
+        return replace(self, score_rows=rows)
+
+    def _f1(self, keys: Sequence[ConfusionKey], labels: F1Labels) -> list[float]:
+        if lacking := [key for key in keys if key not in self.confusions]:
+            _, round_, site, split = lacking[0]
+            matrices = f"matrix of round {round_} at {site} on {split} data" if self.confusions else "matrices"
+            raise ConfigError(
+                f"{self.algorithm} on {self.experiment['task']} with seed {self.experiment['seed']} has no confusion "
+                f"{matrices} to compute F1 over other classes from; run it again, in a new directory, and with "
+                "confusions = 'always' if it has more than 100 classes"
+            )
+        return self.confusions.f1(labels, keys)
 
     @property
     def diverged(self) -> bool:

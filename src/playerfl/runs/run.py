@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
+
+from torch import Tensor
 
 from playerfl.algorithms import Algorithm
 from playerfl.engine.loop import run_rounds
 from playerfl.engine.transport import InProcess, Traffic, Transport
 from playerfl.errors import RunDirectoryError
 from playerfl.federation.client import Client
-from playerfl.federation.messages import Score, SiteId
+from playerfl.federation.messages import ConfusionKey, Score, SiteId
 from playerfl.federation.server import Server
 from playerfl.layers.sensitivity import ProfileRecord
+from playerfl.runs.confusions import ConfusionLog, Confusions
 from playerfl.runs.environment import environment
 from playerfl.runs.experiment import Experiment
 from playerfl.runs.files import DataFile, LayersFile
@@ -64,11 +67,12 @@ def found_layers(server: Server, profiles: Mapping[SiteId, ProfileRecord]) -> La
 
 @dataclass(frozen=True)
 class Resumed:
-    """Where an interrupted run continues: the state after its last recorded exchange, and every row up to then."""
+    """Where an interrupted run continues: the state after its last recorded exchange, and everything up to then."""
 
     state: Mapping[str, Any]
     score_rows: list[Row]
     traffic_rows: list[Row]
+    confusions: Confusions = field(default_factory=Confusions.none)
 
 
 class Record(Protocol):
@@ -78,8 +82,14 @@ class Record(Protocol):
         """What was saved of the run; None if it starts now."""
         ...
 
-    def exchanged(self, scores: list[Row], traffic: list[Row], state: Callable[[], dict[str, Any]]) -> None:
-        """Adds rows; calls `state` only if a checkpoint is due."""
+    def exchanged(
+        self,
+        scores: list[Row],
+        traffic: list[Row],
+        confusions: Mapping[ConfusionKey, Tensor],
+        state: Callable[[], dict[str, Any]],
+    ) -> None:
+        """Adds rows and matrices; calls `state` only if a checkpoint is due."""
         ...
 
     def finish(self, result: RunResult) -> RunResult:
@@ -115,6 +125,7 @@ class Run:
         }
         self.score_rows: list[Row] = []
         self.traffic_rows: list[Row] = []
+        self._confusions = ConfusionLog()
         self._beside = beside
         self._done = False
         self._seconds = 0.0
@@ -124,6 +135,7 @@ class Run:
         resumed = record.resume(self.description) if record else None
         if resumed is not None:
             self.score_rows, self.traffic_rows = resumed.score_rows, resumed.traffic_rows
+            self._confusions = ConfusionLog(resumed.confusions)
             self._restore(resumed.state)
 
     def _restore(self, saved: Mapping[str, Any]) -> None:
@@ -161,7 +173,14 @@ class Run:
             )
         return self._result()
 
-    def exchanged(self, scores: Mapping[SiteId, tuple[Score, ...]], traffic: list[Traffic], *, done: bool) -> None:
+    def exchanged(
+        self,
+        scores: Mapping[SiteId, tuple[Score, ...]],
+        traffic: list[Traffic],
+        confusions: Mapping[ConfusionKey, Tensor],
+        *,
+        done: bool,
+    ) -> None:
         """Records an exchange."""
         now = time.perf_counter()
         self._seconds += now - self._clock
@@ -171,8 +190,9 @@ class Run:
         new_traffic: list[Row] = list(traffic)
         self.score_rows += new_scores
         self.traffic_rows += new_traffic
+        self._confusions.add(confusions)
         if self.record:
-            self.record.exchanged(new_scores, new_traffic, self._state)
+            self.record.exchanged(new_scores, new_traffic, confusions, self._state)
         if self.listener:
             self.listener(
                 Progress(
@@ -216,5 +236,6 @@ class Run:
             weights={name: client.kept.weights for name, client in self.clients.items() if client.kept},
             build_model=self.setup.build_model,
             timing={"wall_seconds": self._seconds, "runs_side_by_side": self._beside},
+            confusions=self._confusions.so_far(),
         )
         return self.record.finish(result) if self.record else result

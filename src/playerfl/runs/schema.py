@@ -117,6 +117,9 @@ def checked(result: RunResult) -> RunResult:
         last, rounds = max((row[1] for row in result.score_rows), default=0), result.experiment["rounds"]
         if last > rounds:
             raise ValueError(f"scores of round {last}, of {rounds} rounds")
+        scored = {row[:4] for row in map(tuple, result.score_rows)} if result.confusions else set()
+        if not all(key in scored for key in result.confusions):
+            raise ValueError("a confusion matrix of a round without scores")
     except ValidationError as problem:
         first = problem.errors()[0]
         place = ".".join(str(part) for part in (what, *first["loc"]))

@@ -22,6 +22,7 @@ from playerfl.layers.layer_map import LayerMap, state_entries
 from playerfl.learning.losses import logits_of
 from playerfl.learning.stackable import choose_trainer
 from playerfl.learning.training import Learner
+from playerfl.runs.confusions import MOST_CLASSES
 from playerfl.runs.experiment import Experiment, find_task
 from playerfl.runs.files import DataFile
 from playerfl.seeding import seed_for, seeded_rng
@@ -31,11 +32,15 @@ from playerfl.weights import Weights
 # Rows for trying whether a model can be stacked: enough that rows and their targets differ.
 _TRIED_ROWS = 8
 
+# A model with more has no confusion matrices in its results: each takes the square of it in numbers.
+_MOST_CLASSES = {"auto": 100, "always": MOST_CLASSES, "never": 0}
+
 _SETUP_SETTINGS: Any = {
     "device": True,
     "tie_policy": True,
     "bn_stats": True,
     "trainer": True,
+    "confusions": True,
     "training": {"batch_size"},
 }
 
@@ -115,7 +120,9 @@ def prepare_setup(experiment: Experiment, task: Task) -> Setup:
         raise ConfigError("training.batch_size = 1 does not work with batch norm; use at least 2")
     layers = LayerMap.of(model, inputs, tie_policy=experiment.tie_policy, statistics=experiment.bn_stats)
     initial = _entries(model)
-    learner = Learner(model, layers, task.loss, task.metrics, experiment.device)
+    learner = Learner(
+        model, layers, task.loss, task.metrics, experiment.device, most_classes=_MOST_CLASSES[experiment.confusions]
+    )
     some = next(iter(sites[min(sites)].train.batches(_TRIED_ROWS)))
     learner.trainer, note = choose_trainer(experiment.trainer, learner, *some)
     return Setup(

@@ -17,9 +17,11 @@ from typing import Any
 
 from playerfl.data.readers.file_limits import Bounded, unpacked_limit
 from playerfl.errors import RunDirectoryError
+from playerfl.runs.confusions import Confusions
 from playerfl.runs.files import DataFile, TimingFile
 from playerfl.runs.result import Row, RunResult, no_model
 from playerfl.runs.schema import checked
+from playerfl.storage import tensor_tree
 from playerfl.storage.atomic_files import RERUN_HINT, make_directory, write_atomically
 from playerfl.storage.csv_table import csv_text
 from playerfl.studies.directory import StudyDirectory, data_name
@@ -30,6 +32,7 @@ _FORMAT = "playerfl archive 1"
 _TABLES = ("scores.csv.gz", "traffic.csv.gz", "times.csv.gz", "layers.jsonl.gz")
 _SPLITS = "splits.jsonl.gz"
 """Only if there are runs with their own split: the sites of each seed."""
+_CONFUSIONS = "confusions.safetensors.gz"
 _RUN = ("line", "seed")
 _SCORES = (*_RUN, "stage", "round", "site")
 _TRAFFIC = (*_RUN, "round", "site", "verbs", "down", "up")
@@ -85,7 +88,7 @@ def write_archive(directory: StudyDirectory, out: Path) -> int:
     )
     layers = [{"line": n, "seed": run.experiment["seed"], "layers": run.layers} for n, run in runs]
     _write_packed(out / "layers.jsonl.gz", "".join(f"{json.dumps(entry)}\n" for entry in layers))
-    tables = list(_TABLES)
+    tables = [*_TABLES, *_write_confusions(out / _CONFUSIONS, runs)]
     if splits := _own_splits(lines, runs):
         _write_packed(out / _SPLITS, "".join(f"{json.dumps(entry)}\n" for entry in splits))
         tables.append(_SPLITS)
@@ -114,6 +117,16 @@ def _wide_scores(runs: Iterable[tuple[int, RunResult]], columns: Sequence[str]) 
             yield (number, run.experiment["seed"], *place, *numbers)
 
 
+def _write_confusions(path: Path, runs: Iterable[tuple[int, RunResult]]) -> list[str]:
+    """Writes the matrices of the runs that have some; returns the name of the file, if there is one."""
+    found = [{"line": n, "seed": run.experiment["seed"], **run.confusions.tree()} for n, run in runs if run.confusions]
+    if not found:
+        path.unlink(missing_ok=True)
+        return []
+    write_atomically(path, gzip.compress(tensor_tree.encode(found), mtime=0), RERUN_HINT)
+    return [path.name]
+
+
 def _write_table(path: Path, header: Sequence[str], rows: Iterable[Row]) -> None:
     _write_packed(path, csv_text(chain([header], rows)))
 
@@ -139,14 +152,15 @@ def read_archive(path: Path) -> Archive:
         about = json.loads((path / ARCHIVE).read_text(encoding="utf-8"))
         if about["format"] != _FORMAT:
             raise ValueError(f"{about['format']!r} is not {_FORMAT!r}")
-        tables = [*_TABLES, *([_SPLITS] if _SPLITS in about["files"] else [])]
-        if changed := [name for name in tables if _fingerprint(path / name) != about["files"][name]]:
+        tables = {*_TABLES, *about["files"]} & {*_TABLES, _SPLITS, _CONFUSIONS}
+        if changed := [name for name in sorted(tables) if _fingerprint(path / name) != about["files"][name]]:
             raise ValueError(f"{changed[0]} was changed since it was written")
         scores = _by_run(path / "scores.csv.gz", _tall_scores)
         traffic = _by_run(path / "traffic.csv.gz", _traffic_rows)
         times = _by_run(path / "times.csv.gz", _times)
         layers = {(e["line"], e["seed"]): e["layers"] for e in map(json.loads, _unpacked(path / "layers.jsonl.gz"))}
         splits = _read_splits(path / _SPLITS) if _SPLITS in tables else {}
+        confusions = _confusions(path / _CONFUSIONS) if _CONFUSIONS in tables else {}
 
         def data_of(line: int, seed: int) -> DataFile:
             name = about["lines"][line]["data"]
@@ -166,6 +180,7 @@ def read_archive(path: Path) -> Archive:
                 build_model=_NO_MODEL,
                 timing=times[line, seed][0],
                 path=path,
+                confusions=confusions.get((line, seed), Confusions.none()),
             )
             for (line, seed), rows in scores.items()
         ]
@@ -221,8 +236,16 @@ def _times(row: Mapping[str, str]) -> Iterator[TimingFile]:
     yield {"wall_seconds": float(row["wall_seconds"]), "runs_side_by_side": int(row["runs_side_by_side"])}
 
 
+def _confusions(path: Path) -> dict[tuple[int, int], Confusions]:
+    with _bounded(path) as file:
+        trees = tensor_tree.decode(file.read())
+    return {(tree["line"], tree["seed"]): Confusions.from_tree(tree) for tree in trees}
+
+
 def _unpacked(path: Path) -> Iterator[str]:
-    packed = gzip.GzipFile(path)
-    bounded = io.BufferedReader(Bounded(packed, path.name, unpacked_limit(path.stat().st_size)))
-    with io.TextIOWrapper(bounded, encoding="utf-8", newline="") as text:
+    with io.TextIOWrapper(_bounded(path), encoding="utf-8", newline="") as text:
         yield from text
+
+
+def _bounded(path: Path) -> io.BufferedReader:
+    return io.BufferedReader(Bounded(gzip.GzipFile(path), path.name, unpacked_limit(path.stat().st_size)))

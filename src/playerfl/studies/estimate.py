@@ -14,7 +14,7 @@ import torch
 from playerfl.data.examples import Examples, TensorExamples
 from playerfl.engine.scheduler import drive, gather
 from playerfl.layers.sensitivity import Profile
-from playerfl.learning.job import EvalJob, Job, Scores, Trained, TrainJob
+from playerfl.learning.job import EvalJob, Evaluated, Job, Trained, TrainJob
 from playerfl.runs.api import limited_threads
 from playerfl.runs.run import Run
 from playerfl.runs.setup import Setup, Setups
@@ -149,11 +149,11 @@ class _Count:
             profile = Profile(names, ((1.0,) * len(names),), (len(job.examples),), len(job.examples))
         return Trained(job.weights, 1.0, profile)
 
-    def evaluate(self, job: EvalJob) -> Scores:
+    def evaluate(self, job: EvalJob) -> Evaluated:
         self.rows += _rows(job)
         if len(self.scored) < 16:
             self.scored.append(job)
-        return {split: dict.fromkeys(("loss", *job.learner.metrics), 1.0) for split in job.splits}
+        return Evaluated({split: dict.fromkeys(("loss", *job.learner.metrics), 1.0) for split in job.splits})
 
     def run(self, jobs: Sequence[Job]) -> list[Any]:
         return [self.train(job) if isinstance(job, TrainJob) else self.evaluate(job) for job in jobs]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,8 @@ from typing_extensions import TypedDict
 
 from playerfl.data.sites import SiteRecord
 from playerfl.errors import RunDirectoryError
+from playerfl.federation.messages import ConfusionKey
+from playerfl.runs.confusions import ConfusionLog, Confusions
 from playerfl.runs.experiment import Experiment, find_task
 from playerfl.runs.files import DataFile, TimingFile
 from playerfl.runs.result import Row, RunResult, digest_of
@@ -24,6 +26,7 @@ from playerfl.runs.schema import checked
 from playerfl.runs.setup import seeded_model
 from playerfl.storage import tensor_tree
 from playerfl.storage.atomic_files import RERUN_HINT, write_atomically
+from playerfl.storage.packed_rows import packed, unpacked
 from playerfl.tasks.load import code_hash, names_object
 
 FORMAT = "playerfl cell 1"
@@ -109,6 +112,7 @@ class RunFileRecord:
         self._progress = progress
         self._score_rows: list[Row] = []
         self._traffic_rows: list[Row] = []
+        self._confusions = ConfusionLog()
         self._exchanges = 0
         self._saved_at = time.monotonic()
 
@@ -119,16 +123,29 @@ class RunFileRecord:
         self._score_rows = unpacked(saved["scores"])
         self._traffic_rows = unpacked(saved["traffic"])
         self._exchanges = saved["exchanges"]
-        return Resumed(saved, list(self._score_rows), list(self._traffic_rows))
+        confusions = _confusions_in(saved)
+        self._confusions = ConfusionLog(confusions)
+        return Resumed(saved, list(self._score_rows), list(self._traffic_rows), confusions)
 
-    def exchanged(self, scores: list[Row], traffic: list[Row], state: Callable[[], dict[str, Any]]) -> None:
+    def exchanged(
+        self,
+        scores: list[Row],
+        traffic: list[Row],
+        confusions: Mapping[ConfusionKey, Tensor],
+        state: Callable[[], dict[str, Any]],
+    ) -> None:
         self._score_rows += scores
         self._traffic_rows += traffic
+        self._confusions.add(confusions)
         self._exchanges += 1
         self._progress(self._exchanges)
         if self._unfinished is None or time.monotonic() - self._saved_at < self._checkpoint_seconds:
             return
-        tables = {"scores": packed(self._score_rows), "traffic": packed(self._traffic_rows)}
+        tables = {
+            "scores": packed(self._score_rows),
+            "traffic": packed(self._traffic_rows),
+            **_confusion_table(self._confusions.so_far()),
+        }
         saved = tensor_tree.encode({**state(), **tables, "exchanges": self._exchanges})
         write_atomically(self._unfinished, saved, RERUN_HINT)
         self._saved_at = time.monotonic()
@@ -145,6 +162,7 @@ class RunFileRecord:
                 "partition_hash": result.data["partition_hash"],
                 "scores": packed(result.score_rows),
                 "traffic": packed(result.traffic_rows),
+                **_confusion_table(result.confusions),
                 "layers": result.layers,
                 "weights_digest": digest_of(result.weights),
                 "weights": result.weights if self._keep_weights else {},
@@ -176,6 +194,7 @@ def read_run_file(file: bytes, data: DataFile, timing: TimingFile, path: Path | 
                 build_model=lambda: _model_of(experiment),
                 timing=timing,
                 path=path,
+                confusions=_confusions_in(tree),
             )
         )
     except (ValueError, LookupError, TypeError, AttributeError, StopIteration) as problem:
@@ -197,55 +216,16 @@ def own_data(result: RunResult) -> OwnData | None:
     return {"partition_hash": result.data["partition_hash"], "sites": result.data["sites"]}
 
 
+def _confusion_table(confusions: Confusions) -> dict[str, Any]:
+    return {"confusions": confusions.tree()} if confusions else {}
+
+
+def _confusions_in(tree: Mapping[str, Any]) -> Confusions:
+    """The matrices in a run file or an unfinished run; earlier versions wrote none."""
+    return Confusions.from_tree(tree["confusions"]) if "confusions" in tree else Confusions.none()
+
+
 def _model_of(table: Mapping[str, Any]) -> nn.Module:
     experiment = Experiment.resolve(table)
     task = find_task(experiment.task)
     return seeded_model(experiment.seed, task, experiment.data_options(task))
-
-
-def packed(rows: Sequence[Row]) -> dict[str, Any]:
-    """Rows of equal types by column: texts as indices into the distinct combinations, numbers as tensors.
-
-    >>> packed([("a", 1, 0.5), ("b", 2, 0.25)])["texts"]
-    [['a'], ['b']]
-    >>> unpacked(packed([("a", 1, 0.5), ("b", 2, 0.25)]))
-    [('a', 1, 0.5), ('b', 2, 0.25)]
-    """
-    if not rows:
-        return {"kinds": [], "texts": [], "places": torch.empty(0, dtype=torch.int16), "numbers": []}
-    kinds = ["text" if isinstance(v, str) else "float" if isinstance(v, float) else "int" for v in rows[0]]
-    columns = list(zip(*rows, strict=True))
-    texts = list(zip(*(column for column, kind in zip(columns, kinds, strict=True) if kind == "text"), strict=True))
-    places = {text: place for place, text in enumerate(dict.fromkeys(texts))}
-    return {
-        "kinds": kinds,
-        "texts": [list(text) for text in places],
-        "places": _integers([places[text] for text in texts]),
-        "numbers": [
-            _integers(column) if kind == "int" else torch.tensor(column, dtype=torch.float64)
-            for column, kind in zip(columns, kinds, strict=True)
-            if kind != "text"
-        ],
-    }
-
-
-def _integers(values: Sequence[Any]) -> Tensor:
-    """Of the smallest type that holds them."""
-    largest = max(map(abs, values))
-    kind = torch.int16 if largest < 2**15 else torch.int32 if largest < 2**31 else torch.int64
-    return torch.tensor(values, dtype=kind)
-
-
-def unpacked(table: Mapping[str, Any]) -> list[Row]:
-    """What `packed` was given."""
-    places = table["places"].tolist()
-    texts = iter(zip(*table["texts"], strict=True))
-    numbers = iter(table["numbers"])
-    columns: list[list[Any]] = []
-    for kind in table["kinds"]:
-        if kind == "text":
-            words = next(texts)
-            columns.append([words[place] for place in places])
-        else:
-            columns.append(next(numbers).tolist())
-    return list(zip(*columns, strict=True))

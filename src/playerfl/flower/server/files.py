@@ -122,7 +122,7 @@ class JobFiles:
             raise storage_error(table, problem) from problem
 
     def exchanged(self, scores: Mapping[SiteId, tuple[Score, ...]], traffic: list[Traffic], state: JobState) -> None:
-        self.directory.exchanged(score_rows(scores), traffic, state.checkpoint)
+        self.directory.exchanged(score_rows(scores), traffic, {}, state.checkpoint)
         # Sites continue from what was accepted here, so not even a power cut may undo it.
         fsync_dir(self.path)
 

@@ -8,11 +8,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from torch import Tensor
+
 from playerfl.engine.loop import run_rounds
 from playerfl.engine.scheduler import drive
 from playerfl.engine.transport import Traffic
 from playerfl.errors import StorageError
-from playerfl.federation.messages import Score, SiteId
+from playerfl.federation.messages import ConfusionKey, Score, SiteId
 from playerfl.federation.server import Server
 from playerfl.flower.deployment import Deployment
 from playerfl.flower.server.checks import JobChecks
@@ -111,7 +113,15 @@ class _Recorder:
     counted_until: float
     time_left: TimeLeft
 
-    def exchanged(self, scores: Mapping[SiteId, tuple[Score, ...]], traffic: list[Traffic], *, done: bool) -> None:
+    def exchanged(
+        self,
+        scores: Mapping[SiteId, tuple[Score, ...]],
+        traffic: list[Traffic],
+        confusions: Mapping[ConfusionKey, Tensor],
+        *,
+        done: bool,
+    ) -> None:
+        """There are no `confusions`: sites do not send them."""
         now = self.clock()
         self.state.seconds += now - self.counted_until
         self.counted_until = now

@@ -90,7 +90,10 @@ def _privacy(text: str) -> Privacy:
 
 
 def encode_response(response: Response) -> RecordDict:
-    """A response as records: arrays are the uploaded weights, metrics are counts and scores, settings are the rest."""
+    """A response as records: arrays are the uploaded weights, metrics are counts and scores, settings are the rest.
+
+    The reply's confusion matrices are left out: they stay at the site.
+    """
     reply = response.reply or Reply(Upload(0))
     numbers: dict[str, Any] = {"num-examples": reply.upload.num_examples}
     if reply.scores:

@@ -20,7 +20,7 @@ from playerfl.runs.result import RunResult
 # Settings that define the task. The rest (learning rate, hyper-parameters) belongs to the algorithm.
 _OF_THE_TASK = ("task", "data", "rounds", "participation", "eval_point", "selection")
 # Settings that may differ between runs of one algorithm.
-_OF_THE_RUN = ("seed", "device", "threads")
+_OF_THE_RUN = ("seed", "device", "threads", "confusions")
 
 
 @dataclass(frozen=True)

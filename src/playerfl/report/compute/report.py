@@ -37,6 +37,8 @@ class Report:
     notes: tuple[str, ...]
     paper: Printed | None = None
     """What the paper prints for these tasks; None unless requested."""
+    f1_labels: str = "true_or_predicted"
+    """The classes that macro-F1 averages over; see `RunResult.f1`."""
 
     @cached_property
     def tables(self) -> list[ScoreTable]:
@@ -93,12 +95,16 @@ def build_report(
     client_average: Literal["samples", "uniform"] = "samples",
     per_run: bool = False,
     paper: bool = False,
+    f1_labels: Literal["true_or_predicted", "true", "all"] = "true_or_predicted",
 ) -> Report:
     """A report on these runs. Baselines are names of algorithms (default: `local` and `fedavg`).
 
     If no run has finished yet, the report lists what is missing. `paper` adds what the PLayer-FL paper prints.
+    `f1_labels`: the classes that macro-F1 averages over; other ones need the runs' confusion matrices.
     """
-    grid = arrange(collected.results)
+    recorded = f1_labels == "true_or_predicted"
+    results = collected.results if recorded else [result.with_f1_over(f1_labels) for result in collected.results]
+    grid = arrange(results)
     if metric is not None and grid.runs and metric not in grid.metrics:
         raise ConfigError(one_of(metric, grid.metrics, "metric"))
     local, global_ = _baseline(grid, baseline_local, "local"), _baseline(grid, baseline_global, "fedavg")
@@ -113,6 +119,7 @@ def build_report(
         tuning_runs=collected.tuning_runs,
         notes=(),
         paper=printed_for(grid) if paper else None,
+        f1_labels=f1_labels,
     )
     notes = (
         *grid.notes,

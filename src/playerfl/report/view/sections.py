@@ -10,7 +10,17 @@ from playerfl.report.compute.report import Report
 from playerfl.report.compute.sites import SiteTable, runs_needed
 from playerfl.report.compute.statistics import ENOUGH_RUNS, RESAMPLES
 from playerfl.report.compute.tables import ScoreTable
-from playerfl.report.formats import SELECTIONS, counted, interval_head, listed, metric_name, p_said, ranges, table_title
+from playerfl.report.formats import (
+    F1_CLASSES,
+    SELECTIONS,
+    counted,
+    interval_head,
+    listed,
+    metric_name,
+    p_said,
+    ranges,
+    table_title,
+)
 from playerfl.report.view import facts
 from playerfl.report.view.answers import answers
 from playerfl.report.view.parts import (
@@ -258,7 +268,7 @@ def _methods(report: Report) -> Section:
     lines = [
         f"Selection: {'; '.join(SELECTIONS[name] for name in sorted(selections))}." if selections else "",
         "A method that tunes after the last round reports its tuned model.",
-        "Macro-F1 averages over the classes present at a site, in the truth or in the predictions.",
+        f"Macro-F1 averages over {F1_CLASSES[report.f1_labels]}.",
         f"Intervals: percentile bootstrap over runs, {RESAMPLES:,} resamples with a fixed seed. One run has no "
         f"interval; with fewer than {ENOUGH_RUNS} runs, their range is shown instead.",
         "Fairness is the population variance over sites of scores between 0 and 1, or of the losses.",
