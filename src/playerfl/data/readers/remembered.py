@@ -23,9 +23,11 @@ def remembered(most: int) -> Callable[[Callable[Arguments, Content]], Callable[A
     """
 
     def make(read: Callable[Arguments, Content]) -> Callable[Arguments, Content]:
+        with_any: Callable[..., Content] = read
+
         @lru_cache(maxsize=most)
         def known(stamps: tuple[Any, ...], *given: Any) -> Content:
-            return read(*given)
+            return with_any(*given)
 
         @wraps(read)
         def call(*given: Arguments.args, **_: Arguments.kwargs) -> Content:
