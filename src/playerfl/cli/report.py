@@ -21,6 +21,10 @@ REPORT_EXAMPLES = """
   playerfl report runs --format csv --out numbers --figures pdf
 
   playerfl report runs --baseline-global fedprox --json > report.json
+
+  playerfl report runs --methods paper
+
+  playerfl report runs --methods local,fedavg,player_fl
 """
 
 
@@ -78,6 +82,13 @@ def report(
         bool,
         typer.Option("--paper", help="Also show what the PLayer-FL paper prints for these tasks."),
     ] = False,
+    methods: Annotated[
+        str | None,
+        typer.Option(
+            metavar="paper|NAMES",
+            help="Only these methods, separated by commas; paper: the 12 of the paper's tables (default: all).",
+        ),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="All numbers as JSON on stdout; no file is written.")] = False,
 ) -> None:
     """Tables, tests and figures of the runs in a folder: one page that needs no network.
@@ -98,6 +109,7 @@ def report(
         client_average=client_average.value,
         per_run=per_run,
         paper=paper,
+        methods="paper" if methods == "paper" else _names(methods),
     )
     if as_json:
         from playerfl.report.compute.comparison import without_nan
@@ -115,6 +127,10 @@ def report(
     for state, gaps in (("not finished", computed.missing), ("failed", computed.failed)):
         if gaps:
             typer.echo(f"{len(gaps)} runs {state}; the report lists them", err=True)
+
+
+def _names(methods: str | None) -> list[str] | None:
+    return None if methods is None else [name.strip() for name in methods.split(",") if name.strip()]
 
 
 def title_of(directory: Path) -> str:
