@@ -10,11 +10,15 @@ import torch
 from pydantic import ValidationError
 from torch import Tensor
 
+from playerfl.data.sites import PartRecord
 from playerfl.runs.result import RunResult
 from playerfl.tasks import TASKS
 
-Counts = Mapping[str, int]
+Counts = Mapping[int, int]
 """Examples by class."""
+Loss = Callable[[Any, Tensor], Tensor]
+# More outputs than any bundled task has; a larger number comes from a damaged file.
+_MOST_OUTPUTS = 100_000
 
 
 def majority_scores(result: RunResult) -> dict[str, dict[str, float]] | None:
@@ -26,17 +30,18 @@ def majority_scores(result: RunResult) -> dict[str, dict[str, float]] | None:
     """
     counts = {}
     for site, record in result.data["sites"].items():
-        tested = record.get("test")
-        train, test = record["train"].get("classes"), tested.get("classes") if tested else None
+        train, test = _counts(record["train"]), _counts(record.get("test"))
         if not train or not test:
             return None
         counts[site] = (train, test)
-    loss, outputs = _loss_of(result), _outputs(result)
-    scores = {site: hit_scores(train, test) for site, (train, test) in counts.items()}
-    if loss is not None:
-        for site, (train, test) in counts.items():
-            value = frequency_loss(train, test, loss, outputs)
-            scores[site] |= {"loss": value} if math.isfinite(value) else {}
+    labels = [label for pair in counts.values() for of in pair for label in of]
+    loss, outputs = _loss_of(result), _outputs(result, labels)
+    scores = {}
+    for site, (train, test) in counts.items():
+        scores[site] = hit_scores(train, test)
+        value = frequency_loss(train, test, loss, outputs) if loss and outputs <= _MOST_OUTPUTS else math.inf
+        if math.isfinite(value):
+            scores[site]["loss"] = value
     return scores
 
 
@@ -46,33 +51,42 @@ def hit_scores(train: Counts, test: Counts) -> dict[str, float]:
     Macro-F1 averages over the classes in the test data and the predicted one, as for a method; all but the predicted
     one have 0.
 
-    >>> hit_scores({"0": 5, "1": 4}, {"0": 3, "1": 1})
+    >>> hit_scores({0: 5, 1: 4}, {0: 3, 1: 1})
     {'accuracy': 0.75, 'f1': 0.42857142857142855}
     """
-    predicted = min(train, key=lambda label: (-train[label], float(label)))
+    predicted = min(train, key=lambda label: (-train[label], label))
     examples, hits = sum(test.values()), test.get(predicted, 0)
-    return {
-        "accuracy": hits / examples,
-        "f1": 2 * hits / (examples + hits) / len({*test, predicted}),
-    }
+    return {"accuracy": hits / examples, "f1": 2 * hits / (examples + hits) / len({*test, predicted})}
 
 
-def frequency_loss(train: Counts, test: Counts, loss: Callable[[Any, Tensor], Tensor], outputs: int) -> float:
+def frequency_loss(train: Counts, test: Counts, loss: Loss, outputs: int) -> float:
     """The mean test loss if the predicted probabilities are the class frequencies of the training data.
 
     >>> from playerfl.learning.losses import cross_entropy
-    >>> round(frequency_loss({"0": 3, "1": 1}, {"0": 1, "1": 1}, cross_entropy, 2), 6) == round(math.log(16 / 3) / 2, 6)
+    >>> round(frequency_loss({0: 3, 1: 1}, {0: 1, 1: 1}, cross_entropy, 2), 6) == round(math.log(16 / 3) / 2, 6)
     True
     """
     frequencies = torch.zeros(outputs, dtype=torch.float64)
     for label, count in train.items():
-        frequencies[int(label)] = count / sum(train.values())
-    labels = torch.tensor([int(label) for label in test])
+        frequencies[label] = count / sum(train.values())
     shares = torch.tensor([count / sum(test.values()) for count in test.values()], dtype=torch.float64)
-    return float(loss(frequencies.log().expand(len(labels), -1), labels) @ shares)
+    try:
+        losses = loss(frequencies.log().expand(len(test), -1), torch.tensor(list(test)))
+    except (IndexError, RuntimeError):
+        # The recorded classes are not those of this task.
+        return math.inf
+    return float(losses.double() @ shares)
 
 
-def _loss_of(result: RunResult) -> Callable[[Any, Tensor], Tensor] | None:
+def _counts(part: PartRecord | None) -> Counts:
+    """The examples of each class; empty where they are not recorded, or where targets are no class numbers."""
+    classes = (part or {}).get("classes") or {}
+    if not all(label.isdecimal() and count >= 0 for label, count in classes.items()):
+        return {}
+    return {int(label): count for label, count in classes.items() if count}
+
+
+def _loss_of(result: RunResult) -> Loss | None:
     """The loss of a bundled task. Others are not looked up: reading a result must not run a user's code."""
     task = TASKS.get(str(result.experiment["task"]))
     if task is None:
@@ -83,12 +97,7 @@ def _loss_of(result: RunResult) -> Callable[[Any, Tensor], Tensor] | None:
         return None
 
 
-def _outputs(result: RunResult) -> int:
+def _outputs(result: RunResult, labels: list[int]) -> int:
     """How many classes the model knows: the size of its last entry, or more where labels say so."""
-    labels = [int(float(label)) for site in result.data["sites"].values() for label in _labels(site)]
     sizes = [shape[0] for shape in result.data["model"].values() if shape]
-    return max(1 + max(labels, default=0), *sizes[-1:])
-
-
-def _labels(site: Mapping[str, Any]) -> list[str]:
-    return [label for part in site.values() for label in part.get("classes", {})]
+    return max([1 + max(labels), *sizes[-1:]])

@@ -59,10 +59,10 @@ def _best(report: Report) -> list[str]:
 def _not_learnt(report: Report) -> list[str]:
     if not report.not_learnt:
         return []
-    counts = ", and they count in no rank over tasks" if len(report.grid.tasks) > 1 else ""
+    so = "no method is called best" + (", and ranks over tasks leave this out" if len(report.grid.tasks) > 1 else "")
     return [
         f"Not learnt: {listed(report.not_learnt)}. No method is {100 * LEARNT_MARGIN:g} points of accuracy and of "
-        f"macro-F1 ahead of the majority class there, so the order of methods means nothing{counts}."
+        f"macro-F1 ahead of the majority class there, so {so}."
     ]
 
 

@@ -41,7 +41,7 @@ from playerfl.report.view.site_facts import sites
 
 _LOSS_OF_FREQUENCIES = (
     "Its loss is that of predicting the class frequencies of the training data; it is missing where a site is tested "
-    "on a class that it has not trained on, or where the task’s loss is not one of playerfl."
+    "on a class that it has not trained on, or where the report does not know the task’s loss."
 )
 
 
