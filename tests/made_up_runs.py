@@ -98,6 +98,7 @@ def _sites(
     return {
         site: {
             "train": {"examples": sum(train.values()), "classes": dict(train)},
+            "validation": {"examples": 5},
             "test": {"examples": sum(test.values()), "classes": dict(test)},
         }
         for site, (train, test) in zip(names, classes, strict=True)

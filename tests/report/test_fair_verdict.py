@@ -315,7 +315,7 @@ def test_incentive_compares_with_one_global_model(selection: str) -> None:
     assert scores.cells["FedAvg", "digits"].value == pytest.approx(np.average(reported, weights=(10, 30)))
     noted = [note for note in report.notes if "one global model" in note]
     assert len(noted) == (selection == "client_best")
-    assert all("in 1 of 1 runs the sites report different rounds" in note for note in noted)
+    assert all("the sites report different rounds in 1 of 1 runs on digits" in note for note in noted)
 
 
 def test_another_method_as_plain_averaging_keeps_what_its_sites_report() -> None:
@@ -386,6 +386,16 @@ def test_tasks_with_different_splits_are_told_apart() -> None:
     said = sentences(report_of(*runs(task="fixed"), *own))
     assert "On fixed, all runs share one split" in said
     assert "On own, each run has its own split" in said
+    assert "On every task, all runs share one split" in sentences(report_of(*runs(task="a"), *runs(task="b")))
+
+
+def test_sites_that_are_drawn_anew_are_noted() -> None:
+    """A new split of the same site moves examples between its parts; a new partition changes their sum."""
+    moved: list[tuple[Counts, Counts]] = [({"0": 7, "1": 4}, {"0": 4, "1": 5})] * 3
+    larger: list[tuple[Counts, Counts]] = [({"0": 7, "1": 4}, {"0": 5, "1": 5})] * 3
+    for second, noted in ((moved, False), (larger, True)):
+        made = [made_up("local", 0, classes=HALVES), made_up("local", 1, classes=second, partition="other")]
+        assert any("drawn anew in every run" in note for note in report_of(*made).notes) == noted
 
 
 # Diverged runs.

@@ -31,6 +31,8 @@ function drawRanks(r) {
   const bars = r.cliques.length * 9;
   const wide = boxOf($("cd-chart")).width;
   const side = wide > 700 ? 230 : 138;
+  // Where there is no room for all names of a place, the first stands for them: the sentence above names the others.
+  const names = r.labels.map((label, i) => (label.length * 6.5 > side - 60 ? r.algorithms[i] : label));
   const [left, right, top] = [side, wide - side, r.cd === null ? 30 : 52];
   const height = top + 22 + bars + half * row + 12;
   const px = (rank) => left + ((rank - 1) / Math.max(1, k - 1)) * (right - left);
@@ -62,7 +64,7 @@ function drawRanks(r) {
     const edge = isLeft ? left - 8 : right + 8;
     svg.append(
       el("path", { d: `M${x} ${top}V${y}H${edge}`, fill: "none", stroke: look(r.algorithms[member]).colour, "stroke-width": 1.4 }),
-      el("text", { x: isLeft ? edge - 5 : edge + 5, y: y + 4, "text-anchor": isLeft ? "end" : "start" }, `${r.labels[member]}  ${r.mean[member].toFixed(2)}`),
+      el("text", { x: isLeft ? edge - 5 : edge + 5, y: y + 4, "text-anchor": isLeft ? "end" : "start" }, `${names[member]}  ${r.mean[member].toFixed(2)}`),
     );
   });
   fill($("cd-chart"), svg);

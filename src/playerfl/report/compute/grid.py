@@ -105,6 +105,17 @@ class RunGrid:
             return "fixed"
         return "per_run" if all(len(set(of_method)) == len(of_method) for of_method in hashes) else "mixed"
 
+    def redraws_sites(self, task: str) -> bool:
+        """Whether a site has another number of examples in another run: then its name is all that it keeps."""
+        sizes: dict[str, set[int]] = {}
+        for run in self.runs:
+            for site, record in run.result.data["sites"].items():
+                # Of a site elsewhere, only the training data are known, which may vary with the split.
+                if run.task == task and "validation" in record and "test" in record:
+                    examples = (record["train"], record["validation"], record["test"])
+                    sizes.setdefault(site, set()).add(sum(part["examples"] for part in examples))
+        return any(len(of_site) > 1 for of_site in sizes.values())
+
     @cached_property
     def alike(self) -> dict[str, list[tuple[str, ...]]]:
         """By task: groups of algorithms that give the same bits, in every score of every run."""

@@ -128,6 +128,7 @@ def build_report(
         *grid.notes,
         *_diverged(grid),
         *_alike(grid),
+        *_redrawn_sites(grid, report.choices),
         *_without_majority(grid),
         *(_lacking(report.choices) if grid.runs else ()),
         *_other_rounds(grid, report.choices),
@@ -186,6 +187,17 @@ def _alike(grid: RunGrid) -> list[str]:
     ]
 
 
+def _redrawn_sites(grid: RunGrid, choices: Choices) -> list[str]:
+    tasks = [task for task in grid.tasks if grid.redraws_sites(task)]
+    if not tasks:
+        return []
+    per_run = "" if choices.per_run else "; --per-run computes fairness and incentive within runs"
+    return [
+        f"the sites of {listed(tasks)} are drawn anew in every run, so a median over runs of one site mixes different "
+        f"sites of the same name{per_run}"
+    ]
+
+
 def _without_majority(grid: RunGrid) -> list[str]:
     with_classes = dict.fromkeys(run.task for run in grid.runs if {"f1", "accuracy"} & set(metrics_of(run.result)))
     tasks = [task for task in grid.tasks if task in with_classes and not grid.results(task, MAJORITY)]
@@ -202,17 +214,17 @@ def _other_rounds(grid: RunGrid, choices: Choices) -> list[str]:
     name = choices.baseline_global
     if name is None or choices.baseline_local is None or grid.plain_name(name) != "fedavg":
         return []
-    notes = []
+    apart = []
     for task in grid.tasks:
-        runs = grid.results(task, name)
-        apart = sum(not run.reports_one_round for run in runs.values())
-        if apart:
-            notes.append(
-                f"incentive on {task} compares with one global model per run of {name}, that of the round with the "
-                f"lowest average validation loss, because in {apart} of {len(runs)} runs the sites report different "
-                "rounds; the other tables show what the sites report"
-            )
-    return notes
+        runs = grid.results(task, name).values()
+        if different := sum(not run.reports_one_round for run in runs):
+            apart.append(f"{different} of {len(runs)} runs on {task}")
+    if not apart:
+        return []
+    return [
+        f"incentive compares with one global model per run of {name}, that of the round with the lowest average "
+        f"validation loss: the sites report different rounds in {listed(apart)}"
+    ]
 
 
 def _diverged(grid: RunGrid) -> list[str]:

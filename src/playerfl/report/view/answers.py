@@ -59,10 +59,11 @@ def _best(report: Report) -> list[str]:
 def _not_learnt(report: Report) -> list[str]:
     if not report.not_learnt:
         return []
-    so = "no method is called best" + (", and ranks over tasks leave this out" if len(report.grid.tasks) > 1 else "")
+    without = "it" if len(report.not_learnt) == 1 else "them"
+    ranks = f", and ranks over tasks leave {without} out" if len(report.grid.tasks) > 1 else ""
     return [
         f"Not learnt: {listed(report.not_learnt)}. No method is {100 * LEARNT_MARGIN:g} points of accuracy and of "
-        f"macro-F1 ahead of the majority class there, so {so}."
+        f"macro-F1 ahead of the majority class there, so none is called best{ranks}."
     ]
 
 
@@ -237,7 +238,10 @@ def reach(report: Report) -> list[str]:
         "and are too sure",
         "unknown": "the runs do not record their split of the data: intervals and tests may speak of seeds only",
     }
-    return [f"On {listed(names)}, {said[splits]}." for splits, names in tasks.items()]
+    where = {splits: listed(names) for splits, names in tasks.items()}
+    if len(tasks) == 1 and len(grid.tasks) > 1:
+        where = dict.fromkeys(tasks, "every task")
+    return [f"On {names}, {said[splits]}." for splits, names in where.items()]
 
 
 def _missing(report: Report) -> list[str]:
