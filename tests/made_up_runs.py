@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from torch import nn
 
+from playerfl.data.sites import SiteRecord
 from playerfl.layers.split import choose_cut
 from playerfl.runs.directory import Row
 from playerfl.runs.environment import environment
@@ -17,6 +18,8 @@ from playerfl.runs.result import RunResult
 
 LAYERS = {"conv1": 100, "conv2": 400, "fc": 1500}
 SITES = ("north", "south", "west")
+Counts = Mapping[str, int]
+"""Examples by class."""
 ScoreOf = Callable[[int, int], Mapping[str, float]]
 """Site number and round to a score by metric."""
 
@@ -35,9 +38,16 @@ def made_up(
     scores_of_layers: Mapping[str, Sequence[float]] | None = None,
     layers: Mapping[str, int] = LAYERS,
     options: Mapping[str, Any] = MappingProxyType({}),
+    classes: Sequence[tuple[Counts, Counts]] | None = None,
+    partition: str | None = "same",
     **changes: Any,
 ) -> RunResult:
-    """One run. Without `score`, sites get numbers that depend on algorithm and seed and improve with rounds."""
+    """One run. Without `score`, sites get numbers that depend on algorithm and seed and improve with rounds.
+
+    `classes` are each site's class counts in the training and the test data; then they decide its `examples`.
+    """
+    if classes is not None:
+        examples = [sum(train.values()) for train, _ in classes]
     sizes = list(examples or [10 * (number + 1) for number in range(len(sites))])
     score = score or plausible(algorithm, seed, rounds)
     rows: list[Row] = []
@@ -69,15 +79,30 @@ def made_up(
         data={
             "notes": [],
             "paper": paper,
-            "partition_hash": "same",
+            "partition_hash": partition,
             "model": {},
             "trainer": "loop",
-            "sites": {site: {"train": {"examples": size}} for site, size in zip(sites, sizes, strict=True)},
+            "sites": _sites(sites, sizes, classes),
         },
         weights={},
         build_model=nn.Identity,
         timing={"wall_seconds": 2.5, "runs_side_by_side": 1},
     )
+
+
+def _sites(
+    names: Sequence[str], sizes: Sequence[int], classes: Sequence[tuple[Counts, Counts]] | None
+) -> dict[str, SiteRecord]:
+    if classes is None:
+        return {site: {"train": {"examples": size}} for site, size in zip(names, sizes, strict=True)}
+    return {
+        site: {
+            "train": {"examples": sum(train.values()), "classes": dict(train)},
+            "validation": {"examples": 5},
+            "test": {"examples": sum(test.values()), "classes": dict(test)},
+        }
+        for site, (train, test) in zip(names, classes, strict=True)
+    }
 
 
 def _layers(

@@ -68,7 +68,8 @@ def test_csv_is_a_folder_of_tidy_tables(runs: Path, tmp_path: Path) -> None:
 def test_json_goes_to_stdout_and_writes_nothing(runs: Path) -> None:
     before = sorted(runs.rglob("*"))
     content = json.loads(report(runs, "--json"))
-    assert {row["algorithm"] for row in content["cells"]} == {"Local", "FedAvg", "PLayer-FL"}
+    assert {row["algorithm"] for row in content["cells"]} == {"Local", "FedAvg", "PLayer-FL", "Majority class"}
+    assert {row["algorithm"] for row in content["cells"] if row["baseline"]} == {"Majority class"}
     assert sorted(runs.rglob("*")) == before
 
 
@@ -82,7 +83,15 @@ def test_figures_are_drawn_in_the_given_formats(runs: Path, tmp_path: Path) -> N
 def test_baselines_and_metric_are_used(runs: Path) -> None:
     content = json.loads(report(runs, "--baseline-global", "player_fl", "--metric", "loss", "--json"))
     assert content["cells"][0]["table"] == "loss"
-    assert {row["algorithm"] for row in content["cells"] if row["table"] == "incentive_f1"} == {"FedAvg"}
+    incentive = [row for row in content["cells"] if row["table"] == "incentive_f1" and not row["baseline"]]
+    assert {row["algorithm"] for row in incentive} == {"FedAvg"}
+
+
+def test_only_the_named_methods_are_shown(runs: Path) -> None:
+    content = json.loads(report(runs, "--methods", "local, PLayer-FL", "--json"))
+    assert {row["algorithm"] for row in content["runs"]} == {"Local", "PLayer-FL"}
+    content = json.loads(report(runs, "--methods", "paper", "--json"))
+    assert {row["algorithm"] for row in content["runs"]} == {"Local", "FedAvg", "PLayer-FL"}
 
 
 def test_f1_over_other_classes_is_computed_from_the_matrices(runs: Path, tmp_path: Path) -> None:
@@ -115,6 +124,8 @@ def test_runs_without_matrices_are_one_sentence() -> None:
     [
         (("--metric", "auc"), "unknown metric"),
         (("--baseline-local", "nobody"), "unknown baseline"),
+        (("--methods", "nobody"), "unknown method 'nobody'; allowed: fedavg, local, player_fl"),
+        (("--methods", ""), "name at least one method; there are "),
         (("--format", "csv", "--out", "x.csv"), "give a folder"),
         (("--out", "x.pdf"), r"ends with \.html or \.htm or \.md or \.tex"),
         (("--format", "latex", "--out", "x.md"), r"ends with \.tex"),

@@ -23,6 +23,9 @@ REPORT_EXAMPLES = """
   playerfl report runs --baseline-global fedprox --json > report.json
 
   playerfl report runs --f1-labels true
+  playerfl report runs --methods paper
+
+  playerfl report runs --methods local,fedavg,player_fl
 """
 
 
@@ -93,6 +96,13 @@ def report(
             "Computed from the runs' confusion matrices, without training again."
         ),
     ] = F1Labels.true_or_predicted,
+    methods: Annotated[
+        str | None,
+        typer.Option(
+            metavar="paper|NAMES",
+            help="Only these methods, separated by commas; paper: the 12 of the paper's tables (default: all).",
+        ),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="All numbers as JSON on stdout; no file is written.")] = False,
 ) -> None:
     """Tables, tests and figures of the runs in a folder: one page that needs no network.
@@ -114,6 +124,7 @@ def report(
         per_run=per_run,
         paper=paper,
         f1_labels=f1_labels.value,
+        methods="paper" if methods == "paper" else _names(methods),
     )
     if as_json:
         from playerfl.report.compute.comparison import without_nan
@@ -131,6 +142,10 @@ def report(
     for state, gaps in (("not finished", computed.missing), ("failed", computed.failed)):
         if gaps:
             typer.echo(f"{len(gaps)} runs {state}; the report lists them", err=True)
+
+
+def _names(methods: str | None) -> list[str] | None:
+    return None if methods is None else [name.strip() for name in methods.split(",") if name.strip()]
 
 
 def title_of(directory: Path) -> str:

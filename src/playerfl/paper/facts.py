@@ -43,6 +43,16 @@ def facts() -> dict[str, Any]:
     return content
 
 
+def table_algorithms() -> list[str]:
+    """The methods of the paper's tables, by our names.
+
+    >>> len(table_algorithms()), "player_fl_random" in table_algorithms(), "player_fl_plus_1" in table_algorithms()
+    (12, True, False)
+    """
+    rows = facts()["tables"]["f1"]["rows"]
+    return [ours for ours, theirs in ALGORITHM_NAMES.items() if theirs in rows]
+
+
 def learning_rates(dataset: str) -> dict[str, float]:
     """The rate of each algorithm on one of the paper's datasets, by our names.
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from playerfl import time_left
 from playerfl.report.compute.comparison import LOWER_IS_BETTER
+from playerfl.report.compute.grid import Splits
 from playerfl.report.compute.statistics import ENOUGH_RUNS
 from playerfl.report.compute.tables import Kind, ScoreCell, ScoreTable
 
@@ -17,8 +18,8 @@ KIND_NAMES = {
     "incentive": "Incentivised participation",
 }
 SELECTIONS = {
-    "by_owner": "sites that share one model report the round with the lowest validation loss over all of them; sites "
-    "with their own models report the round with their own lowest validation loss",
+    "by_owner": "sites that share one model all report the round with the lowest validation loss over all of them, "
+    "other sites the round with their own lowest",
     "client_best": "each site reports the round with its lowest validation loss",
     "round_best": "all sites report the round with the lowest validation loss over all of them",
     "last": "all sites report the last round",
@@ -27,6 +28,13 @@ F1_CLASSES = {
     "true_or_predicted": "the classes present at a site, in the truth or in the predictions",
     "true": "the classes that are present in the truth at a site; those that are only predicted do not count",
     "all": "all classes of the task; one that is absent at a site counts as 0 there",
+}
+# What runs vary in, and so what intervals and tests over runs speak of.
+REACH: dict[Splits, str] = {
+    "fixed": "seeds only",
+    "per_run": "new patients and seeds",
+    "mixed": "seeds and the few splits that the runs share",
+    "unknown": "seeds, and of nothing else that is recorded",
 }
 # Below this, floating point cannot resolve the tail of a distribution.
 SMALLEST_P = 1e-15
@@ -103,7 +111,7 @@ def interval(cell: ScoreCell, table: ScoreTable) -> str:
     """The 95 % interval, the range of a few runs, or nothing for a single run."""
     if math.isnan(cell.low):
         return ""
-    ends = [number(end, table.kind, table.metric).replace("diverged", "∞") for end in (cell.low, cell.high)]
+    ends = [number(end, table.kind, table.metric) for end in (cell.low, cell.high)]
     name = "range " if cell.runs < ENOUGH_RUNS and not ranges_only(table) else ""
     return f"{name}[{ends[0]}, {ends[1]}]"
 
@@ -119,6 +127,15 @@ def interval_head(table: ScoreTable) -> str:
 def ranges_only(table: ScoreTable) -> bool:
     """Whether all intervals are ranges, so that the column's heading says it once."""
     return len(table.tasks) == 1 and all(cell.runs < ENOUGH_RUNS for cell in table.cells.values())
+
+
+def noise(splits: Collection[Splits]) -> str:
+    """What makes runs differ.
+
+    >>> noise({"fixed"}), noise({"per_run"})
+    ('seed noise', 'run-to-run noise')
+    """
+    return "seed noise" if set(splits) <= {"fixed"} else "run-to-run noise"
 
 
 def interval_name(runs: int) -> str:

@@ -94,10 +94,24 @@ class RunResult:
     @cached_property
     def site_scores(self) -> dict[str, dict[str, float]]:
         """Each site's test scores at its chosen round: site, then metric."""
+        return self._scores_at(self.chosen_rounds)
+
+    @property
+    def reports_one_round(self) -> bool:
+        """Whether all sites report the same round."""
+        return len(set(self.chosen_rounds.values())) == 1
+
+    @cached_property
+    def one_round_scores(self) -> dict[str, dict[str, float]]:
+        """The same at one round for all sites: the one they report or else that of the lowest average loss."""
+        common = choose_rounds(self.score_rows, self.num_examples, "round_best")
+        return self.site_scores if self.reports_one_round or not common else self._scores_at(common)
+
+    def _scores_at(self, rounds: Mapping[str, int]) -> dict[str, dict[str, float]]:
         stage = reported_stage(self.score_rows)
         scores: dict[str, dict[str, float]] = {site: {} for site in self.sites}
         for row_stage, round_, site, split, metric, value in self.score_rows:
-            if row_stage == stage and split == "test" and round_ == self.chosen_rounds.get(str(site)):
+            if row_stage == stage and split == "test" and round_ == rounds.get(str(site)):
                 scores[str(site)][str(metric)] = float(value)
         return scores
 

@@ -31,10 +31,12 @@ function drawRanks(r) {
   const bars = r.cliques.length * 9;
   const wide = boxOf($("cd-chart")).width;
   const side = wide > 700 ? 230 : 138;
+  // Where there is no room for all names of a place, the first stands for them: the sentence above names the others.
+  const names = r.labels.map((label, i) => (label.length * 6.5 > side - 60 ? r.algorithms[i] : label));
   const [left, right, top] = [side, wide - side, r.cd === null ? 30 : 52];
   const height = top + 22 + bars + half * row + 12;
   const px = (rank) => left + ((rank - 1) / Math.max(1, k - 1)) * (right - left);
-  const alt = `Mean ranks, best first: ${order.map((i) => `${r.algorithms[i]} ${r.mean[i].toFixed(2)}`).join(", ")}.` +
+  const alt = `Mean ranks, best first: ${order.map((i) => `${r.labels[i]} ${r.mean[i].toFixed(2)}`).join(", ")}.` +
     (r.cd === null ? "" : ` Critical difference ${r.cd.toFixed(2)}.`);
   const svg = el("svg", { viewBox: `0 0 ${wide} ${height}`, role: "img", "aria-label": alt, style: wide > 700 ? null : "font-size: 10px" });
   svg.append(el("line", { x1: left, x2: right, y1: top, y2: top, stroke: "#1a1f26" }));
@@ -62,7 +64,7 @@ function drawRanks(r) {
     const edge = isLeft ? left - 8 : right + 8;
     svg.append(
       el("path", { d: `M${x} ${top}V${y}H${edge}`, fill: "none", stroke: look(r.algorithms[member]).colour, "stroke-width": 1.4 }),
-      el("text", { x: isLeft ? edge - 5 : edge + 5, y: y + 4, "text-anchor": isLeft ? "end" : "start" }, `${r.algorithms[member]}  ${r.mean[member].toFixed(2)}`),
+      el("text", { x: isLeft ? edge - 5 : edge + 5, y: y + 4, "text-anchor": isLeft ? "end" : "start" }, `${names[member]}  ${r.mean[member].toFixed(2)}`),
     );
   });
   fill($("cd-chart"), svg);
@@ -84,8 +86,8 @@ function drawPairs(r) {
   const between = (i, j) => (i < j ? upper(i, j) : (what === "effect" ? -1 : 1) * upper(j, i));
   fill(
     table,
-    el("thead", {}, el("tr", {}, el("th", { scope: "col" }, "Method"), ...r.algorithms.map((name) => el("th", { scope: "col", class: "num" }, name)))),
-    el("tbody", {}, ...r.algorithms.map((name, i) =>
+    el("thead", {}, el("tr", {}, el("th", { scope: "col" }, "Method"), ...r.labels.map((name) => el("th", { scope: "col", class: "num" }, name)))),
+    el("tbody", {}, ...r.labels.map((name, i) =>
       el("tr", {}, el("th", { scope: "row" }, name), ...r.algorithms.map((_, j) => {
         const value = between(i, j);
         if (i === j) return el("td", { class: "none" }, "–");

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
 
+from playerfl.errors import ConfigError, one_of
+from playerfl.paper import facts as paper
+from playerfl.report.compute.grid import method_name
 from playerfl.runs.result import RunResult
+
+UNKNOWN = "?"
+"""The algorithm of a run that cannot be read."""
 
 
 @dataclass(frozen=True)
@@ -29,3 +36,47 @@ class Collected:
     failed: Sequence[Gap] = ()
     tuning_runs: int = 0
     """Finished runs that chose learning rates; they use other seeds and are not reported."""
+    notes: tuple[str, ...] = ()
+    """What was left out on request."""
+
+    def only(self, methods: Literal["paper"] | Sequence[str]) -> Collected:
+        """The runs of these methods, named as in files or as in reports; "paper": those of the paper's tables."""
+        there = dict.fromkeys(
+            [run.algorithm for run in self.results]
+            + [gap.algorithm for gap in (*self.missing, *self.failed) if gap.algorithm != UNKNOWN]
+        )
+        wanted = _of_the_paper(there) if methods == "paper" else [_found(name, there) for name in methods]
+        if not wanted:
+            raise ConfigError(f"name at least one method; there are {', '.join(there)}")
+        kept = {*wanted, UNKNOWN}
+        results = [run for run in self.results if run.algorithm in kept]
+        others = [name for name in there if name not in kept]
+        notes = []
+        if others:
+            runs = len(self.results) - len(results)
+            notes.append(
+                f"on request, only {len(set(wanted))} of {len(there)} methods are shown, ranked and tested; "
+                f"{runs:,} finished runs of {', '.join(map(method_name, others))} are left out"
+                + ("; the runs that chose learning rates are counted for all methods" if self.tuning_runs else "")
+            )
+        return replace(
+            self,
+            results=results,
+            missing=[gap for gap in self.missing if gap.algorithm in kept],
+            failed=[gap for gap in self.failed if gap.algorithm in kept],
+            notes=(*self.notes, *notes),
+        )
+
+
+def _of_the_paper(there: Collection[str]) -> list[str]:
+    found = [name for name in paper.table_algorithms() if name in there]
+    if not found:
+        raise ConfigError(f"none of the paper's methods is here; there are {', '.join(there)}")
+    return found
+
+
+def _found(name: str, there: Collection[str]) -> str:
+    names = {**{method_name(known): known for known in there}, **{known: known for known in there}}
+    if name not in names:
+        raise ConfigError(one_of(name, there, "method"))
+    return names[name]

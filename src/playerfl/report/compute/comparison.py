@@ -49,6 +49,14 @@ def incentive(metric: str, scores: Array, local: Array, federated: Array) -> Arr
     return np.asarray(100.0 * np.mean(better, axis=0))
 
 
+def global_scores(result: RunResult) -> dict[str, dict[str, float]]:
+    """What incentive compares with: of FedAvg, the scores of one global model, even if sites report different rounds.
+
+    Of another method used as plain averaging, the reported scores.
+    """
+    return result.one_round_scores if result.algorithm == "fedavg" else result.site_scores
+
+
 def metrics_of(result: RunResult) -> list[str]:
     """The metrics a run evaluated, in their order."""
     return list(dict.fromkeys(metric for scores in result.site_scores.values() for metric in scores))
@@ -94,7 +102,9 @@ def compare(
     _must_share(results)
     by_name = {result.algorithm: result for result in results}
     baselines = [name for name in (baseline_local, baseline_global) if name in by_name]
-    return [_summary(result, [by_name[name] for name in baselines], client_average) for result in results]
+    return [
+        _summary(result, [by_name[name] for name in baselines], baseline_global, client_average) for result in results
+    ]
 
 
 def _must_share(results: Sequence[RunResult]) -> None:
@@ -107,15 +117,19 @@ def _must_share(results: Sequence[RunResult]) -> None:
         raise ConfigError("these runs differ in their sites or the sites' sizes, so they cannot be compared")
 
 
-def _summary(result: RunResult, baselines: Sequence[RunResult], client_average: str) -> AlgorithmSummary:
+def _summary(
+    result: RunResult, baselines: Sequence[RunResult], baseline_global: str, client_average: str
+) -> AlgorithmSummary:
     sites = result.site_scores
     weights = [result.num_examples[site] if client_average == "samples" else 1 for site in sites]
 
-    def by_metric(run: RunResult) -> dict[str, Array]:
-        return {metric: np.array([run.site_scores[site][metric] for site in sites]) for metric in metrics_of(result)}
+    def by_metric(found: Mapping[str, Mapping[str, float]]) -> dict[str, Array]:
+        return {metric: np.array([found[site][metric] for site in sites]) for metric in metrics_of(result)}
 
-    scores = by_metric(result)
-    references = {run.algorithm: by_metric(run) for run in baselines if run is not result}
+    scores = by_metric(sites)
+    others = [run for run in baselines if run is not result]
+    references = {run.algorithm: by_metric(run.site_scores) for run in others}
+    rivals = [by_metric(global_scores(run) if run.algorithm == baseline_global else run.site_scores) for run in others]
     return AlgorithmSummary(
         algorithm=result.algorithm,
         average={
@@ -125,10 +139,10 @@ def _summary(result: RunResult, baselines: Sequence[RunResult], client_average: 
         sites=sites,
         fairness={metric: float(fairness(values)) for metric, values in scores.items()},
         incentive={
-            metric: float(incentive(metric, values, *(reference[metric] for reference in references.values())))
+            metric: float(incentive(metric, values, *(rival[metric] for rival in rivals)))
             for metric, values in scores.items()
         }
-        if len(references) == 2
+        if len(rivals) == 2
         else None,
         gains={
             name: {

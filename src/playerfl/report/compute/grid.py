@@ -8,15 +8,21 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from playerfl.paper import facts as paper
-from playerfl.report.compute.comparison import LOWER_IS_BETTER, metrics_of
+from playerfl.report.compute.comparison import LOWER_IS_BETTER, global_scores, metrics_of
 from playerfl.report.compute.statistics import Array, median, resampled, worst_for_nan
+from playerfl.runs.majority import majority_scores
 from playerfl.runs.result import RunResult
 
+MAJORITY = "Majority class"
+"""The baseline that every task with class counts has: its runs are one run of each seed, for their data alone."""
+Splits = Literal["fixed", "per_run", "mixed", "unknown"]
+"""Whether the runs of a method share one split of the data, have their own each, or share some."""
+SiteScores = Mapping[str, Mapping[str, float]]
 # Settings that define the task. The rest (learning rate, hyper-parameters) belongs to the algorithm.
 _OF_THE_TASK = ("task", "data", "rounds", "participation", "eval_point", "selection")
 # Settings that may differ between runs of one algorithm.
@@ -68,7 +74,62 @@ class RunGrid:
         cells: dict[tuple[str, str], dict[int, RunResult]] = {}
         for run in self.runs:
             cells.setdefault((run.task, run.algorithm), {})[run.seed] = run.result
+            if self._majorities[self._data_of(run)]:
+                cells.setdefault((run.task, MAJORITY), {}).setdefault(run.seed, run.result)
         return cells
+
+    @cached_property
+    def _majorities(self) -> dict[tuple[str, str], SiteScores]:
+        """By task and split; empty where a run records no class counts, for all runs of its task."""
+        found: dict[tuple[str, str], SiteScores] = {}
+        for run in self.runs:
+            if self._data_of(run) not in found:
+                found[self._data_of(run)] = majority_scores(run.result) or {}
+        unknown = {task for (task, _), scores in found.items() if not scores}
+        return {key: {} if key[0] in unknown else scores for key, scores in found.items()}
+
+    @staticmethod
+    def _data_of(run: Placed) -> tuple[str, str]:
+        return run.task, str(run.result.data["partition_hash"])
+
+    def splits(self, task: str) -> Splits:
+        """What the partition hashes of a task's runs say. Single runs say nothing: then they count as one split."""
+        hashes = [
+            [run.data["partition_hash"] for run in results.values()]
+            for of_task, _, results in self.cells()
+            if of_task == task and len(results) > 1
+        ]
+        if any(None in of_method for of_method in hashes):
+            return "unknown"
+        if all(len(set(of_method)) == 1 for of_method in hashes):
+            return "fixed"
+        return "per_run" if all(len(set(of_method)) == len(of_method) for of_method in hashes) else "mixed"
+
+    def redraws_sites(self, task: str) -> bool:
+        """Whether a site has another number of examples in another run: then its name is all that it keeps."""
+        sizes: dict[str, set[int]] = {}
+        for run in self.runs:
+            for site, record in run.result.data["sites"].items():
+                # Of a site elsewhere, only the training data are known, which may vary with the split.
+                if run.task == task and "validation" in record and "test" in record:
+                    examples = (record["train"], record["validation"], record["test"])
+                    sizes.setdefault(site, set()).add(sum(part["examples"] for part in examples))
+        return any(len(of_site) > 1 for of_site in sizes.values())
+
+    @cached_property
+    def alike(self) -> dict[str, list[tuple[str, ...]]]:
+        """By task: groups of algorithms that give the same bits, in every score of every run."""
+        alike = {}
+        for task in self.tasks:
+            groups: dict[bytes, list[str]] = {}
+            for algorithm in self.algorithms:
+                if seeds := sorted(self.results(task, algorithm)):
+                    scores = np.stack([self.scores(task, algorithm, metric) for metric in self.metrics])
+                    # Methods that diverged everywhere have nothing else in common.
+                    if np.isfinite(scores).any():
+                        groups.setdefault(np.array(seeds).tobytes() + scores.tobytes(), []).append(algorithm)
+            alike[task] = [tuple(group) for group in groups.values() if len(group) > 1]
+        return alike
 
     def plain_name(self, algorithm: str) -> str:
         """The algorithm's name, without the settings that distinguish variants."""
@@ -96,24 +157,46 @@ class RunGrid:
             shared.setdefault(run.task, set(run.result.sites)).intersection_update(run.result.sites)
         return {task: sorted(sites) for task, sites in shared.items()}
 
-    def scores(self, task: str, algorithm: str, metric: str, seeds: Sequence[int] | None = None) -> Array:
-        """Test scores at each site's chosen round: sites × runs, with the worst possible score in place of NaN."""
+    def scores(
+        self,
+        task: str,
+        algorithm: str,
+        metric: str,
+        seeds: Sequence[int] | None = None,
+        *,
+        global_model: bool = False,
+    ) -> Array:
+        """Test scores at each site's chosen round: sites × runs, with the worst possible score in place of NaN.
+
+        With `global_model`, FedAvg's are those of one model for all sites; see `global_scores`.
+        """
         results = self.results(task, algorithm)
         wanted = sorted(results) if seeds is None else seeds
+        found: list[SiteScores] = [
+            self._majorities[task, str(results[seed].data["partition_hash"])]
+            if algorithm == MAJORITY
+            else global_scores(results[seed])
+            if global_model
+            else results[seed].site_scores
+            for seed in wanted
+        ]
         scores = np.array(
-            [[results[seed].site_scores[site].get(metric, math.nan) for seed in wanted] for site in self.sites(task)]
+            [[of_run[site].get(metric, math.nan) for of_run in found] for site in self.sites(task)]
         ).reshape(len(self.sites(task)), len(wanted))
         return worst_for_nan(scores, lower_is_better=metric in LOWER_IS_BETTER)
 
-    def resampled_medians(self, task: str, algorithm: str, metric: str, seeds: Sequence[int]) -> Array:
+    def resampled_medians(
+        self, task: str, algorithm: str, metric: str, seeds: Sequence[int], *, global_model: bool = False
+    ) -> Array:
         """Each site's median over runs, in every bootstrap resample of the runs: sites × resamples."""
-        key = (task, algorithm, metric, tuple(seeds))
+        key = (task, algorithm, metric, tuple(seeds), global_model)
         if key not in self._resampled:
-            self._resampled[key] = resampled(median, self.scores(task, algorithm, metric, seeds))
+            scores = self.scores(task, algorithm, metric, seeds, global_model=global_model)
+            self._resampled[key] = resampled(median, scores)
         return self._resampled[key]
 
     @cached_property
-    def _resampled(self) -> dict[tuple[str, str, str, tuple[int, ...]], Array]:
+    def _resampled(self) -> dict[tuple[str, str, str, tuple[int, ...], bool], Array]:
         return {}
 
     def examples(self, task: str, algorithm: str, seeds: Sequence[int] | None = None) -> Array:

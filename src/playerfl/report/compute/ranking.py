@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -12,7 +12,7 @@ from playerfl.report.compute.statistics import (
     Friedman,
     cliques,
     critical_difference,
-    friedman,
+    friedman_of_ranks,
     nemenyi,
     rank_biserial,
     ranks,
@@ -20,6 +20,9 @@ from playerfl.report.compute.statistics import (
     wilcoxon_holm,
 )
 from playerfl.report.compute.tables import ScoreTable
+
+Group = tuple[str, ...]
+"""Algorithms that give the same bits: one method under several names."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +52,10 @@ class Ranking:
     """Why a test is missing."""
     holm_limit: str = ""
     """Why no Holm-corrected p-value can be small, where there are too few blocks."""
+    same_as: Mapping[str, str] = field(default_factory=dict)
+    """Algorithms that are the same as a ranked one in every block, and which: they have its rank and are not tested."""
+    not_learnt: tuple[str, ...] = ()
+    """Tasks that are no blocks, because no method has learnt there."""
 
     @property
     def tested(self) -> Friedman:
@@ -64,16 +71,41 @@ class Ranking:
     def mean_ranks(self) -> Array:
         return np.asarray(self.ranks.mean(axis=0))
 
+    @property
+    def rank_of(self) -> dict[str, float]:
+        """The mean rank of every algorithm, with those that share the place of another."""
+        ranked = dict(zip(self.algorithms, map(float, self.mean_ranks), strict=True))
+        return ranked | {name: ranked[other] for name, other in self.same_as.items()}
 
-def rankings(table: ScoreTable, keep: Collection[str] = ()) -> list[Ranking]:
-    """Over tasks where there are several, and over the runs of each task; `keep` are algorithms never left out."""
-    every = []
-    if len(table.tasks) > 1:
-        values = np.full((len(table.tasks), len(table.ranked)), np.nan)
+    @property
+    def labels(self) -> list[str]:
+        """The name of every place: all algorithms that share it."""
+        return [
+            " = ".join((name, *(n for n, other in self.same_as.items() if other == name))) for name in self.algorithms
+        ]
+
+
+def rankings(
+    table: ScoreTable,
+    keep: Collection[str] = (),
+    alike: Mapping[str, Sequence[Group]] | None = None,
+    not_learnt: Collection[str] = (),
+) -> list[Ranking]:
+    """Over tasks where there are several, and over the runs of each task.
+
+    `keep` are algorithms never left out, `alike` those that are the same on a task, and `not_learnt` tasks that do not
+    count among several.
+    """
+    every, alike = [], alike or {}
+    tasks = tuple(task for task in table.tasks if task not in not_learnt)
+    if len(table.tasks) > 1 and tasks:
+        values = np.full((len(tasks), len(table.ranked)), np.nan)
         for (name, task), cell in table.cells.items():
-            if name in table.ranked:
-                values[table.tasks.index(task), table.ranked.index(name)] = cell.value
-        every.append(rank(values, table.ranked, table.tasks, table.name, "tasks", table.lower_is_better, keep))
+            if name in table.ranked and task in tasks:
+                values[tasks.index(task), table.ranked.index(name)] = cell.value
+        same = [alike.get(task, ()) for task in tasks]
+        over_tasks = rank(values, table.ranked, tasks, table.name, "tasks", table.lower_is_better, keep, same)
+        every.append(replace(over_tasks, not_learnt=tuple(task for task in table.tasks if task in not_learnt)))
     for task in table.tasks:
         cells = {name: table.cells[name, task] for name in table.ranked if (name, task) in table.cells}
         seeds = sorted({seed for cell in cells.values() for seed in cell.seeds})
@@ -81,7 +113,8 @@ def rankings(table: ScoreTable, keep: Collection[str] = ()) -> list[Ranking]:
         for column, cell in enumerate(cells.values()):
             scores[[seeds.index(seed) for seed in cell.seeds], column] = cell.per_run
         blocks = [f"seed {seed}" for seed in seeds]
-        every.append(rank(scores, tuple(cells), blocks, table.name, task, table.lower_is_better, keep))
+        same = [alike.get(task, ())] * len(seeds)
+        every.append(rank(scores, tuple(cells), blocks, table.name, task, table.lower_is_better, keep, same))
     return [ranking for ranking in every if len(ranking.algorithms) > 1]
 
 
@@ -93,21 +126,32 @@ def rank(
     over: str,
     lower_is_better: bool,
     keep: Collection[str] = (),
+    same: Sequence[Sequence[Group]] = (),
 ) -> Ranking:
-    """Ranks and tests of blocks × algorithms; NaN is a missing value."""
+    """Ranks and tests of blocks × algorithms; NaN is a missing value.
+
+    `same` has the groups of every block that are one method under several names. Such a group takes one place: methods
+    behind it are not pushed down. What is the same as another in every block is not ranked by itself.
+    """
     rows, columns = complete_part(values, [i for i, name in enumerate(algorithms) if name in keep])
+    complete = tuple(algorithms[i] for i in columns)
+    leaders = [_leaders(complete, same[i] if same else ()) for i in rows]
+    first = _same_everywhere(leaders, len(complete))
+    placed = [i for i, leader in enumerate(first) if leader == i]
     scores = values[np.ix_(rows, columns)]
-    names = tuple(algorithms[i] for i in columns)
+    positions = ranks_of_places(scores, leaders, lower_is_better=lower_is_better)[:, placed]
+    scores = scores[:, placed]
+    names = tuple(complete[i] for i in placed)
+    same_as = {complete[i]: complete[leader] for i, leader in enumerate(first) if leader != i}
     kept = tuple(blocks[i] for i in rows)
     gone = tuple(name for i, name in enumerate(algorithms) if i not in columns)
     blocks_gone = tuple(name for i, name in enumerate(blocks) if i not in rows)
-    positions = ranks(scores, lower_is_better=lower_is_better)
     count, k = scores.shape
     if count < 2 or k < 2:
         remark = "With a single block there is no test: these ranks may be chance." if count == 1 else "No blocks."
-        return Ranking(table, over, names, kept, positions, gone, blocks_gone, remark=remark)
+        return Ranking(table, over, names, kept, positions, gone, blocks_gone, remark=remark, same_as=same_as)
     mean = positions.mean(axis=0)
-    test = friedman(scores) if k > 2 else None
+    test = friedman_of_ranks(positions) if k > 2 else None
     difference = critical_difference(k, count)
     raw, holm = wilcoxon_holm(scores)
     sign = -1.0 if lower_is_better else 1.0
@@ -129,7 +173,36 @@ def rank(
         effect,
         _not_tested(count, k, test),
         _holm_limit(count, k),
+        same_as,
     )
+
+
+def ranks_of_places(scores: Array, leaders: Sequence[Sequence[int]], *, lower_is_better: bool) -> Array:
+    """Ranks within each block, in which the columns of one leader take a single place.
+
+    >>> ranks_of_places(np.array([[0.9, 0.9, 0.7]]), [[0, 0, 2]], lower_is_better=False).tolist()
+    [[1.0, 1.0, 2.0]]
+    """
+    positions = np.empty_like(scores)
+    for row, of_block in enumerate(leaders):
+        places = sorted(set(of_block))
+        ranked = ranks(scores[[row]][:, places], lower_is_better=lower_is_better)[0]
+        positions[row] = ranked[[places.index(leader) for leader in of_block]]
+    return positions
+
+
+def _leaders(names: Sequence[str], groups: Sequence[Group]) -> list[int]:
+    """For every name the position of the first that is the same: mostly its own."""
+    group_of = {name: group for group in groups for name in group}
+    return [min(names.index(n) for n in group_of.get(name, (name,)) if n in names) for name in names]
+
+
+def _same_everywhere(leaders: Sequence[Sequence[int]], count: int) -> list[int]:
+    """For every column the position of the first that is the same in all blocks."""
+    if not leaders:
+        return list(range(count))
+    columns = list(zip(*leaders, strict=True))
+    return [columns.index(column) for column in columns]
 
 
 def _not_tested(blocks: int, treatments: int, test: Friedman | None) -> str:

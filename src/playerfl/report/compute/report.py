@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
 
-import numpy as np
-
 from playerfl.errors import ConfigError, one_of
 from playerfl.paper.printed import Printed, printed_for
 from playerfl.report.compute.collected import Collected, Gap
+from playerfl.report.compute.comparison import metrics_of
 from playerfl.report.compute.cost import Cost, costs
 from playerfl.report.compute.curves import Curve, curves
-from playerfl.report.compute.grid import RunGrid, arrange
+from playerfl.report.compute.grid import MAJORITY, RunGrid, arrange
+from playerfl.report.compute.learnt import not_learnt
 from playerfl.report.compute.ranking import Ranking, rankings
 from playerfl.report.compute.sites import SiteTable, site_tables
 from playerfl.report.compute.tables import Choices, ScoreTable, tables
@@ -51,7 +52,12 @@ class Report:
     def rankings(self) -> dict[str, list[Ranking]]:
         """By table."""
         keep = {self.subject, *self.choices.baselines}
-        return {table.name: rankings(table, keep) for table in self.tables}
+        return {table.name: rankings(table, keep, self.grid.alike, self.not_learnt) for table in self.tables}
+
+    @cached_property
+    def not_learnt(self) -> tuple[str, ...]:
+        """The tasks on which no method is clearly ahead of the majority class."""
+        return not_learnt(self.tables)
 
     @cached_property
     def sites(self) -> list[SiteTable]:
@@ -96,12 +102,15 @@ def build_report(
     per_run: bool = False,
     paper: bool = False,
     f1_labels: Literal["true_or_predicted", "true", "all"] = "true_or_predicted",
+    methods: Literal["paper"] | Sequence[str] | None = None,
 ) -> Report:
     """A report on these runs. Baselines are names of algorithms (default: `local` and `fedavg`).
 
     If no run has finished yet, the report lists what is missing. `paper` adds what the PLayer-FL paper prints.
-    `f1_labels`: the classes that macro-F1 averages over; other ones need the runs' confusion matrices.
+    `f1_labels`: the classes that macro-F1 averages over; other ones need the runs' confusion matrices. `methods` leaves
+    out all others, as if they had not been run ("paper": all but those of the paper's tables).
     """
+    collected = collected if methods is None else collected.only(methods)
     recorded = f1_labels == "true_or_predicted"
     results = collected.results if recorded else [result.with_f1_over(f1_labels) for result in collected.results]
     grid = arrange(results)
@@ -122,10 +131,14 @@ def build_report(
         f1_labels=f1_labels,
     )
     notes = (
+        *collected.notes,
         *grid.notes,
         *_diverged(grid),
         *_alike(grid),
+        *_redrawn_sites(grid, report.choices),
+        *_without_majority(grid),
         *(_lacking(report.choices) if grid.runs else ()),
+        *_other_rounds(grid, report.choices),
         *_variants(report, baseline_local, baseline_global),
         *dict.fromkeys(f"{run.task}: {note}" for run in grid.runs for note in run.result.data.get("notes", [])),
     )
@@ -170,21 +183,54 @@ def _variants(report: Report, *named: str | None) -> list[str]:
 
 
 def _alike(grid: RunGrid) -> list[str]:
-    alike: dict[tuple[str, ...], list[str]] = {}
-    for task in grid.tasks:
-        groups: dict[bytes, list[str]] = {}
-        for algorithm in grid.algorithms:
-            if seeds := sorted(grid.results(task, algorithm)):
-                scores = np.stack([grid.scores(task, algorithm, metric) for metric in grid.metrics])
-                if np.isfinite(scores).any():
-                    groups.setdefault(np.array(seeds).tobytes() + scores.tobytes(), []).append(algorithm)
-        for group in groups.values():
-            if len(group) > 1:
-                alike.setdefault(tuple(group), []).append(task)
+    groups: dict[tuple[str, ...], list[str]] = {}
+    for task, of_task in grid.alike.items():
+        for group in of_task:
+            groups.setdefault(group, []).append(task)
     return [
-        f"{listed(group)} give identical numbers on {listed(tasks)}: there they are one method under "
-        f"{len(group)} names. Each of them is ranked, so methods behind them rank lower"
-        for group, tasks in alike.items()
+        f"{listed(group)} give identical numbers on {listed(tasks)}: there they are one method under {len(group)} "
+        "names and share one place, so methods behind them do not rank lower"
+        for group, tasks in groups.items()
+    ]
+
+
+def _redrawn_sites(grid: RunGrid, choices: Choices) -> list[str]:
+    tasks = [task for task in grid.tasks if grid.redraws_sites(task)]
+    if not tasks:
+        return []
+    per_run = "" if choices.per_run else "; --per-run computes fairness and incentive within runs"
+    return [
+        f"the sites of {listed(tasks)} are drawn anew in every run, so a median over runs of one site mixes different "
+        f"sites of the same name{per_run}"
+    ]
+
+
+def _without_majority(grid: RunGrid) -> list[str]:
+    with_classes = dict.fromkeys(run.task for run in grid.runs if {"f1", "accuracy"} & set(metrics_of(run.result)))
+    tasks = [task for task in grid.tasks if task in with_classes and not grid.results(task, MAJORITY)]
+    if not tasks:
+        return []
+    return [
+        f"the majority class is not shown on {listed(tasks)}, because the runs do not record how many examples of each "
+        "class a site has; whether these tasks have learnt is not judged"
+    ]
+
+
+def _other_rounds(grid: RunGrid, choices: Choices) -> list[str]:
+    """Where FedAvg's sites report different rounds, and so different models."""
+    name = choices.baseline_global
+    if name is None or choices.baseline_local is None or grid.plain_name(name) != "fedavg":
+        return []
+    apart = []
+    for task in grid.tasks:
+        runs = grid.results(task, name).values()
+        if different := sum(not run.reports_one_round for run in runs):
+            apart.append(f"{different} of {len(runs)} runs on {task}")
+    if not apart:
+        return []
+    return [
+        f"incentive compares with one global model per run of {name}, that of the round with the lowest average "
+        f"validation loss: the sites report different rounds in {listed(apart)}"
     ]
 
 
@@ -205,4 +251,4 @@ def _lacking(choices: Choices) -> list[str]:
     ]
     if not lacking:
         return []
-    return [f"there are no runs of {' and '.join(lacking)}, so gains over them and incentive are not shown"]
+    return [f"this report has no runs of {' and '.join(lacking)}, so gains over them and incentive are not shown"]

@@ -127,14 +127,26 @@ def friedman(scores: Array) -> Friedman:
     >>> round(test.chi2, 9), round(test.f, 9), round(test.kendall_w, 9)
     (4.666666667, 7.0, 0.777777778)
     """
-    from scipy.stats import f as f_distribution
-    from scipy.stats import friedmanchisquare
+    return friedman_of_ranks(ranks(scores, lower_is_better=True))
 
-    blocks, treatments = scores.shape
-    if np.all(scores == scores[:, :1]):
-        # Every block ties throughout: scipy would divide 0 by 0.
+
+def friedman_of_ranks(positions: Array) -> Friedman:
+    """The same from the ranks within each block, which need not be 1 to k: treatments may share a place.
+
+    χ² = (k-1) · Σ_j (Σ_i d_ij)² / Σ_ij d_ij², where d are the distances from the block's mean rank. For ranks in which
+    ties share the average this is Friedman's χ² with the correction for ties.
+    """
+    from scipy.stats import chi2 as chi2_distribution
+    from scipy.stats import f as f_distribution
+
+    blocks, treatments = positions.shape
+    distances = positions - positions.mean(axis=1, keepdims=True)
+    spread = float(np.sum(distances**2))
+    if spread == 0:
+        # Every block ties throughout.
         return Friedman(treatments, blocks, 0.0, 1.0, 0.0, 1.0, 0.0)
-    chi2, p = (float(number) for number in friedmanchisquare(*scores.T))
+    chi2 = (treatments - 1) * float(np.sum(distances.sum(axis=0) ** 2)) / spread
+    p = float(chi2_distribution.sf(chi2, treatments - 1))
     most = blocks * (treatments - 1)
     f = (blocks - 1) * chi2 / (most - chi2) if most - chi2 > 1e-12 * most else np.nan
     f_p = float(f_distribution.sf(f, treatments - 1, (treatments - 1) * (blocks - 1)))

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import numpy as np
 
 from playerfl.report.compute.comparison import LOWER_IS_BETTER, fairness, incentive, metrics_of
-from playerfl.report.compute.grid import RunGrid
+from playerfl.report.compute.grid import MAJORITY, RunGrid
 from playerfl.report.compute.statistics import Array, apart, median, percentile_interval, resampled, worst_for_nan
 
 Kind = Literal["score", "fairness", "incentive"]
@@ -59,6 +59,8 @@ class ScoreTable:
     cells: dict[tuple[str, str], ScoreCell]
     ranked: tuple[str, ...]
     """The algorithms that compete: fairness and incentive leave the two baselines out, as the paper does."""
+    majority: Mapping[str, ScoreCell] = field(default_factory=dict)
+    """The majority class by task, where it is known: for reference, in no ranking and no test."""
 
     @property
     def name(self) -> str:
@@ -87,7 +89,8 @@ def _table(grid: RunGrid, kind: Kind, metric: str, choices: Choices) -> ScoreTab
     present = tuple(name for name in rows if any((name, task) in cells for task in grid.tasks))
     ranked = tuple(name for name in present if name not in left_out)
     shown = tuple(task for task in grid.tasks if any((name, task) in cells for name in present))
-    table = ScoreTable(kind, metric, present, shown, cells, ranked)
+    majority = {task: cell for task in shown if (cell := _majority_cell(grid, kind, metric, task, choices))}
+    table = ScoreTable(kind, metric, present, shown, cells, ranked, majority)
     for task in shown:
         cells |= _marked(grid, table, task, choices)
     return table
@@ -112,6 +115,14 @@ def _cell(grid: RunGrid, kind: Kind, metric: str, task: str, algorithm: str, cho
         per_run=tuple(map(float, measured.per_run(seeds))),
         seeds=tuple(seeds),
     )
+
+
+def _majority_cell(grid: RunGrid, kind: Kind, metric: str, task: str, choices: Choices) -> ScoreCell | None:
+    if not np.isfinite(grid.scores(task, MAJORITY, metric)).all():
+        return None
+    cell = _cell(grid, kind, metric, task, MAJORITY, choices)
+    # Runs that share one split share one value, which has no interval.
+    return replace(cell, low=np.nan, high=np.nan) if cell and cell.low == cell.high else cell
 
 
 @dataclass(frozen=True)
@@ -142,7 +153,10 @@ class _Estimate:
         """The value in every resample of the runs; methods with the same seeds share the draws."""
         if self._per_run_median:
             return resampled(median, self.per_run(seeds))
-        medians = (self.grid.resampled_medians(self.task, name, self.metric, seeds) for name in self._names)
+        medians = (
+            self.grid.resampled_medians(self.task, name, self.metric, seeds, global_model=self._is_global(name))
+            for name in self._names
+        )
         return self._measure(*medians)
 
     @property
@@ -155,7 +169,10 @@ class _Estimate:
         return (self.algorithm, *(self.choices.baselines if self.kind == "incentive" else ()))
 
     def _scores(self, name: str, seeds: Sequence[int]) -> Array:
-        return self.grid.scores(self.task, name, self.metric, seeds)
+        return self.grid.scores(self.task, name, self.metric, seeds, global_model=self._is_global(name))
+
+    def _is_global(self, name: str) -> bool:
+        return self.kind == "incentive" and name == self.choices.baseline_global
 
     def _measure(self, scores: Array, *baselines: Array) -> Array:
         if self.kind == "incentive":

@@ -15,10 +15,11 @@ from matplotlib.lines import Line2D
 
 from playerfl.paper.printed import Printed
 from playerfl.report.compute.comparison import LOWER_IS_BETTER
+from playerfl.report.compute.grid import MAJORITY
 from playerfl.report.compute.ranking import Ranking
 from playerfl.report.compute.report import Report
 from playerfl.report.compute.tables import ScoreTable
-from playerfl.report.formats import counted, in_percent, interval_name, metric_name, table_title
+from playerfl.report.formats import counted, in_percent, interval_name, metric_name, noise, table_title
 from playerfl.report.plots.comparison import COLOURS, draw_profile
 
 Drawn = tuple[Figure, list[Axes]]
@@ -77,7 +78,10 @@ def table_figure(table: ScoreTable, printed: Printed | None = None) -> Drawn:
     for panel, task in zip(axes, table.tasks, strict=True):
         for row, name in enumerate(table.algorithms):
             cell = table.cells.get((name, task))
-            if cell is None or not math.isfinite(cell.value):
+            if cell is None:
+                continue
+            if not math.isfinite(cell.value):
+                panel.text(0.02, row, "diverged", transform=panel.get_yaxis_transform(), va="center", fontsize=8)
                 continue
             if not math.isnan(cell.low) and math.isfinite(cell.high - cell.low):
                 panel.plot([scale * cell.low, scale * cell.high], [row, row], color=COLOURS[0], linewidth=1.5)
@@ -85,13 +89,16 @@ def table_figure(table: ScoreTable, printed: Printed | None = None) -> Drawn:
             theirs = printed.number(table.name, name, task) if printed else None
             if theirs is not None:
                 panel.plot(theirs, row, "D", color=COLOURS[5], markersize=5, markerfacecolor="none")
+        if task in table.majority:
+            panel.axvline(scale * table.majority[task].value, color="0.4", linestyle=":", linewidth=1.2)
         panel.set_yticks(range(len(table.algorithms)), table.algorithms if panel is axes[0] or len(axes) > 4 else [])
         panel.set_ylim(len(table.algorithms) - 0.5, -0.5)
         panel.set_title(_plain(task), fontsize=10)
         panel.grid(axis="x", color="0.9")
         panel.set_axisbelow(True)
         panel.spines[["top", "right"]].set_visible(False)
-    _say_below(figure, table_title(table.kind, table.metric))
+    dotted = f"; dotted: {MAJORITY.lower()}" if table.majority else ""
+    _say_below(figure, table_title(table.kind, table.metric) + dotted)
     if printed and any(name == table.name for name, _, _ in printed.cells):
         marks = [
             Line2D([], [], marker=marker, color=colour, markerfacecolor=face, linestyle="")
@@ -201,7 +208,8 @@ def gains_figure(report: Report, algorithm: str, metric: str) -> Drawn:
     unit = " points" if scale == 100.0 else ""
     better = "lower loss" if metric in LOWER_IS_BETTER else metric_name(metric)
     baseline = report.choices.baseline_local
-    _say_below(figure, f"gain of {algorithm} over {baseline}: {better}{unit}; hollow marks: within seed noise")
+    unclear = noise({report.grid.splits(table.task) for table in tables})
+    _say_below(figure, f"gain of {algorithm} over {baseline}: {better}{unit}; hollow marks: within {unclear}")
     return figure, axes
 
 
@@ -227,7 +235,7 @@ def _finite(profiles: Mapping[str, Mapping[str, object]]) -> dict[str, Mapping[s
 
 def critical_difference_figure(ranking: Ranking) -> Drawn:
     """Mean ranks on a line; methods joined by a bar are closer than the critical difference (Demšar 2006)."""
-    names, mean = ranking.algorithms, ranking.mean_ranks
+    names, labels, mean = ranking.algorithms, ranking.labels, ranking.mean_ranks
     difference = ranking.critical_difference
     assert difference is not None
     count = len(names)
@@ -255,7 +263,7 @@ def critical_difference_figure(ranking: Ranking) -> Drawn:
         axes.plot(
             [mean[member], mean[member], edge], [0, y, y], color=_look(list(names), names[member])["color"], linewidth=1
         )
-        label = f"{_plain(names[member])}  {mean[member]:.2f}"
+        label = f"{_plain(labels[member])}  {mean[member]:.2f}"
         side, shift = ("right", -4) if left else ("left", 4)
         axes.annotate(label, (edge, y), xytext=(shift, 0), textcoords="offset points", ha=side, va="center", fontsize=9)
     return figure, [axes]

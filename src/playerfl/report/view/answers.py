@@ -6,11 +6,24 @@ import math
 from collections import Counter
 from dataclasses import dataclass
 
+from playerfl.report.compute.grid import Splits
+from playerfl.report.compute.learnt import LEARNT_MARGIN
 from playerfl.report.compute.report import Report
 from playerfl.report.compute.sites import SiteRow, SiteTable, runs_needed
 from playerfl.report.compute.statistics import ENOUGH_RUNS
 from playerfl.report.compute.tables import ScoreTable
-from playerfl.report.formats import counted, interval_name, listed, metric_name, number, p_said, share, with_unit
+from playerfl.report.formats import (
+    REACH,
+    counted,
+    interval_name,
+    listed,
+    metric_name,
+    noise,
+    number,
+    p_said,
+    share,
+    with_unit,
+)
 
 _NAMED_SITES = 5
 
@@ -39,19 +52,31 @@ def _best(report: Report) -> list[str]:
     table = next((t for t in report.tables if (t.kind, t.metric) == ("score", report.metric)), None)
     if table is None:
         return []
-    return [*_best_over_tasks(report, table), *(_best_on(table, task) for task in table.tasks)]
+    learnt = [task for task in table.tasks if task not in report.not_learnt]
+    return [*_best_over_tasks(report, table), *(_best_on(report, table, task) for task in learnt), *_not_learnt(report)]
+
+
+def _not_learnt(report: Report) -> list[str]:
+    if not report.not_learnt:
+        return []
+    without = "it" if len(report.not_learnt) == 1 else "them"
+    ranks = f", and ranks over tasks leave {without} out" if len(report.grid.tasks) > 1 else ""
+    return [
+        f"Not learnt: {listed(report.not_learnt)}. No method is {100 * LEARNT_MARGIN:g} points of accuracy and of "
+        f"macro-F1 ahead of the majority class there, so none is called best{ranks}."
+    ]
 
 
 def _best_over_tasks(report: Report, table: ScoreTable) -> list[str]:
     ranking = report.table_ranking(table)
-    if ranking is None or ranking.over != "tasks":
+    if ranking is None or ranking.over != "tasks" or len(ranking.blocks) < 2:
         return []
-    mean = dict(zip(ranking.algorithms, ranking.mean_ranks, strict=True))
+    mean = ranking.rank_of
     lowest = min(mean.values())
     best = [name for name, rank in mean.items() if math.isclose(rank, lowest)]
     has = "has the best mean rank" if len(best) == 1 else "tie for the best mean rank"
     said = f"Over {len(ranking.blocks)} tasks, {listed(best)} {has} by {_short_name(table.metric)}: {lowest:.1f}"
-    said += f" ({len(mean)} methods)"
+    said += f" ({len(ranking.algorithms)} methods)"
     if report.subject in mean and report.subject not in best:
         said += f"; {report.subject} has {mean[report.subject]:.1f}"
     return [said + "."]
@@ -61,7 +86,7 @@ def _short_name(metric: str) -> str:
     return metric_name(metric).lower().replace("f1", "F1")
 
 
-def _best_on(table: ScoreTable, task: str) -> str:
+def _best_on(report: Report, table: ScoreTable, task: str) -> str:
     cells = {name: table.cells[name, task] for name in table.ranked if (name, task) in table.cells}
     name = _short_name(table.metric)
     if len(cells) == 1:
@@ -85,7 +110,7 @@ def _best_on(table: ScoreTable, task: str) -> str:
         said += f" ({interval_name(cell.runs)} {low} to {high})"
     ties = [label for label, other in cells.items() if other.tie]
     if ties:
-        said += f"; the difference from {listed(ties)} is within seed noise"
+        said += f"; the difference from {listed(ties)} is within {noise({report.grid.splits(task)})}"
     return said + "."
 
 
@@ -94,7 +119,8 @@ def _gains(report: Report) -> list[str]:
     if local is None:
         return []
     said = []
-    tables = [report.site_table(task, subject, report.metric) for task in grid.tasks]
+    tasks = [task for task in grid.tasks if task not in report.not_learnt]
+    tables = [report.site_table(task, subject, report.metric) for task in tasks]
     everyone = [row for table in tables if table for row in table.rows if row.to_local]
     if len(tables) > 1 and everyone:
         better = sum(row.to_local is not None and row.to_local.value > 0 for row in everyone)
@@ -106,12 +132,13 @@ def _gains(report: Report) -> list[str]:
     if len(tables) == 1:
         # Readers who ask about harm also ask about the method they would choose.
         scores = next(t for t in report.tables if (t.kind, t.metric) == ("score", report.metric))
-        best = [name for (name, _), cell in scores.cells.items() if cell.best and name != subject]
-        tables += [report.site_table(grid.tasks[0], name, report.metric) for name in best[:1]]
-    return said + [_gains_on(table) for table in tables if table and table.rows and table.rows[0].to_local]
+        best = [name for (name, task), cell in scores.cells.items() if (task, cell.best) == (tasks[0], True)]
+        best = [name for name in best if name != subject]
+        tables += [report.site_table(tasks[0], name, report.metric) for name in best[:1]]
+    return said + [_gains_on(report, table) for table in tables if table and table.rows and table.rows[0].to_local]
 
 
-def _gains_on(table: SiteTable) -> str:
+def _gains_on(report: Report, table: SiteTable) -> str:
     gains = [row for row in table.rows if row.to_local and row.to_local.value > 0]
     harmed = [row for row in table.rows if row.harmed]
     surely = [row for row in harmed if row.to_local and row.to_local.verdict == "loses"]
@@ -120,16 +147,17 @@ def _gains_on(table: SiteTable) -> str:
     said += f"{_short_name(table.metric)} than training alone"
     said += f" and {even} the same" if even else ""
     if harmed:
-        said += f"; {_sites(harmed)} {'is' if len(harmed) == 1 else 'are'} worse off ({_certain(harmed, surely)})"
+        said += f"; {_sites(harmed)} {'is' if len(harmed) == 1 else 'are'} worse off "
+        said += f"({_certain(harmed, surely, noise({report.grid.splits(table.task)}))})"
     return said + "."
 
 
-def _certain(harmed: list[SiteRow], surely: list[SiteRow]) -> str:
+def _certain(harmed: list[SiteRow], surely: list[SiteRow], noise: str) -> str:
     if not surely:
         return "which may be chance"
     if len(surely) == len(harmed):
-        return "beyond seed noise"
-    return f"{_sites(surely)} beyond seed noise, the rest may be chance"
+        return f"beyond {noise}"
+    return f"{_sites(surely)} beyond {noise}, the rest may be chance"
 
 
 def _sites(rows: list[SiteRow]) -> str:
@@ -168,10 +196,7 @@ def _certainty(report: Report) -> list[str]:
             "same folder to get intervals."
         )
     elif runs:
-        said.append(
-            "Intervals and tests over seeds show how much a result varies from run to run on the same data, not how it "
-            "would vary with other sites or patients."
-        )
+        said += reach(report)
         if min(runs) < ENOUGH_RUNS:
             said.append(f"Some cells have only {counted(min(runs), 'run')}: they show the range, not an interval.")
         most = max((len(grid.sites(task)) for task in grid.tasks), default=1)
@@ -189,12 +214,34 @@ def _certainty(report: Report) -> list[str]:
         # Where F is not computable (NaN), Friedman's p decides alone.
         differ = test.p < 0.05 and not test.f_p >= 0.05
         methods = f"the {len(ranking.algorithms)} methods"
+        of = "" if over_tasks else REACH[grid.splits(ranking.over)]
         verdict = f"{methods} {'differ' if differ else 'do not differ'} significantly"
         said.append(
             f"Over {blocks}, {verdict} (Friedman {p_said(test.p)}, Iman-Davenport {p_said(test.f_p)})"
-            f"{'' if over_tasks else '; this is about one dataset only, whose runs share the data'}."
+            f"{'' if over_tasks else f'; this is about one dataset only, and speaks of {of}'}."
         )
     return said
+
+
+def reach(report: Report) -> list[str]:
+    """What intervals and tests over runs speak of: the recorded splits decide, not the settings."""
+    grid = report.grid
+    tasks: dict[Splits, list[str]] = {}
+    for task in grid.tasks:
+        tasks.setdefault(grid.splits(task), []).append(task)
+    said: dict[Splits, str] = {
+        "fixed": "all runs share one split of the data: intervals and tests speak of seeds only, not of other patients "
+        "or sites",
+        "per_run": "each run has its own split of the data: intervals and tests speak of new patients and seeds, not "
+        "of other sites",
+        "mixed": "some runs share a split of the data and some do not: intervals and tests treat them as independent, "
+        "and are too sure",
+        "unknown": "the runs do not record their split of the data: intervals and tests may speak of seeds only",
+    }
+    where = {splits: listed(names) for splits, names in tasks.items()}
+    if len(tasks) == 1 and len(grid.tasks) > 1:
+        where = dict.fromkeys(tasks, "every task")
+    return [f"On {names}, {said[splits]}." for splits, names in where.items()]
 
 
 def _missing(report: Report) -> list[str]:

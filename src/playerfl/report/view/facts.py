@@ -12,6 +12,7 @@ from playerfl.paper.printed import printed_text
 from playerfl.paper.section import paper_facts
 from playerfl.report.compute.cost import Cost
 from playerfl.report.compute.curves import Curve
+from playerfl.report.compute.grid import MAJORITY
 from playerfl.report.compute.missing_runs import MARKS, MissingRuns, SeedRow, missing_runs, seed_rows
 from playerfl.report.compute.ranking import Ranking
 from playerfl.report.compute.report import Report
@@ -77,7 +78,9 @@ def scores(report: Report, table: ScoreTable | None = None) -> Facts[Score]:
         Column("", "interval", lambda s: None, lambda s: interval(s.cell, s.table)),
         Column("runs", "runs", lambda s: s.cell.runs, note="n={}"),
         *fields("cell.best", "cell.tie"),
+        Column("diverged_runs", "", lambda s: sum(not math.isfinite(value) for value in s.cell.per_run)),
         Column("ranked", "", lambda s: s.algorithm in s.table.ranked),
+        Column("baseline", "", lambda s: s.algorithm == MAJORITY),
     ]
     printed = report.paper.cells if report.paper else {}
     if printed:
@@ -86,8 +89,8 @@ def scores(report: Report, table: ScoreTable | None = None) -> Facts[Score]:
         Score(one, task, algorithm, cell, printed.get((one.name, algorithm, task), ""))
         for one in ([table] if table else report.tables)
         for task in one.tasks
-        for algorithm in one.algorithms
-        if (cell := one.cells.get((algorithm, task)))
+        for algorithm in (*one.algorithms, MAJORITY)
+        if (cell := one.majority.get(task) if algorithm == MAJORITY else one.cells.get((algorithm, task)))
     ]
     return Facts("cells", columns, items)
 
@@ -102,12 +105,10 @@ def ranks(report: Report) -> Facts[tuple[Ranking, str, float]]:
             Column("mean_rank", "", lambda r: r[2]),
             Column("blocks", "", lambda r: len(r[0].blocks)),
             Column("blocks_left_out", "", lambda r: " ".join(r[0].blocks_left_out)),
+            Column("not_learnt", "", lambda r: " ".join(r[0].not_learnt)),
+            Column("same_as", "", lambda r: r[0].same_as.get(r[1], "")),
         ],
-        [
-            (ranking, algorithm, float(mean))
-            for ranking in _rankings(report)
-            for algorithm, mean in zip(ranking.algorithms, ranking.mean_ranks, strict=True)
-        ],
+        [(ranking, algorithm, mean) for ranking in _rankings(report) for algorithm, mean in ranking.rank_of.items()],
     )
 
 
@@ -148,6 +149,12 @@ class Pair:
     first: int
     second: int
 
+    def name(self, position: int) -> str:
+        return self.ranking.algorithms[position]
+
+    def label(self, position: int) -> str:
+        return self.ranking.labels[position]
+
     def of(self, matrix: str) -> float:
         return float(getattr(self.ranking, matrix)[self.first, self.second])
 
@@ -157,8 +164,8 @@ def pairs(report: Report) -> Facts[Pair]:
         "pairs",
         [
             *fields("ranking.table", "ranking.over"),
-            Column("algorithm", "method", lambda p: p.ranking.algorithms[p.first], words=True),
-            Column("other", "other method", lambda p: p.ranking.algorithms[p.second], words=True),
+            Column("algorithm", "method", lambda p: p.name(p.first), lambda p: p.label(p.first), words=True),
+            Column("other", "other method", lambda p: p.name(p.second), lambda p: p.label(p.second), words=True),
             Column("nemenyi_p", "Nemenyi p", lambda p: p.of("nemenyi"), lambda p: p_value(p.of("nemenyi"))),
             Column("wilcoxon_p", "", lambda p: p.of("wilcoxon")),
             Column("wilcoxon_holm_p", "Wilcoxon-Holm p", lambda p: p.of("holm"), lambda p: p_value(p.of("holm"))),

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from playerfl.paper.section import paper_section
+from playerfl.report.compute.grid import MAJORITY
+from playerfl.report.compute.learnt import LEARNT_MARGIN
 from playerfl.report.compute.ranking import Ranking
 from playerfl.report.compute.report import Report
 from playerfl.report.compute.sites import SiteTable, runs_needed
@@ -12,17 +14,19 @@ from playerfl.report.compute.statistics import ENOUGH_RUNS, RESAMPLES
 from playerfl.report.compute.tables import ScoreTable
 from playerfl.report.formats import (
     F1_CLASSES,
+    REACH,
     SELECTIONS,
     counted,
     interval_head,
     listed,
     metric_name,
+    noise,
     p_said,
     ranges,
     table_title,
 )
 from playerfl.report.view import facts
-from playerfl.report.view.answers import answers
+from playerfl.report.view.answers import answers, reach
 from playerfl.report.view.parts import (
     NOTHING,
     Block,
@@ -35,6 +39,11 @@ from playerfl.report.view.parts import (
     TableView,
 )
 from playerfl.report.view.site_facts import sites
+
+_LOSS_OF_FREQUENCIES = (
+    "Its loss is that of predicting the class frequencies of the training data; it is missing where a site is tested "
+    "on a class that it has not trained on, or where the report does not know the task’s loss."
+)
 
 
 def view(report: Report, title: str) -> ReportView:
@@ -101,12 +110,16 @@ def _tables(report: Report) -> Section:
     said = (
         f"A cell is the median over runs of the average over sites ({average}), with its 95 % bootstrap interval "
         f"(“range” where there are fewer than {ENOUGH_RUNS} runs) and the number of runs. Bold: the best value of a "
-        "column. ≈: the difference from the best is within seed noise, that is, the interval of the paired difference "
-        "contains 0 (not corrected for multiple comparisons; the tests below are). " + fair
+        f"column. ≈: the difference from the best is within {_noise(report)}, that is, the interval of the paired "
+        "difference contains 0 (not corrected for multiple comparisons; the tests below are). " + fair
     )
     if report.paper and report.paper.cells:
         said += " “paper” is what the PLayer-FL paper prints for the task; these runs may have other settings."
     return Section("tables", "Tables", said, tuple(_score_table(report, table) for table in report.tables))
+
+
+def _noise(report: Report) -> str:
+    return noise({report.grid.splits(task) for task in report.grid.tasks})
 
 
 def _score_table(report: Report, table: ScoreTable) -> TableView:
@@ -116,12 +129,13 @@ def _score_table(report: Report, table: ScoreTable) -> TableView:
     details = [column for column in details if any(column.cell(score).text for score in scores.items)]
     by_place = {(score.algorithm, score.task): score for score in scores.items}
     ranking = report.table_ranking(table)
-    mean = dict(zip(ranking.algorithms, map(float, ranking.mean_ranks), strict=True)) if ranking else {}
+    mean = ranking.rank_of if ranking else {}
     single = len(table.tasks) == 1
-    reference = [name for name in table.algorithms if name not in table.ranked]
+    reference = {name: f"{name} (not ranked)" for name in table.algorithms if name not in table.ranked}
+    reference |= {MAJORITY: f"{MAJORITY} (baseline)"} if table.majority else {}
     rows = []
     for name in (*table.ranked, *reference):
-        row = [TableCell(name if name in table.ranked else f"{name} (not ranked)")]
+        row = [TableCell(reference.get(name, name))]
         for task in table.tasks:
             score = by_place.get((name, task))
             cells = [column.cell(score) if score else NOTHING for column in (main, *details)]
@@ -133,7 +147,8 @@ def _score_table(report: Report, table: ScoreTable) -> TableView:
         row.append(TableCell(f"{mean[name]:.2f}", mean[name]) if name in mean else NOTHING)
         rows.append(tuple(row))
     extra = [interval_head(table) if column.title == "interval" else column.title for column in details]
-    titles = [*table.tasks, *(extra if single else []), "mean rank"]
+    tasks = [f"{task} (not learnt)" if task in report.not_learnt else task for task in table.tasks]
+    titles = [*tasks, *(extra if single else []), "mean rank"]
     return TableView(
         table_title(table.kind, table.metric),
         (Head("method", words=True), *map(Head, titles)),
@@ -153,6 +168,10 @@ def _remarks(report: Report, table: ScoreTable, ranking: Ranking | None) -> list
         said.append("The two baselines are shown for reference and not ranked.")
     if table.kind == "fairness":
         said.append("A method can be fair and uniformly bad: read this beside the scores.")
+    if table.majority:
+        said.append(f"{MAJORITY}: every site always predicts the most frequent class of its training data.")
+        if table.kind == "score" and table.metric == "loss":
+            said.append(_LOSS_OF_FREQUENCIES)
     if ranking is None:
         return said
     if ranking.over != "tasks":
@@ -168,6 +187,11 @@ def _remarks(report: Report, table: ScoreTable, ranking: Ranking | None) -> list
 def left_out(ranking: Ranking) -> list[str]:
     """The methods and blocks that a ranking leaves out: it needs every method in every block."""
     said = []
+    if ranking.same_as:
+        pairs = [f"{name} with {other}" for name, other in ranking.same_as.items()]
+        said.append(f"Identical methods share one place: {listed(pairs)}.")
+    if ranking.not_learnt:
+        said.append(f"Ranks leave out tasks that have not learnt: {listed(ranking.not_learnt)}.")
     if ranking.left_out:
         said.append(f"Not ranked, because results are missing: {listed(ranking.left_out)}.")
     if ranking.blocks_left_out:
@@ -182,7 +206,7 @@ def left_out(ranking: Ranking) -> list[str]:
     return said
 
 
-def ranking_said(ranking: Ranking) -> str:
+def ranking_said(report: Report, ranking: Ranking) -> str:
     """The tests of a ranking in sentences."""
     test, said = ranking.friedman, []
     if test:
@@ -194,7 +218,8 @@ def ranking_said(ranking: Ranking) -> str:
             f"Iman-Davenport: {f}. Kendall’s W = {test.kendall_w:.2f}."
         )
         if ranking.over != "tasks":
-            said.append(f"This is about {ranking.over} only: its runs share the data.")
+            of = REACH[report.grid.splits(ranking.over)]
+            said.append(f"This is about {ranking.over} only, and speaks of {of}.")
     return " ".join([*said, *([ranking.remark] if ranking.remark else []), *left_out(ranking)])
 
 
@@ -206,7 +231,7 @@ def _tests(report: Report) -> Section:
         blocks.append(Paragraph("No test: Friedman’s needs three methods, and two tasks or two runs of one task."))
     if any(ranking.over != "tasks" for ranking in tests.items):
         blocks.append(
-            Paragraph("A test over the runs of one task is about that dataset only: its runs share the data.")
+            Paragraph(" ".join(["A test over the runs of one task is about that dataset only.", *reach(report)]))
         )
     for ranking in report.rankings.get(report.metric, [])[:1]:
         pairs = facts.pairs(report)
@@ -224,8 +249,7 @@ def _sites(report: Report) -> Section:
         f"Each site’s difference from {alone} and from {averaged}: the median over runs with the same seed, positive "
         "where the method is better for the site (in percentage points for shares), with its 95 % interval (the range "
         f"where there are fewer than {ENOUGH_RUNS} runs). p is Wilcoxon’s over runs, with Holm’s correction over the "
-        "sites; a site counts as gaining or harmed only if p is below 0.05. This covers seed noise on the same data "
-        "only: other patients may give a different answer."
+        "sites; a site counts as gaining or harmed only if p is below 0.05. " + " ".join(reach(report))
     )
     tables = [report.site_table(task, report.subject, report.metric) for task in report.grid.tasks]
     return Section(
@@ -272,8 +296,12 @@ def _methods(report: Report) -> Section:
         f"Intervals: percentile bootstrap over runs, {RESAMPLES:,} resamples with a fixed seed. One run has no "
         f"interval; with fewer than {ENOUGH_RUNS} runs, their range is shown instead.",
         "Fairness is the population variance over sites of scores between 0 and 1, or of the losses.",
-        "Incentive is the share of sites strictly better off than under both baselines; a tie does not count.",
-        "Ranks: 1 is best, ties share the average. Friedman’s test is corrected for ties; its treatments are "
+        "Incentive is the share of sites strictly better off than under both baselines; a tie does not count. "
+        "Of FedAvg, it takes one global model per run.",
+        f"A task has learnt if one method is at least {100 * LEARNT_MARGIN:g} points of accuracy and of macro-F1 ahead "
+        "of the majority class; other tasks are left out of ranks over tasks.",
+        "Ranks: 1 is best, ties share the average; methods that give identical numbers in all runs of a task share one "
+        "place. Friedman’s test is corrected for ties; its treatments are "
         "the methods.",
         "A score that is not a number counts as worse than any number.",
         "Formulas and sources: docs/report.md of playerfl.",

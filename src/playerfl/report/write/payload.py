@@ -43,7 +43,7 @@ def payload(report: Report) -> dict[str, Any]:
         "siteHeads": heads,
         "siteTables": sites,
         "curves": _curves(report),
-        "rankings": {name: [_ranking(r) for r in rankings] for name, rankings in report.rankings.items()},
+        "rankings": {name: [_ranking(report, r) for r in rankings] for name, rankings in report.rankings.items()},
         "whatIf": {scores.task: _what_if(report, scores) for scores in report.layer_scores},
     }
 
@@ -88,16 +88,17 @@ def _curve(curve: Curve, runs: int, points: int) -> dict[str, Any]:
     }
 
 
-def _ranking(ranking: Ranking) -> dict[str, Any]:
+def _ranking(report: Report, ranking: Ranking) -> dict[str, Any]:
     matrices = {name: getattr(ranking, name) for name in ("nemenyi", "wilcoxon", "holm", "effect")}
     return {
         "over": ranking.over,
         "algorithms": ranking.algorithms,
+        "labels": ranking.labels,
         "n": len(ranking.blocks),
         "mean": ranking.mean_ranks.tolist(),
         "cd": ranking.critical_difference,
         "cliques": ranking.cliques,
-        "said": ranking_said(ranking),
+        "said": ranking_said(report, ranking),
         "holmLimit": ranking.holm_limit,
         **{
             # The upper triangle, row by row: the rest mirrors it.

@@ -1,0 +1,103 @@
+"""The majority class: what a site scores that always predicts the most frequent class of its training data."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from pydantic import ValidationError
+from torch import Tensor
+
+from playerfl.data.sites import PartRecord
+from playerfl.runs.result import RunResult
+from playerfl.tasks import TASKS
+
+Counts = Mapping[int, int]
+"""Examples by class."""
+Loss = Callable[[Any, Tensor], Tensor]
+# More outputs than any bundled task has; a larger number comes from a damaged file.
+_MOST_OUTPUTS = 100_000
+
+
+def majority_scores(result: RunResult) -> dict[str, dict[str, float]] | None:
+    """Test scores by site and metric, from the class counts that a run records; None where it records none.
+
+    The loss is that of predicting the class frequencies of the training data. It is left out where the task's loss is
+    not known here, because the task is not one of the bundled ones, and where it is infinite, because a site is tested
+    on a class that it has no training example of.
+    """
+    counts = {}
+    for site, record in result.data["sites"].items():
+        train, test = _counts(record["train"]), _counts(record.get("test"))
+        if not train or not test:
+            return None
+        counts[site] = (train, test)
+    labels = [label for pair in counts.values() for of in pair for label in of]
+    loss, outputs = _loss_of(result), _outputs(result, labels)
+    scores = {}
+    for site, (train, test) in counts.items():
+        scores[site] = hit_scores(train, test)
+        value = frequency_loss(train, test, loss, outputs) if loss and outputs <= _MOST_OUTPUTS else math.inf
+        if math.isfinite(value):
+            scores[site]["loss"] = value
+    return scores
+
+
+def hit_scores(train: Counts, test: Counts) -> dict[str, float]:
+    """Accuracy and macro-F1 of the most frequent class (the smallest of several) as every prediction.
+
+    Macro-F1 averages over the classes in the test data and the predicted one, as for a method; all but the predicted
+    one have 0.
+
+    >>> hit_scores({0: 5, 1: 4}, {0: 3, 1: 1})
+    {'accuracy': 0.75, 'f1': 0.42857142857142855}
+    """
+    predicted = min(train, key=lambda label: (-train[label], label))
+    examples, hits = sum(test.values()), test.get(predicted, 0)
+    return {"accuracy": hits / examples, "f1": 2 * hits / (examples + hits) / len({*test, predicted})}
+
+
+def frequency_loss(train: Counts, test: Counts, loss: Loss, outputs: int) -> float:
+    """The mean test loss if the predicted probabilities are the class frequencies of the training data.
+
+    >>> from playerfl.learning.losses import cross_entropy
+    >>> round(frequency_loss({0: 3, 1: 1}, {0: 1, 1: 1}, cross_entropy, 2), 6) == round(math.log(16 / 3) / 2, 6)
+    True
+    """
+    frequencies = torch.zeros(outputs, dtype=torch.float64)
+    for label, count in train.items():
+        frequencies[label] = count / sum(train.values())
+    shares = torch.tensor([count / sum(test.values()) for count in test.values()], dtype=torch.float64)
+    try:
+        losses = loss(frequencies.log().expand(len(test), -1), torch.tensor(list(test)))
+    except (IndexError, RuntimeError):
+        # The recorded classes are not those of this task.
+        return math.inf
+    return float(losses.double() @ shares)
+
+
+def _counts(part: PartRecord | None) -> Counts:
+    """The examples of each class; empty where they are not recorded, or where targets are no class numbers."""
+    classes = (part or {}).get("classes") or {}
+    if not all(label.isdecimal() and count >= 0 for label, count in classes.items()):
+        return {}
+    return {int(label): count for label, count in classes.items() if count}
+
+
+def _loss_of(result: RunResult) -> Loss | None:
+    """The loss of a bundled task. Others are not looked up: reading a result must not run a user's code."""
+    task = TASKS.get(str(result.experiment["task"]))
+    if task is None:
+        return None
+    try:
+        return task.for_options(task.options.model_validate(result.experiment["data"])).loss
+    except (KeyError, ValidationError):
+        return None
+
+
+def _outputs(result: RunResult, labels: list[int]) -> int:
+    """How many classes the model knows: the size of its last entry, or more where labels say so."""
+    sizes = [shape[0] for shape in result.data["model"].values() if shape]
+    return max([1 + max(labels), *sizes[-1:]])
