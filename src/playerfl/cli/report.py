@@ -82,7 +82,7 @@ def report(
 ) -> None:
     """Tables, tests and figures of the runs in a folder: one page that needs no network.
 
-    DIR is a run directory, a comparison, a study, or a folder that contains any of these. Runs that have not finished
+    DIR is a run directory, a comparison, a study, a multiverse, or a folder that contains any of these. Runs that have not finished
     are listed as missing; the report covers the others.
     """
     from playerfl.report.compute.report import build_report
@@ -110,7 +110,7 @@ def report(
     if figures:
         drawn = write_figures(computed, place.figures, [picture.value for picture in figures])
         typer.echo(f"{len(drawn)} figures: {place.figures}", err=True)
-    if not computed.grid.runs:
+    if not (computed.grid.runs or computed.multiverses):
         typer.echo("no run has finished yet", err=True)
     for state, gaps in (("not finished", computed.missing), ("failed", computed.failed)):
         if gaps:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from playerfl.report.compute.multiverse import Multiverse
 from playerfl.runs.result import RunResult
 
 
@@ -29,3 +30,4 @@ class Collected:
     failed: Sequence[Gap] = ()
     tuning_runs: int = 0
     """Finished runs that chose learning rates; they use other seeds and are not reported."""
+    multiverses: Sequence[Multiverse] = ()

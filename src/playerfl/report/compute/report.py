@@ -15,6 +15,7 @@ from playerfl.report.compute.collected import Collected, Gap
 from playerfl.report.compute.cost import Cost, costs
 from playerfl.report.compute.curves import Curve, curves
 from playerfl.report.compute.grid import RunGrid, arrange
+from playerfl.report.compute.multiverse import Multiverse
 from playerfl.report.compute.ranking import Ranking, rankings
 from playerfl.report.compute.sites import SiteTable, site_tables
 from playerfl.report.compute.tables import Choices, ScoreTable, tables
@@ -37,6 +38,8 @@ class Report:
     notes: tuple[str, ...]
     paper: Printed | None = None
     """What the paper prints for these tasks; None unless requested."""
+    multiverses: tuple[Multiverse, ...] = ()
+    """Rankings under many protocols, each of one task."""
 
     @cached_property
     def tables(self) -> list[ScoreTable]:
@@ -113,6 +116,7 @@ def build_report(
         tuning_runs=collected.tuning_runs,
         notes=(),
         paper=printed_for(grid) if paper else None,
+        multiverses=tuple(collected.multiverses),
     )
     notes = (
         *grid.notes,

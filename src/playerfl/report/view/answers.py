@@ -6,11 +6,13 @@ import math
 from collections import Counter
 from dataclasses import dataclass
 
+from playerfl.report.compute.grid import task_name
 from playerfl.report.compute.report import Report
 from playerfl.report.compute.sites import SiteRow, SiteTable, runs_needed
 from playerfl.report.compute.statistics import ENOUGH_RUNS
 from playerfl.report.compute.tables import ScoreTable
 from playerfl.report.formats import counted, interval_name, listed, metric_name, number, p_said, share, with_unit
+from playerfl.report.view.multiverse import finding
 
 _NAMED_SITES = 5
 
@@ -29,6 +31,7 @@ def answers(report: Report) -> list[Answer]:
         Answer("Which method does best?", tuple(_best(report))),
         Answer("Which sites gain and which lose?", tuple(_gains(report))),
         Answer("Which layers are shared?", tuple(_layers(report))),
+        Answer("Does this depend on the protocol?", tuple(_protocols(report))),
         Answer("How certain is this?", tuple(_certainty(report))),
         Answer("What is missing?", tuple(_missing(report))),
     ]
@@ -156,6 +159,10 @@ def _layers(report: Report) -> list[str]:
             said += f". The paper cuts after layer {printed}"
         sentences.append(said + ".")
     return sentences
+
+
+def _protocols(report: Report) -> list[str]:
+    return [f"On {task_name(m.task)}, {finding(m, m.subject)}." for m in report.multiverses]
 
 
 def _certainty(report: Report) -> list[str]:
