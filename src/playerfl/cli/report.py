@@ -82,8 +82,8 @@ def report(
 ) -> None:
     """Tables, tests and figures of the runs in a folder: one page that needs no network.
 
-    DIR is a run directory, a comparison, a study, a multiverse, or a folder that contains any of these. Runs that have not finished
-    are listed as missing; the report covers the others.
+    DIR is a run directory, a comparison, a study, a multiverse, or a folder that contains any of these. Runs that have
+    not finished are listed as missing; the report covers the others.
     """
     from playerfl.report.compute.report import build_report
     from playerfl.report.write.files import place_of, write_figures, write_report

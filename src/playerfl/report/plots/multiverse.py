@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import groupby
 from textwrap import fill
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -49,7 +50,7 @@ def _rows(multiverse: Multiverse) -> list[tuple[int, int | None]]:
 def _draw_curve(axes: Axes, multiverse: Multiverse, method: str) -> None:
     positions = np.arange(len(multiverse.protocols) + 1)
     name, rival = method_name(method), multiverse.rival(method)
-    looks = [(method, name, {"color": COLOURS[0], "linewidth": 2.4})]
+    looks: list[tuple[str, str, dict[str, Any]]] = [(method, name, {"color": COLOURS[0], "linewidth": 2.4})]
     if rival is not None:
         best = f"{method_name(rival)}, the best of the others, in its own order"
         looks.append((rival, best, {"color": COLOURS[2], "linewidth": 1.5, "linestyle": "--"}))
