@@ -34,6 +34,7 @@ READERS = (
     Reader("comparison, reported", runs.compared_runs, runs.report, weight=0.5),
     Reader("study directory, reported", runs.small_study, runs.report, runs.repair_fingerprints, weight=0.5),
     Reader("archive, reported", runs.archive, runs.report, runs.repair_archive, ("archive.json",), weight=0.5),
+    Reader("multiverse, reported", runs.multiverse, runs.report),
     Reader("checkpoint file", runs.checkpoint_file, runs.read_checkpoint, runs.repair_fingerprints, weight=4),
     Reader("idx and idx.gz", data.fashion, data.read_fashion, weight=2),
     Reader("CIFAR's binary files", data.cifar, data.read_cifar_files, weight=2),

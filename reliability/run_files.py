@@ -53,6 +53,30 @@ def small_study(folder: Path) -> None:
     playerfl.study(study_settings(), out=folder, backend="serial", quiet=True)
 
 
+def multiverse(folder: Path) -> None:
+    """Two methods under the two values of one choice; each is first once."""
+    places = {"median_rank": 1.5, "best_rank": 1, "worst_rank": 2, "decided_by": "measure", "decided_share": 1.0}
+    content = {
+        "format": "playerfl multiverse 1",
+        "name": "heart",
+        "task": "heart",
+        "runs": 20,
+        "tuning_runs": 5,
+        "methods": ["fedavg", "player_fl"],
+        "factors": [{"name": "measure", "kind": "computed", "values": ["f1", "loss"]}],
+        "protocols": [
+            {"choices": [0], "scores": [0.5, 0.6], "mean_ranks": [1.75, 1.25], "ranks": [2, 1]},
+            {"choices": [1], "scores": [0.5, None], "mean_ranks": [1.0, 2.0], "ranks": [1, 2]},
+        ],
+        "summary": [
+            {"method": "fedavg", "first": 0.5, "top_three": 1.0, "ahead_of": {}, **places},
+            {"method": "player_fl", "first": 0.5, "top_three": 1.0, "ahead_of": {"fedavg": 0.5}, **places},
+        ],
+        "measures": {"f1": "higher", "loss": "lower"},
+    }
+    (folder / "multiverse.json").write_text(json.dumps(content), encoding="utf-8")
+
+
 def archive(folder: Path) -> None:
     from tempfile import TemporaryDirectory
 

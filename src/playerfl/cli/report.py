@@ -23,6 +23,7 @@ REPORT_EXAMPLES = """
   playerfl report runs --baseline-global fedprox --json > report.json
 
   playerfl report runs --f1-labels true
+
   playerfl report runs --methods paper
 
   playerfl report runs --methods local,fedavg,player_fl
@@ -107,8 +108,8 @@ def report(
 ) -> None:
     """Tables, tests and figures of the runs in a folder: one page that needs no network.
 
-    DIR is a run directory, a comparison, a study, or a folder that contains any of these. Runs that have not finished
-    are listed as missing; the report covers the others.
+    DIR is a run directory, a comparison, a study, a multiverse, or a folder that contains any of these. Runs that have
+    not finished are listed as missing; the report covers the others.
     """
     from playerfl.report.compute.report import build_report
     from playerfl.report.write.files import place_of, write_figures, write_report
@@ -137,7 +138,7 @@ def report(
     if figures:
         drawn = write_figures(computed, place.figures, [picture.value for picture in figures])
         typer.echo(f"{len(drawn)} figures: {place.figures}", err=True)
-    if not computed.grid.runs:
+    if not (computed.grid.runs or computed.multiverses):
         typer.echo("no run has finished yet", err=True)
     for state, gaps in (("not finished", computed.missing), ("failed", computed.failed)):
         if gaps:

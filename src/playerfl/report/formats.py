@@ -41,8 +41,8 @@ SMALLEST_P = 1e-15
 
 
 def in_percent(metric: str) -> bool:
-    """Whether a metric is a share that people read in percent."""
-    return metric in ("f1", "accuracy")
+    """Whether a metric is a share that people read in percent; variants like `f1_true` are, too."""
+    return metric.partition("_")[0] in ("f1", "accuracy")
 
 
 def metric_name(metric: str) -> str:
@@ -178,6 +178,17 @@ def share(part: float) -> str:
     if part in (0, 1):
         return f"{100 * part:.0f} %"
     return "< 0.1 %" if part < 0.0005 else "> 99.9 %" if part > 0.9995 else f"{100 * part:.1f} %"
+
+
+def percent(part: float) -> str:
+    """A share in whole percent; 0 % and 100 % mean exactly that.
+
+    >>> percent(0.314), percent(0.001), percent(0.999), percent(1.0)
+    ('31 %', '< 1 %', '> 99 %', '100 %')
+    """
+    if part in (0, 1):
+        return f"{100 * part:.0f} %"
+    return "< 1 %" if part < 0.005 else "> 99 %" if part > 0.995 else f"{100 * part:.0f} %"
 
 
 def p_value(p: float) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 
 from playerfl.errors import RunDirectoryError
 from playerfl.report.compute.collected import Collected, Gap
+from playerfl.report.compute.multiverse import MULTIVERSE, read_multiverse
 from playerfl.runs.api import COMPARISON
 from playerfl.runs.directory import RunDirectory
 from playerfl.runs.result import SCORE_COLUMNS, RunResult, no_model
@@ -23,6 +24,8 @@ _NO_MODEL = partial(no_model, "this result was read without its models; use play
 
 def collect(path: Path | str) -> Collected:
     """The runs in a run directory, a comparison, a study, an archive, or a directory that holds any of these.
+
+    A multiverse is read as its rankings: the runs below it, at every learning rate, are not for a report.
 
     Models are not read: a report needs none. Runs that are unfinished or unreadable are listed with the reason.
     """
@@ -45,6 +48,7 @@ def collect(path: Path | str) -> Collected:
         archive = read_archive(place)
         results += map(_readable, archive.results)
         tuning_runs += archive.tuning_runs
+    multiverses = [read_multiverse(file) for folder in _folders(home) if (file := folder / MULTIVERSE).is_file()]
     for place, planned in sorted(_places(home, failed).items()):
         if not (place / "experiment.toml").is_file():
             missing.append(_gap(planned, "not started"))
@@ -58,9 +62,9 @@ def collect(path: Path | str) -> Collected:
                 missing.append(_gap(table, _how_far(directory, table)))
         except RunDirectoryError as problem:
             failed.append(_gap(planned or {"task": str(place)}, str(problem)))
-    if not (results or missing or failed):
+    if not (results or missing or failed or multiverses):
         raise RunDirectoryError(f"there are no runs in {home}; `playerfl run … --out {home}` makes one")
-    return Collected(results, missing, failed, tuning_runs)
+    return Collected(results, missing, failed, tuning_runs, multiverses)
 
 
 def _of_study(study: StudyDirectory) -> Collected:
@@ -123,9 +127,9 @@ def _places(home: Path, failed: list[Gap]) -> dict[Path, Mapping[str, Any]]:
 
 
 def _folders(home: Path) -> Iterator[Path]:
-    """The directory and those below it, except below a run, a study or an archive."""
+    """The directory and those below it, except below a run, a study, an archive or a multiverse."""
     yield home
-    if not any((home / name).is_file() for name in ("experiment.toml", STUDY_FILE, ARCHIVE)):
+    if not any((home / name).is_file() for name in ("experiment.toml", STUDY_FILE, ARCHIVE, MULTIVERSE)):
         for folder in sorted(entry for entry in home.iterdir() if entry.is_dir() and not entry.name.startswith(".")):
             yield from _folders(folder)
 

@@ -13,6 +13,8 @@ function drawTask() {
   drawSplits();
   if ($("layers")) resetWhatIf();
 }
+// A page may have a multiverse and no runs.
+const hasRuns = $("pick-metric") !== null;
 const on = (id, event, work) => $(id)?.addEventListener(event, work);
 on("pick-metric", "change", drawMetric);
 on("pick-task", "change", drawTask);
@@ -35,6 +37,8 @@ let room = document.documentElement.clientWidth;
 window.addEventListener("resize", () => {
   if (document.documentElement.clientWidth === room) return;
   room = document.documentElement.clientWidth;
+  for (const draw of multiverses) draw();
+  if (!hasRuns) return;
   drawTests();
   drawCurves();
   drawWhatIf();
@@ -46,7 +50,10 @@ window.addEventListener("beforeprint", () => {
 });
 window.addEventListener("afterprint", () => { for (const box of opened) box.open = false; });
 
-$("pick-metric").value = data.metric;
 document.querySelectorAll("table.sortable").forEach((table) => table.tHead && makeSortable(table));
-drawMetric();
+document.querySelectorAll(".multiverse").forEach((home, i) => showMultiverse(home, data.multiverses[i]));
+if (hasRuns) {
+  $("pick-metric").value = data.metric;
+  drawMetric();
+}
 if ($("layers")) resetWhatIf();

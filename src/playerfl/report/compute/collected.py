@@ -9,6 +9,7 @@ from typing import Literal
 from playerfl.errors import ConfigError, one_of
 from playerfl.paper import facts as paper
 from playerfl.report.compute.grid import method_name
+from playerfl.report.compute.multiverse import Multiverse
 from playerfl.runs.result import RunResult
 
 UNKNOWN = "?"
@@ -36,6 +37,7 @@ class Collected:
     failed: Sequence[Gap] = ()
     tuning_runs: int = 0
     """Finished runs that chose learning rates; they use other seeds and are not reported."""
+    multiverses: Sequence[Multiverse] = ()
     notes: tuple[str, ...] = ()
     """What was left out on request."""
 

@@ -16,6 +16,7 @@ from playerfl.report.compute.cost import Cost, costs
 from playerfl.report.compute.curves import Curve, curves
 from playerfl.report.compute.grid import MAJORITY, RunGrid, arrange
 from playerfl.report.compute.learnt import not_learnt
+from playerfl.report.compute.multiverse import Multiverse
 from playerfl.report.compute.ranking import Ranking, rankings
 from playerfl.report.compute.sites import SiteTable, site_tables
 from playerfl.report.compute.tables import Choices, ScoreTable, tables
@@ -40,6 +41,8 @@ class Report:
     """What the paper prints for these tasks; None unless requested."""
     f1_labels: str = "true_or_predicted"
     """The classes that macro-F1 averages over; see `RunResult.f1`."""
+    multiverses: tuple[Multiverse, ...] = ()
+    """Rankings under many protocols, each of one task."""
 
     @cached_property
     def tables(self) -> list[ScoreTable]:
@@ -129,6 +132,7 @@ def build_report(
         notes=(),
         paper=printed_for(grid) if paper else None,
         f1_labels=f1_labels,
+        multiverses=tuple(collected.multiverses),
     )
     notes = (
         *collected.notes,

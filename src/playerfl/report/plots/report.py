@@ -21,6 +21,7 @@ from playerfl.report.compute.report import Report
 from playerfl.report.compute.tables import ScoreTable
 from playerfl.report.formats import counted, in_percent, interval_name, metric_name, noise, table_title
 from playerfl.report.plots.comparison import COLOURS, draw_profile
+from playerfl.report.plots.multiverse import multiverse_figure
 
 Drawn = tuple[Figure, list[Axes]]
 # As a line on white, Okabe and Ito's yellow is too faint.
@@ -32,7 +33,7 @@ _FEW = 6
 
 def report_figures(report: Report) -> dict[str, Drawn]:
     """Every figure that these runs allow, by file name."""
-    figures: dict[str, Drawn] = {}
+    figures = _multiverses(report)
     if not report.grid.runs:
         return figures
     for table in report.tables:
@@ -49,6 +50,14 @@ def report_figures(report: Report) -> dict[str, Drawn]:
         figures[f"gains_{report.metric}"] = gains_figure(report, report.subject, report.metric)
     if report.layer_scores:
         figures["sensitivity"] = sensitivity_figure(report)
+    return figures
+
+
+def _multiverses(report: Report) -> dict[str, Drawn]:
+    figures: dict[str, Drawn] = {}
+    for number, multiverse in enumerate(report.multiverses, 1):
+        name = _file_name(f"multiverse_{multiverse.name}")
+        figures[f"{name}_{number}" if name in figures else name] = multiverse_figure(multiverse)
     return figures
 
 

@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from dataclasses import dataclass
 
-from playerfl.report.compute.grid import Splits
+from playerfl.report.compute.grid import Splits, task_name
 from playerfl.report.compute.learnt import LEARNT_MARGIN
 from playerfl.report.compute.report import Report
 from playerfl.report.compute.sites import SiteRow, SiteTable, runs_needed
@@ -24,6 +24,7 @@ from playerfl.report.formats import (
     share,
     with_unit,
 )
+from playerfl.report.view.multiverse import finding
 
 _NAMED_SITES = 5
 
@@ -42,6 +43,7 @@ def answers(report: Report) -> list[Answer]:
         Answer("Which method does best?", tuple(_best(report))),
         Answer("Which sites gain and which lose?", tuple(_gains(report))),
         Answer("Which layers are shared?", tuple(_layers(report))),
+        Answer("Does this depend on the protocol?", tuple(_protocols(report))),
         Answer("How certain is this?", tuple(_certainty(report))),
         Answer("What is missing?", tuple(_missing(report))),
     ]
@@ -184,6 +186,10 @@ def _layers(report: Report) -> list[str]:
             said += f". The paper cuts after layer {printed}"
         sentences.append(said + ".")
     return sentences
+
+
+def _protocols(report: Report) -> list[str]:
+    return [f"On {task_name(m.task)}, {finding(m, m.subject)}." for m in report.multiverses]
 
 
 def _certainty(report: Report) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from playerfl.paper.section import paper_section
-from playerfl.report.compute.grid import MAJORITY
+from playerfl.report.compute.grid import MAJORITY, task_name
 from playerfl.report.compute.learnt import LEARNT_MARGIN
 from playerfl.report.compute.ranking import Ranking
 from playerfl.report.compute.report import Report
@@ -27,6 +27,7 @@ from playerfl.report.formats import (
 )
 from playerfl.report.view import facts
 from playerfl.report.view.answers import answers, reach
+from playerfl.report.view.multiverse import multiverse_sections
 from playerfl.report.view.parts import (
     NOTHING,
     Block,
@@ -57,15 +58,20 @@ def view(report: Report, title: str) -> ReportView:
         if report.layer_scores:
             sections.append(Section("layers", "Which layers to share: try another threshold", interactive=True))
         sections.append(_costs(report))
+    sections += multiverse_sections(report)
     if report.paper is not None:
         sections.append(paper_section(report.paper))
-    return ReportView(title, lead(report), (*sections, _methods(report)))
+    if report.grid.runs or not report.multiverses:
+        sections.append(_methods(report))
+    return ReportView(title, lead(report), tuple(sections))
 
 
 def lead(report: Report) -> str:
     """What the report is about, in a sentence or two."""
     grid = report.grid
     tuned = counted(report.tuning_runs, "run" if not grid.runs else "more run")
+    if not grid.runs and report.multiverses and not (report.missing or report.failed):
+        return f"{_multiverses_said(report)} All scores are on held-out test data."
     if not grid.runs:
         done = f" {tuned} to choose learning rates have finished." if report.tuning_runs else ""
         return f"No run has finished yet; this report lists the missing runs.{done}"
@@ -78,6 +84,14 @@ def lead(report: Report) -> str:
         f"{counted(len(grid.runs), 'finished run')}: {counted(len(grid.algorithms), 'method')} on "
         f"{counted(len(grid.tasks), 'task')} ({', '.join(grid.tasks)}).{tuning} All scores are on held-out test data."
     )
+
+
+def _multiverses_said(report: Report) -> str:
+    parts = [
+        f"{counted(len(m.methods), 'method')} on {task_name(m.task)} under {counted(len(m.protocols), 'protocol')}"
+        for m in report.multiverses
+    ]
+    return f"{listed(parts)}."
 
 
 def _summary(report: Report) -> Section:

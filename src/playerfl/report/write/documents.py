@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from jinja2 import Environment
 
 # Joined into one script; the last one starts it.
-_SCRIPTS = ("basics", "sorting", "chart", "ranks", "sites", "curves", "what_if", "page")
+_SCRIPTS = ("basics", "sorting", "chart", "ranks", "sites", "curves", "what_if", "multiverse", "page")
 # LaTeX: with more columns, heads have one word per line; longer texts make a column a paragraph.
 _MANY_COLUMNS = 7
 _LONG_TEXT = 40
@@ -67,7 +67,7 @@ def as_page(report: Report, title: str) -> str:
             css=Markup(_asset("page.css")),
             script=Markup(script),
             script_hash=f"sha256-{digest}",
-            data=Markup(embedded_json(payload(report))) if grid.runs else None,
+            data=Markup(embedded_json(payload(report))) if grid.runs or report.multiverses else None,
             metrics=[(m, metric_name(m)) for m in sorted(grid.metrics, key=lambda m: m != report.metric)],
             tasks=grid.tasks,
             algorithms=grid.algorithms,

@@ -15,6 +15,7 @@ from playerfl.report.compute.what_if import BYTES_PER_PARAMETER, Combined, Layer
 from playerfl.report.formats import SMALLEST_P, in_percent, metric_name
 from playerfl.report.view.parts import TableCell, TableView
 from playerfl.report.view.sections import ranking_said, site_view
+from playerfl.report.write.multiverse_payload import multiverse_payload
 
 # At most this many numbers in all curves together; each takes about six bytes.
 _MOST_POINTS = 250_000
@@ -45,6 +46,7 @@ def payload(report: Report) -> dict[str, Any]:
         "curves": _curves(report),
         "rankings": {name: [_ranking(report, r) for r in rankings] for name, rankings in report.rankings.items()},
         "whatIf": {scores.task: _what_if(report, scores) for scores in report.layer_scores},
+        "multiverses": [multiverse_payload(multiverse) for multiverse in report.multiverses],
     }
 
 
