@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from playerfl.algorithms.algorithm import Algorithm
-from playerfl.algorithms.tuning import tune
+from playerfl.algorithms.fine_tuning import tune
 from playerfl.errors import at_least_zero
 from playerfl.federation.client import Client
 from playerfl.federation.messages import Download, Upload

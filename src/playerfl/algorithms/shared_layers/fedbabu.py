@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from playerfl.algorithms.fine_tuning import tune
 from playerfl.algorithms.partial import PartialAlgorithm, all_but_last
-from playerfl.algorithms.tuning import tune
 from playerfl.errors import ConfigError, at_least_zero, one_of
 from playerfl.federation.client import Client
 from playerfl.federation.messages import Download
