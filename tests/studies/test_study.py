@@ -198,7 +198,7 @@ def test_a_checkpoint_that_cannot_be_written_does_not_fail_the_run(
     small = {"algorithms": ["local"], "learning_rates": [0.01], "checkpoint_seconds": 0.0}
     with monkeypatch.context() as patch:
         patch.setattr("playerfl.studies.run_file.write_atomically", full)
-        with pytest.raises(PlayerflError, match=r"cannot write .*unfinished.*give the same command again"):
+        with pytest.raises(PlayerflError, match=r"cannot write .*unfinished.*run the same command again"):
             run(tmp_path, **small)
     assert list((tmp_path / "failed").iterdir()) == []
     found = run(tmp_path, **small)

@@ -11,7 +11,7 @@ from pathlib import Path
 from playerfl.errors import StorageError
 
 RESUME = "continue with --resume"
-RERUN_HINT = "give the same command again"
+RERUN_HINT = "run the same command again"
 
 
 def write_atomically(

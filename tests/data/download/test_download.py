@@ -12,7 +12,7 @@ import pytest
 
 from playerfl.data.download import file as module
 from playerfl.data.download.file import UnreachableError, download
-from playerfl.errors import DataError
+from playerfl.errors import DataError, StorageError
 from web import Web, serving
 
 CONTENT = bytes(range(256)) * 2000
@@ -181,7 +181,9 @@ def test_a_full_disk_gives_one_sentence_and_the_download_can_be_continued(
     url, sha256 = web.put("a.bin", CONTENT)
     with monkeypatch.context() as patched:
         patched.setattr(os, "fsync", refuse)
-        with pytest.raises(DataError, match=r"cannot write .*a\.bin: No space left on device"):
+        with pytest.raises(
+            StorageError, match=r"cannot write .*a\.bin: No space left on device; free some space and run"
+        ):
             download(url, tmp_path / "a.bin", sha256, len(CONTENT))
     assert names(tmp_path) == ["a.bin.part"]
     download(url, tmp_path / "a.bin", sha256, len(CONTENT))

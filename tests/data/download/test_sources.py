@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import gzip
 import hashlib
@@ -224,6 +225,16 @@ def test_two_processes_do_not_fill_one_folder(directory: Path) -> None:
             fetch("heart")
     finally:
         os.close(held)
+
+
+def test_a_full_disk_says_to_free_space(web: Web, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    offer(monkeypatch, "heart", RemoteFile("a", *web.put("a", b"content"), len(b"content")))
+    monkeypatch.setattr(os, "fsync", refuse)
+    with pytest.raises(DataError, match=r"free some space and run the same command again, perhaps .* --data-dir$"):
+        fetch("heart")
 
 
 def test_an_impossible_data_directory_gives_one_sentence(tmp_path: Path) -> None:
