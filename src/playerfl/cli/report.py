@@ -45,16 +45,16 @@ class Picture(StrEnum):
 def report(
     directory: Annotated[Path, typer.Argument(metavar="DIR")],
     baseline_local: Annotated[
-        str | None, typer.Option(metavar="NAME", help="The method used as training alone; default: local.")
+        str | None, typer.Option(metavar="NAME", help="The method used as training alone (default: local).")
     ] = None,
     baseline_global: Annotated[
-        str | None, typer.Option(metavar="NAME", help="The method used as plain averaging; default: fedavg.")
+        str | None, typer.Option(metavar="NAME", help="The method used as plain averaging (default: fedavg).")
     ] = None,
     metric: Annotated[str | None, typer.Option(metavar="f1|accuracy|loss", help="The metric to show first.")] = None,
     form: Annotated[
         Form | None,
         typer.Option(
-            "--format", help="A page, Markdown, LaTeX or CSV tables; default: by the ending of --out, else html."
+            "--format", help="A page, Markdown, LaTeX or CSV tables (default: by the extension of --out, or html)."
         ),
     ] = None,
     figures: Annotated[
@@ -65,11 +65,11 @@ def report(
         Path | None,
         typer.Option(
             help="A file (.html, .md, .tex), or a folder, which gets report.html, report.md, report.tex or "
-            "tables/*.csv; default: DIR/report. Figures go into figures/ beside it."
+            "tables/*.csv (default: DIR/report). Figures go into figures/ beside it."
         ),
     ] = None,
     client_average: Annotated[
-        Average, typer.Option(help="Weight sites by their examples, or equally.")
+        Average, typer.Option(help="How to average over sites: weighted by examples, or equally.")
     ] = Average.samples,
     per_run: Annotated[
         bool, typer.Option("--per-run", help="Compute fairness and incentive per run, then take the median.")

@@ -36,7 +36,7 @@ def thresholds(
     file: Annotated[Path, typer.Argument(metavar="FILE")],
     out: Annotated[Path, typer.Option(metavar="DIR", help="Where cases.csv, the summary and the figure go.")],
     data_dir: Annotated[
-        Path | None, typer.Option(help="Data directory; default: $PLAYERFL_DATA, else your cache.")
+        Path | None, typer.Option(help="Data directory (default: $PLAYERFL_DATA, or your cache).")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="The summary as JSON on stdout.")] = False,
     quiet: Quiet = False,
