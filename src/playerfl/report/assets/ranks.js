@@ -1,5 +1,5 @@
 "use strict";
-// Ranks and tests.
+// Tests of the ranks.
 
 const tableName = () => {
   const kind = $("pick-kind").value;

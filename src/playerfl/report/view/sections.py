@@ -204,7 +204,7 @@ def _tests(report: Report) -> Section:
         if shown and tests.items:
             caption = f"Pairs of methods by {metric_name(report.metric)}, over {ranking.block_name}"
             blocks.append(pairs.table(caption, shown, remark=ranking.holm_limit))
-    return Section("tests", "Ranks and tests", blocks=tuple(blocks), interactive=True)
+    return Section("tests", "Tests of the ranks", blocks=tuple(blocks), interactive=True)
 
 
 def _sites(report: Report) -> Section:
