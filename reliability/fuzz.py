@@ -156,7 +156,7 @@ class Field:
         (place / "finding.txt").write_text(finding + "\n", encoding="utf-8", errors="backslashreplace")
 
     def run(self, inputs: int, seed: int, seconds: float | None = None) -> Outcome:
-        """This many inputs, or as many as `seconds` of processor time allow, but at least one."""
+        """This many inputs, or as many as `seconds` of CPU time allow, but at least one."""
         before = _resident()
         start, cpu = time.perf_counter(), time.process_time()
         number = 0

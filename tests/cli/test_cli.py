@@ -99,7 +99,7 @@ def test_lists_show_algorithms_and_tasks(tmp_path: Path) -> None:
         (("run", "digits", "--set", "training.batch=3"), "unknown key 'batch'; did you mean 'batch_size'?"),
         (("run", "digits", "--config", "absent.toml"), "cannot read absent.toml"),
         (("run", "digits", "--device", "cuda"), "device 'cuda' is not available here"),
-        (("run", "digits", "-a", "local", "-a", "local"), "each algorithm may be given once"),
+        (("run", "digits", "-a", "local", "-a", "local"), "each algorithm may be given only once"),
         (("run", "--resume", "absent"), "there is no run in absent"),
         (("run", "digits", "--resume", "absent"), "give no other settings with it"),
         (("run", "synthetic", "--engine", "ray"), "unknown engine 'ray'; allowed: flower-simulation, in-process"),

@@ -137,5 +137,5 @@ def test_plot_draws_a_partition(tmp_path: Path) -> None:
     drawn = (tmp_path / "d.svg").read_text()
     assert said.stdout == "d.svg\n"
     assert "site-4" in drawn or "<svg" in drawn
-    assert "unknown picture format" in refused(playerfl("data", "plot", "digits", "--out", "d.doc", cwd=tmp_path))
+    assert "unknown figure format" in refused(playerfl("data", "plot", "digits", "--out", "d.doc", cwd=tmp_path))
     assert "unknown task" in refused(playerfl("data", "plot", "digit", cwd=tmp_path))

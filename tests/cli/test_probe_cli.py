@@ -147,7 +147,7 @@ def test_your_own_model_and_sites_get_a_recommendation(folder: Path) -> None:
     assert copied == measured
     # The copy alone gives the same decision.
     assert json.loads(playerfl("probe", "other", "--json", cwd=folder).stdout) == content
-    assert "already measured" in refused(playerfl("probe", "cut", "--seeds", "2", cwd=folder))
+    assert "already been measured" in refused(playerfl("probe", "cut", "--seeds", "2", cwd=folder))
     (folder / "mymodule.py").unlink()
     sys.modules.pop("mymodule", None)
     bare = playerfl("probe", "cut", "--json", cwd=folder)

@@ -167,7 +167,7 @@ def test_a_sites_settings_cannot_inject_others(tmp_path: Path) -> None:
 
 
 def test_a_home_without_a_server_is_reported(tmp_path: Path) -> None:
-    assert "holds no server" in str(do("status", str(tmp_path)).exception)
+    assert "is not a server's directory" in str(do("status", str(tmp_path)).exception)
     assert "is not an app folder" in str(do("run", str(tmp_path), str(tmp_path)).exception)
 
 

@@ -229,8 +229,8 @@ def hooked_module() -> nn.Module:
 
 
 REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
-    "batch norm": (federations.with_batch_norm, "padded rows would enter the statistics of the batch norm '1'"),
-    "dropout": (federations.with_dropout, "the masks of the dropout '2' would depend on the stack"),
+    "batch norm": (federations.with_batch_norm, "padded rows would enter the statistics of batch norm '1'"),
+    "dropout": (federations.with_dropout, "the masks of dropout '2' would depend on the stack"),
     "lstm": (Recurrent, "its forward pass cannot be vmapped"),
     "data-dependent": (lambda: DataDependent(FEATURES, CLASSES), "its forward pass cannot be vmapped"),
     "across rows": (lambda: AcrossRows(FEATURES, CLASSES), "the rows of a batch depend on each other"),

@@ -131,7 +131,7 @@ def test_stability_notes_agree_with_python(opened: Open) -> None:
     without = sum(choose_cut({k: v for k, v in scores.items() if k != site}).index == whole for site in scores)
     notes = shown.text("#cut-notes")
     assert f"Deciding alone, {alone} of 4 sites would cut here." in notes
-    assert f"With one site left out, the cut stays in {without} of 4 cases." in notes
+    assert f"With one site left out, the cut stays the same in {without} of 4 cases." in notes
 
 
 # Safe.

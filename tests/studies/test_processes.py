@@ -158,7 +158,7 @@ def test_the_command_shows_medians_failures_and_exit_codes(tmp_path: Path) -> No
     assert "median over runs" in said.stdout
     assert "results: o" in said.stderr
     dry = command("study", "o", "--dry-run", cwd=tmp_path)
-    assert "0 runs are missing" in dry.stdout
+    assert "Missing runs: 0." in dry.stdout
     assert command("study", "nowhere.toml", cwd=tmp_path).returncode == 2
 
 

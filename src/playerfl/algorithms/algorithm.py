@@ -56,7 +56,7 @@ class Algorithm:
         """Reads what `client_prepare` uploaded."""
 
     def server_send(self, server: Server, site: SiteId) -> Download:
-        """What one site gets now. Must change nothing."""
+        """What one site gets now. Must not change anything."""
         return server.download()
 
     async def client_fit(self, client: Client, download: Download) -> Upload:

@@ -1,4 +1,4 @@
-"""analyze_layers: the paper's four quantities for every layer, at every site and at three moments of training."""
+"""analyze_layers: the paper's four quantities for every layer, at every site and at three points in training."""
 
 from __future__ import annotations
 

@@ -199,7 +199,7 @@ def _next_best(cut: Cut, steps: Sequence[ThresholdStep]) -> NextBest | None:
         if not others:
             return None
         ratio, p = max(others, key=lambda item: (item[0], -item[1]))
-        return NextBest(p, f"the second largest jump, {ratio:.3g} times at {cut.layers[p]}")
+        return NextBest(p, f"the second-largest jump, {ratio:.3g}-fold at {cut.layers[p]}")
     here = step_at(steps, cut.threshold)
     if here is None or cut.threshold is None:
         return None
@@ -210,7 +210,7 @@ def _next_best(cut: Cut, steps: Sequence[ThresholdStep]) -> NextBest | None:
         candidates.append((factor, steps[place - 1].cut, f"any threshold below {here.low:.3g} would choose it"))
     if place + 1 < len(steps) and cut.threshold > 0:
         factor = here.high / cut.threshold
-        candidates.append((factor, steps[place + 1].cut, f"any threshold from {here.high:.3g} on would choose it"))
+        candidates.append((factor, steps[place + 1].cut, f"any threshold of at least {here.high:.3g} would choose it"))
     if not candidates:
         return None
     _, index, need = min(candidates)

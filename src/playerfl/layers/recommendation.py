@@ -128,7 +128,7 @@ class Recommendation:
             *(f"note: {caveat}" for caveat in self.caveats),
         ]
         if self.interval:
-            lines.append(f"the cut stays for thresholds from {self.interval[0]:.3g} to {self.interval[1]:.3g}")
+            lines.append(f"the cut stays the same for thresholds from {self.interval[0]:.3g} to {self.interval[1]:.3g}")
         if self.summary:
             lines.append(
                 f"{self.summary.bytes_per_round:,} bytes per site and round each way instead of "
@@ -145,7 +145,7 @@ def judged(recommendation: Recommendation) -> Recommendation:
     doubts = []
     flat = cut.rule == "max_jump" and max((r for r in cut.ratios if r is not None), default=0.0)
     if flat and flat <= DEFAULT_THRESHOLDS["layer_ratio"]:
-        doubts.append(f"the largest jump is only {flat:.3g} times")
+        doubts.append(f"the largest jump is only {flat:.3g}-fold")
     step = step_at(evidence.thresholds, cut.threshold)
     nothing = len(cut.layers) == 1 or bool(doubts) or (step is not None and not step.transition)
     lost = [site for site in evidence.importance if site not in evidence.shares]

@@ -49,9 +49,9 @@ def reason_against(learner: Learner, inputs: Any, targets: Tensor) -> str | None
     """Why a model cannot be stacked; None if it can. It is tried on `inputs` and `targets` of at least two rows."""
     for name, module in learner.model.named_modules():
         if isinstance(module, _BatchNorm):
-            return f"padded rows would enter the statistics of the batch norm {name!r}"
+            return f"padded rows would enter the statistics of batch norm {name!r}"
         if isinstance(module, _DropoutNd) and module.p > 0:
-            return f"the masks of the dropout {name!r} would depend on the stack"
+            return f"the masks of dropout {name!r} would depend on the stack"
     if learner.device.type != "cpu":
         return f"stacking works on the CPU only, not on {learner.device.type}"
     kinds = {entry.dtype for entry in learner.entries.values()}

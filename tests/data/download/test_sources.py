@@ -292,7 +292,7 @@ def test_a_hub_copy_that_fails_leaves_nothing(
 ) -> None:
     fake_datasets(monkeypatch, available)
     with pytest.raises(
-        DataError, match=r"cannot copy uoft-cs/cifar10 from the Hugging Face hub \(.*\); by hand: "
+        DataError, match=r"cannot copy uoft-cs/cifar10 from the Hugging Face Hub \(.*\); by hand: "
     ) as said:
         fetch("cifar10", hub=True)
     assert "\n" not in str(said.value)

@@ -1,4 +1,4 @@
-"""Copies datasets from the Hugging Face hub, as parquet files, never as code."""
+"""Copies datasets from the Hugging Face Hub, as parquet files, never as code."""
 
 from __future__ import annotations
 
@@ -34,4 +34,4 @@ def copy_from_hub(hub: str, folder: Path) -> None:
     # The library passes on errors of many other libraries, without a common base class.
     except Exception as problem:
         reason = str(problem).partition("\n")[0] or type(problem).__name__
-        raise UnreachableError(f"cannot copy {hub} from the Hugging Face hub ({reason})") from problem
+        raise UnreachableError(f"cannot copy {hub} from the Hugging Face Hub ({reason})") from problem

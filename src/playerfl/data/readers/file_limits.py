@@ -46,7 +46,7 @@ def check_file(path: Path, name: str, largest: int = LARGEST_FILE) -> int:
     if size > largest:
         raise DataError(f"{name} has {in_units(size)}; the limit is {in_units(largest)}, so split or shrink it")
     if size == 0:
-        raise DataError(f"{name} is empty; every site needs data, or remove the file")
+        raise DataError(f"{name} is empty; add data, or remove the file")
     return size
 
 

@@ -104,7 +104,9 @@ def rank(
     positions = ranks(scores, lower_is_better=lower_is_better)
     count, k = scores.shape
     if count < 2 or k < 2:
-        remark = "With a single block there is no test: these ranks may be chance." if count == 1 else "No blocks."
+        remark = (
+            "With a single block there is no test: these ranks may be due to chance." if count == 1 else "No blocks."
+        )
         return Ranking(table, over, names, kept, positions, gone, blocks_gone, remark=remark)
     mean = positions.mean(axis=0)
     test = friedman(scores) if k > 2 else None
@@ -134,9 +136,9 @@ def rank(
 
 def _not_tested(blocks: int, treatments: int, test: Friedman | None) -> str:
     if treatments < 3:
-        return "Friedman’s test needs three methods."
+        return "Friedman’s test needs at least three methods."
     if test is not None and np.isnan(test.f):
-        return f"All {blocks} blocks give the same order, so Iman and Davenport’s F is infinite: not computable."
+        return f"All {blocks} blocks give the same order, so Iman and Davenport’s F is infinite and has no p."
     return ""
 
 

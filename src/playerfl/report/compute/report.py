@@ -151,7 +151,7 @@ def _variants(report: Report, *named: str | None) -> list[str]:
     for label, given, role, option in zip(
         (report.choices.baseline_local, report.choices.baseline_global, report.subject),
         (*named, None),
-        ("training alone", "plain averaging", "the method the summary is about"),
+        ("the baseline for training alone", "the baseline for plain averaging", "the method the summary is about"),
         ("; choose another with --baseline-local", "; choose another with --baseline-global", ""),
         strict=True,
     ):
@@ -176,7 +176,7 @@ def _alike(grid: RunGrid) -> list[str]:
                 alike.setdefault(tuple(group), []).append(task)
     return [
         f"{listed(group)} give identical numbers on {listed(tasks)}: there they are one method under "
-        f"{len(group)} names. Each of them is ranked, so methods behind them rank lower"
+        f"{len(group)} names. Each name is ranked, so methods behind them rank lower"
         for group, tasks in alike.items()
     ]
 

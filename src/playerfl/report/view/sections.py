@@ -48,10 +48,10 @@ def lead(report: Report) -> str:
     grid = report.grid
     tuned = counted(report.tuning_runs, "run" if not grid.runs else "more run")
     if not grid.runs:
-        done = f" {tuned} to choose learning rates have finished." if report.tuning_runs else ""
+        done = f" Finished runs that choose learning rates: {report.tuning_runs:,}." if report.tuning_runs else ""
         return f"No run has finished yet; this report lists the missing runs.{done}"
     tuning = (
-        f" {tuned} chose each method’s learning rate on other seeds and on validation data; they are not counted."
+        f" {tuned} chose each method’s learning rate, with other seeds and on validation data, and are not counted."
         if report.tuning_runs
         else ""
     )
@@ -69,8 +69,8 @@ def _summary(report: Report) -> Section:
 
 def _missing(report: Report) -> Section:
     tuning = sum(gap.tuning for gap in (*report.missing, *report.failed))
-    said = f"{counted(len(report.missing), 'run')} not finished, {counted(len(report.failed), 'run')} failed"
-    said += f"; {tuning} of these would only choose a learning rate. " if tuning else ". "
+    said = f"Not finished: {counted(len(report.missing), 'run')}; failed: {counted(len(report.failed), 'run')}"
+    said += f"; {tuning} of these serve only to choose a learning rate. " if tuning else ". "
     said += "The rest of this report covers the runs that finished." if report.grid.runs else ""
     blocks: list[Block] = []
     seeds = facts.seed_states(report)
@@ -142,7 +142,7 @@ def _remarks(report: Report, table: ScoreTable, ranking: Ranking | None) -> list
     if set(table.ranked) < set(table.algorithms):
         said.append("The two baselines are shown for reference and not ranked.")
     if table.kind == "fairness":
-        said.append("A method can be fair and uniformly bad: read this beside the scores.")
+        said.append("A method can be fair and uniformly bad: read this together with the scores.")
     if ranking is None:
         return said
     if ranking.over != "tasks":
@@ -184,7 +184,7 @@ def ranking_said(ranking: Ranking) -> str:
             f"Iman-Davenport: {f}. Kendall’s W = {test.kendall_w:.2f}."
         )
         if ranking.over != "tasks":
-            said.append(f"This is about {ranking.over} only: its runs share the data.")
+            said.append(f"This applies to {ranking.over} only, since its runs share the data.")
     return " ".join([*said, *([ranking.remark] if ranking.remark else []), *left_out(ranking)])
 
 
@@ -193,10 +193,12 @@ def _tests(report: Report) -> Section:
     if tests.items:
         blocks.append(tests.table("Do the methods differ?"))
     else:
-        blocks.append(Paragraph("No test: Friedman’s needs three methods, and two tasks or two runs of one task."))
+        blocks.append(
+            Paragraph("No test: Friedman’s test needs at least three methods, and two tasks or two runs of a task.")
+        )
     if any(ranking.over != "tasks" for ranking in tests.items):
         blocks.append(
-            Paragraph("A test over the runs of one task is about that dataset only: its runs share the data.")
+            Paragraph("A test over the runs of one task applies to that dataset only, since the runs share the data.")
         )
     for ranking in report.rankings.get(report.metric, [])[:1]:
         pairs = facts.pairs(report)
@@ -234,12 +236,16 @@ def site_view(report: Report, table: SiteTable) -> TableView:
     said = []
     if local:
         worse = sum(gained.value < 0 for gained in local)
-        said.append(f"{worse} of {counted(len(local), 'site')} worse off than with {report.choices.baseline_local}.")
+        said.append(
+            f"{worse} of {counted(len(local), 'site')} are worse off than with {report.choices.baseline_local}."
+        )
     if counts:
         needed = runs_needed(len(table.rows))
-        said.append(f"Differences over {counted(min(counts), 'run')}.")
+        said.append(f"The differences are over {counted(min(counts), 'run')}.")
         if min(counts) < needed:
-            said.append(f"With {counted(len(table.rows), 'site')} it takes {needed} runs for a significant difference.")
+            said.append(
+                f"With {counted(len(table.rows), 'site')}, a significant difference takes at least {needed} runs."
+            )
     caption = f"{table.algorithm} on {table.task}, worst off first"
     return sites(report, [table]).table(caption, remark=" ".join(said), sortable=True)
 
@@ -258,7 +264,7 @@ def _methods(report: Report) -> Section:
     lines = [
         f"Selection: {'; '.join(SELECTIONS[name] for name in sorted(selections))}." if selections else "",
         "A method that tunes after the last round reports its tuned model.",
-        "Macro-F1 averages over the classes present at a site, in the truth or in the predictions.",
+        "Macro-F1 averages over the classes present at a site, in the labels or in the predictions.",
         f"Intervals: percentile bootstrap over runs, {RESAMPLES:,} resamples with a fixed seed. One run has no "
         f"interval; with fewer than {ENOUGH_RUNS} runs, their range is shown instead.",
         "Fairness is the population variance over sites of scores between 0 and 1, or of the losses.",

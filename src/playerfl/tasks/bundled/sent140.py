@@ -102,7 +102,7 @@ def build_model(options: Sent140Options) -> nn.Module:
 
 TASK = Task(
     name="sent140",
-    about="tweets of the 15 busiest users of Sentiment140, 2 sentiments, a transformer block",
+    about="tweets by the 15 most active users of Sentiment140, 2 sentiments, a transformer block",
     load_sites=load_sites,
     build_model=build_model,
     options=Sent140Options,
