@@ -37,7 +37,7 @@ MODULES = {
     "playerfl.report.compute.report": "Tables, tests and rankings of the collected runs.",
     "playerfl.errors": "The errors a user can fix.",
 }
-"""The modules in the reference besides `playerfl` itself: all that the documentation imports from, and related ones."""
+"""The modules in the reference besides `playerfl` itself: those the documentation imports from, and related ones."""
 
 _ROOT_PAGES = {
     "README.md": "index.md",

@@ -92,7 +92,7 @@ def test_lists_show_algorithms_and_tasks(tmp_path: Path) -> None:
         (("run", "digits", "--rounds", "0"), "rounds = 0 is not allowed"),
         (("run", "digits", "--rounds", "many"), "Invalid value for '--rounds'"),
         (("run", "digits", "--alpha", "-1"), "alpha = -1.0"),
-        (("run", "digits", "--alpha", "0.001", "--sites", "12"), "no Dirichlet(0.001) draw"),
+        (("run", "digits", "--alpha", "0.001", "--sites", "12"), "Dirichlet(0.001) draws gave each of the 12 sites"),
         (("run", "digits", "--sites", "100"), "100 sites of at least 50 examples need 5000, but there are 1797"),
         (("run", "synthetic", "--alpha", "1"), "unknown key 'alpha'"),
         (("run", "digits", "--set", "rounds"), "write it as key=value"),

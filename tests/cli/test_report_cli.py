@@ -91,8 +91,8 @@ def test_baselines_and_metric_are_used(runs: Path) -> None:
         (("--metric", "auc"), "unknown metric"),
         (("--baseline-local", "nobody"), "unknown baseline"),
         (("--format", "csv", "--out", "x.csv"), "give a folder"),
-        (("--out", "x.pdf"), r"ends with \.html or \.htm or \.md or \.tex"),
-        (("--format", "latex", "--out", "x.md"), r"ends with \.tex"),
+        (("--out", "x.pdf"), r"must end with \.html or \.htm or \.md or \.tex"),
+        (("--format", "latex", "--out", "x.md"), r"must end with \.tex"),
     ],
 )
 def test_bad_input_is_one_sentence(runs: Path, arguments: tuple[str, ...], said: str) -> None:

@@ -186,7 +186,7 @@ def test_a_program_is_stopped_with_everything_it_started(tmp_path: Path) -> None
         f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {sleep!r}], start_new_session=True); {sleep}"
     )
     with Running([sys.executable, "-c", started], os.environ, tmp_path / "log") as running:
-        wait_until(lambda: descendants(running.pid), 20, "the grandchild is there")
+        wait_until(lambda: descendants(running.pid), 20, "the grandchild has started")
         [grandchild] = descendants(running.pid)
     assert running.process.returncode is not None
     command = Path(f"/proc/{grandchild}/cmdline")

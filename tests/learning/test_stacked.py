@@ -332,7 +332,7 @@ def test_optimiser_state_passes_between_trainers() -> None:
     for trainers in (["stacked", "loop", "stacked", "loop"], ["loop", "stacked", "stacked", "loop"]):
         found = train(trainers)
         assert max(float((found[n] - reference[n]).abs().max()) for n in reference) < 1e-12
-    # Layers that have trained unequally often count their steps apart.
+    # Layers that have trained a different number of times keep separate step counts.
     for parts in (("6", "6", None, "0"), (None, "6", "6 4", None), ("0 2", "2 4", "0", None)):
         reference = train(["loop"] * 4, parts)
         for trainers in (["stacked"] * 4, ["loop", "stacked", "stacked", "loop"]):
@@ -342,7 +342,7 @@ def test_optimiser_state_passes_between_trainers() -> None:
 
 @pytest.mark.parametrize("trainer", ["loop", "stacked"])
 def test_a_diverged_model_has_no_score_and_the_others_keep_theirs(trainer: str) -> None:
-    """One NaN weight makes every logit NaN; a metric of one's own never sees what came of it."""
+    """One NaN weight makes every logit NaN; a user's own metric never sees the predictions of such a model."""
     seen: list[int] = []
 
     def lowest(predicted: Tensor, targets: Tensor) -> float:
@@ -356,7 +356,7 @@ def test_a_diverged_model_has_no_score_and_the_others_keep_theirs(trainer: str) 
     splits = {"validation": data.validation, "test": data.test}
     name = next(iter(setup.initial))
     diverged = {**setup.initial, name: setup.initial[name].clone().fill_(torch.nan)}
-    seen.clear()  # the trial whether a model can be stacked scores it, too
+    seen.clear()  # the trial that decides on stacking scores it too
     (healthy,) = run_jobs([EvalJob(setup.learner, setup.initial, splits)])
     jobs = [EvalJob(setup.learner, weights, splits) for weights in (setup.initial, diverged, setup.initial)]
     first, found, last = run_jobs(jobs)

@@ -74,7 +74,7 @@ def test_the_page_opens_and_draws_everything(opened: Open) -> None:
     labels = shown.run("[...document.querySelectorAll('svg[role=img]')].map(s => s.getAttribute('aria-label'))")
     assert [label.split(":")[0].split(" by ")[0] for label in labels] == [
         "Mean ranks, best first",
-        "Macro-F1 of the average over sites on digits",
+        "Macro-F1 of all sites (average) on digits",
         "Federation sensitivity",
     ]
     assert "The cut is after 2 layers" in labels[2]

@@ -166,7 +166,7 @@ def test_a_difference_from_the_best_within_seed_noise_is_a_tie() -> None:
 
 
 def test_ties_are_paired_over_seeds() -> None:
-    """Always 0.01 behind is no tie, though well within the interval of the best."""
+    """A constant gap of 0.01 is not a tie, even if it is well within the interval of the best."""
     seeds = (0.3, 0.5, 0.7, 0.4, 0.6, 0.55)
     assert marks({"local": seeds, "fedavg": tuple(x - 0.01 for x in seeds)}) == {"Local": "best", "FedAvg": ""}
 

@@ -21,7 +21,7 @@ from studies.small_studies import SMALL, own_task, run, run_files, stamps, writt
 
 pytestmark = pytest.mark.system
 
-# Long enough that ten kills fall into it; kept after every round, so that it gets on between them and can be watched.
+# Long enough for ten kills; saved after every round, so that it makes progress between kills and can be watched.
 KILLED = {
     **SMALL,
     "algorithms": ["local", "player_fl"],
@@ -42,9 +42,9 @@ def files(out: Path) -> set[tuple[str, int]]:
 
 
 def killed(arguments: list[str], out: Path, rng: random.Random) -> int:
-    """Starts a study and kills it when some more rounds are kept, or before; gives how it ended.
+    """Starts a study and kills it once a few more rounds are saved, or before; returns its exit code.
 
-    Counted in what it has done rather than in seconds: these are worth little on a busy machine.
+    Progress is counted in saved files rather than in seconds, which mean little on a busy machine.
     """
     child = start(arguments)
     before, wanted = files(out), rng.choice([0, *range(40)])

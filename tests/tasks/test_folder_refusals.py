@@ -140,7 +140,7 @@ def test_a_file_that_may_not_be_read_is_named(folder: Path, monkeypatch: pytest.
 def test_sizes_are_checked_before_a_file_is_opened(folder: Path) -> None:
     with (folder / "south.csv").open("r+b") as file:
         file.truncate(5 * 2**30)
-    assert "south.csv has 5.0 GiB; the limit is 4.0 GiB, so split or shrink it" in sentence_of(folder)
+    assert "south.csv is 5.0 GiB; the limit is 4.0 GiB, so split or shrink it" in sentence_of(folder)
 
 
 def test_a_gzip_bomb_is_refused_while_it_unpacks(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -155,7 +155,7 @@ def test_a_gzip_bomb_is_refused_while_it_unpacks(folder: Path, monkeypatch: pyte
 @pytest.mark.parametrize(
     "content",
     [b"no gzip", gzip.compress(HEAD.encode(), mtime=0)[:-9], b"\x1f\x8b\x08\x00" + b"x" * 40],
-    ids=["no gzip", "cut off", "foreign"],
+    ids=["not gzip", "cut off", "foreign"],
 )
 def test_a_damaged_gzip_file_is_named(folder: Path, content: bytes) -> None:
     as_gzip(folder)

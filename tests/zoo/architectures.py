@@ -270,7 +270,7 @@ class BagOfWords(nn.Module):
 
 
 class LowRank(nn.Module):
-    """A frozen linear layer and a low-rank change of it that trains (LoRA)."""
+    """A frozen linear layer and a trainable low-rank update to it (LoRA)."""
 
     def __init__(self, enter: int, leave: int) -> None:
         super().__init__()

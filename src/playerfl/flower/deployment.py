@@ -1,4 +1,4 @@
-"""Deployment: how a job runs across institutions, besides its experiment."""
+"""Deployment: how a job runs across institutions, beyond what its experiment says."""
 
 from __future__ import annotations
 

@@ -137,12 +137,12 @@ def _common_layers(seeds: Sequence[Mapping[str, Profile]]) -> tuple[LayerName, .
             raise LayerError(f"every seed needs the same sites, not {', '.join(seeds[0])} and {', '.join(run)}")
         for site, profile in run.items():
             if profile.layers != first:
-                raise LayerError(f"{site} scores other layers than {next(iter(run))}; all sites need the same model")
+                raise LayerError(f"{site} and {next(iter(run))} score different layers; all sites need the same model")
     return first
 
 
 def _pooled(seeds: Sequence[Mapping[str, Profile]]) -> dict[str, Profile]:
-    """Each site's batches of all seeds together."""
+    """Each site's batches, pooled over all seeds."""
     return {
         site: replace(
             profile,

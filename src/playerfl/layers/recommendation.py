@@ -16,7 +16,7 @@ from playerfl.layers.split import DEFAULT_THRESHOLDS, NEAR, Cut
 Verdict = Literal["clear", "doubtful", "no clear transition"]
 
 AGREEMENT = 0.95
-"""A cut is doubtful if a smaller share of resampled batches gives it."""
+"""A cut is doubtful if less than this share of resamples gives it."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class Recommendation:
     """The share of resampled batches that gives each cut; empty if sites measured only once."""
     resamples: int
     by_seed: tuple[int, ...]
-    """The cut of each seed's scores alone."""
+    """The cut that each seed's scores alone give."""
     thresholds: tuple[ThresholdStep, ...]
     """Every threshold and its cut; empty for a rule without one."""
     next_best: NextBest | None
@@ -139,7 +139,7 @@ class Recommendation:
 
 
 def judged(recommendation: Recommendation) -> Recommendation:
-    """The same with its verdict, and a sentence for each reason to doubt it."""
+    """The same recommendation with its verdict, and a sentence for each reason to doubt it."""
     evidence = replace(recommendation, dominating=_dominating(recommendation))
     cut = evidence.cut
     doubts = []
@@ -173,7 +173,7 @@ def judged(recommendation: Recommendation) -> Recommendation:
 
 
 def _dominating(evidence: Recommendation) -> str | None:
-    """The site with the largest share, if it exceeds all others by far or the cut would move without it."""
+    """The site with by far the largest share, or a site without which the cut would move; None if there is neither."""
     if len(evidence.shares) < 2:
         return None
     largest = max(evidence.shares, key=evidence.shares.__getitem__)

@@ -113,8 +113,8 @@ class RunResult:
             name: weight.shape for name, weight in kept.items()
         }:
             raise RunDirectoryError(
-                f"the weights of {site} do not fit the model its experiment describes: the experiment file was "
-                "changed since the run, or the code of the model; run it again"
+                f"the weights of {site} do not fit the model its experiment describes: the experiment file or the "
+                "model's code has changed since the run; run it again"
             )
         for name, entry in entries.items():
             entry.detach().copy_(kept[name])
@@ -127,7 +127,7 @@ def reported_stage(rows: Iterable[Row]) -> str:
 
 
 def choose_rounds(rows: Sequence[Row], num_examples: Mapping[str, int], selection: str) -> dict[str, int]:
-    """The reported round of each site: with the lowest validation loss (its own, or the average), or the last.
+    """The reported round of each site: the one with the lowest validation loss (its own or the average), or the last.
 
     A site that was never scored, because it was lost, has none.
 

@@ -1,4 +1,4 @@
-"""The run file: one run of a study as one small file, named by everything that decides its result."""
+"""The run file: one run of a study as one small file, named after everything that decides its result."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def planned_run(
 
 
 class RunFileRecord:
-    """The record of a run of a study: kept in `unfinished` from time to time, so that it can be resumed.
+    """The record of a run of a study: saved in `unfinished` from time to time, so that the run can be resumed.
 
     When the run ends, `file` holds the bytes of its run file: the same bytes whenever and wherever it runs.
     """
@@ -158,7 +158,7 @@ def read_run_file(file: bytes, data: DataFile, timing: TimingFile, path: Path | 
             raise ValueError("it belongs to another study")
         weights = tree["weights"]
         if weights and digest_of(weights) != tree["weights_digest"]:
-            raise ValueError("its models were changed since the run ended")
+            raise ValueError("its models have been changed since the run ended")
         experiment = tree["experiment"]
         return checked(
             RunResult(
@@ -212,7 +212,7 @@ def packed(rows: Sequence[Row]) -> dict[str, Any]:
 
 
 def _integers(values: Sequence[Any]) -> Tensor:
-    """Of the smallest type that holds them."""
+    """A tensor of the smallest integer type that holds the values."""
     largest = max(map(abs, values))
     kind = torch.int16 if largest < 2**15 else torch.int32 if largest < 2**31 else torch.int64
     return torch.tensor(values, dtype=kind)

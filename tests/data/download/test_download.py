@@ -61,7 +61,7 @@ def test_a_wrong_hash_leaves_nothing(web: Web, tmp_path: Path) -> None:
 def test_a_cut_off_connection_is_continued_where_it_broke(web: Web, tmp_path: Path, says_length: bool) -> None:
     url, sha256 = web.put("a.bin", CONTENT)
     web.cut_after, web.says_length = 300_000, says_length
-    with pytest.raises(DataError, match=r"broke off after 300,000 bytes .* run the same command again to continue"):
+    with pytest.raises(DataError, match=r"was lost after 300,000 bytes .* run the same command again to continue"):
         download(url, tmp_path / "a.bin", sha256, len(CONTENT))
     assert names(tmp_path) == ["a.bin.part"]
     web.cut_after = None

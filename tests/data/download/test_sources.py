@@ -1,4 +1,4 @@
-"""Where datasets are searched, and how they are fetched."""
+"""Where datasets are looked for, and how they are fetched."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ class LocalAdaptation(Algorithm):
 
     adapt_epochs: int = 1
     adapt_learning_rate: float | None = None
-    """Default: the training's learning rate."""
+    """Default: `training.learning_rate`."""
 
     def __post_init__(self) -> None:
         at_least_zero("adapt_epochs", self.adapt_epochs)

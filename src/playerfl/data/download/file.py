@@ -158,7 +158,7 @@ def _chunks(response: HTTPResponse, url: str, file: IO[bytes]) -> Iterator[bytes
 
 def _broken_off(url: str, have: int) -> DataError:
     return DataError(
-        f"the connection to {_host(url)} broke off after {have:,} bytes of {url}; {RERUN_HINT} to continue from there"
+        f"the connection to {_host(url)} was lost after {have:,} bytes of {url}; {RERUN_HINT} to continue from there"
     )
 
 

@@ -1,4 +1,4 @@
-"""Every dataset with files: what it is, where its files are searched, and where to get them."""
+"""Every dataset with files: what it is, where its files are looked for, and where to get them."""
 
 from __future__ import annotations
 
@@ -208,7 +208,7 @@ _ALL = (
     ),
     Source(
         name="heart",
-        about="920 patients of four hospitals, 13 measurements, 5 degrees of heart disease",
+        about="920 patients from four hospitals, 13 measurements, 5 grades of heart disease",
         licence="CC BY 4.0",
         page="https://archive.ics.uci.edu/dataset/45/heart+disease",
         folder="heart",
@@ -224,7 +224,7 @@ _ALL = (
     ),
     Source(
         name="sent140",
-        about="1,600,000 tweets of 659,774 users, positive or negative (Sentiment140)",
+        about="1,600,000 tweets by 659,774 users, positive or negative (Sentiment140)",
         licence="none stated; cite Go, Bhayani and Huang 2009",
         page="http://help.sentiment140.com/for-students",
         folder="sent140",

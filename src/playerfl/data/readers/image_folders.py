@@ -34,7 +34,7 @@ def pictures_by_class(site: Path) -> dict[str, list[Path]]:
     for folder in listed(site):
         if not folder.is_dir():
             raise DataError(
-                f"{site.name}/{folder.name} is beside the class folders; put images into one folder per class, "
+                f"{site.name}/{folder.name} is not in a class folder; put images into one folder per class, "
                 f"such as {site.name}/CLASS/{folder.name}"
             )
         pictures[folder.name] = listed(folder)

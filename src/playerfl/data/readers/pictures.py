@@ -1,4 +1,4 @@
-"""Images from files and archives that may not be what they claim."""
+"""Images from files and archives that may not be what they claim to be."""
 
 from __future__ import annotations
 

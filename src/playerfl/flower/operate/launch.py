@@ -117,7 +117,7 @@ class ServerHome:
 
 @dataclass(frozen=True)
 class SiteNode:
-    """The settings of a site's operator: its name and key, the server, and where state and data are."""
+    """A site operator's settings: the site's name and key, the server, and where state and data are."""
 
     name: str
     key: Path

@@ -110,7 +110,7 @@ def _start_time(pid: int) -> str:
 
 
 def _end_with_parent() -> None:
-    """Ends the program even if its parent is killed (Linux only)."""
+    """Makes the program end with its parent, even if the parent is killed (Linux only)."""
     ctypes.CDLL(None).prctl(1, signal.SIGTERM)
 
 

@@ -39,7 +39,7 @@ def load_sites(options: Cifar10Options) -> Sites:
 
 def _training_files(folder: Path) -> list[Path]:
     for place in (folder, folder / "cifar-10-batches-bin"):
-        # One file per batch, even if it is there both packed and unpacked.
+        # One file per batch, even if it is present both packed and unpacked.
         files = {
             file.name.removesuffix(".gz"): file
             for file in sorted(place.glob("data_batch*"), reverse=True)

@@ -1,4 +1,4 @@
-"""UCI heart disease: patients of four hospitals, 10 measurements, 5 grades of disease."""
+"""UCI heart disease: patients from four hospitals, 10 measurements, 5 grades of disease."""
 
 from __future__ import annotations
 

@@ -47,9 +47,9 @@ def deal_images(
     """Divides the first images of a file among sites."""
     wanted = options.wanted
     if len(labels) < wanted:
-        notes = (*notes, f"the pool has {len(labels):,} images instead of {wanted:,}, all that the file has")
+        notes = (*notes, f"the pool has {len(labels):,} images instead of {wanted:,}: the file has no more")
     targets = torch.from_numpy(labels[:wanted].astype(np.int64))
-    # Divided as bytes: as floats the pool would be four times as large, with two copies in memory meanwhile.
+    # Divided as bytes: as floats, the pool would be four times as large, and two copies would be in memory at a time.
     pool = np.require(pixels[:wanted], requirements=["C", "W"])
     sites = deal_pool(TensorExamples(torch.from_numpy(pool), targets), options, notes)
     for name in sites:

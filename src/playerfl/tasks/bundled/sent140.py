@@ -26,7 +26,7 @@ SENTIMENTS = {"0": 0, "4": 1}
 
 
 class Sent140Options(TextOptions):
-    """Which users: the paper says the 15 with most tweets; the authors' code used ranks 36 to 50."""
+    """Which users: the paper says the 15 with the most tweets; the authors' code used ranks 36 to 50."""
 
     first_rank: int = Field(1, ge=1)
     last_rank: int = Field(15, ge=1)
@@ -66,7 +66,7 @@ def busiest_users(file: Path, first_rank: int, last_rank: int) -> dict[str, int]
     """The users of these ranks and their numbers of tweets; ties are ranked by name."""
     counts = Counter(tweet.user for tweet in read_tweets(file))
     if last_rank > len(counts):
-        raise DataError(f"{file.name} has tweets of {len(counts):,} users; data.last_rank = {last_rank} is too large")
+        raise DataError(f"{file.name} has tweets by {len(counts):,} users; data.last_rank = {last_rank} is too large")
     ranked = sorted(counts.items(), key=lambda counted: (-counted[1], counted[0]))
     return dict(ranked[first_rank - 1 : last_rank])
 
