@@ -1,4 +1,4 @@
-# On a fresh machine, start with `make demo` or `make test`. All targets but help and clean first create the environment
+# On a fresh machine, start with `make demo` or `make test`. All targets except help and clean first create the environment
 # in .venv, or repair it if it is broken or incomplete.
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
@@ -22,8 +22,8 @@ help:
 	@echo "make audit             check the installed packages for known vulnerabilities"
 	@echo "make fuzz              feed 100,000 broken files to the readers (ten minutes)"
 	@echo "make reliability       test kills, failing disks, long runs, many sites, large models (half an hour to an hour)"
-	@echo "make bench             measure the speed against a bare PyTorch loop (half an hour)"
-	@echo "make bench-rivals      measure the speed against Flower, pfl and FedLab (half an hour)"
+	@echo "make bench             compare the speed with that of a bare PyTorch loop (half an hour)"
+	@echo "make bench-rivals      compare the speed with that of Flower, pfl and FedLab (half an hour)"
 	@echo "make reproduce-quick   run a small study on digits and write its report (a few minutes)"
 	@echo "make reproduce         run every study in docs/reproduce.md, resumable (about two hours; prints an estimate first)"
 	@echo "make clean             remove .venv and everything that was built"
@@ -33,7 +33,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@test ! -e $(HALF) && $(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV)
 	@touch $(HALF)
 	@echo "Installing into $(VENV) (a few minutes the first time)"
-	@# torch on its own first: later packages then find it and pull no other build.
+	@# torch on its own first: later packages then find it and do not pull in another build.
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	@rm $(HALF) && touch $(STAMP)
@@ -56,7 +56,7 @@ test: $(STAMP)
 	$(PYTEST) -n auto -m "not system"; tests=$$?; \
 	wait $$types; types=$$?; echo "mypy: $$(cat $(VENV)/mypy.log)"; exit $$((tests | types))
 
-# One worker more than cores, because these tests often wait for other processes.
+# One more worker than there are cores, because these tests often wait for other processes.
 test-system: $(STAMP)
 	$(PYTEST) -n $$(($$(getconf _NPROCESSORS_ONLN) + 1)) -m system
 

@@ -65,7 +65,7 @@ def row(title: str, shown: str, value: float, bound: float | None, *, most: bool
         print(f"{title:<78} {shown}", flush=True)
         return True
     holds = value <= bound if most else value >= bound
-    promise = f"{'at most' if most else 'at least'} {bound:4.2f}  {'ok' if holds else 'NOT HELD'}"
+    promise = f"{'at most' if most else 'at least'} {bound:4.2f}  {'ok' if holds else 'BROKEN'}"
     print(f"{title:<78} {shown:<26} {promise}", flush=True)
     return holds
 
@@ -77,7 +77,7 @@ class Side:
     work: str
     rounds: int
     how: Literal["usual", "tuned", "loop", "stacked"]
-    """FedAvg in a notebook, the same with our model, optimiser and layout; or by playerfl's trainer of this name."""
+    """FedAvg as in a notebook, the same with our model, optimiser and layout, or playerfl's trainer of this name."""
     seeds: int = 1
     keep: bool = False
     """Whether runs have run directories."""
@@ -130,7 +130,7 @@ def prepared(side: Side) -> Callable[[], None]:
 
 
 def federation(work: Work, side: Side) -> Callable[[], None]:
-    """FedAvg by playerfl, several seeds side by side."""
+    """FedAvg with playerfl, several seeds side by side."""
     task = own_task(work.ours, work.sites)
     settings = {
         "rounds": side.rounds,
@@ -185,13 +185,13 @@ def stacked_rows(repeats: int) -> bool:
         ours, usual = Side("hospitals", rounds, "stacked", seeds), Side("hospitals", rounds, "usual")
         held.append(speed_row(f"{4 * seeds} models: against the usual loop", ours, usual, repeats, bound))
     free = Side("hospitals", 30, "stacked")
-    title = "1 run with a checkpoint on disk after every round: against none"
+    title = "1 run with a checkpoint on disk after every round: against one without"
     held.append(speed_row(title, replace(free, keep=True), free, repeats, None))
     return all(held)
 
 
 def probe_row(repeats: int) -> bool:
-    """An epoch of FashionMNIST's network with and without the probe, batch by batch in turn."""
+    """An epoch of FashionMNIST's network with and without the probe, alternating batch by batch."""
     from playerfl.layers.probe import SensitivityProbe
     from playerfl.models.cnn import ConvNet
 
@@ -234,12 +234,12 @@ def start_rows(repeats: int) -> bool:
     )
     print("\nstart-up, seconds")
     first = row("playerfl --version", f"{version:6.2f}", version, 0.5, most=True)
-    title = f"a run of one round over `import torch` ({torch_alone:.2f})"
+    title = f"a run of one round, in addition to `import torch` ({torch_alone:.2f})"
     return row(title, f"{run - torch_alone:6.2f}", run - torch_alone, 1.0, most=True) and first
 
 
 def study_rows(repeats: int) -> bool:
-    """Runs per minute of wall time, including the start of workers, and the memory of parent and workers together."""
+    """Runs per minute of wall time, including the start-up of workers, and the memory of parent and workers."""
     settings = {
         "name": "throughput",
         "tasks": ["synthetic"],

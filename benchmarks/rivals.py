@@ -4,7 +4,7 @@
     python benchmarks/rivals.py [--only flwr,fedlab] [--works cnn,mlp] [--repeats 3] [--core 0]
 
 Needs the package registry the first time: each rival is installed into a separate environment in .venv-rivals (a
-gigabyte each, some minutes), which is reused while it is intact. Every run is a new process on one core with one
+gigabyte and a few minutes each), which is reused while it is intact. Every run is a new process on one core with one
 thread, between two runs of a bare PyTorch loop; ratios are relative to these. The workloads (FedAvg, AdamW 1e-3, one
 local epoch, evaluation of every site's validation and test part each round) are in rivals/work.py; rivals/run_*.py
 shows how each framework is configured. A rival is measured twice: in its best configuration with the training code
@@ -12,7 +12,8 @@ from its documentation, and with the optimisations that playerfl applies by itse
 convolutions) added by hand.
 
 The table goes to stdout, progress to stderr. The exit status is 0 if playerfl is ahead of every rival on every workload
-by processor time; otherwise 1, also if a rival could not be measured or a run did not learn what the bare loop learns.
+by processor time, and otherwise 1, even if only because a rival could not be measured or a run did not learn what the
+bare loop learns.
 Rivals tuned by hand are compared in the last line but do not count, because their steps then run the same kernels as
 playerfl's. On one core, wall time is processor time plus waiting: for messages, which is the framework's fault, or for
 the core, which is not. playerfl never waits, so its lead in processor time is the smaller claim, and a busy machine
@@ -94,7 +95,7 @@ class Measured:
     cpu: float
     """Processor seconds per round and run, over all its processes."""
     start_up: float
-    """From the start of the process to the end of its first round, minus a usual round; for single runs only."""
+    """From the start of the process to the end of its first round, minus a typical round; for single runs only."""
     memory: float
     """Peak resident memory in MB, summed over its processes."""
     version: str
@@ -127,7 +128,7 @@ def python_of(name: str, rival: Rival) -> Path:
     if stamp.is_file() and stamp.read_text(encoding="utf-8") == rival.fingerprint and _works(python, rival):
         return python
     shutil.rmtree(home, ignore_errors=True)
-    say(f"{name}: building {home.relative_to(PROJECT)} (some minutes)")
+    say(f"{name}: building {home.relative_to(PROJECT)} (a few minutes)")
     log = ENVIRONMENTS / f"{name}.log"
     log.parent.mkdir(exist_ok=True)
     log.unlink(missing_ok=True)
@@ -337,7 +338,7 @@ def verdict(work: str, rows: list[Row]) -> tuple[bool, str]:
     rivals = [row for row in rows if row.contender.rival]
     missing = [row.contender.title for row in (playerfl, *rivals) if row.problem]
     if missing:
-        return False, f"{work}: unknown whether playerfl is ahead, without {', '.join(missing)}"
+        return False, f"{work}: cannot tell whether playerfl is ahead: no result for {', '.join(missing)}"
 
     def lead(row: Row, ratios: str) -> float:
         return statistics.median(getattr(row, ratios)) / statistics.median(getattr(playerfl, ratios))
@@ -347,7 +348,7 @@ def verdict(work: str, rows: list[Row]) -> tuple[bool, str]:
         first = min(group, key=lambda row: lead(row, "cpu_ratios"))
         wall = min(lead(row, "wall_ratios") for row in group)
         least = lead(first, "cpu_ratios")
-        return least, f"by {least:.2f} times at least ({first.contender.rival}; by wall time {wall:.2f})"
+        return least, f"by a factor of at least {least:.2f} ({first.contender.rival}; by wall time {wall:.2f})"
 
     least, said = closest(())
     _, tuned = closest(TUNED)
@@ -384,7 +385,7 @@ def main() -> None:
     for name, allowed in [(name, list(RIVALS)) for name in chosen] + [(work, ["cnn", "mlp"]) for work in works]:
         if name not in allowed:
             parser.error(f"{name!r} is not one of {', '.join(allowed)}")
-    # This process waits and counts on the other cores, if there are any.
+    # This process waits and measures on the other cores, if there are any.
     os.sched_setaffinity(0, os.sched_getaffinity(0) - {given.core} or {given.core})
 
     pythons: dict[str, Path | BrokenError] = {}

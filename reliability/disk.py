@@ -2,9 +2,9 @@
 
     python reliability/disk.py [--most 8] [--only run,study] [--problems full]
 
-The disk is full or read-only from one write on, or full for a single write. The command must cope, or end with one
-sentence that names the file. Continued, it must leave the same files, byte for byte, as an undisturbed command. The
-exit status is 1 if one did not.
+The disk is full or read-only from some write onwards, or full for a single write. The command must cope, or end with
+one sentence that names the file. Once continued, it must leave the same files, byte for byte, as an undisturbed
+command. The exit status is 1 if any command did not.
 """
 
 from __future__ import annotations

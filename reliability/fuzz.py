@@ -1,4 +1,4 @@
-"""Hostile input: every reader over many broken files. What is not accepted must be refused in one sentence.
+"""Hostile input: every reader reads many broken files. What it does not accept, it must refuse in one sentence.
 
     python reliability/fuzz.py --inputs 100000 --save findings
     python reliability/fuzz.py --only "checkpoint file" --inputs 20000 --guided
@@ -34,7 +34,7 @@ from typing import Any
 if "--guided" in sys.argv:
     import atheris
 
-    # Before the first import of the package, and for all that readers import later.
+    # Before the first import of the package, and for everything that readers import later.
     atheris.instrument_imports(include=["playerfl"]).__enter__()
 
 from mutation import Breaker
@@ -74,7 +74,7 @@ class Outcome:
     """The number of inputs that led to each."""
     seconds: float = 0.0
     growth: float = 0.0
-    """Peak memory in MiB, beyond that before the first input."""
+    """How much the peak memory has grown since before the first input, in MiB."""
 
     def __str__(self) -> str:
         rate = self.inputs / self.seconds if self.seconds else 0.0
@@ -156,7 +156,7 @@ class Field:
         (place / "finding.txt").write_text(finding + "\n", encoding="utf-8", errors="backslashreplace")
 
     def run(self, inputs: int, seed: int, seconds: float | None = None) -> Outcome:
-        """This many inputs, or as many as `seconds` of processor time allow, but at least one."""
+        """This many inputs, or as many as `seconds` of CPU time allow, but at least one."""
         before = _resident()
         start, cpu = time.perf_counter(), time.process_time()
         number = 0

@@ -2,7 +2,7 @@
 
     python reliability/kills.py [--kills 200] [--seed 0] [--only run,study,site]
 
-Kills are spread evenly over the time the undisturbed work takes. Each is followed by the command that resumes it:
+Kills are spread evenly over the time the undisturbed work takes. Each is followed by the command that resumes the work:
 `playerfl run --resume`, the same `playerfl study`, or the same message to a new process of the site. In the end all
 files, except those that record times, are compared byte for byte with those of the undisturbed work. The exit status is
 1 if anything differs.

@@ -64,7 +64,7 @@ def wide(width: int) -> nn.Module:
 
 
 def size_of(width: int) -> int:
-    """Bytes of its parameters."""
+    """Bytes of the parameters of a model of this width."""
     with torch.device("meta"):
         return sum(parameter.nbytes for parameter in wide(width).parameters())
 
@@ -78,7 +78,7 @@ def task(sites: int, width: int) -> Task:
 
 
 def in_process(sites: int, width: int, rounds: int) -> dict[str, Any]:
-    # A first run, for everything that is loaded only once.
+    # A first run, so that everything that is loaded only once is in memory.
     playerfl.run(task(sites, 8), "fedavg", rounds=1, settings=SETTINGS)
     before, peaks = resident(), []
     with tempfile.TemporaryDirectory() as folder:

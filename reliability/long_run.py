@@ -3,7 +3,7 @@
     python reliability/long_run.py [--rounds 5000] [--only stacked,loop]
 
 FedAvg over 3 sites with a checkpoint after every round, in a separate process for each trainer. Speed is the median CPU
-time per round, relative to a round of a young run beside it (the same, restarted every 50 rounds), because a busy
+time per round, relative to a round of a young run beside it (the same run, restarted every 50 rounds), because a busy
 machine slows both. The exit status is 1 if a promise is broken: after the first 200 rounds memory grows by less than
 2 %, the last 500 rounds are within 5 % of the first 500, the number of files and the size of the checkpoint
 stay the same, and the tables grow only by the rows of each round.

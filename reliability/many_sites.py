@@ -27,7 +27,7 @@ SLACK = 1.3
 
 def cost(sites: int, trainer: str, rounds: int) -> tuple[float, float]:
     """CPU seconds per round, and bytes."""
-    # A first run, for everything that is loaded only once.
+    # A first run, so that everything that is loaded only once is in memory.
     settings = {"trainer": trainer, "data.rows": 60, "training.batch_size": 16}
     playerfl.run("synthetic", "player_fl", rounds=1, settings={**settings, "data.sites": 2})
     before = resident()

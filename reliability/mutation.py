@@ -1,6 +1,6 @@
 """Broken inputs: a valid file changed at random, in its bytes, in its text, or in the files packed inside it.
 
-Bytes alone rarely get past a checksum or a parser. So archives are repacked with broken members, trees are
+Changed bytes alone rarely get past a checksum or a parser. So archives are repacked with broken members, trees are
 changed node by node, and pictures get correct checksums.
 """
 
@@ -43,7 +43,7 @@ _MOST = 2**20
 
 
 class Breaker:
-    """Breaks files at random; the same generator breaks them the same way."""
+    """Breaks files at random; a generator with the same seed breaks them in the same way."""
 
     def __init__(self, random: Random) -> None:
         self.random = random

@@ -20,6 +20,6 @@ def line(title: str, shown: str, holds: bool | None = None) -> bool:
 
 
 def alone(work: Callable[..., Result], *arguments: Any) -> Result:
-    """Work in a new process with one thread, so that earlier work neither holds memory nor has warmed anything up."""
+    """Runs work in a new one-thread process, so that earlier work neither holds memory nor has warmed anything up."""
     with ProcessPoolExecutor(1, get_context("spawn"), initializer=torch.set_num_threads, initargs=(1,)) as process:
         return process.submit(work, *arguments).result()

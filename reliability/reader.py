@@ -23,11 +23,11 @@ class Reader:
     writes: bool = False
     """Whether reading changes the folder."""
     skips: tuple[str, ...] = ()
-    """Files that are not broken."""
+    """Files that are left intact."""
 
 
 class NotAnInput(BaseException):
-    """Says nothing about a reader: a message that Flower refuses to build, a run that would take hours."""
+    """An input that says nothing about a reader: a message Flower refuses to build, a run that would take hours."""
 
 
 def written(files: dict[str, str | bytes], folder: Path) -> None:

@@ -122,7 +122,7 @@ def repair_fingerprints(folder: Path) -> None:
 
 
 def report(folder: Path) -> object:
-    """All that `playerfl report` does, except for the page's markup."""
+    """Everything that `playerfl report` does, except for the page's markup."""
     from playerfl.report.compute.report import build_report
     from playerfl.report.view.facts import records
     from playerfl.report.write.documents import as_latex, as_markdown

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 _NAMES = ("chromium", "chromium-browser", "google-chrome")
-_HOW = "needs a browser: apt-get install chromium, or set PLAYERFL_CHROMIUM to one that is there"
+_HOW = "needs a browser: apt-get install chromium, or set PLAYERFL_CHROMIUM to an installed one"
 
 
 @pytest.fixture(scope="session")
@@ -28,7 +28,7 @@ def browser() -> Iterator[Any]:
 
 
 class Opened:
-    """A page that has been opened from a file, and everything it complained or asked for."""
+    """A page that has been opened from a file, and everything it complained about or requested."""
 
     def __init__(self, browser: Any, file: Path, width: int = 1280, height: int = 900) -> None:
         self.complaints: list[str] = []

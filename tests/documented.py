@@ -21,7 +21,7 @@ class Printed:
     text: str
     place: str
     whole: bool = True
-    """False in a sentence, where `playerfl probe` may stand for the command as such."""
+    """False in a sentence, where `playerfl probe` may merely name the command."""
 
     @property
     def arguments(self) -> list[str]:
@@ -29,7 +29,7 @@ class Printed:
 
 
 def blocks(page: str, kind: str = r"\w*") -> list[str]:
-    """What stands in a page's fences of a kind."""
+    """The contents of a page's code fences of one kind."""
     return re.findall(rf"^```(?:{kind})\n(.*?)^```$", page, flags=re.MULTILINE | re.DOTALL)
 
 
@@ -58,5 +58,5 @@ def _of_page(page: str, place: str) -> Iterator[Printed]:
 
 
 def _cleaned(line: str) -> str:
-    """Without a comment, with one value for a loop's variable, in single blanks."""
+    """Without comments, with one value for a loop's variable, and with single spaces."""
     return re.sub(r"\s+", " ", re.sub(r"\s#\s.*", "", line)).replace("$seed", "0").strip()

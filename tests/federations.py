@@ -64,7 +64,7 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
 
 
 def quick_for(names: Iterable[str], *quick: str) -> list[Any]:
-    """All names as parameters, most of them in the whole suite only."""
+    """All names as parameters, most of them only in the full suite."""
     return [name if name in quick else pytest.param(name, marks=pytest.mark.slow) for name in names]
 
 
@@ -98,12 +98,12 @@ _SETUPS: dict[int, Setups] = {}
 
 
 def setup_of(experiment: Experiment, a_task: Task) -> Setup:
-    """Prepared once for the tasks above, as a study does for its runs: this is a quarter of a short run's time."""
+    """Prepared once for the tasks above, as in a study: preparing takes a quarter of a short run's time."""
     return _SETUPS[id(a_task)].of(experiment) if id(a_task) in _SETUPS else prepare_setup(experiment, a_task)
 
 
 def double_task(build: Callable[[], nn.Module] = mlp, **changes: Any) -> Task:
-    """In float64, where trainers may differ by rounding only."""
+    """In float64, where trainers may differ only by rounding."""
     return own_task(lambda: build().double(), {name: (x.double(), y) for name, (x, y) in sites().items()}, **changes)
 
 
@@ -118,7 +118,7 @@ def federate(algorithm: str | Algorithm, a_task: Task | None = None, rounds: int
 
 
 def build(algorithm: str | Algorithm, a_task: Task | None = None, rounds: int = 3, **settings: Any) -> Run:
-    """A run that has not started, with its server and clients in reach."""
+    """A run that has not started, with its server and clients accessible."""
     own = a_task or task()
     experiment = Experiment.resolve(settings_of(algorithm, {"rounds": rounds, **settings}), own)
     return Run(experiment, setup_of(experiment, own))

@@ -56,7 +56,7 @@ RUNS: dict[str, Task] = {
 
 
 def golden_runs(threads: int = 1) -> dict[str, dict[str, Any]]:
-    """What each run came to: fingerprints of models and of everything recorded, and the test losses."""
+    """What each run produced: fingerprints of models and of everything recorded, and the test losses."""
     return {name: _found(task, threads) for name, task in RUNS.items()}
 
 
@@ -89,7 +89,8 @@ def _losses(result: RunResult) -> list[float]:
 def arithmetic() -> str:
     """A fingerprint of this machine's kernels: torch alone, in the shapes of the golden runs.
 
-    Another CPU, build of torch or number of threads adds up in another order; then this differs, and the digests may.
+    Another CPU, build of torch or number of threads adds numbers in another order; this then differs, and the digests
+    may differ too.
     """
     found = {}
     for kind in (torch.float32, torch.float64):
@@ -100,7 +101,7 @@ def arithmetic() -> str:
 
 
 def _gradients(rows: int, kind: torch.dtype) -> dict[str, torch.Tensor]:
-    """Of a convolutional network and of stacked products, from numbers that every CPU rounds alike."""
+    """Gradients of a convolutional network and of stacked products, from numbers that every CPU rounds alike."""
 
     def numbers(*shape: int) -> torch.Tensor:
         count = torch.Size(shape).numel()

@@ -15,7 +15,7 @@ from unittest.mock import patch
 
 from playerfl.cli import main as cli
 
-# Written by the clock, or by how often something was killed: they say nothing about the result.
+# These depend on the clock, or on how often something was killed: they say nothing about the result.
 OF_THE_CLOCK = {"timing.json", "timings.csv", "status.json", "participation.csv", "site.log", "comparison.png"}
 
 
@@ -63,7 +63,7 @@ def ended(child: int) -> int:
 
 
 def kill_after(child: int, seconds: float) -> bool:
-    """Kills a child after some time; False if it had already ended, successfully."""
+    """Kills a child after some time; False if it had already ended successfully."""
     time.sleep(seconds)
     os.kill(child, signal.SIGKILL)
     code = ended(child)
@@ -74,8 +74,8 @@ def kill_after(child: int, seconds: float) -> bool:
 def kill_and_resume(begin: Callable[[], list[str]], seconds: float, kills: int, rng: random.Random) -> int:
     """Starts and kills a command again and again, then lets it end; returns how often it was killed.
 
-    `begin` gives the command that starts or resumes the work. Kills are spread over the time that the whole takes
-    undisturbed, so that the start, every round and the last writes are all hit.
+    `begin` gives the command that starts or resumes the work. Kills are spread over the time that the undisturbed
+    work takes, so that the start, every round and the last writes are all hit.
     """
     done = 0
     for _ in range(kills):

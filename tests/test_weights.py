@@ -1,4 +1,4 @@
-"""The weighted mean that crosses sites, and the fingerprint that compares weights."""
+"""The weighted mean across sites, and the fingerprint that compares weights."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_the_mean_shares_no_memory_with_the_uploads() -> None:
 def test_distance_is_measured_over_common_floating_entries_in_float64() -> None:
     left = {"w": torch.tensor([1.0, 0.5]), "steps": torch.tensor(3), "left": torch.ones(1)}
     right = {"w": torch.tensor([4097.0, 0.0]), "steps": torch.tensor(9), "right": torch.ones(1)}
-    # float32 would lose the quarter beside 2²⁴.
+    # float32 would lose the quarter next to 2²⁴.
     assert squared_distance(left, right) == 4096.0**2 + 0.25
 
 

@@ -42,9 +42,9 @@ _NAMED = "## Packages named in pyproject.toml\n\n| package | licence | for |\n|-
 _HEAD = """\
 # Licences
 
-playerfl is under [Apache-2.0](https://www.apache.org/licenses/LICENSE-2.0). It ships one file by other authors; its
-dependencies are installed beside it. `make licences` generates this page from the metadata of the installed packages;
-do not edit it by hand.
+playerfl is licensed under [Apache-2.0](https://www.apache.org/licenses/LICENSE-2.0). It ships one file by other
+authors; its dependencies are installed separately. `make licences` generates this page from the metadata of the
+installed packages; do not edit it by hand.
 
 ## Files shipped with the package
 

@@ -23,7 +23,7 @@ MODULES = {
     "playerfl.algorithms": "One class per method: its hyper-parameters, and what it does at a site and at the server.",
     "playerfl.federation.client": "What your algorithm may ask of a site.",
     "playerfl.federation.server": "What your algorithm may ask of the server.",
-    "playerfl.federation.messages": "What is sent between the two.",
+    "playerfl.federation.messages": "The messages between a site and the server.",
     "playerfl.layers.sensitivity": "Layer scores, and how those of many sites are combined.",
     "playerfl.layers.split": "From scores to a cut.",
     "playerfl.layers.cut_summary": "What a cut shares, in parameters and bytes.",
@@ -32,12 +32,12 @@ MODULES = {
     "playerfl.integrations.hugging_face": "The probe inside Hugging Face's Trainer.",
     "playerfl.integrations.lightning": "The probe inside Lightning.",
     "playerfl.analysis.layer_analysis": "How layers generalise: the paper's quantities at three points in training.",
-    "playerfl.analysis.figures": "Their figures.",
-    "playerfl.studies.collecting": "All runs below a folder.",
-    "playerfl.report.compute.report": "Tables, tests and rankings of those runs.",
+    "playerfl.analysis.figures": "Figures of these analyses.",
+    "playerfl.studies.collecting": "Collects all runs below a folder.",
+    "playerfl.report.compute.report": "Tables, tests and rankings of the collected runs.",
     "playerfl.errors": "The errors a user can fix.",
 }
-"""The modules in the reference besides `playerfl` itself: all that the documentation imports from, and related ones."""
+"""The modules in the reference besides `playerfl` itself: those the documentation imports from, and related ones."""
 
 _ROOT_PAGES = {
     "README.md": "index.md",

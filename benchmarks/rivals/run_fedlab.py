@@ -1,7 +1,7 @@
 """FedLab's standalone pipeline.
 
 Its quickest reasonable configuration: the serial trainer in one process, batches by tensor indexing. Two things are
-fixed, as its users have to: a new AdamW for each site (its trainer has one optimiser for all sites, which carries its
+changed, as users must: a new AdamW for each site (its trainer has one optimiser for all sites, which carries its
 moments from one site to the next), and data from this script (its own datasets are MNIST and CIFAR).
 """
 

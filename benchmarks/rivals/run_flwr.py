@@ -1,7 +1,7 @@
 """Flower's simulation with Ray: one actor on one core.
 
-Its quickest reasonable configuration: FedAvg of the Message API; model and data are kept in the actor between
-messages; the average is evaluated by the server's `evaluate_fn`, since evaluation at the clients would be a second
+Its quickest reasonable configuration: FedAvg from the Message API; model and data are kept in the actor between
+messages; the average is evaluated by the server's `evaluate_fn`, since evaluation at the sites would be a second
 exchange of messages per round.
 """
 

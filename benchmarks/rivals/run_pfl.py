@@ -1,7 +1,7 @@
 """pfl-research on its simulated backend.
 
 Its quickest reasonable configuration: its own evaluation, which goes through every site's training rows before and
-after each epoch, is left to the warm-up round; a callback evaluates the average directly; it prints no metrics.
+after each epoch, runs only in the warm-up round; a callback evaluates the average directly; it prints no metrics.
 """
 
 from __future__ import annotations

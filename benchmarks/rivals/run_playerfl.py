@@ -1,4 +1,4 @@
-"""playerfl with its defaults: the same module and data by `own_task`; --runs: number of seeds in one process."""
+"""playerfl with its defaults: the same module and data through `own_task`; --runs: number of seeds in one process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The two workloads of every framework, and all code that is the user's in any of them. Needs only torch.
+"""The two workloads of every framework, and all the code that a user of any of them would write. Needs only torch.
 
 FedAvg: each round every site trains the common model for one epoch with a new AdamW(1e-3), the results are
 averaged, and the average is evaluated on the validation and the test part of every site. Initial weights and the

@@ -1,4 +1,4 @@
-"""`python -m playerfl`: the command line, if its script is not on the path."""
+"""`python -m playerfl`: the command line, for when the `playerfl` script is not on the path."""
 
 from playerfl.cli.main import main
 

@@ -1,4 +1,4 @@
-"""Errors in sentences: those a user can fix, and where in a run any other was raised."""
+"""Errors as sentences: those that a user can fix, and, for any other, where in a run it was raised."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class StorageError(RunDirectoryError):
     """Something cannot be written: there is no space, or no permission."""
 
     def __init__(self, problem: str, then: str = "") -> None:
-        """`then`: what to do once there is space; only the caller's caller may know (see `storage_advice`)."""
+        """`then`: what to do once there is space, which only code further up may know (see `storage_advice`)."""
         super().__init__(f"{problem} and {then}" if then else problem)
         self.problem = problem
 
@@ -77,12 +77,12 @@ class _Place(str):
 
 
 def note_place(problem: BaseException, place: str) -> None:
-    """Notes on an exception where it was raised; it keeps its type and its traceback."""
+    """Adds a note to an exception saying where it was raised; its type and its traceback stay the same."""
     problem.add_note(_Place(place))
 
 
 def sentence_of(problem: BaseException) -> str:
-    """One sentence: where it was raised, if that is known, and what it says.
+    """An exception as one sentence: where it was raised, if that is known, and what it says.
 
     >>> try:
     ...     1 / 0
@@ -96,7 +96,7 @@ def sentence_of(problem: BaseException) -> str:
         said = ": ".join([type(problem).__name__, " ".join(said.split())] if said else [type(problem).__name__])
     places = _places(problem)
     if len(places) > 1:
-        # A stack that failed as a whole, while each of its models can be trained alone: it was raised at all of them.
+        # The stack failed as a whole, although each of its models can be trained alone, so the error names them all.
         more = [f"and {len(places) - _MOST_PLACES} more"] if len(places) > _MOST_PLACES else []
         places = [f"models trained together failed ({'; '.join([*places[:_MOST_PLACES], *more])})"]
     return ": ".join([*places, said])
@@ -105,7 +105,7 @@ def sentence_of(problem: BaseException) -> str:
 def users_traceback(problem: BaseException) -> str | None:
     """The traceback of an exception from a site's or the server's work, cut down to the frames of the user's own code.
 
-    None if it was raised elsewhere, or if there are no such frames: then the fault may be in playerfl.
+    None if it was raised elsewhere, or if there are no such frames, in which case the fault may be in playerfl.
     """
     if not _places(problem):
         return None
@@ -119,9 +119,9 @@ def _places(problem: BaseException) -> list[str]:
 
 
 def _keep_users_frames(shown: TracebackException) -> bool:
-    """Drops the frames of this package and of installed libraries; whether any others are left."""
+    """Drops the frames of this package and of installed libraries; returns whether any others are left."""
     ours = [i for i, frame in enumerate(shown.stack) if frame.filename.startswith(_PACKAGE)]
-    # What is before our first frame is the program that called us.
+    # The frames before our first one belong to the program that called us.
     within = shown.stack[ours[0] :] if ours else shown.stack
     kept = [frame for frame in within if not frame.filename.startswith((_PACKAGE, *_LIBRARIES, "<frozen "))]
     shown.stack = StackSummary.from_list(kept)

@@ -76,7 +76,7 @@ class Identity:
 
 @dataclass(frozen=True)
 class CheckedIdentity:
-    """An identity, and how far its two sides are apart."""
+    """An identity, and how far apart its two sides are."""
 
     identity: Identity
     difference: float
@@ -207,7 +207,7 @@ def identities() -> Iterator[Identity]:
 
 
 def check(progress: Callable[[CheckedIdentity], None] | None = None) -> list[CheckedIdentity]:
-    """Checks every identity; each different run is made once."""
+    """Checks every identity; each distinct run is made only once."""
     models = cache(final_models)
     checked = []
     with limited_threads(1):

@@ -1,4 +1,4 @@
-"""How long the rest of some work will take, and how to say it."""
+"""How long the rest of some work will take, and how to put it into words."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 
 class TimeLeft:
-    """An estimate from the pace since the first report, so that resumed work is not taken to have been fast.
+    """An estimate from the pace since the first report, so that work done before a resume does not distort it.
 
     >>> clock = iter([0.0, 10.0]).__next__
     >>> left = TimeLeft(5, clock)
@@ -21,7 +21,7 @@ class TimeLeft:
         self._first: tuple[int, float] | None = None
 
     def seconds(self, done: int) -> float | None:
-        """Seconds until all is done, now that `done` is; None while the pace is unknown."""
+        """Seconds until everything is done, given how much is `done` now; None while the pace is unknown."""
         now = self._clock()
         if self._first is None:
             self._first = (done, now)

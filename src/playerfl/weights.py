@@ -1,4 +1,4 @@
-"""Named weights and the arithmetic that crosses sites."""
+"""Named weights and the arithmetic across sites."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def weighted_mean(parts: Sequence[tuple[Mapping[str, Tensor], float]]) -> Weight
 
 
 def _means(first: Weights, parts: Sequence[tuple[Mapping[str, Tensor], float]]) -> Weights:
-    """The means of entries that all of these parts have; `first` is those of the first part."""
+    """The means of the entries that all of these parts have; `first` holds those of the first part."""
     # Equal entries are not summed: in float64 three thirds need not be one, and 0.0 + -0.0 loses its sign.
     means = {name: e.clone() for name, e in first.items() if all(torch.equal(w[name], e) for w, _ in parts[1:])}
     counts = [name for name, entry in first.items() if name not in means and not entry.is_floating_point()]

@@ -76,7 +76,7 @@ watch = Watched
 
 
 def build_own(algorithm: Algorithm, a_task: Task | None = None, rounds: int = 3, **settings: Any) -> Run:
-    """As `build`, for an algorithm that is not in the table: a test's own subclass."""
+    """Like `build`, for an algorithm that is not in the table: a test's own subclass."""
     own = a_task or task()
     experiment = Experiment.resolve(settings_of("fedavg", {"rounds": rounds, **settings}), own)
     return Run(experiment, setup_of(experiment, own), algorithm=algorithm)
@@ -100,7 +100,7 @@ def part_of(weights: Weights, *layers: str) -> Weights:
 
 
 def assert_same_models(left: RunResult, right: RunResult) -> None:
-    """The same model at every site, bit for bit, and the same reported scores, whatever was scored on the way."""
+    """The same model at every site, bit for bit, and the same reported scores, whatever was scored along the way."""
     assert left.sites == right.sites
     for site in left.sites:
         for name, tensor in left.weights[site].items():

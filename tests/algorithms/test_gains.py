@@ -18,7 +18,7 @@ SEEDS = range(5)
 
 
 def mean_accuracy(algorithm: str, rounds: int, **settings: Any) -> float:
-    """Of the test parts, over sites and seeds."""
+    """The mean accuracy on the test parts, over sites and seeds."""
     found = []
     for seed in SEEDS:
         result = playerfl.run("synthetic", algorithm, rounds=rounds, seed=seed, settings=settings)
@@ -43,7 +43,7 @@ def shared_labels(algorithm: str) -> float:
         ("fedper", 0.30),  # 0.79 against 0.38
         ("fedrep", 0.30),  # 0.80
         ("player_fl", 0.30),  # 0.79
-        ("fedbabu", 0.08),  # 0.53: one epoch of tuning on a head that never learned
+        ("fedbabu", 0.08),  # 0.53: one epoch of tuning of a head that never learned
     ],
 )
 def test_where_labels_differ_partial_methods_beat_fedavg(algorithm: str, margin: float) -> None:

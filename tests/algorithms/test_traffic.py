@@ -2,7 +2,7 @@
 
 P is the whole model, P_l a layer, L the number of layers, R the number of rounds; a weight is 4 bytes, a number in
 `info` 8. The initial model travels down once to every site. Then every round sends up and down what the method says;
-what goes down after the last round is there to be scored.
+what goes down after the last round is only scored.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def size(layers: Sequence[str]) -> int:
 
 
 def bytes_of(watched: Watched, site: str) -> tuple[int, int]:
-    """Down and up, as the run's own table has them."""
+    """Bytes down and up, as recorded in the run's own table."""
     rows = watched.result.traffic
     own = rows[rows["site"] == site]
     return int(own["down"].sum()), int(own["up"].sum())

@@ -102,7 +102,7 @@ def test_a_wrong_file_and_a_broken_connection_are_one_sentence(tmp_path: Path, w
     assert not (tmp_path / "data" / "heart").exists()
     web.put("va", CONTENT)
     web.cut_after = 1000
-    assert "broke off after 1,000 bytes" in refused(fetch())
+    assert "was lost after 1,000 bytes" in refused(fetch())
     web.cut_after = None
     assert fetch().returncode == 0
     assert web.asked[-1] == ("/va", "bytes=1000-")
@@ -137,5 +137,5 @@ def test_plot_draws_a_partition(tmp_path: Path) -> None:
     drawn = (tmp_path / "d.svg").read_text()
     assert said.stdout == "d.svg\n"
     assert "site-4" in drawn or "<svg" in drawn
-    assert "unknown picture format" in refused(playerfl("data", "plot", "digits", "--out", "d.doc", cwd=tmp_path))
+    assert "unknown figure format" in refused(playerfl("data", "plot", "digits", "--out", "d.doc", cwd=tmp_path))
     assert "unknown task" in refused(playerfl("data", "plot", "digit", cwd=tmp_path))

@@ -133,7 +133,7 @@ def test_your_own_model_and_sites_get_a_recommendation(folder: Path) -> None:
         "fl4health_layers_to_transfer.json", "flower_state_dict_keys.json",
     }  # fmt: skip
     stored = json.loads((folder / "cut" / "recommendation.json").read_text())
-    # Whoever reads the file has the regex: with a line's end it would find nothing, and all layers would travel.
+    # The whole file is the regex: with a trailing newline it would match nothing, and all layers would travel.
     assert (folder / "cut" / "nvflare_exclude_vars.txt").read_text() == stored["export"]["nvflare_exclude_vars"]
     (measured,) = json.loads((folder / "cut" / "profiles.json").read_text())["seeds"]
     assert {site: profile["num_examples"] for site, profile in measured.items()} == {"north": 60, "south": 90}
@@ -147,7 +147,7 @@ def test_your_own_model_and_sites_get_a_recommendation(folder: Path) -> None:
     assert copied == measured
     # The copy alone gives the same decision.
     assert json.loads(playerfl("probe", "other", "--json", cwd=folder).stdout) == content
-    assert "already measured" in refused(playerfl("probe", "cut", "--seeds", "2", cwd=folder))
+    assert "already been measured" in refused(playerfl("probe", "cut", "--seeds", "2", cwd=folder))
     (folder / "mymodule.py").unlink()
     sys.modules.pop("mymodule", None)
     bare = playerfl("probe", "cut", "--json", cwd=folder)

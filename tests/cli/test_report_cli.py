@@ -127,8 +127,8 @@ def test_runs_without_matrices_are_one_sentence() -> None:
         (("--methods", "nobody"), "unknown method 'nobody'; allowed: fedavg, local, player_fl"),
         (("--methods", ""), "name at least one method; there are "),
         (("--format", "csv", "--out", "x.csv"), "give a folder"),
-        (("--out", "x.pdf"), r"ends with \.html or \.htm or \.md or \.tex"),
-        (("--format", "latex", "--out", "x.md"), r"ends with \.tex"),
+        (("--out", "x.pdf"), r"must end with \.html or \.htm or \.md or \.tex"),
+        (("--format", "latex", "--out", "x.md"), r"must end with \.tex"),
     ],
 )
 def test_bad_input_is_one_sentence(runs: Path, arguments: tuple[str, ...], said: str) -> None:

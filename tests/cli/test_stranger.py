@@ -1,4 +1,4 @@
-"""A new user's path: the package as pip installs it, and the example loop in an empty folder."""
+"""A new user's first steps: the package as pip installs it, and the example loop in an empty folder."""
 
 from __future__ import annotations
 

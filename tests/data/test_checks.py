@@ -25,7 +25,7 @@ def examples(rows: int = 8, *, bad: float | None = None, classes: int = 2) -> Te
 
 
 def site(**parts: Any) -> dict[str, SiteData]:
-    """One good site beside "north", which has the given parts."""
+    """One good site alongside "north", which has the given parts."""
     good = dict.fromkeys(PARTS, examples())
     return {"south": SiteData(**good), "north": SiteData(**{**good, **parts})}
 
@@ -47,7 +47,7 @@ def test_no_sites_are_refused() -> None:
 @pytest.mark.parametrize("part", PARTS)
 @pytest.mark.parametrize("small", [False, True])
 def test_an_empty_part_is_refused_even_at_small_sites(part: str, small: bool) -> None:
-    with pytest.raises(DataError, match=f"north has no {part} examples; every site needs some, or leave it out"):
+    with pytest.raises(DataError, match=f"north has no {part} examples; add some, or leave the site out"):
         check(site(**{part: examples(0)}), accept_small_sites=small)
 
 

@@ -1,4 +1,4 @@
-"""Dirichlet label skew: a true partition, deterministic, with the law it is named for."""
+"""Dirichlet label skew: a true partition, deterministic, following the law it is named after."""
 
 from __future__ import annotations
 
@@ -78,7 +78,8 @@ def test_the_default_minimum_is_fifty() -> None:
 
 
 def test_hopeless_draws_end_with_an_error_and_a_remedy() -> None:
-    with pytest.raises(DataError, match=r"in 1000 gave all 2 sites 100 examples; use a larger alpha, fewer sites"):
+    remedy = "gave each of the 2 sites 100 examples; use a larger alpha, fewer sites"
+    with pytest.raises(DataError, match=rf"none of 1000 Dirichlet\(0\.001\) draws {remedy}"):
         dirichlet_partition(np.zeros(200, dtype=np.int64), 2, 0.001, min_size=100)
 
 

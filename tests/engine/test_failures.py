@@ -52,7 +52,7 @@ class MarkedModel(torch.nn.Module):
 
 
 class FailingLoss:
-    """Divides by zero at marked rows once `begun` is set, which a listener does after round 1."""
+    """Divides by zero at marked rows once a listener has set `begun`, after round 1."""
 
     begun = False
 

@@ -54,7 +54,7 @@ class Job:
         self.grid = LoopGrid({name: make_app(lambda _, name=name: self.sites[name]) for name in sites})
 
     def site(self, name: str) -> Site:
-        # Data and model are read once; what a site knows is read from its directory for every envelope.
+        # Data and model are read once; a site's state is read from its directory for every envelope.
         find = cache(lambda _: site_setup(self.experiment, self.task, name))
         return Site(name, self.home / name, lambda _, n: find(n))
 
@@ -85,7 +85,7 @@ class Job:
 
     @property
     def fingerprints(self) -> dict[str, str]:
-        """Of the sites' models, as stored by the server."""
+        """The fingerprints of the sites' models, as stored by the server."""
         return json.loads((self.folder / "sites.json").read_text())["models"]  # type: ignore[no-any-return]
 
     @property

@@ -21,7 +21,7 @@ App = Callable[[Message, Context], Message]
 
 
 def taken_apart(message: Message) -> tuple[str, dict[str, bytes]]:
-    """A message as it travels: its number, and Flower's objects by theirs."""
+    """A message as it travels: its number, and Flower's objects by their numbers."""
     with no_object_id_recompute():
         return message.object_id, {part: thing.deflate() for part, thing in get_all_nested_objects(message).items()}
 
@@ -92,7 +92,7 @@ def unreachable(request: Message) -> Message:
 
 
 class Clock:
-    """Time that passes only by waiting."""
+    """Time that passes only while waiting."""
 
     def __init__(self) -> None:
         self.now = 0.0

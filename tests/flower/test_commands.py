@@ -167,7 +167,7 @@ def test_a_sites_settings_cannot_inject_others(tmp_path: Path) -> None:
 
 
 def test_a_home_without_a_server_is_reported(tmp_path: Path) -> None:
-    assert "holds no server" in str(do("status", str(tmp_path)).exception)
+    assert "is not a server's directory" in str(do("status", str(tmp_path)).exception)
     assert "is not an app folder" in str(do("run", str(tmp_path), str(tmp_path)).exception)
 
 
@@ -186,7 +186,7 @@ def test_a_program_is_stopped_with_everything_it_started(tmp_path: Path) -> None
         f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {sleep!r}], start_new_session=True); {sleep}"
     )
     with Running([sys.executable, "-c", started], os.environ, tmp_path / "log") as running:
-        wait_until(lambda: descendants(running.pid), 20, "the grandchild is there")
+        wait_until(lambda: descendants(running.pid), 20, "the grandchild has started")
         [grandchild] = descendants(running.pid)
     assert running.process.returncode is not None
     command = Path(f"/proc/{grandchild}/cmdline")

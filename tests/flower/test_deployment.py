@@ -82,7 +82,7 @@ def test_sites_and_server_are_killed_within_a_round(institutions: Institutions) 
 
 
 def without_west(home: Path) -> str:
-    """The documented result with a lost site: its rounds are averaged over the other sites."""
+    """The documented result if a site is lost: rounds are averaged over the other sites."""
     table = settings(1)
     options = {**QUICK, "selection": "client_best", **{f"training.{k}": v for k, v in table["training"].items()}}
     job = Job(home, FedPer(2), load_task(table["task"]), rounds=1, sites=SITES, **options)

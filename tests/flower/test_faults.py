@@ -105,7 +105,7 @@ def test_rounds_continue_without_a_site_that_is_gone(name: str, tmp_path: Path) 
     assert job.fingerprints.keys() == {"site-0", "site-2"}
     [result] = collect(job.folder).results
     assert result.site_scores.keys() == {"site-0", "site-2"}
-    assert result.data["notes"] == ["site-1 has no scores to report, see participation.csv"]
+    assert result.data["notes"] == ["site-1 has no scores to report; see participation.csv"]
 
 
 def test_a_resumed_job_does_not_wait_again_for_a_site_that_is_gone(tmp_path: Path) -> None:
@@ -220,7 +220,7 @@ def test_a_server_without_its_checkpoint_cannot_restart_sites(tmp_path: Path) ->
     job = Job(tmp_path, "fedper", rounds=4)
     job.interrupt("site-2", "3:evaluate+fit")
     (job.folder / "checkpoint.safetensors").unlink()
-    with pytest.raises(TooFewSitesError, match="is from a different point of the job"):
+    with pytest.raises(TooFewSitesError, match="is from a different point in the job"):
         job.run()
 
 

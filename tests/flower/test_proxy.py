@@ -25,7 +25,7 @@ NGINX = shutil.which("nginx", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
 def behind(tmp_path: Path) -> Iterator[tuple[int, list[str], Path]]:
     """nginx in front of a server that accepts anything: its port, the paths it forwarded, and the certificates."""
     if NGINX is None:
-        pytest.skip("nginx is not installed, so its configuration cannot be tried; apt-get install nginx-light")
+        pytest.skip("nginx is not installed, so its configuration cannot be tested; apt-get install nginx-light")
     write_certificates(tmp_path, [LOOPBACK, "localhost"])
     seen: list[str] = []
 

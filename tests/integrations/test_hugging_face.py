@@ -55,7 +55,7 @@ def test_the_first_epoch_is_measured_and_recommends_a_cut(tmp_path: Path) -> Non
 
 
 def first_scores(model: nn.Module, rows: list[int]) -> Tensor:
-    """The first batch's scores from a gradient of our own."""
+    """The first batch's scores from a gradient computed here."""
     from playerfl.layers.layer_map import LayerMap
     from playerfl.layers.sensitivity import layer_importance
 
@@ -79,8 +79,8 @@ def test_clipping_and_accumulation_leave_the_scores_of_the_whole_batch(tmp_path:
     options = {"per_device_train_batch_size": 24, "num_train_epochs": 1, **changes}
     _, callback = trained(tmp_path, **options)
     (row,) = callback.profile().batches
-    # All 24 rows make one step, so their order does not matter. Some models' losses are summed over accumulated
-    # batches by this Trainer, not averaged: that scales every layer alike, and no cut.
+    # All 24 rows make one step, so their order does not matter. This Trainer sums the losses of some models over
+    # accumulated batches instead of averaging them, which scales every layer alike and moves no cut.
     expected = first_scores(bert(), list(range(24)))
     scale = changes.get("gradient_accumulation_steps", 1) ** 2
     assert any(torch.tensor(row) / k == pytest.approx(expected, rel=1e-3) for k in (1, scale))

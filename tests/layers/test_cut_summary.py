@@ -36,7 +36,7 @@ def test_bytes_agree_with_the_traffic_of_a_run() -> None:
 
 def test_statistics_count_in_bytes_but_not_in_parameters() -> None:
     summary = summary_of(normed(), 1)
-    # 9 weights + 6 of the norm; besides two statistics of 3 numbers and an 8-byte counter.
+    # 9 weights + 6 of the norm, plus two statistics of 3 numbers and an 8-byte counter.
     assert summary.federated_parameters == 15
     assert summary.bytes_per_round == 15 * 4 + 6 * 4 + 8
     assert summary_of(normed(), 1, statistics="local").bytes_per_round == 15 * 4
@@ -61,7 +61,7 @@ def test_a_norm_split_between_two_declared_layers_is_warned_about() -> None:
                 ("last", ["norm.num_batches_tracked", "norm.weight", "norm.bias", "last.weight", "last.bias"]),
             ]
 
-    assert "the batch norm norm has its weights and its statistics on both sides" in summary_of(Torn(), 1).warnings
+    assert "the batch norm norm has entries on both sides of the cut" in summary_of(Torn(), 1).warnings
 
 
 class Tied(nn.Module):

@@ -212,7 +212,7 @@ def test_a_site_without_usable_scores_is_left_out_of_the_evidence() -> None:
             {"x": {"layers": ["a"], "batches": [[1.0, 2.0]], "batch_sizes": [1], "num_examples": 1}},
             "one number per layer",
         ),
-        ({"x": site((1.0, 2.0)), "y": site((1.0, 2.0, 3.0))}, "y scores other layers than x"),
+        ({"x": site((1.0, 2.0)), "y": site((1.0, 2.0, 3.0))}, "y and x score different layers"),
         ([{"x": site((1.0, 2.0))}, {"y": site((1.0, 2.0))}], "every seed needs the same sites"),
     ],
     ids=["no sites", "no seeds", "half a profile", "a number", "ragged", "other layers", "other sites"],

@@ -151,7 +151,7 @@ def test_an_unused_branch_scores_zero() -> None:
     net = pencil_net()
     net.add_module("unused", nn.Linear(2, 2).double())
     layers = LayerMap.of(net)
-    # The branch is no part of the forward pass, so autograd gives it no gradient.
+    # The branch is not part of the forward pass, so autograd gives it no gradient.
     gradients = pencil_gradients(net[:2])
     assert layer_importance(net.state_dict(), gradients, layers)["unused"] == 0.0
 

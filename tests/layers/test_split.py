@@ -60,7 +60,7 @@ def test_default_thresholds(rule: SplitRule, threshold: float | None) -> None:
 @pytest.mark.parametrize(
     ("values", "cut"),
     [((1, 2, 8, 16), 2), ((1, 3, 9), 1), ((5, 4, 3), 1), ((3, 2, 2), 2), ((0, 1, 2, 8), 3), ((4, 0, 8, 9), 2)],
-    ids=["largest", "first of equals", "largest fall", "flat is a jump beside falls", "leading zero", "zero between"],
+    ids=["largest", "first of equals", "largest fall", "flat is a jump among falls", "leading zero", "zero between"],
 )
 def test_max_jump_takes_the_largest_ratio(values: tuple[float, ...], cut: int) -> None:
     assert cut_of(*values, rule="max_jump") == cut

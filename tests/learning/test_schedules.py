@@ -1,4 +1,4 @@
-"""Learning-rate schedules against torch's own, in loops written here."""
+"""Learning-rate schedules against torch's own, in loops written out in this file."""
 
 from __future__ import annotations
 

@@ -293,8 +293,8 @@ def hooked_module() -> nn.Module:
 
 
 REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
-    "batch norm": (federations.with_batch_norm, "padded rows would enter the statistics of the batch norm '1'"),
-    "dropout": (federations.with_dropout, "the masks of the dropout '2' would depend on the stack"),
+    "batch norm": (federations.with_batch_norm, "padded rows would enter the statistics of batch norm '1'"),
+    "dropout": (federations.with_dropout, "the masks of dropout '2' would depend on the stack"),
     "lstm": (Recurrent, "its forward pass cannot be vmapped"),
     "data-dependent": (lambda: DataDependent(FEATURES, CLASSES), "its forward pass cannot be vmapped"),
     "across rows": (lambda: AcrossRows(FEATURES, CLASSES), "the rows of a batch depend on each other"),
@@ -394,7 +394,7 @@ def test_optimiser_state_passes_between_trainers() -> None:
     for trainers in (["stacked", "loop", "stacked", "loop"], ["loop", "stacked", "stacked", "loop"]):
         found = train(trainers)
         assert max(float((found[n] - reference[n]).abs().max()) for n in reference) < 1e-12
-    # Layers that have trained unequally often count their steps apart.
+    # Layers that have trained a different number of times keep separate step counts.
     for parts in (("6", "6", None, "0"), (None, "6", "6 4", None), ("0 2", "2 4", "0", None)):
         reference = train(["loop"] * 4, parts)
         for trainers in (["stacked"] * 4, ["loop", "stacked", "stacked", "loop"]):
@@ -404,7 +404,7 @@ def test_optimiser_state_passes_between_trainers() -> None:
 
 @pytest.mark.parametrize("trainer", ["loop", "stacked"])
 def test_a_diverged_model_has_no_score_and_the_others_keep_theirs(trainer: str) -> None:
-    """One NaN weight makes every logit NaN; a metric of one's own never sees what came of it."""
+    """One NaN weight makes every logit NaN; a user's own metric never sees the predictions of such a model."""
     seen: list[int] = []
 
     def lowest(predicted: Tensor, targets: Tensor) -> float:

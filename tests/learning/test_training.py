@@ -30,7 +30,7 @@ DATA = TensorExamples(X, Y)
 
 
 class InOrder(TensorExamples):
-    """Never shuffles, so that a loop written here meets the same batches."""
+    """Never shuffles, so that a loop written out in this file sees the same batches."""
 
     def batches(self, size: int, order: torch.Generator | None = None, *, join_single: bool = False) -> Iterator[Batch]:
         return super().batches(size, None, join_single=join_single)

@@ -79,7 +79,7 @@ def test_every_real_token_counts() -> None:
 
 
 def test_gradients_have_the_strides_of_their_parameters() -> None:
-    """Fused optimisers ignore strides: a transposed gradient would be added crosswise."""
+    """Fused optimisers ignore strides, so a transposed gradient would be applied to the wrong entries."""
     model = small().float()
     gradients(model, model(token_ids()))
     for name, parameter in model.named_parameters():

@@ -64,7 +64,7 @@ def test_hyper_parameters_are_named_as_in_the_experiment_file() -> None:
 def test_the_profile_is_drawn_once_there_is_a_cut() -> None:
     figure = profile_figure(progress_of()[0][-1])
     assert figure is not None
-    assert "federated" in figure.axes[0].get_title()
+    assert "shared" in figure.axes[0].get_title()
     assert profile_figure(progress_of("fedavg")[0][-1]) is None
 
 

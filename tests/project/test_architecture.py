@@ -1,4 +1,4 @@
-"""The rooms of the package: what each may import, how crowded it may be, and how light an import stays."""
+"""The subpackages: what each may import, how many files it may hold, and how light an import stays."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 SOURCE = Path(__file__).parents[2] / "src" / "playerfl"
 
 FOUNDATIONS = {"errors", "version", "seeding", "weights", "time_left"}
-"""Modules at the top that every room may import. They import only each other."""
+"""Top-level modules that every subpackage may import. They import only each other."""
 
 KERNEL = {"layers", "data", "learning", "federation", "algorithms", "engine"}
 MAY_IMPORT: dict[str, set[str]] = {
@@ -40,7 +40,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "observers": {"runs", "report", "storage", "layers"},
     "integrations": {"layers"},
 }
-"""Each room may also import itself and the foundations. `cli` may import everything, and nothing imports `cli`."""
+"""Each subpackage may also import itself and the foundations. `cli` may import everything; nothing imports `cli`."""
 
 EXCEPTIONS = {
     ("studies/api.py", "cli"): "`playerfl.study` shows the same progress as `playerfl study`, imported when called"
@@ -51,7 +51,7 @@ MOST_FILES_IN_A_FOLDER = 15
 
 
 def room_of(module: str) -> str:
-    """The room of a dotted name below `playerfl`. The paper's facts import nothing, so they count as a room.
+    """The subpackage of a dotted name in `playerfl`. The paper's facts import nothing, so they count as one.
 
     >>> room_of("paper.facts"), room_of("engine.loop"), room_of("weights")
     ('paper.facts', 'engine', 'weights')
@@ -60,7 +60,7 @@ def room_of(module: str) -> str:
 
 
 def imports(file: Path) -> Iterator[str]:
-    """Names below `playerfl` that a file imports, at its top or inside functions."""
+    """Names in `playerfl` that a file imports, at its top or inside functions."""
     for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
         if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "playerfl":
             for alias in node.names:
@@ -99,7 +99,7 @@ def test_docs_show_the_same_rooms() -> None:
 
 def test_algorithms_do_not_import_each_other() -> None:
     """Except PLayer-FL's variants: PLayer-FL with another cut, or under another method."""
-    shared = {"algorithm", "partial", "tuning"}
+    shared = {"algorithm", "partial", "fine_tuning"}
     for file in (SOURCE / "algorithms").rglob("*.py"):
         if file.stem not in {"__init__", *shared} and not file.stem.startswith("player_fl_"):
             others = {name.split(".")[-2] for name in imports(file) if name.startswith("algorithms.")}

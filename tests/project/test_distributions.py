@@ -32,7 +32,7 @@ SHIPPED = [
 
 
 def said_by(*command: object, cwd: Path) -> str:
-    # The checkout must not be found by way of the environment.
+    # The checkout must not be found through environment variables.
     variables = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "PIP_"))}
     said = subprocess.run([*map(str, command)], cwd=cwd, env=variables, capture_output=True, text=True, timeout=600)
     assert said.returncode == 0, said.stdout + said.stderr
@@ -70,8 +70,9 @@ def test_it_installs_and_runs_in_a_bare_environment(kind: str, built: dict[str, 
     venv.create(tmp_path / "bare", with_pip=True)
     python = tmp_path / "bare" / "bin" / "python"
     site = Path(said_by(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))", cwd=tmp_path).strip())
-    # torch and the others are seen where they are, for a download of gigabytes would prove no more. A checkout that
-    # is installed there stays unseen: Python reads .pth files in the environment's own folder only.
+    # torch and the other dependencies are used where they are already installed: downloading gigabytes would prove
+    # nothing more. A checkout installed there stays invisible: Python reads .pth files only in the environment's own
+    # folder.
     (site / "elsewhere.pth").write_text(sysconfig.get_path("purelib") + "\n")
     # The setuptools that comes with a new environment is too old to build from source, and would be found first.
     said_by(python, "-m", "pip", "uninstall", "--quiet", "--yes", "setuptools", cwd=tmp_path)

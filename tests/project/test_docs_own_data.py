@@ -1,4 +1,4 @@
-"""docs/your-own-data.md is true: its commands, files and sentences are run as they stand there."""
+"""docs/your-own-data.md is true: its commands, files and sentences are run exactly as printed."""
 
 from __future__ import annotations
 

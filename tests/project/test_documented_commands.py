@@ -1,4 +1,4 @@
-"""No printed command grows old: each is held against the command line, and run on small data."""
+"""No printed command goes stale: each is checked against the command line, and run on small data."""
 
 from __future__ import annotations
 
@@ -24,29 +24,29 @@ PRINTED = printed_commands()
 COMMAND_LINE: Any = typer.main.get_command(app)
 
 NAMED_ONLY = {
-    "playerfl run": "the command as such",
-    "playerfl flower": "a group of commands as such",
-    "playerfl run --engine flower-simulation": "an option as such; tests/flower/test_simulation.py runs it",
+    "playerfl run": "names the command",
+    "playerfl flower": "names a group of commands",
+    "playerfl run --engine flower-simulation": "names an option; tests/flower/test_simulation.py runs it",
 }
-"""Parse as whole commands, but are names in a sentence."""
+"""These parse as complete commands, but are only names in a sentence."""
 
 NOT_RUN = {
-    "make": "installs an environment; the commands of its recipe are held against the command line below",
-    "playerfl flower up": "serves until it is ended; tests/flower/test_deployment.py runs it",
-    "playerfl flower register": "needs a server that runs; tests/flower/test_deployment.py runs it",
-    "playerfl flower unregister": "needs a server that runs; tests/flower/test_deployment.py runs it",
-    "playerfl flower site": "needs a server that runs; tests/flower/test_deployment.py runs it",
-    "playerfl flower run": "needs a server that runs; tests/flower/test_deployment.py runs it",
-    "playerfl flower status": "needs a server that runs; tests/flower/test_deployment.py runs it",
+    "make": "installs an environment; the commands of its recipe are checked against the command line below",
+    "playerfl flower up": "runs until it is stopped; tests/flower/test_deployment.py runs it",
+    "playerfl flower register": "needs a running server; tests/flower/test_deployment.py runs it",
+    "playerfl flower unregister": "needs a running server; tests/flower/test_deployment.py runs it",
+    "playerfl flower site": "needs a running server; tests/flower/test_deployment.py runs it",
+    "playerfl flower run": "needs a running server; tests/flower/test_deployment.py runs it",
+    "playerfl flower status": "needs a running server; tests/flower/test_deployment.py runs it",
     "playerfl flower demo": "takes minutes; tests/flower/test_deployment.py runs such a deployment",
     "playerfl selftest": "tests/identities/test_selftest.py runs it",
-    "playerfl data fetch": "downloads; tests/data/download/test_download.py does so from a server of its own",
-    "playerfl paper thresholds": "needs every dataset and minutes; tests/paper/test_thresholds.py runs a small one",
+    "playerfl data fetch": "downloads; tests/data/download/test_download.py downloads from its own server",
+    "playerfl paper thresholds": "needs every dataset and minutes; tests/paper/test_thresholds.py runs a small study",
     "playerfl study experiments/heart.toml --backend ray": "needs Ray; tests/studies/test_ray_tasks.py runs it",
 }
 """What is not run, and why."""
 
-OTHER_TESTS = {"docs/your-own-data.md": "tests/project/test_docs_own_data.py runs them as they stand"}
+OTHER_TESTS = {"docs/your-own-data.md": "tests/project/test_docs_own_data.py runs them exactly as printed"}
 
 SMALL = {
     "heart": "synthetic",
@@ -66,7 +66,7 @@ SMALL = {
 
 
 def is_listed(command: Printed, names: dict[str, str]) -> bool:
-    """A name of NAMED_ONLY is the whole text, one of NOT_RUN its beginning."""
+    """A name in NAMED_ONLY must be the whole text, one in NOT_RUN only its beginning."""
     return command.text in names or any(name in NOT_RUN and command.text.startswith(f"{name} ") for name in names)
 
 
@@ -83,7 +83,7 @@ def understood(arguments: list[str]) -> None:
 
 
 def objection(command: Printed) -> str | None:
-    """What the command line has against it; a sentence may name a command without all it needs."""
+    """What the command line objects to; a sentence may name a command without its required arguments."""
     try:
         understood(without_redirection(command.arguments)[0])
     except Exception as problem:
@@ -208,15 +208,15 @@ def not_painted(figure: Figure, file: Any, **options: object) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of what other packages do with one another
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # raised by other packages
 @pytest.mark.parametrize("command", run_here(), ids=lambda c: c.text)
 def test_it_runs(command: Printed, prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     place = shutil.copytree(prepared, tmp_path / "here")
     monkeypatch.delenv("PLAYERFL_DATA", raising=False)
-    # Commands run in this process, where another test's module of this name may be loaded, or this one be found later.
+    # Commands run in this process: another test's module of this name may be loaded, and this one must not remain.
     monkeypatch.setitem(sys.modules, "mymodule", None)
     monkeypatch.delitem(sys.modules, "mymodule")
-    # Painting takes most of the time, and is for the tests of the figures.
+    # Drawing takes most of the time, and is covered by the tests of the figures.
     monkeypatch.setattr(Figure, "savefig", not_painted)
     arguments, redirected = without_redirection(command.arguments)
     if arguments[0] in ("run", "probe") and "--out" in arguments:

@@ -1,4 +1,4 @@
-"""The Python that the documentation prints runs, on small data; what is a doctest is run by pytest itself."""
+"""The Python code printed in the documentation runs, on small data; doctests are run by pytest itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The files beside the code agree with the code."""
+"""The files alongside the code agree with the code."""
 
 from __future__ import annotations
 

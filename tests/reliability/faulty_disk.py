@@ -1,6 +1,6 @@
-"""A disk that fills up or turns read-only: every write below a folder is counted, and fails from one of them on.
+"""A disk that fills up or turns read-only: every write in a folder is counted, and from a chosen one onwards all fail.
 
-Or one of them fails and the others do not, as where a large file has no room and small ones have.
+Or only the chosen one fails, as when there is no room for a large file but still room for small ones.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _real_open = io.open
 
 
 class FaultyDisk:
-    """Counts what is written below `home`; the `fails_at`th time fails, and unless `once` all that follow."""
+    """Counts the writes in `home`; write number `fails_at` fails and, unless `once` is set, so do all later ones."""
 
     def __init__(self, home: Path, fails_at: int | None = None, problem: int = FULL, *, once: bool = False) -> None:
         self.home = home.resolve()
@@ -50,7 +50,7 @@ class FaultyDisk:
             for name in ("mkdir", "truncate", "replace", "rename"):
                 patch.setattr(os, name, self._watched(getattr(os, name)))
             if self.problem == READ_ONLY:
-                # A full disk lets files go; a read-only one does not.
+                # Files can be removed from a full disk, but not from a read-only one.
                 for name in ("unlink", "remove", "rmdir", "chmod"):
                     patch.setattr(os, name, self._watched(getattr(os, name)))
             patch.setattr(os, "fsync", self._fsync)
@@ -59,7 +59,7 @@ class FaultyDisk:
 
     def _watched(self, real: Callable[..., Any]) -> Callable[..., Any]:
         def call(path: Any, *others: Any, **named: Any) -> Any:
-            # A file that is not there is that, on any disk.
+            # A missing file is missing on any disk.
             if self.holds(path) and (os.path.lexists(path) or real.__name__ == "mkdir"):
                 self.step(path)
             return real(path, *others, **named)
@@ -67,7 +67,7 @@ class FaultyDisk:
         return call
 
     def _fsync(self, handle: Any) -> None:
-        # Nothing is synced: no power is cut here, and it would take most of the time.
+        # Nothing is synced: there is no power cut here, and syncing would take most of the time.
         number = handle if isinstance(handle, int) else handle.fileno()
         if self.holds(Path(f"/proc/self/fd/{number}").readlink()):
             self.step("fsync")
@@ -95,7 +95,7 @@ class _Raw(io.FileIO):
         try:
             self._disk.step(self.name)
         except OSError:
-            # What a full disk still had room for is written.
+            # A full disk still writes what it has room for.
             if self._disk.problem == FULL:
                 super().write(bytes(data)[: len(data) // 2])
             raise

@@ -1,4 +1,4 @@
-"""A command fails at its writes, one after the other, and goes on: what is asked of every command that writes."""
+"""Makes a command fail at each of its writes in turn, and continues it: every command that writes must survive this."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from faulty_disk import FULL, READ_ONLY, FaultyDisk
 from writing_commands import COMMANDS
 
 PROBLEMS = {"full": (FULL, False), "read-only": (READ_ONLY, False), "full once": (FULL, True)}
-"""What the disk says, and whether to one write alone."""
+"""The error of the disk, and whether only one write gets it."""
 
 
 def files_below(folder: Path, varies: tuple[str, ...]) -> dict[str, bytes]:
-    """By path; nothing is said of the content of files that vary."""
+    """The content of each file by path; b"" for files whose content varies."""
     return {
         str(file.relative_to(folder)): b"" if file.name in varies else file.read_bytes()
         for file in sorted(folder.rglob("*"))
@@ -22,7 +22,7 @@ def files_below(folder: Path, varies: tuple[str, ...]) -> dict[str, bytes]:
 
 
 def sweep(name: str, problem: str, before: Path, folder: Path, most: int | None = None) -> tuple[int, int]:
-    """Lets each write of a command fail, or `most` of them from the first to the last; how many did, of how many."""
+    """Makes each write of a command fail, or `most` of them spread evenly; returns how many failed, and of how many."""
     command, (says, once), out = COMMANDS[name], PROBLEMS[problem], folder / "out"
 
     def begin() -> None:
@@ -62,7 +62,7 @@ def sweep(name: str, problem: str, before: Path, folder: Path, most: int | None 
 
 
 def chosen(count: int, most: int | None) -> list[int]:
-    """The writes that fail: all, or as many as wanted, the first and the last among them.
+    """The writes that fail: all, or at most `most`, including the first and the last.
 
     >>> chosen(9, None) == [1, 2, 3, 4, 5, 6, 7, 8, 9], chosen(9, 3)
     (True, [1, 5, 9])

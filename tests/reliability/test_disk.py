@@ -1,6 +1,6 @@
 """Disk full and read-only at every write: one sentence with the path, nothing corrupt, and the same bits afterwards.
 
-Of each command some writes; `python reliability/disk.py` lets all of them fail.
+Only some writes of each command fail here; `python reliability/disk.py` makes all of them fail.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ problems = pytest.mark.parametrize("problem", [FULL, READ_ONLY], ids=["full", "r
 
 @problems
 def test_a_site_across_institutions_answers_with_a_code_and_goes_on(problem: int, tmp_path: Path) -> None:
-    """Every write of an envelope's work fails once; asked again, the site gives the response it would have given."""
+    """Each write while handling an envelope fails once; when asked again, the site gives the undisturbed response."""
     from flower_files import envelopes, silent_sites, site_of
 
     _, envelope = envelopes(tmp_path)

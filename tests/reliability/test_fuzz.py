@@ -1,4 +1,4 @@
-"""A small share of `make fuzz`, the same code: every reader over some broken files."""
+"""A small part of `make fuzz`, with the same code: every reader reads some broken files."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_broken_files_are_refused_in_one_sentence(reader: Reader, tmp_path: Path
 
 
 def test_the_harness_finds_what_it_should(tmp_path: Path) -> None:
-    """A reader that does everything wrong, to see that nothing of it passes."""
+    """A reader that does everything wrong, to check that none of it passes."""
     import pickle
     import time
 

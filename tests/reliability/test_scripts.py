@@ -1,4 +1,4 @@
-"""The scripts in reliability/ run for hours and are started rarely, so that a stale import would go unnoticed."""
+"""The scripts in reliability/ run for hours and are rarely started, so a stale import would go unnoticed."""
 
 from __future__ import annotations
 

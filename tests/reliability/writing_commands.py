@@ -1,4 +1,4 @@
-"""Every command that writes files, small, with what goes on with it after a failure."""
+"""Every command that writes files, on small data, and the command that continues it after a failure."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ THRESHOLDS = {"modes": ["running"], "inits": ["default"], "seeds": 1, "tasks": [
 SMALL = ("--set", "data.rows=12", "--set", "data.sites=2", "--set", "data.accept_small_sites=true")
 
 Arguments = Callable[[Path, Path], tuple[object, ...]]
-"""A command, from the folder that it writes to and the folder of what was made before."""
+"""Gives a command, for the folder it writes to and the folder that was prepared beforehand."""
 Work = Callable[[Path, Path], tuple[int, str]]
-"""Does something there: its exit code, and what it says besides its results."""
+"""Does something in these folders; returns its exit code, and what it prints besides its results."""
 
 
 def nothing(out: Path, before: Path) -> tuple[int, str]:
@@ -50,21 +50,21 @@ def nothing(out: Path, before: Path) -> tuple[int, str]:
 
 @dataclass(frozen=True)
 class Writes:
-    """Something that writes below a folder."""
+    """Something that writes into a folder."""
 
     start: Work
     go_on: Work
-    """What takes it up after a failure."""
+    """Continues it after a failure."""
     begin: Work = nothing
-    """Makes what stands in the folder already."""
+    """Creates what is in the folder before it starts."""
     varies: tuple[str, ...] = ()
-    """Files that hold times or keys: they must be there, whatever is in them."""
+    """Files that hold times or keys: they must exist, whatever their content."""
 
 
 def command(
     start: Arguments, go_on: Arguments | None = None, begin: Arguments | None = None, varies: tuple[str, ...] = ()
 ) -> Writes:
-    """What goes on is the same command, where it is not said."""
+    """Without `go_on`, the same command continues it."""
     works = [lambda out, before, own=own: playerfl(*own(out, before)) for own in (start, go_on or start)]
     if begin:
         works.append(lambda out, before: playerfl(*begin(out, before)))
@@ -72,7 +72,7 @@ def command(
 
 
 def called(work: Callable[[Path], object], varies: tuple[str, ...], begin: Work = nothing) -> Writes:
-    """What a command does that would go on until it is stopped, or needs others to talk to."""
+    """The work of a command that would run until it is stopped, or that needs other processes."""
 
     def told(out: Path, _: Path) -> tuple[int, str]:
         try:
@@ -85,7 +85,7 @@ def called(work: Callable[[Path], object], varies: tuple[str, ...], begin: Work 
 
 
 def playerfl(*arguments: object) -> tuple[int, str]:
-    """A command in this process: its exit code, and what it says besides its results."""
+    """Runs a command in this process; returns its exit code, and what it prints besides its results."""
     said = io.StringIO()
     with (
         contextlib.redirect_stdout(io.StringIO()),
@@ -101,7 +101,7 @@ def playerfl(*arguments: object) -> tuple[int, str]:
 
 @cache
 def _app() -> Any:
-    """Put together once: of a small command that is most of the time."""
+    """Built once, since building it takes most of a small command's time."""
     return typer.main.get_command(cli.app)
 
 
@@ -114,7 +114,7 @@ def comparison(out: Path, _: Path) -> tuple[object, ...]:
 
 
 def resumed(start: Arguments, *more: object) -> Arguments:
-    """What the sentence says: --resume, where there is something to resume."""
+    """What the error message advises: --resume, if there is something to resume."""
 
     def go_on(out: Path, before: Path) -> tuple[object, ...]:
         begun = any((out / "run" / name).exists() for name in ("experiment.toml", "comparison.json"))
@@ -211,10 +211,10 @@ ONCE = {
 
 @contextmanager
 def made_before(folder: Path) -> Iterator[None]:
-    """What commands start from: a finished study, settings, data here and data on the web.
+    """What commands start from: a finished study, settings, local data and data on the web.
 
-    Nothing is synced and no picture painted, which would take nearly all of the time: a picture's file holds the
-    figure's words, and figures and an analysis, always the same, are made once.
+    Nothing is synced and no figure is drawn, since that would take nearly all of the time: a figure's file holds its
+    labels, and the figures and the analysis, which are always the same, are made only once.
     """
     (folder / "study.toml").write_text(tomli_w.dumps(STUDY))
     (folder / "thresholds.toml").write_text(tomli_w.dumps(THRESHOLDS))
@@ -243,7 +243,7 @@ def made_before(folder: Path) -> Iterator[None]:
 
 
 def _once(work: Callable[..., Any]) -> Callable[..., Any]:
-    """What was found the first time that these words were given."""
+    """A function that returns its first result again for the same strings among its arguments."""
     found: dict[tuple[str, ...], Any] = {}
 
     def first(*given: Any, **named: Any) -> Any:

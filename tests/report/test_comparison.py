@@ -161,7 +161,7 @@ def test_runs_with_different_sites_are_refused(sizes: dict[str, int]) -> None:
 @pytest.mark.parametrize(
     ("runs", "options", "message"),
     [
-        ([LOCAL, LOCAL], {}, "each algorithm may occur once in a comparison, not local, local"),
+        ([LOCAL, LOCAL], {}, "each algorithm may occur only once in a comparison, not local, local"),
         ([], {}, "no runs"),
         ([OURS], {"client_average": "sample"}, "client_average"),
     ],

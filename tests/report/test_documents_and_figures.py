@@ -128,7 +128,7 @@ def test_figures_have_a_panel_per_task_and_name_methods_and_cut(drawn: dict[str,
     _, axes = drawn["curves_f1"]
     assert [panel.get_title() for panel in axes] == ["task_0", "task_1"]
     assert {line.get_label() for line in axes[0].get_lines()} == {"Local", "FedAvg", "Ditto", "PLayer-FL"}
-    assert "federated: 2 layers" in drawn["sensitivity"][1][0].get_title()
+    assert "shared: 2 layers" in drawn["sensitivity"][1][0].get_title()
 
 
 @pytest.mark.slow

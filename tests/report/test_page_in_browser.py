@@ -74,7 +74,7 @@ def test_the_page_opens_and_draws_everything(opened: Open) -> None:
     labels = shown.run("[...document.querySelectorAll('svg[role=img]')].map(s => s.getAttribute('aria-label'))")
     assert [label.split(":")[0].split(" by ")[0] for label in labels] == [
         "Mean ranks, best first",
-        "Macro-F1 of the average over sites on digits",
+        "Macro-F1 of all sites (average) on digits",
         "Federation sensitivity",
     ]
     assert "The cut is after 2 layers" in labels[2]
@@ -131,7 +131,7 @@ def test_stability_notes_agree_with_python(opened: Open) -> None:
     without = sum(choose_cut({k: v for k, v in scores.items() if k != site}).index == whole for site in scores)
     notes = shown.text("#cut-notes")
     assert f"Deciding alone, {alone} of 4 sites would cut here." in notes
-    assert f"With one site left out, the cut stays in {without} of 4 cases." in notes
+    assert f"With one site left out, the cut stays the same in {without} of 4 cases." in notes
 
 
 # Safe.

@@ -166,7 +166,7 @@ def test_a_difference_from_the_best_within_seed_noise_is_a_tie() -> None:
 
 
 def test_ties_are_paired_over_seeds() -> None:
-    """Always 0.01 behind is no tie, though well within the interval of the best."""
+    """A constant gap of 0.01 is not a tie, even if it is well within the interval of the best."""
     seeds = (0.3, 0.5, 0.7, 0.4, 0.6, 0.55)
     assert marks({"local": seeds, "fedavg": tuple(x - 0.01 for x in seeds)}) == {"Local": "best", "FedAvg": ""}
 
@@ -269,7 +269,7 @@ def test_a_test_that_cannot_be_computed_says_so() -> None:
     (ranking,) = report.rankings["f1"]
     assert ranking.friedman is not None and math.isnan(ranking.friedman.f_p)
     assert "All 2 blocks give the same order" in ranking.remark
-    assert "Friedman p = 0.14, Iman-Davenport not computable); this is about one dataset only" in sentences(report)
+    assert "Friedman p = 0.14, Iman-Davenport not computable); this applies to one dataset only" in sentences(report)
 
 
 def test_methods_with_identical_results_are_noted() -> None:
@@ -281,7 +281,7 @@ def test_methods_with_identical_results_are_noted() -> None:
 def test_one_run_is_ranked_but_not_tested() -> None:
     (ranking,) = report_of(*runs(seeds=1)).rankings["f1"]
     assert ranking.friedman is None
-    assert "these ranks may be chance" in ranking.remark
+    assert "these ranks may be due to chance" in ranking.remark
 
 
 def test_effects_are_positive_where_the_row_is_better() -> None:
@@ -363,7 +363,9 @@ def test_a_note_names_the_variant_used_as_a_baseline() -> None:
     made.append(made_up("fedavg", 2, training={"learning_rate": 0.2}))
     report = report_of(*made)
     assert report.choices.baseline_global == "FedAvg (learning_rate=0.2)"
-    assert any("is used as plain averaging, not FedAvg (learning_rate=0.1)" in note for note in report.notes)
+    assert any(
+        "is used as the baseline for plain averaging, not FedAvg (learning_rate=0.1)" in note for note in report.notes
+    )
     with pytest.raises(ConfigError, match="ran with several settings here; name one of"):
         report_of(*made, baseline_global="fedavg")
     named = report_of(*made, baseline_global="FedAvg (learning_rate=0.1)")
@@ -417,8 +419,8 @@ def test_the_summary_names_the_best_method_the_sites_that_gain_and_the_shared_la
 @pytest.mark.parametrize(
     ("made", "sentence"),
     [
-        ([made_up()], "Each method ran once, so any difference may be chance"),
-        (runs(("local", "ditto"), seeds=1), "but with a single run per method this may be chance"),
+        ([made_up()], "Each method ran once, so any difference may be due to chance"),
+        (runs(("local", "ditto"), seeds=1), "but with a single run per method this may be due to chance"),
         (
             [
                 made_up(name, task=task, score=constant(loss=1 - score, f1=score))
@@ -452,7 +454,7 @@ def test_missing_runs_are_in_the_summary() -> None:
     collected = Collected(
         [made_up()], [Gap("digits", "ditto", 0, "not started")], [Gap("digits", "fedlp", 1, "out of memory")]
     )
-    assert "1 run not finished and 1 run failed" in sentences(build_report(collected))
+    assert "Not finished: 1 run; failed: 1 run" in sentences(build_report(collected))
 
 
 # Cost.

@@ -1,4 +1,4 @@
-"""The golden run: the same bits in every process, and those that are stored, where torch computes alike."""
+"""The golden run: the same bits in every process, and the stored ones wherever torch computes alike."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ import golden
 from playerfl.studies.run_file import GOLDEN_RUNS, RESULTS
 
 STORED: dict[str, Any] = json.loads(golden.STORED.read_text(encoding="utf-8"))
-# What rounding may do to a loss after two rounds, relative. Seen without vector units: 5e-6, and 1e-8 in float64,
-# whose initial weights are drawn in float32.
+# The relative change that rounding may make to a loss after two rounds. Observed without vector units: 5e-6, and 1e-8
+# in float64, whose initial weights are drawn in float32.
 TOLERANCES = {"digits": 1e-3, "synthetic": 1e-3, "digits in float64": 1e-6}
 
 
@@ -34,13 +34,13 @@ def assert_close(found: dict[str, Any], expected: dict[str, Any], why: str) -> N
 
 
 def assert_golden(found: dict[str, Any]) -> str:
-    """Met to the bit where the kernels are those the stored digests were made with, else to a tolerance; says which."""
+    """Matches bit for bit if the kernels are those of the stored digests, else within a tolerance; returns which."""
     if found["arithmetic"] == STORED["arithmetic"]:
         assert bits(found) == bits(STORED), (
-            "torch computes here as when tests/golden.json was made, but the results differ: a change of playerfl "
-            "changed them. If that was meant, store them (python tests/golden.py --store) and say so in CHANGELOG.md"
+            "torch computes here as it did for tests/golden.json, but the results differ: a change of playerfl changed "
+            "them. If that was intended, store them (python tests/golden.py --store) and note it in CHANGELOG.md"
         )
-        return "to the bit"
+        return "bit for bit"
     why = (
         f"stored with {STORED['made_with']}, found with {found['made_with']}: other kernels, compared with a tolerance"
     )
@@ -56,7 +56,7 @@ def assert_version_recorded(stored: dict[str, Any], golden_runs: dict[int, tuple
     versions = list(golden_runs)
     assert versions == list(range(1, len(versions) + 1))
     for (before, _), (digest, why_the_same) in pairwise(golden_runs.values()):
-        assert (digest == before) == bool(why_the_same), "say why the golden runs did not change, if and only if so"
+        assert (digest == before) == bool(why_the_same), "say why the golden runs are unchanged, if they are"
     assert stored["results_version"] == versions[-1], "store the golden runs of the newest results version"
     assert golden_runs[versions[-1]][0] == golden.digest_of_json(stored["runs"]), (
         "tests/golden.json changed: add its results version to GOLDEN_RUNS, so that studies do not mix old and new runs"
@@ -129,7 +129,7 @@ def test_every_process_finds_the_same_bits(tmp_path: Path) -> None:
 
 @pytest.mark.system
 def test_two_threads_repeat_themselves_and_differ_by_rounding_at_most(tmp_path: Path) -> None:
-    # Waiting threads sleep: beside other tests, spinning ones would take most of both cores.
+    # Waiting threads sleep: alongside other tests, spinning ones would take most of both cores.
     one, other = (fresh(2, tmp_path, PYTHONHASHSEED=seed, OMP_WAIT_POLICY="passive") for seed in "12")
     assert one["made_with"]["threads"] == 2
     assert bits(one) == bits(other)

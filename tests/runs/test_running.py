@@ -72,7 +72,7 @@ def test_a_finished_run_that_was_changed_is_refused(tmp_path: Path, change: str)
         (weights / "site-0.safetensors").unlink()
     else:
         (tmp_path / "o" / "data.json").write_text("{}")
-    with pytest.raises(PlayerflError, match=r"was changed since the run ended|is not what a run writes"):
+    with pytest.raises(PlayerflError, match=r"has been changed since the run ended|is not a valid"):
         playerfl.load_result(tmp_path / "o")
 
 

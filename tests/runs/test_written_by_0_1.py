@@ -62,7 +62,7 @@ def numbers_of(run: playerfl.RunResult) -> dict[str, Any]:
 
 
 def digest_of_rows(rows: Any) -> str:
-    """Of every bit: floats are written as the shortest text that reads back the same."""
+    """A digest of every bit: floats are written as the shortest text that reads back the same."""
     return hashlib.blake2b(json.dumps([list(row) for row in rows]).encode(), digest_size=16).hexdigest()
 
 
@@ -118,7 +118,7 @@ def copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_an_interrupted_old_run_is_resumed_to_the_same_result(copied: Path, uninterrupted: playerfl.RunResult) -> None:
     rounds: list[int] = []
     close(playerfl.resume("interrupted_run", listener=lambda progress: rounds.append(progress.round)), uninterrupted)
-    assert min(rounds) > 2, "it was run anew"
+    assert min(rounds) > 2, "it was run again from the start"
 
 
 def test_an_interrupted_old_study_is_continued_to_the_same_result(
@@ -140,4 +140,4 @@ def test_an_interrupted_old_study_is_continued_to_the_same_result(
     (run,) = playerfl.study("interrupted_study", backend="serial", quiet=True).results
     close(run, uninterrupted)
     assert run.path is not None and run.path.name == unfinished.name and not unfinished.exists()
-    assert min(rounds) > 2, "it was run anew"
+    assert min(rounds) > 2, "it was run again from the start"

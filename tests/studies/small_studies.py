@@ -20,7 +20,7 @@ SMALL: dict[str, Any] = {
     "settings": {"rounds": 2, "data": {"rows": 60, "sites": 2}, "training": {"batch_size": 16}},
 }
 
-# Seed 3 misbehaves while the file "bad" is there: it raises, or takes the whole process with it.
+# Seed 3 misbehaves while one of these files exists: it raises ("bad"), or takes the whole process down ("deadly").
 OWN_TASK = """
 import os, signal, torch
 from pathlib import Path

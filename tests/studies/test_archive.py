@@ -14,10 +14,12 @@ from playerfl.studies.directory import StudyDirectory
 from studies.small_studies import SMALL, run
 
 
-@pytest.fixture
-def directory(tmp_path: Path) -> StudyDirectory:
-    run(tmp_path / "o", algorithms=["local", "fedbabu", "player_fl"])
-    return StudyDirectory.open(tmp_path / "o")
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> StudyDirectory:
+    """A study that the tests only read."""
+    place = tmp_path_factory.mktemp("study") / "o"
+    run(place, algorithms=["local", "fedbabu", "player_fl"])
+    return StudyDirectory.open(place)
 
 
 @pytest.mark.slow

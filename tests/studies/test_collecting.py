@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from typing import Protocol
 
 import pytest
 
@@ -18,12 +19,26 @@ from playerfl.studies.collecting import collect
 from studies.small_studies import run as small_study
 
 
-def run_into(place: Path, algorithm: str = "fedavg", seed: int = 0) -> playerfl.RunResult:
-    return playerfl.run("synthetic", algorithm, rounds=1, seed=seed, out=place)
+class RunInto(Protocol):
+    def __call__(self, place: Path, algorithm: str = "fedavg", seed: int = 0) -> Path: ...
+
+
+@pytest.fixture(scope="module")
+def run_into(tmp_path_factory: pytest.TempPathFactory) -> RunInto:
+    """Copies a finished run into a place; each is run once."""
+    home = tmp_path_factory.mktemp("runs")
+
+    def copy(place: Path, algorithm: str = "fedavg", seed: int = 0) -> Path:
+        original = home / f"{algorithm}-{seed}"
+        if not original.exists():
+            playerfl.run("synthetic", algorithm, rounds=1, seed=seed, out=original)
+        return shutil.copytree(original, place)
+
+    return copy
 
 
 def test_a_run_directory_is_read_without_its_models(tmp_path: Path) -> None:
-    original = run_into(tmp_path / "run")
+    original = playerfl.run("synthetic", "fedavg", rounds=1, out=tmp_path / "run")
     (read,) = collect(tmp_path / "run").results
     assert read.site_scores == original.site_scores
     assert read.sites == original.sites
@@ -32,7 +47,7 @@ def test_a_run_directory_is_read_without_its_models(tmp_path: Path) -> None:
         read.model(read.sites[0])
 
 
-def test_a_folder_of_runs_and_comparisons_at_any_depth(tmp_path: Path) -> None:
+def test_a_folder_of_runs_and_comparisons_at_any_depth(run_into: RunInto, tmp_path: Path) -> None:
     run_into(tmp_path / "a" / "deep" / "run", seed=1)
     run_into(tmp_path / "b", seed=2)
     (tmp_path / "empty").mkdir()
@@ -44,7 +59,7 @@ def announced(home: Path, *algorithms: str) -> None:
     write_comparison(home, [Experiment.resolve(table) for table in tables])
 
 
-def test_runs_that_a_comparison_planned_and_lacks_are_missing(tmp_path: Path) -> None:
+def test_runs_that_a_comparison_planned_and_lacks_are_missing(run_into: RunInto, tmp_path: Path) -> None:
     announced(tmp_path, "local", "fedavg")
     run_into(tmp_path / "local", "local")
     found = collect(tmp_path)
@@ -53,14 +68,14 @@ def test_runs_that_a_comparison_planned_and_lacks_are_missing(tmp_path: Path) ->
     assert (gap.task, gap.algorithm, gap.seed, gap.reason) == ("synthetic", "fedavg", 0, "not started")
 
 
-def test_an_unfinished_run_is_missing_with_how_far_it_is(tmp_path: Path) -> None:
+def test_an_unfinished_run_is_missing_with_how_far_it_is(run_into: RunInto, tmp_path: Path) -> None:
     run_into(tmp_path / "run")
     (tmp_path / "run" / "finished.json").unlink()
     (gap,) = collect(tmp_path).missing
     assert gap.reason == f"1 of 1 rounds done; continue it with  playerfl run --resume {tmp_path / 'run'}"
 
 
-def test_broken_runs_are_listed_and_the_others_are_read(tmp_path: Path) -> None:
+def test_broken_runs_are_listed_and_the_others_are_read(run_into: RunInto, tmp_path: Path) -> None:
     run_into(tmp_path / "good")
     broken = ["scores.csv", "layers.json", "experiment.toml", "environment.json", "data.json"]
     for file in (*broken, "empty"):
@@ -77,7 +92,7 @@ def test_broken_runs_are_listed_and_the_others_are_read(tmp_path: Path) -> None:
     assert "without-empty" in reasons
 
 
-def test_a_broken_comparison_file_is_listed(tmp_path: Path) -> None:
+def test_a_broken_comparison_file_is_listed(run_into: RunInto, tmp_path: Path) -> None:
     run_into(tmp_path / "good")
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "comparison.json").write_text(json.dumps({"experiments": [1]}), encoding="utf-8")
@@ -102,7 +117,7 @@ def test_a_run_of_a_users_task_is_read_without_the_task(tmp_path: Path) -> None:
     assert len(collect(tmp_path).results) == 1
 
 
-def test_a_run_directory_with_a_report_may_be_overwritten(tmp_path: Path) -> None:
+def test_a_run_directory_with_a_report_may_be_overwritten(run_into: RunInto, tmp_path: Path) -> None:
     run_into(tmp_path / "run")
     (tmp_path / "run" / "report").mkdir()
     (tmp_path / "run" / "report" / "report.html").write_text("")
@@ -111,7 +126,7 @@ def test_a_run_directory_with_a_report_may_be_overwritten(tmp_path: Path) -> Non
 
 @pytest.mark.slow
 def test_missing_and_broken_runs_of_a_study_are_listed(tmp_path: Path) -> None:
-    """Three methods: one whole, one with a run that cannot be read, one that lacks a run to choose its rate by."""
+    """Three methods: one complete, one with a run that cannot be read, one that lacks a run that chooses its rate."""
     small_study(tmp_path / "study")
     study = playerfl.StudyDirectory.open(tmp_path / "study")
     whole = collect(tmp_path)
@@ -159,7 +174,7 @@ def change(file: Path, *keys: str | int, value: object) -> None:
     ids=lambda value: str(value).replace(" ", "") if isinstance(value, tuple) else None,
 )
 def test_a_run_with_impossible_contents_is_listed_and_the_others_reported(
-    file: str, keys: tuple[str | int, ...], value: object, tmp_path: Path
+    file: str, keys: tuple[str | int, ...], value: object, run_into: RunInto, tmp_path: Path
 ) -> None:
     run_into(tmp_path / "good")
     run_into(tmp_path / "bad", "player_fl")
@@ -167,12 +182,12 @@ def test_a_run_with_impossible_contents_is_listed_and_the_others_reported(
     found = collect(tmp_path)
     assert [result.algorithm for result in found.results] == ["fedavg"]
     (gap,) = found.failed
-    assert "is not what a run writes" in gap.reason
-    with pytest.raises(RunDirectoryError, match="is not what a run writes"):
+    assert "is not a valid run" in gap.reason
+    with pytest.raises(RunDirectoryError, match="is not a valid run"):
         playerfl.load_result(tmp_path / "bad")
 
 
-def test_scores_of_a_round_beyond_the_last_are_refused(tmp_path: Path) -> None:
+def test_scores_of_a_round_beyond_the_last_are_refused(run_into: RunInto, tmp_path: Path) -> None:
     run_into(tmp_path / "bad")
     with (tmp_path / "bad" / "scores.csv").open("a") as table:
         table.write("round,7,site-0,test,loss,0.5\n")

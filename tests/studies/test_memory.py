@@ -11,5 +11,5 @@ def test_large_pages_leave_the_users_own_settings_in_force(monkeypatch: pytest.M
     monkeypatch.delenv("GLIBC_TUNABLES", raising=False)
     assert large_pages() == {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
     monkeypatch.setenv("GLIBC_TUNABLES", "glibc.malloc.hugetlb=0:glibc.malloc.arena_max=1")
-    # The last word counts.
+    # The last setting wins.
     assert large_pages()["GLIBC_TUNABLES"].endswith(":glibc.malloc.hugetlb=0:glibc.malloc.arena_max=1")

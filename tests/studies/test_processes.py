@@ -21,7 +21,7 @@ from studies.small_studies import SMALL, own_task, run, run_files, stamps, writt
 
 pytestmark = pytest.mark.system
 
-# Long enough that ten kills fall into it; kept after every round, so that it gets on between them and can be watched.
+# Long enough for ten kills; saved after every round, so that it makes progress between kills and can be watched.
 KILLED = {
     **SMALL,
     "algorithms": ["local", "player_fl"],
@@ -42,9 +42,9 @@ def files(out: Path) -> set[tuple[str, int]]:
 
 
 def killed(arguments: list[str], out: Path, rng: random.Random) -> int:
-    """Starts a study and kills it when some more rounds are kept, or before; gives how it ended.
+    """Starts a study and kills it once a few more rounds are saved, or before; returns its exit code.
 
-    Counted in what it has done rather than in seconds: these are worth little on a busy machine.
+    Progress is counted in saved files rather than in seconds, which mean little on a busy machine.
     """
     child = start(arguments)
     before, wanted = files(out), rng.choice([0, *range(40)])
@@ -158,7 +158,7 @@ def test_the_command_shows_medians_failures_and_exit_codes(tmp_path: Path) -> No
     assert "median over runs" in said.stdout
     assert "results: o" in said.stderr
     dry = command("study", "o", "--dry-run", cwd=tmp_path)
-    assert "0 runs are missing" in dry.stdout
+    assert "Missing runs: 0." in dry.stdout
     assert command("study", "nowhere.toml", cwd=tmp_path).returncode == 2
 
 

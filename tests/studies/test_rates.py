@@ -1,4 +1,4 @@
-"""The learning rate is chosen on validation losses: pencil examples."""
+"""The learning rate is chosen on validation losses: examples worked out by hand."""
 
 from __future__ import annotations
 

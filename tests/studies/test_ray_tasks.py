@@ -1,4 +1,4 @@
-"""The same study on Ray, whose workers are killed: the same files. Run apart: Ray leaves much behind."""
+"""A study on Ray, whose workers are killed, gives the same files. Run separately, because Ray leaves a lot behind."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run file is named by everything that decides its result, and gives the run back exactly."""
+"""A run file is named after everything that decides its result, and gives the run back exactly."""
 
 from __future__ import annotations
 

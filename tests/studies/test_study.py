@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,31 +16,39 @@ from playerfl.errors import PlayerflError
 from playerfl.runs.experiment import with_settings
 from playerfl.storage.atomic_files import storage_error
 from playerfl.storage.locking import DirectoryLock
+from playerfl.studies.api import StudyResult
 from playerfl.studies.estimate import estimate
 from playerfl.studies.plan import Study
 from playerfl.studies.scheduler import prepare
 from studies.small_studies import SMALL, own_task, run, run_files, stamps
 
 
-@pytest.mark.slow
-def test_a_study_gives_what_single_runs_give(tmp_path: Path) -> None:
-    found = run(tmp_path / "o")
-    assert len(found.results) == 9
-    assert not found.failures
-    assert len(run_files(tmp_path / "o")) == 3 * (2 * 2 + 3)
-    rate = found.chosen_rates["synthetic", "fedavg"]
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> StudyResult:
+    """The small study, run once; tests that write work on a copy."""
+    return run(tmp_path_factory.mktemp("study") / "whole")
+
+
+def copy_of(study: StudyResult, place: Path) -> Path:
+    """Files keep the time at which they were written."""
+    return shutil.copytree(study.path, place)
+
+
+def test_a_study_gives_what_single_runs_give(whole: StudyResult) -> None:
+    assert len(whole.results) == 9
+    assert not whole.failures
+    assert len(run_files(whole.path)) == 3 * (2 * 2 + 3)
+    rate = whole.chosen_rates["synthetic", "fedavg"]
     assert rate == 0.01
     single = playerfl.run("synthetic", "fedavg", seed=2, learning_rate=rate, settings=SMALL["settings"])
-    twin = found.runs["synthetic", "fedavg"][1]
+    twin = whole.runs["synthetic", "fedavg"][1]
     assert twin.score_rows == single.score_rows
     assert twin.experiment == single.experiment
-    assert repr(found) == f"<StudyResult: 9 runs, in {tmp_path / 'o'}>"
+    assert repr(whole) == f"<StudyResult: 9 runs, in {whole.path}>"
 
 
-@pytest.mark.slow
-def test_the_chosen_rate_is_that_of_the_smallest_tuned_loss(tmp_path: Path) -> None:
-    run(tmp_path / "o")
-    directory = playerfl.StudyDirectory.open(tmp_path / "o")
+def test_the_chosen_rate_is_that_of_the_smallest_tuned_loss(whole: StudyResult) -> None:
+    directory = playerfl.StudyDirectory.open(whole.path)
     for line in directory.study.lines:
         losses = directory.rate_losses(line)
         assert directory.chosen_rate(line) == min(losses, key=lambda rate: losses[rate])
@@ -47,16 +56,16 @@ def test_the_chosen_rate_is_that_of_the_smallest_tuned_loss(tmp_path: Path) -> N
     assert {result.experiment["seed"] for result in directory.results("tuning")} == {1001, 1002}
 
 
-def test_a_second_call_runs_nothing(tmp_path: Path) -> None:
-    first = run(tmp_path / "o")
-    before = stamps(tmp_path / "o")
-    again = playerfl.study(tmp_path / "o", backend="serial", quiet=True)
-    assert stamps(tmp_path / "o") == before
-    assert [r.score_rows for r in again.results] == [r.score_rows for r in first.results]
+def test_a_second_call_runs_nothing(whole: StudyResult, tmp_path: Path) -> None:
+    again = playerfl.study(copy_of(whole, tmp_path / "o"), backend="serial", quiet=True)
+    assert stamps(tmp_path / "o") == stamps(whole.path)
+    assert [r.score_rows for r in again.results] == [r.score_rows for r in whole.results]
 
 
 @pytest.mark.slow
-def test_an_extended_study_runs_only_what_is_new_and_equals_one_made_in_one_go(tmp_path: Path) -> None:
+def test_an_extended_study_runs_only_what_is_new_and_equals_one_made_in_one_go(
+    whole: StudyResult, tmp_path: Path
+) -> None:
     run(tmp_path / "grown", seeds=2, algorithms=["local"])
     early = stamps(tmp_path / "grown")
     run(tmp_path / "grown", seeds=2)
@@ -66,15 +75,14 @@ def test_an_extended_study_runs_only_what_is_new_and_equals_one_made_in_one_go(t
     assert len(early) < len(middle) < len(late)
     assert {**late, **early} == late
     assert {**late, **middle} == late
-    run(tmp_path / "whole")
-    assert run_files(tmp_path / "grown") == run_files(tmp_path / "whole")
+    assert run_files(tmp_path / "grown") == run_files(whole.path)
 
 
 @pytest.mark.slow
-def test_the_size_of_groups_changes_no_result(tmp_path: Path) -> None:
+def test_the_size_of_groups_changes_no_result(whole: StudyResult, tmp_path: Path) -> None:
     run(tmp_path / "one", seeds_per_group=1)
-    run(tmp_path / "many", seeds_per_group=7)
-    assert run_files(tmp_path / "one") == run_files(tmp_path / "many")
+    assert all(together >= 4 for together in prepare(Study.resolve(SMALL)).together.values())
+    assert run_files(tmp_path / "one") == run_files(whole.path)
 
 
 def test_runs_of_both_trainers_are_kept_apart(tmp_path: Path) -> None:
@@ -144,7 +152,7 @@ def test_models_are_kept_on_demand(tmp_path: Path) -> None:
 
     before = stamps(tmp_path / "o")
     run(tmp_path / "o", algorithms=["local"], learning_rates=[0.01], seeds=1)
-    assert len({**stamps(tmp_path / "o"), **before}) == 2, "a run without models is another"
+    assert len({**stamps(tmp_path / "o"), **before}) == 2, "a run without models is a different run"
 
 
 OWN_ALGORITHM = """
@@ -192,7 +200,7 @@ def test_an_algorithm_that_only_this_process_knows_needs_the_serial_backend(
 def test_a_checkpoint_that_cannot_be_written_does_not_fail_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A large file has no room, small ones have: the study stops, and the same command runs what is missing."""
+    """There is room for small files but not for a large one: the study stops; the same command runs what is missing."""
 
     def full(path: Path, _: bytes, then: str) -> None:
         raise storage_error(path, OSError(errno.ENOSPC, "No space left on device"), then)
@@ -200,7 +208,7 @@ def test_a_checkpoint_that_cannot_be_written_does_not_fail_the_run(
     small = {"algorithms": ["local"], "learning_rates": [0.01], "checkpoint_seconds": 0.0}
     with monkeypatch.context() as patch:
         patch.setattr("playerfl.studies.run_file.write_atomically", full)
-        with pytest.raises(PlayerflError, match=r"cannot write .*unfinished.*give the same command again"):
+        with pytest.raises(PlayerflError, match=r"cannot write .*unfinished.*run the same command again"):
             run(tmp_path, **small)
     assert list((tmp_path / "failed").iterdir()) == []
     found = run(tmp_path, **small)
@@ -219,7 +227,7 @@ def test_files_left_by_a_killed_process_are_removed(tmp_path: Path) -> None:
     (tmp_path / "timings.csv").write_text(timings + f"{key},12")
     run(tmp_path, **small)
     assert not any(file.exists() for file in left)
-    assert other.exists(), "a run of other settings is resumed when they come back"
+    assert other.exists(), "a run with other settings is resumed when those settings return"
     assert (tmp_path / "timings.csv").read_text() == timings
 
 
@@ -257,9 +265,8 @@ def test_what_cannot_run_is_refused_before_anything_is_written(tmp_path: Path) -
         assert not (tmp_path / "o").exists()
 
 
-def test_a_study_under_way_says_what_is_missing(tmp_path: Path) -> None:
-    run(tmp_path / "o", seeds=2)
-    directory = playerfl.StudyDirectory.open(tmp_path / "o")
+def test_a_study_under_way_says_what_is_missing(whole: StudyResult, tmp_path: Path) -> None:
+    directory = playerfl.StudyDirectory.open(copy_of(whole, tmp_path / "o"))
     assert not directory.missing()
     victim = directory.planned(directory.study.lines[1].at(0.01, 2)).key
     (tmp_path / "o" / "cells" / f"{victim}.safetensors").unlink()
@@ -268,7 +275,7 @@ def test_a_study_under_way_says_what_is_missing(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_an_estimate_counts_runs_and_writes_nothing(tmp_path: Path) -> None:
+def test_an_estimate_counts_runs_and_writes_nothing(whole: StudyResult, tmp_path: Path) -> None:
     prepared = prepare(Study.resolve({**SMALL, "algorithms": "all"}))
     found = estimate(prepared, tmp_path / "o", workers=2, start=3.0)
     assert not (tmp_path / "o").exists()
@@ -276,8 +283,7 @@ def test_an_estimate_counts_runs_and_writes_nothing(tmp_path: Path) -> None:
     assert printed["runs_left"] == 19 * (2 * 2 + 3)
     assert all(line["seconds_per_run"] > 0 for line in printed["lines"])
     assert printed["seconds"] == pytest.approx(sum(7 * line["seconds_per_run"] for line in printed["lines"]) / 2 + 3.0)
-    run(tmp_path / "o")
-    found = estimate(prepare(Study.resolve({**SMALL, "seeds": 5})), tmp_path / "o")
+    found = estimate(prepare(Study.resolve({**SMALL, "seeds": 5})), whole.path)
     assert [line["evaluation"] for line in found.as_json()["lines"]] == [
         {"runs": 5, "done": 3, "failed": 0, "missing": 2}
     ] * 3

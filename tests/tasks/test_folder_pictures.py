@@ -42,7 +42,7 @@ def test_pictures_become_squares_of_colours(pictures: Path) -> None:
     dark = inputs.mean((1, 2, 3)) < 0
     assert torch.equal(dark, whole(sites["north"], "targets") == 0)
     assert sites.notes == (
-        "target: the name of a picture's folder",
+        "target: the name of an image's folder",
         "kind: 2 classes (0 = cat, 1 = dog)",
         "inputs: 3 x 16 x 16 (colours from -1 to 1, scaled to 16 pixels per side)",
     )
@@ -84,11 +84,11 @@ def png_claiming(width: int, height: int) -> bytes:
         ("a.png", png_claiming(60_000, 60_000), "north/cat/a.png claims far more than the limit of 50,000,000 pixels"),
         ("a.png", png_claiming(8_000, 8_000), "north/cat/a.png claims 8000 x 8000 pixels; the limit is 50,000,000"),
         ("a.png", png_claiming(12_000, 12_000), "north/cat/a.png claims 12000 x 12000 pixels"),
-        ("a.png", png_claiming(20, 20), "north/cat/a.png is not a readable PNG or JPEG picture: image file"),
-        ("a.png", b"text", "north/cat/a.png is not a readable PNG or JPEG picture: cannot identify"),
+        ("a.png", png_claiming(20, 20), "north/cat/a.png is not a readable PNG or JPEG image: image file"),
+        ("a.png", b"text", "north/cat/a.png is not a readable PNG or JPEG image: cannot identify"),
         ("a.jpg", b"", "north/cat/a.jpg is empty"),
-        ("a.jpg", b"GIF89a\x01\0\x01\0\0\0\0;", "north/cat/a.jpg is not a readable PNG or JPEG picture"),
-        ("a.txt", b"text", "north/cat/a.txt is not a .png or .jpg picture; move it out of the folder"),
+        ("a.jpg", b"GIF89a\x01\0\x01\0\0\0\0;", "north/cat/a.jpg is not a readable PNG or JPEG image"),
+        ("a.txt", b"text", "north/cat/a.txt is not a .png or .jpg image; move it out of the folder"),
     ],
 )
 def test_bombs_and_files_that_are_not_pictures_are_refused_by_name(
@@ -100,9 +100,9 @@ def test_bombs_and_files_that_are_not_pictures_are_refused_by_name(
 
 def test_picture_folders_with_another_layout_are_refused(pictures: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (pictures / "east").mkdir()
-    assert "east has no pictures; put them into one folder per class, such as east/CLASS" in sentence_of(pictures)
+    assert "east has no images; put them into one folder per class, such as east/CLASS" in sentence_of(pictures)
     (pictures / "east" / "cat.png").write_bytes(b"x")
-    assert "east/cat.png is beside the class folders" in sentence_of(pictures)
+    assert "east/cat.png is not in a class folder" in sentence_of(pictures)
     (pictures / "east" / "cat.png").unlink()
     (pictures / "east").rmdir()
     assert "data.target is only for tables, but" in sentence_of(pictures, target="cat")
@@ -115,4 +115,4 @@ def test_picture_folders_with_another_layout_are_refused(pictures: Path, monkeyp
     for site in ("north", "south"):
         for file in (pictures / site / "dog").iterdir():
             file.unlink()
-    assert "has only pictures of 'cat'; at least two classes are needed" in sentence_of(pictures)
+    assert "has only images of 'cat'; at least two classes are needed" in sentence_of(pictures)

@@ -64,8 +64,8 @@ SOUTH = table(seed=2)
         ),
         (cell("outcome", "3"), {"kind": "number"}, "north.csv, column 'outcome', row 2: "),
         (frames(north=SOUTH[["outcome"]], south=SOUTH[["outcome"]]), {}, "no column besides the target 'outcome'"),
-        (write(""), {}, "south.csv is empty; every site needs data, or remove the file"),
-        (write(HEAD), {}, "south.csv has no rows; every site needs data"),
+        (write(""), {}, "south.csv is empty; add data, or remove the file"),
+        (write(HEAD), {}, "south.csv has no rows; add data"),
         (write(HEAD + "\n,,,,\n"), {}, "south.csv has no rows"),
         (write("\n1,2\n"), {}, "south.csv has an empty first row; put the column names there"),
         (write(HEAD + "1,2,lung,True,ill\n"), {}, "south: a site needs at least 3 examples"),
@@ -87,7 +87,7 @@ SOUTH = table(seed=2)
         (
             lambda folder: [file.unlink() for file in folder.iterdir()],
             {},
-            "has no sites; put one file (.csv, .csv.gz, .parquet, .npz) or one folder of pictures",
+            "has no sites; put one file (.csv, .csv.gz, .parquet, .npz) or one folder of images",
         ),
         (as_it_is, {"target": "outcom"}, "data.target: unknown column 'outcom'; did you mean 'outcome'?"),
         (as_it_is, {"drop_columns": "doses"}, "data.drop_columns: unknown column 'doses'; did you mean 'dose'?"),
@@ -140,7 +140,7 @@ def test_a_file_that_may_not_be_read_is_named(folder: Path, monkeypatch: pytest.
 def test_sizes_are_checked_before_a_file_is_opened(folder: Path) -> None:
     with (folder / "south.csv").open("r+b") as file:
         file.truncate(5 * 2**30)
-    assert "south.csv has 5.0 GiB; the limit is 4.0 GiB, so split or shrink it" in sentence_of(folder)
+    assert "south.csv is 5.0 GiB; the limit is 4.0 GiB, so split or shrink it" in sentence_of(folder)
 
 
 def test_a_gzip_bomb_is_refused_while_it_unpacks(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -155,7 +155,7 @@ def test_a_gzip_bomb_is_refused_while_it_unpacks(folder: Path, monkeypatch: pyte
 @pytest.mark.parametrize(
     "content",
     [b"no gzip", gzip.compress(HEAD.encode(), mtime=0)[:-9], b"\x1f\x8b\x08\x00" + b"x" * 40],
-    ids=["no gzip", "cut off", "foreign"],
+    ids=["not gzip", "cut off", "foreign"],
 )
 def test_a_damaged_gzip_file_is_named(folder: Path, content: bytes) -> None:
     as_gzip(folder)

@@ -9,7 +9,7 @@ from playerfl.data.examples import TensorExamples
 from playerfl.errors import DataError
 from playerfl.tasks.bundled import heart
 
-ROW = "63.0,1.0,1.0,145.0,233.0,1.0,2.0,150.0,0.0,2.3,3.0,0.0,6.0,{degree}"
+ROW = "63.0,1.0,1.0,145.0,233.0,1.0,2.0,150.0,0.0,2.3,3.0,0.0,6.0,{grade}"
 
 
 def hospital(folder: Path, name: str, lines: list[str]) -> Path:

@@ -95,7 +95,7 @@ def test_flambys_layout_says_that_it_does_not_know_lesions(folder: Path) -> None
 def test_missing_pictures_and_broken_tables_are_named(folder: Path) -> None:
     as_folders(folder)
     (folder / "part_1" / "rosendahl-3.jpg").unlink()
-    with pytest.raises(DataError, match="lacks 1 of 80 pictures, among them rosendahl-3"):
+    with pytest.raises(DataError, match="lacks 1 of 80 images, among them rosendahl-3"):
         load()
     (folder / "HAM10000_metadata.csv").write_text("image_id,dx\na,nv\n")
     with pytest.raises(DataError, match=r"HAM10000_metadata\.csv.*lesion_id"):

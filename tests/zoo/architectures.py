@@ -270,7 +270,7 @@ class BagOfWords(nn.Module):
 
 
 class LowRank(nn.Module):
-    """A frozen linear layer and a low-rank change of it that trains (LoRA)."""
+    """A frozen linear layer and a trainable low-rank update to it (LoRA)."""
 
     def __init__(self, enter: int, leave: int) -> None:
         super().__init__()
@@ -367,14 +367,14 @@ ZOO: dict[str, Architecture] = {
     "CNN, residual, batch norm": Architecture(lambda: ResidualCnn(nn.BatchNorm2d), images, "stem", False),
     "CNN, residual, group norm": Architecture(lambda: ResidualCnn(lambda n: nn.GroupNorm(2, n)), images, "stem", False),
     "CNN, depthwise": Architecture(depthwise, images, "0", False),
-    "CNN, squeeze and excite": Architecture(SqueezeExcite, images, "conv", True),
-    "CNN in time": Architecture(TemporalCnn, series, "conv1", True),
+    "CNN, squeeze-and-excitation": Architecture(SqueezeExcite, images, "conv", True),
+    "temporal CNN": Architecture(TemporalCnn, series, "conv1", True),
     "bag of words": Architecture(BagOfWords, tokens, "bag", False),
     "transformer, tied embeddings": Architecture(LanguageModel, tokens, "parameters", True),
     "transformer, named inputs with a mask": Architecture(MaskedEncoder, named_inputs, "embedding", True),
     "transformer, torch's encoder": Architecture(TorchEncoder, tokens, "embedding", False),
     "transformer, dropout": Architecture(lambda: TorchEncoder(0.1), tokens, "embedding", False),
-    "transformer for images": Architecture(VisionTransformer, images, "parameters", True),
+    "vision transformer": Architecture(VisionTransformer, images, "parameters", True),
     "LSTM": Architecture(lambda: Recurrent(nn.LSTM), series, "recurrent", False),
-    "GRU, both directions": Architecture(lambda: Recurrent(nn.GRU, bidirectional=True), series, "recurrent", False),
+    "GRU, bidirectional": Architecture(lambda: Recurrent(nn.GRU, bidirectional=True), series, "recurrent", False),
 }

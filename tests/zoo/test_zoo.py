@@ -24,7 +24,7 @@ DOCUMENT = Path(__file__).parents[2] / "docs" / "reliability.md"
 
 
 def zoo_task(name: str) -> Task:
-    """Two sites with a few rows each, in double precision, so that what differs is not rounding."""
+    """Two sites with a few rows each, in double precision, so that rounding cannot explain a difference."""
     own = ZOO[name]
     sites = {}
     for number in range(2):

@@ -13,8 +13,8 @@ from playerfl.layers.layer_map import LayerMap
 from playerfl.weights import weighted_mean
 
 ADDED = MappingProxyType({"added": True})
-"""Metadata of a hyper-parameter that came after runs without it: it is not written as long as it has its default, so
-that finished runs are still found by their keys. Its default can never change."""
+"""Metadata for a hyper-parameter that was added after runs had been saved without it. It is not written while it has
+its default value, so that finished runs are still found by their keys. Its default must never change."""
 
 
 @dataclass(frozen=True)
@@ -56,11 +56,11 @@ class Algorithm:
         """Reads what `client_prepare` uploaded."""
 
     def server_send(self, server: Server, site: SiteId) -> Download:
-        """What one site gets now. Must change nothing."""
+        """What one site gets now. Must not change anything."""
         return server.download()
 
     async def client_fit(self, client: Client, download: Download) -> Upload:
-        """One round at one site. Leaves the model loaded that the site would predict with."""
+        """One round at one site. Leaves loaded the model that the site would predict with."""
         raise TypeError(f"{type(self).__name__} must define client_fit")
 
     def server_expects(self, server: Server, verbs: tuple[Verb, ...]) -> ExpectedUpload:

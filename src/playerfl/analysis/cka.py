@@ -105,7 +105,7 @@ def representations(
 
 
 def _owners(model: nn.Module, layers: LayerMap) -> dict[LayerName, list[nn.Module]]:
-    """The modules that hold a layer's entries, and the module named like the layer: the last one called counts.
+    """The modules that hold a layer's entries, and the module with the layer's name: the last one called is used.
 
     A module that also holds other layers is left out: it returns only after all of them.
     """

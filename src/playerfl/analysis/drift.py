@@ -100,7 +100,7 @@ def monitor_drift(
 ) -> Drift:
     """Runs PLayer-FL and measures sensitivity again in rounds 1, 1 + every, 1 + 2·every …
 
-    `cut`: federate this many layers instead of the recommended ones; all of them is FedAvg, none is training alone.
+    `cut`: share this many layers instead of the recommended number; all layers is FedAvg, none is training alone.
     """
     if every < 1:
         raise ConfigError(f"sensitivity cannot be measured every {every} rounds; give at least 1")

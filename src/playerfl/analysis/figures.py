@@ -137,7 +137,7 @@ def correlation_figure(analysis: LayerAnalysis) -> tuple[Figure, list[Axes]]:
 
 
 def sweep_figure(sweep: Sweep) -> tuple[Figure, list[Axes]]:
-    """Left: the score of every cut over seeds. Right: what each way of choosing loses against the best cut."""
+    """Left: the score of every cut over seeds. Right: what each way of choosing loses relative to the best cut."""
     figure = Figure(figsize=(12, 4.4), layout="constrained")
     axes: list[Axes] = list(figure.subplots(1, 2))
     cuts = sorted({score.cut for score in sweep.scores})

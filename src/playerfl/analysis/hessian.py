@@ -23,7 +23,8 @@ METHODS: tuple[Method, ...] = get_args(Method)
 EXACT_UP_TO = 2000
 """The largest layer for which `auto` computes every diagonal entry, in parameters."""
 _WORTH_EXACT = 1e10
-"""Beyond this product of a layer's parameters, rows and parameters from there on, `auto` estimates small layers too."""
+"""`auto` estimates even a small layer if the product of its parameters, the rows, and the parameters from that layer
+to the output exceeds this."""
 _AT_ONCE = 64
 
 

@@ -1,4 +1,4 @@
-"""analyze_layers: the paper's four quantities for every layer, at every site and at three moments of training."""
+"""analyze_layers: the paper's four quantities for every layer, at every site and at three points in training."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ each step."""
 
 _MODELS_OF_THE_RUN = (
     "the models at the end of federated training are those that the run's sites keep, after averaging: if two sites "
-    "keep the same round, their federated layers are identical and have a CKA of 1"
+    "keep the model of the same round, their federated layers are identical and have a CKA of 1"
 )
 
 

@@ -27,7 +27,7 @@ def weights_at_moments(
     federated: str | Mapping[str, Weights] = "fedavg",
     watch: Callable[[str, int], Listener | None] = lambda name, rounds: None,
 ) -> dict[str, dict[str, Weights]]:
-    """Models by moment and site: after one epoch alone, after all epochs alone, and after the last federated round.
+    """Models by moment and site: after one epoch of training alone, after all of them, after the last federated round.
 
     The federated models are those after the local training of the last round: once averaged, they would all be
     identical. If `federated` holds models, those are used. `watch` returns a listener for each of the runs.

@@ -47,7 +47,7 @@ class CutScore:
 
 @dataclass(frozen=True)
 class Regret:
-    """What one way of choosing a cut loses against the best cut, over seeds."""
+    """What one way of choosing a cut loses relative to the best cut, over seeds."""
 
     way: str
     cuts: tuple[int, ...]
@@ -79,7 +79,7 @@ class Sweep:
         return {score.cut: score for score in self.scores if score.seed == seed}
 
     def best_cut(self, seed: int) -> int:
-        """The best on validation data; of ties, the one that federates fewer layers."""
+        """The best cut on validation data; a tie goes to the cut that shares fewer layers."""
         scores = self.of(seed)
         return min(scores, key=lambda cut: (-scores[cut].validation, cut))
 
@@ -92,7 +92,7 @@ class Sweep:
         ]
 
     def _regret(self, way: str, cuts: Mapping[int, Sequence[int]]) -> Regret:
-        """Of the mean over several cuts per seed."""
+        """The regret of the mean over several cuts per seed."""
         losses: dict[str, tuple[float, ...]] = {}
         for split in _SPLITS:
             by_seed = []
@@ -116,7 +116,7 @@ class Sweep:
 
 
 def spread(values: Sequence[float]) -> float:
-    """The standard deviation over seeds; 0 for a single one."""
+    """The standard deviation over seeds; 0 for a single seed."""
     return stdev(values) if len(values) > 1 else 0.0
 
 
@@ -128,11 +128,12 @@ def sweep_cuts(
     settings: Mapping[str, Any] | Sequence[str] = (),
     watch: Callable[[int], Callable[[], None]] = lambda total: lambda: None,
 ) -> Sweep:
-    """Trains with every cut from none to all layers, and asks each way of choosing for its cut.
+    """Trains with every cut from none to all layers, and finds the cut that each way of choosing would pick.
 
-    All ways but the recommendation look at the sites' models after one epoch alone. The score is macro-F1 (minus the
-    loss if targets are not classes), averaged over sites weighted by their examples, at the round that each site's
-    validation loss chooses. `watch` is called with the number of runs and returns a function to call after each.
+    All ways except the recommendation look at the sites' models after one epoch of training alone. The score is
+    macro-F1 (minus the loss if targets are not classes), averaged over sites weighted by their examples, at the round
+    chosen by each site's validation loss. `watch` is called with the number of runs and returns a function to call
+    after each of them.
     """
     if not seeds:
         raise ConfigError("give at least one seed")
@@ -179,7 +180,7 @@ def _average(result: RunResult, split: str, metric: str) -> float:
 
 
 def _by_models(table: Mapping[str, Any], task: Task, setup: Setup) -> dict[str, int]:
-    """The cuts that the other ways choose, from the sites' models after one epoch alone."""
+    """The cuts that the other ways choose, from the sites' models after one epoch of training alone."""
     alone = {**table, "algorithm": {"name": "local"}, "rounds": 1, "selection": "last"}
     models = drive(Run(Experiment.resolve(alone, task), setup).rounds()).weights
     for site, weights in models.items():
@@ -209,7 +210,7 @@ def divergence_cut(models: Mapping[str, Weights], layers: LayerMap) -> int:
 
 
 def _cka_drop(setup: Setup, models: Mapping[str, Weights]) -> int:
-    """The cut before the layer where the sites' representations lose most similarity; logits included."""
+    """The cut before the layer where the sites' representations lose the most similarity; logits included."""
     layers, model = setup.learner.layers, setup.build_model()
     inputs = common_inputs({site: data.train for site, data in setup.sites.items()}, 512)
     grams = {}

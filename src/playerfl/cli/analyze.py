@@ -40,11 +40,13 @@ def analyze(
         int | None,
         typer.Option(metavar="K", help="Instead, measure sensitivity every K rounds, to see whether the cut moves."),
     ] = None,
-    rounds: Annotated[int | None, typer.Option(help="Communication rounds.")] = None,
+    rounds: Annotated[
+        int | None, typer.Option(help="Communication rounds (default: the task's, or the run's).")
+    ] = None,
     seeds: Annotated[int | None, typer.Option(help="Number of seeds (default: 1; 3 with --sweep).")] = None,
     seed: Annotated[int | None, typer.Option(help="First seed (default: 0, or the run's).")] = None,
     federated: Annotated[
-        str | None, typer.Option(help="Algorithm of federated training (default: fedavg, or the models of the run).")
+        str | None, typer.Option(help="Algorithm for federated training (default: fedavg, or the run's own models).")
     ] = None,
     rows: Annotated[int, typer.Option(help="Examples per site for the Hessian.")] = 256,
     probes: Annotated[int, typer.Option(help="Random vectors for Hutchinson's estimate.")] = 32,
@@ -59,10 +61,10 @@ def analyze(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Analyse layers as in the paper: gradient variance, Hessian, CKA and sensitivity at three moments of training.
+    """Analyse layers as in the paper: gradient variance, Hessian, CKA and sensitivity at three points in training.
 
-    RUN_OR_TASK is any task that `playerfl run` accepts, or the directory of a finished run. The settings of that run
-    are then used, and its models for the moment after federated training.
+    RUN_OR_TASK is any task that `playerfl run` accepts, or the directory of a finished run. In the
+    latter case, that run's settings are used, and its models for the point after federated training.
     """
     from playerfl.data.download.directory import use_data_directory
 

@@ -93,7 +93,7 @@ def _print_table(directory: str, datasets: list[DatasetRow]) -> None:
     table = Table(show_lines=True)
     for heading in ("dataset", "present", "size"):
         table.add_column(heading, no_wrap=True)
-    table.add_column("licence, and where it is or how to get it", overflow="fold")
+    table.add_column("licence, and where the data are or how to get them", overflow="fold")
     for dataset in datasets:
         size = dataset["bytes"] if dataset["present"] else dataset["download_bytes"]
         if dataset["present"]:
@@ -108,7 +108,7 @@ def _print_table(directory: str, datasets: list[DatasetRow]) -> None:
         )
     console = wide_console()
     console.print(table)
-    console.print("Sizes are on disk, or of the download if the dataset is not present.")
+    console.print("Sizes are those on disk, or those of the download if the dataset is not present.")
     console.print(f"Data directory: {escape(directory)}", soft_wrap=True)
 
 
@@ -121,7 +121,8 @@ def fetch(
     hub: Annotated[
         bool,
         typer.Option(
-            "--hub", help="Download it from the Hugging Face hub instead; it is then not checked against a known hash."
+            "--hub",
+            help="Download from the Hugging Face Hub instead; the files are then not checked against known hashes.",
         ),
     ] = False,
     quiet: Quiet = False,
@@ -192,7 +193,8 @@ def plot(
         Path | None, typer.Option(metavar="FILE", help="Figure file: .png, .svg or .pdf (default: TASK-sites.png).")
     ] = None,
     settings: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Data settings, e.g. data.alpha=0.1.")
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Data settings, e.g. data.alpha=0.1; can be repeated."),
     ] = None,
     data_dir: DataDir = None,
 ) -> None:
@@ -219,4 +221,4 @@ def plot(
     target = out or Path(f"{Path(task).name.partition(':')[0]}-sites.png")
     typer.echo(save(figure, target))
     for note in sites["notes"]:
-        typer.echo(note, err=True)
+        typer.echo(f"note: {note}", err=True)

@@ -76,7 +76,10 @@ def up(
     say(_UNGUARDED)
     with ending_on_signals(), Running(server.superlink(port), server.environment()) as link:
         wait_for_port(port, link)
-        say(f"the server listens on 127.0.0.1:{port}; sites need {server.authority}; jobs are stored in {server.jobs}")
+        say(
+            f"the server is listening on 127.0.0.1:{port}; sites need {server.authority}; "
+            f"jobs are stored in {server.jobs}"
+        )
         raise typer.Exit(link.process.wait())
 
 
@@ -89,7 +92,7 @@ def files(
     listen: Annotated[int, typer.Option(help="The port sites connect to.")] = 443,
     site: Annotated[str, typer.Option(help="The site's name in the example site service.")] = "north",
 ) -> None:
-    """Write to DIR systemd services and an nginx configuration that forwards only the fleet interface."""
+    """Write systemd services, and an nginx configuration that forwards only the fleet interface, to DIR."""
     from playerfl.flower.operate.files import write_files
 
     for file in write_files(folder, home, name, port, listen, site):
@@ -100,7 +103,7 @@ def files(
 def register(
     home: Home,
     public_key: Annotated[Path, typer.Argument()],
-    name: Annotated[str | None, typer.Option(help="The site's name (default: that of the file).")] = None,
+    name: Annotated[str | None, typer.Option(help="The site's name (default: the file's name, without .pub).")] = None,
 ) -> None:
     """Admit a site: register its public key under the site's name.
 
@@ -157,10 +160,12 @@ def site(
     ] = None,
     data_dir: DataDir = None,
     device: Annotated[str | None, typer.Option(help="cpu, cuda or mps (default: the experiment's).")] = None,
-    port: Annotated[int, typer.Option(help="Port on loopback; different for each site on a machine.")] = 9094,
-    retry: Annotated[float, typer.Option(help="Seconds before a node that has stopped is restarted; 0: never.")] = 15.0,
+    port: Annotated[int, typer.Option(help="Port on loopback; must differ between sites on one machine.")] = 9094,
+    retry: Annotated[
+        float, typer.Option(help="Seconds before a node that has stopped is restarted (0: never).")
+    ] = 15.0,
 ) -> None:
-    """Take part as a site (a SuperNode), until Ctrl-C. It accepts no connections, it only opens them."""
+    """Take part as a site (a SuperNode), until Ctrl-C. The node accepts no connections; it only opens them."""
     from playerfl.flower.operate.launch import SiteNode
     from playerfl.flower.operate.processes import Running, ending_on_signals
     from playerfl.storage.locking import DirectoryLock
@@ -178,8 +183,9 @@ def site(
                 if code == 0:
                     return
                 say(
-                    f"the node stopped with exit code {code}; usually its key is not registered yet, or the server "
-                    "has not noticed yet that the previous node is gone (which takes up to a minute)"
+                    f"the node stopped with exit code {code}; usually this means that its key is not registered yet, "
+                    "or that the server has not yet noticed that the previous node is gone (which takes up to a "
+                    "minute)"
                 )
                 if not retry:
                     raise typer.Exit(1)
@@ -240,7 +246,7 @@ def demo(
             typer.echo(f"{name}: model {fingerprint} over Flower, {result.in_process[name]} in one process")
         typer.echo(f"server traffic: {result.run.bytes_in:,} bytes in, {result.run.bytes_out:,} bytes out")
         verdict = "equals" if result.equal else "DOES NOT EQUAL"
-        typer.echo(f"the result {verdict} the run in one process, bit for bit ({result.seconds:.0f} s)")
+        typer.echo(f"the result {verdict} that of the run in one process, bit for bit ({result.seconds:.0f} s)")
     if out is not None:
         say(f"all files are in {out}; the job's results are in {result.folder}")
     if not result.equal:

@@ -32,15 +32,17 @@ def init(
     min_sites: Annotated[int | None, typer.Option(help="Minimum sites per round (default: more than half).")] = None,
     deadline: Annotated[float, typer.Option(help="Seconds a round waits for its sites.")] = 3600.0,
     norm_bound: Annotated[
-        float, typer.Option(help="Refuse uploads that moved more than this many times the round's median; 0: off.")
+        float,
+        typer.Option(help="Refuse uploads that changed by more than this many times the round's median (0: off)."),
     ] = 20.0,
-    clip: Annotated[float, typer.Option(help="Experimental: clip a site's update to this norm; 0: off.")] = 0.0,
-    noise: Annotated[float, typer.Option(help="Experimental: noise on updates, in units of --clip; 0: off.")] = 0.0,
+    clip: Annotated[float, typer.Option(help="Experimental: clip a site's update to this norm (0: off).")] = 0.0,
+    noise: Annotated[float, typer.Option(help="Experimental: noise on updates, in units of --clip (0: off).")] = 0.0,
     sensitivity_noise: Annotated[
-        float, typer.Option(help="Experimental: noise on the logarithm of layer importances; 0: off.")
+        float, typer.Option(help="Experimental: noise on the logarithm of layer scores (0: off).")
     ] = 0.0,
     secure_range: Annotated[
-        float, typer.Option(help="Experimental: SecAgg+ for weights between plus and minus this, e.g. 8; 0: off.")
+        float,
+        typer.Option(help="Experimental: SecAgg+ for weights between plus and minus this value, e.g. 8 (0: off)."),
     ] = 0.0,
 ) -> None:
     """Create DIR, the folder that a job is submitted from. It holds settings but no code."""
@@ -68,11 +70,11 @@ def init(
     )
     rounds = checked_experiment(deployment).rounds
     typer.echo(write_app_folder(folder, deployment))
-    say(f"job {deployment.job}: {', '.join(deployment.sites)}; each round needs {deployment.needed} of them")
+    say(f"job {deployment.job}: {', '.join(deployment.sites)}; each round needs at least {deployment.needed} of them")
     if noise:
         say(
-            f"experimental: a site's uploads over {rounds} rounds are (ε = {epsilon(noise, rounds):.3g}, δ = 1e-5) "
-            "private; its scores and its number of examples are not protected"
+            f"experimental: a site's uploads over {rounds} rounds are (ε = {epsilon(noise, rounds):.3g}, δ = 1e-5)-"
+            "differentially private; its scores and its number of examples are not protected"
         )
 
 
@@ -91,7 +93,7 @@ def run(
     """Submit the job in DIR and follow it; an interrupted job is resumed.
 
     HOME is the directory of the server, which must be running. Exits with code 1 if the job failed. Ctrl-C stops
-    following, not the job.
+    following the job, but not the job itself.
     """
     from playerfl.flower.operate.app_folder import read_app_folder
     from playerfl.flower.operate.job_monitor import follow, submit
@@ -137,7 +139,7 @@ def status(
     home: Home,
     as_json: Json = False,
 ) -> None:
-    """Show which sites are online and how far each job is.
+    """Show which sites are online and how far each job has got.
 
     HOME is the server's directory. Exits with code 1 if the server cannot be reached.
     """

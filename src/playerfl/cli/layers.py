@@ -53,7 +53,9 @@ def layers(
     console = wide_console()
     print_layers(layer_map, console, title=f"Layers of {type(model).__name__}, input to output", cut=cut)
     if not in_flow:
-        typer.echo("note: in the order of the model's definition; --data gives the order of a forward pass", err=True)
+        typer.echo(
+            "note: layers are in the order of the model's definition; --data gives that of a forward pass", err=True
+        )
     for warning in _warnings(layer_map):
         typer.echo(f"note: {warning}", err=True)
     if summary:

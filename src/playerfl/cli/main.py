@@ -132,9 +132,9 @@ def selftest(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Check every algorithm on small synthetic sites, by identities that must hold.
+    """Check on small synthetic sites that every algorithm satisfies the identities that must hold.
 
-    Exits with code 1 if one does not hold.
+    Exits with code 1 if an identity does not hold.
     """
     from playerfl.cli.progress import counted
     from playerfl.selftest import check, identities

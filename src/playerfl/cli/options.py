@@ -15,7 +15,7 @@ def examples(*commands: str) -> str:
 
 DataDir = Annotated[
     Path | None,
-    typer.Option("--data-dir", metavar="DIR", help="Data directory (default: $PLAYERFL_DATA, or your cache)."),
+    typer.Option("--data-dir", metavar="DIR", help="Data directory (default: $PLAYERFL_DATA, or your cache folder)."),
 ]
 Sites = Annotated[
     str | None,
@@ -28,7 +28,11 @@ Sites = Annotated[
 ]
 Settings = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="Any setting of an experiment file, e.g. training.batch_size=16."),
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="Any setting of an experiment file, e.g. training.batch_size=16; can be repeated.",
+    ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print the results as JSON on stdout.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]

@@ -38,12 +38,25 @@ def probe(
     ] = None,
     seeds: Annotated[int, typer.Option(help="Number of seeds (initial model and batch order).")] = 1,
     seed: Annotated[int, typer.Option(help="First seed.")] = 0,
-    learning_rate: Annotated[float | None, typer.Option(help="Learning rate at every site.")] = None,
-    batch_size: Annotated[int | None, typer.Option(help="Batch size at every site.")] = None,
-    rule: Annotated[str | None, typer.Option(help="Decision rule: layer_ratio, cumulative_ratio or max_jump.")] = None,
-    threshold: Annotated[float | None, typer.Option(help="Smallest jump that counts as a transition.")] = None,
+    learning_rate: Annotated[
+        float | None, typer.Option(help="Learning rate at every site (default: the task's, or 0.001).")
+    ] = None,
+    batch_size: Annotated[
+        int | None, typer.Option(help="Batch size at every site (default: the task's, or 32).")
+    ] = None,
+    rule: Annotated[
+        str | None,
+        typer.Option(
+            help="Decision rule: layer_ratio, cumulative_ratio or max_jump (default: layer_ratio, or as stored)."
+        ),
+    ] = None,
+    threshold: Annotated[
+        float | None,
+        typer.Option(help="Jumps above this count as a transition (default: the rule's own, or as stored)."),
+    ] = None,
     normalise: Annotated[
-        str | None, typer.Option(help="Normalise each site's scores: none, first_layer or last.")
+        str | None,
+        typer.Option(help="Normalise each site's scores: none, first_layer or last (default: none, or as stored)."),
     ] = None,
     out: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Save scores, recommendation, figure and exports here.")
@@ -59,7 +72,8 @@ def probe(
     """Measure one epoch at every site and recommend which layers to federate, with the evidence.
 
     TARGET is a function that builds your model, as MODULE:NAME or FILE.py:NAME, together with --data; or any task that
-    `playerfl run` accepts; or the directory of a finished run or an earlier --out, whose scores are read, not measured.
+    `playerfl run` accepts; or the directory of a finished run or an earlier --out, whose scores are reused, not
+    measured again.
     """
     from playerfl.data.download.directory import use_data_directory
 
@@ -72,12 +86,12 @@ def probe(
     # Checked before anything is measured: an epoch at every site may take hours.
     _check_decision(rule, threshold, normalise)
     if figure is not None:
-        _check_picture(figure)
+        _check_figure_file(figure)
     stored = stored_probe_at(Path(target))
     if stored is not None:
         if data or loss or settings or given or seeds > 1 or seed:
             raise ConfigError(
-                f"{target} holds scores that are already measured; leave out --data, --loss, --seed, --seeds, "
+                f"{target} holds scores that have already been measured; leave out --data, --loss, --seed, --seeds, "
                 "--learning-rate, --batch-size and --set"
             )
         reread = stored(changes)
@@ -123,12 +137,12 @@ def _check_decision(rule: str | None, threshold: float | None, normalise: str | 
         check_rule(rule or "layer_ratio", threshold, "all")
 
 
-def _check_picture(file: Path) -> None:
+def _check_figure_file(file: Path) -> None:
     try:
-        from playerfl.report.plots.comparison import check_picture
+        from playerfl.report.plots.comparison import check_figure_file
     except ImportError as problem:
         raise ConfigError("figures need matplotlib; pip install 'playerfl[report]'") from problem
-    check_picture(file)
+    check_figure_file(file)
 
 
 def _measure(

@@ -48,7 +48,7 @@ class F1Labels(StrEnum):
     all = "all"
 
 
-class Picture(StrEnum):
+class FigureFormat(StrEnum):
     png = "png"
     svg = "svg"
     pdf = "pdf"
@@ -57,31 +57,31 @@ class Picture(StrEnum):
 def report(
     directory: Annotated[Path, typer.Argument(metavar="DIR")],
     baseline_local: Annotated[
-        str | None, typer.Option(metavar="NAME", help="The method used as training alone; default: local.")
+        str | None, typer.Option(metavar="NAME", help="The method that stands for training alone (default: local).")
     ] = None,
     baseline_global: Annotated[
-        str | None, typer.Option(metavar="NAME", help="The method used as plain averaging; default: fedavg.")
+        str | None, typer.Option(metavar="NAME", help="The method that stands for plain averaging (default: fedavg).")
     ] = None,
     metric: Annotated[str | None, typer.Option(metavar="f1|accuracy|loss", help="The metric to show first.")] = None,
     form: Annotated[
         Form | None,
         typer.Option(
-            "--format", help="A page, Markdown, LaTeX or CSV tables; default: by the ending of --out, else html."
+            "--format", help="A page, Markdown, LaTeX or CSV tables (default: by the extension of --out, or html)."
         ),
     ] = None,
     figures: Annotated[
-        list[Picture] | None,
-        typer.Option("--figures", help="Also draw the figures as files; repeat for more formats."),
+        list[FigureFormat] | None,
+        typer.Option("--figures", help="Also write the figures as files in this format; can be repeated."),
     ] = None,
     out: Annotated[
         Path | None,
         typer.Option(
-            help="A file (.html, .md, .tex), or a folder, which gets report.html, report.md, report.tex or "
-            "tables/*.csv; default: DIR/report. Figures go into figures/ beside it."
+            help="A file (.html, .md, .tex), or a folder for report.html, report.md, report.tex or tables/*.csv "
+            "(default: DIR/report). Figures go into figures/ in the same folder."
         ),
     ] = None,
     client_average: Annotated[
-        Average, typer.Option(help="Weight sites by their examples, or equally.")
+        Average, typer.Option(help="Weight sites by their number of examples (samples), or equally (uniform).")
     ] = Average.samples,
     per_run: Annotated[
         bool, typer.Option("--per-run", help="Compute fairness and incentive per run, then take the median.")
@@ -104,9 +104,11 @@ def report(
             help="Only these methods, separated by commas; paper: the 12 of the paper's tables (default: all).",
         ),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="All numbers as JSON on stdout; no file is written.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print all numbers as JSON on stdout; no report is written.")
+    ] = False,
 ) -> None:
-    """Tables, tests and figures of the runs in a folder: one page that needs no network.
+    """Write a report on the runs in a folder: tables, tests and figures, on one page that needs no network.
 
     DIR is a run directory, a comparison, a study, a multiverse, or a folder that contains any of these. Runs that have
     not finished are listed as missing; the report covers the others.
@@ -136,13 +138,13 @@ def report(
         write_report(computed, place, title_of(directory))
         typer.echo(place.path)
     if figures:
-        drawn = write_figures(computed, place.figures, [picture.value for picture in figures])
-        typer.echo(f"{len(drawn)} figures: {place.figures}", err=True)
+        drawn = write_figures(computed, place.figures, [figure.value for figure in figures])
+        typer.echo(f"figures: {place.figures} ({len(drawn)} files)", err=True)
     if not (computed.grid.runs or computed.multiverses):
         typer.echo("no run has finished yet", err=True)
     for state, gaps in (("not finished", computed.missing), ("failed", computed.failed)):
         if gaps:
-            typer.echo(f"{len(gaps)} runs {state}; the report lists them", err=True)
+            typer.echo(f"runs {state}: {len(gaps)}; the report lists them", err=True)
 
 
 def _names(methods: str | None) -> list[str] | None:

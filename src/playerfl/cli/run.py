@@ -46,24 +46,37 @@ RUN_EXAMPLES = """
 
 def run(
     task: Annotated[str | None, typer.Argument()] = None,
-    task_option: Annotated[str | None, typer.Option("--task", metavar="TASK", help="The task as an option.")] = None,
+    task_option: Annotated[
+        str | None, typer.Option("--task", metavar="TASK", help="The same as TASK, as an option.")
+    ] = None,
     algorithm: Annotated[
         list[str] | None,
-        typer.Option("--algorithm", "-a", help="Algorithm; repeat it to compare several side by side."),
+        typer.Option(
+            "--algorithm",
+            "-a",
+            help="Algorithm (default: player_fl); can be repeated, to compare several side by side.",
+        ),
     ] = None,
-    rounds: Annotated[int | None, typer.Option(help="Communication rounds.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Decides initial weights, batch order and dropout.")] = None,
-    learning_rate: Annotated[float | None, typer.Option(help="Learning rate of every site's optimiser.")] = None,
-    sites: Annotated[int | None, typer.Option(help="Number of sites, for tasks that partition their data.")] = None,
+    rounds: Annotated[int | None, typer.Option(help="Communication rounds (default: the task's).")] = None,
+    seed: Annotated[
+        int | None, typer.Option(help="Seed of initial weights, batch order and dropout (default: 0).")
+    ] = None,
+    learning_rate: Annotated[
+        float | None, typer.Option(help="Learning rate of every site's optimiser (default: the task's).")
+    ] = None,
+    sites: Annotated[
+        int | None, typer.Option(help="Number of sites, for tasks that partition their data (default: the task's).")
+    ] = None,
     alpha: Annotated[
-        float | None, typer.Option(help="Dirichlet label skew: the smaller, the more the sites differ.")
+        float | None,
+        typer.Option(help="Dirichlet label skew; a smaller value makes sites differ more (default: the task's)."),
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Run directory (default: the next free one under runs/).")] = None,
     settings: Settings = None,
     config: Annotated[Path | None, typer.Option(help="Experiment file (TOML); options override it.")] = None,
     resume: Annotated[Path | None, typer.Option(help="Continue an interrupted run or comparison.")] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the runs in --out.")] = False,
-    device: Annotated[str | None, typer.Option(help="auto, cpu, cuda or mps.")] = None,
+    device: Annotated[str | None, typer.Option(help="auto (default), cpu, cuda or mps.")] = None,
     data_dir: DataDir = None,
     engine: Annotated[
         str, typer.Option(help="in-process, or flower-simulation (on Ray, one site per CPU).")
@@ -72,7 +85,10 @@ def run(
         Path | None, typer.Option(metavar="DIR", help="Also write scores and the layer profile for TensorBoard.")
     ] = None,
     mlflow: Annotated[
-        str | None, typer.Option(metavar="DIR|URL", help="Also write them for MLflow, to a directory or a server.")
+        str | None,
+        typer.Option(
+            metavar="DIR|URL", help="Also write scores and the layer profile for MLflow, to a directory or a server."
+        ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the results as JSON on stdout.")] = False,
     quiet: Quiet = False,
@@ -117,7 +133,7 @@ def _experiments(
     table = with_settings(table, {key: value for key, value in given.items() if value is not None})
     table = with_settings(table, settings)
     if len(set(algorithms)) != len(algorithms):
-        raise ConfigError(f"each algorithm may be given once, not {', '.join(algorithms)}")
+        raise ConfigError(f"each algorithm may be given only once, not {', '.join(algorithms)}")
     if not algorithms:
         return [Experiment.resolve(table)]
     if len(algorithms) > 1 and isinstance(table.get("algorithm"), dict) and table["algorithm"].keys() - {"name"}:

@@ -40,14 +40,17 @@ def study(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Count the runs and estimate the time; run nothing.")
     ] = False,
-    retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Also run the failed runs again.")] = False,
+    retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Also try failed runs again.")] = False,
     backend: Annotated[str, typer.Option(help="processes, ray, or serial (in this process).")] = "processes",
     ray_address: Annotated[
         str | None, typer.Option(help="Address of a Ray cluster (default: start Ray on this machine).")
     ] = None,
     data_dir: DataDir = None,
     archive: Annotated[
-        Path | None, typer.Option(help="Also write the reported runs there as small tables, which `report` reads too.")
+        Path | None,
+        typer.Option(
+            help="Also write the reported runs to this folder as small tables, which `playerfl report` can read."
+        ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the results as JSON on stdout.")] = False,
     quiet: Quiet = False,
@@ -117,7 +120,7 @@ def _show(plan: Study, result: StudyResult, other_runs: int, *, as_json: bool) -
     if any(failure.key for failure in result.failures):
         _say(f"try them again with  playerfl study {result.path} --retry-failed")
     if other_runs:
-        _say(f"{other_runs} finished runs of other settings are kept")
+        _say(f"finished runs with other settings, which are kept: {other_runs}")
     _say(f"results: {result.path}")
 
 

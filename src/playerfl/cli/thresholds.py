@@ -34,14 +34,14 @@ def _paper() -> None:
 @paper_app.command(epilog=THRESHOLDS_EXAMPLES)
 def thresholds(
     file: Annotated[Path, typer.Argument(metavar="FILE")],
-    out: Annotated[Path, typer.Option(metavar="DIR", help="Where cases.csv, the summary and the figure go.")],
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Directory for cases.csv, the summary and the figures.")],
     data_dir: Annotated[
-        Path | None, typer.Option(help="Data directory; default: $PLAYERFL_DATA, else your cache.")
+        Path | None, typer.Option(help="Data directory (default: $PLAYERFL_DATA, or your cache folder).")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="The summary as JSON on stdout.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON on stdout.")] = False,
     quiet: Quiet = False,
 ) -> None:
-    """Measure one epoch for every task, mode, init and seed of FILE; find the thresholds that give the printed cuts.
+    """Measure one epoch for every task, mode, init and seed in FILE, and find thresholds that give the printed cuts.
 
     Cases that are already in DIR/cases.csv are not measured again.
     """
@@ -211,10 +211,10 @@ def _print(summary: _Summary) -> None:
     from playerfl.cli.tables.console import wide_console
 
     console = wide_console()
-    title = f"Thresholds that give the printed cut at every seed ({summary['mode']}, {summary['init']} init)"
+    title = f"Thresholds that give the printed cut for every seed ({summary['mode']}, {summary['init']} init)"
     table = Table(title=title, title_justify="left")
     table.add_column("task", no_wrap=True)
-    for heading in ("printed cut", "cumulative ratio", "layer ratio", "largest jump", "left out: hits"):
+    for heading in ("printed cut", "cumulative ratio", "layer ratio", "largest jump", "hits when held out"):
         table.add_column(heading, justify="right")
     for row in summary["tasks"]:
         left_out = row.get("left_out")

@@ -22,7 +22,7 @@ def check_sites(
     for name, site in sites.items():
         for part, examples in site.__dict__.items():
             if len(examples) == 0:
-                raise DataError(f"{name} has no {part} examples; every site needs some, or leave it out")
+                raise DataError(f"{name} has no {part} examples; add some, or leave the site out")
             if isinstance(examples, TensorExamples):
                 _check_numbers(name, part, examples)
         if accept_small_sites or isinstance(site.train, LoaderExamples):
@@ -37,7 +37,7 @@ def check_sites(
             classes = torch.unique(site.train.targets)
             if len(classes) < 2:
                 raise DataError(
-                    f"{name} has only class {classes[0].item()} in its training part, so any model gets it right; for "
+                    f"{name} has only class {classes[0].item()} in its training part, so nothing can be learnt; for "
                     f"partitioned data use a larger alpha or fewer sites, {hint}"
                 )
 

@@ -42,7 +42,7 @@ class Cells:
     numbers: Numbers
     """nan where a cell is not a number; true and false are 1 and 0."""
     texts: NDArray[np.object_] | None = None
-    """None where a cell is not text; no array if no cell is."""
+    """None where a cell is not text; None instead of an array if no cell is text."""
     booleans: NDArray[np.bool_] | None = None
 
     @cached_property

@@ -40,7 +40,7 @@ def dirichlet_partition(
         if min(map(len, parts)) >= min_size:
             return parts
     raise DataError(
-        f"no Dirichlet({alpha:g}) draw in {_TRIES} gave all {sites} sites {min_size} examples; "
+        f"none of {_TRIES} Dirichlet({alpha:g}) draws gave each of the {sites} sites {min_size} examples; "
         "use a larger alpha, fewer sites or a smaller min_size"
     )
 

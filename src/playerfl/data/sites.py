@@ -32,7 +32,7 @@ class PartRecord(TypedDict):
 
 
 class SiteRecord(TypedDict):
-    """One site's data; of a site elsewhere, only the size of its training data is known."""
+    """One site's data; for a remote site, only the size of its training data is known."""
 
     train: PartRecord
     validation: NotRequired[PartRecord]
@@ -44,7 +44,7 @@ class DataRecord(TypedDict):
 
     notes: list[str]
     partition_hash: str | None
-    """None for sites elsewhere."""
+    """None for remote sites."""
     sites: dict[str, SiteRecord]
 
 
@@ -73,9 +73,9 @@ def _part(examples: Any, classification: bool) -> PartRecord:
 
 
 def partition_hash(sites: Mapping[str, SiteData]) -> str:
-    """A fingerprint of which site has which examples in which part. Behind a loader, only their number counts.
+    """A fingerprint of which site has which examples in which part. Of examples in a loader, only the number counts.
 
-    Of very large tensors only every k-th row is read, so that hashing never takes longer than loading.
+    Only every k-th row of a very large tensor is read, so that hashing never takes longer than loading.
     """
     fingerprint = hashlib.blake2b(digest_size=16)
     for name in sorted(sites):

@@ -19,7 +19,7 @@ def three_way_split(
     """Positions for training, validation and test: the share of test first, then validation from the rest.
 
     Stratified if every class has at least 3 examples (one per part), plain otherwise. Examples of one group (such as
-    pictures of one lesion) are never separated; a group counts as its first example.
+    images of one lesion) are never separated; a group counts as its first example.
 
     >>> train, validation, test = three_way_split(np.repeat([0, 1], 50))
     >>> len(train), len(validation), len(test)

@@ -45,9 +45,9 @@ class Snapshot:
 
 
 class Client:
-    """A site: its data, its memory, and the loaded model, which it works on at the moment.
+    """A site: its data, its memory, and the loaded model, which is the one it is working on.
 
-    `memory` belongs to the algorithm. `kept` is the model this site would use today: the best by its own
+    `memory` belongs to the algorithm. `kept` is the model this site would use now: the best by its own
     validation loss, unless the experiment says otherwise.
     """
 
@@ -111,7 +111,7 @@ class Client:
         self._loaded = loaded
 
     def weights(self, layers: Iterable[LayerName] | None = None) -> Weights:
-        """The loaded model's weights, of all layers or some. Do not write into them: training makes new ones."""
+        """The loaded model's weights, for all or some layers. Do not write into them: training makes new ones."""
         return self.layers.select(self._loaded, layers)
 
     async def train(
@@ -127,9 +127,9 @@ class Client:
     ) -> Trained:
         """Trains the loaded model on this site's training data.
 
-        `only` freezes the other layers, batch-norm statistics included. `stream` names the random stream and
-        the optimiser state; a second model of the same site (Ditto's) uses its own. `round_` is the round this
-        training counts as, if it comes with a later message.
+        `only` freezes the other layers, including their batch-norm statistics. `stream` names the random stream and
+        the optimiser state; a second model at the same site (as in Ditto) has its own. `round_` is the round that this
+        training belongs to, if it is done with a later message.
         """
         entries = None if only is None else frozenset(self.layers.select(self._loaded, only))
         epochs = self.plan.local_epochs if epochs is None else epochs
@@ -164,7 +164,7 @@ class Client:
         return evaluated.scores
 
     def upload(self, layers: Iterable[LayerName] | None = None, **info: Scalar | list[Scalar]) -> Upload:
-        """What leaves the site: the loaded model's weights of some layers, without what is never sent.
+        """What leaves the site: the loaded model's weights for some layers, without the entries that are never sent.
 
         Statistics that stay local are remembered here, with the model they belong to.
         """

@@ -1,4 +1,4 @@
-"""What crosses between the server and a site: named tensors and small values, nothing else."""
+"""What passes between the server and a site: named tensors and small values, nothing else."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class Score(NamedTuple):
 
 @dataclass(frozen=True)
 class Request:
-    """One message to a site: what it gets, and what it has to do with it, in this order.
+    """One message to a site: what the site receives, and the verbs it must carry out, in this order.
 
     Some engines start a process for each message, so the evaluation of the last merge and the next fit
     travel together.

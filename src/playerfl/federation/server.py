@@ -23,7 +23,7 @@ class Server:
         """Merges completed so far."""
         self.memory: Memory = {}
         self.initialised: set[SiteId] = set()
-        """Sites that have trained in a round, so they have the initial model and their own private layers."""
+        """Sites that have trained in a round, and therefore have the initial model and their own private layers."""
         self.prepared = False
         self.best_round: int | None = None
         """The round with the lowest validation loss over all sites together, among those that are compared."""

@@ -26,7 +26,7 @@ def make_app(site_of: Callable[[Context], Site]) -> ClientApp:
         try:
             response = site_of(context).respond(decode_envelope(message.content))
         except CodecError:
-            # Only playerfl writes to a site, so an envelope it cannot read comes from another version.
+            # Only playerfl writes to a site, so an unreadable envelope comes from another version of it.
             log.exception("the server's message could not be read")
             response = Response("", "", code="version")
         except Exception:

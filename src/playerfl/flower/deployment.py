@@ -1,4 +1,4 @@
-"""Deployment: how a job runs across institutions, besides its experiment."""
+"""Deployment: how a job runs across institutions, beyond what its experiment says."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Deployment:
     deadline: float = 3600.0
     """Seconds a round waits for its sites; also how long a message stays valid."""
     norm_bound: float = 20.0
-    """Uploads that moved more than this many times the round's median are refused; 0: off."""
+    """Uploads that changed by more than this many times the round's median are refused; 0: off."""
     poll: float = 1.0
     """Seconds between two checks for responses."""
     readmit: tuple[SiteId, ...] = ()

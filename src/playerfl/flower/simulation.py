@@ -1,4 +1,4 @@
-"""Runs on Flower's simulation engine (Ray): each site is a job on a cluster, with the same bits as in one process."""
+"""Runs on Flower's simulation engine (Ray): sites are jobs on a cluster, and results equal one process bit for bit."""
 
 from __future__ import annotations
 

@@ -94,7 +94,7 @@ def _is_norm(module: nn.Module) -> bool:
 
 
 def _owns_state(module: nn.Module) -> bool:
-    """Parameters, or a norm's statistics."""
+    """Whether a module itself owns parameters, or a norm's statistics."""
     if next(module.parameters(recurse=False), None) is not None:
         return True
     return _is_norm(module) and next(module.buffers(recurse=False), None) is not None
@@ -171,7 +171,7 @@ def _unit_of(model: nn.Module, path: str, residual: Container[int]) -> tuple[str
 
 
 def _is_attention(module: nn.Module) -> bool:
-    """By class name, since there is no common base. A wrapper around one attention counts as a whole; a
+    """By class name, since there is no common base. A wrapper around one attention module counts as a whole; a
     network that holds several ("AttentionNet") does not."""
     if not _ATTENTION.search(type(module).__name__) or next(module.parameters(), None) is None:
         return False
@@ -180,7 +180,7 @@ def _is_attention(module: nn.Module) -> bool:
 
 
 def _is_residual(module: nn.Module) -> bool:
-    """A block with a shortcut around it: known by its class name, by a child that is the shortcut, or by its code.
+    """A block with a shortcut around it: recognised by its class name, by a shortcut child, or by its code.
     A cut inside it would put the two paths on different sides."""
     children = dict(module.named_children())
     if not children or next(module.parameters(), None) is None:
@@ -206,7 +206,7 @@ def _holds_tables(module: nn.Module) -> bool:
 
 
 def _is_adapted(module: nn.Module) -> bool:
-    """A module with low-rank adapters (PEFT's have a child `lora_A`), or an adapter with its few parts."""
+    """A module with low-rank adapters (PEFT's have a child `lora_A`), or an adapter, which has few parts."""
     if "lora_A" in dict(module.named_children()) or hasattr(module, "lora_A"):
         return True
     if not _ADAPTER.search(type(module).__name__):

@@ -1,4 +1,4 @@
-"""A cut for other frameworks: what their settings for partial exchange take."""
+"""A cut for other frameworks: the values for their settings of partial exchange."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def export_cut(summary: CutSummary) -> dict[str, Any]:
 
 
 def exclusion_regex(excluded: Sequence[str], kept: Iterable[str]) -> str:
-    """A regex that `search` finds in every excluded key and in no kept one; empty if nothing is excluded.
+    """A regex that matches every excluded key and no kept one with `search`; empty if nothing is excluded.
 
     >>> exclusion_regex(["fc1.weight", "fc1.bias", "fc2.weight"], ["conv.weight", "fc10.weight"])
     '^(fc1\\\\.|fc2\\\\.)'

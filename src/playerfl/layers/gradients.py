@@ -1,4 +1,4 @@
-"""Gradients at fixed weights, batch by batch or of the mean loss over all of them."""
+"""Gradients at fixed weights, batch by batch or of the mean loss over all batches."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from playerfl.layers.derive import call_model
 Gradients = dict[str, Tensor | None]
 """By parameter name; None for a parameter the loss does not use."""
 LossFunction = Callable[[Any, Any], Tensor]
-"""The loss by example, or its mean."""
+"""The loss per example, or its mean."""
 
 
 def batch_gradients(

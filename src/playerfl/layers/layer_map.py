@@ -46,7 +46,7 @@ class LayerMap:
 
     entries: Mapping[LayerName, tuple[str, ...]]
     num_parameters: Mapping[LayerName, int]
-    """Trainable scalars of each layer: n_l of the paper."""
+    """Trainable scalars of each layer: the paper's n_l."""
     frozen: frozenset[str] = frozenset()
     """Parameters that never train: every site has them already, so they are never sent."""
     buffers: frozenset[str] = frozenset()
@@ -68,7 +68,7 @@ class LayerMap:
 
         Registration order need not be the order in which data flows, so give an `example` batch if you can: the
         order is then taken from a forward pass. A tensor used by two layers belongs to the first of them
-        (`tie_policy="first"`) or to the last ("local": it is private as soon as one user of it is).
+        (`tie_policy="first"`) or to the last ("local": it is private if any layer that uses it is).
         """
         if not isinstance(model, nn.Module):
             raise LayerError(f"expected a torch model (an nn.Module), not {type(model).__name__}")
@@ -155,7 +155,7 @@ class LayerMap:
         return {name: weights[name] for name in members if name in weights}
 
     def travelling(self, weights: Mapping[str, Tensor], layers: Iterable[LayerName] | None = None) -> Weights:
-        """As `select`, without what is never sent."""
+        """Like `select`, without the entries that are never sent."""
         selected, never_sent = self.select(weights, layers), self.never_sent
         return {name: w for name, w in selected.items() if name not in never_sent} if never_sent else selected
 
@@ -197,7 +197,7 @@ class LayerMap:
             norm = entry.removesuffix("running_mean")
             sides = {home[other] in federated for other in home if other.startswith(norm)}
             if len(sides) > 1:
-                warnings.append(f"the batch norm {norm.rstrip('.')} has its weights and its statistics on both sides")
+                warnings.append(f"the batch norm {norm.rstrip('.')} has entries on both sides of the cut")
         shared = list(dict.fromkeys(home[entry] for entry in statistics if home[entry] in federated))
         kept = list(dict.fromkeys(home[entry] for entry in statistics if home[entry] not in federated))
         if self.statistics == "follow" and shared and kept:
@@ -220,7 +220,7 @@ def some(names: Sequence[LayerName], most: int = 3) -> str:
 def _buffers_follow_their_module(
     users: dict[str, list[LayerName]], tensors: Mapping[str, Tensor], parameters: Mapping[str, Tensor]
 ) -> None:
-    """Gives every unclaimed buffer to the layer of its module's parameters, else of the nearest module."""
+    """Gives every unclaimed buffer to the layer of its module's parameters, else to that of the nearest module."""
     for name in tensors:
         if name in users or name in parameters:
             continue

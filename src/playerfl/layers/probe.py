@@ -20,7 +20,7 @@ MODES: tuple[Mode, ...] = get_args(Mode)
 
 
 class SensitivityProbe:
-    """Scores every layer of a model while your own loop trains it; not a bit of the training changes.
+    """Scores every layer of a model while your own loop trains it; the training stays the same, bit for bit.
 
     Gradients are read just before each optimiser step: complete if they are accumulated over several batches,
     and unscaled if mixed precision scales them. If you clip them, attach with `before_clipping=True`, or call
@@ -122,7 +122,7 @@ class SensitivityProbe:
             )
 
     def _arrived(self, parameter: Tensor) -> None:
-        """Called after each backward; the last of several accumulated ones has the whole gradient."""
+        """Called after each backward pass; if several are accumulated, the last one leaves the whole gradient."""
         if parameter.grad is not None and not self._is_full:
             self._arrivals[id(parameter)] = parameter.grad.detach().clone()
 
@@ -133,7 +133,7 @@ class SensitivityProbe:
         kwargs: dict[str, Any],
         scaler: torch.amp.GradScaler | None,
     ) -> None:
-        # A bound step's arguments come with the optimiser itself.
+        # The arguments of a bound step include the optimiser itself.
         if kwargs.get("closure") is not None or any(callable(a) and a is not optimizer for a in args):
             raise LayerError(
                 "this optimizer computes its gradients inside step(closure), where the probe cannot see them; call "
@@ -157,15 +157,15 @@ class SensitivityProbe:
         gradients: Mapping[str, Tensor | None] | None = None,
         scale: float | Tensor | None = None,
     ) -> None:
-        """Takes the scores of one batch now, from the parameters' `.grad`: between backward and step.
+        """Records the scores of one batch from the parameters' `.grad`; call it between backward and step.
 
-        `gradients` by parameter name, if they are elsewhere; `scale`, if mixed precision has multiplied them by it.
+        `gradients`: by parameter name, if they are not in `.grad`. `scale`: the factor that mixed precision applied.
         """
         if self._counts(batch_size):
             self._recorder.record(gradients, batch_size, scale)
 
     def take(self, norms: Tensor, batch_size: int = 1) -> None:
-        """Takes one batch's scores that were computed elsewhere: ‖θ·g‖ of every entry in `scored`."""
+        """Records the scores of one batch that were computed elsewhere: ‖θ·g‖ of every entry in `scored`."""
         if self._counts(batch_size):
             self._recorder.take(norms, batch_size)
 

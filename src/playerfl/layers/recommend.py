@@ -137,12 +137,12 @@ def _common_layers(seeds: Sequence[Mapping[str, Profile]]) -> tuple[LayerName, .
             raise LayerError(f"every seed needs the same sites, not {', '.join(seeds[0])} and {', '.join(run)}")
         for site, profile in run.items():
             if profile.layers != first:
-                raise LayerError(f"{site} scores other layers than {next(iter(run))}; all sites need the same model")
+                raise LayerError(f"{site} and {next(iter(run))} score different layers; all sites need the same model")
     return first
 
 
 def _pooled(seeds: Sequence[Mapping[str, Profile]]) -> dict[str, Profile]:
-    """Each site's batches of all seeds together."""
+    """Each site's batches, pooled over all seeds."""
     return {
         site: replace(
             profile,
@@ -199,7 +199,7 @@ def _next_best(cut: Cut, steps: Sequence[ThresholdStep]) -> NextBest | None:
         if not others:
             return None
         ratio, p = max(others, key=lambda item: (item[0], -item[1]))
-        return NextBest(p, f"the second largest jump, {ratio:.3g} times at {cut.layers[p]}")
+        return NextBest(p, f"the second-largest jump, {ratio:.3g}-fold at {cut.layers[p]}")
     here = step_at(steps, cut.threshold)
     if here is None or cut.threshold is None:
         return None
@@ -210,7 +210,7 @@ def _next_best(cut: Cut, steps: Sequence[ThresholdStep]) -> NextBest | None:
         candidates.append((factor, steps[place - 1].cut, f"any threshold below {here.low:.3g} would choose it"))
     if place + 1 < len(steps) and cut.threshold > 0:
         factor = here.high / cut.threshold
-        candidates.append((factor, steps[place + 1].cut, f"any threshold from {here.high:.3g} on would choose it"))
+        candidates.append((factor, steps[place + 1].cut, f"any threshold of at least {here.high:.3g} would choose it"))
     if not candidates:
         return None
     _, index, need = min(candidates)

@@ -16,7 +16,7 @@ from playerfl.layers.split import DEFAULT_THRESHOLDS, NEAR, Cut
 Verdict = Literal["clear", "doubtful", "no clear transition"]
 
 AGREEMENT = 0.95
-"""A cut is doubtful if a smaller share of resampled batches gives it."""
+"""A cut is doubtful if less than this share of resamples gives it."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class Recommendation:
     """The share of resampled batches that gives each cut; empty if sites measured only once."""
     resamples: int
     by_seed: tuple[int, ...]
-    """The cut of each seed's scores alone."""
+    """The cut that each seed's scores alone give."""
     thresholds: tuple[ThresholdStep, ...]
     """Every threshold and its cut; empty for a rule without one."""
     next_best: NextBest | None
@@ -128,7 +128,7 @@ class Recommendation:
             *(f"note: {caveat}" for caveat in self.caveats),
         ]
         if self.interval:
-            lines.append(f"the cut stays for thresholds from {self.interval[0]:.3g} to {self.interval[1]:.3g}")
+            lines.append(f"the cut stays the same for thresholds from {self.interval[0]:.3g} to {self.interval[1]:.3g}")
         if self.summary:
             lines.append(
                 f"{self.summary.bytes_per_round:,} bytes per site and round each way instead of "
@@ -139,13 +139,13 @@ class Recommendation:
 
 
 def judged(recommendation: Recommendation) -> Recommendation:
-    """The same with its verdict, and a sentence for each reason to doubt it."""
+    """The same recommendation with its verdict, and a sentence for each reason to doubt it."""
     evidence = replace(recommendation, dominating=_dominating(recommendation))
     cut = evidence.cut
     doubts = []
     flat = cut.rule == "max_jump" and max((r for r in cut.ratios if r is not None), default=0.0)
     if flat and flat <= DEFAULT_THRESHOLDS["layer_ratio"]:
-        doubts.append(f"the largest jump is only {flat:.3g} times")
+        doubts.append(f"the largest jump is only {flat:.3g}-fold")
     step = step_at(evidence.thresholds, cut.threshold)
     nothing = len(cut.layers) == 1 or bool(doubts) or (step is not None and not step.transition)
     lost = [site for site in evidence.importance if site not in evidence.shares]
@@ -173,7 +173,7 @@ def judged(recommendation: Recommendation) -> Recommendation:
 
 
 def _dominating(evidence: Recommendation) -> str | None:
-    """The site with the largest share, if it exceeds all others by far or the cut would move without it."""
+    """The site with by far the largest share, or a site without which the cut would move; None if there is neither."""
     if len(evidence.shares) < 2:
         return None
     largest = max(evidence.shares, key=evidence.shares.__getitem__)

@@ -98,7 +98,7 @@ class Profile:
 
     @property
     def importance(self) -> dict[LayerName, float]:
-        """s_l(c): the mean over batches, each counting the same (or by its size)."""
+        """s_l(c): the mean over batches, which count equally or in proportion to their sizes."""
         shares = self.batch_sizes if self.weight_batches else (1,) * len(self.batches)
         total = sum(shares)
         columns = zip(*self.batches, strict=True)
@@ -178,13 +178,13 @@ def combine_sites(
     layers = list(next(iter(usable.values())))
     for site, importance in usable.items():
         if importance.keys() != usable[next(iter(usable))].keys():
-            raise LayerError(f"{site} scores other layers than {next(iter(usable))}; all sites need the same model")
+            raise LayerError(f"{site} and {next(iter(usable))} score different layers; all sites need the same model")
     rows = {site: _scaled([importance[layer] for layer in layers], normalise) for site, importance in usable.items()}
     if reduce == "median":
         sums = [list(accumulate(row)) for row in rows.values()]
         middle = [median(column) for column in zip(*sums, strict=True)]
         combined = [middle[0], *(b - a for a, b in pairwise(middle))]
-        # In a median every site counts the same.
+        # In a median all sites count equally.
         return Combined(dict(zip(layers, combined, strict=True)), warnings, dict.fromkeys(rows, 1 / len(rows)))
     share = {site: num_examples[site] if num_examples and client_weight == "samples" else 1 for site in rows}
     shared = {site: [value * share[site] for value in row] for site, row in rows.items()}
@@ -260,9 +260,9 @@ class ScoreRecorder:
         batch_size: int = 1,
         scale: float | Tensor | None = None,
     ) -> None:
-        """Takes one batch's scores from the given gradients, or from the parameters' `.grad`.
+        """Records one batch's scores from the given gradients, or from the parameters' `.grad`.
 
-        `scale`: what mixed precision has multiplied these gradients by.
+        `scale`: the factor by which mixed precision has multiplied these gradients.
         """
         if gradients is None:
             by_entry = [parameter.grad for parameter in self._parameters]
@@ -292,7 +292,7 @@ class ScoreRecorder:
         self.take(norms, batch_size, touched)
 
     def take(self, norms: Tensor, batch_size: int = 1, touched: Mapping[str, Tensor] | None = None) -> None:
-        """Takes one batch's scores that were computed elsewhere: ‖θ·g‖ of every entry in `names`."""
+        """Records the scores of one batch that were computed elsewhere: ‖θ·g‖ of every entry in `names`."""
         self._norms.append(norms)
         self._touched_counts.append(touched or {})
         self._batch_sizes.append(batch_size)

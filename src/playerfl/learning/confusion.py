@@ -15,7 +15,7 @@ F1_LABELS: tuple[F1Labels, ...] = ("true_or_predicted", "true", "all")
 
 
 def confusion_matrix(predicted: Tensor, targets: Tensor, classes: int) -> Tensor:
-    """How often each class (row) was predicted as each (column); for several models, one matrix per row of `predicted`.
+    """How often each true class (row) was predicted as each class (column); for several models, one matrix per row.
 
     Their targets are the same, or one row each.
 
@@ -38,10 +38,10 @@ def confusion_matrix(predicted: Tensor, targets: Tensor, classes: int) -> Tensor
 
 
 def f1_from_confusion(matrix: Tensor, labels: F1Labels = "true_or_predicted") -> Tensor:
-    """The mean F1 over classes, a number per matrix: over the classes that are true or predicted somewhere, over the
+    """The mean F1 over classes, one number per matrix: over the classes that are true or predicted somewhere, over the
     true ones only, or over all.
 
-    `true_or_predicted` gives macro_f1's bits; a class that is predicted but never true then counts with an F1 of 0.
+    `true_or_predicted` equals macro_f1 bit for bit; a class that is predicted but never true then counts as an F1 of 0.
 
     >>> matrix = confusion_matrix(torch.tensor([0, 0, 2]), torch.tensor([0, 1, 1]), classes=4)
     >>> [round(float(f1_from_confusion(matrix, labels)), 3) for labels in F1_LABELS]
@@ -68,7 +68,7 @@ def f1_of_margins(hits: Tensor, true: Tensor, predicted: Tensor, labels: F1Label
 
 
 def accuracy_from_confusion(matrix: Tensor) -> Tensor:
-    """The share of right predictions, a number per matrix.
+    """The share of correct predictions, one number per matrix.
 
     >>> accuracy_from_confusion(torch.tensor([[1, 0], [1, 2]]))
     tensor(0.7500, dtype=torch.float64)

@@ -20,8 +20,8 @@ Blocks = dict[str, Tensor]
 class Layout:
     """How each entry is stored in the rows of its block; the rest of a row is zeros and stays zero.
 
-    Matrices are stored transposed, because that is how the gradients of a stack of linear layers come out: they need
-    no copy then. Matrices with few outputs are not, because a product with a narrow transposed matrix takes three
+    Matrices are stored transposed, because that is how the gradients of a stack of linear layers are computed, so
+    they need no copy. Matrices with few outputs are not, because a product with a narrow transposed matrix takes three
     times as long.
 
     >>> layout = Layout({"w": torch.zeros(2, 3), "b": torch.zeros(2)})
@@ -81,7 +81,7 @@ class Layout:
 
 
 class Held(Mapping[str, Tensor]):
-    """One model's entries in the blocks of many, looked up on demand, and other entries it had before."""
+    """One model's entries in the blocks of many models, looked up on demand, and the other entries it had before."""
 
     def __init__(self, layout: Layout, blocks: Blocks, index: int, before: Mapping[str, Tensor]) -> None:
         self.layout = layout
@@ -112,7 +112,7 @@ def _without(held: Mapping[str, Tensor], layout: Layout) -> Mapping[str, Tensor]
 
 
 def side_by_side(held: Sequence[Mapping[str, Tensor]], layout: Layout) -> Blocks | None:
-    """The blocks whose rows these already are, in this order; None if there are none."""
+    """The blocks whose rows are exactly these models, in this order; None if there are no such blocks."""
     first = _part(held[0], layout)
     if first is None or len(next(iter(first.blocks.values()))) != len(held):
         return None

@@ -25,7 +25,7 @@ class NotOnlyLinearError(Exception):
 
 
 def linear_outputs(model: nn.Module, entries: Mapping[int, Tensor], inputs: Any) -> Any:
-    """The outputs of a stack of models for inputs by model and row; `entries`: stacked weights by `id` of the model's.
+    """The outputs of a stack of models for inputs by model and row; `entries`: stacked weights by `id` of the original.
 
     >>> layer = nn.Linear(2, 1)
     >>> weights, biases = torch.tensor([[[1.0, 2.0]], [[3.0, 4.0]]]), torch.tensor([[0.0], [9.0]])
@@ -39,7 +39,7 @@ def linear_outputs(model: nn.Module, entries: Mapping[int, Tensor], inputs: Any)
 
 
 class _Stacked(TorchFunctionMode):
-    """Replaces a model's weights by stacked ones, and stops at anything other than a linear layer or activation.
+    """Replaces a model's weights with stacked ones, and stops at anything other than a linear layer or activation.
 
     Reading a tensor's shape comes through here too, so no forward pass can mistake the stack for its batch. A custom
     autograd function does not; the trial in `stackable` catches those, because it compares gradients too.

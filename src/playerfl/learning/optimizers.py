@@ -38,7 +38,7 @@ class Optimizer(Protocol):
         ...
 
     def scaled(self, factor: float) -> Optimizer:
-        """The same with every learning rate multiplied by `factor`."""
+        """The same optimiser with every learning rate multiplied by `factor`."""
         ...
 
     def fresh(self, slot: str, parameter: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Learning-rate schedules: what an epoch's rate is multiplied by follows from the round and the epoch alone."""
+"""Learning-rate schedules: the factor on an epoch's rate depends on the round and the epoch alone."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ class Schedule:
     factor: float = DEFAULT_FACTOR
     """Per epoch; only with "exponential"."""
     rounds: int | None = None
-    """The rounds of the run. Without them cosine is refused, and no training counts as after the last round."""
+    """The number of rounds. Without it, cosine is refused, and no training counts as being after the last round."""
 
     def __post_init__(self) -> None:
         if self.kind == "cosine" and not self.rounds:
             raise ValueError("a cosine schedule needs the number of rounds")
 
     def factors(self, round_: int, epochs: int, local_epochs: int = 1) -> tuple[float, ...]:
-        """One factor per epoch of a training in this round; none where the rate is constant."""
+        """One factor per epoch of training in this round; none if the rate is constant."""
         if self.kind == "constant":
             return ()
         if self.rounds is not None and round_ >= self.rounds:

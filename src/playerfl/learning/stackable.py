@@ -25,7 +25,7 @@ SMALL = 50_000
 def choose_trainer(
     wanted: Literal["auto", "loop", "stacked"], learner: Learner, inputs: Any, targets: Tensor
 ) -> tuple[TrainerName, str | None]:
-    """The trainer for a model, and a sentence if stacking was wanted, or would pay, and is not possible."""
+    """The trainer for a model, and a sentence if stacking was requested, or would pay off, but is not possible."""
     if wanted == "loop" or (wanted == "auto" and not pays(learner.model)):
         return "loop", None
     reason = reason_against(learner, inputs, targets)
@@ -49,9 +49,9 @@ def reason_against(learner: Learner, inputs: Any, targets: Tensor) -> str | None
     """Why a model cannot be stacked; None if it can. It is tried on `inputs` and `targets` of at least two rows."""
     for name, module in learner.model.named_modules():
         if isinstance(module, _BatchNorm):
-            return f"padded rows would enter the statistics of the batch norm {name!r}"
+            return f"padded rows would enter the statistics of batch norm {name!r}"
         if isinstance(module, _DropoutNd) and module.p > 0:
-            return f"the masks of the dropout {name!r} would depend on the stack"
+            return f"the masks of dropout {name!r} would depend on the stack"
     if learner.device.type != "cpu":
         return f"stacking works on the CPU only, not on {learner.device.type}"
     kinds = {entry.dtype for entry in learner.entries.values()}
@@ -60,7 +60,7 @@ def reason_against(learner: Learner, inputs: Any, targets: Tensor) -> str | None
     training = learner.model.training
     try:
         with warnings.catch_warnings():
-            # What torch cannot stack it runs one by one, slowly, with a warning; the plain loop is faster then.
+            # torch runs what it cannot stack one by one, slowly, with a warning; the plain loop is then faster.
             warnings.filterwarnings("error", "There is a performance drop", UserWarning)
             return _reason_in_trial(learner, inputs, targets)
     except UserWarning as slow:
@@ -95,7 +95,7 @@ def _reason_in_trial(learner: Learner, inputs: Any, targets: Tensor) -> str | No
     batches = [(map_tensors(inputs, lambda x, order=order: x[order]), targets[order]) for order in orders]  # type: ignore[misc]
     learner.model.train()
     wide = map_tensors(inputs, lambda x: x.index_select(0, padded.flatten()).view(2, -1, *x.shape[1:]))
-    # A stack of one as well: torch lays out images differently then.
+    # A stack of one as well, because torch lays out images differently for it.
     for count in (1, 2):
         few = {name: view[:count] for name, view in stack.items()}
         output = outputs_of(learner, few, map_tensors(wide, lambda x, count=count: x[:count]))  # type: ignore[misc]
@@ -138,5 +138,5 @@ def _reason_in_trial(learner: Learner, inputs: Any, targets: Tensor) -> str | No
 
 
 def _close(actual: Tensor, expected: Tensor, scale: float) -> bool:
-    """Equal up to rounding; numbers near zero may be off by as much as the largest, `scale`."""
+    """Equal up to rounding; numbers near zero may be off by as much as the largest number, `scale`, may be."""
     return torch.allclose(actual, expected, rtol=1e-3, atol=1e-4 * scale)

@@ -46,7 +46,7 @@ def _stacked(run: Callable[[Sequence[AnyJob]], Sequence[Any]], jobs: Sequence[An
 def _blamed(
     run: Callable[[Sequence[AnyJob]], Sequence[Any]], jobs: Sequence[AnyJob], failed: Failed
 ) -> Sequence[Failed]:
-    """A failure for each job of a stack that failed: its own if it fails alone as well, else that of the whole stack.
+    """A failure for each job of a failed stack: the job's own if it also fails alone, else that of the whole stack.
 
     The others are abandoned rather than continued: the failed attempt has already moved their optimisers.
     """

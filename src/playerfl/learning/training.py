@@ -166,7 +166,7 @@ class Learner:
             return self._profile(self.probe(job.measure), job)
 
     def probe(self, measure: Measure) -> SensitivityProbe:
-        """A probe that measures layer scores as a job asks for."""
+        """A probe that measures layer scores as a job requests."""
         return SensitivityProbe(
             self.model,
             mode=measure.mode,
@@ -229,7 +229,7 @@ class Learner:
         try:
             return self.loss(output, targets)
         except IndexError as problem:
-            # torch says "Target 5 is out of bounds"; any other is a bug in a user's loss.
+            # torch says "Target 5 is out of bounds"; any other error is a bug in a user's loss.
             if not str(problem).startswith("Target "):
                 raise
             raise DataError(f"a site's targets do not fit the model's outputs: {problem}") from problem
@@ -255,7 +255,7 @@ class Learner:
                 elif held.device != parameter.device or (held.dim() and held.stride() != parameter.stride()):
                     known[name] = optimizer.fresh(slot, parameter).copy_(held)
                 elif slot in optimizer.counts:
-                    # The stacked trainer leaves one tensor for all parameters, trained here or not.
+                    # The stacked trainer leaves one tensor for all parameters, whether they train here or not.
                     known[name] = held.clone()
             lists[slot] = [known[name] for name in names]
         return lists

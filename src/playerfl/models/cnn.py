@@ -23,7 +23,7 @@ class ConvNet(nn.Module):
         pool_after: Collection[int] = (),
         dropout: Mapping[int, float] | None = None,
     ) -> None:
-        """`pool_after`, `dropout`: numbers of the convolutions (from 1) followed by 2x2 max pooling, by dropout."""
+        """`pool_after`, `dropout`: which convolutions (from 1) are followed by 2x2 max pooling or by dropout."""
         super().__init__()
         self.pool_after = frozenset(pool_after)
         self.dropout = dict(dropout or {})

@@ -54,6 +54,6 @@ class TextTransformer(nn.Module):
 def _attend(asked: Tensor, x: Tensor, ids: Tensor) -> Tensor:
     """The attention-weighted mean of each row's tokens: (rows, width), padding left out."""
     mask = x.new_zeros(ids.shape).masked_fill(ids == PADDING, -math.inf)
-    # (rows, heads, tokens, width): with the head axis torch takes its fused kernel.
+    # (rows, heads, tokens, width): with the head axis, torch uses its fused kernel.
     attended = F.scaled_dot_product_attention(asked[:, None, None], x[:, None], x[:, None], mask[:, None, None])
     return attended[:, 0, 0]

@@ -25,7 +25,7 @@ class MLflowObserver:
     """
 
     def __init__(self, place: Path | str, experiment: str = "playerfl") -> None:
-        # A hospital's runs must not be reported to anybody outside.
+        # A hospital's runs must not be reported to anyone outside it.
         os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
         try:
             import sqlalchemy  # noqa: F401
@@ -75,5 +75,5 @@ class MLflowObserver:
 
 
 def _allowed(tag: str) -> str:
-    """A name that MLflow accepts: letters, digits and a few signs; a site may be called anything."""
+    """A name that MLflow accepts: letters, digits and a few punctuation marks; a site may be called anything."""
     return "".join(c if c.isalnum() or c in "_-./ " else f"_{ord(c):x}_" for c in tag)

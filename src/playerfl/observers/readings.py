@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def run_name(progress: Progress) -> str:
-    """A name that differs between runs side by side."""
+    """A name that is unique among runs side by side."""
     # A task may be a path; only its last part goes into the name.
     task = Path(progress.experiment.task).name
     return f"{task}-{progress.algorithm}-seed{progress.experiment.seed}"

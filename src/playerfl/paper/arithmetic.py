@@ -1,4 +1,4 @@
-"""The paper's arithmetic: ranks and p-values recomputed from its printed cells, beside those it prints."""
+"""The paper's arithmetic: ranks and p-values recomputed from its printed cells, alongside those it prints."""
 
 from __future__ import annotations
 

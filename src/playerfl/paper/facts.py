@@ -25,7 +25,7 @@ ALGORITHM_NAMES = {
 }
 
 
-# Methods the paper gives no rate for take that of the printed method they are closest to.
+# A method for which the paper gives no rate uses that of the closest method that has one.
 _RATE_OF = {
     "fedper": "fedavg",
     "fedrep": "fedavg",

@@ -15,16 +15,16 @@ _FAR = 0.5
 
 
 def paper_section(printed: Printed) -> Section:
-    """What the paper's printed cells give, beside the ranks and p-values it prints."""
+    """What the paper's printed cells give, alongside the ranks and p-values it prints."""
     title = "The paper’s own arithmetic"
     if not printed.tasks:
         return Section("paper", title, "None of these tasks is in the PLayer-FL paper, so there is nothing to compare.")
     return Section(
         "paper",
         title,
-        "Ranks and p-values recomputed from the cells the PLayer-FL paper prints, beside those it prints. Algorithms "
-        "are the treatments, its seven datasets the blocks, and ties share the average rank. The printed cells are "
-        "rounded, which limits this check.",
+        "Ranks and p-values recomputed from the cells the PLayer-FL paper prints, alongside those it prints. "
+        "Algorithms are the treatments, its seven datasets the blocks, and ties share the average rank. The printed "
+        "cells are rounded, which limits this check.",
         (_tests().table("p-values recomputed from the printed cells"), _rank_table(), Points(_oddities(), "Oddities")),
     )
 

@@ -74,7 +74,7 @@ class Choice:
     high: float = math.nan
     """The interval of thresholds that do as well."""
     share: float = math.nan
-    """Of cases at the printed cut, the mean over tasks."""
+    """The share of cases at the printed cut, averaged over tasks."""
 
 
 @dataclass(frozen=True)
@@ -164,7 +164,7 @@ def common_interval(cases: Sequence[Case], rule: str) -> tuple[float, float] | N
 
 
 def leave_one_out(cases: Sequence[Case]) -> dict[str, tuple[Choice, float]]:
-    """For each task: what the other tasks choose, and the share of its cases that this gets right."""
+    """For each task: the choice made on the other tasks, and the share of its own cases that this choice gets right."""
     judged = {}
     for task in dict.fromkeys(case.task for case in cases):
         chosen = choose([case for case in cases if case.task != task])
@@ -207,7 +207,7 @@ def _from_row(row: Mapping[str, str]) -> Case:
     ratios: dict[str, tuple[float, ...]] = {rule: tuple(map(float, row[rule].split())) for rule in RATIO_RULES}
     printed = int(row["printed"])
     if printed < 1:
-        raise ValueError(f"a printed cut of {printed}")
+        raise ValueError(f"the printed cut is {printed}, not at least 1")
     return Case(
         row["task"],
         row["mode"],

@@ -54,7 +54,7 @@ def probe_sites(
     settings: Mapping[str, Any] | Sequence[str] = (),
     before: Callable[[nn.Module, LayerMap, int], Callable[[], None]] | None = None,
 ) -> Measurement:
-    """Trains one epoch at every site from a common initial model, and measures every layer on the way.
+    """Trains one epoch at every site from a common initial model, and measures every layer along the way.
 
     `task`: what `playerfl.run` takes, or a function that builds your model, together with `sites`: the training data of
     each site as (inputs, targets), a Dataset or a DataLoader. `seeds`: a list of seeds, or their number, counted from
@@ -135,7 +135,7 @@ def decision_options(settings: Mapping[str, Any]) -> dict[str, Any]:
     """How an algorithm with these settings decides, as keyword arguments of `recommend`."""
     names = ("rule", "threshold", "on_no_transition", "client_weight", "normalise", "reduce")
     options = {name: settings[name] for name in names if name in settings}
-    # A fixed cut says nothing about the measurement, so the default rule is asked instead.
+    # A fixed cut says nothing about the measurement, so the default rule is used instead.
     return {**options, "rule": "layer_ratio", "threshold": None} if options.get("rule") == "fixed" else options
 
 
@@ -186,5 +186,5 @@ def layers_of(result: RunResult, model: nn.Module) -> LayerMap:
     """The layers of a run, as it stored them."""
     policies = {"tie_policy": result.experiment["tie_policy"], "statistics": result.experiment["bn_stats"]}
     stored = [(layer["name"], layer["entries"]) for layer in result.layers["layers"]]
-    # A run stores each entry once; which other layers use it only the model knows.
+    # A run stores each entry once; only the model knows which other layers use it.
     return replace(LayerMap.from_groups(model, stored, **policies), tied=LayerMap.of(model, **policies).tied)

@@ -47,7 +47,7 @@ class StoredProbe:
 
 
 def stored_probe_at(path: Path) -> Callable[[Mapping[str, Any]], StoredProbe] | None:
-    """A function from changes of the decision to a recommendation, if a path holds earlier measurements."""
+    """A function from changed decision options to a recommendation; None if the path holds no measurements."""
     from playerfl.tasks import TASKS
 
     if str(path) in TASKS or not path.exists():
@@ -72,17 +72,17 @@ def _from_runs(runs: list[Path], changes: Mapping[str, Any]) -> StoredProbe:
     from playerfl.probe.measure import measured_in
     from playerfl.runs.api import load_result
 
-    # Variants of one comparison measure the same first epoch; only another seed is another measurement.
+    # Variants in one comparison measure the same first epoch; only another seed gives another measurement.
     results = [load_result(run) for run in reversed(runs)]
     if len(tasks := sorted({result.experiment["task"] for result in results})) > 1:
-        raise ConfigError(f"these runs are of several tasks ({', '.join(tasks)}); probe the runs of one task at a time")
+        raise ConfigError(f"these runs are from several tasks ({', '.join(tasks)}); probe one task's runs at a time")
     by_seed = {result.experiment["seed"]: result for result in results}
     measurement = measured_in(*(by_seed[seed] for seed in sorted(by_seed)))
     return StoredProbe(measurement.recommend(**changes), scores_of(measurement, tasks[0], changes))
 
 
 def from_profiles(file: Path, changes: Mapping[str, Any]) -> StoredProbe:
-    """From the scores that `write_probe` wrote."""
+    """A recommendation from the scores that `write_probe` wrote."""
     from playerfl.layers.layer_map import LayerMap
     from playerfl.layers.recommend import recommend
     from playerfl.probe.measure import changed_decision

@@ -56,7 +56,7 @@ def run_experiments(
     """Runs experiments side by side in one process; finished ones are read instead.
 
     A place is a directory to continue in, a path where one is made once the data have been checked, or None for
-    a run that writes no files. `home`: where to note first which runs belong to the comparison. `transport_for`:
+    a run that writes no files. `home`: where to record which runs belong to the comparison. `transport_for`:
     the transport of a run whose sites are not in this process.
     """
     directories = [place for place in places if isinstance(place, RunDirectory)]
@@ -111,7 +111,7 @@ def limited_threads(count: int) -> Iterator[None]:
 
 
 def reopen_directory(path: Path, task: Task | None = None) -> tuple[Experiment, RunDirectory]:
-    """Opens and locks a run directory, and notes in it if the software has changed; returns its experiment too."""
+    """Opens and locks a run directory, and records in it any change of software; also returns its experiment."""
     directory = RunDirectory.open(path)
     if directory.has(ROSTER):
         raise RunDirectoryError(f"{path} is a job across institutions; continue it with  {directory.continued_with}")
@@ -130,7 +130,7 @@ def reopen_directory(path: Path, task: Task | None = None) -> tuple[Experiment, 
 
 
 def write_comparison(home: Path, experiments: Sequence[Experiment]) -> None:
-    """Notes which runs belong together, in which order, before the first of them has a directory."""
+    """Records which runs belong together, and in which order, before the first of them has a directory."""
     if (home / "experiment.toml").exists():
         raise RunDirectoryError(f"{home} holds a single run; choose another directory for --out")
     make_directory(home)

@@ -1,4 +1,4 @@
-"""RunDirectory: the files of one run, written and read here only."""
+"""RunDirectory: the files of one run, written and read only here."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from playerfl.weights import Weights
 
 FORMAT = "playerfl run 1"
 _HELD_BYTES = 2**28
-"""If the models of all sites are larger than this together, they are read from their files one by one."""
+"""If all sites' models together are larger than this, they are read from their files one by one."""
 ROSTER = "roster.json"
 """The sites of a job across institutions; a run on one machine has no such file."""
 CONFUSIONS = "confusions.csv"
@@ -120,7 +120,7 @@ class RunDirectory:
         self._lock.take()
 
     def unlocked_on_failure(self) -> AbstractContextManager[None]:
-        """For the time between locking the directory and handing it on."""
+        """A context that releases the lock if anything in it fails."""
         return self._lock.released_on_failure()
 
     def unlock(self) -> None:
@@ -144,7 +144,7 @@ class RunDirectory:
         except (OSError, ValueError, RecursionError) as problem:
             raise RunDirectoryError(f"{self.path / name} cannot be read: {problem}") from problem
         if not isinstance(content, dict):
-            raise RunDirectoryError(f"{self.path / name} is not what a run writes")
+            raise RunDirectoryError(f"{self.path / name} is not a valid file of a run")
         return content
 
     def read_toml(self, name: str) -> dict[str, Any]:
@@ -274,11 +274,11 @@ class RunDirectory:
             or not needed <= tables.keys() <= needed | {CONFUSIONS}
             or any(type(length) is not int for length in tables.values())
         ):
-            raise RunDirectoryError(f"{file} is not what a run writes; start a new run")
+            raise RunDirectoryError(f"{file} is not a valid checkpoint; start a new run")
         return saved
 
     def finish(self, result: RunResult) -> RunResult:
-        """Writes the results of a run, and returns them as they will be read from here."""
+        """Writes the results of a run, and returns them as they will be read back."""
         self.write_ending(result.weights, result.layers, result.timing)
         models = _ModelFiles(self.path / "weights")
         return replace(
@@ -315,7 +315,7 @@ class RunDirectory:
             models = _ModelFiles(self.path / "weights")
             weights = models if models.num_bytes > _HELD_BYTES else dict(models)
         if with_weights and digest_of(weights) != self.read_json("finished.json").get("weights_digest"):
-            raise RunDirectoryError(f"{self.path / 'weights'} was changed since the run ended; run it again")
+            raise RunDirectoryError(f"{self.path / 'weights'} has been changed since the run ended; run it again")
         files: Any = {name: self.read_json(f"{name}.json") for name in ("environment", "layers", "data", "timing")}
         result = checked(
             RunResult(

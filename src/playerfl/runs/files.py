@@ -1,6 +1,6 @@
 """The keys of a run's JSON files: for the code that writes them, and for `schema`, which checks them on reading.
 
-Some values are defined beside the code that produces them: `DataRecord`, `CutRecord` and `ProfileRecord`.
+Some values are defined next to the code that produces them: `DataRecord`, `CutRecord` and `ProfileRecord`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class EnvironmentFile(TypedDict):
 
     playerfl: str
     git_commit: str | None
-    """The commit of the source tree ("-dirty" if it was changed since), or None for an installed package."""
+    """The commit of the source tree ("-dirty" if it has changed since), or None for an installed package."""
     python: str
     torch: str
     numpy: str
@@ -30,7 +30,7 @@ class EnvironmentFile(TypedDict):
     device: str
     threads: int
     format: NotRequired[str]
-    """Of the run directory."""
+    """The format of the run directory."""
     resumed_with: NotRequired[list[EnvironmentFile]]
     """Other environments in which the run was continued."""
 

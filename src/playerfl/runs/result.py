@@ -175,8 +175,8 @@ class RunResult:
             name: weight.shape for name, weight in kept.items()
         }:
             raise RunDirectoryError(
-                f"the weights of {site} do not fit the model its experiment describes: the experiment file was "
-                "changed since the run, or the code of the model; run it again"
+                f"the weights of {site} do not fit the model its experiment describes: the experiment file or the "
+                "model's code has changed since the run; run it again"
             )
         for name, entry in entries.items():
             entry.detach().copy_(kept[name])

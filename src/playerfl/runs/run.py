@@ -27,7 +27,7 @@ from playerfl.runs.setup import Setup
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a run is."""
+    """How far a run has got."""
 
     algorithm: str
     round: int
@@ -147,7 +147,7 @@ class Run:
             self._seconds = float(saved["seconds"])
         except (AttributeError, LookupError, TypeError, ValueError) as problem:
             raise RunDirectoryError(
-                f"the checkpoint is not one of this run ({problem!r}); it was changed by hand, so start a new run"
+                f"the checkpoint does not belong to this run ({problem!r}); it was changed by hand, so start a new run"
             ) from problem
 
     def _state(self) -> dict[str, Any]:

@@ -98,7 +98,7 @@ def _schemas() -> dict[str, TypeAdapter[Any]]:
 
 
 def checked(result: RunResult) -> RunResult:
-    """The same result; RunDirectoryError if its files do not contain what a run writes."""
+    """The same result; RunDirectoryError if its files are not those of a valid run."""
     held: dict[str, Any] = {
         "experiment": result.experiment,
         "settings": result.experiment,
@@ -113,19 +113,17 @@ def checked(result: RunResult) -> RunResult:
         for what, schema in _schemas().items():
             # Strict: the text "3" is not the number 3. Keys that later versions add are ignored.
             schema.validate_python(held[what], strict=True)
-        # Rows of any site count: one that was lost on the way was scored before.
+        # The rows of every site count, even of one that was lost along the way.
         last, rounds = max((row[1] for row in result.score_rows), default=0), result.experiment["rounds"]
         if last > rounds:
-            raise ValueError(f"scores of round {last}, of {rounds} rounds")
+            raise ValueError(f"it has scores of round {last}, but only {rounds} rounds")
         scored = {row[:4] for row in map(tuple, result.score_rows)} if result.confusions else set()
         if not all(key in scored for key in result.confusions):
             raise ValueError("a confusion matrix of a round without scores")
     except ValidationError as problem:
         first = problem.errors()[0]
         place = ".".join(str(part) for part in (what, *first["loc"]))
-        raise RunDirectoryError(
-            f"{result.path or 'a run'} is not what a run writes: {place}: {first['msg']}"
-        ) from problem
+        raise RunDirectoryError(f"{result.path or 'a run'} is not a valid run: {place}: {first['msg']}") from problem
     except ValueError as problem:
-        raise RunDirectoryError(f"{result.path or 'a run'} is not what a run writes: {problem}") from problem
+        raise RunDirectoryError(f"{result.path or 'a run'} is not a valid run: {problem}") from problem
     return result

@@ -11,7 +11,7 @@ from pathlib import Path
 from playerfl.errors import StorageError
 
 RESUME = "continue with --resume"
-RERUN_HINT = "give the same command again"
+RERUN_HINT = "run the same command again"
 
 
 def write_atomically(
@@ -41,7 +41,7 @@ def write_atomically(
 
 
 def temp_path(path: Path) -> Path:
-    """The name of a file while it is being written; a disk that turns read-only meanwhile leaves it behind."""
+    """The name of a file while it is being written; it is left behind if the disk turns read-only in the meantime."""
     return path.with_name(f".{path.name}.tmp")
 
 
@@ -87,7 +87,7 @@ def storage_error(path: Path, problem: OSError, then: str = RESUME) -> StorageEr
 
 @contextlib.contextmanager
 def storage_advice(then: str) -> Iterator[None]:
-    """Replaces the advice of storage errors, for example where there is no --resume.
+    """Replaces the advice in storage errors, for example where there is no --resume.
 
     >>> with storage_advice("run the job again"):
     ...     raise StorageError("the disk is full; free some space", RESUME)

@@ -18,7 +18,7 @@ class DirectoryLock:
         self._held: int | None = None
 
     def take(self, *, shared: bool = False, wait: bool = False) -> None:
-        """Refuses if another process holds the lock, or waits for it; several may hold it `shared`."""
+        """Refuses if another process holds the lock, or waits for it; several processes may hold it `shared`."""
         try:
             import fcntl
         except ImportError:  # Windows
@@ -33,7 +33,7 @@ class DirectoryLock:
 
     @contextmanager
     def released_on_failure(self) -> Iterator[None]:
-        """Between taking the lock and handing it on: after a failure the caller may want to try again."""
+        """Releases the lock if anything in the block fails, since the caller may want to try again."""
         try:
             yield
         except BaseException:

@@ -83,7 +83,7 @@ class _Packing:
     def __init__(self) -> None:
         self.tensors: dict[str, list[Tensor]] = {}
         self._ends: dict[str, int] = {}
-        # The tensor is kept alive beside its place: otherwise a new one could get the same id.
+        # The tensor is kept alive alongside its place: otherwise a new one could get the same id.
         self._places: dict[int, tuple[Tensor, dict[str, Any]]] = {}
 
     def without_tensors(self, tree: Any) -> Any:
@@ -117,7 +117,7 @@ def _unpacked(metadata: Mapping[str, str], flat: Mapping[str, Tensor]) -> Any:
         return _with_tensors(json.loads(metadata["tree"]), flat)
     known, _, skeleton = metadata[_CHECKED].partition(" ")
     if known != fingerprint(skeleton, {kind: [numbers] for kind, numbers in flat.items()}):
-        raise ValueError("it was changed since it was written")
+        raise ValueError("it has been changed since it was written")
     return _with_tensors(json.loads(skeleton), flat)
 
 
@@ -136,7 +136,7 @@ def _with_tensors(tree: Any, packed: Mapping[str, Tensor]) -> Any:
             kind, start, shape = tree[_TENSOR]
             size = math.prod(shape)
             if start < 0 or start + size > len(packed[kind]):
-                raise IndexError(f"a tensor reaches beyond the {len(packed[kind])} numbers there are")
+                raise IndexError(f"a tensor reaches beyond the {len(packed[kind])} numbers stored")
             return packed[kind][start : start + size].reshape(shape).clone()
         return {key: _with_tensors(value, packed) for key, value in tree.items()}
     if isinstance(tree, list):
@@ -147,9 +147,9 @@ def _with_tensors(tree: Any, packed: Mapping[str, Tensor]) -> Any:
 def read(path: Path) -> Any:
     """Reads a file that `write_atomically(path, encode(tree))` wrote."""
     try:
-        # Memory-mapped, not read: a large model is then in memory once, as the tensors returned.
+        # Memory-mapped, not read, so that a large model is in memory only once, as the tensors returned.
         with _only_ours(), safe_open(str(path), "pt") as file:
-            packed = {kind: file.get_tensor(kind) for kind in file.keys()}  # noqa: SIM118 it is no mapping
+            packed = {kind: file.get_tensor(kind) for kind in file.keys()}  # noqa: SIM118 it is not a mapping
             return _unpacked(file.metadata(), packed)
     except (OSError, ValueError) as problem:
         raise RunDirectoryError(f"{path} cannot be read as a checkpoint: {problem}") from problem

@@ -43,7 +43,7 @@ _DIGITS = 9
 
 
 def write_archive(directory: StudyDirectory, out: Path) -> int:
-    """Writes what `report` needs of the finished reported runs; returns their number."""
+    """Writes what `report` needs from the finished runs that are reported; returns their number."""
     rates = directory.chosen_rates
     lines, runs = [], []
     for number, line in enumerate(directory.study.lines):
@@ -143,7 +143,7 @@ class Archive:
     results: list[RunResult]
     """In the order of the study file."""
     tuning_runs: int
-    """How many more runs chose the learning rates."""
+    """The number of further runs, which chose the learning rates."""
 
 
 def read_archive(path: Path) -> Archive:
@@ -154,7 +154,7 @@ def read_archive(path: Path) -> Archive:
             raise ValueError(f"{about['format']!r} is not {_FORMAT!r}")
         tables = {*_TABLES, *about["files"]} & {*_TABLES, _SPLITS, _CONFUSIONS}
         if changed := [name for name in sorted(tables) if _fingerprint(path / name) != about["files"][name]]:
-            raise ValueError(f"{changed[0]} was changed since it was written")
+            raise ValueError(f"{changed[0]} has been changed since it was written")
         scores = _by_run(path / "scores.csv.gz", _tall_scores)
         traffic = _by_run(path / "traffic.csv.gz", _traffic_rows)
         times = _by_run(path / "times.csv.gz", _times)

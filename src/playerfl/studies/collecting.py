@@ -106,7 +106,7 @@ def _readable(result: RunResult) -> RunResult:
         if all(result.site_scores.values()):
             return result
     except (AttributeError, LookupError, TypeError, ValueError) as problem:
-        raise RunDirectoryError(f"{result.path} is not what a run writes: {problem!r}") from problem
+        raise RunDirectoryError(f"{result.path} is not a valid run: {problem!r}") from problem
     raise RunDirectoryError(f"{result.path} lacks the test scores of a site")
 
 

@@ -1,4 +1,4 @@
-"""StudyDirectory: the files of a study, written and read here only."""
+"""StudyDirectory: the files of a study, written and read only here."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Failure:
 
 
 class StudyDirectory:
-    """A study and its results so far: one run file per finished run, named by everything that decides its result."""
+    """A study and its results so far: one run file per finished run, named after all that decides its result."""
 
     def __init__(self, path: Path, study: Study, software: Software, data: Mapping[str, DataFile]) -> None:
         """`data`: the description of each task's sites, by `data_name`."""
@@ -116,7 +116,7 @@ class StudyDirectory:
             write_atomically(self.path / "study.toml", self.study.to_toml().encode(), RERUN_HINT)
 
     def _tidy(self) -> None:
-        """Removes what a process left that was killed during `keep`: partial files, and notes on runs that ended."""
+        """Removes what a process killed during `keep` left behind: partial files, and notes on runs that have ended."""
         finished = self.finished
         failed = [file for file in (self.path / "failed").glob("*.json") if file.stem in finished]
         ended = finished | self.failed
@@ -301,7 +301,7 @@ class StudyDirectory:
 
     @property
     def num_other_runs(self) -> int:
-        """Finished runs of other settings: kept, and used again if the settings come back."""
+        """Finished runs with other settings: kept, and used again if those settings return."""
         keys = {self.planned(e).key for line in self.study.lines for e in line.tuning}
         keys |= {self.planned(e).key for line in self.study.lines for rate in line.rates for e in line.evaluation(rate)}
         return len(self.finished - keys)
@@ -329,7 +329,7 @@ def _read_as(kind: type[_File], path: Path) -> _File:
         content: _File = json.loads(path.read_text(encoding="utf-8"))
         TypeAdapter(kind).validate_python(content, strict=True)
     except ValidationError as problem:
-        raise RunDirectoryError(f"{path} is not what a study writes; {_RUN_AGAIN}") from problem
+        raise RunDirectoryError(f"{path} is not a valid file of a study; {_RUN_AGAIN}") from problem
     except (OSError, ValueError, RecursionError) as problem:
         raise RunDirectoryError(f"{path} cannot be read: {problem}; {_RUN_AGAIN}") from problem
     return content

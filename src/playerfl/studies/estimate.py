@@ -29,7 +29,7 @@ _COUNTED_ROUNDS = (2, 4)
 _TIMED_BATCHES = 3
 _TIMED_ROWS = 512
 _MOST_SECONDS = 0.3
-# Rounds are alike but for the first and the last; what a job does beside training differs by these.
+# What the cost of a step depends on (see _Count.train): optimiser, inner steps, pull, trained layers, measurement.
 _Kind = tuple[Any, ...]
 
 

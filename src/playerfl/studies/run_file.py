@@ -1,4 +1,4 @@
-"""The run file: one run of a study as one small file, named by everything that decides its result."""
+"""The run file: one run of a study as one small file, named after everything that decides its result."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def planned_run(
 
 
 class RunFileRecord:
-    """The record of a run of a study: kept in `unfinished` from time to time, so that it can be resumed.
+    """The record of a run of a study: saved in `unfinished` from time to time, so that the run can be resumed.
 
     When the run ends, `file` holds the bytes of its run file: the same bytes whenever and wherever it runs.
     """
@@ -180,7 +180,7 @@ def read_run_file(file: bytes, data: DataFile, timing: TimingFile, path: Path | 
             raise ValueError("it belongs to another study")
         weights = tree["weights"]
         if weights and digest_of(weights) != tree["weights_digest"]:
-            raise ValueError("its models were changed since the run ended")
+            raise ValueError("its models have been changed since the run ended")
         experiment = tree["experiment"]
         return checked(
             RunResult(

@@ -19,7 +19,7 @@ from playerfl.studies.run_file import PlannedRun
 from playerfl.weights import num_bytes
 
 _MOST_LOSSES = 3
-# Below this many runs side by side a stack loses much of what it gains; see docs/studies.md.
+# Below this many runs side by side, a stack loses much of its advantage; see docs/studies.md.
 _LEAST_STACKED = 8
 _SECONDS_BETWEEN_LOOKS = 0.25
 
@@ -63,7 +63,7 @@ class LineStatus:
 
     line: Line
     units: float
-    """The work of one run, comparable between lines only."""
+    """The work of one run, in units that only serve to compare lines."""
     together: int
     """How many of its runs to train side by side."""
     phase: Phase = "tuning"
@@ -184,7 +184,7 @@ class Scheduler:
         return status, Group(runs)
 
     def _after_loss(self, status: LineStatus, lost: Lost) -> list[Group]:
-        """What to run after a worker died: the same group, then its runs one by one; in the end they have failed."""
+        """What to run after a worker died: the same group, then its runs one by one; then they count as failed."""
         group = lost.group
         group.losses += lost.blame
         if group.losses >= _MOST_LOSSES:
@@ -204,7 +204,7 @@ class Scheduler:
             (status.done if outcome.file else status.failed)[status.phase] += 1
         for outcome in done.outcomes:
             if outcome.storage:
-                # Kept as failed, the run would not be tried again once there is space.
+                # If it were stored as failed, the run would not be tried again once there is space.
                 raise StorageError(outcome.reason)
         status.running -= len(done.group.runs)
         if status.phase == "tuning" and not status.pending and not status.running:

@@ -1,4 +1,4 @@
-"""AddedOptions: options that came after files and keys without them had been written."""
+"""AddedOptions: options that were added after files and keys had been written without them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A folder with one table or one folder of pictures per site: your own data without writing Python."""
+"""A folder with one table or one folder of images per site: your own data without writing Python."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ Names = Annotated[tuple[str, ...], BeforeValidator(lambda given: (given,) if isi
 
 
 class FolderOptions(DataOptions):
-    """How a folder's tables or pictures are read."""
+    """How a folder's tables or images are read."""
 
     target: str | None = None
     """The column to predict. Default: the one called target, label, class, outcome or y, else the last."""
@@ -56,12 +56,12 @@ class FolderOptions(DataOptions):
     category_columns: Names = ()
     """Columns whose numbers are codes, to be read as categories."""
     image_size: int = Field(32, ge=8, le=512)
-    """Pictures are scaled to this many pixels per side."""
+    """Images are scaled to this many pixels per side."""
 
 
 _SHARED: dict[str, Any] = {
     "name": "folder",
-    "about": "your own data: one .csv, .parquet or .npz file per site, or one folder of pictures per site",
+    "about": "your own data: one .csv, .parquet or .npz file per site, or one folder of images per site",
     "options": FolderOptions,
     "defaults": {"rounds": 20, "training": {"learning_rate": 1e-3, "batch_size": 32}},
 }
@@ -85,7 +85,7 @@ def _read(folder: Path, options: FolderOptions) -> Task:
 
 
 def _sites_in(folder: Path) -> tuple[dict[str, Path], dict[str, Path]]:
-    """Table files or picture folders by site; one of the two is empty."""
+    """Table files or image folders by site; one of the two is empty."""
     files: dict[str, Path] = {}
     folders: dict[str, Path] = {}
     kinds = set()
@@ -114,7 +114,7 @@ def _sites_in(folder: Path) -> tuple[dict[str, Path], dict[str, Path]]:
         )
     if not kinds:
         raise DataError(
-            f"{folder} has no sites; put one file ({', '.join(site_tables.ENDINGS)}) or one folder of pictures per "
+            f"{folder} has no sites; put one file ({', '.join(site_tables.ENDINGS)}) or one folder of images per "
             "site there"
         )
     for site in (*files, *folders):
@@ -274,13 +274,11 @@ def _filled_notes(columns: Sequence[Column], sites: Iterable[str]) -> list[str]:
 def _picture_task(folder: Path, folders: Mapping[str, Path], options: FolderOptions) -> Task:
     for name in ("target", "kind", "missing", "drop_columns", "category_columns"):
         if getattr(options, name) != FolderOptions.model_fields[name].default:
-            raise ConfigError(f"data.{name} is only for tables, but {folder} has pictures; leave it out")
+            raise ConfigError(f"data.{name} is only for tables, but {folder} has images; leave it out")
     files = {site: pictures_by_class(path) for site, path in folders.items()}
     classes = sorted({name for by_class in files.values() for name, pictures in by_class.items() if pictures})
     if len(classes) < 2:
-        raise DataError(
-            f"{folder} has only pictures of {classes[0]!r}; at least two classes are needed, one folder each"
-        )
+        raise DataError(f"{folder} has only images of {classes[0]!r}; at least two classes are needed, one folder each")
     side = options.image_size
     sites = {}
     for site, by_class in files.items():
@@ -290,7 +288,7 @@ def _picture_task(folder: Path, folders: Mapping[str, Path], options: FolderOpti
         examples = TensorExamples(inputs, torch.from_numpy(labels))
         sites[site] = split_site(examples, options.split_seed, site, shares=options.shares)
     notes = [
-        "target: the name of a picture's folder",
+        "target: the name of an image's folder",
         f"kind: {_listed_classes(classes)}",
         f"inputs: 3 x {side} x {side} (colours from -1 to 1, scaled to {side} pixels per side)",
     ]

@@ -115,7 +115,7 @@ def call_object(make: Callable[[], Any], what: str) -> Any:
 @lru_cache(maxsize=16)
 def _module_of_file(file: Path, stamp: tuple[int, int], place: str) -> ModuleType:
     """Runs a file again only after it has changed: parallel runs ask for the same task."""
-    # With a unique name, so that it hides no installed module; and without leaving a __pycache__ beside it.
+    # With a unique name, so that it hides no installed module; and without leaving a __pycache__ next to it.
     module = ModuleType(f"playerfl_own_{seed_for(str(file)):x}")
     module.__file__ = str(file)
     sys.modules[module.__name__] = module
@@ -187,7 +187,7 @@ def _as_task(named: Any, what: str) -> Task:
 
 
 def _may_be_meant(value: object, module: ModuleType) -> bool:
-    """Tasks, and functions that the module defines itself."""
+    """Whether it is a task, or a function that the module itself defines."""
     return isinstance(value, Task) or (inspect.isfunction(value) and value.__module__ == module.__name__)
 
 

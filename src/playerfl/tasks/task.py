@@ -224,7 +224,7 @@ def split_site(
 ) -> SiteData:
     """A site's examples in three parts, stratified if targets are classes; members of a group stay together."""
     if len(examples) == 0:
-        raise DataError(f"{site} is empty; every site needs examples, or leave it out")
+        raise DataError(f"{site} is empty; add examples, or leave the site out")
     targets = examples.targets
     is_class = not targets.is_floating_point() and targets.dim() == 1
     labels = targets.numpy() if is_class else np.zeros(len(examples), dtype=np.int64)

@@ -30,7 +30,7 @@ def after_round(watched: Watched, site: str, round_: int) -> list[str]:
 
 @dataclass(frozen=True)
 class Given(FedLAMA):
-    """Intervals that are given and stay."""
+    """FedLAMA with given intervals that never change."""
 
     given: tuple[int, ...] = ()
 
@@ -45,7 +45,7 @@ def test_a_layer_that_is_never_due_is_private(personal: int) -> None:
 
 
 def test_with_one_site_it_is_local() -> None:
-    """Over an adjustment of the intervals, too."""
+    """Also across an adjustment of the intervals."""
     slow = FedLAMA(tau=2, phi=2)
     assert_same(federate(slow, task(count=1), rounds=5), federate(Local(), task(count=1), rounds=5))
 
@@ -135,7 +135,7 @@ def test_sites_keep_training_layers_that_are_not_due() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("participation", [1.0, 0.5])
 def test_all_sites_that_train_in_a_round_upload_the_same_layers(participation: float) -> None:
-    """Also a site that sat out the round in which new intervals were announced."""
+    """This includes a site that sat out the round in which new intervals were announced."""
     for seed in range(4):
         watched = watch(build(FedLAMA(tau=1, phi=4), rounds=8, participation=participation, seed=seed))
         uploaded: dict[int, set[tuple[str, ...]]] = {}
@@ -218,9 +218,9 @@ PENCIL = {
     # δ = .1 .3 .6 1, 1-λ = .75 .5 .25 0: .6 > .25 stops at the third.
     "rising": Pencil((1, 2, 3, 4), (10, 10, 10, 10), [12, 12, 12, 3]),
     "falling": Pencil((4, 3, 2, 1), (10, 10, 10, 10), [3, 12, 12, 12]),
-    # δ = .25 .5 .75 1, 1-λ = .75 .5 .25 0: .5 > .5 is not so, .75 > .25 is.
+    # δ = .25 .5 .75 1, 1-λ = .75 .5 .25 0: .5 > .5 is false, .75 > .25 is true.
     "equal": Pencil((1, 1, 1, 1), (10, 10, 10, 10), [12, 12, 12, 3]),
-    # d·P = 1 50 9, sorted a c b: δ = 1/60, 1-λ = .02: go on; δ = 10/60 > .01: stop at c.
+    # d·P = 1 50 9, sorted a c b: δ = 1/60, 1-λ = .02: continue; δ = 10/60 > .01: stop at c.
     "large and still": Pencil((1 / 980, 5.0, 0.9), (980, 10, 10), [12, 3, 12]),
     # d·P = 98, sorted a first: δ = 98/158 = .62 > .02: stop at once.
     "large and restless": Pencil((0.1, 5.0, 1.0), (980, 10, 10), [12, 3, 3]),

@@ -50,7 +50,7 @@ def test_a_strong_pull_keeps_sites_within_one_gradient_of_what_they_received() -
 
 @pytest.mark.parametrize("mu", [0.5, 1.0, 2.0])
 def test_the_norm_is_squared(mu: float) -> None:
-    """Then the second step differs from FedAvg's by exactly rate · μ · (first step)."""
+    """If it is, the second step differs from FedAvg's by exactly rate · μ · (first step)."""
     options = {**FULL_BATCH, "training.local_epochs": 2}
     one = watch(build(FedAvg(), linear_task(), rounds=1, **FULL_BATCH))
     two = watch(build(FedAvg(), linear_task(), rounds=1, **options))

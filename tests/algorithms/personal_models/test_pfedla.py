@@ -111,7 +111,7 @@ def test_hypernetworks_learn_from_the_models_of_the_start_of_the_round() -> None
 
 
 def toy(seed: int = 3) -> Server:
-    """Two sites, two layers, everything random and in float64, hypernetworks that have left their start."""
+    """Two sites, two layers, everything random and in float64, hypernetworks that have already learned."""
     rng = torch.Generator().manual_seed(seed)
 
     def like(tensors: dict[str, torch.Tensor]) -> Weights:
@@ -191,7 +191,7 @@ class WithAnExpert(PFedLA):
 
 
 def alike() -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
-    """Three sites with the rows of one."""
+    """Three sites with the same rows."""
     return dict.fromkeys(("site-0", "site-1", "site-2"), sites()["site-1"])
 
 

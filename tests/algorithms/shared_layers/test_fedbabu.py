@@ -1,4 +1,4 @@
-"""FedBABU: only the body learns, on a head that stays as it was; the head is tuned at the end."""
+"""FedBABU: only the body learns, under a head that stays as it was; the head is tuned at the end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""FedRep: first the head on a fixed body, then the body on a fixed head (see test_by_hand for their order)."""
+"""FedRep: the head with the body fixed, then the body with the head fixed (see test_by_hand for their order)."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ optimisers = pytest.mark.parametrize(
 @optimisers
 @pytest.mark.parametrize("model", BODIES)
 def test_the_head_phase_leaves_the_bits_of_the_body(model: str, optimizer: dict[str, object]) -> None:
-    """Statistics of its batch norms included; decay and momentum would move what is only given no gradient."""
+    """Including its batch norms' statistics; decay and momentum would move a part that merely gets no gradient."""
     watched = watch(build(FedRep(head_epochs=2, body_epochs=0), task(model), **optimizer))
     initial = watched.run.setup.initial
     for site, own in watched.result.weights.items():
@@ -52,7 +52,7 @@ def test_the_body_phase_leaves_the_bits_of_the_head(model: str, optimizer: dict[
 
 @dataclass(frozen=True)
 class WithNotes(FedRep):
-    """Remembers what both parts are between the phases."""
+    """Records both parts between the phases."""
 
     async def client_train(self, client: Client, received: Weights) -> None:
         await client.train(self.head_epochs, only=self.personal(client))
@@ -63,7 +63,7 @@ class WithNotes(FedRep):
 
 @optimisers
 def test_within_a_round_each_phase_moves_its_own_part_only(optimizer: dict[str, object]) -> None:
-    """After earlier rounds, when momentum of both parts is there to be misused."""
+    """After earlier rounds, when both parts have momentum that could be applied by mistake."""
     watched = watch(build_own(WithNotes(), **optimizer))
     for site, client in watched.run.clients.items():
         last = watched.fits(site)[-1]

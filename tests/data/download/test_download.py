@@ -12,7 +12,7 @@ import pytest
 
 from playerfl.data.download import file as module
 from playerfl.data.download.file import UnreachableError, download
-from playerfl.errors import DataError
+from playerfl.errors import DataError, StorageError
 from web import Web, serving
 
 CONTENT = bytes(range(256)) * 2000
@@ -61,7 +61,7 @@ def test_a_wrong_hash_leaves_nothing(web: Web, tmp_path: Path) -> None:
 def test_a_cut_off_connection_is_continued_where_it_broke(web: Web, tmp_path: Path, says_length: bool) -> None:
     url, sha256 = web.put("a.bin", CONTENT)
     web.cut_after, web.says_length = 300_000, says_length
-    with pytest.raises(DataError, match=r"broke off after 300,000 bytes .* run the same command again to continue"):
+    with pytest.raises(DataError, match=r"was lost after 300,000 bytes .* run the same command again to continue"):
         download(url, tmp_path / "a.bin", sha256, len(CONTENT))
     assert names(tmp_path) == ["a.bin.part"]
     web.cut_after = None
@@ -181,7 +181,9 @@ def test_a_full_disk_gives_one_sentence_and_the_download_can_be_continued(
     url, sha256 = web.put("a.bin", CONTENT)
     with monkeypatch.context() as patched:
         patched.setattr(os, "fsync", refuse)
-        with pytest.raises(DataError, match=r"cannot write .*a\.bin: No space left on device"):
+        with pytest.raises(
+            StorageError, match=r"cannot write .*a\.bin: No space left on device; free some space and run"
+        ):
             download(url, tmp_path / "a.bin", sha256, len(CONTENT))
     assert names(tmp_path) == ["a.bin.part"]
     download(url, tmp_path / "a.bin", sha256, len(CONTENT))

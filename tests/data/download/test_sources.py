@@ -1,7 +1,8 @@
-"""Where datasets are searched, and how they are fetched."""
+"""Where datasets are looked for, and how they are fetched."""
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import gzip
 import hashlib
@@ -226,6 +227,16 @@ def test_two_processes_do_not_fill_one_folder(directory: Path) -> None:
         os.close(held)
 
 
+def test_a_full_disk_says_to_free_space(web: Web, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    offer(monkeypatch, "heart", RemoteFile("a", *web.put("a", b"content"), len(b"content")))
+    monkeypatch.setattr(os, "fsync", refuse)
+    with pytest.raises(DataError, match=r"free some space and run the same command again, perhaps .* --data-dir$"):
+        fetch("heart")
+
+
 def test_an_impossible_data_directory_gives_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     with use_data_directory(tmp_path / "file"), pytest.raises(DataError, match=r"cannot write .* another --data-dir"):
@@ -281,7 +292,7 @@ def test_a_hub_copy_that_fails_leaves_nothing(
 ) -> None:
     fake_datasets(monkeypatch, available)
     with pytest.raises(
-        DataError, match=r"cannot copy uoft-cs/cifar10 from the Hugging Face hub \(.*\); by hand: "
+        DataError, match=r"cannot copy uoft-cs/cifar10 from the Hugging Face Hub \(.*\); by hand: "
     ) as said:
         fetch("cifar10", hub=True)
     assert "\n" not in str(said.value)

@@ -34,7 +34,7 @@ def test_pictures_and_labels_of_the_first_rows(tmp_path: Path) -> None:
 
 def test_columns_labels_and_files_that_do_not_fit_are_named(tmp_path: Path) -> None:
     table = write(tmp_path / "train.parquet", image=pictures(1), label=[11])
-    with pytest.raises(DataError, match="no picture with a label below 10 in row 0"):
+    with pytest.raises(DataError, match="no image with a label below 10 in row 0"):
         hub_pictures(table, "image", "label", 10, 28, 3)
     with pytest.raises(DataError, match="lacks the columns img"):
         list(hub_rows(table, ("img", "label")))

@@ -34,8 +34,8 @@ def test_plain_and_gzipped_files_read_back(tmp_path: Path, name: str) -> None:
         (b"\x89PNG....", "is not an IDX file of bytes: it begins with 89504e47"),
         (b"\0\0\x0d\x01\0\0\0\x01", "is not an IDX file of bytes"),
         (b"\0\0\x08\x03\0\0\0\x01", "is truncated in its header"),
-        (idx(PICTURES)[:-5], "promises 24 bytes and holds 19"),
-        (idx(PICTURES) + b"x", "promises 24 bytes and holds more than 24"),
+        (idx(PICTURES)[:-5], "promises 24 bytes but holds 19"),
+        (idx(PICTURES) + b"x", "promises 24 bytes but holds more than 24"),
         (b"\0\0\x08\x03" + b"\xff" * 12, "claims 79,228,162,458,924,105,385,300,197,375 bytes"),
     ],
 )
@@ -80,6 +80,6 @@ def test_a_small_file_that_claims_a_large_array_takes_little_memory(tmp_path: Pa
 
     (tmp_path / "a.gz").write_bytes(gzip.compress(bytes([0, 0, 8, 1]) + (2**31 - 1).to_bytes(4, "big") + b"x"))
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    with pytest.raises(DataError, match="promises 2,147,483,647 bytes and holds 1"):
+    with pytest.raises(DataError, match="promises 2,147,483,647 bytes but holds 1"):
         read_idx(tmp_path / "a.gz")
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100_000

@@ -27,7 +27,7 @@ def test_a_picture_is_cropped_to_its_centre_and_scaled() -> None:
 
 @pytest.mark.parametrize("content", [b"", b"text", png(8, 8)[:40]])
 def test_files_that_are_not_pictures_are_named(content: bytes) -> None:
-    with pytest.raises(DataError, match=r"odd\.jpg is not a readable PNG or JPEG picture"):
+    with pytest.raises(DataError, match=r"odd\.jpg is not a readable PNG or JPEG image"):
         read_picture(content, "odd.jpg")
 
 

@@ -17,7 +17,7 @@ from playerfl.weights import squared_distance
 
 @dataclass(frozen=True)
 class FedLAMA(Algorithm):
-    """Layer l is averaged after round r if τ_l divides r; in between, each site keeps training its own.
+    """Layer l is averaged after round r if τ_l divides r; in between, each site keeps training its own copy.
 
     Discrepancy at an average u_l:  d_l = 1/C · Σ_c ‖u_l - θ_{c,l}‖² / (τ_l · P_l).  Every φτ rounds, layers in
     order of d_l get the long interval φτ until their share of Σ d·P exceeds the share of parameters still left.
@@ -52,7 +52,7 @@ class FedLAMA(Algorithm):
     def server_send(self, server: Server, site: SiteId) -> Download:
         if "news" not in server.memory:
             return server.download()
-        # What was averaged since this site last trained, by the intervals of that time; everything if it is new.
+        # The layers averaged since this site last trained, under the intervals in force then; all if the site is new.
         news = server.memory["news"][site]
         averaged = [layer for layer in server.layers.names if layer in news["averaged"]]
         layers = averaged if site in server.initialised else None

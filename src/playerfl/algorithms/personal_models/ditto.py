@@ -1,4 +1,4 @@
-"""Ditto: a personal model beside the common one, pulled towards it."""
+"""Ditto: a personal model alongside the common one, pulled towards it."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ class Ditto(PartialAlgorithm):
     """FedAvg, and at each site a personal model:  v_c ← step of f_c(v) + λ/2 · ‖v - w‖².  v_c is reported.
 
     Paper: Li et al. 2021, Algorithm 1, https://arxiv.org/abs/2012.04221. lam = 0 gives v = Local.
-    Differs: both models train for whole epochs in turn (the paper's code interleaves batches), averages weight
-    sites by examples. `anchor="post_agg"` pulls towards the merged model of the same round instead of the
-    received one; its last personal step then comes after the last round.
+    Differs: both models train for whole epochs in turn (the paper's code interleaves batches), and averages are
+    weighted by the sites' examples. `anchor="post_agg"` pulls towards the merged model of the same round instead of
+    the received one; the last personal step then comes after the last round.
     """
 
     lam: float = 0.1
     personal_epochs: int = 1
     anchor: Literal["round_start", "post_agg"] = "round_start"
     personal_learning_rate: float | None = None
-    """Of the personal model; default: the training's."""
+    """The personal model's learning rate; default: `training.learning_rate`."""
 
     def __post_init__(self) -> None:
         at_least_zero("lam", self.lam)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from playerfl.algorithms.algorithm import Algorithm
-from playerfl.algorithms.tuning import tune
+from playerfl.algorithms.fine_tuning import tune
 from playerfl.errors import at_least_zero
 from playerfl.federation.client import Client
 from playerfl.federation.messages import Download, Upload
@@ -23,7 +23,7 @@ class LocalAdaptation(Algorithm):
 
     adapt_epochs: int = 1
     adapt_learning_rate: float | None = None
-    """Default: the training's learning rate."""
+    """Default: `training.learning_rate`."""
 
     def __post_init__(self) -> None:
         at_least_zero("adapt_epochs", self.adapt_epochs)

@@ -23,12 +23,13 @@ from playerfl.weights import Weights, weighted_mean
 class PFedLA(Algorithm):
     """Site i receives, layer by layer, Σ_j α_i^l[j] · θ_j^l; the weights α_i come from its hypernetwork at the server.
 
-    H_i: embedding v_i → hidden layer → softmax over sites, for each layer. After site i has trained from
-    agg_i to θ_i', its step replaces the gradient:  φ_i ← φ_i - η_h · (∂agg_i/∂φ_i)ᵀ (agg_i - θ_i').
+    H_i: embedding v_i → hidden layer → softmax over sites, for each layer. After site i has trained from agg_i to
+    θ_i', the change agg_i - θ_i' takes the place of a gradient:  φ_i ← φ_i - η_h · (∂agg_i/∂φ_i)ᵀ (agg_i - θ_i').
 
     Paper: Ma et al. 2022, Algorithm 1, https://arxiv.org/abs/2205.03993
-    Differs: all sites in step; one hidden layer; uniform mixes at first; the step has the sign that learns
-    (public code has the opposite one). The server keeps every site's latest model: a privacy difference.
+    Differs: all sites train in every round; one hidden layer; mixes start out uniform; the step has the sign that
+    reduces the loss (public code has the opposite sign). The server keeps every site's latest model, unlike in other
+    methods, which matters for privacy.
     """
 
     embedding: int = 100
@@ -45,7 +46,7 @@ class PFedLA(Algorithm):
         server.memory["mixers"] = {site: self.fresh_mixer(server, site) for site in server.sites}
 
     def fresh_mixer(self, server: Server, site: SiteId) -> Weights:
-        """A hypernetwork with zero output weights: at first every site counts the same."""
+        """A hypernetwork with zero output weights: initially all sites count equally."""
         rng = generator_for(server.seed, "hyper", site)
         outputs = len(server.layers.names) * len(server.sites)
         bound = self.embedding**-0.5

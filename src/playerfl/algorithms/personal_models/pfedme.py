@@ -22,8 +22,8 @@ class PFedMe(Algorithm):
     after the round:  w ← (1 - β)·w + β·Σ_c (n_c / Σ n)·w_c.
 
     Paper: T. Dinh et al. 2020, Algorithm 1, https://arxiv.org/abs/2006.08848
-    Differs: an epoch of batches per round (the paper: 20 iterations), averages weight sites by examples. Plain
-    gradient steps whatever `training.optimizer` says, with `training.learning_rate` as η.
+    Differs: an epoch of batches per round (the paper: 20 iterations), and averages are weighted by the sites'
+    examples. Plain gradient steps whatever `training.optimizer` says, with `training.learning_rate` as η.
     """
 
     lam: float = 15.0
@@ -57,7 +57,7 @@ class PFedMe(Algorithm):
         )
 
     def training_notes(self, learning_rate: float) -> tuple[str, ...]:
-        """A rate that only follows `training.learning_rate` is not refused: published studies tried such rates."""
+        """A rate merely inherited from `training.learning_rate` is not refused: published studies tried such rates."""
         followed = self.overshoot("training.learning_rate", learning_rate) if self.local_learning_rate is None else None
         return () if followed is None else (f"pFedMe: {followed}",)
 

@@ -1,12 +1,12 @@
-"""FedBABU: only the body learns, on a head that stays random; the head is tuned at the end."""
+"""FedBABU: only the body learns, under a head that stays random; the head is tuned at the end."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Literal
 
+from playerfl.algorithms.fine_tuning import tune
 from playerfl.algorithms.partial import PartialAlgorithm, all_but_last
-from playerfl.algorithms.tuning import tune
 from playerfl.errors import ConfigError, at_least_zero, one_of
 from playerfl.federation.client import Client
 from playerfl.federation.messages import Download
@@ -17,11 +17,11 @@ from playerfl.weights import Weights
 
 @dataclass(frozen=True)
 class FedBABU(PartialAlgorithm):
-    """The body is trained and averaged on the common initial head h_0; then each site tunes `finetune`.
+    """The body is trained and averaged under the fixed initial head h_0; each site then tunes the `finetune` part.
 
     Paper: Oh et al. 2022, Algorithm 1, https://arxiv.org/abs/2106.06042
-    Differs: one epoch of tuning, of the head (the paper: 5, of everything; `finetune="full"`,
-    `finetune_epochs=5`); averages weight sites by examples.
+    Differs: only the head is tuned, for one epoch (the paper tunes everything for 5 epochs: `finetune="full"`,
+    `finetune_epochs=5`); averages are weighted by the sites' examples.
     """
 
     personal_layers: int = 1
@@ -52,7 +52,7 @@ class FedBABU(PartialAlgorithm):
         await client.train(only=self.federated(client))
 
     async def client_finish(self, client: Client, download: Download) -> None:
-        # From the last model: how well a body does under a random head says nothing about which is best.
+        # Starts from the last model: how a body scores under a random head does not tell which body is best.
         self.client_assemble(client, download)
         only = {"head": self.personal(client), "body": self.federated(client), "full": None}[self.finetune]
         await tune(client, self.finetune_epochs, self.finetune_learning_rate, only)

@@ -1,4 +1,4 @@
-"""FedRep: first the head on a fixed body, then the body on a fixed head."""
+"""FedRep: trains the head with the body fixed, then the body with the head fixed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from playerfl.weights import Weights
 
 @dataclass(frozen=True)
 class FedRep(PartialAlgorithm):
-    """The private head learns on a fixed body, then the body on a fixed head; only the body is averaged.
+    """The private head trains with the body fixed, then the body with the head fixed; only the body is averaged.
 
     Paper: Collins et al. 2021, Algorithm 1, https://arxiv.org/abs/2102.07078
     Differs: one epoch each by default (the paper's scripts: 10 and 1 to 5), so twice FedAvg's computation;

@@ -33,7 +33,7 @@ class PLayerFL(PartialAlgorithm):
 
     rule: SplitRule = "layer_ratio"
     threshold: float | None = None
-    """The jump that counts. Default: 3.5 for layer_ratio, 1.6 for cumulative_ratio."""
+    """A jump must exceed this. Default: 3.5 for layer_ratio, 1.6 for cumulative_ratio."""
     fixed_cut: int | None = None
     """With rule="fixed": the number of shared layers."""
     first_epoch: Literal["continue", "restart"] = "continue"
@@ -49,8 +49,8 @@ class PLayerFL(PartialAlgorithm):
     reduce: Reduce = "mean"
     private_pull: float = field(default=0.0, metadata=ADDED)
     """Only to reproduce the authors' early code: adds private_pull · ‖θ - θ̄‖² over the private layers to each site's
-    objective, θ̄ being their average over sites (their code: 0.1). With any value but 0 the private layers are sent to
-    the server and their average to every site, so they are not private."""
+    objective, where θ̄ is the average of those layers over sites (the authors used 0.1). With any value other than 0,
+    the private layers are sent to the server and their average to every site, so they are no longer private."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -122,7 +122,7 @@ class PLayerFL(PartialAlgorithm):
             reduce=self.reduce,
         )
         index, notes = self.final_cut(server, cut)
-        # If the cut was moved, the measured cut's reason does not explain it, and the notes do.
+        # If the cut was moved, the measured cut's reason does not explain it; the notes do.
         reason = cut.reason if index == cut.index else "; ".join(notes)
         warnings = notes if index == cut.index else []
         used = replace(
@@ -166,7 +166,7 @@ class PLayerFL(PartialAlgorithm):
         if not self.private_pull or "cut" not in client.memory:
             super().client_assemble(client, download)
             return
-        # The average of the private layers comes along as an anchor; a site that has its own keeps them.
+        # The average of the private layers is sent along as an anchor; a site that has private layers keeps its own.
         kept = client.memory.get("personal", {})
         client.load(kept, download.weights, client.layers.select(kept, self.personal(client)))
 

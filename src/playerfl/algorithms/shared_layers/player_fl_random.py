@@ -20,7 +20,7 @@ class PLayerFLRandom(PLayerFL):
     """PLayer-FL with p drawn once from 1 … L-1, the same for all sites, and never the measured p*.
 
     Paper: PLayer-FL, baseline PLayer-FL-Random ("a randomly selected layer").
-    Differs: with `reference_cut` p* is given and nothing is measured; without, it is measured in the first epoch.
+    Differs: with `reference_cut`, p* is given and nothing is measured; otherwise p* is measured in the first epoch.
     """
 
     reference_cut: int | None = None
@@ -51,7 +51,7 @@ class PLayerFLRandom(PLayerFL):
         candidates = [p for p in range(1, len(server.layers.names)) if p != excluded]
         if not candidates:
             fallback = reference or len(server.layers.names)
-            return fallback, [f"there is no cut but {fallback} to draw, so it is used"]
+            return fallback, [f"{fallback} is the only cut there is to draw, so it is used"]
         drawn = torch.randint(len(candidates), (), generator=generator_for(server.seed, "random_split"))
         return candidates[int(drawn)], [f"the cut was drawn from {candidates}"]
 

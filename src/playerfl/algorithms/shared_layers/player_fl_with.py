@@ -46,7 +46,7 @@ class PLayerFLDitto(_Restarted, Ditto):
 
 @dataclass(frozen=True)
 class PLayerFLFedRep(_Restarted, FedRep):
-    """FedRep whose head begins at PLayer-FL's cut: head first on a fixed body, then the body.
+    """FedRep whose head begins at PLayer-FL's cut: first the head is trained with the body fixed, then the body.
 
     Paper: PLayer-FL with FedRep.
     Differs: one measured epoch comes before the first round; `personal_layers` is not used.

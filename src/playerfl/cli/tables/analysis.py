@@ -47,7 +47,7 @@ def _cell(analysis: LayerAnalysis, quantity: str, moment: str, place: int) -> st
 
 def _correlations(analysis: LayerAnalysis) -> Table:
     table = Table(title="Rank correlation with the other quantities", title_justify="left")
-    table.add_column("moment")
+    table.add_column("point in training")
     table.add_column("score")
     others = ("gradient_variance", "hessian", "cka")
     for other in others:
@@ -72,7 +72,7 @@ def print_sweep(sweep: Sweep) -> None:
     what = "macro-F1" if sweep.metric == "f1" else "negative loss"
     title = f"{sweep.task}: {what} of every cut, {sweep.rounds} rounds, {_counted(len(sweep.seeds), 'seed')}"
     table = Table(title=escape(title), title_justify="left")
-    table.add_column("federated layers")
+    table.add_column("shared layers")
     for heading in ("validation", "test", "best in"):
         table.add_column(heading, justify="right")
     bests = [sweep.best_cut(seed) for seed in sweep.seeds]
@@ -111,8 +111,8 @@ def _spread(values: list[float] | tuple[float, ...]) -> str:
 
 def print_drift(drift: Drift) -> None:
     """The cut that every measured round would choose, and whether it moved."""
-    table = Table(title=escape(f"{drift.task}: the cut over training"), title_justify="left")
-    for heading in ("round", "cut after", "resampled batches agree", "thresholds with this cut", "verdict"):
+    table = Table(title=escape(f"{drift.task}: the cut during training"), title_justify="left")
+    for heading in ("round", "cut after", "resampled batches agree", "thresholds that give this cut", "verdict"):
         table.add_column(heading, justify="right")
     for round_, recommendation in drift.rounds.items():
         interval = recommendation.interval

@@ -37,7 +37,7 @@ def print_cut(result: RunResult) -> None:
             f"{cut.importance[layer]:.3g}",
             f"{sensitivity[layer]:.3g}",
             "" if ratio is None else f"x {ratio:.3g}",
-            "[green]federated[/green]" if number < cut.index else "[magenta]private[/magenta]",
+            "[green]shared[/green]" if number < cut.index else "[magenta]private[/magenta]",
             end_section=number + 1 == cut.index,
         )
     console = wide_console()
@@ -57,7 +57,7 @@ def print_comparison(summaries: Sequence[AlgorithmSummary], selection: str) -> N
     first = _metrics_of(summaries[0])[0]
     if first == "f1":
         console.print("F1 is macro-averaged over the classes present at a site.")
-    console.print(f"Averages weight sites by examples; fairness is the variance of {first} over sites.")
+    console.print(f"Averages weight sites by their number of examples; fairness is the variance of {first} over sites.")
     reported = SELECTIONS[selection][0].upper() + SELECTIONS[selection][1:]
     console.print(f"{reported}; a method that tunes after the last round reports its tuned model.\n")
     for summary in summaries:
@@ -119,7 +119,7 @@ def print_identities(rows: Sequence[tuple[str, str, float, float, bool]]) -> Non
     for heading in ("this", "must equal", "how closely", "verdict"):
         table.add_column(heading)
     for left, right, tolerance, difference, holds in rows:
-        closely = "bit for bit" if tolerance == 0 else f"to {tolerance:g}"
+        closely = "bit for bit" if tolerance == 0 else f"to within {tolerance:g}"
         verdict = "[green]holds[/green]" if holds else f"[red]differs by {difference:.3g}[/red]"
         table.add_row(escape(left), escape(right), closely, verdict)
     console = wide_console()

@@ -31,13 +31,13 @@ def print_estimate(estimate: Estimate) -> None:
     missing = sum(status.left for status in estimate.lines)
     workers = f"{estimate.workers} worker{'s' if estimate.workers > 1 else ''}"
     console.print(
-        f"{missing} runs are missing: about {duration(estimate.seconds)} on {workers}, "
+        f"Missing runs: {missing}. They take about {duration(estimate.seconds)} with {workers} and "
         f"about {estimate.memory / 1e9:.1f} GB of memory."
     )
     console.print(
         f"Estimated in {duration(estimate.calibration)}: training steps and scored rows were counted by driving each "
         "algorithm through a few rounds with a trainer that only counts; a few real steps of each kind were timed on "
-        "this machine as it is now."
+        "this machine under its present load."
     )
 
 

@@ -65,7 +65,7 @@ def print_layers(layers: LayerMap, console: Console, *, title: str, cut: int | N
         if row["parameters"] == 0:
             notes.append("frozen: never sent, ignored by the cut")
         elif row["frozen"]:
-            notes.append(f"{row['frozen']} entries frozen")
+            notes.append(f"frozen entries: {row['frozen']}")
         if row["statistics"]:
             notes.append("batch-norm statistics")
         if row["tied_with"]:
@@ -131,7 +131,7 @@ def _scores(recommendation: Recommendation) -> Table:
             f"{cut.importance[layer]:.3g}",
             f"{sensitivity[layer]:.3g}",
             "" if ratio is None else f"x {ratio:.3g}",
-            "[green]federated[/green]" if number < cut.index else "[magenta]private[/magenta]",
+            "[green]shared[/green]" if number < cut.index else "[magenta]private[/magenta]",
             end_section=number + 1 == cut.index,
         )
     return table
@@ -206,7 +206,7 @@ def print_cut_summary(summary: CutSummary, console: Console) -> None:
     """What is shared and what stays private, in layers, parameters and bytes, with warnings."""
     table = Table(title="What this cut means for one site", title_justify="left")
     table.add_column("")
-    for heading in ("federated", "private"):
+    for heading in ("shared", "private"):
         table.add_column(heading, justify="right")
     trainable = summary.federated_parameters + summary.private_parameters
     table.add_row("layers", str(len(summary.federated)), str(len(summary.private)))

@@ -58,7 +58,7 @@ def _table(status: Status, rows: int) -> Table:
             escape(line.line.task),
             f"[bold]{escape(line.line.algorithm)}[/bold]" if line.running else escape(line.line.algorithm),
             _done(line, "tuning"),
-            "none works" if line.rate_failed else "" if line.rate is None else f"{line.rate:g}",
+            "none usable" if line.rate_failed else "" if line.rate is None else f"{line.rate:g}",
             _done(line, "evaluation"),
             f"[red]{sum(line.failed.values())}[/red]" if any(line.failed.values()) else "",
         )
@@ -102,11 +102,13 @@ def _lines() -> StatusListener:
             name = (line.line.task, line.line.algorithm)
             if line.left == 0 and name not in reported:
                 reported.add(name)
-                rate = "no learning rate works" if line.rate is None else f"learning rate {line.rate:g}"
+                rate = "no usable learning rate" if line.rate is None else f"learning rate {line.rate:g}"
                 failed = sum(line.failed.values())
                 trouble = f", {failed} failed" if failed else ""
                 runs = line.done["evaluation"]
-                console.print(f"{name[1]} on {name[0]}: done, {rate}, {runs} runs{trouble}", markup=False)
+                console.print(
+                    f"{name[1]} on {name[0]}: done, {rate}, {runs} run{'' if runs == 1 else 's'}{trouble}", markup=False
+                )
         now = time.monotonic()
         if now - last >= _SECONDS_BETWEEN_LINES or not any(line.left for line in status.lines):
             last = now

@@ -7,11 +7,12 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
-from playerfl.data.download.file import UnreachableError, download, sha256_of, storage_error
+from playerfl.data.download.file import UnreachableError, download, sha256_of
 from playerfl.data.download.hub import copy_from_hub
 from playerfl.data.download.sources import RemoteFile, Source, source_of
 from playerfl.data.download.unpack import unpack
 from playerfl.errors import DataError, RunDirectoryError
+from playerfl.storage.atomic_files import RERUN_HINT, make_directory, storage_advice, storage_error
 from playerfl.storage.locking import locked
 
 FileProgress = Callable[[str, int, int | None], None]
@@ -75,12 +76,10 @@ def _in_use(source: Source) -> Iterator[None]:
     """Creates and locks the folder; if the source cannot be reached, removes it again and says what to do."""
     folder = source.home
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as problem:
-        raise storage_error(folder, problem) from problem
-    try:
-        with locked(folder):
-            yield
+        with storage_advice(f"{RERUN_HINT}, perhaps with another --data-dir"):
+            make_directory(folder)
+            with locked(folder):
+                yield
     except RunDirectoryError as problem:
         raise DataError(str(problem)) from problem
     except UnreachableError as problem:

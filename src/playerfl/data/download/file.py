@@ -13,6 +13,7 @@ from urllib.error import HTTPError, URLError
 from urllib.parse import urlsplit
 
 from playerfl.errors import DataError
+from playerfl.storage.atomic_files import RERUN_HINT, storage_error
 
 ByteProgress = Callable[[int, int | None], None]
 """Called with the bytes so far, and the size if that is known."""
@@ -60,16 +61,12 @@ def download(
         part.unlink(missing_ok=True)
         raise
     except OSError as problem:
-        raise storage_error(target, problem) from problem
+        raise storage_error(target, problem, RERUN_HINT) from problem
 
 
 def sha256_of(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def storage_error(path: Path, problem: OSError) -> DataError:
-    return DataError(f"cannot write {path}: {problem.strerror or problem}; fix this, or choose another --data-dir")
 
 
 def _length(part: Path) -> int:
@@ -138,7 +135,7 @@ def _start(response: HTTPResponse, asked: int, url: str) -> int:
     if response.status != _PARTIAL_CONTENT:
         return 0
     if not response.headers.get("Content-Range", "").startswith(f"bytes {asked}-"):
-        raise _WrongFileError(f"{_host(url)} sent a different part of {url} than requested; run the same command again")
+        raise _WrongFileError(f"{_host(url)} sent a different part of {url} than requested; {RERUN_HINT}")
     return asked
 
 
@@ -161,8 +158,7 @@ def _chunks(response: HTTPResponse, url: str, file: IO[bytes]) -> Iterator[bytes
 
 def _broken_off(url: str, have: int) -> DataError:
     return DataError(
-        f"the connection to {_host(url)} broke off after {have:,} bytes of {url}; "
-        "run the same command again to continue from there"
+        f"the connection to {_host(url)} was lost after {have:,} bytes of {url}; {RERUN_HINT} to continue from there"
     )
 
 

@@ -1,4 +1,4 @@
-"""Copies datasets from the Hugging Face hub, as parquet files, never as code."""
+"""Copies datasets from the Hugging Face Hub, as parquet files, never as code."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def copy_from_hub(hub: str, folder: Path) -> None:
                 part.replace(target)
             finally:
                 part.unlink(missing_ok=True)
-    # The library passes on errors of many other libraries, without a common base class.
+    # The library passes on errors from many other libraries, without a common base class.
     except Exception as problem:
         reason = str(problem).partition("\n")[0] or type(problem).__name__
-        raise UnreachableError(f"cannot copy {hub} from the Hugging Face hub ({reason})") from problem
+        raise UnreachableError(f"cannot copy {hub} from the Hugging Face Hub ({reason})") from problem

@@ -1,4 +1,4 @@
-"""Every dataset with files: what it is, where its files are searched, and where to get them."""
+"""Every dataset with files: what it is, where its files are looked for, and where to get them."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def _files(url: str, *pinned: tuple[str, str, int]) -> tuple[RemoteFile, ...]:
 _ALL = (
     Source(
         name="fashion_mnist",
-        about="70,000 pictures of clothes, 28x28, 10 classes",
+        about="70,000 images of clothes, 28x28, 10 classes",
         licence="MIT",
         page="https://github.com/zalandoresearch/fashion-mnist",
         folder="fashion-mnist",
@@ -169,7 +169,7 @@ _ALL = (
     ),
     Source(
         name="cifar10",
-        about="60,000 colour pictures, 32x32, 10 classes",
+        about="60,000 colour images, 32x32, 10 classes",
         licence="none stated; cite Krizhevsky 2009",
         page="https://www.cs.toronto.edu/~kriz/cifar.html",
         folder="cifar10",
@@ -191,7 +191,7 @@ _ALL = (
     ),
     Source(
         name="isic2019",
-        about="dermoscopic pictures of several hospitals (Fed-ISIC 2019, or HAM10000)",
+        about="dermoscopic images from several hospitals (Fed-ISIC 2019, or HAM10000)",
         licence="CC BY-NC 4.0",
         page="https://challenge.isic-archive.com/data/#2019",
         folder="ham10000",
@@ -200,7 +200,7 @@ _ALL = (
             ("fed_ham10000_labels.csv|HAM10000_metadata.csv", "*/*.jpg"),
             ("train_test_split.csv", "ISIC_2019_Training_Input_preprocessed/*.jpg"),
         ),
-        by_hand="put HAM10000_metadata.csv and folders of HAM10000's pictures into {folder}; or make Fed-ISIC 2019 "
+        by_hand="put HAM10000_metadata.csv and folders of HAM10000's images into {folder}; or make Fed-ISIC 2019 "
         "with FLamby (https://github.com/owkin/FLamby) and put its folder "
         "ISIC_2019_Training_Input_preprocessed and its table train_test_split, named train_test_split.csv, into "
         "{folder}",
@@ -208,7 +208,7 @@ _ALL = (
     ),
     Source(
         name="heart",
-        about="920 patients of four hospitals, 13 measurements, 5 degrees of heart disease",
+        about="920 patients from four hospitals, 13 measurements, 5 grades of heart disease",
         licence="CC BY 4.0",
         page="https://archive.ics.uci.edu/dataset/45/heart+disease",
         folder="heart",
@@ -224,7 +224,7 @@ _ALL = (
     ),
     Source(
         name="sent140",
-        about="1,600,000 tweets of 659,774 users, positive or negative (Sentiment140)",
+        about="1,600,000 tweets by 659,774 users, positive or negative (Sentiment140)",
         licence="none stated; cite Go, Bhayani and Huang 2009",
         page="http://help.sentiment140.com/for-students",
         folder="sent140",

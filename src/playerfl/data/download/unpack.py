@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import IO
 
-from playerfl.data.download.file import storage_error
 from playerfl.data.readers.file_limits import ARCHIVE_ERRORS
 from playerfl.errors import DataError
+from playerfl.storage.atomic_files import RERUN_HINT, storage_error
 
 LARGEST = 2 * 10**9
 """The most bytes an archive may unpack to."""
@@ -37,7 +37,7 @@ def unpack(archive: Path, folder: Path, wanted: Sequence[str], *, largest: int =
                 _write(member, folder / PurePosixPath(member.name).name)
     except ARCHIVE_ERRORS as problem:
         if isinstance(problem, OSError) and problem.errno is not None:
-            raise storage_error(folder, problem) from problem
+            raise storage_error(folder, problem, RERUN_HINT) from problem
         raise DataError(f"{archive} cannot be unpacked: {problem}; delete it and fetch it again") from problem
 
 

@@ -1,1 +1,1 @@
-"""One file per format: tables, pictures, texts and arrays, read with bounded memory."""
+"""One file per format: tables, images, texts and arrays, read with bounded memory."""

@@ -44,9 +44,9 @@ def check_file(path: Path, name: str, largest: int = LARGEST_FILE) -> int:
     if not regular:
         raise DataError(f"{name} is not a regular file; put a file with the site's data there, or remove it")
     if size > largest:
-        raise DataError(f"{name} has {in_units(size)}; the limit is {in_units(largest)}, so split or shrink it")
+        raise DataError(f"{name} is {in_units(size)}; the limit is {in_units(largest)}, so split or shrink it")
     if size == 0:
-        raise DataError(f"{name} is empty; every site needs data, or remove the file")
+        raise DataError(f"{name} is empty; add data, or remove the file")
     return size
 
 

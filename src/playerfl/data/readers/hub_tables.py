@@ -1,4 +1,4 @@
-"""Datasets in the Hugging Face hub's layout: a parquet table that holds pictures as encoded files."""
+"""Datasets in the Hugging Face Hub's layout: a parquet table that holds images as encoded files."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ def hub_rows(table: Path, columns: tuple[str, ...]) -> Iterator[dict[str, Any]]:
 def hub_pictures(
     table: Path, picture: str, label: str, classes: int, side: int, most: int
 ) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
-    """The first `most` pictures (rows, 3, side, side) and their labels."""
+    """The first `most` images (rows, 3, side, side) and their labels."""
     pixels, labels = [], []
     for number, row in enumerate(hub_rows(table, (picture, label))):
         if number == most:
             break
         content = (row[picture] or {}).get("bytes")
         if not isinstance(content, bytes) or row[label] not in range(classes):
-            raise DataError(f"{table.name} has no picture with a label below {classes} in row {number}")
+            raise DataError(f"{table.name} has no image with a label below {classes} in row {number}")
         pixels.append(read_picture(content, f"{table.name}, row {number}", side))
         labels.append(row[label])
     if not pixels:

@@ -38,7 +38,7 @@ def read_idx(path: Path) -> NDArray[np.uint8]:
         raise DataError(f"{path.name} cannot be read: {problem}; download it again") from problem
     if held != count:
         size = f"more than {count:,}" if held > count else f"{held:,}"
-        raise DataError(f"{path.name} promises {count:,} bytes and holds {size}; download it again")
+        raise DataError(f"{path.name} promises {count:,} bytes but holds {size}; download it again")
     return content.reshape(shape)
 
 

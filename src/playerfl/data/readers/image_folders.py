@@ -1,4 +1,4 @@
-"""One site's pictures: one folder per class, with the pictures in it."""
+"""One site's images: one folder per class, with the images in it."""
 
 from __future__ import annotations
 
@@ -29,29 +29,27 @@ def listed(folder: Path) -> list[Path]:
 
 
 def pictures_by_class(site: Path) -> dict[str, list[Path]]:
-    """The picture files of every class; refuses files that are not named like pictures."""
+    """The image files of every class; refuses files that are not named like images."""
     pictures = {}
     for folder in listed(site):
         if not folder.is_dir():
             raise DataError(
-                f"{site.name}/{folder.name} is beside the class folders; put pictures into one folder per class, "
+                f"{site.name}/{folder.name} is not in a class folder; put images into one folder per class, "
                 f"such as {site.name}/CLASS/{folder.name}"
             )
         pictures[folder.name] = listed(folder)
         for file in pictures[folder.name]:
             if not file.name.lower().endswith(ENDINGS) or not file.is_file():
-                raise DataError(
-                    f"{_name(file)} is not a .png or .jpg picture; move it out of the folder, or convert it"
-                )
+                raise DataError(f"{_name(file)} is not a .png or .jpg image; move it out of the folder, or convert it")
     if not any(pictures.values()):
-        raise DataError(f"{site.name} has no pictures; put them into one folder per class, such as {site.name}/CLASS")
+        raise DataError(f"{site.name} has no images; put them into one folder per class, such as {site.name}/CLASS")
     return pictures
 
 
 def read_pictures(
     files: Mapping[str, Sequence[Path]], classes: Sequence[str], side: int
 ) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """(pictures, 3, side, side) and class numbers."""
+    """(images, 3, side, side) and class numbers."""
     image = pillow()
     labels = [(file, number) for number, name in enumerate(classes) for file in files.get(name, ())]
     pixels = np.empty((len(labels), 3, side, side), dtype=np.uint8)

@@ -1,4 +1,4 @@
-"""Pictures from files and archives that may not be what they claim."""
+"""Images from files and archives that may not be what they claim to be."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ def pillow() -> ModuleType:
     try:
         from PIL import Image
     except ImportError as problem:
-        raise DataError("reading pictures needs Pillow; pip install 'playerfl[image]'") from problem
+        raise DataError("reading images needs Pillow; pip install 'playerfl[image]'") from problem
     return Image
 
 
 def read_picture(content: bytes, name: str, side: int | None = None) -> NDArray[np.uint8]:
-    """An RGB picture as (3, height, width), its centre square scaled to `side` if one is given.
+    """An RGB image as (3, height, width), its centre square scaled to `side` if one is given.
 
     The size is read from the header and checked before a pixel is decoded.
     """
@@ -53,7 +53,7 @@ def read_picture(content: bytes, name: str, side: int | None = None) -> NDArray[
     except Exception as problem:
         # What a decoder raises on a crafted file is undocumented.
         reason = str(problem).partition("<")[0].strip()
-        raise DataError(f"{name} is not a readable PNG or JPEG picture: {reason or 'damaged'}") from problem
+        raise DataError(f"{name} is not a readable PNG or JPEG image: {reason or 'damaged'}") from problem
     if side is not None and colours.size != (side, side):
         edge = min(colours.size)
         left, top = (colours.width - edge) // 2, (colours.height - edge) // 2
@@ -71,7 +71,7 @@ def _in_colours(picture: Any, image: Any) -> Any:
 
 
 def pictures_in_zip(path: Path) -> Iterator[tuple[str, bytes]]:
-    """The name (without folder and suffix) and content of every picture in an archive."""
+    """The name (without folder and suffix) and content of every image in an archive."""
     try:
         with zipfile.ZipFile(path) as archive:
             for entry in archive.infolist():
@@ -79,7 +79,7 @@ def pictures_in_zip(path: Path) -> Iterator[tuple[str, bytes]]:
                     continue
                 if entry.file_size > _LARGEST_FILE:
                     raise DataError(
-                        f"{entry.filename} in {path.name} has {entry.file_size:,} bytes, too many for a picture"
+                        f"{entry.filename} in {path.name} has {entry.file_size:,} bytes, too many for an image"
                     )
                 with archive.open(entry) as file:
                     # The archive's directory may lie about the size, so the read is limited too.
@@ -94,7 +94,7 @@ def pictures_in_zip(path: Path) -> Iterator[tuple[str, bytes]]:
 
 
 def read_picture_file(path: Path, name: str, largest: int = _LARGEST_FILE) -> bytes:
-    """The bytes of a picture file, after checking its size."""
+    """The bytes of an image file, after checking its size."""
     check_file(path, name, largest)
     try:
         return path.read_bytes()

@@ -55,7 +55,7 @@ def read_site_table(path: Path, drop: Collection[str] = (), text_columns: Collec
         raise DataError(f"{path.name} has no columns left; name fewer in data.drop_columns")
     frame = frame.dropna(how="all")
     if len(frame) == 0:
-        raise DataError(f"{path.name} has no rows; every site needs data, or remove the file")
+        raise DataError(f"{path.name} has no rows; add data, or remove the file")
     return SiteTable(path.name, frame, dropped)
 
 

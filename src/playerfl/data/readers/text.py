@@ -88,7 +88,7 @@ class WordPieces:
         return _padded(self._ids(texts), len(texts), length)
 
     def _ids(self, texts: Sequence[str]) -> Iterator[Iterator[int]]:
-        # The library holds some hundred bytes per token until a batch is done.
+        # The library holds a few hundred bytes per token until a batch is done.
         for start in range(0, len(texts), 256):
             for encoding in self._tokenizer.encode_batch(texts[start : start + 256], add_special_tokens=False):
                 yield (i + RESERVED for i in encoding.ids)

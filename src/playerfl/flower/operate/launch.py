@@ -43,7 +43,9 @@ class ServerHome:
         try:
             return int(json.loads(settings.read_text(encoding="utf-8"))["port"])
         except (OSError, ValueError, KeyError, TypeError) as problem:
-            raise ConfigError(f"{self.path} holds no server; start one with playerfl flower up") from problem
+            raise ConfigError(
+                f"{self.path} is not a server's directory; create one with playerfl flower up"
+            ) from problem
 
     def prepare(self, names: Sequence[str], port: int) -> None:
         """Creates missing files; existing certificates are kept and checked."""
@@ -115,7 +117,7 @@ class ServerHome:
 
 @dataclass(frozen=True)
 class SiteNode:
-    """The settings of a site's operator: its name and key, the server, and where state and data are."""
+    """A site operator's settings: the site's name and key, the server, and where state and data are."""
 
     name: str
     key: Path

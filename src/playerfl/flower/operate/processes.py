@@ -110,7 +110,7 @@ def _start_time(pid: int) -> str:
 
 
 def _end_with_parent() -> None:
-    """Ends the program even if its parent is killed (Linux only)."""
+    """Makes the program end with its parent, even if the parent is killed (Linux only)."""
     ctypes.CDLL(None).prctl(1, signal.SIGTERM)
 
 
@@ -145,8 +145,10 @@ def wait_for_port(port: int, running: Running, seconds: float = 60.0) -> None:
     ends = time.monotonic() + seconds
     while time.monotonic() < ends:
         if running.process.poll() is not None:
-            raise FlowerError(f"the server stopped at once with exit code {running.process.returncode}; see its log")
+            raise FlowerError(
+                f"the server stopped immediately with exit code {running.process.returncode}; see its log"
+            )
         with suppress(OSError), socket.create_connection((LOOPBACK, port), timeout=1):
             return
         time.sleep(0.2)
-    raise FlowerError(f"nothing listens on port {port} after {seconds:g} s; see the server's log")
+    raise FlowerError(f"nothing is listening on port {port} after {seconds:g} s; see the server's log")

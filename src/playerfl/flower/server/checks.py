@@ -20,7 +20,7 @@ from playerfl.weights import Weights, squared_distance
 
 @dataclass(frozen=True)
 class JobChecks:
-    """Admits sites with the same layers, and accepts replies with what the algorithm expects."""
+    """Admits sites with the same layers, and accepts replies that contain what the algorithm expects."""
 
     job: Job
     state: JobState
@@ -118,7 +118,7 @@ def _refused_scores(reply: Reply, request: Request) -> str | None:
     # Values are not checked: a diverged model's loss is NaN, and scores do not enter the average of weights.
     allowed = {request.download.round, request.download.round + 1}
     if any(score.round not in allowed for score in reply.scores):
-        return "it has scores of a round that was not asked for"
+        return "it has scores for a round that was not asked for"
     if len({score[:4] for score in reply.scores}) != len(reply.scores):
         return "it has the same score twice"
     return None

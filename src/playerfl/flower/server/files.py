@@ -36,7 +36,7 @@ SITES = "sites.json"
 
 @dataclass(frozen=True)
 class JobStatus:
-    """The content of status.json: how far a job is."""
+    """The content of status.json: how far a job has got."""
 
     job: str
     state: str
@@ -54,7 +54,7 @@ class JobStatus:
 
 
 def read_status(folder: Path) -> JobStatus | None:
-    """How far the job in a folder is; None if it has not started."""
+    """How far the job in a folder has got; None if it has not started."""
     file = folder / STATUS
     try:
         table = json.loads(file.read_text(encoding="utf-8"))
@@ -97,7 +97,7 @@ class JobFiles:
         return cls(directory, job)
 
     def resume(self, state: JobState) -> None:
-        """Returns `state` and the tables to the last checkpoint; without one, starts the tables."""
+        """Resets `state` and the tables to the last checkpoint; if there is none, starts the tables."""
         resumed = self.directory.resume(self.job.description)
         table = self.path / PARTICIPATION
         if resumed is None:
@@ -141,7 +141,7 @@ class JobFiles:
         self.directory.write_json(STATUS, asdict(status))
 
     def write_results(self, server: Server, state: JobState) -> None:
-        """All files of a finished run except the sites' models, whose fingerprints are all the server knows."""
+        """All files of a finished run except the sites' models, of which the server knows only the fingerprints."""
         # What the sites trained together: private layers keep their initial values in the server's model.
         initial = self.job.initial
         common = {name: w.contiguous() for name, w in server.weights.items() if not torch.equal(w, initial[name])}
@@ -160,7 +160,7 @@ class JobFiles:
         return {
             **self.job.description,
             "notes": [
-                f"{site} has no scores to report, see {PARTICIPATION}"
+                f"{site} has no scores to report; see {PARTICIPATION}"
                 for site in sorted(self.job.deployment.sites)
                 if site not in scored
             ],

@@ -17,7 +17,7 @@ from playerfl.flower.wire.envelopes import SENTENCES, Envelope, Response
 from playerfl.flower.wire.introduction import Introduction
 
 RETRY_SECONDS = 5.0
-"""Before an unreachable site is tried again: its node needs seconds to come back."""
+"""Before an unreachable site is tried again: its node takes a few seconds to come back."""
 
 NodeId = int
 MessageId = str
@@ -106,7 +106,7 @@ class Messenger:
         """The node of each site that is online."""
         online: dict[SiteId, NodeId] = {}
         for node in sorted(self.grid.get_nodes(), key=lambda node: int(node.node_id)):
-            # A node cannot choose the name its key is registered under; without keys it gives its name itself.
+            # A node cannot choose the name its key is registered under; without keys, it states its own name.
             name = node.name or self._named.get(node.node_id, "")
             if name in self.deployment.sites:
                 online.setdefault(name, node.node_id)
@@ -178,7 +178,7 @@ class Messenger:
             return f"its response cannot be read: {problem}; does it run the same version of playerfl?"
         if not site:
             if response.site not in self.deployment.sites or response.site in self.nodes():
-                return f"{response.site[:63]!r} is not expected"
+                return f"{response.site[:63]!r} is not a site of this job"
             self._named[node] = site = response.site
         if response.code is not None:
             return SENTENCES[response.code]

@@ -41,7 +41,7 @@ def run_job(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> None:
-    """Runs a job to its end, or resumes it from its last checkpoint, in a folder of `jobs` that has its name.
+    """Runs a job to its end, or resumes it from its last checkpoint, in the folder of its name in `jobs`.
 
     `task` defaults to the experiment's.
     """
@@ -74,7 +74,7 @@ def run_job(
             files.write_results(state.server, state)
             say(f"job {deployment.job} is finished; results: {files.path}")
     except BaseException as problem:
-        # If the disk is full, the first error is raised, not one from here.
+        # If the disk is full, the original error is raised, not one from here.
         with suppress(StorageError):
             files.write_status("failed", state, str(problem) or type(problem).__name__)
             files.add_participation(transport.take_participation(), state)

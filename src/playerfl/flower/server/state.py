@@ -21,7 +21,7 @@ class Contacts:
     accepted: dict[SiteId, str] = field(default_factory=dict)
     """The key of each site's last accepted response."""
     fingerprints: dict[SiteId, str] = field(default_factory=dict)
-    """Of each site's finished model."""
+    """The fingerprint of each site's finished model."""
     away: set[SiteId] = field(default_factory=set)
     """Sites that missed the last deadline."""
 

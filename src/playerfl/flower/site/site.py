@@ -76,9 +76,9 @@ class Site:
     def _check(self, envelope: Envelope) -> None:
         check_job(envelope.job)
         if envelope.site not in ("", self.name):
-            raise RefusedError("name", f"the envelope is addressed to {envelope.site!r}, this is {self.name!r}")
+            raise RefusedError("name", f"the envelope is addressed to {envelope.site!r}, but this is {self.name!r}")
         if envelope.version != __version__:
-            raise RefusedError("version", f"the server has version {envelope.version!r}, this is {__version__!r}")
+            raise RefusedError("version", f"the server has version {envelope.version!r}, but this is {__version__!r}")
 
     def _prepare(self, envelope: Envelope) -> _Workspace:
         experiment = Experiment.from_resolved(envelope.experiment)
@@ -86,7 +86,7 @@ class Site:
             workspace = _Workspace(experiment, self.name, self.find_setup(experiment, self.name))
         fingerprint = digest(workspace.setup.initial)
         if fingerprint != envelope.model:
-            raise RefusedError("model", f"the server's model is {envelope.model}, this one is {fingerprint}")
+            raise RefusedError("model", f"the server's model is {envelope.model}, but this one is {fingerprint}")
         layers = workspace.setup.learner.layers
         check_privacy(envelope.privacy, statistics_travel=layers.statistics == "follow" and bool(layers.buffers))
         return workspace
@@ -143,7 +143,7 @@ class Site:
         return reply
 
     def adopt(self, job: str, key: str, state: ClientState) -> None:
-        """Stores a client's state from elsewhere as the state after the response `key`."""
+        """Stores a state that was computed elsewhere as the client's state after the response `key`."""
         self._folder(job).mkdir(parents=True, exist_ok=True)
         adopted = StoredState((), key, "", state, Reply(Upload(0)))
         write_atomically(self._state_file(job), tensor_tree.encode(adopted.to_tree()))
@@ -152,7 +152,7 @@ class Site:
         """The client's state after the last response."""
         stored = self._load(job)
         if stored is None:
-            raise RunDirectoryError(f"{self.home} holds no state of job {job}")
+            raise RunDirectoryError(f"{self.home} holds no state for job {job}")
         return dict(stored.state)
 
     def _accepted_history(self, envelope: Envelope, stored: StoredState | None) -> tuple[Generation, ...]:
@@ -174,7 +174,7 @@ class Site:
         return stored.generations[: accepted + 1]
 
     def _lost(self, envelope: Envelope) -> RefusedError:
-        return RefusedError("state_lost", f"{self.home} holds no state of this job, but the site did {envelope.after}")
+        return RefusedError("state_lost", f"{self.home} has no state for this job, but {envelope.after} was accepted")
 
     def _stored_response(self, envelope: Envelope, stored: StoredState) -> Response:
         reply = stored.reply
@@ -187,7 +187,7 @@ class Site:
         """The upload of the last response, for secure aggregation."""
         stored = self._load(check_job(job))
         if stored is None or stored.key != key or not stored.secure:
-            raise RefusedError("state_differs", f"there is no upload of {key!r} to mask")
+            raise RefusedError("state_differs", f"there is no upload for {key!r} to mask")
         return stored.reply.upload
 
     def _folder(self, job: str) -> Path:
@@ -229,7 +229,7 @@ class _Workspace:
         plan = self.experiment.training.plan(self.experiment.rounds)
         client = Client(self.name, self.setup.sites[self.name], self.setup.learner, plan, self.setup.initial)
         if state is not None:
-            # A copy: training changes it, and the state before is stored again as history.
+            # A copy: training changes it, and the earlier state is stored again as history.
             client.restore(tensor_tree.decode(tensor_tree.encode(dict(state))))
         return client
 
@@ -282,7 +282,7 @@ def site_setup(experiment: Experiment, task: Task, name: SiteId) -> Setup:
             return {name: sites[name]}
         if len(sites) == 1:
             return {name: next(iter(sites.values()))}
-        raise DataError(f"the task has no data of {name!r}; it has data of: {', '.join(sorted(sites)) or 'nobody'}")
+        raise DataError(f"the task has no data for {name!r}; it has data for: {', '.join(sorted(sites)) or 'no site'}")
 
     return prepare_setup(experiment, replace(adapted, load_sites=load_sites, adapt=None))
 

@@ -21,7 +21,7 @@ class Generation:
     """The client's state after one response."""
 
     key: str
-    """Of the response; "" before the first one."""
+    """The key of the response; "" before the first one."""
     state: ClientState | None
     """None before the first response."""
 
@@ -39,7 +39,7 @@ class StoredState:
     secure: bool = False
     """Whether the reply's weights may be fetched, masked, for secure aggregation."""
     fingerprint: str = ""
-    """Of the finished model."""
+    """The fingerprint of the finished model."""
 
     @property
     def generations(self) -> tuple[Generation, ...]:

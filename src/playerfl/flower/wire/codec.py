@@ -65,7 +65,7 @@ def decode_envelope(content: RecordDict) -> Envelope:
     config = _record(content, "envelope", ConfigRecord)
     verbs = tuple(_typed(config, "verbs", list))
     if not all(verb in get_args(Verb) for verb in verbs):
-        raise CodecError(f"the envelope asks for {verbs!r}")
+        raise CodecError(f"the envelope asks for {verbs!r}, which is not known")
     best = _typed(config, "best-round", int)
     download = Download(
         _typed(config, "round", int),
@@ -118,11 +118,11 @@ def encode_response(response: Response) -> RecordDict:
 def decode_response(content: RecordDict) -> Response:
     """The inverse of `encode_response`; CodecError for anything else."""
     if content.keys() != {"weights", "numbers", "info", "response"}:
-        raise CodecError(f"the response holds the records {', '.join(sorted(content))}")
+        raise CodecError(f"the response holds unexpected records: {', '.join(sorted(content))}")
     config = _record(content, "response", ConfigRecord)
     numbers = _record(content, "numbers", MetricRecord)
     if not numbers.keys() <= {"num-examples", "scores"}:
-        raise CodecError(f"the response holds the numbers {', '.join(sorted(numbers))}")
+        raise CodecError(f"the response holds unexpected numbers: {', '.join(sorted(numbers))}")
     upload = Upload(
         _typed(numbers, "num-examples", int),
         _tensors(_record(content, "weights", ArrayRecord)),
@@ -221,7 +221,7 @@ def to_tensor(name: str, array: Array) -> Tensor:
         raise CodecError(f"{name[:80]!r} has the invalid shape {shape}")
     size = torch.empty((), dtype=kind).element_size()
     if len(array.data) != math.prod(shape) * size:
-        raise CodecError(f"{name[:80]!r} has {len(array.data)} bytes, not those of {shape} {array.dtype}")
+        raise CodecError(f"{name[:80]!r} has {len(array.data)} bytes, which do not fit {shape} {array.dtype}")
     if not array.data:
         return torch.empty(shape, dtype=kind)
     if sys.byteorder == "big":

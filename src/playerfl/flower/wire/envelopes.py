@@ -21,7 +21,7 @@ SENTENCES: dict[Code, str] = {
     "name": "the site was started under a different name; register its key under that name",
     "data": "the site's data cannot be used for this experiment; see its log",
     "state_lost": "the site has lost its state; restore it from a backup, or readmit the site as a new one",
-    "state_differs": "the site's state is from a different point of the job; see its log",
+    "state_differs": "the site's state is from a different point in the job; see its log",
     "storage": "the site cannot write its state; see its log",
     "privacy": "the site refuses to send what was asked for; see its log",
     "failed": "the site could not do what was asked; see its log",
@@ -105,7 +105,7 @@ class Response:
     introduction: Introduction | None = None
     """In response to the first envelope."""
     fingerprint: str = ""
-    """Of the finished model; the model itself stays at the site."""
+    """The fingerprint of the finished model; the model itself stays at the site."""
 
 
 def check_job(name: str) -> str:

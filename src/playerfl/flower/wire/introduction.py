@@ -60,7 +60,7 @@ def layers_from_json(table: Mapping[str, Any]) -> LayerMap:
     """
     sizes = {str(layer): int(size) for layer, size in table["num_parameters"].items()}
     if sizes.keys() != table["entries"].keys() or table["statistics"] not in ("follow", "local"):
-        raise ValueError("the layers' sizes or statistics do not fit")
+        raise ValueError("the layers' sizes or statistics do not match the layers")
     return LayerMap(
         {str(layer): tuple(map(str, entries)) for layer, entries in table["entries"].items()},
         sizes,

@@ -36,12 +36,12 @@ function drawCurves() {
       : { name, colour, dash, x: c.r, y: values(c.s[Number(site)]) };
   });
   const format = (y) => (metric.percent ? String(Number((100 * y).toPrecision(4))) : short(y));
-  const where = site === "" ? "the average over sites" : data.sites[task][Number(site)];
+  const where = site === "" ? "all sites (average)" : data.sites[task][Number(site)];
   const cell = (y) => (y === undefined ? "" : Number.isFinite(y) ? format(y) : "diverged");
   const last = series.map((s) => `${s.name} ${cell(s.y[s.y.length - 1])}`);
   lineChart($("curve-chart"), {
     series, xLabel: "round", yLabel: metric.name + (metric.percent ? ", %" : ""), format,
-    alt: `${metric.name} of ${where} on ${task} by round. In the last round: ${last.join(", ")}. Arrow keys read single rounds; the values are in the table below.`,
+    alt: `${metric.name} of ${where} on ${task} by round. In the last round: ${last.join(", ")}. Use the arrow keys to read single rounds; the values are in the table below.`,
   });
   $("curve-caption").textContent =
     `${metric.name} of ${where} on the ${split === "train" ? "training" : split} data. ` +

@@ -1,5 +1,5 @@
 "use strict";
-// Ranks and tests.
+// Tests of the ranks.
 
 const tableName = () => {
   const kind = $("pick-kind").value;
@@ -70,7 +70,7 @@ function drawRanks(r) {
   fill($("cd-chart"), svg);
   $("cd-caption").textContent = r.cd === null
     ? "Mean rank of each method; 1 is best."
-    : "Mean rank of each method; 1 is best. Methods joined by a grey bar do not differ significantly (closer than Nemenyi’s critical difference, 5 %).";
+    : "Mean rank of each method; 1 is best. Methods joined by a grey bar do not differ significantly (they are closer than Nemenyi’s critical difference at the 5 % level).";
 }
 function drawPairs(r) {
   const what = $("pick-posthoc").value;

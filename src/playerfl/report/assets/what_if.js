@@ -102,7 +102,7 @@ function describeCut(scores, sites, cut) {
   $("cut-said").textContent =
     `Shared: ${listed(scores.layers.slice(0, cut))}${cut < scores.layers.length ? `; private: ${listed(scores.layers.slice(cut))}` : ", the whole model, as in FedAvg"}. ` +
     `Shared layers hold ${part} % of the parameters${scores.sendsPrivate ? ", but private_pull sends the rest too" : ""}: ` +
-    `${size(scores.bytes * sent)} up and as much down per site and round, ` +
+    `${size(scores.bytes * sent)} up and the same amount down per site and round, ` +
     `${size(2 * scores.bytes * sent * sites)} per round for ${counted(sites, "site")} (FedAvg: ${size(2 * scores.bytes * total * sites)}).`;
   $("cut-said").dataset.index = cut;
 }
@@ -123,15 +123,15 @@ function cutNotes(scores, seed, settings, normalise, reduce, cut) {
   return [
     clear ? null : "No ratio is above the threshold: there is no clear transition.",
     free ? `Deciding alone, ${same(run.alone)} of ${counted(run.sites, "site")} would cut here.` : null,
-    free && run.sites > 1 ? `With one site left out, the cut stays in ${same(together.without)} of ${run.sites} cases.` : null,
+    free && run.sites > 1 ? `With one site left out, the cut stays the same in ${same(together.without)} of ${run.sites} cases.` : null,
     free && runs.length > 1 ? `${same(runs)} of ${runs.length} runs cut here.` : null,
     range ? `Any threshold from ${short(range[0])} to ${range[1] === Infinity ? "∞" : `just below ${short(range[1])}`} gives this cut.` : null,
     ...near.map((i) => `Close call at ${scores.layers[i + 1]}: its ratio ${short(together.ratios[settings.rule][i])} is within ${100 * scores.near} % of the threshold.`),
     ...together.warnings.map((text) => `${text}.`),
-    free && elsewhere !== null && elsewhere !== cut ? `With sites scaled ${other === "none" ? "as measured" : "to their first layer"}, the cut would be after ${layers(elsewhere)}.` : null,
+    free && elsewhere !== null && elsewhere !== cut ? `With the sites’ scores ${other === "none" ? "as measured" : "scaled to their first layer"}, the cut would be after ${layers(elsewhere)}.` : null,
     scores.cuts[seed] !== undefined && scores.cuts[seed] !== cut ? `The run itself cut after ${layers(scores.cuts[seed])}.` : null,
     scores.remark,
-    scores.leftOut ? `${counted(scores.leftOut, "more run")} did not fit into this page.` : null,
+    scores.leftOut ? `${counted(scores.leftOut, "more run")} did not fit on this page.` : null,
   ].filter(Boolean);
 }
 function drawProfile(scores, run, together, cut) {

@@ -98,7 +98,7 @@ def compare(
         raise ConfigError(one_of(client_average, ("samples", "uniform"), "client_average"))
     names = [result.algorithm for result in results]
     if len(set(names)) != len(names):
-        raise ConfigError(f"each algorithm may occur once in a comparison, not {', '.join(names)}")
+        raise ConfigError(f"each algorithm may occur only once in a comparison, not {', '.join(names)}")
     _must_share(results)
     by_name = {result.algorithm: result for result in results}
     baselines = [name for name in (baseline_local, baseline_global) if name in by_name]

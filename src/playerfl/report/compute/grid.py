@@ -238,7 +238,7 @@ def _other_data(runs: Sequence[Placed]) -> list[str]:
         hashes.setdefault((run.task, run.seed), set()).add(str(run.result.data.get("partition_hash")))
     return [
         f"runs on {task} with seed {seed} do not use the same data (their partition hashes differ); "
-        "differences between their algorithms may come from that"
+        "differences between their algorithms may be due to that"
         for (task, seed), different in hashes.items()
         if len(different) > 1
     ]

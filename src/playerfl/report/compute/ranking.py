@@ -148,7 +148,9 @@ def rank(
     blocks_gone = tuple(name for i, name in enumerate(blocks) if i not in rows)
     count, k = scores.shape
     if count < 2 or k < 2:
-        remark = "With a single block there is no test: these ranks may be chance." if count == 1 else "No blocks."
+        remark = (
+            "With a single block there is no test: these ranks may be due to chance." if count == 1 else "No blocks."
+        )
         return Ranking(table, over, names, kept, positions, gone, blocks_gone, remark=remark, same_as=same_as)
     mean = positions.mean(axis=0)
     test = friedman_of_ranks(positions) if k > 2 else None
@@ -207,9 +209,9 @@ def _same_everywhere(leaders: Sequence[Sequence[int]], count: int) -> list[int]:
 
 def _not_tested(blocks: int, treatments: int, test: Friedman | None) -> str:
     if treatments < 3:
-        return "Friedman’s test needs three methods."
+        return "Friedman’s test needs at least three methods."
     if test is not None and np.isnan(test.f):
-        return f"All {blocks} blocks give the same order, so Iman and Davenport’s F is infinite: not computable."
+        return f"All {blocks} blocks give the same order, so Iman and Davenport’s F is infinite and has no p."
     return ""
 
 

@@ -175,7 +175,7 @@ def _variants(report: Report, *named: str | None) -> list[str]:
     for label, given, role, option in zip(
         (report.choices.baseline_local, report.choices.baseline_global, report.subject),
         (*named, None),
-        ("training alone", "plain averaging", "the method the summary is about"),
+        ("the baseline for training alone", "the baseline for plain averaging", "the method the summary is about"),
         ("; choose another with --baseline-local", "; choose another with --baseline-global", ""),
         strict=True,
     ):

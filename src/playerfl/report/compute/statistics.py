@@ -253,7 +253,7 @@ def _weights(rows: Array) -> Array:
 
 
 def holm(p_values: Array) -> Array:
-    """Holm's step-down correction: the smallest times m, the next times m - 1, never falling, at most 1.
+    """Holm's step-down correction: the smallest times m, the next times m - 1, never decreasing, at most 1.
 
     >>> holm(np.array([0.01, 0.04, 0.03])).tolist()
     [0.03, 0.06, 0.06]

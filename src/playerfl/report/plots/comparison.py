@@ -59,7 +59,7 @@ def draw_profile(axes: Axes, cut: Cut, profiles: dict[str, Any]) -> None:
     crowded = len(cut.layers) * max(map(len, cut.layers)) > _ROOM
     axes.set_xticks(positions, cut.layers, rotation=30 if crowded else 0, ha="right" if crowded else "center")
     axes.set_ylabel("federation sensitivity, % of the first layer")
-    axes.set_title(f"federated: {cut.index} layers, private: {len(cut.layers) - cut.index}", fontsize=11)
+    axes.set_title(f"shared: {cut.index} layers, private: {len(cut.layers) - cut.index}", fontsize=11)
     axes.legend(frameon=False)
 
 
@@ -127,7 +127,7 @@ def save_comparison(results: Sequence[RunResult], summaries: Sequence[AlgorithmS
 
 def save(figure: Figure, path: Path) -> Path:
     """Writes a figure in the format its file name ends with."""
-    check_picture(path)
+    check_figure_file(path)
     drawn = io.BytesIO()
     with warnings.catch_warnings():
         # A name in a script that the font lacks is drawn as boxes.
@@ -137,10 +137,10 @@ def save(figure: Figure, path: Path) -> Path:
     return path
 
 
-def check_picture(path: Path) -> None:
-    """Refuses a file name that is not a picture, or a folder that does not exist."""
+def check_figure_file(path: Path) -> None:
+    """Refuses a file name that is not a figure's, or a folder that does not exist."""
     formats = sorted(Figure().canvas.get_supported_filetypes())
     if path.suffix[1:].lower() not in formats:
-        raise ConfigError(one_of(path.suffix[1:], formats, f"picture format in {path.name}:"))
+        raise ConfigError(one_of(path.suffix[1:], formats, f"figure format in {path.name}:"))
     if not path.parent.is_dir():
-        raise ConfigError(f"cannot write {path}: there is no folder {path.parent}; make it first")
+        raise ConfigError(f"cannot write {path}: there is no folder {path.parent}; create it first")

@@ -74,8 +74,8 @@ def _draw_votes(axes: Axes, advice: Recommendation) -> None:
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     margin = max(0.5, 0.06 * layers)
     axes.set_xlim(1 - margin, layers + margin)
-    axes.set_xlabel("layers to federate")
-    axes.set_title("who asks for which cut", fontsize=11)
+    axes.set_xlabel("shared layers")
+    axes.set_title("which cut each kind of evidence gives", fontsize=11)
     axes.spines[["top", "right"]].set_visible(False)
 
 
@@ -99,6 +99,6 @@ def _draw_thresholds(axes: Axes, advice: Recommendation) -> None:
     axes.yaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_ylim(0.5, len(advice.cut.layers) + 0.9)
     axes.set_xlabel(f"threshold of {advice.cut.rule}")
-    axes.set_ylabel("layers to federate")
-    axes.set_title("what other thresholds would do", fontsize=11)
+    axes.set_ylabel("shared layers")
+    axes.set_title("the cut for every threshold", fontsize=11)
     axes.spines[["top", "right"]].set_visible(False)

@@ -114,7 +114,7 @@ def table_figure(table: ScoreTable, printed: Printed | None = None) -> Drawn:
             for marker, colour, face in (("o", COLOURS[0], COLOURS[0]), ("D", COLOURS[5], "none"))
         ]
         runs = min(cell.runs for cell in table.cells.values())
-        words = [f"these runs, {interval_name(runs)}" if runs > 1 else "this run", "printed in the paper"]
+        words = [f"these runs ({interval_name(runs)})" if runs > 1 else "this run", "printed in the paper"]
         figure.legend(marks, words, loc="outside upper center", ncols=2, frameon=False, fontsize=9)
     return figure, axes
 

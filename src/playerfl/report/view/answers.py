@@ -104,12 +104,12 @@ def _best_on(report: Report, table: ScoreTable, task: str) -> str:
         which = "lowest" if table.lower_is_better else "highest"
         return (
             f"On {task}, {listed(best)} {have} the {which} {name} ({value}), but with a single run per method this may "
-            "be chance."
+            "be due to chance."
         )
     said = f"On {task}, {listed(best)} {'has' if len(best) == 1 else 'share'} the best {name}: {value}"
     if not math.isnan(cell.low):
         low, high = (number(end, "score", table.metric) for end in (cell.low, cell.high))
-        said += f" ({interval_name(cell.runs)} {low} to {high})"
+        said += f" ({interval_name(cell.runs)}: {low} to {high})"
     ties = [label for label, other in cells.items() if other.tie]
     if ties:
         said += f"; the difference from {listed(ties)} is within {noise({report.grid.splits(task)})}"
@@ -156,10 +156,10 @@ def _gains_on(report: Report, table: SiteTable) -> str:
 
 def _certain(harmed: list[SiteRow], surely: list[SiteRow], noise: str) -> str:
     if not surely:
-        return "which may be chance"
+        return "which may be due to chance"
     if len(surely) == len(harmed):
         return f"beyond {noise}"
-    return f"{_sites(surely)} beyond {noise}, the rest may be chance"
+    return f"{_sites(surely)} beyond {noise}; for the rest it may be due to chance"
 
 
 def _sites(rows: list[SiteRow]) -> str:
@@ -198,8 +198,8 @@ def _certainty(report: Report) -> list[str]:
     said = []
     if runs and max(runs) == 1:
         said.append(
-            "Each method ran once, so any difference may be chance. Run more seeds (playerfl run … --seed 1) into the "
-            "same folder to get intervals."
+            "Each method ran once, so any difference may be due to chance. To get intervals, run more seeds "
+            "(playerfl run … --seed 1) and save them in the same folder."
         )
     elif runs:
         said += reach(report)
@@ -255,5 +255,5 @@ def _missing(report: Report) -> list[str]:
         return []
     rest = "this report covers the others." if report.grid.runs else "there is nothing to compare yet."
     return [
-        f"{counted(len(report.missing), 'run')} not finished and {counted(len(report.failed), 'run')} failed; {rest}"
+        f"Not finished: {counted(len(report.missing), 'run')}; failed: {counted(len(report.failed), 'run')}; {rest}"
     ]

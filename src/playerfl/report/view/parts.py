@@ -138,7 +138,7 @@ class Section:
     lead: str = ""
     blocks: tuple[Block, ...] = ()
     interactive: bool = False
-    """Whether the page shows controls and pictures here, drawn from the same numbers, instead of the blocks."""
+    """Whether the page shows controls and figures here, drawn from the same numbers, instead of the blocks."""
 
 
 @dataclass(frozen=True)

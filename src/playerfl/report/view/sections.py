@@ -73,10 +73,10 @@ def lead(report: Report) -> str:
     if not grid.runs and report.multiverses and not (report.missing or report.failed):
         return f"{_multiverses_said(report)} All scores are on held-out test data."
     if not grid.runs:
-        done = f" {tuned} to choose learning rates have finished." if report.tuning_runs else ""
+        done = f" Finished runs that choose learning rates: {report.tuning_runs:,}." if report.tuning_runs else ""
         return f"No run has finished yet; this report lists the missing runs.{done}"
     tuning = (
-        f" {tuned} chose each method’s learning rate on other seeds and on validation data; they are not counted."
+        f" {tuned} chose each method’s learning rate, with other seeds and on validation data, and are not counted."
         if report.tuning_runs
         else ""
     )
@@ -102,8 +102,8 @@ def _summary(report: Report) -> Section:
 
 def _missing(report: Report) -> Section:
     tuning = sum(gap.tuning for gap in (*report.missing, *report.failed))
-    said = f"{counted(len(report.missing), 'run')} not finished, {counted(len(report.failed), 'run')} failed"
-    said += f"; {tuning} of these would only choose a learning rate. " if tuning else ". "
+    said = f"Not finished: {counted(len(report.missing), 'run')}; failed: {counted(len(report.failed), 'run')}"
+    said += f"; {tuning} of these serve only to choose a learning rate. " if tuning else ". "
     said += "The rest of this report covers the runs that finished." if report.grid.runs else ""
     blocks: list[Block] = []
     seeds = facts.seed_states(report)
@@ -181,7 +181,7 @@ def _remarks(report: Report, table: ScoreTable, ranking: Ranking | None) -> list
     if set(table.ranked) < set(table.algorithms):
         said.append("The two baselines are shown for reference and not ranked.")
     if table.kind == "fairness":
-        said.append("A method can be fair and uniformly bad: read this beside the scores.")
+        said.append("A method can be fair and uniformly bad: read this together with the scores.")
     if table.majority:
         said.append(f"{MAJORITY}: every site always predicts the most frequent class of its training data.")
         if table.kind == "score" and table.metric == "loss":
@@ -242,7 +242,9 @@ def _tests(report: Report) -> Section:
     if tests.items:
         blocks.append(tests.table("Do the methods differ?"))
     else:
-        blocks.append(Paragraph("No test: Friedman’s needs three methods, and two tasks or two runs of one task."))
+        blocks.append(
+            Paragraph("No test: Friedman’s test needs at least three methods, and two tasks or two runs of a task.")
+        )
     if any(ranking.over != "tasks" for ranking in tests.items):
         blocks.append(
             Paragraph(" ".join(["A test over the runs of one task is about that dataset only.", *reach(report)]))
@@ -253,7 +255,7 @@ def _tests(report: Report) -> Section:
         if shown and tests.items:
             caption = f"Pairs of methods by {metric_name(report.metric)}, over {ranking.block_name}"
             blocks.append(pairs.table(caption, shown, remark=ranking.holm_limit))
-    return Section("tests", "Ranks and tests", blocks=tuple(blocks), interactive=True)
+    return Section("tests", "Tests of the ranks", blocks=tuple(blocks), interactive=True)
 
 
 def _sites(report: Report) -> Section:
@@ -282,12 +284,16 @@ def site_view(report: Report, table: SiteTable) -> TableView:
     said = []
     if local:
         worse = sum(gained.value < 0 for gained in local)
-        said.append(f"{worse} of {counted(len(local), 'site')} worse off than with {report.choices.baseline_local}.")
+        said.append(
+            f"{worse} of {counted(len(local), 'site')} are worse off than with {report.choices.baseline_local}."
+        )
     if counts:
         needed = runs_needed(len(table.rows))
-        said.append(f"Differences over {counted(min(counts), 'run')}.")
+        said.append(f"The differences are over {counted(min(counts), 'run')}.")
         if min(counts) < needed:
-            said.append(f"With {counted(len(table.rows), 'site')} it takes {needed} runs for a significant difference.")
+            said.append(
+                f"With {counted(len(table.rows), 'site')}, a significant difference takes at least {needed} runs."
+            )
     caption = f"{table.algorithm} on {table.task}, worst off first"
     return sites(report, [table]).table(caption, remark=" ".join(said), sortable=True)
 

@@ -47,7 +47,7 @@ class SiteFact:
             return TableCell("no difference")
         better, clear = gained.value > 0, gained.verdict != "unclear"
         words = ("gains" if better else "harmed by joining") if clear else ("better" if better else "worse")
-        return TableCell(words + ("" if clear else ", may be chance"), tone="gain" if better else "loss")
+        return TableCell(words + ("" if clear else " (may be due to chance)"), tone="gain" if better else "loss")
 
 
 def sites(report: Report, tables: Sequence[SiteTable] | None = None) -> Facts[SiteFact]:

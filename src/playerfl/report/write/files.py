@@ -48,7 +48,8 @@ def place_of(out: Path, form: Form | None) -> Place:
     if ends_like is None or ends_like != (form or ends_like):
         wanted = [ending for ending, known in _FORMS.items() if form in (known, None)]
         raise ConfigError(
-            f"--out {out}: a report ends with {' or '.join(wanted)}; a folder must exist or have no dot in its name"
+            f"--out {out}: a report's name must end with {' or '.join(wanted)}; a folder must exist or have no dot in "
+            "its name"
         )
     return Place(ends_like, out)
 
@@ -63,7 +64,7 @@ def write_report(report: Report, place: Place, title: str) -> None:
     try:
         text = forms[place.form](report, title)
     except ImportError as problem:
-        raise ConfigError(f"this needs {problem.name}; pip install 'playerfl[report]'") from problem
+        raise ConfigError(f"this format needs {problem.name}; pip install 'playerfl[report]'") from problem
     _write(place.path, text)
 
 
@@ -90,7 +91,7 @@ def write_figures(report: Report, folder: Path, formats: Sequence[str]) -> list[
         from playerfl.report.plots.comparison import save
         from playerfl.report.plots.report import report_figures
     except ImportError as problem:
-        raise ConfigError("pictures are drawn with matplotlib; pip install 'playerfl[report]'") from problem
+        raise ConfigError("figures need matplotlib; pip install 'playerfl[report]'") from problem
     make_directory(folder)
     return [
         save(figure, folder / f"{name}.{ending}")

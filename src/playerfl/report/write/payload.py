@@ -1,4 +1,4 @@
-"""The numbers a page carries for its pictures, pickers and the threshold what-if."""
+"""The numbers a page carries for its figures, pickers and the threshold what-if."""
 
 from __future__ import annotations
 

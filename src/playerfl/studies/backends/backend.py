@@ -34,7 +34,7 @@ class Lost:
     group: Group
     reason: str
     blame: bool = True
-    """Whether the group may be the reason: not if a whole machine went away."""
+    """Whether the group may be the cause: not if a whole machine went away."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class Backend(Protocol):
     def start(self, group: Group) -> None: ...
 
     def wait(self, seconds: float) -> list[Event]:
-        """Returns what happened: at once if there is anything to report, else after this time at the latest."""
+        """Returns what happened: immediately if there is anything to report, else after at most this time."""
         ...
 
     def close(self) -> None:

@@ -65,9 +65,9 @@ def run_group(
     config: WorkerConfig,
     progress: Callable[[float], None] = lambda share: None,
 ) -> list[Outcome]:
-    """Runs them side by side; one that raises fails alone.
+    """Trains runs side by side; a run that raises fails on its own.
 
-    Those that shared a stack with it are run again without it.
+    The runs that shared a stack with it are run again without it.
 
     `progress` is called with the share of the group's rounds that is done.
     """

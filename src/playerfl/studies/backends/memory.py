@@ -10,7 +10,7 @@ from pathlib import Path
 
 
 def resident() -> int:
-    """Bytes of this process in memory now; its peak where the system does not say, 0 where it says nothing."""
+    """Bytes of this process in memory now; its peak if the system does not tell, and 0 if it tells neither."""
     try:
         pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
         return pages * os.sysconf("SC_PAGE_SIZE")
@@ -19,7 +19,7 @@ def resident() -> int:
 
 
 def peak() -> int:
-    """Bytes this process held at most, 0 where the system does not say."""
+    """The most bytes this process has held; 0 if the system does not tell."""
     try:
         import resource
     except ImportError:  # Windows
@@ -31,7 +31,7 @@ def peak() -> int:
 def keep_freed_memory() -> None:
     """Makes this process hold on to freed memory, if the C library allows it (glibc).
 
-    A stack's activations are some megabytes each: by default they go back to the system after every operation and are
+    A stack's activations are a few megabytes each: by default they go back to the system after every operation and are
     cleared page by page when the next one asks, which takes a tenth of the time.
     """
     trim_threshold, mmap_threshold = -1, -3
@@ -40,7 +40,8 @@ def keep_freed_memory() -> None:
         mallopt = ctypes.CDLL(None).mallopt
     except (OSError, AttributeError, TypeError):
         return
-    # Older versions take no more than 32 MiB. Without it, trimming less would only turn off glibc's own adjustment.
+    # Older versions accept at most 32 MiB. If this threshold cannot be set, setting the other one alone would only turn
+    # off glibc's own adjustment.
     if mallopt(mmap_threshold, most) or mallopt(mmap_threshold, 2**25):
         mallopt(trim_threshold, most)
 
@@ -60,7 +61,7 @@ def settle_imports() -> None:
     """Takes everything loaded so far out of garbage collection, and collects less often.
 
     torch brings hundreds of thousands of objects, and a stacked study makes many small ones: looking through all of
-    them took a twelfth of the time, and looking through the new ones alone still a fiftieth, so it is done less often.
+    them took a twelfth of the time, and through the new ones alone still took a fiftieth, so it is done less often.
     """
     gc.collect()
     gc.freeze()

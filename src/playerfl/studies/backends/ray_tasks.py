@@ -28,7 +28,7 @@ class RayTasks:
     """One task per group, as many at a time as the cluster has cores. Machines may join and leave."""
 
     def __init__(self, workers: int | None, threads: int, config: WorkerConfig, address: str | None) -> None:
-        # Read when Ray starts: it sends no usage statistics, and hides no GPUs from its tasks.
+        # Ray reads these when it starts: it is to send no usage statistics and to hide no GPUs from its tasks.
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
         try:

@@ -1,4 +1,4 @@
-"""CIFAR-10: 32x32 colour pictures in 10 classes, divided among five sites."""
+"""CIFAR-10: 32x32 colour images in 10 classes, divided among five sites."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def load_sites(options: Cifar10Options) -> Sites:
 
 def _training_files(folder: Path) -> list[Path]:
     for place in (folder, folder / "cifar-10-batches-bin"):
-        # One file per batch, even if it is there both packed and unpacked.
+        # One file per batch, even if it is present both packed and unpacked.
         files = {
             file.name.removesuffix(".gz"): file
             for file in sorted(place.glob("data_batch*"), reverse=True)
@@ -60,7 +60,7 @@ def build_model(options: Cifar10Options) -> nn.Module:
 
 TASK = Task(
     name="cifar10",
-    about="50,000 colour pictures (32x32), Dirichlet label skew, 5 convolutions + 2 linear layers",
+    about="50,000 colour images (32x32), Dirichlet label skew, 5 convolutions + 2 linear layers",
     load_sites=load_sites,
     build_model=build_model,
     options=Cifar10Options,

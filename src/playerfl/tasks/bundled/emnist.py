@@ -27,7 +27,7 @@ def load_sites(options: EmnistOptions) -> Sites:
     part = "train" if has_train else "test"
     notes = [] if has_train else ["read from EMNIST's test file, since the training file is missing"]
     pixels, labels = read_labelled(folder, *(name.format(part=part) for name in _FILES))
-    # The files store every picture transposed.
+    # The files store every image transposed.
     upright = pixels.transpose(0, 2, 1)[:, None]
     return deal_images(upright, labels, options, mean=[0.5], std=[0.5], notes=notes)
 

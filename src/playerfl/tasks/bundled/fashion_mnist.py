@@ -1,4 +1,4 @@
-"""FashionMNIST: 28x28 pictures of clothes, 10 classes, divided among five sites."""
+"""FashionMNIST: 28x28 images of clothes, 10 classes, divided among five sites."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def load_sites(options: FashionMnistOptions) -> Sites:
 
 TASK = Task(
     name="fashion_mnist",
-    about="10,000 pictures of clothes (28x28), Dirichlet label skew, 3 convolutions + 2 linear layers",
+    about="10,000 images of clothes (28x28), Dirichlet label skew, 3 convolutions + 2 linear layers",
     load_sites=load_sites,
     build_model=partial(grey_network, classes=10),
     options=FashionMnistOptions,

@@ -18,12 +18,12 @@ class FocalOptions(PaperOptions):
     added: ClassVar[frozenset[str]] = frozenset({"focal_variant", "focal_gamma"})
 
     focal_variant: FocalVariant = "standard"
-    """The published form, or that of the authors' repository. Losses are comparable only under one of them."""
+    """The published form, or that of the authors' repository. Losses are comparable only within one form."""
     focal_gamma: float | None = Field(None, ge=0, allow_inf_nan=False)
-    """Default: the dataset's own in the authors' repository (heart 3, isic2019 and mimic3 1)."""
+    """Default: the value for the dataset in the authors' repository (heart 3, isic2019 and mimic3 1)."""
 
     def focal_loss(self, dataset: str) -> FocalLoss:
-        """The loss of one of the paper's datasets, by its name there."""
+        """The loss for one of the paper's datasets, by its name in the paper."""
         gamma, alpha = paper.focal(dataset)
         return FocalLoss(gamma if self.focal_gamma is None else self.focal_gamma, alpha, self.focal_variant)
 

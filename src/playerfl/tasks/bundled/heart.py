@@ -1,4 +1,4 @@
-"""UCI heart disease: patients of four hospitals, 10 measurements, 5 grades of disease."""
+"""UCI heart disease: patients from four hospitals, 10 measurements, 5 grades of disease."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def build_model(options: HeartOptions) -> nn.Module:
 TASK = with_focal_loss(
     Task(
         name="heart",
-        about="740 patients of 4 hospitals (10 measurements, 5 grades of heart disease), 4 linear layers",
+        about="740 patients from 4 hospitals (10 measurements, 5 grades of heart disease), 4 linear layers",
         load_sites=load_sites,
         build_model=build_model,
         options=HeartOptions,

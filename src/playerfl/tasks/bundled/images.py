@@ -1,4 +1,4 @@
-"""What the image tasks share: normalised pixels, and a pool of a file's first pictures."""
+"""What the image tasks share: normalised pixels, and a pool of a file's first images."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from playerfl.tasks.task import PaperOptions
 
 
 class ImagePoolOptions(PoolOptions, PaperOptions):
-    """Pictures from one file, divided among sites."""
+    """Images from one file, divided among sites."""
 
     rows_per_site: int = Field(2000, ge=3)
-    """The pool is the first sites x rows_per_site pictures of the file."""
+    """The pool is the first sites x rows_per_site images of the file."""
 
     @property
     def wanted(self) -> int:
-        """The number of pictures in the pool."""
+        """The number of images in the pool."""
         return self.sites * self.rows_per_site
 
 
@@ -44,12 +44,12 @@ def deal_images(
     std: Sequence[float],
     notes: Sequence[str] = (),
 ) -> Sites:
-    """Divides the first pictures of a file among sites."""
+    """Divides the first images of a file among sites."""
     wanted = options.wanted
     if len(labels) < wanted:
-        notes = (*notes, f"the pool has {len(labels):,} pictures instead of {wanted:,}, all that the file has")
+        notes = (*notes, f"the pool has {len(labels):,} images instead of {wanted:,}: the file has no more")
     targets = torch.from_numpy(labels[:wanted].astype(np.int64))
-    # Divided as bytes: as floats the pool would be four times as large, with two copies in memory meanwhile.
+    # Divided as bytes: as floats, the pool would be four times as large, and two copies would be in memory at a time.
     pool = np.require(pixels[:wanted], requirements=["C", "W"])
     sites = deal_pool(TensorExamples(torch.from_numpy(pool), targets), options, notes)
     for name in sites:
@@ -58,7 +58,7 @@ def deal_images(
 
 
 def grey_network(options: ImagePoolOptions, classes: int) -> nn.Module:
-    """The paper's network for 28x28 grey pictures: three 5x5 convolutions with pooling, two linear layers."""
+    """The paper's network for 28x28 grey images: three 5x5 convolutions with pooling, two linear layers."""
     widths = [options.width(width) for width in (64, 128, 256)]
     model = ConvNet(1, widths, options.width(100), classes, kernel=5, padding=2, pool_after=(1, 2, 3))
     return options.initialised(model)

@@ -1,4 +1,4 @@
-"""Fed-ISIC 2019: dermoscopic pictures of several hospitals, 4 kinds of lesion."""
+"""Fed-ISIC 2019: dermoscopic images from several hospitals, 4 kinds of lesion."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ _FLAMBY_TARGETS = {"0": "mel", "1": "nv", "2": "bcc", "4": "bkl"}
 
 
 class IsicOptions(FocalOptions):
-    """The four most frequent kinds of lesion, at most 5,000 pictures per hospital."""
+    """The four most frequent kinds of lesion, at most 5,000 images per hospital."""
 
     side: int = Field(64, ge=16, le=512)
-    """Pictures are scaled to this many pixels per side (the paper crops 200)."""
+    """Images are scaled to this many pixels per side (the paper crops 200)."""
     most_per_site: int = Field(5000, ge=3)
 
 
 @dataclass(frozen=True)
 class Lesion:
-    """One picture: which lesion it shows, of what kind, and which hospital took it."""
+    """One image: which lesion it shows, of what kind, and which hospital took it."""
 
     picture: str
     lesion: str
@@ -52,7 +52,7 @@ class Lesion:
 
 
 def read_labels(path: Path) -> list[Lesion]:
-    """Pictures of the four kinds, from the table of HAM10000 or of FLamby's Fed-ISIC 2019."""
+    """Images of the four kinds, from the table of HAM10000 or of FLamby's Fed-ISIC 2019."""
     flamby = path.name.startswith("train_test_split")
     columns = ("image", "target", "center") if flamby else ("image_id", "lesion_id", "dx", "dataset")
     rows = (_flamby(row) if flamby else _ham(row) for row in read_rows(path, columns))
@@ -76,7 +76,7 @@ def _read(folder: Path, side: int) -> tuple[list[Lesion], dict[str, Pixels]]:
         lesions = read_labels(_labels_in(folder))
         pictures = _pictures(folder, {lesion.picture for lesion in lesions}, side)
     if not lesions:
-        raise DataError(f"{folder.name} has no picture of {', '.join(CLASSES)}")
+        raise DataError(f"{folder.name} has no image of {', '.join(CLASSES)}")
     return lesions, pictures
 
 
@@ -89,13 +89,13 @@ def load_sites(options: IsicOptions) -> Sites:
     lesions, pictures = (_read_once if options.split == "per_run" else _read)(folder, options.side)
     by_hospital = partition_by_id([lesion.hospital for lesion in lesions])
     hospitals = list(by_hospital)[:4]
-    notes = [f"pictures scaled to {options.side} x {options.side}; the paper crops 200 of 224"]
+    notes = [f"images scaled to {options.side} x {options.side}; the paper crops 200 of 224"]
     if "vidir_molemax" in hospitals:
         notes.append("HAM10000: 4 of the 6 centres of Fed-ISIC 2019")
     elif len(by_hospital) > len(hospitals):
         notes.append(f"the first {len(hospitals)} of {len(by_hospital)} centres, as in the authors' code")
     if all(lesion.lesion == lesion.picture for lesion in lesions):
-        notes.append("the table does not say which pictures show the same lesion, so they may be in different parts")
+        notes.append("the table does not say which images show the same lesion, so they may be in different parts")
     return Sites(
         {name: _site(name, [lesions[i] for i in by_hospital[name]], pictures, options) for name in hospitals}, notes
     )
@@ -110,7 +110,7 @@ def _labels_in(folder: Path) -> Path:
 
 
 def _from_hub(table: Path, side: int) -> tuple[list[Lesion], dict[str, Pixels]]:
-    """Fed-ISIC 2019 from the hub, which does not say which pictures show the same lesion."""
+    """Fed-ISIC 2019 from the hub, which does not say which images show the same lesion."""
     lesions, pictures = [], {}
     for number, row in enumerate(hub_rows(table, ("image", "center", "label"))):
         kind = _FLAMBY_TARGETS.get(str(row["label"]), "another")
@@ -133,7 +133,7 @@ def _pictures(folder: Path, wanted: set[str], side: int) -> dict[str, Pixels]:
             if file.stem in wanted:
                 pictures[file.stem] = read_picture(read_picture_file(file, file.name), file.name, side)
     if missing := wanted - pictures.keys():
-        raise DataError(f"{folder.name} lacks {len(missing)} of {len(wanted)} pictures, among them {min(missing)}")
+        raise DataError(f"{folder.name} lacks {len(missing)} of {len(wanted)} images, among them {min(missing)}")
     return pictures
 
 
@@ -155,7 +155,7 @@ def build_model(options: IsicOptions) -> nn.Module:
 TASK = with_focal_loss(
     Task(
         name="isic2019",
-        about="dermoscopic pictures of 4 hospitals, 4 kinds of lesion, 5 convolutions + 2 linear layers",
+        about="dermoscopic images from 4 hospitals, 4 kinds of lesion, 5 convolutions + 2 linear layers",
         load_sites=load_sites,
         build_model=build_model,
         options=IsicOptions,

@@ -136,8 +136,8 @@ def build_model(options: Mimic3Options) -> nn.Module:
 TASK = with_focal_loss(
     Task(
         name="mimic3",
-        about="in-hospital deaths from notes of the first 24 hours (MIMIC-III), 4 groups of diagnoses, a transformer "
-        "block",
+        about="in-hospital deaths predicted from notes of the first 24 hours (MIMIC-III), 4 groups of diagnoses, a "
+        "transformer block",
         load_sites=load_sites,
         build_model=build_model,
         options=Mimic3Options,

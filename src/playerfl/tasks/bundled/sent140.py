@@ -27,7 +27,7 @@ SENTIMENTS = {"0": 0, "4": 1}
 
 
 class Sent140Options(TextOptions):
-    """Which users: the paper says the 15 with most tweets; the authors' code used ranks 36 to 50."""
+    """Which users: the paper says the 15 with the most tweets; the authors' code used ranks 36 to 50."""
 
     first_rank: int = Field(1, ge=1)
     last_rank: int = Field(15, ge=1)
@@ -67,7 +67,7 @@ def busiest_users(file: Path, first_rank: int, last_rank: int) -> dict[str, int]
     """The users of these ranks and their numbers of tweets; ties are ranked by name."""
     counts = Counter(tweet.user for tweet in read_tweets(file))
     if last_rank > len(counts):
-        raise DataError(f"{file.name} has tweets of {len(counts):,} users; data.last_rank = {last_rank} is too large")
+        raise DataError(f"{file.name} has tweets by {len(counts):,} users; data.last_rank = {last_rank} is too large")
     ranked = sorted(counts.items(), key=lambda counted: (-counted[1], counted[0]))
     return dict(ranked[first_rank - 1 : last_rank])
 
@@ -110,7 +110,7 @@ def build_model(options: Sent140Options) -> nn.Module:
 
 TASK = Task(
     name="sent140",
-    about="tweets of the 15 busiest users of Sentiment140, 2 sentiments, a transformer block",
+    about="tweets by the 15 most active users of Sentiment140, 2 sentiments, a transformer block",
     load_sites=load_sites,
     build_model=build_model,
     options=Sent140Options,

@@ -34,8 +34,8 @@ def load_sites(options: SyntheticOptions) -> dict[str, SiteData]:
     numbers = options.sites * options.rows * max(options.features, options.classes)
     if numbers > _MOST_NUMBERS:
         raise DataError(
-            f"this would make up {numbers:,} numbers; the limit is {_MOST_NUMBERS:,}, so reduce data.sites, data.rows, "
-            "data.features or data.classes"
+            f"this would generate {numbers:,} numbers; the limit is {_MOST_NUMBERS:,}, so reduce data.sites, "
+            "data.rows, data.features or data.classes"
         )
     teacher_rng = generator_for(options.data_seed, "teacher")
     hidden = torch.randn(options.features, 32, generator=teacher_rng) / options.features**0.5
