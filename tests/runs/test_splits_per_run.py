@@ -11,7 +11,7 @@ import torch
 
 import federations
 from federations import assert_same
-from playerfl.data.examples import TensorExamples
+from playerfl.data.examples import tensor_pair
 from playerfl.errors import ConfigError
 from playerfl.runs.api import run_experiments
 from playerfl.runs.experiment import Experiment
@@ -107,8 +107,7 @@ def test_a_setup_shares_the_learner_and_equals_that_of_the_run_alone() -> None:
     assert second.description == alone.description != first.description
     assert all(torch.equal(entry, alone.initial[name]) for name, entry in second.initial.items())
     for site, data in alone.sites.items():
-        assert isinstance(data.train, TensorExamples)
-        assert torch.equal(data.train.inputs, second.sites[site].train.inputs)  # type: ignore[attr-defined]
+        assert torch.equal(tensor_pair(data.train)[0], tensor_pair(second.sites[site].train)[0])
     assert setups.of(experiment(task, 2, "ditto", **PER_RUN)) is second
 
 

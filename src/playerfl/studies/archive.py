@@ -164,9 +164,9 @@ def read_archive(path: Path) -> Archive:
 
         def data_of(line: int, seed: int) -> DataFile:
             name = about["lines"][line]["data"]
-            if about["lines"][line]["experiment"]["data"].get("split") != "per_run":
-                return about["data"][name]  # type: ignore[no-any-return]
-            return {**about["data"][name], **splits[name, seed]}
+            shared: DataFile = about["data"][name]
+            own = about["lines"][line]["experiment"]["data"].get("split") == "per_run"
+            return {**shared, **splits[name, seed]} if own else shared
 
         results = [
             RunResult(
