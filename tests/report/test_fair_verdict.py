@@ -104,7 +104,8 @@ def test_own_splits_give_the_majority_class_an_interval() -> None:
     table = report_of(*made).table("accuracy")
     assert table is not None
     cell = table.majority["digits"]
-    assert (cell.value, cell.per_run, cell.runs) == (pytest.approx(0.6), pytest.approx(shares), 7)
+    assert (cell.value, cell.runs) == (pytest.approx(0.6), 7)
+    assert cell.per_run == pytest.approx(shares)
     assert cell.low < cell.value < cell.high
 
 

@@ -7,25 +7,32 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from sklearn.metrics import accuracy_score, f1_score
 
 import playerfl
 from made_up_runs import made_up
+from playerfl.data.examples import TensorExamples
 from playerfl.runs.majority import majority_scores
 from playerfl.tasks import TASKS
 
 
 def test_scores_are_those_of_predicting_one_class_for_every_test_example() -> None:
-    """Independent: labels as lists, the prediction repeated, scored by scikit-learn."""
+    """Independent: labels as lists, the prediction repeated, F1 from hits, misses and false alarms of every class."""
     result = playerfl.run("digits", "local", rounds=1, settings={"data.sites": 3, "training.batch_size": 64})
-    sites = TASKS["digits"].load_sites(TASKS["digits"].options(sites=3))
+    sites = TASKS["digits"].load_sites(TASKS["digits"].options.model_validate({"sites": 3}))
     found = majority_scores(result)
     assert found is not None and found.keys() == sites.keys()
     for name, site in sites.items():
+        assert isinstance(site.train, TensorExamples) and isinstance(site.test, TensorExamples)
         train, test = site.train.targets.tolist(), site.test.targets.tolist()
         predicted = [Counter(sorted(train)).most_common(1)[0][0]] * len(test)
-        assert found[name]["accuracy"] == pytest.approx(accuracy_score(test, predicted))
-        assert found[name]["f1"] == pytest.approx(f1_score(test, predicted, average="macro", zero_division=0))
+        pairs = list(zip(test, predicted, strict=True))
+        assert found[name]["accuracy"] == pytest.approx(np.mean([true == said for true, said in pairs]))
+        f1 = []
+        for label in {*test, *predicted}:
+            hits = sum(pair == (label, label) for pair in pairs)
+            wrong = sum((true == label) != (said == label) for true, said in pairs)
+            f1.append(2 * hits / (2 * hits + wrong))
+        assert found[name]["f1"] == pytest.approx(np.mean(f1))
         if set(test) <= set(train):
             assert found[name]["loss"] == pytest.approx(np.mean([-math.log(train.count(y) / len(train)) for y in test]))
         else:
@@ -58,8 +65,14 @@ def test_of_equally_frequent_classes_the_smallest_is_predicted() -> None:
 
 @pytest.mark.parametrize(
     "classes",
-    [({"0": 3}, {}), ({}, {"0": 3}), ({"0.5": 3}, {"0.5": 3})],
-    ids=["no test classes", "no training classes", "targets that are no classes"],
+    [({"0": 3}, {}), ({}, {"0": 3}), ({"0.5": 3}, {"0.5": 3}), ({"1" * 5000: 3}, {"0": 3}), ({"0": -3}, {"0": 3})],
+    ids=[
+        "no test classes",
+        "no training classes",
+        "targets that are no classes",
+        "a number too long",
+        "less than none",
+    ],
 )
 def test_without_class_counts_there_is_no_baseline(classes: tuple[dict[str, int], dict[str, int]]) -> None:
     assert majority_scores(made_up()) is None

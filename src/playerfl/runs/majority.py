@@ -17,8 +17,9 @@ from playerfl.tasks import TASKS
 Counts = Mapping[int, int]
 """Examples by class."""
 Loss = Callable[[Any, Tensor], Tensor]
-# More outputs than any bundled task has; a larger number comes from a damaged file.
+# More than any bundled task has; larger numbers come from a damaged file.
 _MOST_OUTPUTS = 100_000
+_MOST_DIGITS = 18
 
 
 def majority_scores(result: RunResult) -> dict[str, dict[str, float]] | None:
@@ -80,8 +81,8 @@ def frequency_loss(train: Counts, test: Counts, loss: Loss, outputs: int) -> flo
 
 def _counts(part: PartRecord | None) -> Counts:
     """The examples of each class; empty where they are not recorded, or where targets are no class numbers."""
-    classes = (part or {}).get("classes") or {}
-    if not all(label.isdecimal() and count >= 0 for label, count in classes.items()):
+    classes = part.get("classes", {}) if part else {}
+    if not all(label.isdecimal() and len(label) < _MOST_DIGITS and count >= 0 for label, count in classes.items()):
         return {}
     return {int(label): count for label, count in classes.items() if count}
 
