@@ -163,6 +163,14 @@ def test_a_rank_that_never_changes_is_decided_by_nothing(tmp_path: Path) -> None
     assert axes[0].get_ylim() == (2.6, 0.4)
 
 
+def test_a_choice_that_explains_little_is_not_said_to_matter(tmp_path: Path) -> None:
+    # The better of two depends on both choices together, and on neither alone.
+    means = {(0, 0): (1.0, 2.0), (0, 1): (2.0, 1.0), (1, 0): (2.0, 1.0), (1, 1): (1.0, 2.0)}
+    content = made_up_multiverse(("player_fl", "local"), FACTORS, [(c, (0.5, 0.4), m) for c, m in means.items()])
+    said = finding(read_multiverse(written(tmp_path, content)), "player_fl")
+    assert said.endswith("top three in 100 %; no single choice explains 10 % of the variance of its rank")
+
+
 @pytest.mark.slow
 def test_all_formats_have_the_summary_and_tables_have_every_protocol(multiverse: Multiverse) -> None:
     report = build_report(Collected(multiverses=[multiverse]))

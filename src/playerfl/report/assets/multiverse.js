@@ -66,7 +66,7 @@ function drawCurve(universe, parts, focus, matching, choose) {
   const name = methods[focus];
   const { width } = boxOf(parts.chart);
   const wide = width > 600;
-  const [left, right, top, tall, row] = [wide ? 150 : 98, wide ? 58 : 46, 12, wide ? 200 : 170, 16];
+  const [left, right, top, tall, row] = [wide ? 150 : 98, wide ? 58 : 54, 12, wide ? 200 : 170, 16];
   const rows = factors.flatMap((factor, f) => (factor.values.length > 1 ? [[f, null], ...factor.values.map((_, v) => [f, v])] : []));
   const below = top + tall + 38;
   const height = below + rows.length * row + (wide ? 24 : 40);
@@ -107,7 +107,7 @@ function drawCurve(universe, parts, focus, matching, choose) {
     const marks = ranks.map((rank, i) => (matching[order[i]] ? `M${((px(i) + px(i + 1) - least) / 2).toFixed(1)} ${py(rank).toFixed(1)}h${least.toFixed(1)}` : "")).join("");
     svg.append(el("path", { d: marks, fill: "none", stroke: "#0072B2", "stroke-width": 6 }));
   }
-  svg.append(el("text", { x: width - right + 8, y: below - 18 }, "median"), el("text", { x: width - right + 8, y: below - 5 }, "rank"));
+  if (rows.length) svg.append(el("text", { x: width - right + 8, y: below - 18 }, "median"), el("text", { x: width - right + 8, y: below - 5 }, "rank"));
   const decisive = universe.decidedBy[focus];
   rows.forEach(([f, v], r) => {
     const y = below + r * row;
@@ -115,12 +115,12 @@ function drawCurve(universe, parts, focus, matching, choose) {
     if (v === null) {
       svg.append(
         el("line", { x1: 0, x2: width, y1: y, y2: y, stroke: "#d5dae0" }),
-        el("text", { x: left - 7, y: y + 13, "text-anchor": "end", "font-weight": "700", style: `fill: ${colour}` }, shortened(factors[f].label, wide ? 22 : 15)),
+        el("text", { x: left - 7, y: y + 13, "text-anchor": "end", "font-weight": "700", style: `fill: ${colour}` }, shortened(factors[f].label, wide ? 19 : 15)),
       );
       return;
     }
     const box = (a, b) => `M${px(a).toFixed(1)} ${y + 3}H${px(b).toFixed(1)}v${row - 5}H${px(a).toFixed(1)}Z`;
-    svg.append(el("text", { x: left - 7, y: y + 13, "text-anchor": "end" }, shortened(factors[f].values[v], wide ? 22 : 15)));
+    svg.append(el("text", { x: left - 7, y: y + 13, "text-anchor": "end" }, shortened(factors[f].values[v], wide ? 20 : 14)));
     if (!all) svg.append(el("path", { d: stretches((p, i) => p.choices[f] === v && !matching[i], box), fill: colour, opacity: 0.2 }));
     svg.append(el("path", { d: stretches((p, i) => p.choices[f] === v && matching[i], box), fill: colour }));
     const median = medians[focus][f][v];
@@ -130,7 +130,7 @@ function drawCurve(universe, parts, focus, matching, choose) {
   svg.append(
     el("line", { x1: left, x2: width - right, y1: foot + 2, y2: foot + 2, stroke: "#57606a" }),
     el("text", { x: left, y: foot + 17 }, "1"),
-    el("text", { x: width - right, y: foot + 17, "text-anchor": "end" }, String(order.length)),
+    el("text", { x: width - right, y: foot + 17, "text-anchor": "end" }, order.length.toLocaleString("en")),
     el("text", { x: (left + width - right) / 2, y: foot + (wide ? 17 : 34), "text-anchor": "middle" }, shortened(`protocols, sorted by the rank of ${name}`, wide ? 80 : 50)),
   );
   const cursor = el("line", { y1: top, y2: foot, stroke: "#1a1f26", "stroke-dasharray": "3 3", visibility: "hidden" });
@@ -202,7 +202,7 @@ function drawRanking(universe, parts, focus, matching) {
   const range = (line) => [...new Set([line.ranks[0], line.ranks[chosen.length - 1]])].join(" to ");
   parts.said.textContent = single
     ? `One protocol: ${listed(leaders)} ${leaders.length > 1 ? "share the first rank" : "is first"}; ${about.name} has rank ${about.ranks[0]} of ${methods.length} (mean rank ${about.mean.toFixed(2)}).`
-    : `${chosen.length} of ${counted(universe.protocols.length, "protocol")}: ${about.name} has median rank ${rankText(about.median)} (${range(about)}) and is first in ${percent(share(about, 1))}.`;
+    : `${chosen.length.toLocaleString("en")} of ${universe.protocols.length.toLocaleString("en")} protocols: ${about.name} has median rank ${rankText(about.median)} (${range(about)}) and is first in ${percent(share(about, 1))}.`;
   const oneMeasure = measures.size === 1;
   const scored = (line) => {
     const text = line.score === null ? "diverged" : scoreText(universe, { choices: chosen[0].choices, scores: [line.score] }, 0);

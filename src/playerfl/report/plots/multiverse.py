@@ -89,7 +89,8 @@ def _draw_choices(axes: Axes, multiverse: Multiverse, method: str, rows: list[tu
         median = medians[number][value]
         if median is not None:
             axes.text(1.012, row, rank_text(median), transform=axes.get_yaxis_transform(), fontsize=8, va="center")
-    axes.text(1.012, -0.2, "median\nrank", transform=axes.get_yaxis_transform(), fontsize=8, va="bottom")
+    if rows:
+        axes.text(1.012, -0.2, "median\nrank", transform=axes.get_yaxis_transform(), fontsize=8, va="bottom")
     labels = [
         factor_name(multiverse.factors[number].name) if value is None else multiverse.factors[number].values[value]
         for number, value in rows

@@ -20,6 +20,9 @@ _HOW = (
     "lies between the mean ranks of its values."
 )
 
+# Below this share of the variance, it would mislead to say that a choice matters.
+_LITTLE = 0.1
+
 
 def finding(multiverse: Multiverse, method: str) -> str:
     """What a multiverse says of one method, in one sentence."""
@@ -30,6 +33,8 @@ def finding(multiverse: Multiverse, method: str) -> str:
     )
     if line.best_rank == line.worst_rank:
         return f"{said}; no choice changes its rank"
+    if line.decided_share < _LITTLE:
+        return f"{said}; no single choice explains {percent(_LITTLE)} of the variance of its rank"
     return f"{said}; the choice of {factor_name(line.decided_by)} matters most"
 
 
@@ -58,11 +63,12 @@ def answer(multiverse: Multiverse) -> tuple[str, ...]:
     name = method_name(method)
     said = [f"On {task_name(multiverse.task)}, {finding(multiverse, method)}."]
     if line.best_rank < line.worst_rank:
+        explains = f"{factor_name(line.decided_by)} explains {percent(line.decided_share)} of the variance"
         ahead = [f"{method_name(rival)} in {percent(share)}" for rival, share in line.ahead_of.items()]
         said.append(
             f"Its median rank is {rank_text(line.median_rank)} of {len(multiverse.methods)}, from {line.best_rank} to "
-            f"{line.worst_rank}; the choice of {factor_name(line.decided_by)} explains {percent(line.decided_share)} "
-            "of the variance" + (f", and it is ahead of {listed(ahead)} of protocols." if ahead else ".")
+            f"{line.worst_rank}; the choice of {explains}"
+            + (f", and it is ahead of {listed(ahead)} of protocols." if ahead else ".")
         )
     most = max(other.first for other in multiverse.summary)
     leaders = [method_name(other.method) for other in multiverse.summary if other.first == most]
