@@ -117,6 +117,12 @@ def federate(algorithm: str | Algorithm, a_task: Task | None = None, rounds: int
     return drive(build(algorithm, a_task, rounds, **settings).rounds())
 
 
+@cache
+def plain_run(name: str, model: str = "mlp") -> RunResult:
+    """Three rounds with the settings above, run once, for comparison with other ways to run them. Only to be read."""
+    return federate(name, task(model))
+
+
 def build(algorithm: str | Algorithm, a_task: Task | None = None, rounds: int = 3, **settings: Any) -> Run:
     """A run that has not started, with its server and clients accessible."""
     own = a_task or task()

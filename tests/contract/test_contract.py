@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ import torch
 
 import playerfl
 from contract.wire import WireTransport
-from federations import MODELS, assert_same, build, federate, quick_for, task
+from federations import MODELS, assert_same, build, federate, plain_run, quick_for, task
 from playerfl.algorithms import ALGORITHMS, PartialAlgorithm
 from playerfl.engine.handle import handle
 from playerfl.engine.loop import run_rounds
@@ -26,15 +27,18 @@ REMEMBERING = ("fedlama", "fedbabu", "player_fl")
 remembering = pytest.mark.parametrize("name", quick_for(ALGORITHMS, *REMEMBERING))
 
 
-def run_over(run: Run, transport: WireTransport) -> playerfl.RunResult:
+@cache
+def run_over_the_wire(name: str, model: str) -> tuple[Run, WireTransport]:
+    run = build(name, task(model))
+    transport = WireTransport(run)
     drive(run_rounds(run.algorithm, run.server, transport, run.experiment.rounds, run, run.evaluation))
-    return run._result()
+    return run, transport
 
 
 @every_algorithm
 @pytest.mark.parametrize("model", quick_for(MODELS, "mlp", "batch norm"))
-def test_two_rounds_give_finite_models_and_scores(name: str, model: str) -> None:
-    result = federate(name, task(model), rounds=2)
+def test_a_run_gives_finite_models_and_scores(name: str, model: str) -> None:
+    result = plain_run(name, model)
     assert all(torch.isfinite(w).all() for own in result.weights.values() for w in own.values())
     assert {"loss", "f1", "accuracy"} == set(result.site_scores["site-0"])
     assert result.scores["value"].notna().all()
@@ -44,27 +48,25 @@ def test_two_rounds_give_finite_models_and_scores(name: str, model: str) -> None
 @remembering
 @models
 def test_a_serialising_reordering_transport_gives_the_same_bits(name: str, model: str) -> None:
-    run = build(name, task(model))
-    assert_same(run_over(run, WireTransport(run)), federate(name, task(model)))
+    run, _ = run_over_the_wire(name, model)
+    assert_same(run._result(), plain_run(name, model))
 
 
 @every_algorithm
 @pytest.mark.parametrize("selection", quick_for(["by_owner", "client_best", "round_best", "last"], "client_best"))
 def test_the_kept_model_is_the_one_the_scores_choose(name: str, selection: str) -> None:
-    result = federate(name, rounds=4, selection=selection)
+    run = build(name, rounds=4, selection=selection)
+    result = drive(run.rounds())
     for site in result.sites:
         model = result.model(site)
-        data = build(name, rounds=4).clients[site].data
-        (inputs, targets), *_ = data.test.batches(10_000)
+        (inputs, targets), *_ = run.clients[site].data.test.batches(10_000)
         found = float((model(inputs).argmax(1) == targets).float().mean())
         assert found == pytest.approx(result.site_scores[site]["accuracy"], abs=1e-6)
 
 
 @every_algorithm
 def test_sending_and_evaluating_change_nothing(name: str) -> None:
-    run = build(name, rounds=2)
-    transport = WireTransport(run)
-    run_over(run, transport)
+    run, _ = run_over_the_wire(name, "mlp")
     before = tensor_tree.encode([run.server.state(), {c: client.memory for c, client in run.clients.items()}])
     for site in run.server.sites:
         download = run.algorithm.server_send(run.server, site)
@@ -75,9 +77,7 @@ def test_sending_and_evaluating_change_nothing(name: str) -> None:
 
 @every_algorithm
 def test_private_layers_are_never_uploaded(name: str) -> None:
-    run = build(name)
-    transport = WireTransport(run)
-    run_over(run, transport)
+    run, transport = run_over_the_wire(name, "mlp")
     if not isinstance(run.algorithm, PartialAlgorithm) or not run.algorithm.personal(run.server):
         return
     private = {e for layer in run.algorithm.personal(run.server) for e in run.server.layers.entries[layer]}

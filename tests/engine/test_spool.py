@@ -8,7 +8,7 @@ import weakref
 import pytest
 import torch
 
-from federations import assert_same, federate, quick_for, task
+from federations import assert_same, federate, plain_run, quick_for, task
 from playerfl.algorithms import ALGORITHMS
 from playerfl.engine import spool
 from playerfl.engine.spool import OnDisk, Spool
@@ -44,10 +44,10 @@ def test_small_uploads_stay_in_memory_and_sizes_are_unchanged() -> None:
 
 @pytest.mark.parametrize("name", quick_for(ALGORITHMS, "fedavg", "ditto", "fedbabu", "player_fl"))
 def test_a_run_whose_uploads_wait_on_disk_has_the_same_bits(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    in_memory = federate(name, task("batch norm"), rounds=2)
+    in_memory = plain_run(name, "batch norm")
     monkeypatch.setattr(spool, "HELD_BYTES", 0)
     monkeypatch.setattr("playerfl.weights._BYTES_AT_ONCE", 64)
-    on_disk = federate(name, task("batch norm"), rounds=2)
+    on_disk = federate(name, task("batch norm"))
     assert_same(on_disk, in_memory)
     assert list(map(tuple, on_disk.traffic_rows)) == list(map(tuple, in_memory.traffic_rows))
 

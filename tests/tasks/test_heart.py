@@ -19,25 +19,25 @@ def hospital(folder: Path, name: str, lines: list[str]) -> Path:
 
 
 def test_rows_that_lack_a_measurement_are_dropped_but_not_for_the_three_columns_left_out(tmp_path: Path) -> None:
-    lines = [ROW.format(degree=0), ROW.format(degree=3).replace("3.0,0.0,6.0", "?,?,?"), "?" + ROW.format(degree=1)[4:]]
-    rows, degrees = heart.read_hospital(hospital(tmp_path, "a", lines))
+    lines = [ROW.format(grade=0), ROW.format(grade=3).replace("3.0,0.0,6.0", "?,?,?"), "?" + ROW.format(grade=1)[4:]]
+    rows, grades = heart.read_hospital(hospital(tmp_path, "a", lines))
     assert rows.shape == (2, 10)
-    assert degrees.tolist() == [0, 3]
+    assert grades.tolist() == [0, 3]
 
 
 @pytest.mark.parametrize(
     ("line", "sentence"),
     [
         ("1,2,3", "has 3 columns in row 2 instead of 14"),
-        (ROW.format(degree=0).replace("145.0", "high"), "has text instead of a number in row 2"),
-        (ROW.format(degree=7), "has the disease grade 7 in row 2"),
-        (ROW.format(degree=1.5), "has the disease grade 1.5 in row 2"),
-        (ROW.format(degree="inf"), "has a number that is not finite in row 2"),
+        (ROW.format(grade=0).replace("145.0", "high"), "has text instead of a number in row 2"),
+        (ROW.format(grade=7), "has the disease grade 7 in row 2"),
+        (ROW.format(grade=1.5), "has the disease grade 1.5 in row 2"),
+        (ROW.format(grade="inf"), "has a number that is not finite in row 2"),
     ],
 )
 def test_malformed_rows_are_named(tmp_path: Path, line: str, sentence: str) -> None:
     with pytest.raises(DataError) as caught:
-        heart.read_hospital(hospital(tmp_path, "a.data", [ROW.format(degree=0), line]))
+        heart.read_hospital(hospital(tmp_path, "a.data", [ROW.format(grade=0), line]))
     assert str(caught.value).startswith("a.data ")
     assert sentence in str(caught.value)
 

@@ -8,10 +8,13 @@ from pathlib import Path
 import pytest
 import torch
 
-import playerfl
 from playerfl.algorithms import ALGORITHMS
+from playerfl.engine.scheduler import drive
 from playerfl.layers.layer_map import LayerMap, state_entries
+from playerfl.runs.experiment import Experiment, with_settings
 from playerfl.runs.result import RunResult
+from playerfl.runs.run import Run
+from playerfl.runs.setup import Setups
 from playerfl.seeding import generator_for
 from playerfl.tasks.task import Task, own_task
 from zoo.architectures import CLASSES, ZOO
@@ -23,6 +26,7 @@ QUICK = ("fedavg", "player_fl")
 DOCUMENT = Path(__file__).parents[2] / "docs" / "reliability.md"
 
 
+@cache
 def zoo_task(name: str) -> Task:
     """Two sites with a few rows each, in double precision, so that rounding cannot explain a difference."""
     own = ZOO[name]
@@ -34,15 +38,24 @@ def zoo_task(name: str) -> Task:
 
 
 @cache
+def setups_of(name: str) -> Setups:
+    """Prepared once for all algorithms, as in a comparison: the trial of stacking takes longer than a round."""
+    return Setups(zoo_task(name))
+
+
+@cache
 def federated(name: str, algorithm: str, trainer: str) -> RunResult:
     settings = {
+        "algorithm.name": algorithm,
+        "rounds": 1,
         "training.batch_size": 8,
         "training.learning_rate": 1e-3,
         "data.accept_small_sites": True,
         "selection": "last",
         "trainer": trainer,
     }
-    return playerfl.run(zoo_task(name), algorithm, rounds=1, settings=settings)
+    experiment = Experiment.resolve(with_settings({}, settings), zoo_task(name))
+    return drive(Run(experiment, setups_of(name).of(experiment)).rounds())
 
 
 def reason_against(name: str) -> str | None:
