@@ -269,7 +269,7 @@ def test_a_test_that_cannot_be_computed_says_so() -> None:
     (ranking,) = report.rankings["f1"]
     assert ranking.friedman is not None and math.isnan(ranking.friedman.f_p)
     assert "All 2 blocks give the same order" in ranking.remark
-    assert "Friedman p = 0.14, Iman-Davenport not computable); this applies to one dataset only" in sentences(report)
+    assert "Friedman p = 0.14, Iman-Davenport not computable); this is about one dataset only" in sentences(report)
 
 
 def test_methods_with_identical_results_are_noted() -> None:

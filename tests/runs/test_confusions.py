@@ -175,7 +175,7 @@ def test_a_damaged_table_is_refused_in_one_sentence(tmp_path: Path) -> None:
         [first, *others],
     ):
         table.write_text("\n".join(broken) + "\n")
-        with pytest.raises(RunDirectoryError, match=r"confusions\.csv cannot be read|is not what a run writes"):
+        with pytest.raises(RunDirectoryError, match=r"confusions\.csv cannot be read|is not a valid run"):
             playerfl.load_result(tmp_path / "o")
 
 

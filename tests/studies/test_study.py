@@ -40,7 +40,8 @@ def test_a_study_gives_what_single_runs_give(whole: StudyResult) -> None:
     assert len(run_files(whole.path)) == 3 * (2 * 2 + 3)
     rate = whole.chosen_rates["synthetic", "fedavg"]
     assert rate == 0.01
-    single = playerfl.run("synthetic", "fedavg", seed=2, learning_rate=rate, settings=SMALL["settings"])
+    settings = with_settings(SMALL["settings"], {"data.split": "per_run"})
+    single = playerfl.run("synthetic", "fedavg", seed=2, learning_rate=rate, settings=settings)
     twin = whole.runs["synthetic", "fedavg"][1]
     assert twin.score_rows == single.score_rows
     assert twin.experiment == single.experiment

@@ -81,7 +81,7 @@ def frequency_loss(train: Counts, test: Counts, loss: Loss, outputs: int) -> flo
 
 def _counts(part: PartRecord | None) -> Counts:
     """The examples of each class; empty where they are not recorded, or where targets are no class numbers."""
-    classes = part.get("classes", {}) if part else {}
+    classes: dict[str, int] = part.get("classes", {}) if part else {}
     if not all(label.isdecimal() and len(label) < _MOST_DIGITS and count >= 0 for label, count in classes.items()):
         return {}
     return {int(label): count for label, count in classes.items() if count}

@@ -216,7 +216,10 @@ class StudyDirectory:
             metric = self.study.tuning_metric
             return {rate: reported_regret(values, metric) for rate, values in self._reported_values(line).items()}
         by_rate = self._tuning_results(line)
-        return {rate: tuned_loss([run and validation_losses(run) for run in runs]) for rate, runs in by_rate.items()}
+        return {
+            rate: tuned_loss([None if run is None else validation_losses(run) for run in runs])
+            for rate, runs in by_rate.items()
+        }
 
     def tuning_notes(self, line: Line) -> list[str]:
         """What a reader should know about the choice of a line's rate."""
@@ -227,7 +230,10 @@ class StudyDirectory:
     def _reported_values(self, line: Line) -> dict[float, list[float | None]]:
         metric = self.study.tuning_metric
         by_rate = self._tuning_results(line)
-        return {rate: [run and reported_value(run, metric) for run in runs] for rate, runs in by_rate.items()}
+        return {
+            rate: [None if run is None else reported_value(run, metric) for run in runs]
+            for rate, runs in by_rate.items()
+        }
 
     def _tuning_results(self, line: Line) -> dict[float, list[RunResult | None]]:
         """By rate, in the order of the tuning seeds; None for a run that failed."""

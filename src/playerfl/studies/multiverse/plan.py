@@ -111,7 +111,8 @@ class Multiverse(BaseModel):
 
     def _universes(self) -> Iterator[Universe]:
         for choices in product(*self.trained.values()):
-            settings, by_algorithm = self.settings, {}
+            settings: dict[str, Any] = self.settings
+            by_algorithm: dict[str, Any] = {}
             for factor, choice in zip(self.trained, choices, strict=True):
                 added = dict(self.trained[factor][choice])
                 by_algorithm = merged(by_algorithm, added.pop("by_algorithm", {}))
