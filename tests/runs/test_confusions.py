@@ -207,7 +207,9 @@ def test_old_runs_have_none_and_say_so(tmp_path: Path, monkeypatch: pytest.Monke
 def test_matrices_read_back_exactly_from_every_form(made: tuple[int, list[list[tuple[int, int]]]]) -> None:
     classes, splits = made
     matrices = {
-        ("round", number, "north", "test"): confusion_matrix(*map(torch.tensor, zip(*rows, strict=True)), classes)
+        ("round", number, "north", "test"): confusion_matrix(
+            torch.tensor([p for p, _ in rows]), torch.tensor([t for _, t in rows]), classes
+        )
         for number, rows in enumerate(splits)
     }
     arrays = {key: matrix.int().numpy() for key, matrix in matrices.items()}
