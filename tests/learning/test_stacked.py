@@ -197,8 +197,8 @@ def test_models_are_scored_on_their_own_examples() -> None:
         assert alone.scores == evaluated.scores
         for split in job.splits:
             assert evaluated.scores[split] == pytest.approx(by_loop.scores[split], rel=1e-12)
-            assert evaluated.confusions[split].equal(alone.confusions[split])
-            assert evaluated.confusions[split].equal(by_loop.confusions[split])
+            assert (evaluated.confusions[split] == alone.confusions[split]).all()
+            assert (evaluated.confusions[split] == by_loop.confusions[split]).all()
 
 
 def test_a_diverging_model_does_not_touch_its_neighbours() -> None:

@@ -116,7 +116,7 @@ def list_(
     """
     if what not in _LISTS:
         raise ConfigError(one_of(what, _LISTS, "list"))
-    from playerfl.cli import catalogue
+    from playerfl.cli.tables import catalogue
 
     entries = {"algorithms": catalogue.algorithms, "tasks": catalogue.tasks, "settings": catalogue.settings}[what]()
     if as_json:

@@ -8,12 +8,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeVar
 
-from torch import Tensor
-
 from playerfl.algorithms import Algorithm, name_of
 from playerfl.errors import note_place
 from playerfl.federation.client import Client, Snapshot
 from playerfl.federation.messages import Reply, Request, Score, ScoreStage, Upload
+from playerfl.learning.confusion import Matrix
 from playerfl.weights import Weights
 
 EvalPoint = Literal["post_agg", "post_local"]
@@ -51,7 +50,7 @@ async def handle(
         client.kept, client.candidate = client.candidate, None
     upload = Upload(client.num_examples)
     scores: list[Score] = []
-    confusions: dict[tuple[ScoreStage, int, str], Tensor] = {}
+    confusions: dict[tuple[ScoreStage, int, str], Matrix] = {}
 
     async def score(stage: ScoreStage, round_: int) -> None:
         scores.extend(await _score(client, stage, round_, evaluation, request))

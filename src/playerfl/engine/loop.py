@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from typing import Protocol
 
 import torch
-from torch import Tensor
 
 from playerfl.algorithms import Algorithm, name_of
 from playerfl.engine.handle import EvaluationPlan
@@ -16,11 +15,12 @@ from playerfl.engine.transport import Traffic, Transport, traffic_of
 from playerfl.errors import PlayerflError, note_place
 from playerfl.federation.messages import ConfusionKey, Download, Reply, Request, Score, SiteId, Upload, Verb
 from playerfl.federation.server import Server
+from playerfl.learning.confusion import Matrix
 from playerfl.seeding import generator_for
 
 Verbs = Mapping[SiteId, tuple[Verb, ...]]
 SiteScores = dict[SiteId, tuple[Score, ...]]
-Confusions = dict[ConfusionKey, Tensor]
+Confusions = dict[ConfusionKey, Matrix]
 
 
 class Observer(Protocol):
@@ -30,7 +30,7 @@ class Observer(Protocol):
         self,
         scores: Mapping[SiteId, tuple[Score, ...]],
         traffic: list[Traffic],
-        confusions: Mapping[ConfusionKey, Tensor],
+        confusions: Mapping[ConfusionKey, Matrix],
         *,
         done: bool,
     ) -> None:

@@ -13,6 +13,7 @@ from playerfl.data.examples import SiteData
 from playerfl.errors import LayerError
 from playerfl.federation.messages import Scalar, SiteId, Upload
 from playerfl.layers.layer_map import LayerMap, LayerName
+from playerfl.learning.confusion import Matrix
 from playerfl.learning.job import EvalJob, Measure, Pull, Scores, Trained, TrainJob
 from playerfl.learning.optimizers import Optimizer, OptimizerState
 from playerfl.learning.schedules import CONSTANT, Schedule
@@ -67,7 +68,7 @@ class Client:
         self._streams: dict[tuple[str, int], torch.Generator] = {}
         self._stream_parts: tuple[int, int] = (0, 0)
         self.train_loss: float | None = None
-        self.confusions: Mapping[str, Tensor] = {}
+        self.confusions: Mapping[str, Matrix] = {}
 
     @property
     def layers(self) -> LayerMap:

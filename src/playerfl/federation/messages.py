@@ -8,6 +8,7 @@ from typing import Literal, NamedTuple
 
 from torch import Tensor
 
+from playerfl.learning.confusion import Matrix
 from playerfl.weights import Weights, num_bytes
 
 SiteId = str
@@ -90,7 +91,7 @@ class Reply:
 
     upload: Upload
     scores: tuple[Score, ...] = ()
-    confusions: Mapping[tuple[ScoreStage, int, str], Tensor] = field(default_factory=dict)
+    confusions: Mapping[tuple[ScoreStage, int, str], Matrix] = field(default_factory=dict)
     """The confusion matrices behind the scores, by stage, round and split. They are for the results of a run in one
     process and never cross between machines: how many patients of each class a site has is its own business."""
 

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from typing import Literal
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from playerfl.errors import ConfigError, one_of
 from playerfl.learning.metrics import DIVERGED, f1_of_counts
 
 F1Labels = Literal["true_or_predicted", "true", "all"]
+Matrix = NDArray[np.int32]
+"""One model's confusion matrix while a run is under way: an array, because the garbage collector keeps track of every
+tensor, and a study makes so many matrices that it would take longer than counting them."""
 F1_LABELS: tuple[F1Labels, ...] = ("true_or_predicted", "true", "all")
 
 

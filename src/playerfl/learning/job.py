@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Generic, Literal, TypeVar
 
 import torch
-from torch import Tensor
 
 from playerfl.data.examples import Examples
 from playerfl.layers.probe import Mode
 from playerfl.layers.sensitivity import Profile
+from playerfl.learning.confusion import Matrix
 from playerfl.learning.optimizers import Optimizer, OptimizerState
 from playerfl.weights import Weights
 
@@ -56,7 +56,7 @@ class Evaluated:
     """The result of an evaluation."""
 
     scores: Scores
-    confusions: Mapping[str, Tensor] = field(default_factory=dict)
+    confusions: Mapping[str, Matrix] = field(default_factory=dict)
     """By split: how often each class (row) was predicted as each (column), where that is recorded; see `Learner`."""
 
 

@@ -23,6 +23,7 @@ from torch.utils._pytree import tree_map
 from playerfl.data.examples import TensorExamples, map_tensors
 from playerfl.errors import DataError
 from playerfl.layers.sensitivity import Profile
+from playerfl.learning.confusion import Matrix
 from playerfl.learning.gathered import Gathered
 from playerfl.learning.job import EvalJob, Evaluated, Job, Scores, Trained, TrainJob
 from playerfl.learning.layout import Blocks, Held, Layout, side_by_side
@@ -472,7 +473,7 @@ def _scored(jobs: Sequence[EvalJob], entries: Mapping[str, Tensor]) -> list[Eval
             predicted.append(predictions(logits).view(models, -1))
     loss, classes = torch.cat(losses, dim=1).double(), torch.cat(predicted, dim=1)
     scores: list[Scores] = [{} for _ in jobs]
-    confusions: list[dict[str, Tensor]] = [{} for _ in jobs]
+    confusions: list[dict[str, Matrix]] = [{} for _ in jobs]
     start = 0
     for split, width, count in zip(jobs[0].splits, padded, sizes.T.expand(-1, models).tolist(), strict=True):
         columns = slice(start, start + width)
@@ -496,18 +497,18 @@ def _same(splits: Sequence[object], others: Sequence[object]) -> bool:
 
 def _of_split(
     learner: Learner, losses: Tensor, predicted: Tensor, targets: Tensor, counts: Sequence[int], classes: int
-) -> list[tuple[dict[str, float], Tensor | None]]:
+) -> list[tuple[dict[str, float], Matrix | None]]:
     """The scores of each model on one split, and its confusion matrix if that is recorded.
 
     A model's first `counts` columns are its own; the rest is padding.
     """
-    measured: dict[int, tuple[dict[str, float], Tensor | None]] = {}
+    measured: dict[int, tuple[dict[str, float], Matrix | None]] = {}
     for count in set(counts):
         models = [model for model, own in enumerate(counts) if own == count]
         # A slice is no copy.
         chosen: Any = slice(None) if len(models) == len(counts) else models
         columns = {name: [float("nan")] * len(models) for name in ("loss", *learner.metrics)}
-        matrices: Sequence[Tensor | None] = ()
+        matrices: Sequence[Matrix] = ()
         if count:
             columns["loss"] = (losses[chosen, :count].sum(1) / count).tolist()
             for name, metric in learner.metrics.items():

@@ -16,7 +16,7 @@ from playerfl.layers.derive import call_model
 from playerfl.layers.layer_map import LayerMap, state_entries
 from playerfl.layers.probe import SensitivityProbe
 from playerfl.layers.sensitivity import Profile
-from playerfl.learning.confusion import confusion_matrix
+from playerfl.learning.confusion import Matrix, confusion_matrix
 from playerfl.learning.job import EvalJob, Evaluated, Measure, Trained, TrainJob
 from playerfl.learning.layout import Layout
 from playerfl.learning.losses import logits_of
@@ -196,7 +196,7 @@ class Learner:
             {split: matrix for split, (_, matrix) in parts.items() if matrix is not None},
         )
 
-    def _score(self, examples: Examples) -> tuple[dict[str, float], Tensor | None]:
+    def _score(self, examples: Examples) -> tuple[dict[str, float], Matrix | None]:
         loss_sum, seen, classes = 0.0, 0, 0
         predicted, expected = [], []
         for inputs, targets in examples.batches(EVALUATION_BATCH):
@@ -219,11 +219,11 @@ class Learner:
         matrices = self.confusions(all_predicted, all_expected, classes)
         return scores, matrices[0] if matrices else None
 
-    def confusions(self, predicted: Tensor, targets: Tensor, classes: int) -> tuple[Tensor, ...]:
+    def confusions(self, predicted: Tensor, targets: Tensor, classes: int) -> list[Matrix]:
         """The confusion matrix of each model (a row of `predicted`); none if this learner does not record them."""
         if not 0 < classes <= self.most_classes:
-            return ()
-        return confusion_matrix(predicted, targets, classes).int().cpu().unbind()
+            return []
+        return list(confusion_matrix(predicted, targets, classes).int().cpu().numpy())
 
     def _loss_of(self, output: Any, targets: Tensor) -> Tensor:
         try:

@@ -7,11 +7,12 @@ from functools import cached_property
 from itertools import chain
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from playerfl.federation.messages import ConfusionKey
-from playerfl.learning.confusion import F1Labels, f1_of_margins
+from playerfl.learning.confusion import F1Labels, Matrix, f1_of_margins
 from playerfl.storage.packed_rows import Row, packed, unpacked
 
 CONFUSION_COLUMNS = ("stage", "round", "site", "split", "classes", "true", "predicted", "count")
@@ -28,7 +29,7 @@ class Confusions(Mapping[ConfusionKey, Tensor]):
     Most cells of most matrices are 0, so only the others are held, here and in files. The matrix of a diverged model
     is -1 everywhere.
 
-    >>> runs = Confusions.of({("round", 1, "north", "test"): torch.tensor([[3, 1], [0, 2]])})
+    >>> runs = Confusions.of({("round", 1, "north", "test"): np.array([[3, 1], [0, 2]], np.int32)})
     >>> runs["round", 1, "north", "test"]
     tensor([[3, 1],
             [0, 2]])
@@ -39,16 +40,13 @@ class Confusions(Mapping[ConfusionKey, Tensor]):
     def __init__(
         self, keys: Sequence[ConfusionKey], classes: int, sizes: Tensor, cells: Tensor, counts: Tensor
     ) -> None:
-        """`sizes`: how many cells each matrix has; `cells`: true · classes + predicted, in this order.
-
-        ValueError if they do not fit together.
-        """
+        """`sizes`: how many cells each matrix has; `cells`: true · classes + predicted, in this order."""
         self.classes = classes
         self._keys = list(keys)
         self._sizes, self._cells, self._counts = sizes, cells, counts
-        self._check()
 
-    def _check(self) -> None:
+    def _checked(self) -> Confusions:
+        """Itself; ValueError if what was read does not fit together."""
         tensors = (self._sizes, self._cells, self._counts)
         if any(t.dim() != 1 or t.dtype not in (*_KINDS, torch.int64) for t in tensors):
             raise ValueError("confusion matrices are not lists of whole numbers")
@@ -59,7 +57,7 @@ class Confusions(Mapping[ConfusionKey, Tensor]):
         if len(self._cells) != len(self._counts) or int(self._sizes.sum()) != len(self._cells):
             raise ValueError("confusion matrices with more or fewer cells than counts")
         if not self._keys:
-            return
+            return self
         if int(self._sizes.min()) < 1:
             raise ValueError("confusion matrices without cells")
         alone = (self._sizes == 1).repeat_interleave(self._sizes.long()) & (self._cells == 0)
@@ -72,6 +70,7 @@ class Confusions(Mapping[ConfusionKey, Tensor]):
         places = self._owners * self.classes**2 + self._cells
         if bool((places[1:] <= places[:-1]).any()):
             raise ValueError("confusion matrices with cells out of order")
+        return self
 
     @classmethod
     def none(cls) -> Confusions:
@@ -80,11 +79,11 @@ class Confusions(Mapping[ConfusionKey, Tensor]):
         return cls((), 0, empty, empty, empty)
 
     @classmethod
-    def of(cls, matrices: Mapping[ConfusionKey, Tensor]) -> Confusions:
+    def of(cls, matrices: Mapping[ConfusionKey, Matrix]) -> Confusions:
         """The cells of these matrices, all of the same size."""
         if not matrices:
             return cls.none()
-        stack = torch.stack(list(matrices.values()))
+        stack = torch.from_numpy(np.stack(list(matrices.values())))
         classes = stack.shape[-1]
         flat = stack.flatten(1)
         diverged = flat[:, 0] < 0
@@ -113,7 +112,7 @@ class Confusions(Mapping[ConfusionKey, Tensor]):
         keys: Any = unpacked(tree["keys"])
         if any([type(part) for part in key] != [str, int, str, str] for key in keys):
             raise ValueError("confusion matrices need one stage, round, site and split each")
-        return cls(keys, int(tree["classes"]), tree["sizes"], tree["cells"], tree["counts"])
+        return cls(keys, int(tree["classes"]), tree["sizes"], tree["cells"], tree["counts"])._checked()
 
     def tree(self) -> dict[str, Any]:
         """All of it as a tree of small tensors and values."""
@@ -142,7 +141,8 @@ class Confusions(Mapping[ConfusionKey, Tensor]):
             raise ValueError("confusion matrices with counts that cannot be")
         true, predicted, counts = map(torch.tensor, columns[5:])
         sizes = torch.bincount(torch.tensor(owners))
-        return cls(list(keys), classes, _small(sizes), _small(true * classes + predicted), _small(counts))
+        made = cls(list(keys), classes, _small(sizes), _small(true * classes + predicted), _small(counts))
+        return made._checked()
 
     def rows(self) -> list[Row]:
         """One row of CONFUSION_COLUMNS for each cell that is not 0; a diverged model has one with the count -1."""
@@ -153,7 +153,7 @@ class Confusions(Mapping[ConfusionKey, Tensor]):
     def f1(self, labels: F1Labels, keys: Iterable[ConfusionKey] | None = None) -> list[float]:
         """The macro-F1 of all matrices or of some, in their order; KeyError if there is no such matrix.
 
-        >>> matrix = torch.tensor([[3, 1], [0, 0]])
+        >>> matrix = np.array([[3, 1], [0, 0]], np.int32)
         >>> runs = Confusions.of({("round", 1, "north", "test"): matrix})
         >>> [round(score, 3) for labels in ("true_or_predicted", "true") for score in runs.f1(labels)]
         [0.429, 0.857]
@@ -220,14 +220,14 @@ class ConfusionLog:
     def __init__(self, before: Confusions | None = None) -> None:
         """`before`: the matrices up to here, if a run is resumed."""
         self._parts = [before] if before else []
-        self._pending: dict[ConfusionKey, Tensor] = {}
+        self._pending: dict[ConfusionKey, Matrix] = {}
         self._numbers = 0
 
-    def add(self, matrices: Mapping[ConfusionKey, Tensor]) -> None:
+    def add(self, matrices: Mapping[ConfusionKey, Matrix]) -> None:
         if not matrices:
             return
         self._pending.update(matrices)
-        self._numbers += len(matrices) * next(iter(matrices.values())).numel()
+        self._numbers += len(matrices) * next(iter(matrices.values())).size
         if self._numbers > _PENDING_NUMBERS:
             self._pack()
 

@@ -17,10 +17,11 @@ from urllib.parse import quote, unquote
 
 from safetensors import SafetensorError
 from safetensors.torch import load, save
-from torch import Tensor, nn
+from torch import nn
 
 from playerfl.errors import RunDirectoryError
 from playerfl.federation.messages import ConfusionKey
+from playerfl.learning.confusion import Matrix
 from playerfl.runs.confusions import CONFUSION_COLUMNS, Confusions
 from playerfl.runs.files import DataFile, EnvironmentFile, LayersFile, TimingFile
 from playerfl.runs.result import SCORE_COLUMNS, TRAFFIC_COLUMNS, Row, RunResult, digest_of
@@ -186,7 +187,7 @@ class RunDirectory:
         self,
         scores: Iterable[Row],
         traffic: Iterable[Row],
-        confusions: Mapping[ConfusionKey, Tensor],
+        confusions: Mapping[ConfusionKey, Matrix],
         state: Callable[[], dict[str, Any]],
     ) -> None:
         """Writes the rows first, then the checkpoint that knows their number."""

@@ -7,8 +7,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from torch import Tensor
-
 from playerfl.algorithms import Algorithm
 from playerfl.engine.loop import run_rounds
 from playerfl.engine.transport import InProcess, Traffic, Transport
@@ -17,6 +15,7 @@ from playerfl.federation.client import Client
 from playerfl.federation.messages import ConfusionKey, Score, SiteId
 from playerfl.federation.server import Server
 from playerfl.layers.sensitivity import ProfileRecord
+from playerfl.learning.confusion import Matrix
 from playerfl.runs.confusions import ConfusionLog, Confusions
 from playerfl.runs.environment import environment
 from playerfl.runs.experiment import Experiment
@@ -86,7 +85,7 @@ class Record(Protocol):
         self,
         scores: list[Row],
         traffic: list[Row],
-        confusions: Mapping[ConfusionKey, Tensor],
+        confusions: Mapping[ConfusionKey, Matrix],
         state: Callable[[], dict[str, Any]],
     ) -> None:
         """Adds rows and matrices; calls `state` only if a checkpoint is due."""
@@ -177,7 +176,7 @@ class Run:
         self,
         scores: Mapping[SiteId, tuple[Score, ...]],
         traffic: list[Traffic],
-        confusions: Mapping[ConfusionKey, Tensor],
+        confusions: Mapping[ConfusionKey, Matrix],
         *,
         done: bool,
     ) -> None:

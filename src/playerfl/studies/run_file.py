@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from typing_extensions import TypedDict
 
 from playerfl.data.sites import SiteRecord
 from playerfl.errors import RunDirectoryError
 from playerfl.federation.messages import ConfusionKey
+from playerfl.learning.confusion import Matrix
 from playerfl.runs.confusions import ConfusionLog, Confusions
 from playerfl.runs.experiment import Experiment, find_task
 from playerfl.runs.files import DataFile, TimingFile
@@ -131,7 +132,7 @@ class RunFileRecord:
         self,
         scores: list[Row],
         traffic: list[Row],
-        confusions: Mapping[ConfusionKey, Tensor],
+        confusions: Mapping[ConfusionKey, Matrix],
         state: Callable[[], dict[str, Any]],
     ) -> None:
         self._score_rows += scores

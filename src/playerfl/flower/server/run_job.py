@@ -8,8 +8,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from torch import Tensor
-
 from playerfl.engine.loop import run_rounds
 from playerfl.engine.scheduler import drive
 from playerfl.engine.transport import Traffic
@@ -23,6 +21,7 @@ from playerfl.flower.server.job import Job
 from playerfl.flower.server.messenger import Grid
 from playerfl.flower.server.state import JobState
 from playerfl.flower.server.transport import FlowerTransport
+from playerfl.learning.confusion import Matrix
 from playerfl.runs.api import limited_threads
 from playerfl.storage.atomic_files import storage_advice
 from playerfl.tasks.task import Task
@@ -117,7 +116,7 @@ class _Recorder:
         self,
         scores: Mapping[SiteId, tuple[Score, ...]],
         traffic: list[Traffic],
-        confusions: Mapping[ConfusionKey, Tensor],
+        confusions: Mapping[ConfusionKey, Matrix],
         *,
         done: bool,
     ) -> None:

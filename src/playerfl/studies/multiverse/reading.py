@@ -7,10 +7,8 @@ from itertools import product
 from typing import Literal, NamedTuple
 
 import numpy as np
-import torch
 
-from playerfl.errors import RunDirectoryError
-from playerfl.learning.confusion import F1Labels, f1_from_confusion
+from playerfl.learning.confusion import F1Labels
 from playerfl.runs.result import RunResult, reported_stage
 from playerfl.studies.multiverse.plan import Measure
 
@@ -42,21 +40,9 @@ def read_run(result: RunResult, selections: Sequence[str], measures: Sequence[Me
         chosen = result.rounds_chosen_by(selection)
         for split, measure in product(splits, measures):
             if measure in F1_OF:
-                by_site = _f1(result, stage, chosen, shares, split, F1_OF[measure])
+                scores = result.f1(F1_OF[measure], split=split, rounds=chosen)
             else:
-                by_site = [recorded.get((site, chosen.get(site, -1), split, measure), np.nan) for site in shares]
+                scores = {site: recorded[site, round_, split, measure] for site, round_ in chosen.items()}
+            by_site = [scores.get(site, np.nan) for site in shares]
             values[Reading(selection, split, measure)] = float(np.dot(weights, by_site))
     return values
-
-
-def _f1(
-    result: RunResult, stage: str, chosen: dict[str, int], sites: dict[str, int], split: Split, labels: F1Labels
-) -> list[float]:
-    try:
-        matrices = [result.confusions[stage, chosen[site], site, split] for site in sites]
-    except KeyError as missing:
-        raise RunDirectoryError(
-            f"{result.path} has no confusion matrices, which F1 over other classes needs ({missing}); run it again"
-        ) from missing
-    scores: list[float] = f1_from_confusion(torch.stack(matrices), labels).tolist()
-    return scores
