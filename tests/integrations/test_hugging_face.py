@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,12 @@ import playerfl
 from playerfl.errors import ConfigError
 from playerfl.seeding import generator_for, seeded_rng
 
-transformers = pytest.importorskip("transformers", reason="transformers is not installed")
-pytestmark = [pytest.mark.system, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
+# Imported inside functions: `make test` collects this file too.
+pytestmark = [
+    pytest.mark.skipif(find_spec("transformers") is None, reason="transformers is not installed"),
+    pytest.mark.system,
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+]
 
 WORDS = torch.randint(1, 30, (24, 6), generator=generator_for(0, "words"))
 LABELS = torch.randint(2, (24,), generator=generator_for(0, "labels"))
@@ -22,6 +27,8 @@ ROWS = [{"input_ids": words, "labels": label} for words, label in zip(WORDS, LAB
 
 
 def bert() -> nn.Module:
+    import transformers
+
     config = transformers.BertConfig(
         vocab_size=30, hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16,
         max_position_embeddings=8, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0,
@@ -32,6 +39,8 @@ def bert() -> nn.Module:
 
 
 def trained(tmp_path: Path, *, measure: bool = True, **changes: Any) -> tuple[nn.Module, Any]:
+    import transformers
+
     from playerfl.integrations.hugging_face import SensitivityCallback
 
     model, callback = bert(), SensitivityCallback()

@@ -204,7 +204,7 @@ def test_a_frozen_backbone_is_listed_and_scores_nothing() -> None:
     assert layers.travelling(dict(net.named_parameters())).keys() == {"2.weight", "2.bias"}
 
 
-@pytest.mark.slow
+@pytest.mark.system
 @pytest.mark.filterwarnings("ignore")
 def test_peft_models_have_a_layer_for_each_adapted_module() -> None:
     peft = pytest.importorskip("peft", reason="peft is not installed")
@@ -215,7 +215,7 @@ def test_peft_models_have_a_layer_for_each_adapted_module() -> None:
     assert trains == {"0": 24, "2": 32, "4.modules_to_save.default": 18}
 
 
-@pytest.mark.slow
+@pytest.mark.system
 @pytest.mark.filterwarnings("ignore")
 def test_transformers_models_have_the_layers_of_the_paper() -> None:
     transformers = pytest.importorskip("transformers", reason="transformers is not installed")

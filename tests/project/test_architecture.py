@@ -106,7 +106,7 @@ def test_algorithms_do_not_import_each_other() -> None:
             assert others <= shared, file.name
 
 
-@pytest.mark.slow
+@pytest.mark.system
 @pytest.mark.parametrize(
     ("statement", "absent"),
     [

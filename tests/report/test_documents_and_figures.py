@@ -65,7 +65,7 @@ def test_latex_escapes_special_characters_and_is_well_formed(report: Report) -> 
         assert breaks == {len(columns.replace("p{80mm}", "p")) - 1}
 
 
-@pytest.mark.slow
+@pytest.mark.system
 def test_latex_compiles(report: Report, tmp_path: Path) -> None:
     booktabs = ["kpsewhich", "booktabs.sty"]
     if not shutil.which("kpsewhich") or subprocess.run(booktabs, capture_output=True, check=False).returncode:
@@ -140,7 +140,7 @@ def test_runs_that_diverged_are_drawn_without_complaint(tmp_path: Path) -> None:
         save(figure, tmp_path / f"{name}.svg")
 
 
-@pytest.mark.slow
+@pytest.mark.system
 def test_no_figure_opens_a_window() -> None:
     """Figures are made without pyplot, which would hold on to them and might show them."""
     check = "import sys, playerfl.report.plots.report; print('matplotlib.pyplot' in sys.modules)"

@@ -166,7 +166,7 @@ class Mine(FedAvg):
 """
 
 
-@pytest.mark.slow
+@pytest.mark.system
 def test_workers_know_a_users_algorithm_and_its_text_is_part_of_the_runs_name(tmp_path: Path) -> None:
     file = tmp_path / "mine.py"
     file.write_text(OWN_ALGORITHM)
