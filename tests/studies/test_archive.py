@@ -50,7 +50,7 @@ def test_the_same_runs_give_the_same_bytes(directory: StudyDirectory, tmp_path: 
     for place in ("a", "b"):
         write_archive(directory, tmp_path / place)
     names = sorted(file.name for file in (tmp_path / "a").iterdir())
-    tables = ["layers.jsonl.gz", "scores.csv.gz", "times.csv.gz", "traffic.csv.gz"]
+    tables = ["layers.jsonl.gz", "scores.csv.gz", "splits.jsonl.gz", "times.csv.gz", "traffic.csv.gz"]
     assert names == ["archive.json", "confusions.safetensors.gz", *tables]
     assert all((tmp_path / "a" / n).read_bytes() == (tmp_path / "b" / n).read_bytes() for n in names)
 

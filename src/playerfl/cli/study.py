@@ -113,7 +113,8 @@ def _show(plan: Study, result: StudyResult, other_runs: int, *, as_json: bool) -
         typer.echo(json.dumps(without_nan(content), indent=1))
     else:
         print_medians(rows)
-    for note in dict.fromkeys(note for run in result.results for note in run.data["notes"]):
+    notes = (*result.tuning_notes, *(note for run in result.results for note in run.data["notes"]))
+    for note in dict.fromkeys(notes):
         _say(f"note: {note}")
     for failure in result.failures:
         _say(f"failed: {failure}")

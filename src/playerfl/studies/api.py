@@ -33,6 +33,8 @@ class StudyResult:
     chosen_rates: dict[tuple[str, str], float | None]
     """By task and algorithm; None where none could be chosen."""
     failures: list[Failure]
+    tuning_notes: list[str]
+    """Where a chosen rate is at the edge of its grid, or the choice was close."""
 
     @property
     def results(self) -> list[RunResult]:
@@ -106,7 +108,7 @@ def result_of(directory: StudyDirectory) -> StudyResult:
         (line.task, line.algorithm): directory.line_results(line, rates[line.task, line.algorithm])
         for line in directory.study.lines
     }
-    return StudyResult(directory.path, runs, rates, directory.failures(rates))
+    return StudyResult(directory.path, runs, rates, directory.failures(rates), directory.all_tuning_notes())
 
 
 def run_study(

@@ -54,6 +54,7 @@ def write_archive(directory: StudyDirectory, out: Path) -> int:
                 "task": line.task,
                 "algorithm": line.algorithm,
                 "data": data_name(line.experiment),
+                "tuning_notes": directory.tuning_notes(line),
                 "tuned": {f"{r:g}": loss for r, loss in directory.rate_losses(line).items()} if rate else {},
                 "experiment": {key: v for key, v in table.model_dump(mode="json").items() if key != "seed"},
             }
@@ -144,6 +145,8 @@ class Archive:
     """In the order of the study file."""
     tuning_runs: int
     """The number of further runs, which chose the learning rates."""
+    notes: tuple[str, ...] = ()
+    """Where that choice was close."""
 
 
 def read_archive(path: Path) -> Archive:
@@ -186,7 +189,12 @@ def read_archive(path: Path) -> Archive:
         ]
         for result in results:
             checked(result)
-        return Archive(results, int(about["tuning_runs"]))
+        notes = [
+            " ".join(f"{line['algorithm']} on {line['task']}: {note}".split())
+            for line in about["lines"]
+            for note in line.get("tuning_notes", [])
+        ]
+        return Archive(results, int(about["tuning_runs"]), tuple(notes))
     except FileNotFoundError as missing:
         name = Path(missing.filename).name
         raise RunDirectoryError(f"the archive {path} lacks its {name}; get the archive again") from missing

@@ -38,16 +38,19 @@ def collect(path: Path | str) -> Collected:
     missing: list[Gap] = []
     failed: list[Gap] = []
     tuning_runs = 0
+    notes: list[str] = []
     for place in (folder for folder in _folders(home) if (folder / STUDY_FILE).is_file()):
         study = _of_study(StudyDirectory.open(place))
         results += study.results
         missing += study.missing
         failed += study.failed
         tuning_runs += study.tuning_runs
+        notes += study.notes
     for place in (folder for folder in _folders(home) if (folder / ARCHIVE).is_file()):
         archive = read_archive(place)
         results += map(_readable, archive.results)
         tuning_runs += archive.tuning_runs
+        notes += archive.notes
     multiverses = [read_multiverse(file) for folder in _folders(home) if (file := folder / MULTIVERSE).is_file()]
     for place, planned in sorted(_places(home, failed).items()):
         if not (place / "experiment.toml").is_file():
@@ -64,7 +67,7 @@ def collect(path: Path | str) -> Collected:
             failed.append(_gap(planned or {"task": str(place)}, str(problem)))
     if not (results or missing or failed or multiverses):
         raise RunDirectoryError(f"there are no runs in {home}; `playerfl run … --out {home}` makes one")
-    return Collected(results, missing, failed, tuning_runs, multiverses)
+    return Collected(results, missing, failed, tuning_runs, multiverses, tuple(notes))
 
 
 def _of_study(study: StudyDirectory) -> Collected:
@@ -97,7 +100,7 @@ def _of_study(study: StudyDirectory) -> Collected:
                     failed.append(_gap(experiment.model_dump(), str(problem)))
             elif key not in tried:
                 missing.append(_gap(experiment.model_dump(), "not run yet"))
-    return Collected(results, missing, failed, tuning_runs)
+    return Collected(results, missing, failed, tuning_runs, notes=tuple(study.all_tuning_notes()))
 
 
 def _readable(result: RunResult) -> RunResult:

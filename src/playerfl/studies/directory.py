@@ -227,6 +227,11 @@ class StudyDirectory:
             return []
         return tuning_notes(self._reported_values(line), self.study.tuning_metric)
 
+    def all_tuning_notes(self) -> list[str]:
+        """Those of all lines, each with its algorithm and task."""
+        lines = self.study.lines
+        return [f"{line.algorithm} on {line.task}: {note}" for line in lines for note in self.tuning_notes(line)]
+
     def _reported_values(self, line: Line) -> dict[float, list[float | None]]:
         metric = self.study.tuning_metric
         by_rate = self._tuning_results(line)

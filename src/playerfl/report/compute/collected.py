@@ -39,7 +39,7 @@ class Collected:
     """Finished runs that chose learning rates; they use other seeds and are not reported."""
     multiverses: Sequence[Multiverse] = ()
     notes: tuple[str, ...] = ()
-    """What was left out on request."""
+    """How learning rates were chosen, where that was close; and what was left out on request."""
 
     def only(self, methods: Literal["paper"] | Sequence[str]) -> Collected:
         """The runs of these methods, named as in files or as in reports; "paper": those of the paper's tables."""
