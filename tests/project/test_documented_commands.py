@@ -59,6 +59,7 @@ SMALL = {
     "results/heart": "results/digits",
     "DIR": "runs/compared",
     "NAME": "digits",
+    "FILE": "experiments/heart_multiverse.toml",
     "/etc/playerfl": "etc",
     "/var/lib/playerfl": "lib",
     "/data": "data",
@@ -155,6 +156,17 @@ def make_sites():
 """
 
 
+MULTIVERSE = """
+task = "synthetic"
+algorithms = ["local", "fedavg"]
+learning_rates = [0.1]
+seeds = 2
+tuning_seeds = 1
+settings = { rounds = 1 }
+computed = { rates = ["loss"], selection = ["by_owner", "last"], measure = ["f1", "loss"] }
+"""
+
+
 @pytest.fixture(scope="module")
 def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with what the documentation takes for granted: runs, a study, a module, tables."""
@@ -169,6 +181,9 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (place / "experiments").mkdir()
     for file in ROOT.glob("experiments/*.toml"):
         name = tomllib.loads(file.read_text()).get("name", file.stem)
+        if file.stem.endswith("multiverse"):
+            (place / "experiments" / file.name).write_text(f'name = "{name}"\n{MULTIVERSE}')
+            continue
         small = f'name = "{name}"\ntasks = ["synthetic"]\nalgorithms = ["local", "fedavg"]\nlearning_rates = [0.1]\n'
         (place / "experiments" / file.name).write_text(f"{small}seeds = 2\n[settings]\nrounds = 1\n")
     compared = ("run", "synthetic", "-a", "local", "-a", "fedavg", "-a", "fedprox", "-a", "player_fl", "-q", "--out")
@@ -177,6 +192,8 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for study in ("digits", "heart"):
         said = playerfl("study", f"experiments/{study}.toml", "--backend", "serial", "-q", cwd=place)
         assert said.returncode == 0, said.stderr
+    many = ("multiverse", "experiments/heart_multiverse.toml", "--out", "runs/heart-multiverse", "--backend", "serial")
+    assert playerfl(*many, "-q", cwd=place).returncode == 0
     for name in ("cut", "heart-cut"):
         assert playerfl("probe", "synthetic", "--out", name, "-q", cwd=place).returncode == 0
     for name in ("first", "digits-player_fl-seed0-1"):
@@ -200,6 +217,8 @@ def made_small(arguments: list[str]) -> list[str]:
             return [*small, *(("--seeds", "1") if "--seeds" in small else ()), "-q"]
         case "study":
             return [*small, "--backend", "serial", "-q"]
+        case "multiverse":
+            return small if "--dry-run" in small else [*small, "--backend", "serial", "-q"]
     return small
 
 

@@ -110,5 +110,5 @@ def test_an_archive_keeps_the_sites_of_each_run(tmp_path: Path) -> None:
         assert summary.average["accuracy"] == pytest.approx(expected, rel=1e-8)
     splits = tmp_path / "a" / "splits.jsonl.gz"
     splits.write_bytes(splits.read_bytes()[:-8])
-    with pytest.raises(RunDirectoryError, match=r"splits\.jsonl\.gz was changed since it was written"):
+    with pytest.raises(RunDirectoryError, match=r"splits\.jsonl\.gz has been changed since it was written"):
         read_archive(tmp_path / "a")

@@ -28,6 +28,7 @@ def multiverse(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Count protocols and runs, and estimate the time; run nothing.")
     ] = False,
+    backend: Annotated[str, typer.Option(help="processes, or serial (in this process).")] = "processes",
     data_dir: DataDir = None,
     quiet: Quiet = False,
 ) -> None:
@@ -58,7 +59,7 @@ def multiverse(
                 if not quiet:
                     _say(f"read the runs of {done} of {of} universes")
 
-            result = run_multiverse(plan, path, listener_for, read, workers=workers, data_dir=data_dir)
+            result = run_multiverse(plan, path, listener_for, read, workers=workers, backend=backend, data_dir=data_dir)
     except KeyboardInterrupt:
         started = path if path.exists() else file
         _say(f"interrupted; finished runs are saved: continue with  playerfl multiverse {started}")
