@@ -27,7 +27,7 @@ def readme_row(run: dict[str, Any]) -> str:
     return f"| {NAMES[run['algorithm']]} | {accuracy:.0%} | {worst:.2f} | {sent} |".replace("%", " %")
 
 
-@pytest.mark.slow
+@pytest.mark.system
 def test_readme_shows_what_the_demo_finds(tmp_path: Path) -> None:
     recipe = subprocess.run(["make", "-n", "demo"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     (command,) = re.findall(r"bin/playerfl (run .*)", recipe)
