@@ -9,6 +9,11 @@ import pytest
 import torch
 from hypothesis import settings
 
+from browser import browser
+
+# Here, and in no test file: Playwright runs once per process.
+__all__ = ["browser"]
+
 # A shell's background job ignores SIGINT, and so would every process that a test starts in order to interrupt it.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 # No deadline, since the machine may be busy; the same examples every time, since luck must not decide a test.

@@ -66,8 +66,8 @@ class Institutions:
     def up(self) -> None:
         self.server = self.start(["up", str(self.home), "--port", str(self.port)], "server.log")
         log = self.folder / "server.log"
-        count = log.read_text().count("the server listens")
-        wait_until(lambda: log.read_text().count("the server listens") > count, 60, "server up")
+        count = log.read_text().count("the server is listening")
+        wait_until(lambda: log.read_text().count("the server is listening") > count, 60, "server up")
 
     def proxy(self) -> bool:
         """Puts nginx with the shipped configuration in front of the server; False if nginx is not installed."""

@@ -14,7 +14,7 @@ from playerfl.engine.scheduler import drive
 from playerfl.runs.result import RunResult
 from playerfl.selftest import Identity, limit_cases
 
-ROUNDS = 2
+ROUNDS = 3
 LAYERS = {"batch norm": 3, "dropout": 3, "convolutional": 3, "frozen first layer": 4}
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from matplotlib.patches import StepPatch
 
-from browser import Opened, browser
+from browser import Opened
 from command_line import playerfl
 from made_up_multiverse import made_up_multiverse
 from made_up_runs import made_up
@@ -30,7 +30,6 @@ from playerfl.report.write import multiverse_payload
 from playerfl.report.write.documents import as_latex, as_markdown, as_page
 from playerfl.studies.collecting import collect
 
-__all__ = ["browser"]
 
 METHODS = ("fedavg", "local", "ditto", "player_fl")
 FACTORS = {"schedule": ["none", "authors"], "measure": ["f1", "loss"]}

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from browser import Opened, browser
+from browser import Opened
 from made_up_runs import LAYERS, constant, made_up
 from playerfl.layers.split import choose_cut
 from playerfl.report.compute.collected import Collected, Gap
@@ -20,7 +20,6 @@ from playerfl.report.compute.report import build_report
 from playerfl.report.write.documents import as_page
 from playerfl.runs.result import RunResult
 
-__all__ = ["browser"]
 
 NAMES = ("local", "fedavg", "ditto", "player_fl")
 HOSTILE = (
