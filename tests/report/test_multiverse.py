@@ -30,7 +30,6 @@ from playerfl.report.write import multiverse_payload
 from playerfl.report.write.documents import as_latex, as_markdown, as_page
 from playerfl.studies.collecting import collect
 
-
 METHODS = ("fedavg", "local", "ditto", "player_fl")
 FACTORS = {"schedule": ["none", "authors"], "measure": ["f1", "loss"]}
 # PLayer-FL is 1st, 2nd, 4th and 4th: without a schedule it is ahead of FedAvg, with the authors' it is last.

@@ -20,7 +20,6 @@ from playerfl.report.compute.report import build_report
 from playerfl.report.write.documents import as_page
 from playerfl.runs.result import RunResult
 
-
 NAMES = ("local", "fedavg", "ditto", "player_fl")
 HOSTILE = (
     "<script>alert(1)</script>",
