@@ -103,7 +103,7 @@ class Experiment(AddedOptions):
     """Which round's model is reported, always by validation loss: one round for all sites while they share one model,
     else each site's own (by_owner); each site's own; one round for all; or the last."""
     early_stopping: int | None = Field(None, ge=1)
-    """Stops once the validation loss over all sites has not fallen for so many rounds; default: never."""
+    """Stops once the validation loss over all sites has not fallen for this many rounds; default: never."""
     participation: float = Field(1.0, gt=0, le=1)
     """The share of sites that train in a round (all of them in the first)."""
     bn_stats: BatchNormStatistics = "follow"

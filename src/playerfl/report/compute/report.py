@@ -216,7 +216,7 @@ def _without_majority(grid: RunGrid) -> list[str]:
         return []
     return [
         f"the majority class is not shown on {listed(tasks)}, because the runs do not record how many examples of each "
-        "class a site has; whether these tasks have learnt is not judged"
+        "class a site has; whether these tasks were learnt is not judged"
     ]
 
 
