@@ -18,8 +18,8 @@ KIND_NAMES = {
     "incentive": "Incentivised participation",
 }
 SELECTIONS = {
-    "by_owner": "sites that share one model all report the round with the lowest validation loss over all of them, "
-    "other sites the round with their own lowest",
+    "by_owner": "sites that share one model all report the round with the lowest validation loss over all sites, "
+    "other sites report the round with their own lowest validation loss",
     "client_best": "each site reports the round with its lowest validation loss",
     "round_best": "all sites report the round with the lowest validation loss over all of them",
     "last": "all sites report the last round",

@@ -81,12 +81,12 @@ class RunGrid:
     @cached_property
     def _majorities(self) -> dict[tuple[str, str], SiteScores]:
         """By task and split; empty for all runs of a task if any of them records no class counts."""
-        found: dict[tuple[str, str], SiteScores] = {}
+        by_data: dict[tuple[str, str], SiteScores] = {}
         for run in self.runs:
-            if self._data_of(run) not in found:
-                found[self._data_of(run)] = majority_scores(run.result) or {}
-        unknown = {task for (task, _), scores in found.items() if not scores}
-        return {key: {} if key[0] in unknown else scores for key, scores in found.items()}
+            if self._data_of(run) not in by_data:
+                by_data[self._data_of(run)] = majority_scores(run.result) or {}
+        unknown = {task for (task, _), scores in by_data.items() if not scores}
+        return {key: {} if key[0] in unknown else scores for key, scores in by_data.items()}
 
     @staticmethod
     def _data_of(run: Placed) -> tuple[str, str]:
@@ -172,7 +172,7 @@ class RunGrid:
         """
         results = self.results(task, algorithm)
         wanted = sorted(results) if seeds is None else seeds
-        found: list[SiteScores] = [
+        by_run: list[SiteScores] = [
             self._majorities[task, str(results[seed].data["partition_hash"])]
             if algorithm == MAJORITY
             else global_scores(results[seed])
@@ -181,7 +181,7 @@ class RunGrid:
             for seed in wanted
         ]
         scores = np.array(
-            [[of_run[site].get(metric, math.nan) for of_run in found] for site in self.sites(task)]
+            [[of_run[site].get(metric, math.nan) for of_run in by_run] for site in self.sites(task)]
         ).reshape(len(self.sites(task)), len(wanted))
         return worst_for_nan(scores, lower_is_better=metric in LOWER_IS_BETTER)
 

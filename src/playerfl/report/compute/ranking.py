@@ -59,7 +59,7 @@ class Ranking:
 
     @property
     def tested(self) -> Friedman:
-        """Friedman's test, where there is one."""
+        """Friedman's test; only for rankings that have one."""
         assert self.friedman is not None
         return self.friedman
 

@@ -61,11 +61,11 @@ def _best(report: Report) -> list[str]:
 def _not_learnt(report: Report) -> list[str]:
     if not report.not_learnt:
         return []
-    without = "it" if len(report.not_learnt) == 1 else "them"
-    ranks = f", and ranks over tasks leave {without} out" if len(report.grid.tasks) > 1 else ""
+    them = "it" if len(report.not_learnt) == 1 else "them"
+    ranks = f", and ranks over tasks leave {them} out" if len(report.grid.tasks) > 1 else ""
     return [
         f"Not learnt: {listed(report.not_learnt)}. No method is {100 * LEARNT_MARGIN:g} points of accuracy and of "
-        f"macro-F1 ahead of the majority class on {without}, so none is called best{ranks}."
+        f"macro-F1 ahead of the majority class on {them}, so none is called best{ranks}."
     ]
 
 
