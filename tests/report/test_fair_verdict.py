@@ -258,7 +258,7 @@ def test_identical_methods_take_one_place_and_one_of_them_is_tested() -> None:
     assert "Identical methods share one place: FedPer with PLayer-FL+1." in left_out(ranking)
     (note,) = [note for note in report.notes if "identical numbers" in note]
     assert note.startswith(
-        "PLayer-FL+1 and FedPer give identical numbers on a: there they are one method under 2 names"
+        "PLayer-FL+1 and FedPer give identical numbers on a, so they count as one method under 2 names"
     )
     shared = {
         row["algorithm"]: (row["mean_rank"], row["same_as"]) for row in records(report)["ranks"] if row["table"] == "f1"
