@@ -107,7 +107,7 @@ def test_f1_over_other_classes_is_computed_from_the_matrices(runs: Path, tmp_pat
     assert [row for row in found["cells"] if "f1" not in row["table"]] == [
         row for row in usual["cells"] if "f1" not in row["table"]
     ]
-    for labels, said in (("true", "those that are only predicted do not count"), ("all", "counts as 0 there")):
+    for labels, said in (("true", "those that are only predicted do not count"), ("all", "does not have counts as 0")):
         place = report(runs, "--f1-labels", labels, "--out", tmp_path / "x.md").strip()
         assert said in Path(place).read_text(encoding="utf-8")
 

@@ -1,4 +1,4 @@
-"""What a verdict rests on: tasks that have learnt, each method once, one global model, the runs' splits."""
+"""What a verdict rests on: tasks that were learnt, each method once, one global model, the runs' splits."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def test_old_runs_without_class_counts_say_why_there_is_no_baseline() -> None:
     assert not [note for note in numeric.notes if "majority" in note]
 
 
-# Tasks that have learnt.
+# Tasks that were learnt.
 
 
 @pytest.mark.parametrize(
@@ -163,17 +163,17 @@ def test_two_methods_cannot_share_the_margin() -> None:
     assert report_of(*made).not_learnt == ("digits",)
 
 
-def test_tasks_that_have_not_learnt_are_shown_and_not_ranked() -> None:
+def test_tasks_that_were_not_learnt_are_shown_and_not_ranked() -> None:
     made = [*scored("a", 0.8, classes=HALVES), *scored("b", 0.7, classes=HALVES), *scored("c", 0.52, classes=HALVES)]
     report = report_of(*made)
     assert report.not_learnt == ("c",)
     for metric in ("f1", "accuracy", "loss"):
         over_tasks = report.rankings[metric][0]
         assert (over_tasks.over, over_tasks.blocks, over_tasks.not_learnt) == ("tasks", ("a", "b"), ("c",))
-    assert "Ranks leave out tasks that have not learnt: c." in left_out(report.rankings["f1"][0])
+    assert "Ranks leave out tasks that were not learnt: c." in left_out(report.rankings["f1"][0])
     said = sentences(report)
     assert said.startswith("Over 2 tasks, Ditto has the best mean rank by macro-F1: 1.0 (3 methods). On a, Ditto has")
-    assert "Not learnt: c. No method is 5 points of accuracy and of macro-F1 ahead of the majority class there" in said
+    assert "Not learnt: c. No method is 5 points of accuracy and of macro-F1 ahead of the majority class on it" in said
     assert "On c, Ditto" not in said
     assert "Of 6 sites on 2 tasks" in said
     assert "| method | a | b | c (not learnt) | mean rank |" in as_markdown(report, "x")
@@ -258,7 +258,7 @@ def test_identical_methods_take_one_place_and_one_of_them_is_tested() -> None:
     assert "Identical methods share one place: FedPer with PLayer-FL+1." in left_out(ranking)
     (note,) = [note for note in report.notes if "identical numbers" in note]
     assert note.startswith(
-        "PLayer-FL+1 and FedPer give identical numbers on a: there they are one method under 2 names"
+        "PLayer-FL+1 and FedPer give identical numbers on a, so they count as one method under 2 names"
     )
     shared = {
         row["algorithm"]: (row["mean_rank"], row["same_as"]) for row in records(report)["ranks"] if row["table"] == "f1"
@@ -346,7 +346,7 @@ def test_on_heart_fedavg_has_one_global_model_in_every_run() -> None:
             assert {site: found[metric] for site, found in run.one_round_scores.items()} == expected
 
 
-# What intervals and tests speak of.
+# What intervals and tests account for.
 
 
 @pytest.mark.parametrize(
@@ -354,12 +354,12 @@ def test_on_heart_fedavg_has_one_global_model_in_every_run() -> None:
     [
         (
             ("x", "x", "x"),
-            "all runs share one split of the data: intervals and tests speak of seeds only",
+            "all runs share one split of the data: intervals and tests account for seeds only",
             "seeds only",
         ),
         (
             ("x", "y", "z"),
-            "each run has its own split of the data: intervals and tests speak of new patients and seeds",
+            "each run has its own split of the data: intervals and tests account for new patients and seeds",
             "new patients and seeds",
         ),
         (("x", "x", "z"), "some runs share a split of the data and some do not", "the few splits that the runs share"),
@@ -367,7 +367,9 @@ def test_on_heart_fedavg_has_one_global_model_in_every_run() -> None:
     ],
     ids=["fixed", "per run", "mixed", "unknown"],
 )
-def test_the_recorded_splits_decide_what_intervals_speak_of(splits: tuple[str | None, ...], said: str, of: str) -> None:
+def test_the_recorded_splits_decide_what_intervals_account_for(
+    splits: tuple[str | None, ...], said: str, of: str
+) -> None:
     """The setting says per run throughout; only the partition hashes count."""
     made = [
         made_up(name, seed, partition=split, data={"split": "per_run"})
@@ -377,7 +379,7 @@ def test_the_recorded_splits_decide_what_intervals_speak_of(splits: tuple[str | 
     report = report_of(*made)
     summary = sentences(report)
     assert f"On digits, {said}" in summary
-    assert "this is about one dataset only, and speaks of" in summary and of in summary
+    assert "this is about one dataset only, and accounts for" in summary and of in summary
     assert ("seed noise" in as_markdown(report, "x")) == (len(set(splits)) == 1 and splits[0] is not None)
     assert said in as_page(report, "x") and said in as_latex(report, "x")
 

@@ -97,8 +97,8 @@ def change(*keys: str | int, to: object) -> Callable[[Content], None]:
         (change("protocols", 2, "ranks", 3, to=1), "summary of player_fl does not follow"),
         (change("summary", 3, "first", to=0.5), "summary of player_fl does not follow"),
         (change("summary", 3, "worst_rank", to=3), "summary of player_fl does not follow"),
-        (change("summary", 3, "decided_by", to="weather"), "no factor"),
-        (change("summary", 3, "ahead_of", to={"fedprox": 1.0}), "no method"),
+        (change("summary", 3, "decided_by", to="weather"), "not a factor"),
+        (change("summary", 3, "ahead_of", to={"fedprox": 1.0}), "not a method"),
         (change("summary", to=[]), "one entry for each method"),
     ],
 )

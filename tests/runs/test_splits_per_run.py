@@ -82,7 +82,7 @@ def test_parts_that_were_given_are_noted_not_redrawn() -> None:
     task = own_task(federations.mlp, {"a": {"train": (x, y), "validation": (x, y), "test": (x, y)}, "b": (x, y)})
     assert prepare_setup(experiment(task, 0), task).description["notes"] == []
     (note,) = prepare_setup(experiment(task, 0, **PER_RUN), task).description["notes"]
-    assert note == "these sites come in three parts, which no option changes: a"
+    assert note == "these sites come in three parts, which the options do not change: a"
 
 
 def test_runs_of_a_seed_share_a_split_and_seeds_differ() -> None:

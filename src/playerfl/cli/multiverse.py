@@ -23,16 +23,16 @@ MULTIVERSE_EXAMPLES = examples(
 
 def multiverse(
     file: Annotated[Path, typer.Argument(metavar="FILE")],
-    out: Annotated[Path | None, typer.Option(help="Directory (default: runs/NAME-multiverse).")] = None,
+    out: Annotated[Path | None, typer.Option(help="Multiverse directory (default: runs/NAME-multiverse).")] = None,
     workers: Annotated[int | None, typer.Option(help="Worker processes (default: one per core).", min=1)] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Count protocols and runs, and estimate the time; run nothing.")
+        bool, typer.Option("--dry-run", help="Count the protocols, and estimate the first universe; run nothing.")
     ] = False,
     backend: Annotated[str, typer.Option(help="processes, or serial (in this process).")] = "processes",
     data_dir: DataDir = None,
     quiet: Quiet = False,
 ) -> None:
-    """Rank methods under every combination of choices, and show which choice decides.
+    """Rank methods under every combination of choices, and show which choice decides the ranking.
 
     FILE is a multiverse file (TOML), or the directory of an earlier one. After an interruption, the same command
     continues. Exits with code 1 if some runs failed.
@@ -77,7 +77,7 @@ def _say(line: str) -> None:
 
 
 def _estimate(plan: Multiverse, path: Path, workers: int | None, data_dir: Path | None) -> None:
-    """The time of the first universe, times their number, less what is done."""
+    """Prints the number of protocols, and the missing runs and estimated time of the first universe."""
     import time
 
     from playerfl.cli.tables.estimate import print_estimate
@@ -89,7 +89,7 @@ def _estimate(plan: Multiverse, path: Path, workers: int | None, data_dir: Path 
     for factor in plan.factors:
         if factor.kind == "computed":
             protocols *= len(factor.values)
-    typer.echo(f"{protocols} protocols of {len(plan.universes)} trained universes; the first universe:")
+    typer.echo(f"{protocols} protocols from {len(plan.universes)} trained universes; in the first universe:")
     first = plan.universes[0]
     with use_data_directory(data_dir):
         prepared = prepare(first.study)

@@ -93,7 +93,7 @@ def report(
     f1_labels: Annotated[
         F1Labels,
         typer.Option(
-            help="Classes macro-F1 averages over: those that are true or predicted at a site, the true ones, or all. "
+            help="The classes that macro-F1 averages over: those true or predicted at a site, the true ones, or all. "
             "Computed from the runs' confusion matrices, without training again."
         ),
     ] = F1Labels.true_or_predicted,

@@ -73,7 +73,7 @@ def _part(examples: Any, classification: bool) -> PartRecord:
 
 
 def partition_hash(sites: Mapping[str, SiteData]) -> str:
-    """A fingerprint of which site has which examples in which part. Of examples in a loader, only the number counts.
+    """A fingerprint of which site has which examples in which part. For examples in a loader, only their number counts.
 
     Only every k-th row of a very large tensor is read, so that hashing never takes longer than loading.
     """

@@ -25,12 +25,12 @@ class EvaluationPlan:
     """When models are scored and which one a site keeps: the same for every site of a comparison."""
 
     eval_point: EvalPoint = "post_agg"
-    """After the merge, with what the server sends back, or after local training."""
+    """When models are scored: after the merge, with what the server sends back, or after local training."""
     selection: Selection = "by_owner"
-    """The round with the site's lowest validation loss, the round that was best over all sites, or the last. By owner:
-    the best over all sites among the rounds whose model all sites shared; if there are none, each site's own."""
+    """Which round a site keeps: that with its lowest validation loss, the best over all sites, or the last. By owner:
+    the best over all sites among the rounds after which they shared one model; if there are none, each site's own."""
     early_stopping: int | None = None
-    """After how many rounds without a lower validation loss over all sites the run stops."""
+    """The run stops after this many rounds without a lower validation loss over all sites; None: never."""
 
     def one_round_for_all(self, *, common: bool) -> bool:
         """Whether all sites keep the model of one round; `common`: whether they ever shared one model."""
@@ -40,9 +40,9 @@ class EvaluationPlan:
 async def handle(
     algorithm: Algorithm, client: Client, request: Request, seed: int, evaluation: EvaluationPlan
 ) -> Reply:
-    """Does what a request asks of a site. Its result depends on the site's memory and the request alone.
+    """Does what a request asks of a site. The result depends only on the site's memory and the request.
 
-    An exception leaves with a note of site, round and algorithm.
+    An exception that is raised gets a note with the site, the round and the algorithm.
     """
     download = request.download
     client.begin(seed, download.round)
@@ -94,7 +94,7 @@ async def handle(
 
 
 async def _with_fresh_optimizers(client: Client, training: Coroutine[Any, Any, Result]) -> Result:
-    """Drops optimiser state before and after, if every round starts with a fresh optimiser: it need not be stored."""
+    """If every round starts with a fresh optimiser, drops its state before and after, so that it need not be stored."""
     reset = client.plan.optimizer_state == "reset"
     if reset:
         client.optimizers.clear()

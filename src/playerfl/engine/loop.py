@@ -110,10 +110,10 @@ async def run_rounds(
 async def _exchange(
     algorithm: Algorithm, server: Server, transport: Transport, verbs: Verbs, evaluation: EvaluationPlan
 ) -> tuple[dict[SiteId, Upload], SiteScores, list[Traffic], Confusions]:
-    """Sends one message to each site that has something to do, and takes what they answer, in the order of their names.
+    """Sends one message to each site that has something to do, and collects the replies in the order of their names.
 
-    Gives the uploads of the sites that prepared or fitted, the scores of all sites, the traffic, and the confusion
-    matrices of the sites that are in this process.
+    Returns the uploads of the sites that prepared or fitted, the scores of all sites, the traffic, and the confusion
+    matrices of the sites in this process.
     """
     common = server.round in server.common_rounds
     requests = {
@@ -144,7 +144,7 @@ def _download(algorithm: Algorithm, server: Server, site: SiteId, verbs: tuple[V
 
 @contextmanager
 def _failing(algorithm: Algorithm, doing: str) -> Iterator[None]:
-    """Notes on an exception what the server was doing; an error that comes from input says enough by itself."""
+    """Adds a note to an exception: what the server was doing. An error about bad input needs no note."""
     try:
         yield
     except PlayerflError:
@@ -155,7 +155,7 @@ def _failing(algorithm: Algorithm, doing: str) -> Iterator[None]:
 
 
 def _participants(server: Server, participation: float) -> frozenset[SiteId]:
-    """The sites that fit this round: all of them in the first, since every site needs the initial model."""
+    """The sites that fit in this round. In the first round these are all sites, since each needs the initial model."""
     if participation >= 1.0 or server.round == 0:
         return frozenset(server.sites)
     count = max(1, math.ceil(participation * len(server.sites)))

@@ -1,4 +1,4 @@
-"""Confusion matrices, and the scores that can be read off them later without the predictions."""
+"""Confusion matrices, and the scores that can be computed from them later, without the predictions."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from playerfl.learning.metrics import DIVERGED, f1_of_counts
 
 F1Labels = Literal["true_or_predicted", "true", "all"]
 Matrix = NDArray[np.int32]
-"""One model's confusion matrix while a run is under way: an array, because the garbage collector keeps track of every
-tensor, and a study makes so many matrices that it would take longer than counting them."""
+"""One model's confusion matrix while a run is under way: an array, because the garbage collector tracks every tensor,
+and a study makes so many matrices that this would take longer than counting."""
 F1_LABELS: tuple[F1Labels, ...] = ("true_or_predicted", "true", "all")
 
 
 def confusion_matrix(predicted: Tensor, targets: Tensor, classes: int) -> Tensor:
-    """How often each true class (row) was predicted as each class (column); for several models, one matrix per row.
+    """How often each true class (row) was predicted as each class (column); for several models, one matrix each.
 
-    Their targets are the same, or one row each.
+    Several models have the same targets, or one row of targets each.
 
     A model with a DIVERGED prediction gets -1 everywhere, and all scores of such a matrix are NaN.
 
@@ -43,10 +43,10 @@ def confusion_matrix(predicted: Tensor, targets: Tensor, classes: int) -> Tensor
 
 
 def f1_from_confusion(matrix: Tensor, labels: F1Labels = "true_or_predicted") -> Tensor:
-    """The mean F1 over classes, one number per matrix: over the classes that are true or predicted somewhere, over the
-    true ones only, or over all.
+    """The mean F1 over classes, one number per matrix: over the classes that are true or predicted at least once, over
+    the true ones only, or over all.
 
-    `true_or_predicted` equals macro_f1 bit for bit; a class that is predicted but never true then counts as an F1 of 0.
+    `true_or_predicted` equals macro_f1 bit for bit; a class that is predicted but never true counts as an F1 of 0.
 
     >>> matrix = confusion_matrix(torch.tensor([0, 0, 2]), torch.tensor([0, 1, 1]), classes=4)
     >>> [round(float(f1_from_confusion(matrix, labels)), 3) for labels in F1_LABELS]
@@ -60,7 +60,7 @@ def f1_from_confusion(matrix: Tensor, labels: F1Labels = "true_or_predicted") ->
 
 
 def f1_of_margins(hits: Tensor, true: Tensor, predicted: Tensor, labels: F1Labels) -> Tensor:
-    """The same from the diagonals, row sums and column sums of matrices, each with one row per matrix.
+    """The mean F1 from the diagonals, row sums and column sums of matrices, each with one row per matrix.
 
     >>> f1_of_margins(torch.tensor([[1, 1]]), torch.tensor([[1, 2]]), torch.tensor([[2, 1]]), "all")
     tensor([0.6667], dtype=torch.float64)

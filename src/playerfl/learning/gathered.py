@@ -1,4 +1,4 @@
-"""Gathered: the examples of many models as one table, so that one operation takes rows for all of them."""
+"""Gathered: the examples of many models in one table, so that one operation can select rows for all of them."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from playerfl.data.examples import TensorExamples, map_tensors
 
 @dataclass(frozen=True)
 class Gathered:
-    """The distinct examples of some models, one below the other."""
+    """The distinct sets of examples of several models, concatenated."""
 
     table: TensorExamples
     first: Tensor
-    """By model: the row of the table where its examples begin."""
+    """For each model, the row of the table at which its examples begin."""
 
     @classmethod
     def of(cls, examples: Sequence[TensorExamples]) -> Gathered:
@@ -41,11 +41,11 @@ class Gathered:
         return cls(TensorExamples(inputs, torch.cat([one.targets for one in distinct.values()])), first)
 
     def inputs(self, rows: Tensor) -> Any:
-        """The inputs in these rows of the table, in the shape of `rows`."""
+        """The inputs in these rows of the table, arranged in the shape of `rows`."""
         return map_tensors(self.table.inputs, lambda tensor: _taken(tensor, rows))
 
     def targets(self, rows: Tensor) -> Tensor:
-        """The targets in these rows of the table, in the shape of `rows`."""
+        """The targets in these rows of the table, arranged in the shape of `rows`."""
         return _taken(self.table.targets, rows)
 
 

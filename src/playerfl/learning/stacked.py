@@ -3,8 +3,8 @@
 `torch.func.vmap` runs the model's own forward pass over a stack of weights; `linear_stack` does so for models that have
 only linear layers and activations. A model's result has the same bits whatever else is in the stack: batches have a
 fixed width, rows a fixed alignment (see Layout), and no operation mixes models. Models need not share their examples:
-those of all of them are gathered in one table, from which every batch is taken at once. The bits differ from the plain
-loop's, whose matrix products have other shapes.
+the examples of all models are gathered in one table, from which a batch for all of them is taken at once. The bits
+differ from those of the plain loop, because its matrix products have other shapes.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from playerfl.learning.metrics import of_many, predictions
 from playerfl.learning.optimizers import Optimizer
 from playerfl.learning.training import EVALUATION_BATCH, Learner
 
-# Weights in a stack. With gradients and optimiser state it is four times as much, which should fit in the cache.
+# Weights in a stack. Gradients and optimiser state make it four times as much, which should fit in the cache.
 STACK_NUMBERS = 2_000_000
 # The width of a batch is a multiple of this many rows; Layout says why.
 LANES = 32
@@ -112,7 +112,7 @@ def _batches(job: TrainJob) -> int:
 
 
 def _twins(job: TrainJob) -> Hashable:
-    """Equal for models that may share a cohort: as many batches, the same optimiser, rates and counts of steps."""
+    """Equal for models that may share a cohort: the same number of batches, optimiser, rates and counts of steps."""
     name = job.learner.trainable(job.only)[0]
     held = [job.state.get(slot, {}).get(name) for slot in job.optimizer.counts]
     return (
@@ -125,7 +125,7 @@ def _twins(job: TrainJob) -> Hashable:
 
 @dataclass(frozen=True)
 class _Cohort:
-    """Models in neighbouring rows that train on as many batches and have taken the same steps of one optimiser."""
+    """Models in neighbouring rows with the same number of batches, optimiser and number of steps taken."""
 
     start: int
     stop: int
@@ -431,7 +431,7 @@ def call_arguments(inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
 
 
 def evaluate(jobs: Sequence[EvalJob]) -> list[Evaluated]:
-    """What `Learner.evaluate` does, for jobs of one group: models whose splits have as many rows, with padding."""
+    """What `Learner.evaluate` does, for jobs of one group: their splits have the same numbers of rows after padding."""
     learner = jobs[0].learner
     layout = learner.layout(learner.entries)
     size = max(1, STACK_NUMBERS // layout.width)
@@ -487,7 +487,7 @@ def _scored(jobs: Sequence[EvalJob], entries: Mapping[str, Tensor]) -> list[Eval
 
 
 def _for_each(tensor: Tensor, models: int) -> Tensor:
-    """What all models share as if each had its own, without a copy; what each has already as it is."""
+    """A tensor with one row per model. If all models share one row, it is repeated without a copy."""
     return tensor.expand(models, *[-1] * (tensor.dim() - 1))
 
 
@@ -500,12 +500,12 @@ def _of_split(
 ) -> list[tuple[dict[str, float], Matrix | None]]:
     """The scores of each model on one split, and its confusion matrix if that is recorded.
 
-    A model's first `counts` columns are its own; the rest is padding.
+    `counts`: how many of each model's columns are examples; the rest are padding.
     """
     measured: dict[int, tuple[dict[str, float], Matrix | None]] = {}
     for count in set(counts):
-        models = [model for model, own in enumerate(counts) if own == count]
-        # A slice is no copy.
+        models = [model for model, rows in enumerate(counts) if rows == count]
+        # A slice makes no copy.
         chosen: Any = slice(None) if len(models) == len(counts) else models
         columns = {name: [float("nan")] * len(models) for name in ("loss", *learner.metrics)}
         matrices: Sequence[Matrix] = ()

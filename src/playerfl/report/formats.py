@@ -18,8 +18,8 @@ KIND_NAMES = {
     "incentive": "Incentivised participation",
 }
 SELECTIONS = {
-    "by_owner": "sites that share one model all report the round with the lowest validation loss over all of them, "
-    "other sites the round with their own lowest",
+    "by_owner": "sites that share one model all report the round with the lowest validation loss over all sites, "
+    "other sites report the round with their own lowest validation loss",
     "client_best": "each site reports the round with its lowest validation loss",
     "round_best": "all sites report the round with the lowest validation loss over all of them",
     "last": "all sites report the last round",
@@ -27,21 +27,21 @@ SELECTIONS = {
 F1_CLASSES = {
     "true_or_predicted": "the classes present at a site, in the truth or in the predictions",
     "true": "the classes that are present in the truth at a site; those that are only predicted do not count",
-    "all": "all classes of the task; one that is absent at a site counts as 0 there",
+    "all": "all classes of the task; one that a site does not have counts as 0",
 }
-# What runs vary in, and so what intervals and tests over runs speak of.
+# What varies between runs, and so what intervals and tests over runs account for.
 REACH: dict[Splits, str] = {
     "fixed": "seeds only",
     "per_run": "new patients and seeds",
     "mixed": "seeds and the few splits that the runs share",
-    "unknown": "seeds, and of nothing else that is recorded",
+    "unknown": "seeds, and for nothing else that is recorded",
 }
 # Below this, floating point cannot resolve the tail of a distribution.
 SMALLEST_P = 1e-15
 
 
 def in_percent(metric: str) -> bool:
-    """Whether a metric is a share that people read in percent; variants like `f1_true` are, too."""
+    """Whether a metric is a share that people read in percent; so are variants like `f1_true`."""
     return metric.partition("_")[0] in ("f1", "accuracy")
 
 

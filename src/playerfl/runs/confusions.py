@@ -1,4 +1,4 @@
-"""Confusions: the confusion matrices of a run, held as their cells that are not 0."""
+"""Confusions: the confusion matrices of a run, stored as their nonzero cells."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from playerfl.storage.packed_rows import Row, packed, unpacked
 
 CONFUSION_COLUMNS = ("stage", "round", "site", "split", "classes", "true", "predicted", "count")
 _DIVERGED = -1
-"""The count in the one cell, the first, that stands for the matrix of a diverged model."""
+"""The count that stands for the matrix of a diverged model, in the first cell, the only one stored."""
 MOST_CLASSES = 2**15
 _PENDING_NUMBERS = 2**20
 _KINDS = (torch.uint8, torch.int8, torch.int16, torch.int32)
 
 
 class Confusions(Mapping[ConfusionKey, Tensor]):
-    """One matrix per stage, round, site and split: how often each class (row) was predicted as each (column).
+    """One matrix per stage, round, site and split: how often each class (row) was predicted as each class (column).
 
-    Most cells of most matrices are 0, so only the others are held, here and in files. The matrix of a diverged model
-    is -1 everywhere.
+    Most cells of most matrices are 0, so only the others are stored, in memory and in files. The matrix of a diverged
+    model is -1 everywhere.
 
     >>> runs = Confusions.of({("round", 1, "north", "test"): np.array([[3, 1], [0, 2]], np.int32)})
     >>> runs["round", 1, "north", "test"]
@@ -40,41 +40,41 @@ class Confusions(Mapping[ConfusionKey, Tensor]):
     def __init__(
         self, keys: Sequence[ConfusionKey], classes: int, sizes: Tensor, cells: Tensor, counts: Tensor
     ) -> None:
-        """`sizes`: how many cells each matrix has; `cells`: true · classes + predicted, in this order."""
+        """`sizes`: how many cells each matrix has; `cells`: true · classes + predicted, increasing within a matrix."""
         self.classes = classes
         self._keys = list(keys)
         self._sizes, self._cells, self._counts = sizes, cells, counts
 
     def _checked(self) -> Confusions:
-        """Itself; ValueError if what was read does not fit together."""
+        """Returns itself; ValueError if what was read is inconsistent."""
         tensors = (self._sizes, self._cells, self._counts)
         if any(t.dim() != 1 or t.dtype not in (*_KINDS, torch.int64) for t in tensors):
             raise ValueError("confusion matrices are not lists of whole numbers")
         if len(set(self._keys)) < len(self._keys) or len(self._keys) != len(self._sizes):
             raise ValueError("confusion matrices need one stage, round, site and split each")
         if not 0 < self.classes <= MOST_CLASSES and (self._keys or self.classes):
-            raise ValueError(f"confusion matrices of {self.classes} classes")
+            raise ValueError(f"confusion matrices cannot have {self.classes} classes")
         if len(self._cells) != len(self._counts) or int(self._sizes.sum()) != len(self._cells):
-            raise ValueError("confusion matrices with more or fewer cells than counts")
+            raise ValueError("confusion matrices have more or fewer cells than counts")
         if not self._keys:
             return self
         if int(self._sizes.min()) < 1:
-            raise ValueError("confusion matrices without cells")
+            raise ValueError("a confusion matrix has no cells")
         alone = (self._sizes == 1).repeat_interleave(self._sizes.long()) & (self._cells == 0)
         if (
             int(self._cells.min()) < 0
             or int(self._cells.max()) >= self.classes**2
             or not bool(((self._counts > 0) | ((self._counts == _DIVERGED) & alone)).all())
         ):
-            raise ValueError("confusion matrices with cells or counts that cannot be")
+            raise ValueError("confusion matrices have impossible cells or counts")
         places = self._owners * self.classes**2 + self._cells
         if bool((places[1:] <= places[:-1]).any()):
-            raise ValueError("confusion matrices with cells out of order")
+            raise ValueError("the cells of a confusion matrix are out of order")
         return self
 
     @classmethod
     def none(cls) -> Confusions:
-        """No matrices: those of an old run, of numeric targets, or of too many classes."""
+        """No matrices, as for an old run, numeric targets, or too many classes."""
         empty = torch.empty(0, dtype=torch.uint8)
         return cls((), 0, empty, empty, empty)
 
@@ -101,21 +101,21 @@ class Confusions(Mapping[ConfusionKey, Tensor]):
         if len(some) < 2:
             return some[0] if some else cls.none()
         if len({part.classes for part in some}) > 1:
-            raise ValueError("confusion matrices of different sizes in one run")
+            raise ValueError("one run has confusion matrices of different sizes")
         tensors = ([getattr(part, name).long() for part in some] for name in ("_sizes", "_cells", "_counts"))
         sizes, cells, counts = (_small(torch.cat(column)) for column in tensors)
         return cls(list(chain.from_iterable(some)), some[0].classes, sizes, cells, counts)
 
     @classmethod
     def from_tree(cls, tree: Mapping[str, Any]) -> Confusions:
-        """The inverse of `tree`; ValueError if there never was one."""
+        """The inverse of `tree`; ValueError if `tree` cannot have written this."""
         keys: Any = unpacked(tree["keys"])
         if any([type(part) for part in key] != [str, int, str, str] for key in keys):
             raise ValueError("confusion matrices need one stage, round, site and split each")
         return cls(keys, int(tree["classes"]), tree["sizes"], tree["cells"], tree["counts"])._checked()
 
     def tree(self) -> dict[str, Any]:
-        """All of it as a tree of small tensors and values."""
+        """All matrices, as a tree of small tensors and values."""
         return {
             "keys": packed(self._keys),
             "classes": self.classes,
@@ -126,7 +126,7 @@ class Confusions(Mapping[ConfusionKey, Tensor]):
 
     @classmethod
     def from_rows(cls, rows: Sequence[Row]) -> Confusions:
-        """The inverse of `rows`; ValueError if there never were such."""
+        """The inverse of `rows`; ValueError if `rows` cannot have returned these."""
         if not rows:
             return cls.none()
         columns = list(zip(*rows, strict=True))
@@ -134,24 +134,24 @@ class Confusions(Mapping[ConfusionKey, Tensor]):
         owners = [keys.setdefault(key, len(keys)) for key in zip(*columns[:4], strict=True)]
         classes = int(columns[4][0])
         if set(columns[4]) != {classes} or owners != sorted(owners):
-            raise ValueError("confusion matrices of different sizes or out of order")
+            raise ValueError("confusion matrices are of different sizes or out of order")
         if not all(0 <= int(side) < classes for column in columns[5:7] for side in column):
-            raise ValueError(f"classes beyond the {classes} there are")
+            raise ValueError(f"confusion matrices of {classes} classes have cells of other classes")
         if not all(_DIVERGED <= int(count) < 2**31 for count in columns[7]):
-            raise ValueError("confusion matrices with counts that cannot be")
+            raise ValueError("confusion matrices have impossible counts")
         true, predicted, counts = map(torch.tensor, columns[5:])
         sizes = torch.bincount(torch.tensor(owners))
         made = cls(list(keys), classes, _small(sizes), _small(true * classes + predicted), _small(counts))
         return made._checked()
 
     def rows(self) -> list[Row]:
-        """One row of CONFUSION_COLUMNS for each cell that is not 0; a diverged model has one with the count -1."""
+        """One row of CONFUSION_COLUMNS for each cell that is not 0; a diverged model has one row, with the count -1."""
         true, predicted = (self._cells.long() // self.classes).tolist(), (self._cells.long() % self.classes).tolist()
         cells = zip(self._owners.tolist(), true, predicted, self._counts.tolist(), strict=True)
         return [(*self._keys[owner], self.classes, t, p, count) for owner, t, p, count in cells]
 
     def f1(self, labels: F1Labels, keys: Iterable[ConfusionKey] | None = None) -> list[float]:
-        """The macro-F1 of all matrices or of some, in their order; KeyError if there is no such matrix.
+        """The macro-F1 of all matrices, or of those with these keys, in order; KeyError if there is no such matrix.
 
         >>> matrix = np.array([[3, 1], [0, 0]], np.int32)
         >>> runs = Confusions.of({("round", 1, "north", "test"): matrix})
@@ -172,8 +172,8 @@ class Confusions(Mapping[ConfusionKey, Tensor]):
         )
         scores = f1_of_margins(hits, rows.clamp_min(0), columns.clamp_min(0), labels)
         scores[owners[counts == _DIVERGED]] = torch.nan
-        found = dict(zip(wanted, scores.tolist(), strict=True))
-        return [found[place] for place in asked]
+        score_of = dict(zip(wanted, scores.tolist(), strict=True))
+        return [score_of[place] for place in asked]
 
     def __getitem__(self, key: ConfusionKey) -> Tensor:
         _, cells, counts = self._some([self._places[key]])
@@ -198,7 +198,7 @@ class Confusions(Mapping[ConfusionKey, Tensor]):
         return len(self._keys)
 
     def _some(self, wanted: Sequence[int]) -> tuple[Tensor, Tensor, Tensor]:
-        """The cells of some matrices: for each the matrix's position in `wanted`, the cell and its count."""
+        """The cells of some matrices: for each, its matrix's position in `wanted`, its number and its count."""
         position = torch.full((len(self),), -1)
         position[torch.tensor(wanted)] = torch.arange(len(wanted))
         owners = position[self._owners]
@@ -215,10 +215,10 @@ class Confusions(Mapping[ConfusionKey, Tensor]):
 
 
 class ConfusionLog:
-    """Matrices as they come in. They are packed a few at a time: with many classes, all of them would not fit."""
+    """Collects matrices as they come in. They are packed a few at a time, because they might not all fit in memory."""
 
     def __init__(self, before: Confusions | None = None) -> None:
-        """`before`: the matrices up to here, if a run is resumed."""
+        """`before`: the matrices recorded so far, if a run is resumed."""
         self._parts = [before] if before else []
         self._pending: dict[ConfusionKey, Matrix] = {}
         self._numbers = 0

@@ -100,10 +100,10 @@ class Experiment(AddedOptions):
     data.split = "per_run" also the split."""
     eval_point: EvalPoint = "post_agg"
     selection: Selection = "by_owner"
-    """Which round's model is reported, always by validation loss: one round for all sites while they share one model,
-    else each site's own (by_owner); each site's own; one round for all; or the last."""
+    """Which round's model is reported, always by validation loss: one round for all sites if they share one model,
+    otherwise each site's own (by_owner); each site's own; one round for all; or the last."""
     early_stopping: int | None = Field(None, ge=1)
-    """Stops once the validation loss over all sites has not fallen for so many rounds; default: never."""
+    """Stops once the validation loss over all sites has not fallen for this many rounds; default: never."""
     participation: float = Field(1.0, gt=0, le=1)
     """The share of sites that train in a round (all of them in the first)."""
     bn_stats: BatchNormStatistics = "follow"
@@ -160,7 +160,7 @@ class Experiment(AddedOptions):
 
     @property
     def task_file_name(self) -> str:
-        """The task as part of a file name: of a path only the last part, without special characters."""
+        """The task as part of a file name: only the last part of a path, without special characters."""
         return re.sub(r"[^\w.-]+", "-", Path(self.task).name).strip("-.") or "task"
 
     def to_toml(self) -> str:

@@ -1,4 +1,4 @@
-"""The majority class: what a site scores that always predicts the most frequent class of its training data."""
+"""The majority class: the scores of always predicting the most frequent class of a site's training data."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ _MOST_DIGITS = 18
 
 
 def majority_scores(result: RunResult) -> dict[str, dict[str, float]] | None:
-    """Test scores by site and metric, from the class counts that a run records; None where it records none.
+    """Test scores by site and metric, from the class counts that a run records; None if it records none.
 
-    The loss is that of predicting the class frequencies of the training data. It is left out where the task's loss is
-    not known here, because the task is not one of the bundled ones, and where it is infinite, because a site is tested
-    on a class that it has no training example of.
+    The loss is that of predicting the class frequencies of the training data. It is left out if the task's loss is
+    not known here, because the task is not bundled, and where it is infinite, because a site is tested on a class of
+    which it has no training examples.
     """
     counts = {}
     for site, record in result.data["sites"].items():
@@ -47,10 +47,10 @@ def majority_scores(result: RunResult) -> dict[str, dict[str, float]] | None:
 
 
 def hit_scores(train: Counts, test: Counts) -> dict[str, float]:
-    """Accuracy and macro-F1 of the most frequent class (the smallest of several) as every prediction.
+    """Accuracy and macro-F1 of always predicting the most frequent class (the smallest one, if several are tied).
 
     Macro-F1 averages over the classes in the test data and the predicted one, as for a method; all but the predicted
-    one have 0.
+    class have an F1 of 0.
 
     >>> hit_scores({0: 5, 1: 4}, {0: 3, 1: 1})
     {'accuracy': 0.75, 'f1': 0.42857142857142855}
@@ -80,7 +80,7 @@ def frequency_loss(train: Counts, test: Counts, loss: Loss, outputs: int) -> flo
 
 
 def _counts(part: PartRecord | None) -> Counts:
-    """The examples of each class; empty where they are not recorded, or where targets are no class numbers."""
+    """The examples of each class; empty if they are not recorded, or if the targets are not class numbers."""
     classes: dict[str, int] = part.get("classes", {}) if part else {}
     if not all(label.isdecimal() and len(label) < _MOST_DIGITS and count >= 0 for label, count in classes.items()):
         return {}
@@ -99,6 +99,6 @@ def _loss_of(result: RunResult) -> Loss | None:
 
 
 def _outputs(result: RunResult, labels: list[int]) -> int:
-    """How many classes the model knows: the size of its last entry, or more where labels say so."""
+    """How many classes the model has: the size of its last entry, or more if a label is larger."""
     sizes = [shape[0] for shape in result.data["model"].values() if shape]
     return max([1 + max(labels), *sizes[-1:]])

@@ -103,7 +103,7 @@ class RunResult:
 
     @cached_property
     def one_round_scores(self) -> dict[str, dict[str, float]]:
-        """The same at one round for all sites: the one they report or else that of the lowest average loss."""
+        """Test scores at one round for all sites: the one they report, or else that with the lowest average loss."""
         common = choose_rounds(self.score_rows, self.num_examples, "round_best")
         return self.site_scores if self.reports_one_round or not common else self._scores_at(common)
 
@@ -124,7 +124,7 @@ class RunResult:
     ) -> dict[str, float]:
         """Each site's macro-F1 over these classes, at its chosen round or at that of `rounds`: see `f1_from_confusion`.
 
-        With the default it has the bits of the recorded F1.
+        With the default labels, it equals the recorded F1 bit for bit.
         """
         stage = reported_stage(self.score_rows)
         chosen = self.chosen_rounds if rounds is None else rounds
@@ -132,7 +132,7 @@ class RunResult:
         return dict(zip(chosen, self._f1(keys, labels), strict=True))
 
     def with_f1_over(self, labels: F1Labels) -> RunResult:
-        """The same run, with every macro-F1 computed again over these classes."""
+        """The same run, with every macro-F1 recomputed over these classes."""
         keys = [(str(row[0]), int(row[1]), str(row[2]), str(row[3])) for row in self.score_rows if row[4] == "f1"]
         scores = iter(self._f1(keys, labels))
         rows = [(*row[:5], next(scores)) if row[4] == "f1" else row for row in self.score_rows]
@@ -191,10 +191,10 @@ def reported_stage(rows: Iterable[Row]) -> str:
 def choose_rounds(
     rows: Sequence[Row], num_examples: Mapping[str, int], selection: str, common_rounds: Sequence[int] = ()
 ) -> dict[str, int]:
-    """The reported round of each site: with the lowest validation loss (its own, or the average), or the last.
+    """The reported round of each site: that with the lowest validation loss (its own, or the average), or the last.
 
-    By owner: the lowest average among `common_rounds`, after which all sites had one model; without any, each site's
-    own. A site that was never scored, because it was lost, has none.
+    By owner: the round with the lowest average among `common_rounds`, after which all sites had one model; if there are
+    none, each site's own best round. A site that was lost before it was ever scored has no reported round.
 
     >>> rows = [("round", 1, "a", "validation", "loss", 0.5), ("round", 2, "a", "validation", "loss", 0.7)]
     >>> choose_rounds(rows, {"a": 10}, "client_best"), choose_rounds(rows, {"a": 10}, "last")

@@ -1,4 +1,4 @@
-"""Setup: what runs that differ only in the algorithm share; prepared and checked before anything trains."""
+"""Setup: what runs that differ only in the algorithm have in common. It is prepared and checked before any training."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ from playerfl.seeding import seed_for, seeded_rng
 from playerfl.tasks.task import DataOptions, Task
 from playerfl.weights import Weights
 
-# Rows for trying whether a model can be stacked: enough that rows and their targets differ.
+# Rows for testing whether a model can be stacked: enough for the rows and their targets to differ.
 _TRIED_ROWS = 8
 
-# A model with more has no confusion matrices in its results: each takes the square of it in numbers.
+# With more classes, no confusion matrices are recorded: a matrix has as many cells as the square of this number.
 _MOST_CLASSES = {"auto": 100, "always": MOST_CLASSES, "never": 0}
 
 _SETUP_SETTINGS: Any = {
@@ -47,7 +47,7 @@ _SETUP_SETTINGS: Any = {
 
 @dataclass(frozen=True)
 class Setup:
-    """What runs that differ only in the algorithm share: sites, scratch model, initial weights."""
+    """What runs that differ only in the algorithm have in common: sites, scratch model, initial weights."""
 
     sites: Mapping[SiteId, SiteData]
     learner: Learner
@@ -55,15 +55,15 @@ class Setup:
     build_model: Callable[[], nn.Module]
     description: DataFile
     trainer_note: str | None = None
-    """Why the model is not stacked, if that needs saying."""
+    """Why the model is not stacked, if the user should know."""
 
 
 class Setups:
-    """The setups of many runs. Layers and scratch model are made once and shared by all seeds, and so are the data,
-    unless every seed has its own split.
+    """The setups of many runs. All seeds share the layers and the scratch model, and also the data, unless each
+    seed has its own split.
 
-    Only one task is kept at a time: the data of all tasks of a study need not fit into memory together. Data of one
-    seed are kept only as long as a run holds its setup.
+    Only one task is kept at a time, because the data of all tasks of a study may not fit into memory together. The data
+    of a seed are kept only as long as some run holds its setup.
     """
 
     def __init__(self, task: Task | None = None) -> None:
@@ -182,7 +182,7 @@ def seeded_model(seed: int, task: Task, options: DataOptions) -> nn.Module:
 
 
 def _check_outputs(model: nn.Module, task: Task, sites: Mapping[SiteId, SiteData]) -> Any:
-    """Tries the model on a few inputs, which it returns, and compares its outputs with the sites' targets."""
+    """Tries the model on a few inputs and compares its outputs with the sites' targets; returns these inputs."""
     inputs, _ = next(iter(sites[min(sites)].train.batches(2)))
     model.eval()
     try:

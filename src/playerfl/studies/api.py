@@ -31,7 +31,7 @@ class StudyResult:
     runs: dict[tuple[str, str], list[RunResult]]
     """The reported runs by task and algorithm, in the order of the study file."""
     chosen_rates: dict[tuple[str, str], float | None]
-    """By task and algorithm; None where none could be chosen."""
+    """By task and algorithm; None if no rate could be chosen."""
     failures: list[Failure]
     tuning_notes: list[str]
     """Where a chosen rate is at the edge of its grid, or the choice was close."""

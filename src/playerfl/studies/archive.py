@@ -119,12 +119,14 @@ def _wide_scores(runs: Iterable[tuple[int, RunResult]], columns: Sequence[str]) 
 
 
 def _write_confusions(path: Path, runs: Iterable[tuple[int, RunResult]]) -> list[str]:
-    """Writes the matrices of the runs that have some; returns the name of the file, if there is one."""
-    found = [{"line": n, "seed": run.experiment["seed"], **run.confusions.tree()} for n, run in runs if run.confusions]
-    if not found:
+    """Writes the matrices of the runs that have any; returns the names of the files written: one or none."""
+    matrices = [
+        {"line": n, "seed": run.experiment["seed"], **run.confusions.tree()} for n, run in runs if run.confusions
+    ]
+    if not matrices:
         path.unlink(missing_ok=True)
         return []
-    write_atomically(path, gzip.compress(tensor_tree.encode(found), mtime=0), RERUN_HINT)
+    write_atomically(path, gzip.compress(tensor_tree.encode(matrices), mtime=0), RERUN_HINT)
     return [path.name]
 
 
@@ -146,7 +148,7 @@ class Archive:
     tuning_runs: int
     """The number of further runs, which chose the learning rates."""
     notes: tuple[str, ...] = ()
-    """Where that choice was close."""
+    """Notes on choices that were close."""
 
 
 def read_archive(path: Path) -> Archive:

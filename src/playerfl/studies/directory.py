@@ -181,7 +181,7 @@ class StudyDirectory:
         return self.path / "cells" / f"{key}.safetensors"
 
     def _note_time(self, key: str, seconds: float, beside: int) -> None:
-        """Kept apart from the run files, whose bytes must not depend on the clock."""
+        """Times are stored separately from the run files, because the bytes of those must not depend on the clock."""
         try:
             with (self.path / "timings.csv").open("a", newline="", encoding="utf-8") as table:
                 table.write(csv_text([(key, f"{seconds:.6f}", beside)]))

@@ -1,4 +1,4 @@
-"""Study: which tasks, algorithms, learning rates and seeds, as a strict TOML file and a typed object."""
+"""Study: the tasks, algorithms, learning rates and seeds to run, as a strict TOML file and a typed object."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _OF_THE_STUDY = ("task", "algorithm", "seed")
 
 
 class Study(BaseModel):
-    """What is compared with what. Use `resolve` to make one: it checks every name and value."""
+    """What a study compares. Use `resolve` to make one: it checks every name and value."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -61,7 +61,7 @@ class Study(BaseModel):
     seeds_per_group: int | Literal["auto"] = "auto"
     """How many runs a worker trains side by side; does not change any result."""
     checkpoint_seconds: float = Field(30.0, ge=0)
-    """How often a running run is saved, so that a kill costs no more than this."""
+    """Seconds between checkpoints of a run: a kill loses at most this much work."""
 
     @classmethod
     def resolve(cls, given: Mapping[str, Any]) -> Study:
@@ -96,7 +96,7 @@ class Study(BaseModel):
 
     @classmethod
     def stored(cls, directory: Path) -> dict[str, Any]:
-        """The study file in a study's directory. One without a protocol was written before there were any."""
+        """The study file in a study's directory. A file without a protocol was written before protocols had names."""
         return {"protocol": "2026.1", **read_toml(directory / "study.toml")}
 
     def to_toml(self) -> str:
@@ -148,8 +148,8 @@ class Study(BaseModel):
         options = {key: value for key, value in algorithm.items() if key != "learning_rates"}
         protocol = PROTOCOLS[self.protocol]
         settings = protocol.defaults(find_task(task["name"]), algorithm["name"])
-        own = self.by_algorithm.get(algorithm["name"], {})
-        for table in (self.settings, of_task, own, {"task": task["name"], "algorithm": options}):
+        of_algorithm = self.by_algorithm.get(algorithm["name"], {})
+        for table in (self.settings, of_task, of_algorithm, {"task": task["name"], "algorithm": options}):
             settings = merged(settings, table)
         experiment = Experiment.resolve(settings)
         tried = algorithm.get("learning_rates", self.learning_rates)
@@ -215,7 +215,7 @@ def _algorithm_tables(given: Any) -> list[dict[str, Any]]:
 
 
 def _members(entry: Any) -> Sequence[Any]:
-    """What a name in the list of algorithms stands for: one algorithm, or all of a group."""
+    """What a name in the list of algorithms stands for: one algorithm, or all those of a group."""
     if not isinstance(entry, str) or entry in ALGORITHMS or names_object(entry):
         return [entry]
     if entry not in _GROUPS:
@@ -278,7 +278,7 @@ def _check_group_size(given: Any) -> None:
 
 
 def _labels(what: str, tables: Sequence[Mapping[str, Any]]) -> list[str]:
-    """A label for each: its name, with its settings if others have the same name."""
+    """A label for each table: its name, with its settings if another table has the same name."""
     names = [table["name"] for table in tables]
 
     def label(table: Mapping[str, Any]) -> str:

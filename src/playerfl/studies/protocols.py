@@ -1,4 +1,4 @@
-"""Protocols: named sets of the choices that decide a comparison. A study file overrides any of them."""
+"""Protocols: named sets of the choices that decide a comparison. A study file can override each choice."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ ProtocolName = Literal["2026.2", "2026.1", "authors-2024"]
 Settings = Mapping[str, Any]
 
 DECAYING = ("local", "fedavg", "fedprox", "ditto", "local_adaptation", "fedlama", "pfedla")
-"""The methods whose learning rate decays in the authors' early code. It was meant for all, but the others replace
-their optimiser after the scheduler was bound to the old one."""
+"""The methods whose learning rate decays in the authors' early code. The decay was meant for all, but the other methods
+replace their optimiser after the scheduler has been bound to the old one."""
 
 _PLAYER_FL = ("player_fl", "player_fl_random", "player_fl_minus_1", "player_fl_plus_1")
 
 
 @dataclass(frozen=True)
 class Protocol:
-    """Settings of every run, then of single methods, then of single datasets of the paper."""
+    """Settings for every run, for single methods and for single datasets of the paper; later ones take precedence."""
 
     settings: Settings = field(default_factory=dict)
     by_algorithm: Mapping[str, Settings] = field(default_factory=dict)
     by_dataset: Mapping[str, Settings] = field(default_factory=dict)
     tunes_reported: bool = True
-    """Whether a rate is judged by what is reported of a run, or (before 2026.2) by one common round of all runs."""
+    """Whether a rate is judged by what its runs report, or (before 2026.2) by the best common round of its runs."""
     pfedme_trains: bool = True
     """Whether pFedMe has constants with which it can train on the paper's datasets; see `pfedme_preset`."""
 
     def defaults(self, task: Task, algorithm: str) -> dict[str, Any]:
-        """What a study's own settings are merged into, for one task and algorithm."""
+        """The settings for one task and algorithm, before those of the study are merged into them."""
         table = merged(self.settings, self.by_algorithm.get(algorithm, {}))
         if task.paper is not None:
             table = merged(table, self.by_dataset.get(task.paper, {}))
@@ -72,7 +72,7 @@ PROTOCOLS: dict[ProtocolName, Protocol] = {
         by_algorithm={
             **{name: exponential() for name in DECAYING},
             **{name: {"algorithm": {"private_pull": 0.1}} for name in _PLAYER_FL},
-            # Tuning after the last round has no effect there: the optimiser holds another model's weights.
+            # In that code, tuning after the last round has no effect: the optimiser holds another model's weights.
             "local_adaptation": merged(exponential(), {"algorithm": {"adapt_epochs": 0}}),
             "fedbabu": {"algorithm": {"finetune_epochs": 0}},
             "fedlp": {"algorithm": {"keep": 0.5}},

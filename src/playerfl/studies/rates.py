@@ -1,4 +1,4 @@
-"""Learning rates: which are tried, and which is chosen, on validation losses alone."""
+"""Learning rates: which ones are tried, and which one is chosen. Only validation scores are used."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from playerfl.runs.result import RunResult, reported_stage
 TuningMetric = Literal["loss", "f1", "accuracy"]
 RESAMPLES = 1000
 
-# In the order in which they are tried: what the paper's text says, the grid as printed, and in between.
+# In the order in which they are tried: what the paper's text says, the grid as printed, and a value in between.
 _PFEDME_FACTORS = (100, 1, 10)
 
 
@@ -31,7 +31,7 @@ def pfedme_preset(dataset: str) -> PFedMePreset:
     """λ = 0.1, as in the authors' code, and the printed grid times 100, as the paper's text says; largest rate first.
 
     Studies before protocol 2026.2 use lam = 15 and `paper_grid` instead. With λ = 0.1, rates up to 10 do not overshoot
-    (see PFedMe). Heart's largest rate does, but every method must try the same number of rates.
+    (see PFedMe). Heart's largest rate does overshoot, but every method must try the same number of rates.
 
     >>> pfedme_preset("Heart")
     PFedMePreset(lam=0.1, learning_rates=(50.0, 10.0, 5.0, 1.0, 0.5))
@@ -47,8 +47,9 @@ def _times(factor: float, rates: Sequence[float]) -> list[float]:
 def paper_grid(dataset: str, algorithm: str) -> list[float]:
     """The rates the paper tried on a dataset, largest first.
 
-    Its text says that pFedMe's "grid is multiplied by 100", but on three datasets the rate it prints is not in that.
-    There the grid as printed, or ten times it, is used: the one with the printed rate. All algorithms get equally many.
+    Its text says that pFedMe's "grid is multiplied by 100", but on three datasets the rate it prints is not in that
+    grid. For these, the grid is used as printed or times ten, whichever contains the printed rate. All algorithms get
+    the same number of rates.
 
     >>> paper_grid("Heart", "fedavg"), paper_grid("FMNIST", "pfedme")
     ([0.5, 0.1, 0.05, 0.01, 0.005], [0.1, 0.05, 0.01, 0.008])
@@ -84,7 +85,7 @@ def validation_losses(result: RunResult) -> dict[int, float]:
 def tuned_loss(runs: Sequence[Mapping[int, float] | None]) -> float:
     """What a learning rate is judged by: the mean over its tuning runs per round, then the minimum over rounds.
 
-    A round counts as infinite if the loss of any run is not finite there; all rounds do if a run failed (None).
+    A round counts as infinite if any run's loss in it is not finite; all rounds do if a run failed (None).
 
     >>> tuned_loss([{1: 0.9, 2: 0.5}, {1: 0.7, 2: 0.9}])
     0.7
@@ -100,7 +101,7 @@ def tuned_loss(runs: Sequence[Mapping[int, float] | None]) -> float:
 
 
 def reported_value(result: RunResult, metric: TuningMetric) -> float:
-    """What a run would report, on validation data: each site's metric in its reported round, weighted by examples.
+    """What a run would report on validation data: each site's metric in its reported round, weighted by examples.
 
     NaN if a site diverged or was never scored.
     """
@@ -115,7 +116,7 @@ def reported_value(result: RunResult, metric: TuningMetric) -> float:
 
 
 def reported_regret(values: Sequence[float | None], metric: TuningMetric) -> float:
-    """What a learning rate is judged by, lower is better: the mean over its tuning runs (of 1 - F1 or 1 - accuracy).
+    """What a learning rate is judged by: the mean loss, 1 - F1 or 1 - accuracy of its tuning runs. Lower is better.
 
     Infinite if a run failed (None) or diverged.
 
@@ -140,7 +141,7 @@ def choose_rate(losses: Mapping[float, float]) -> float | None:
 
 
 def tuning_notes(values: Mapping[float, Sequence[float | None]], metric: TuningMetric) -> list[str]:
-    """What a reader should know about a choice: that the rate is at the edge of its grid, or nearly a tie.
+    """What a reader should know about a choice: that the rate is at the edge of its grid, or that the choice is close.
 
     `values`: what the tuning runs of each rate report, in the order of their seeds. Runs are resampled together, since
     the runs of one seed share their data.
@@ -169,6 +170,6 @@ def tuning_notes(values: Mapping[float, Sequence[float | None]], metric: TuningM
         share = wins[finite.index(chosen)]
         notes.append(
             f"the choice of the learning rate {chosen:g} is close: resampling the tuning runs chooses it in "
-            f"{share:.0%} of draws, {', '.join(rivals)}"
+            f"{share:.0%} of draws, and {', '.join(rivals)}"
         )
     return notes

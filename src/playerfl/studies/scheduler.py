@@ -171,7 +171,7 @@ class Scheduler:
             listener(self._status(backend))
 
     def _next(self, slots: int) -> tuple[LineStatus, Group | None]:
-        """The next group: from the line with the most work left, no larger than is good for the other workers."""
+        """The next group: from the line with the most work left, and small enough to leave some for other workers."""
         waiting = [status for status in self.lines if status.pending]
         if not waiting:
             return self.lines[0], None

@@ -44,8 +44,7 @@ class DataOptions(AddedOptions):
     model_config = ConfigDict(extra="forbid", frozen=True)
     added: ClassVar[frozenset[str]] = frozenset({"split", "shares"})
     redrawn: ClassVar[frozenset[str]] = frozenset({"split_seed"})
-    """The seeds that differ from run to run with `split = "per_run"`. A class names its own; those of its bases stay.
-    """
+    """The seeds that differ from run to run with `split = "per_run"`. A subclass adds its own to those of its bases."""
 
     split_seed: int = Field(42, ge=0)
     """Decides the training, validation and test parts; separate from the run's seed, so that runs share them."""
@@ -60,7 +59,7 @@ class DataOptions(AddedOptions):
     def for_run(self, seed: int) -> Self:
         """The options for the run with this seed: with `split = "per_run"`, every seed in `redrawn` depends on it.
 
-        Apply it once, to the options as they were given: a second time it would derive other seeds.
+        Apply it only once, to the options as they were given: a second call would derive other seeds.
 
         >>> DataOptions().for_run(7).split_seed, DataOptions(split="per_run").for_run(7).split_seed
         (42, 525385140155432698)
@@ -103,7 +102,7 @@ class Task:
     defaults: Mapping[str, Any] = field(default_factory=dict)
     """Defaults for the experiment: {"rounds": 20, "training": {…}}."""
     paper: str | None = None
-    """Its name in the paper's tables, if it is in them."""
+    """Its name in the paper's tables, if it is one of the paper's datasets."""
     adapt: Callable[[Any], Task] | None = None
     """Builds the task from its data, for tasks whose loss and metrics depend on the data; see `for_options`."""
 
@@ -192,11 +191,11 @@ def _named(sites: Mapping[str, object] | Sequence[object]) -> dict[str, object]:
 
 
 def _given_parts(sites: Mapping[str, object], options: DataOptions) -> list[str]:
-    """A note if options ask for other parts than a site came in."""
+    """A note if the options ask for a different split, but a site already comes in three parts."""
     if options.split == "fixed" and options.shares == SHARES:
         return []
     given = [site for site, source in sites.items() if isinstance(source, SiteData) or _has_parts(source)]
-    return [f"these sites come in three parts, which no option changes: {', '.join(given)}"] if given else []
+    return [f"these sites come in three parts, which the options do not change: {', '.join(given)}"] if given else []
 
 
 def _has_parts(source: object) -> bool:

@@ -45,7 +45,7 @@ class PFedMe(Algorithm):
                 raise ConfigError(problem)
 
     def overshoot(self, name: str, local_rate: float) -> str | None:
-        """What is wrong with a rate η_w whose steps take w_c past θ; None if they do not."""
+        """What is wrong with a rate η_w, if its steps take w_c past θ; None if they do not."""
         product = local_rate * self.lam
         # Up to rounding: a product of 1, where w_c becomes θ, is allowed.
         if product <= 1 + 1e-12:

@@ -1,4 +1,4 @@
-"""remembered: files that were read are read again only if they have changed, since every run may load its own split."""
+"""remembered: reads a file again only if it has changed. Every run may load its own split, so files are read often."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ Content = TypeVar("Content")
 def remembered(most: int) -> Callable[[Callable[Arguments, Content]], Callable[Arguments, Content]]:
     """Makes a function remember what it last returned for up to `most` combinations of arguments.
 
-    Arguments are positional and hashable; those that are paths count with the size and time of the file. The content is
-    shared, so nobody may change it.
+    Arguments must be positional and hashable. If one is a path, the file's size and modification time count too. The
+    content is shared between callers, so they must not change it.
 
     >>> read = remembered(1)(lambda path: object())
     >>> read(Path("/")) is read(Path("/"))
@@ -40,7 +40,7 @@ def remembered(most: int) -> Callable[[Callable[Arguments, Content]], Callable[A
 
 def _stamp(path: Path) -> tuple[int, int] | None:
     try:
-        found = path.stat()
+        status = path.stat()
     except OSError:
-        return None  # reading it says what is wrong
-    return found.st_size, found.st_mtime_ns
+        return None  # reading the file will say what is wrong
+    return status.st_size, status.st_mtime_ns

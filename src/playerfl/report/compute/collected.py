@@ -1,4 +1,4 @@
-"""Collected: what there is to report, and what is missing."""
+"""Collected: the runs to report, and those that are missing."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Gap:
 
 @dataclass(frozen=True)
 class Collected:
-    """Finished runs; those that have not finished; those that failed or cannot be read."""
+    """The finished runs, those that have not finished, and those that failed or cannot be read."""
 
     results: Sequence[RunResult] = ()
     missing: Sequence[Gap] = ()
@@ -39,25 +39,25 @@ class Collected:
     """Finished runs that chose learning rates; they use other seeds and are not reported."""
     multiverses: Sequence[Multiverse] = ()
     notes: tuple[str, ...] = ()
-    """How learning rates were chosen, where that was close; and what was left out on request."""
+    """Close choices of learning rates, and what was left out on request."""
 
     def only(self, methods: Literal["paper"] | Sequence[str]) -> Collected:
         """The runs of these methods, named as in files or as in reports; "paper": those of the paper's tables."""
-        there = dict.fromkeys(
+        present = dict.fromkeys(
             [run.algorithm for run in self.results]
             + [gap.algorithm for gap in (*self.missing, *self.failed) if gap.algorithm != UNKNOWN]
         )
-        wanted = _of_the_paper(there) if methods == "paper" else [_found(name, there) for name in methods]
+        wanted = _of_the_paper(present) if methods == "paper" else [_known_method(name, present) for name in methods]
         if not wanted:
-            raise ConfigError(f"name at least one method; there are {', '.join(there)}")
+            raise ConfigError(f"name at least one method; there are {', '.join(present)}")
         kept = {*wanted, UNKNOWN}
         results = [run for run in self.results if run.algorithm in kept]
-        others = [name for name in there if name not in kept]
+        others = [name for name in present if name not in kept]
         notes = []
         if others:
             runs = len(self.results) - len(results)
             notes.append(
-                f"on request, only {len(set(wanted))} of {len(there)} methods are shown, ranked and tested; "
+                f"on request, only {len(set(wanted))} of {len(present)} methods are shown, ranked and tested; "
                 f"{runs:,} finished runs of {', '.join(map(method_name, others))} are left out"
                 + ("; the runs that chose learning rates are counted for all methods" if self.tuning_runs else "")
             )
@@ -70,15 +70,15 @@ class Collected:
         )
 
 
-def _of_the_paper(there: Collection[str]) -> list[str]:
-    found = [name for name in paper.table_algorithms() if name in there]
-    if not found:
-        raise ConfigError(f"none of the paper's methods is here; there are {', '.join(there)}")
-    return found
+def _of_the_paper(present: Collection[str]) -> list[str]:
+    names = [name for name in paper.table_algorithms() if name in present]
+    if not names:
+        raise ConfigError(f"none of the paper's methods is here; there are {', '.join(present)}")
+    return names
 
 
-def _found(name: str, there: Collection[str]) -> str:
-    names = {**{method_name(known): known for known in there}, **{known: known for known in there}}
+def _known_method(name: str, present: Collection[str]) -> str:
+    names = {**{method_name(known): known for known in present}, **{known: known for known in present}}
     if name not in names:
-        raise ConfigError(one_of(name, there, "method"))
+        raise ConfigError(one_of(name, present, "method"))
     return names[name]

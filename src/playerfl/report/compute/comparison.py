@@ -50,7 +50,7 @@ def incentive(metric: str, scores: Array, local: Array, federated: Array) -> Arr
 
 
 def global_scores(result: RunResult) -> dict[str, dict[str, float]]:
-    """What incentive compares with: of FedAvg, the scores of one global model, even if sites report different rounds.
+    """What incentive compares with: for FedAvg, the scores of one global model, even if sites report different rounds.
 
     Of another method used as plain averaging, the reported scores.
     """

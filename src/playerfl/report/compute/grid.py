@@ -19,9 +19,9 @@ from playerfl.runs.majority import majority_scores
 from playerfl.runs.result import RunResult
 
 MAJORITY = "Majority class"
-"""The baseline that every task with class counts has: its runs are one run of each seed, for their data alone."""
+"""The baseline of every task with class counts. It uses one run per seed, and only the data recorded with that run."""
 Splits = Literal["fixed", "per_run", "mixed", "unknown"]
-"""Whether the runs of a method share one split of the data, have their own each, or share some."""
+"""Whether the runs of a method share one split of the data, each have their own, or share some."""
 SiteScores = Mapping[str, Mapping[str, float]]
 # Settings that define the task. The rest (learning rate, hyper-parameters) belongs to the algorithm.
 _OF_THE_TASK = ("task", "data", "rounds", "participation", "eval_point", "selection")
@@ -63,7 +63,7 @@ class RunGrid:
         return self._cells.get((task, algorithm), {})
 
     def cells(self) -> Iterator[tuple[str, str, dict[int, RunResult]]]:
-        """Task, algorithm and runs of every cell that has some."""
+        """Task, algorithm and runs of every cell that has runs."""
         for task in self.tasks:
             for algorithm in self.algorithms:
                 if results := self.results(task, algorithm):
@@ -80,20 +80,20 @@ class RunGrid:
 
     @cached_property
     def _majorities(self) -> dict[tuple[str, str], SiteScores]:
-        """By task and split; empty where a run records no class counts, for all runs of its task."""
-        found: dict[tuple[str, str], SiteScores] = {}
+        """By task and split; empty for all runs of a task if any of them records no class counts."""
+        by_data: dict[tuple[str, str], SiteScores] = {}
         for run in self.runs:
-            if self._data_of(run) not in found:
-                found[self._data_of(run)] = majority_scores(run.result) or {}
-        unknown = {task for (task, _), scores in found.items() if not scores}
-        return {key: {} if key[0] in unknown else scores for key, scores in found.items()}
+            if self._data_of(run) not in by_data:
+                by_data[self._data_of(run)] = majority_scores(run.result) or {}
+        unknown = {task for (task, _), scores in by_data.items() if not scores}
+        return {key: {} if key[0] in unknown else scores for key, scores in by_data.items()}
 
     @staticmethod
     def _data_of(run: Placed) -> tuple[str, str]:
         return run.task, str(run.result.data["partition_hash"])
 
     def splits(self, task: str) -> Splits:
-        """What the partition hashes of a task's runs say. Single runs say nothing: then they count as one split."""
+        """What the partition hashes of a task's runs show. If each method has only one run, they count as one split."""
         hashes = [
             [run.data["partition_hash"] for run in results.values()]
             for of_task, _, results in self.cells()
@@ -106,11 +106,11 @@ class RunGrid:
         return "per_run" if all(len(set(of_method)) == len(of_method) for of_method in hashes) else "mixed"
 
     def redraws_sites(self, task: str) -> bool:
-        """Whether a site has another number of examples in another run: then its name is all that it keeps."""
+        """Whether a site's number of examples differs between runs, so that it keeps nothing but its name."""
         sizes: dict[str, set[int]] = {}
         for run in self.runs:
             for site, record in run.result.data["sites"].items():
-                # Of a site elsewhere, only the training data are known, which may vary with the split.
+                # At another institution, only the number of training examples is known, which may vary with the split.
                 if run.task == task and "validation" in record and "test" in record:
                     examples = (record["train"], record["validation"], record["test"])
                     sizes.setdefault(site, set()).add(sum(part["examples"] for part in examples))
@@ -118,7 +118,7 @@ class RunGrid:
 
     @cached_property
     def alike(self) -> dict[str, list[tuple[str, ...]]]:
-        """By task: groups of algorithms that give the same bits, in every score of every run."""
+        """By task: groups of algorithms that give the same bits in every score of every run."""
         alike = {}
         for task in self.tasks:
             groups: dict[bytes, list[str]] = {}
@@ -168,11 +168,11 @@ class RunGrid:
     ) -> Array:
         """Test scores at each site's chosen round: sites × runs, with the worst possible score in place of NaN.
 
-        With `global_model`, FedAvg's are those of one model for all sites; see `global_scores`.
+        With `global_model`, FedAvg's scores are those of one model for all sites; see `global_scores`.
         """
         results = self.results(task, algorithm)
         wanted = sorted(results) if seeds is None else seeds
-        found: list[SiteScores] = [
+        by_run: list[SiteScores] = [
             self._majorities[task, str(results[seed].data["partition_hash"])]
             if algorithm == MAJORITY
             else global_scores(results[seed])
@@ -181,7 +181,7 @@ class RunGrid:
             for seed in wanted
         ]
         scores = np.array(
-            [[of_run[site].get(metric, math.nan) for of_run in found] for site in self.sites(task)]
+            [[of_run[site].get(metric, math.nan) for of_run in by_run] for site in self.sites(task)]
         ).reshape(len(self.sites(task)), len(wanted))
         return worst_for_nan(scores, lower_is_better=metric in LOWER_IS_BETTER)
 

@@ -1,4 +1,4 @@
-"""Which tasks have learnt: where no method is ahead of the majority class, an order of methods is an order of noise."""
+"""Which tasks were learnt. Where no method is ahead of the majority class, the order of the methods is only noise."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ _METRICS = ("accuracy", "f1")
 
 
 def not_learnt(tables: Sequence[ScoreTable]) -> tuple[str, ...]:
-    """The tasks on which no method is ahead of the majority class by the margin, in accuracy and in macro-F1 at once.
+    """The tasks on which no method is ahead of the majority class by the margin, in both accuracy and macro-F1.
 
-    Tasks whose majority class is not known are not judged.
+    Tasks for which the majority class is not known are not judged.
     """
     judging = [table for table in tables if table.kind == "score" and table.metric in _METRICS]
     tasks = dict.fromkeys(task for table in judging for task in table.tasks)

@@ -1,4 +1,4 @@
-"""Multiverse: one ranking per protocol, as `playerfl multiverse` writes it, checked before anything is made of it."""
+"""Multiverse: one ranking per protocol, as `playerfl multiverse` writes it, checked before it is used."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FORMAT = "playerfl multiverse 1"
 MEASURE = "measure"
 # Columns of the table of protocols, which has one more for each factor.
 PROTOCOL_COLUMNS = ("multiverse", "task", "protocol", "method", "score", "mean_rank", "rank")
-# Far above what any study writes; a larger file would only fill the memory.
+# Far more than any multiverse writes; a larger file would only fill memory.
 _MOST_BYTES = 64_000_000
 # Shares may have been rounded to three digits.
 _ROUNDING = 0.001
@@ -37,7 +37,7 @@ def _identifier(name: str) -> str:
     if not re.fullmatch(r"\w[\w.-]*", name):
         raise ValueError(f"{name!r} must be letters, digits, '.', '-' and '_'")
     if name in PROTOCOL_COLUMNS:
-        raise ValueError(f"a factor cannot be called {name!r}, as a column of the table of protocols is")
+        raise ValueError(f"a factor cannot be called {name!r}: a column of the table of protocols has that name")
     return name
 
 
@@ -56,7 +56,7 @@ class Factor:
 
     name: _Name
     kind: Literal["trained", "computed"]
-    """Whether its values are trained apart, or computed from the same runs."""
+    """Whether its values are trained separately, or computed from the same runs."""
     values: Annotated[tuple[_Text, ...], Field(min_length=1, max_length=100)]
 
 
@@ -132,7 +132,7 @@ class Multiverse:
         return min(others, key=lambda line: (line.median_rank, -line.first)).method if others else None
 
     def ordered(self, method: str) -> list[int]:
-        """The positions of the protocols, those first in which the method ranks best.
+        """The positions of the protocols, from the method's best rank to its worst.
 
         Within a rank, the factor that matters most to the method comes first, so that its values form blocks.
         """
@@ -142,7 +142,7 @@ class Multiverse:
         return sorted(range(len(ranks)), key=lambda i: (ranks[i], choices[i][deciding], choices[i]))
 
     def median_ranks(self, method: str) -> list[list[float | None]]:
-        """For each factor and value: the method's median rank over the protocols that choose it; None without any."""
+        """For each factor and value: the method's median rank over the protocols that choose it; None if none do."""
         ranks = self.ranks(method)
         by_value = [
             [[r for r, p in zip(ranks, self.protocols, strict=True) if p.choices[i] == j] for j in range(len(f.values))]
@@ -152,7 +152,7 @@ class Multiverse:
 
 
 def read_multiverse(file: Path) -> Multiverse:
-    """What a multiverse.json says; RunDirectoryError in one sentence if it is not what `playerfl multiverse` writes."""
+    """The content of a multiverse.json; RunDirectoryError if it is not what `playerfl multiverse` writes."""
     try:
         if file.stat().st_size > _MOST_BYTES:
             raise ValueError(f"it has more than {_MOST_BYTES:,} bytes")
@@ -177,11 +177,11 @@ def _schema() -> TypeAdapter[Multiverse]:
 
 
 def _refused(file: Path, why: str) -> str:
-    return f"{file} is not what `playerfl multiverse` writes: {why}; run it again, it continues where it was"
+    return f"{file} is not what `playerfl multiverse` writes: {why}; run it again to continue where it stopped"
 
 
 def _contradictions(read: Multiverse) -> Iterable[str]:
-    """What fields that are right by themselves get wrong together."""
+    """Contradictions between fields that are each valid on their own."""
     lists = {"methods": read.methods, "factors": [f.name for f in read.factors]}
     for what, names in {**lists, **{f"values of {f.name}": f.values for f in read.factors}}.items():
         if len(set(names)) < len(names):
@@ -208,9 +208,9 @@ def _contradictions(read: Multiverse) -> Iterable[str]:
 
 def _wrong_summary(read: Multiverse, line: MethodSummary) -> Iterable[str]:
     if line.decided_by not in [factor.name for factor in read.factors]:
-        yield f"the rank of {line.method} is decided by {line.decided_by!r}, which is no factor"
+        yield f"the rank of {line.method} is decided by {line.decided_by!r}, which is not a factor"
     if strangers := line.ahead_of.keys() - set(read.methods):
-        yield f"{line.method} is compared with {min(strangers)!r}, which is no method"
+        yield f"{line.method} is compared with {min(strangers)!r}, which is not a method"
     ranks = read.ranks(line.method)
     counted = (sum(rank == 1 for rank in ranks), sum(rank <= 3 for rank in ranks))
     shares = (line.first, line.top_three)

@@ -53,13 +53,13 @@ class Ranking:
     holm_limit: str = ""
     """Why no Holm-corrected p-value can be small, where there are too few blocks."""
     same_as: Mapping[str, str] = field(default_factory=dict)
-    """Algorithms that are the same as a ranked one in every block, and which: they have its rank and are not tested."""
+    """Algorithms that equal a ranked one in every block, and its name: they get its rank and are not tested."""
     not_learnt: tuple[str, ...] = ()
-    """Tasks that are no blocks, because no method has learnt there."""
+    """Tasks that are not used as blocks, because no method learnt them."""
 
     @property
     def tested(self) -> Friedman:
-        """Friedman's test, where there is one."""
+        """Friedman's test; only for rankings that have one."""
         assert self.friedman is not None
         return self.friedman
 
@@ -73,7 +73,7 @@ class Ranking:
 
     @property
     def rank_of(self) -> dict[str, float]:
-        """The mean rank of every algorithm, with those that share the place of another."""
+        """The mean rank of every algorithm, including those that share another's place."""
         ranked = dict(zip(self.algorithms, map(float, self.mean_ranks), strict=True))
         return ranked | {name: ranked[other] for name, other in self.same_as.items()}
 
@@ -91,10 +91,10 @@ def rankings(
     alike: Mapping[str, Sequence[Group]] | None = None,
     not_learnt: Collection[str] = (),
 ) -> list[Ranking]:
-    """Over tasks where there are several, and over the runs of each task.
+    """Rankings over tasks, if there are several, and over the runs of each task.
 
-    `keep` are algorithms never left out, `alike` those that are the same on a task, and `not_learnt` tasks that do not
-    count among several.
+    `keep`: algorithms that are never left out; `alike`: those that are the same on a task; `not_learnt`: tasks that are
+    left out of the ranking over tasks.
     """
     every, alike = [], alike or {}
     tasks = tuple(task for task in table.tasks if task not in not_learnt)
@@ -130,8 +130,8 @@ def rank(
 ) -> Ranking:
     """Ranks and tests of blocks × algorithms; NaN is a missing value.
 
-    `same` has the groups of every block that are one method under several names. Such a group takes one place: methods
-    behind it are not pushed down. What is the same as another in every block is not ranked by itself.
+    `same`: for every block, the groups of names that stand for one method. A group takes a single place, so methods
+    behind it are not pushed down. An algorithm that is the same as another in every block is not ranked separately.
     """
     rows, columns = complete_part(values, [i for i, name in enumerate(algorithms) if name in keep])
     complete = tuple(algorithms[i] for i in columns)
@@ -180,7 +180,7 @@ def rank(
 
 
 def ranks_of_places(scores: Array, leaders: Sequence[Sequence[int]], *, lower_is_better: bool) -> Array:
-    """Ranks within each block, in which the columns of one leader take a single place.
+    """Ranks within each block; columns with the same leader take a single place.
 
     >>> ranks_of_places(np.array([[0.9, 0.9, 0.7]]), [[0, 0, 2]], lower_is_better=False).tolist()
     [[1.0, 1.0, 2.0]]
@@ -194,13 +194,13 @@ def ranks_of_places(scores: Array, leaders: Sequence[Sequence[int]], *, lower_is
 
 
 def _leaders(names: Sequence[str], groups: Sequence[Group]) -> list[int]:
-    """For every name the position of the first that is the same: mostly its own."""
+    """For every name, the position of the first name for the same method: usually its own."""
     group_of = {name: group for group in groups for name in group}
     return [min(names.index(n) for n in group_of.get(name, (name,)) if n in names) for name in names]
 
 
 def _same_everywhere(leaders: Sequence[Sequence[int]], count: int) -> list[int]:
-    """For every column the position of the first that is the same in all blocks."""
+    """For every column, the position of the first column that is the same in all blocks."""
     if not leaders:
         return list(range(count))
     columns = list(zip(*leaders, strict=True))
@@ -230,7 +230,7 @@ def complete_part(values: Array, keep: Collection[int] = ()) -> tuple[list[int],
     """Blocks (rows) and algorithms (columns) without a missing cell.
 
     Algorithms that lack more than half of the blocks are left out first, then incomplete blocks. If fewer than two
-    blocks remain, the algorithms that lack most are left out too. Columns in `keep` always stay.
+    blocks remain, the algorithms that lack the most blocks are left out too. Columns in `keep` always stay.
 
     >>> complete_part(np.array([[1.0, 2.0, np.nan], [3.0, 4.0, 8.0], [5.0, 6.0, 7.0]]))
     ([1, 2], [0, 1, 2])

@@ -110,8 +110,8 @@ def build_report(
     """A report on these runs. Baselines are names of algorithms (default: `local` and `fedavg`).
 
     If no run has finished yet, the report lists what is missing. `paper` adds what the PLayer-FL paper prints.
-    `f1_labels`: the classes that macro-F1 averages over; other ones need the runs' confusion matrices. `methods` leaves
-    out all others, as if they had not been run ("paper": all but those of the paper's tables).
+    `f1_labels`: the classes that macro-F1 averages over; any but the default need the runs' confusion matrices.
+    `methods`: the report leaves out all others, as if they had not been run ("paper": those of the paper's tables).
     """
     collected = collected if methods is None else collected.only(methods)
     recorded = f1_labels == "true_or_predicted"
@@ -192,8 +192,8 @@ def _alike(grid: RunGrid) -> list[str]:
         for group in of_task:
             groups.setdefault(group, []).append(task)
     return [
-        f"{listed(group)} give identical numbers on {listed(tasks)}: there they are one method under {len(group)} "
-        "names and share one place, so methods behind them do not rank lower"
+        f"{listed(group)} give identical numbers on {listed(tasks)}, so they count as one method under {len(group)} "
+        "names: they share one place, and methods behind them do not rank lower"
         for group, tasks in groups.items()
     ]
 
@@ -205,7 +205,7 @@ def _redrawn_sites(grid: RunGrid, choices: Choices) -> list[str]:
     per_run = "" if choices.per_run else "; --per-run computes fairness and incentive within runs"
     return [
         f"the sites of {listed(tasks)} are drawn anew in every run, so a median over runs of one site mixes different "
-        f"sites of the same name{per_run}"
+        f"sites with the same name{per_run}"
     ]
 
 
@@ -216,12 +216,12 @@ def _without_majority(grid: RunGrid) -> list[str]:
         return []
     return [
         f"the majority class is not shown on {listed(tasks)}, because the runs do not record how many examples of each "
-        "class a site has; whether these tasks have learnt is not judged"
+        "class a site has; whether these tasks were learnt is not judged"
     ]
 
 
 def _other_rounds(grid: RunGrid, choices: Choices) -> list[str]:
-    """Where FedAvg's sites report different rounds, and so different models."""
+    """A note if FedAvg's sites report different rounds, and so different models."""
     name = choices.baseline_global
     if name is None or choices.baseline_local is None or grid.plain_name(name) != "fedavg":
         return []
@@ -234,7 +234,7 @@ def _other_rounds(grid: RunGrid, choices: Choices) -> list[str]:
         return []
     return [
         f"incentive compares with one global model per run of {name}, that of the round with the lowest average "
-        f"validation loss: the sites report different rounds in {listed(apart)}"
+        f"validation loss, because the sites report different rounds in {listed(apart)}"
     ]
 
 

@@ -60,7 +60,7 @@ class ScoreTable:
     ranked: tuple[str, ...]
     """The algorithms that compete: fairness and incentive leave the two baselines out, as the paper does."""
     majority: Mapping[str, ScoreCell] = field(default_factory=dict)
-    """The majority class by task, where it is known: for reference, in no ranking and no test."""
+    """The majority class by task, where it is known: shown for reference, but neither ranked nor tested."""
 
     @property
     def name(self) -> str:
@@ -181,7 +181,7 @@ class _Estimate:
 
 
 def _marked(grid: RunGrid, table: ScoreTable, task: str, choices: Choices) -> dict[tuple[str, str], ScoreCell]:
-    """A column's cells, with the best marked, and those whose difference from it is within seed noise."""
+    """A column's cells; marks the best, and those whose difference from it is within seed noise."""
     rivals = {name: table.cells[name, task] for name in table.ranked if (name, task) in table.cells}
     if len(rivals) < 2:
         return {}

@@ -38,7 +38,7 @@ def multiverse_figure(multiverse: Multiverse, method: str | None = None) -> tupl
 
 
 def _rows(multiverse: Multiverse) -> list[tuple[int, int | None]]:
-    """Factor and value of each row of the matrix; None for a factor's head. A factor with one value is no choice."""
+    """Factor and value of each row of the matrix; None for a factor's head. Factors with one value are left out."""
     return [
         (number, value)
         for number, factor in enumerate(multiverse.factors)

@@ -1,4 +1,4 @@
-"""The main results in plain sentences: which method is best, which sites gain, which layers are shared, how sure."""
+"""The main results in plain sentences: which method is best, which sites gain, which layers are shared."""
 
 from __future__ import annotations
 
@@ -61,11 +61,11 @@ def _best(report: Report) -> list[str]:
 def _not_learnt(report: Report) -> list[str]:
     if not report.not_learnt:
         return []
-    without = "it" if len(report.not_learnt) == 1 else "them"
-    ranks = f", and ranks over tasks leave {without} out" if len(report.grid.tasks) > 1 else ""
+    them = "it" if len(report.not_learnt) == 1 else "them"
+    ranks = f", and ranks over tasks leave {them} out" if len(report.grid.tasks) > 1 else ""
     return [
         f"Not learnt: {listed(report.not_learnt)}. No method is {100 * LEARNT_MARGIN:g} points of accuracy and of "
-        f"macro-F1 ahead of the majority class there, so none is called best{ranks}."
+        f"macro-F1 ahead of the majority class on {them}, so none is called best{ranks}."
     ]
 
 
@@ -224,25 +224,25 @@ def _certainty(report: Report) -> list[str]:
         verdict = f"{methods} {'differ' if differ else 'do not differ'} significantly"
         said.append(
             f"Over {blocks}, {verdict} (Friedman {p_said(test.p)}, Iman-Davenport {p_said(test.f_p)})"
-            f"{'' if over_tasks else f'; this is about one dataset only, and speaks of {of}'}."
+            f"{'' if over_tasks else f'; this is about one dataset only, and accounts for {of}'}."
         )
     return said
 
 
 def reach(report: Report) -> list[str]:
-    """What intervals and tests over runs speak of: the recorded splits decide, not the settings."""
+    """What intervals and tests over runs account for, which depends on the recorded splits, not on the settings."""
     grid = report.grid
     tasks: dict[Splits, list[str]] = {}
     for task in grid.tasks:
         tasks.setdefault(grid.splits(task), []).append(task)
     said: dict[Splits, str] = {
-        "fixed": "all runs share one split of the data: intervals and tests speak of seeds only, not of other patients "
-        "or sites",
-        "per_run": "each run has its own split of the data: intervals and tests speak of new patients and seeds, not "
-        "of other sites",
+        "fixed": "all runs share one split of the data: intervals and tests account for seeds only, not for other "
+        "patients or sites",
+        "per_run": "each run has its own split of the data: intervals and tests account for new patients and seeds, "
+        "not for other sites",
         "mixed": "some runs share a split of the data and some do not: intervals and tests treat them as independent, "
-        "and are too sure",
-        "unknown": "the runs do not record their split of the data: intervals and tests may speak of seeds only",
+        "so intervals are too narrow and p-values too small",
+        "unknown": "the runs do not record their split of the data: intervals and tests may account for seeds only",
     }
     where = {splits: listed(names) for splits, names in tasks.items()}
     if len(tasks) == 1 and len(grid.tasks) > 1:

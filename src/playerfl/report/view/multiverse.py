@@ -14,18 +14,18 @@ from playerfl.report.view.parts import NOTHING, Column, Facts, Section, TableCel
 
 TITLE = "Multiverse: which choices decide the ranking"
 _HOW = (
-    "A protocol is one combination of choices. Under each, methods are ranked in every run (1 is best, ties share the "
-    "average), then by the mean of these ranks; a method without a score is last. Shares count protocols: they are no "
-    "probabilities, since protocols share runs. A choice explains the part of the variance of a method’s rank that "
-    "lies between the mean ranks of its values."
+    "A protocol is one combination of choices. Under each protocol, methods are ranked in every run (1 is best, ties "
+    "share the average), then by the mean of these ranks; a method without a score is last. Shares count protocols; "
+    "they are not probabilities, since protocols share runs. What a choice explains is the part of the variance of a "
+    "method’s rank that lies between the mean ranks of its values."
 )
 
-# Below this share of the variance, it would mislead to say that a choice matters.
+# Below this share of the variance, it would be misleading to say that a choice matters.
 _LITTLE = 0.1
 
 
 def finding(multiverse: Multiverse, method: str) -> str:
-    """What a multiverse says of one method, in one sentence."""
+    """What a multiverse says about one method, in one sentence."""
     line = multiverse.of(method)
     said = (
         f"{method_name(method)} ranks 1st in {percent(line.first)} of {counted(len(multiverse.protocols), 'protocol')} "

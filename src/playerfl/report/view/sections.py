@@ -205,7 +205,7 @@ def left_out(ranking: Ranking) -> list[str]:
         pairs = [f"{name} with {other}" for name, other in ranking.same_as.items()]
         said.append(f"Identical methods share one place: {listed(pairs)}.")
     if ranking.not_learnt:
-        said.append(f"Ranks leave out tasks that have not learnt: {listed(ranking.not_learnt)}.")
+        said.append(f"Ranks leave out tasks that were not learnt: {listed(ranking.not_learnt)}.")
     if ranking.left_out:
         said.append(f"Not ranked, because results are missing: {listed(ranking.left_out)}.")
     if ranking.blocks_left_out:
@@ -233,7 +233,7 @@ def ranking_said(report: Report, ranking: Ranking) -> str:
         )
         if ranking.over != "tasks":
             of = REACH[report.grid.splits(ranking.over)]
-            said.append(f"This is about {ranking.over} only, and speaks of {of}.")
+            said.append(f"This is about {ranking.over} only, and accounts for {of}.")
     return " ".join([*said, *([ranking.remark] if ranking.remark else []), *left_out(ranking)])
 
 
@@ -317,12 +317,11 @@ def _methods(report: Report) -> Section:
         f"interval; with fewer than {ENOUGH_RUNS} runs, their range is shown instead.",
         "Fairness is the population variance over sites of scores between 0 and 1, or of the losses.",
         "Incentive is the share of sites strictly better off than under both baselines; a tie does not count. "
-        "Of FedAvg, it takes one global model per run.",
-        f"A task has learnt if one method is at least {100 * LEARNT_MARGIN:g} points of accuracy and of macro-F1 ahead "
-        "of the majority class; other tasks are left out of ranks over tasks.",
+        "For FedAvg, it uses one global model per run.",
+        f"A task counts as learnt if one method is at least {100 * LEARNT_MARGIN:g} points of accuracy and of macro-F1 "
+        "ahead of the majority class; other tasks are left out of ranks over tasks.",
         "Ranks: 1 is best, ties share the average; methods that give identical numbers in all runs of a task share one "
-        "place. Friedman’s test is corrected for ties; its treatments are "
-        "the methods.",
+        "place. Friedman’s test is corrected for ties; its treatments are the methods.",
         "A score that is not a number counts as worse than any number.",
         "Formulas and sources: docs/report.md of playerfl.",
     ]

@@ -1,1 +1,1 @@
-"""The multiverse: one ranking for every reasonable protocol, and which choice decides it."""
+"""The multiverse: one ranking of the methods for every protocol, and which choice decides it."""

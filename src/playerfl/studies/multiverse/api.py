@@ -1,4 +1,4 @@
-"""multiverse: trains what is missing, reads every run in every way, and writes the rankings."""
+"""Runs a multiverse: trains what is missing, evaluates every run under every protocol, and writes the rankings."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class MultiverseResult:
 
 
 def read_multiverse(file: Path, out: Path | None) -> tuple[Multiverse, Path]:
-    """A multiverse from its file, or from the directory of an earlier one; and its directory."""
+    """A multiverse, read from its file or from the directory of an earlier one, and its directory."""
     earlier = file if file.is_dir() else None
     if earlier and not (earlier / _FILE).is_file():
         raise ConfigError(f"{earlier} is not the directory of a multiverse: it has no {_FILE}; give a file")
@@ -62,7 +62,8 @@ def run_multiverse(
 ) -> MultiverseResult:
     """Trains what is missing, one universe after the other, and writes the rankings.
 
-    `listener_for` gives the listener of a universe's study; `read` is told how many universes have been read.
+    `listener_for` returns the listener of a universe's study; `read` is called with the number of universes read so far
+    and their total.
     """
     import tomli_w
 
@@ -85,7 +86,7 @@ def run_multiverse(
         read(number, len(directories))
     methods = tuple(dict.fromkeys(method for universe in values for method, _, _ in universe))
     if not methods:
-        raise RunDirectoryError(f"no run in {path} ended, so there is nothing to rank")
+        raise RunDirectoryError(f"no run in {path} has finished, so there is nothing to rank")
     failures = [failure for directory in directories for failure in directory.failures()]
     result = MultiverseResult(path, multiverse, methods, rank_protocols(multiverse, methods, values), failures)
     _write(result)
@@ -106,7 +107,7 @@ def _values(multiverse: Multiverse, directory: StudyDirectory) -> Values:
 
 
 def _measures(multiverse: Multiverse) -> list[Measure]:
-    """Those that methods are ranked by, and those that rates are tuned by."""
+    """The measures that methods are ranked by, and those that rates are tuned by."""
     tuned: list[Measure] = [rates for rates in multiverse.computed.rates if rates != "printed"]
     return list(dict.fromkeys((*multiverse.computed.measure, *tuned)))
 

@@ -1,4 +1,4 @@
-"""Multiverse: the file. Some choices decide how models are trained, others only how finished runs are read."""
+"""The multiverse file. Some choices decide how models are trained, others only how finished runs are evaluated."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Computed(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     rates: list[Rates] = Field(default=["printed", "loss", "f1"], min_length=1)
-    """The learning rates: as the paper prints them, or tuned by validation loss or macro-F1 as it would be reported."""
+    """Learning rates: as the paper prints them, or tuned by the validation loss or macro-F1 that would be reported."""
     selection: list[Selection] = Field(default=["by_owner", "client_best", "round_best"], min_length=1)
     measure: list[Measure] = Field(default=["f1", "f1_true", "accuracy", "loss"], min_length=1)
     """What methods are ranked by. f1_true averages over the classes that occur, f1_all over all classes."""
@@ -47,7 +47,7 @@ class Factor:
 
 @dataclass(frozen=True)
 class Universe:
-    """One way to train: the choice made for each trained factor, and the study that trains all methods so."""
+    """One way to train: the choice made for each trained factor, and a study that trains all methods accordingly."""
 
     choices: tuple[str, ...]
     study: Study
@@ -66,13 +66,13 @@ class Multiverse(BaseModel):
     task: str
     algorithms: list[Any] | str
     learning_rates: list[float] | Literal["paper"]
-    """The grid; every method is trained at every rate, so that each way to choose a rate can be computed."""
+    """The grid. Every method is trained at every rate, so that every way of choosing a rate can be computed later."""
     seeds: int = Field(20, ge=2)
     """Reported runs of each method at each rate in each trained universe."""
     tuning_seeds: int = Field(5, ge=1)
     settings: dict[str, Any] = Field(default_factory=dict)
     trained: dict[str, dict[str, dict[str, Any]]] = Field(default_factory=dict)
-    """By factor, then by choice: the settings that this choice adds; `by_algorithm` for those of single methods."""
+    """By factor, then by choice: the settings that this choice adds; `by_algorithm` holds those of single methods."""
     computed: Computed = Computed()
 
     @classmethod
@@ -120,7 +120,7 @@ class Multiverse(BaseModel):
             yield Universe(choices, self._study(choices, settings, by_algorithm))
 
     def _study(self, choices: tuple[str, ...], settings: Mapping[str, Any], by_algorithm: Mapping[str, Any]) -> Study:
-        """Every method at every rate is a line of its own, without tuning: which rates are reported is computed."""
+        """Each method at each rate is a separate line, without tuning: which rates are reported is computed later."""
         common = {"name": self.name, "tasks": [self.task], "settings": settings, "by_algorithm": by_algorithm}
         grids = Study.resolve(
             {**common, "algorithms": self.algorithms, "learning_rates": self.learning_rates, "tuning_seeds": 1}
@@ -146,7 +146,7 @@ class Multiverse(BaseModel):
         return [self.printed_rate(algorithm)]
 
     def printed_rate(self, algorithm: str) -> float:
-        """The rate that the paper prints for a method, or for the one closest to it."""
+        """The rate that the paper prints for a method, or for the closest method."""
         dataset = find_task(self.task).paper
         rates = paper.learning_rates(dataset) if dataset else {}
         if algorithm not in rates:

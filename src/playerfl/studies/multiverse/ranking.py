@@ -1,4 +1,4 @@
-"""From the runs of all universes to one ranking per protocol, and to what decides it."""
+"""Computes one ranking per protocol from the runs of all universes, and which choice decides it."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def _rate(
 ) -> float | None:
     if rates == "printed":
         return multiverse.printed_rate(method)
-    # Tuned by macro-F1 means the macro-F1 that is reported, if one is.
+    # If a macro-F1 is reported, rates are tuned by that same macro-F1.
     tuned_by: Measure = "loss" if rates == "loss" else measure if measure.startswith("f1") else "f1"
     reading = Reading(selection, "validation", tuned_by)
     sign = -1 if HIGHER_IS_BETTER[tuned_by] else 1
@@ -69,7 +69,7 @@ def _rate(
 
 
 def _value(values: Values, method: str, rate: float | None, seed: int, reading: Reading) -> float:
-    """NaN for a run that failed, and where no rate could be chosen."""
+    """NaN if the run failed, or if no rate could be chosen."""
     run = None if rate is None else values.get((method, rate, seed))
     return math.nan if run is None else run[reading]
 
@@ -117,7 +117,8 @@ def summary(methods: Sequence[str], factors: Sequence[Factor], rankings: Sequenc
 
 
 def explained(ranks: NDArray[Any], choices: NDArray[Any]) -> float:
-    """The share of the variance of a rank that one factor explains: that of its means by choice; 0 if nothing varies.
+    """The share of a rank's variance that one factor explains: the variance of the mean ranks of its choices, over the
+    total. 0 if the rank never varies.
 
     >>> explained(np.array([1, 1, 5, 5]), np.array([0, 0, 1, 1]))
     1.0

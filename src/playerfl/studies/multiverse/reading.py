@@ -1,4 +1,4 @@
-"""What a finished run would report, under each way of reading it."""
+"""What a finished run would report under each combination of selection, data and measure."""
 
 from __future__ import annotations
 
