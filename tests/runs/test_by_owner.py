@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from federations import assert_same, build, federate
+from federations import assert_same, build, federate, task
 from playerfl.algorithms import ALGORITHMS, Algorithm, FedAvg, FedLAMA, FedPer, PLayerFL
 from playerfl.runs.result import RunResult, choose_rounds
 from playerfl.weights import num_bytes
@@ -112,3 +112,11 @@ def test_a_run_stops_once_the_validation_loss_has_not_fallen(patience: int) -> N
     assert noticed + 1 < 12
     assert max(int(row[1]) for row in stopped.score_rows) == noticed + 1
     assert sorted(stopped.score_rows) == sorted(row for row in whole.score_rows if int(row[1]) <= noticed + 1)
+
+
+def test_sites_with_their_own_batch_norm_statistics_choose_for_themselves() -> None:
+    runs = [
+        federate("fedavg", task("batch norm"), rounds=3, selection="by_owner", bn_stats=s) for s in ("local", "follow")
+    ]
+    assert [list(run.common_rounds) for run in runs] == [[], [1, 2, 3]]
+    assert runs[0].chosen_rounds == runs[0].rounds_chosen_by("client_best")

@@ -147,6 +147,10 @@ def test_the_projects_own_multiverses_can_be_read() -> None:
         ({"trained": {"batch": {}}}, "at least one choice"),
         ({"trained": {"a/b": {"c": {}}}}, "must be letters"),
         ({"trained": {"batch": {"small": {"training": {"batch": 3}}}}}, "unknown key"),
+        ({"trained": {"method": {"a": {}}}}, "cannot be called"),
+        ({"trained": {"x": {"a": {"by_algorithm": 3}}}}, "must be a table"),
+        ({"computed": {"rates": ["loss", "loss"]}}, "twice"),
+        ({"settings": {"confusions": "never"}, "computed": {"rates": ["loss"]}}, "confusion matrices"),
         ({"task": "nothing"}, "nothing"),
         ({"seeds": 1}, "seeds = 1"),
     ],
@@ -154,3 +158,33 @@ def test_the_projects_own_multiverses_can_be_read() -> None:
 def test_a_mistake_in_the_file_is_named(changes: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         Multiverse.resolve({**SMALL, **changes})
+
+
+def test_entries_of_one_algorithm_are_methods_apart(tmp_path: Path) -> None:
+    given = {
+        **SMALL,
+        "algorithms": ["local", {"name": "fedprox", "mu": 0.1}, {"name": "fedprox", "mu": 50.0}],
+        "trained": {},
+        "computed": {"rates": ["loss"], "selection": ["last"], "measure": ["loss"]},
+    }
+    result = run_multiverse(Multiverse.resolve(given), tmp_path, backend="serial")
+    assert result.methods == ("local", "fedprox mu=0.1", "fedprox mu=50.0")
+    (ranking,) = result.rankings
+    assert len(set(ranking.scores)) == 3
+
+
+def test_only_rates_of_the_grid_are_tuned_over() -> None:
+    """The paper prints 0.1 for pFedMe, which is not in its grid; it is trained for "printed", and never tuned to."""
+    given = {**SMALL, "task": "heart", "algorithms": ["fedavg", "pfedme"], "learning_rates": "paper"}
+    given |= {"settings": {}, "trained": {}}
+    multiverse = Multiverse.resolve({**given, "computed": {"rates": ["printed", "loss"], "measure": ["loss"]}})
+    for universe in multiverse.universes:
+        assert {method: len(known.grid) for method, known in universe.methods.items()} == {"fedavg": 5, "pfedme": 5}
+        assert ("pfedme", multiverse.printed_rate("pfedme")) in universe.lines
+        assert multiverse.printed_rate("pfedme") not in universe.methods["pfedme"].grid
+
+
+def test_no_two_universes_share_a_directory() -> None:
+    trained = {"one": {"a": {}, "a-b": {}}, "two": {"b-c": {}, "c": {}}}
+    names = [universe.name for universe in Multiverse.resolve({**SMALL, "trained": trained}).universes]
+    assert len(set(names)) == len(names) == 4

@@ -64,6 +64,8 @@ def study(
     from playerfl.studies.api import check_backend, read_study, result_of, run_study
 
     plan, path = read_study(file, out)
+    if plan.protocol != type(plan).model_fields["protocol"].default:
+        _say(f"protocol: {plan.protocol}")
     if dry_run:
         check_backend(plan, backend, ray_address)
         _estimate(plan, path, workers, data_dir, retry_failed=retry_failed, as_json=as_json)

@@ -85,7 +85,7 @@ async def run_rounds(
             algorithm.server_merge(server, uploads)
         del uploads
         server.round += 1
-        if evaluate and algorithm.common_model(server):
+        if evaluate and algorithm.common_model(server) and not server.layers.local_statistics:
             server.common_rounds.append(server.round)
 
         # Record.

@@ -140,6 +140,11 @@ class LayerMap:
         return tuple(name for names in self.entries.values() for name in names)
 
     @property
+    def local_statistics(self) -> bool:
+        """Whether sites keep their own batch-norm statistics, so that no two of them predict alike."""
+        return self.statistics == "local" and bool(self.buffers)
+
+    @property
     def never_sent(self) -> frozenset[str]:
         """Entries that never leave a site, whatever the algorithm."""
         return self.frozen | self.buffers if self.statistics == "local" else self.frozen

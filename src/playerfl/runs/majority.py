@@ -11,6 +11,7 @@ from pydantic import ValidationError
 from torch import Tensor
 
 from playerfl.data.sites import PartRecord
+from playerfl.learning.confusion import F1Labels
 from playerfl.runs.result import RunResult
 from playerfl.tasks import TASKS
 
@@ -22,7 +23,7 @@ _MOST_OUTPUTS = 100_000
 _MOST_DIGITS = 18
 
 
-def majority_scores(result: RunResult) -> dict[str, dict[str, float]] | None:
+def majority_scores(result: RunResult, f1_labels: F1Labels = "true_or_predicted") -> dict[str, dict[str, float]] | None:
     """Test scores by site and metric, from the class counts that a run records; None if it records none.
 
     The loss is that of predicting the class frequencies of the training data. It is left out if the task's loss is
@@ -39,25 +40,30 @@ def majority_scores(result: RunResult) -> dict[str, dict[str, float]] | None:
     loss, outputs = _loss_of(result), _outputs(result, labels)
     scores = {}
     for site, (train, test) in counts.items():
-        scores[site] = hit_scores(train, test)
+        scores[site] = hit_scores(train, test, f1_labels, result.confusions.classes)
         value = frequency_loss(train, test, loss, outputs) if loss and outputs <= _MOST_OUTPUTS else math.inf
         if math.isfinite(value):
             scores[site]["loss"] = value
     return scores
 
 
-def hit_scores(train: Counts, test: Counts) -> dict[str, float]:
+def hit_scores(
+    train: Counts, test: Counts, f1_labels: F1Labels = "true_or_predicted", classes: int = 0
+) -> dict[str, float]:
     """Accuracy and macro-F1 of always predicting the most frequent class (the smallest one, if several are tied).
 
-    Macro-F1 averages over the classes in the test data and the predicted one, as for a method; all but the predicted
-    class have an F1 of 0.
+    Macro-F1 averages over the same classes as for a method (`classes`: how many there are in all); all but the
+    predicted class have an F1 of 0.
 
     >>> hit_scores({0: 5, 1: 4}, {0: 3, 1: 1})
     {'accuracy': 0.75, 'f1': 0.42857142857142855}
+    >>> hit_scores({0: 5, 1: 4}, {0: 3, 1: 1}, "all", classes=4)["f1"]
+    0.21428571428571427
     """
     predicted = min(train, key=lambda label: (-train[label], label))
     examples, hits = sum(test.values()), test.get(predicted, 0)
-    return {"accuracy": hits / examples, "f1": 2 * hits / (examples + hits) / len({*test, predicted})}
+    counted = {"true_or_predicted": len({*test, predicted}), "true": len(test), "all": classes}[f1_labels]
+    return {"accuracy": hits / examples, "f1": 2 * hits / (examples + hits) / counted}
 
 
 def frequency_loss(train: Counts, test: Counts, loss: Loss, outputs: int) -> float:

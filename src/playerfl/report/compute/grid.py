@@ -18,6 +18,8 @@ from playerfl.report.compute.statistics import Array, median, resampled, worst_f
 from playerfl.runs.majority import majority_scores
 from playerfl.runs.result import RunResult
 
+F1Labels = Literal["true_or_predicted", "true", "all"]
+
 MAJORITY = "Majority class"
 """The baseline of every task with class counts. It uses one run per seed, and only the data recorded with that run."""
 Splits = Literal["fixed", "per_run", "mixed", "unknown"]
@@ -45,6 +47,8 @@ class RunGrid:
 
     runs: tuple[Placed, ...]
     notes: tuple[str, ...] = ()
+    f1_labels: F1Labels = "true_or_predicted"
+    """The classes that macro-F1 averages over."""
 
     @cached_property
     def tasks(self) -> list[str]:
@@ -84,7 +88,7 @@ class RunGrid:
         by_data: dict[tuple[str, str], SiteScores] = {}
         for run in self.runs:
             if self._data_of(run) not in by_data:
-                by_data[self._data_of(run)] = majority_scores(run.result) or {}
+                by_data[self._data_of(run)] = majority_scores(run.result, self.f1_labels) or {}
         unknown = {task for (task, _), scores in by_data.items() if not scores}
         return {key: {} if key[0] in unknown else scores for key, scores in by_data.items()}
 
@@ -206,7 +210,7 @@ class RunGrid:
         return np.array([[results[seed].num_examples[site] for seed in wanted] for site in self.sites(task)], float)
 
 
-def arrange(results: Sequence[RunResult]) -> RunGrid:
+def arrange(results: Sequence[RunResult], f1_labels: F1Labels = "true_or_predicted") -> RunGrid:
     """Groups runs by task and algorithm, and names both."""
     task_labels = _labels(
         results,
@@ -229,7 +233,7 @@ def arrange(results: Sequence[RunResult]) -> RunGrid:
         else:
             places[place] = Placed(task, algorithm, seed, result)
     runs = tuple(places.values())
-    return RunGrid(runs, tuple(notes + _other_data(runs)))
+    return RunGrid(runs, tuple(notes + _other_data(runs)), f1_labels)
 
 
 def _other_data(runs: Sequence[Placed]) -> list[str]:

@@ -14,7 +14,7 @@ from playerfl.report.compute.collected import Collected, Gap
 from playerfl.report.compute.comparison import metrics_of
 from playerfl.report.compute.cost import Cost, costs
 from playerfl.report.compute.curves import Curve, curves
-from playerfl.report.compute.grid import MAJORITY, RunGrid, arrange
+from playerfl.report.compute.grid import MAJORITY, F1Labels, RunGrid, arrange
 from playerfl.report.compute.learnt import not_learnt
 from playerfl.report.compute.multiverse import Multiverse
 from playerfl.report.compute.ranking import Ranking, rankings
@@ -104,7 +104,7 @@ def build_report(
     client_average: Literal["samples", "uniform"] = "samples",
     per_run: bool = False,
     paper: bool = False,
-    f1_labels: Literal["true_or_predicted", "true", "all"] = "true_or_predicted",
+    f1_labels: F1Labels = "true_or_predicted",
     methods: Literal["paper"] | Sequence[str] | None = None,
 ) -> Report:
     """A report on these runs. Baselines are names of algorithms (default: `local` and `fedavg`).
@@ -116,7 +116,7 @@ def build_report(
     collected = collected if methods is None else collected.only(methods)
     recorded = f1_labels == "true_or_predicted"
     results = collected.results if recorded else [result.with_f1_over(f1_labels) for result in collected.results]
-    grid = arrange(results)
+    grid = arrange(results, f1_labels)
     if metric is not None and grid.runs and metric not in grid.metrics:
         raise ConfigError(one_of(metric, grid.metrics, "metric"))
     local, global_ = _baseline(grid, baseline_local, "local"), _baseline(grid, baseline_global, "fedavg")

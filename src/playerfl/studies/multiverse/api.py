@@ -82,10 +82,10 @@ def run_multiverse(
     ]
     values = []
     for number, directory in enumerate(directories, start=1):
-        values.append(_values(multiverse, directory))
+        values.append(_values(multiverse, multiverse.universes[number - 1], directory))
         read(number, len(directories))
-    methods = tuple(dict.fromkeys(method for universe in values for method, _, _ in universe))
-    if not methods:
+    methods = tuple(multiverse.universes[0].methods)
+    if not any(values):
         raise RunDirectoryError(f"no run in {path} has finished, so there is nothing to rank")
     failures = [failure for directory in directories for failure in directory.failures()]
     result = MultiverseResult(path, multiverse, methods, rank_protocols(multiverse, methods, values), failures)
@@ -93,16 +93,14 @@ def run_multiverse(
     return result
 
 
-def _values(multiverse: Multiverse, directory: StudyDirectory) -> Values:
+def _values(multiverse: Multiverse, universe: Universe, directory: StudyDirectory) -> Values:
     """What the finished runs of a universe would report, under every reading that a protocol asks for."""
     measures = _measures(multiverse)
     selections = multiverse.computed.selection
     return {
-        (str(run.experiment["algorithm"]["name"]), float(run.experiment["training"]["learning_rate"]), seed): read_run(
-            run, selections, measures
-        )
-        for run in directory.results()
-        for seed in [int(run.experiment["seed"])]
+        (method, rate, int(run.experiment["seed"])): read_run(run, selections, measures)
+        for (method, rate), line in zip(universe.lines, directory.study.lines, strict=True)
+        for run in directory.line_results(line, rate)
     }
 
 

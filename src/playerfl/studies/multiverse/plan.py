@@ -14,13 +14,17 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from playerfl.engine.handle import Selection
 from playerfl.errors import ConfigError
+from playerfl.learning.confusion import F1Labels
 from playerfl.paper import facts as paper
+from playerfl.report.compute.multiverse import PROTOCOL_COLUMNS
 from playerfl.runs.experiment import find_task, merged, read_toml, validated
 from playerfl.studies.plan import Study
 
 Rates = Literal["printed", "loss", "f1"]
 Measure = Literal["f1", "f1_true", "f1_all", "accuracy", "loss"]
 HIGHER_IS_BETTER: dict[Measure, bool] = {"f1": True, "f1_true": True, "f1_all": True, "accuracy": True, "loss": False}
+F1_OF: dict[Measure, F1Labels] = {"f1_true": "true", "f1_all": "all"}
+"""Measures that are computed from confusion matrices."""
 _NAME = re.compile(r"\w[\w.-]*")
 
 
@@ -46,15 +50,28 @@ class Factor:
 
 
 @dataclass(frozen=True)
+class Method:
+    """One entry of the list of algorithms, and the rates that tuning chooses from."""
+
+    algorithm: str
+    grid: tuple[float, ...]
+
+
+@dataclass(frozen=True)
 class Universe:
     """One way to train: the choice made for each trained factor, and a study that trains all methods accordingly."""
 
     choices: tuple[str, ...]
     study: Study
+    """Each line is one method at one rate."""
+    lines: tuple[tuple[str, float], ...]
+    """The method and the rate of each line."""
+    methods: Mapping[str, Method]
 
     @property
     def name(self) -> str:
-        return "-".join(self.choices) or "only"
+        # Names of choices have no "+", so no two universes share a name.
+        return "+".join(self.choices) or "only"
 
 
 class Multiverse(BaseModel):
@@ -84,14 +101,25 @@ class Multiverse(BaseModel):
         for factor, choices in multiverse.trained.items():
             if factor in Computed.model_fields:
                 raise ConfigError(f"{factor} is computed from finished runs; it is not allowed in [trained]")
+            if factor in PROTOCOL_COLUMNS:
+                raise ConfigError(f"a factor cannot be called {factor!r}: a column of protocols.csv has that name")
             if not choices:
                 raise ConfigError(f"[trained.{factor}] is empty; give at least one choice")
+        for name, values in multiverse.computed:
+            if len(set(values)) < len(values):
+                raise ConfigError(f"{name} = {values} in [computed] contains a value twice; give each once")
         if "printed" in multiverse.computed.rates and find_task(multiverse.task).paper is None:
             raise ConfigError(
                 f"the paper prints no learning rates for {multiverse.task!r}; "
                 'leave "printed" out of rates in [computed]'
             )
-        _ = multiverse.universes
+        by_matrix = [measure for measure in multiverse.computed.measure if measure in F1_OF]
+        experiments = [line.experiment for universe in multiverse.universes for line in universe.study.lines]
+        if by_matrix and any(experiment.confusions == "never" for experiment in experiments):
+            raise ConfigError(
+                f"{by_matrix[0]} is computed from confusion matrices; "
+                'leave it out of measure in [computed], or confusions = "never" out of the settings'
+            )
         return multiverse
 
     @classmethod
@@ -115,30 +143,37 @@ class Multiverse(BaseModel):
             by_algorithm: dict[str, Any] = {}
             for factor, choice in zip(self.trained, choices, strict=True):
                 added = dict(self.trained[factor][choice])
-                by_algorithm = merged(by_algorithm, added.pop("by_algorithm", {}))
+                single = added.pop("by_algorithm", {})
+                if not isinstance(single, Mapping):
+                    raise ConfigError(f"by_algorithm = {single!r} in [trained.{factor}.{choice}] must be a table")
+                by_algorithm = merged(by_algorithm, single)
                 settings = merged(settings, added)
-            yield Universe(choices, self._study(choices, settings, by_algorithm))
+            yield self._universe(choices, settings, by_algorithm)
 
-    def _study(self, choices: tuple[str, ...], settings: Mapping[str, Any], by_algorithm: Mapping[str, Any]) -> Study:
+    def _universe(
+        self, choices: tuple[str, ...], settings: Mapping[str, Any], by_algorithm: Mapping[str, Any]
+    ) -> Universe:
         """Each method at each rate is a separate line, without tuning: which rates are reported is computed later."""
         common = {"name": self.name, "tasks": [self.task], "settings": settings, "by_algorithm": by_algorithm}
         grids = Study.resolve(
             {**common, "algorithms": self.algorithms, "learning_rates": self.learning_rates, "tuning_seeds": 1}
         )
-        algorithms = [
-            {**table, "learning_rates": [rate]}
+        methods = {line.algorithm: Method(str(line.experiment.algorithm["name"]), line.rates) for line in grids.lines}
+        entries = [
+            (line.algorithm, rate, {**table, "learning_rates": [rate]})
             for table, line in zip(grids.algorithms, grids.lines, strict=True)
             for rate in sorted({*line.rates, *self._printed(table["name"])}, reverse=True)
         ]
-        return Study.resolve(
+        study = Study.resolve(
             {
                 **common,
                 "name": "-".join((self.name, *choices)),
-                "algorithms": algorithms,
+                "algorithms": [table for _, _, table in entries],
                 "seeds": [*self.reported_seeds, *self.rate_seeds],
                 "tuning_seeds": 0,
             }
         )
+        return Universe(choices, study, tuple((method, rate) for method, rate, _ in entries), methods)
 
     def _printed(self, algorithm: str) -> list[float]:
         if "printed" not in self.computed.rates:

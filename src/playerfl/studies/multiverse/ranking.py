@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import rankdata
 
-from playerfl.studies.multiverse.plan import HIGHER_IS_BETTER, Factor, Measure, Multiverse
+from playerfl.studies.multiverse.plan import HIGHER_IS_BETTER, Factor, Measure, Multiverse, Universe
 from playerfl.studies.multiverse.reading import Reading
 from playerfl.studies.rates import choose_rate
 
@@ -37,10 +37,10 @@ def rank_protocols(multiverse: Multiverse, methods: Sequence[str], universes: Se
     computed = multiverse.computed
     trained = list(product(*(range(len(choices)) for choices in multiverse.trained.values())))
     rankings = []
-    for choices, values in zip(trained, universes, strict=True):
+    for choices, universe, values in zip(trained, multiverse.universes, universes, strict=True):
         for i, j, k in product(*(range(len(v)) for v in (computed.rates, computed.selection, computed.measure))):
             rates, selection, measure = computed.rates[i], computed.selection[j], computed.measure[k]
-            chosen = [_rate(multiverse, values, method, rates, selection, measure) for method in methods]
+            chosen = [_rate(multiverse, universe, values, method, rates, selection, measure) for method in methods]
             reading = Reading(selection, "test", measure)
             table = np.array(
                 [
@@ -53,17 +53,23 @@ def rank_protocols(multiverse: Multiverse, methods: Sequence[str], universes: Se
 
 
 def _rate(
-    multiverse: Multiverse, values: Values, method: str, rates: str, selection: str, measure: Measure
+    multiverse: Multiverse,
+    universe: Universe,
+    values: Values,
+    method: str,
+    rates: str,
+    selection: str,
+    measure: Measure,
 ) -> float | None:
     if rates == "printed":
-        return multiverse.printed_rate(method)
+        return multiverse.printed_rate(universe.methods[method].algorithm)
     # If a macro-F1 is reported, rates are tuned by that same macro-F1.
     tuned_by: Measure = "loss" if rates == "loss" else measure if measure.startswith("f1") else "f1"
     reading = Reading(selection, "validation", tuned_by)
     sign = -1 if HIGHER_IS_BETTER[tuned_by] else 1
     means = {
         rate: sign * float(np.mean([_value(values, method, rate, seed, reading) for seed in multiverse.rate_seeds]))
-        for rate in sorted({rate for name, rate, _ in values if name == method})
+        for rate in universe.methods[method].grid
     }
     return choose_rate({rate: mean for rate, mean in means.items() if not math.isnan(mean)})
 

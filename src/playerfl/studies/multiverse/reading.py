@@ -8,12 +8,10 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from playerfl.learning.confusion import F1Labels
 from playerfl.runs.result import RunResult, reported_stage
-from playerfl.studies.multiverse.plan import Measure
+from playerfl.studies.multiverse.plan import F1_OF, Measure
 
 Split = Literal["validation", "test"]
-F1_OF: dict[Measure, F1Labels] = {"f1_true": "true", "f1_all": "all"}
 
 
 class Reading(NamedTuple):
