@@ -99,7 +99,7 @@ reliability: $(STAMP)
 
 # Datasets are read from $PLAYERFL_DATA; missing ones are reported before anything runs. After an interruption, run it again.
 SMALL := --set data.size=small --set data.rows_per_site=500 --set training.batch_size=16
-STUDIES := heart heart_authors digits fashion_mnist emnist tweets cifar10 isic2019
+STUDIES := heart digits fashion_mnist emnist tweets cifar10 isic2019
 
 estimate: $(STAMP)
 	@for study in $(STUDIES); do \
