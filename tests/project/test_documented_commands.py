@@ -57,6 +57,7 @@ SMALL = {
     "data.alpha=0.1": "data.rows=200",
     "data.rows_per_site=500": "data.rows=200",
     "results/heart": "results/digits",
+    "results/multiverse/heart": "runs/heart-multiverse",
     "DIR": "runs/compared",
     "NAME": "digits",
     "FILE": "experiments/heart_multiverse.toml",
