@@ -18,7 +18,7 @@ from matplotlib.figure import Figure
 from command_line import playerfl
 from documented import ROOT, Printed, blocks, printed_commands
 from playerfl.cli.main import app
-from playerfl.studies.multiverse.plan import Multiverse
+from playerfl.studies.multiverse.plan import MultiversePlan
 from playerfl.studies.plan import Study
 
 PRINTED = printed_commands()
@@ -128,7 +128,7 @@ def test_the_lists_name_nothing_that_is_not_printed() -> None:
 @pytest.mark.parametrize("file", sorted(ROOT.glob("experiments/*.toml")), ids=lambda file: file.name)
 def test_study_files_are_read(file: Path) -> None:
     if file.stem.endswith("multiverse"):
-        assert Multiverse.from_toml(file).universes
+        assert MultiversePlan.from_toml(file).universes
     elif file.stem != "thresholds":
         assert Study.from_toml(file).algorithms
 

@@ -15,8 +15,8 @@ import pytest
 from playerfl.errors import ConfigError
 from playerfl.runs.result import RunResult
 from playerfl.studies.directory import StudyDirectory
-from playerfl.studies.multiverse.api import MultiverseResult, read_multiverse, run_multiverse
-from playerfl.studies.multiverse.plan import Multiverse
+from playerfl.studies.multiverse.api import MultiverseResult, read_plan, run_multiverse
+from playerfl.studies.multiverse.plan import MultiversePlan
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 SMALL: dict[str, Any] = {
@@ -40,7 +40,7 @@ SMALL: dict[str, Any] = {
 @pytest.fixture(scope="module")
 def ranked(tmp_path_factory: pytest.TempPathFactory) -> MultiverseResult:
     out = tmp_path_factory.mktemp("multiverse")
-    return run_multiverse(Multiverse.resolve(SMALL), out / "small", backend="serial")
+    return run_multiverse(MultiversePlan.resolve(SMALL), out / "small", backend="serial")
 
 
 def protocols(result: MultiverseResult) -> list[dict[str, str]]:
@@ -122,17 +122,17 @@ def test_nothing_is_trained_twice(ranked: MultiverseResult) -> None:
 
     before, rows = changed(), protocols(ranked)
     more = {**SMALL, "computed": {**SMALL["computed"], "measure": ["f1", "accuracy", "loss"]}}
-    again = run_multiverse(Multiverse.resolve(more), ranked.path, backend="serial")
+    again = run_multiverse(MultiversePlan.resolve(more), ranked.path, backend="serial")
     assert changed() == before
     assert len(again.rankings) == 24
     # As it was, for the other tests.
-    run_multiverse(Multiverse.resolve(SMALL), ranked.path, backend="serial")
+    run_multiverse(MultiversePlan.resolve(SMALL), ranked.path, backend="serial")
     assert protocols(ranked) == rows
-    assert read_multiverse(ranked.path, None)[0] == Multiverse.resolve(SMALL)
+    assert read_plan(ranked.path, None)[0] == MultiversePlan.resolve(SMALL)
 
 
 def test_the_projects_own_multiverses_can_be_read() -> None:
-    heart = Multiverse.from_toml(EXPERIMENTS / "heart_multiverse.toml")
+    heart = MultiversePlan.from_toml(EXPERIMENTS / "heart_multiverse.toml")
     sizes = [len(factor.values) for factor in heart.factors if factor.kind == "computed"]
     assert len(heart.universes) * math.prod(sizes) >= 200
 
@@ -157,7 +157,7 @@ def test_the_projects_own_multiverses_can_be_read() -> None:
 )
 def test_a_mistake_in_the_file_is_named(changes: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
-        Multiverse.resolve({**SMALL, **changes})
+        MultiversePlan.resolve({**SMALL, **changes})
 
 
 def test_entries_of_one_algorithm_are_methods_apart(tmp_path: Path) -> None:
@@ -167,7 +167,7 @@ def test_entries_of_one_algorithm_are_methods_apart(tmp_path: Path) -> None:
         "trained": {},
         "computed": {"rates": ["loss"], "selection": ["last"], "measure": ["loss"]},
     }
-    result = run_multiverse(Multiverse.resolve(given), tmp_path, backend="serial")
+    result = run_multiverse(MultiversePlan.resolve(given), tmp_path, backend="serial")
     assert result.methods == ("local", "fedprox mu=0.1", "fedprox mu=50.0")
     (ranking,) = result.rankings
     assert len(set(ranking.scores)) == 3
@@ -177,7 +177,7 @@ def test_only_rates_of_the_grid_are_tuned_over() -> None:
     """The paper prints 0.1 for pFedMe, which is not in its grid; it is trained for "printed", and never tuned to."""
     given = {**SMALL, "task": "heart", "algorithms": ["fedavg", "pfedme"], "learning_rates": "paper"}
     given |= {"settings": {}, "trained": {}}
-    multiverse = Multiverse.resolve({**given, "computed": {"rates": ["printed", "loss"], "measure": ["loss"]}})
+    multiverse = MultiversePlan.resolve({**given, "computed": {"rates": ["printed", "loss"], "measure": ["loss"]}})
     for universe in multiverse.universes:
         assert {method: len(known.grid) for method, known in universe.methods.items()} == {"fedavg": 5, "pfedme": 5}
         assert ("pfedme", multiverse.printed_rate("pfedme")) in universe.lines
@@ -186,5 +186,5 @@ def test_only_rates_of_the_grid_are_tuned_over() -> None:
 
 def test_no_two_universes_share_a_directory() -> None:
     trained = {"one": {"a": {}, "a-b": {}}, "two": {"b-c": {}, "c": {}}}
-    names = [universe.name for universe in Multiverse.resolve({**SMALL, "trained": trained}).universes]
+    names = [universe.name for universe in MultiversePlan.resolve({**SMALL, "trained": trained}).universes]
     assert len(set(names)) == len(names) == 4

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,7 +14,7 @@ from playerfl.cli.options import DataDir, Quiet, examples
 
 if TYPE_CHECKING:
     from playerfl.studies.multiverse.api import MultiverseResult
-    from playerfl.studies.multiverse.plan import Multiverse
+    from playerfl.studies.multiverse.plan import MultiversePlan
 
 MULTIVERSE_EXAMPLES = examples(
     "multiverse experiments/heart_multiverse.toml --dry-run",
@@ -38,28 +40,27 @@ def multiverse(
     continues. Exits with code 1 if some runs failed.
     """
     from playerfl.cli.tables.study import shown_study
-    from playerfl.studies.multiverse.api import read_multiverse, run_multiverse
+    from playerfl.studies.multiverse.api import read_plan, run_multiverse
     from playerfl.studies.multiverse.plan import Universe
     from playerfl.studies.scheduler import StatusListener
 
-    plan, path = read_multiverse(file, out)
+    @contextmanager
+    def listening(universe: Universe, number: int) -> Iterator[StatusListener]:
+        if not quiet:
+            _say(f"universe {number} of {len(plan.universes)}: {universe.name}")
+        with shown_study(quiet=quiet) as listener:
+            yield listener
+
+    def read(done: int, total: int) -> None:
+        if not quiet:
+            _say(f"read the runs of {done} of {total} universes")
+
+    plan, path = read_plan(file, out)
     if dry_run:
         _estimate(plan, path, workers, data_dir)
         return
-    total = len(plan.universes)
     try:
-        with shown_study(quiet=quiet) as listener:
-
-            def listener_for(universe: Universe, number: int) -> StatusListener:
-                if not quiet:
-                    _say(f"universe {number} of {total}: {universe.name}")
-                return listener
-
-            def read(done: int, of: int) -> None:
-                if not quiet:
-                    _say(f"read the runs of {done} of {of} universes")
-
-            result = run_multiverse(plan, path, listener_for, read, workers=workers, backend=backend, data_dir=data_dir)
+        result = run_multiverse(plan, path, listening, read, workers=workers, backend=backend, data_dir=data_dir)
     except KeyboardInterrupt:
         started = path if path.exists() else file
         _say(f"interrupted; finished runs are saved: continue with  playerfl multiverse {started}")
@@ -76,7 +77,7 @@ def _say(line: str) -> None:
     typer.echo(line, err=True)
 
 
-def _estimate(plan: Multiverse, path: Path, workers: int | None, data_dir: Path | None) -> None:
+def _estimate(plan: MultiversePlan, path: Path, workers: int | None, data_dir: Path | None) -> None:
     """Prints the number of protocols, and the missing runs and estimated time of the first universe."""
     import time
 

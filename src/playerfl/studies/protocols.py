@@ -44,13 +44,13 @@ class Protocol:
         # Not every task has every option (say, a focal loss), nor every method every hyper-parameter.
         for key, allowed in (("data", set(task.options.model_fields)), ("algorithm", known)):
             table[key] = {name: value for name, value in table.get(key, {}).items() if name in allowed}
-        if table.get("training", {}).get("schedule") != "exponential":
-            table.get("training", {}).pop("schedule_factor", None)
+        training = table.get("training", {})
+        if training.get("schedule") != "exponential":
+            table["training"] = {name: value for name, value in training.items() if name != "schedule_factor"}
         return table
 
 
-def exponential(factor: float = 0.9) -> dict[str, Any]:
-    return {"training": {"schedule": "exponential", "schedule_factor": factor}}
+_DECAY = {"training": {"schedule": "exponential"}}
 
 
 PROTOCOLS: dict[ProtocolName, Protocol] = {
@@ -70,10 +70,10 @@ PROTOCOLS: dict[ProtocolName, Protocol] = {
             },
         },
         by_algorithm={
-            **{name: exponential() for name in DECAYING},
+            **dict.fromkeys(DECAYING, _DECAY),
             **{name: {"algorithm": {"private_pull": 0.1}} for name in _PLAYER_FL},
             # In that code, tuning after the last round has no effect: the optimiser holds another model's weights.
-            "local_adaptation": merged(exponential(), {"algorithm": {"adapt_epochs": 0}}),
+            "local_adaptation": merged(_DECAY, {"algorithm": {"adapt_epochs": 0}}),
             "fedbabu": {"algorithm": {"finetune_epochs": 0}},
             "fedlp": {"algorithm": {"keep": 0.5}},
             "pfedme": {"algorithm": {"lam": 0.1, "inner_steps": 1}},

@@ -5,23 +5,23 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from playerfl.errors import ConfigError, RunDirectoryError
+from playerfl.report.compute.multiverse import FORMAT, MULTIVERSE
 from playerfl.runs.experiment import read_toml
 from playerfl.storage.atomic_files import RERUN_HINT, make_directory, write_atomically
 from playerfl.storage.csv_table import csv_text
 from playerfl.studies.api import run_study
 from playerfl.studies.directory import Failure, StudyDirectory
-from playerfl.studies.multiverse.plan import HIGHER_IS_BETTER, Measure, Multiverse, Universe
+from playerfl.studies.multiverse.plan import HIGHER_IS_BETTER, Measure, MultiversePlan, Universe
 from playerfl.studies.multiverse.ranking import Ranking, Values, rank_protocols, summary
 from playerfl.studies.multiverse.reading import read_run
-from playerfl.studies.scheduler import StatusListener
+from playerfl.studies.scheduler import Status, StatusListener
 
-MULTIVERSE = "multiverse.json"
-FORMAT = "playerfl multiverse 1"
 _FILE = "multiverse.toml"
 
 
@@ -30,7 +30,7 @@ class MultiverseResult:
     """The rankings of a multiverse."""
 
     path: Path
-    multiverse: Multiverse
+    multiverse: MultiversePlan
     methods: tuple[str, ...]
     rankings: list[Ranking]
     failures: list[Failure]
@@ -41,19 +41,19 @@ class MultiverseResult:
         return summary(self.methods, self.multiverse.factors, self.rankings)
 
 
-def read_multiverse(file: Path, out: Path | None) -> tuple[Multiverse, Path]:
+def read_plan(file: Path, out: Path | None) -> tuple[MultiversePlan, Path]:
     """A multiverse, read from its file or from the directory of an earlier one, and its directory."""
     earlier = file if file.is_dir() else None
     if earlier and not (earlier / _FILE).is_file():
         raise ConfigError(f"{earlier} is not the directory of a multiverse: it has no {_FILE}; give a file")
-    multiverse = Multiverse.resolve(read_toml(earlier / _FILE if earlier else file))
+    multiverse = MultiversePlan.resolve(read_toml(earlier / _FILE if earlier else file))
     return multiverse, out or earlier or Path("runs") / f"{multiverse.name}-multiverse"
 
 
 def run_multiverse(
-    multiverse: Multiverse,
+    multiverse: MultiversePlan,
     path: Path,
-    listener_for: Callable[[Universe, int], StatusListener] = lambda universe, number: lambda status: None,
+    listening: Callable[[Universe, int], AbstractContextManager[StatusListener]] = lambda *_: nullcontext(_ignore),
     read: Callable[[int, int], None] = lambda done, total: None,
     *,
     workers: int | None = None,
@@ -62,28 +62,24 @@ def run_multiverse(
 ) -> MultiverseResult:
     """Trains what is missing, one universe after the other, and writes the rankings.
 
-    `listener_for` returns the listener of a universe's study; `read` is called with the number of universes read so far
+    `listening` gives a listener while a universe is trained; `read` is called with the number of universes read so far
     and their total.
     """
     import tomli_w
 
     make_directory(path)
     write_atomically(path / _FILE, tomli_w.dumps(multiverse.model_dump(mode="json")).encode(), RERUN_HINT)
-    directories = [
-        run_study(
-            universe.study,
-            path / "universes" / universe.name,
-            listener_for(universe, number),
-            workers=workers,
-            backend=backend,
-            data_dir=data_dir,
-        )
-        for number, universe in enumerate(multiverse.universes, start=1)
-    ]
+    directories = []
+    for number, universe in enumerate(multiverse.universes, start=1):
+        with listening(universe, number) as listener:
+            place = path / "universes" / universe.name
+            directories.append(
+                run_study(universe.study, place, listener, workers=workers, backend=backend, data_dir=data_dir)
+            )
     values = []
-    for number, directory in enumerate(directories, start=1):
-        values.append(_values(multiverse, multiverse.universes[number - 1], directory))
-        read(number, len(directories))
+    for universe, directory in zip(multiverse.universes, directories, strict=True):
+        values.append(_values(multiverse, universe, directory))
+        read(len(values), len(directories))
     methods = tuple(multiverse.universes[0].methods)
     if not any(values):
         raise RunDirectoryError(f"no run in {path} has finished, so there is nothing to rank")
@@ -93,7 +89,11 @@ def run_multiverse(
     return result
 
 
-def _values(multiverse: Multiverse, universe: Universe, directory: StudyDirectory) -> Values:
+def _ignore(status: Status) -> None:
+    """A listener for callers that show no progress."""
+
+
+def _values(multiverse: MultiversePlan, universe: Universe, directory: StudyDirectory) -> Values:
     """What the finished runs of a universe would report, under every reading that a protocol asks for."""
     measures = _measures(multiverse)
     selections = multiverse.computed.selection
@@ -104,7 +104,7 @@ def _values(multiverse: Multiverse, universe: Universe, directory: StudyDirector
     }
 
 
-def _measures(multiverse: Multiverse) -> list[Measure]:
+def _measures(multiverse: MultiversePlan) -> list[Measure]:
     """The measures that methods are ranked by, and those that rates are tuned by."""
     tuned: list[Measure] = [rates for rates in multiverse.computed.rates if rates != "printed"]
     return list(dict.fromkeys((*multiverse.computed.measure, *tuned)))

@@ -16,7 +16,7 @@ from playerfl.engine.handle import Selection
 from playerfl.errors import ConfigError
 from playerfl.learning.confusion import F1Labels
 from playerfl.paper import facts as paper
-from playerfl.report.compute.multiverse import PROTOCOL_COLUMNS
+from playerfl.report.compute.multiverse import PROTOCOL_COLUMNS, Factor
 from playerfl.runs.experiment import find_task, merged, read_toml, validated
 from playerfl.studies.plan import Study
 
@@ -38,15 +38,6 @@ class Computed(BaseModel):
     selection: list[Selection] = Field(default=["by_owner", "client_best", "round_best"], min_length=1)
     measure: list[Measure] = Field(default=["f1", "f1_true", "accuracy", "loss"], min_length=1)
     """What methods are ranked by. f1_true averages over the classes that occur, f1_all over all classes."""
-
-
-@dataclass(frozen=True)
-class Factor:
-    """One choice that a protocol makes."""
-
-    name: str
-    kind: Literal["trained", "computed"]
-    values: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -74,7 +65,7 @@ class Universe:
         return "+".join(self.choices) or "only"
 
 
-class Multiverse(BaseModel):
+class MultiversePlan(BaseModel):
     """Every combination of choices. Use `resolve` to make one: it checks every name and value."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -93,7 +84,7 @@ class Multiverse(BaseModel):
     computed: Computed = Computed()
 
     @classmethod
-    def resolve(cls, given: Mapping[str, Any]) -> Multiverse:
+    def resolve(cls, given: Mapping[str, Any]) -> MultiversePlan:
         multiverse = validated(cls, given, "")
         for name in (multiverse.name, *multiverse.trained, *(c for t in multiverse.trained.values() for c in t)):
             if not _NAME.fullmatch(name):
@@ -123,7 +114,7 @@ class Multiverse(BaseModel):
         return multiverse
 
     @classmethod
-    def from_toml(cls, path: Path) -> Multiverse:
+    def from_toml(cls, path: Path) -> MultiversePlan:
         return cls.resolve(read_toml(path))
 
     @property

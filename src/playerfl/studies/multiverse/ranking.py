@@ -12,9 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import rankdata
 
-from playerfl.studies.multiverse.plan import HIGHER_IS_BETTER, Factor, Measure, Multiverse, Universe
+from playerfl.report.compute.multiverse import Factor
+from playerfl.studies.multiverse.plan import HIGHER_IS_BETTER, Measure, MultiversePlan, Universe
 from playerfl.studies.multiverse.reading import Reading
-from playerfl.studies.rates import choose_rate
+from playerfl.studies.rates import TuningMetric, choose_rate, reported_regret
 
 COMPARED_WITH = ("fedavg", "local", "fedper", "player_fl_random")
 Values = Mapping[tuple[str, float, int], Mapping[Reading, float]]
@@ -32,7 +33,7 @@ class Ranking:
     ranks: tuple[int, ...]
 
 
-def rank_protocols(multiverse: Multiverse, methods: Sequence[str], universes: Sequence[Values]) -> list[Ranking]:
+def rank_protocols(multiverse: MultiversePlan, methods: Sequence[str], universes: Sequence[Values]) -> list[Ranking]:
     """The ranking under every protocol. `universes`: in the order of `multiverse.universes`."""
     computed = multiverse.computed
     trained = list(product(*(range(len(choices)) for choices in multiverse.trained.values())))
@@ -53,7 +54,7 @@ def rank_protocols(multiverse: Multiverse, methods: Sequence[str], universes: Se
 
 
 def _rate(
-    multiverse: Multiverse,
+    multiverse: MultiversePlan,
     universe: Universe,
     values: Values,
     method: str,
@@ -66,12 +67,13 @@ def _rate(
     # If a macro-F1 is reported, rates are tuned by that same macro-F1.
     tuned_by: Measure = "loss" if rates == "loss" else measure if measure.startswith("f1") else "f1"
     reading = Reading(selection, "validation", tuned_by)
-    sign = -1 if HIGHER_IS_BETTER[tuned_by] else 1
-    means = {
-        rate: sign * float(np.mean([_value(values, method, rate, seed, reading) for seed in multiverse.rate_seeds]))
+    by_rate = {
+        rate: [_value(values, method, rate, seed, reading) for seed in multiverse.rate_seeds]
         for rate in universe.methods[method].grid
     }
-    return choose_rate({rate: mean for rate, mean in means.items() if not math.isnan(mean)})
+    # Every macro-F1 is judged alike, whichever classes it averages over.
+    kind: TuningMetric = "loss" if rates == "loss" else "f1"
+    return choose_rate({rate: reported_regret(reported, kind) for rate, reported in by_rate.items()})
 
 
 def _value(values: Values, method: str, rate: float | None, seed: int, reading: Reading) -> float:
