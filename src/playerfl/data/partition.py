@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,12 +15,18 @@ _TRIES = 1000
 
 
 def dirichlet_partition(
-    labels: Indices, sites: int, alpha: float, *, seed: int = 42, min_size: int = 50
+    labels: Indices,
+    sites: int,
+    alpha: float,
+    *,
+    seed: int = 42,
+    min_size: int = 50,
+    usable: Callable[[list[Indices]], bool] = lambda parts: True,
 ) -> list[Indices]:
     """Label skew: every class is divided among the sites in shares drawn from Dirichlet(alpha).
 
     A small alpha gives sites with few classes, a large one the same mix everywhere. The whole draw is repeated, up
-    to a fixed number of times, until every site has at least `min_size` examples.
+    to a fixed number of times, until every site has at least `min_size` examples and the draw is `usable`.
 
     >>> parts = dirichlet_partition(np.repeat(np.arange(4), 50), sites=3, alpha=0.5, min_size=10)
     >>> sum(len(part) for part in parts)
@@ -37,11 +43,11 @@ def dirichlet_partition(
         )
     for attempt in range(_TRIES):
         parts = _draw(labels, sites, alpha, np.random.default_rng(seed_for(seed, "partition", attempt)))
-        if min(map(len, parts)) >= min_size:
+        if min(map(len, parts)) >= min_size and usable(parts):
             return parts
     raise DataError(
-        f"none of {_TRIES} Dirichlet({alpha:g}) draws gave each of the {sites} sites {min_size} examples; "
-        "use a larger alpha, fewer sites or a smaller min_size"
+        f"none of {_TRIES} Dirichlet({alpha:g}) draws gave each of the {sites} sites {min_size} examples and a second "
+        "class to train on; use a larger alpha, fewer sites, a smaller min_size, or data.accept_small_sites=true"
     )
 
 

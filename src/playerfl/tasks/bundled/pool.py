@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar, Literal
 
+import numpy as np
 import torch
 from pydantic import Field
 
 from playerfl.data.examples import TensorExamples
 from playerfl.data.partition import Indices, dirichlet_partition, equal_partition, quantity_partition, shard_partition
 from playerfl.data.sites import Sites
+from playerfl.data.splits import three_way_split
 from playerfl.tasks.task import DataOptions, split_site
 
 
@@ -34,8 +36,21 @@ class PoolOptions(DataOptions):
             return shard_partition(labels, self.sites, self.shards_per_site, seed=self.partition_seed)
         if self.partition == "equal":
             return equal_partition(labels, self.sites, seed=self.partition_seed)
-        deal = dirichlet_partition if self.partition == "dirichlet" else quantity_partition
-        return deal(labels, self.sites, self.alpha, seed=self.partition_seed, min_size=self.min_size)
+        if self.partition == "quantity":
+            return quantity_partition(labels, self.sites, self.alpha, seed=self.partition_seed, min_size=self.min_size)
+        return dirichlet_partition(
+            labels,
+            self.sites,
+            self.alpha,
+            seed=self.partition_seed,
+            min_size=self.min_size,
+            usable=lambda parts: self.accept_small_sites or all(self._has_two_classes(labels[rows]) for rows in parts),
+        )
+
+    def _has_two_classes(self, labels: Indices) -> bool:
+        """Whether a site's training part has two classes; a site with one is refused (`check_sites`)."""
+        train, _, _ = three_way_split(labels, seed=self.split_seed, shares=self.shares)
+        return len(np.unique(labels[train])) > 1
 
 
 def deal_pool(pool: TensorExamples, options: PoolOptions, notes: Sequence[str] = ()) -> Sites:
