@@ -95,7 +95,7 @@ def test_only_the_named_method_trains_with_the_schedule(ranked: MultiverseResult
 
 
 def test_ranks_follow_mean_ranks_within_each_protocol(ranked: MultiverseResult) -> None:
-    for ranking in ranked.rankings:
+    for ranking in ranked.ranked.protocols:
         assert sum(ranking.mean_ranks) == pytest.approx(1 + 2 + 3)
         better = [sum(other < own for other in ranking.mean_ranks) for own in ranking.mean_ranks]
         assert ranking.ranks == tuple(1 + count for count in better)
@@ -105,15 +105,13 @@ def test_the_summary_counts_protocols(ranked: MultiverseResult) -> None:
     by_protocol: dict[tuple[str, ...], dict[str, Mapping[str, str]]] = {}
     for row in protocols(ranked):
         by_protocol.setdefault(tuple(list(row.values())[:4]), {})[row["method"]] = row
-    for line in ranked.summary:
-        own = [methods[line["method"]] for methods in by_protocol.values()]
-        assert line["first"] == mean(row["rank"] == "1" for row in own)
-        assert line["median_rank"] == median(int(row["rank"]) for row in own)
-        if line["method"] != "fedavg":
-            ahead = [
-                float(m[line["method"]]["mean_rank"]) < float(m["fedavg"]["mean_rank"]) for m in by_protocol.values()
-            ]
-            assert line["ahead_of"]["fedavg"] == mean(ahead)
+    for line in ranked.ranked.summary:
+        own = [methods[line.method] for methods in by_protocol.values()]
+        assert line.first == mean(row["rank"] == "1" for row in own)
+        assert line.median_rank == median(int(row["rank"]) for row in own)
+        if line.method != "fedavg":
+            ahead = [float(m[line.method]["mean_rank"]) < float(m["fedavg"]["mean_rank"]) for m in by_protocol.values()]
+            assert line.ahead_of["fedavg"] == mean(ahead)
 
 
 def test_nothing_is_trained_twice(ranked: MultiverseResult) -> None:
@@ -124,7 +122,7 @@ def test_nothing_is_trained_twice(ranked: MultiverseResult) -> None:
     more = {**SMALL, "computed": {**SMALL["computed"], "measure": ["f1", "accuracy", "loss"]}}
     again = run_multiverse(MultiversePlan.resolve(more), ranked.path, backend="serial")
     assert changed() == before
-    assert len(again.rankings) == 24
+    assert len(again.ranked.protocols) == 24
     # As it was, for the other tests.
     run_multiverse(MultiversePlan.resolve(SMALL), ranked.path, backend="serial")
     assert protocols(ranked) == rows
@@ -168,8 +166,8 @@ def test_entries_of_one_algorithm_are_methods_apart(tmp_path: Path) -> None:
         "computed": {"rates": ["loss"], "selection": ["last"], "measure": ["loss"]},
     }
     result = run_multiverse(MultiversePlan.resolve(given), tmp_path, backend="serial")
-    assert result.methods == ("local", "fedprox mu=0.1", "fedprox mu=50.0")
-    (ranking,) = result.rankings
+    assert result.ranked.methods == ("local", "fedprox mu=0.1", "fedprox mu=50.0")
+    (ranking,) = result.ranked.protocols
     assert len(set(ranking.scores)) == 3
 
 

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import json
+import math
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from playerfl.cli.options import DataDir, Quiet, examples
 
 if TYPE_CHECKING:
+    from playerfl.report.compute.multiverse import Multiverse
     from playerfl.studies.multiverse.api import MultiverseResult
     from playerfl.studies.multiverse.plan import MultiversePlan
 
@@ -28,10 +33,12 @@ def multiverse(
     out: Annotated[Path | None, typer.Option(help="Multiverse directory (default: runs/NAME-multiverse).")] = None,
     workers: Annotated[int | None, typer.Option(help="Worker processes (default: one per core).", min=1)] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Count the protocols, and estimate the first universe; run nothing.")
+        bool, typer.Option("--dry-run", help="Count the protocols and runs, and estimate the time; run nothing.")
     ] = False,
+    retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Also try failed runs again.")] = False,
     backend: Annotated[str, typer.Option(help="processes, or serial (in this process).")] = "processes",
     data_dir: DataDir = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON on stdout.")] = False,
     quiet: Quiet = False,
 ) -> None:
     """Rank methods under every combination of choices, and show which choice decides the ranking.
@@ -43,11 +50,13 @@ def multiverse(
     from playerfl.studies.multiverse.api import read_plan, run_multiverse
     from playerfl.studies.multiverse.plan import Universe
     from playerfl.studies.scheduler import StatusListener
+    from playerfl.time_left import left_text
 
     @contextmanager
-    def listening(universe: Universe, number: int) -> Iterator[StatusListener]:
+    def listening(universe: Universe, number: int, seconds: float | None) -> Iterator[StatusListener]:
         if not quiet:
-            _say(f"universe {number} of {len(plan.universes)}: {universe.name}")
+            left = "" if seconds is None else f" ({left_text(seconds)} for all)"
+            _say(f"universe {number} of {len(plan.universes)}: {universe.name}{left}")
         with shown_study(quiet=quiet) as listener:
             yield listener
 
@@ -57,17 +66,31 @@ def multiverse(
 
     plan, path = read_plan(file, out)
     if dry_run:
-        _estimate(plan, path, workers, data_dir)
+        _estimate(plan, path, workers, data_dir, retry_failed=retry_failed, as_json=as_json)
         return
     try:
-        result = run_multiverse(plan, path, listening, read, workers=workers, backend=backend, data_dir=data_dir)
+        result = run_multiverse(
+            plan,
+            path,
+            listening,
+            read,
+            workers=workers,
+            backend=backend,
+            retry_failed=retry_failed,
+            data_dir=data_dir,
+        )
     except KeyboardInterrupt:
         started = path if path.exists() else file
         _say(f"interrupted; finished runs are saved: continue with  playerfl multiverse {started}")
         sys.exit(130)
-    _show(result)
+    if as_json:
+        typer.echo(json.dumps({"directory": str(path), **_as_json(result)}, indent=1))
+    else:
+        _show(result.ranked)
     for failure in result.failures:
         _say(f"failed: {failure}")
+    if result.failures:
+        _say(f"try them again with  playerfl multiverse {path} --retry-failed")
     _say(f"results: {path}; see them with  playerfl report {path}")
     if result.failures:
         raise typer.Exit(1)
@@ -77,49 +100,71 @@ def _say(line: str) -> None:
     typer.echo(line, err=True)
 
 
-def _estimate(plan: MultiversePlan, path: Path, workers: int | None, data_dir: Path | None) -> None:
-    """Prints the number of protocols, and the missing runs and estimated time of the first universe."""
-    import time
+def _as_json(result: MultiverseResult) -> dict[str, Any]:
+    return {
+        "protocols": len(result.ranked.protocols),
+        "summary": [asdict(line) for line in result.ranked.summary],
+        "failures": [vars(failure) for failure in result.failures],
+    }
 
-    from playerfl.cli.tables.estimate import print_estimate
+
+def _estimate(
+    plan: MultiversePlan, path: Path, workers: int | None, data_dir: Path | None, *, retry_failed: bool, as_json: bool
+) -> None:
+    """Prints the number of protocols, and the missing runs and estimated time of every universe."""
+    from playerfl.cli.progress import counted
+    from playerfl.cli.tables.estimate import print_universes
     from playerfl.data.download.directory import use_data_directory
     from playerfl.studies.estimate import estimate
+    from playerfl.studies.multiverse.api import universe_path
     from playerfl.studies.scheduler import prepare
 
-    protocols = len(plan.universes)
-    for factor in plan.factors:
-        if factor.kind == "computed":
-            protocols *= len(factor.values)
-    typer.echo(f"{protocols} protocols from {len(plan.universes)} trained universes; in the first universe:")
-    first = plan.universes[0]
-    with use_data_directory(data_dir):
-        prepared = prepare(first.study)
-        estimated = estimate(
-            prepared, path / "universes" / first.name, workers, retry_failed=False, start=time.process_time()
-        )
-    print_estimate(estimated)
+    estimates = {}
+    with use_data_directory(data_dir), counted("universes", len(plan.universes)) as tick:
+        for universe in plan.universes:
+            estimates[universe.name] = estimate(
+                prepare(universe.study), universe_path(path, universe), workers, retry_failed=retry_failed
+            )
+            tick()
+    protocols = len(plan.universes) * math.prod(len(f.values) for f in plan.factors if f.kind == "computed")
+    # A worker starts as this process did: it imports everything and reads the data.
+    start = time.process_time()
+    seconds = sum(e.seconds + start for e in estimates.values() if e.runs_left)
+    if as_json:
+        content = {
+            "directory": str(path),
+            "protocols": protocols,
+            "universes": {
+                name: {"runs_left": e.runs_left, "seconds": e.seconds + start if e.runs_left else 0.0}
+                for name, e in estimates.items()
+            },
+            "seconds": seconds,
+        }
+        typer.echo(json.dumps(content, indent=1))
+    else:
+        print_universes(estimates, protocols, seconds)
 
 
-def _show(result: MultiverseResult) -> None:
+def _show(ranked: Multiverse) -> None:
     from rich.table import Table
 
     from playerfl.cli.tables.console import wide_console
     from playerfl.report.compute.grid import method_name
 
-    rows = sorted(result.summary, key=lambda row: (row["median_rank"], -row["first"]))
-    rivals = list(dict.fromkeys(rival for row in rows for rival in row["ahead_of"]))
-    table = Table("method", title=f"{len(result.rankings)} protocols")
+    lines = sorted(ranked.summary, key=lambda line: (line.median_rank, -line.first))
+    rivals = list(dict.fromkeys(rival for line in lines for rival in line.ahead_of))
+    table = Table("method", title=f"{len(ranked.protocols)} protocols")
     for heading in ("median rank", "range", "first", "top three", *(f"ahead of {method_name(r)}" for r in rivals)):
         table.add_column(heading, justify="right")
     table.add_column("decided most by")
-    for row in rows:
+    for line in lines:
         table.add_row(
-            method_name(row["method"]),
-            f"{row['median_rank']:g}",
-            f"{row['best_rank']} to {row['worst_rank']}",
-            f"{row['first']:.0%}",
-            f"{row['top_three']:.0%}",
-            *(f"{row['ahead_of'][rival]:.0%}" if rival in row["ahead_of"] else "" for rival in rivals),
-            f"{row['decided_by']} ({row['decided_share']:.0%})",
+            method_name(line.method),
+            f"{line.median_rank:g}",
+            f"{line.best_rank} to {line.worst_rank}",
+            f"{line.first:.0%}",
+            f"{line.top_three:.0%}",
+            *(f"{line.ahead_of[rival]:.0%}" if rival in line.ahead_of else "" for rival in rivals),
+            f"{line.decided_by} ({line.decided_share:.0%})",
         )
     wide_console().print(table)

@@ -37,7 +37,8 @@ from playerfl.studies.run_file import PlannedRun, Software, planned_run, read_ru
 Phase = Literal["tuning", "evaluation"]
 _SECONDS_FOR_WORKERS_TO_END = 10.0
 _RUN_AGAIN = "run the study again"
-_FOLDERS = ("cells", "failed", "unfinished", "data")
+RUN_FILES = "cells"
+_FOLDERS = (RUN_FILES, "failed", "unfinished", "data")
 _File = TypeVar("_File")
 _TIMING = re.compile(r"(\w+),([0-9]+\.[0-9]+),([0-9]{1,9})")
 _FILES = {"study.toml", "software.json", "timings.csv", *_FOLDERS}
@@ -155,7 +156,7 @@ class StudyDirectory:
     @property
     def finished(self) -> set[str]:
         """Keys of the finished runs, of this study and of earlier settings."""
-        return {file.stem for file in (self.path / "cells").glob("*.safetensors")}
+        return {file.stem for file in (self.path / RUN_FILES).glob("*.safetensors")}
 
     @property
     def failed(self) -> set[str]:
@@ -178,7 +179,7 @@ class StudyDirectory:
         _remove(self.path / "unfinished" / f"{run.key}.safetensors")
 
     def _file(self, key: str) -> Path:
-        return self.path / "cells" / f"{key}.safetensors"
+        return self.path / RUN_FILES / f"{key}.safetensors"
 
     def _note_time(self, key: str, seconds: float, beside: int) -> None:
         """Times are stored separately from the run files, because the bytes of those must not depend on the clock."""

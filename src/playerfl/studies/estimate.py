@@ -49,6 +49,10 @@ class Estimate:
     """Seconds that the estimate itself took."""
 
     @property
+    def runs_left(self) -> int:
+        return sum(status.left for status in self.lines)
+
+    @property
     def seconds(self) -> float:
         work = sum(s.left * seconds for s, seconds in zip(self.lines, self.seconds_per_run, strict=True))
         return work / self.workers + (self.start if work else 0.0)
@@ -67,7 +71,7 @@ class Estimate:
                 }
                 for status, seconds in zip(self.lines, self.seconds_per_run, strict=True)
             ],
-            "runs_left": sum(status.left for status in self.lines),
+            "runs_left": self.runs_left,
             "workers": self.workers,
             "seconds": self.seconds,
             "memory_bytes": self.memory,
@@ -119,7 +123,10 @@ def _seconds_of_a_run(line: Line, setup: Setup, timer: _Timer) -> float:
     spent = [count.seconds + timer.seconds(count) for count in (few, more)]
     if more.rounds == few.rounds:
         return spent[1]
+    # On a busy machine the shorter run can take longer; a round then counts with its share of the longer one.
     a_round = (spent[1] - spent[0]) / (more.rounds - few.rounds)
+    if a_round <= 0:
+        a_round = spent[1] / more.rounds
     return spent[1] + a_round * (line.experiment.rounds - more.rounds)
 
 
@@ -170,9 +177,9 @@ def _rows(job: EvalJob) -> int:
 def _count(line: Line, setup: Setup, rounds: int) -> _Count:
     count = _Count(rounds, {}, 0, {}, [])
     run = Run(line.experiment.model_copy(update={"rounds": rounds}), setup)
-    since = time.perf_counter()
+    since = time.thread_time()
     drive(run.rounds(), count.run)
-    count.seconds = time.perf_counter() - since
+    count.seconds = time.thread_time() - since
     return count
 
 
@@ -207,9 +214,10 @@ class _Timer:
 
 def _done(jobs: Sequence[Job]) -> float:
     fresh = [_fresh(job) for job in jobs]
-    since = time.perf_counter()
+    # This thread's processor time: the wall time if nothing else were running, whatever runs beside it now.
+    since = time.thread_time()
     drive(gather([_awaited(job) for job in fresh]))
-    return time.perf_counter() - since
+    return time.thread_time() - since
 
 
 async def _awaited(job: Any) -> Any:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from rich.markup import escape
 from rich.table import Table
 
@@ -28,16 +30,33 @@ def print_estimate(estimate: Estimate) -> None:
             f"{seconds:.3g}",
         )
     console.print(table)
-    missing = sum(status.left for status in estimate.lines)
     workers = f"{estimate.workers} worker{'s' if estimate.workers > 1 else ''}"
     console.print(
-        f"Missing runs: {missing}. They take about {duration(estimate.seconds)} with {workers} and "
+        f"Missing runs: {estimate.runs_left}. They take about {duration(estimate.seconds)} with {workers} and "
         f"about {estimate.memory / 1e9:.1f} GB of memory."
     )
     console.print(
         f"Estimated in {duration(estimate.calibration)}: training steps and scored rows were counted by driving each "
         "algorithm through a few rounds with a trainer that only counts; a few real steps of each kind were timed on "
-        "this machine under its present load."
+        "this machine. If other work runs beside the study, it takes longer."
+    )
+
+
+def print_universes(estimates: Mapping[str, Estimate], protocols: int, seconds: float) -> None:
+    """What `playerfl multiverse --dry-run` prints. `seconds`: for all universes, one after the other."""
+    console = wide_console()
+    table = Table()
+    table.add_column("universe", no_wrap=True)
+    for heading in ("missing runs", "time"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for name, estimate in estimates.items():
+        table.add_row(escape(name), str(estimate.runs_left), duration(estimate.seconds))
+    console.print(table)
+    runs = sum(estimate.runs_left for estimate in estimates.values())
+    workers = max(estimate.workers for estimate in estimates.values())
+    console.print(
+        f"{protocols} protocols from {len(estimates)} trained universes. Missing runs: {runs}. They take about "
+        f"{duration(seconds)} with {workers} worker{'s' if workers > 1 else ''}."
     )
 
 

@@ -15,7 +15,7 @@ from pydantic import AfterValidator, Field, TypeAdapter, ValidationError
 from playerfl.errors import RunDirectoryError
 
 MULTIVERSE = "multiverse.json"
-FORMAT = "playerfl multiverse 1"
+FORMAT: Literal["playerfl multiverse 1"] = "playerfl multiverse 1"
 MEASURE = "measure"
 # Columns of the table of protocols, which has one more for each factor.
 PROTOCOL_COLUMNS = ("multiverse", "task", "protocol", "method", "score", "mean_rank", "rank")
@@ -61,7 +61,7 @@ class Factor:
 
 
 @dataclass(frozen=True)
-class Protocol:
+class ProtocolRanking:
     """One combination of choices and the ranking it gives; numbers are in the order of the methods."""
 
     choices: tuple[_Count, ...]
@@ -92,7 +92,7 @@ class MethodSummary:
 
 @dataclass(frozen=True)
 class Multiverse:
-    """The ranking of methods under every protocol. `read_multiverse` makes one."""
+    """The ranking of methods under every protocol: the content of a multiverse.json."""
 
     format: Literal["playerfl multiverse 1"]
     name: _Text
@@ -102,7 +102,7 @@ class Multiverse:
     tuning_runs: _Count
     methods: Annotated[tuple[_Text, ...], Field(min_length=1, max_length=200)]
     factors: Annotated[tuple[Factor, ...], Field(min_length=1, max_length=40)]
-    protocols: Annotated[tuple[Protocol, ...], Field(min_length=1)]
+    protocols: Annotated[tuple[ProtocolRanking, ...], Field(min_length=1)]
     summary: tuple[MethodSummary, ...]
     """In the order of the methods."""
     measures: dict[_Text, Literal["higher", "lower"]]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from playerfl.report.compute.grid import method_name, task_name
-from playerfl.report.compute.multiverse import MethodSummary, Multiverse, Protocol
+from playerfl.report.compute.multiverse import MethodSummary, Multiverse, ProtocolRanking
 from playerfl.report.compute.report import Report
 from playerfl.report.formats import counted, listed, percent
 from playerfl.report.view.parts import NOTHING, Column, Facts, Section, TableCell, Value
@@ -180,7 +180,7 @@ class _Place:
     """A method under one protocol."""
 
     multiverse: Multiverse
-    protocol: Protocol
+    protocol: ProtocolRanking
     number: int
     method: int
 

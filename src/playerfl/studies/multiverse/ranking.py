@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
@@ -12,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import rankdata
 
-from playerfl.report.compute.multiverse import Factor
+from playerfl.report.compute.multiverse import Factor, MethodSummary, ProtocolRanking
 from playerfl.studies.multiverse.plan import HIGHER_IS_BETTER, Measure, MultiversePlan, Universe
 from playerfl.studies.multiverse.reading import Reading
 from playerfl.studies.rates import TuningMetric, choose_rate, reported_regret
@@ -22,18 +21,9 @@ Values = Mapping[tuple[str, float, int], Mapping[Reading, float]]
 """What the runs of one universe would report: by method, rate and seed."""
 
 
-@dataclass(frozen=True)
-class Ranking:
-    """One protocol: its choice for each factor, and for each method its score, mean rank over runs, and rank."""
-
-    choices: tuple[int, ...]
-    scores: tuple[float, ...]
-    """Medians over runs."""
-    mean_ranks: tuple[float, ...]
-    ranks: tuple[int, ...]
-
-
-def rank_protocols(multiverse: MultiversePlan, methods: Sequence[str], universes: Sequence[Values]) -> list[Ranking]:
+def rank_protocols(
+    multiverse: MultiversePlan, methods: Sequence[str], universes: Sequence[Values]
+) -> list[ProtocolRanking]:
     """The ranking under every protocol. `universes`: in the order of `multiverse.universes`."""
     computed = multiverse.computed
     trained = list(product(*(range(len(choices)) for choices in multiverse.trained.values())))
@@ -82,7 +72,7 @@ def _value(values: Values, method: str, rate: float | None, seed: int, reading: 
     return math.nan if run is None else run[reading]
 
 
-def _ranking(choices: tuple[int, ...], table: NDArray[np.float64], *, higher: bool) -> Ranking:
+def _ranking(choices: tuple[int, ...], table: NDArray[np.float64], *, higher: bool) -> ProtocolRanking:
     """`table`: the scores by run and method. A missing score is ranked last.
 
     >>> _ranking((0,), np.array([[0.5, 0.7, 0.7], [0.2, 0.6, np.nan]]), higher=True).mean_ranks
@@ -90,38 +80,41 @@ def _ranking(choices: tuple[int, ...], table: NDArray[np.float64], *, higher: bo
     """
     worst = np.where(np.isnan(table), np.inf, -table if higher else table)
     mean_ranks = rankdata(worst, axis=1).mean(0)
-    scores = [float(np.median(column)) if not np.isnan(column).any() else math.nan for column in table.T]
+    scores = [None if np.isnan(column).any() else float(np.median(column)) for column in table.T]
     ranks = rankdata(mean_ranks.round(9), method="min").astype(int)
-    return Ranking(choices, tuple(scores), tuple(mean_ranks.tolist()), tuple(ranks.tolist()))
+    return ProtocolRanking(choices, tuple(scores), tuple(mean_ranks.tolist()), tuple(ranks.tolist()))
 
 
-def summary(methods: Sequence[str], factors: Sequence[Factor], rankings: Sequence[Ranking]) -> list[dict[str, Any]]:
+def summary(
+    methods: Sequence[str], factors: Sequence[Factor], rankings: Sequence[ProtocolRanking]
+) -> tuple[MethodSummary, ...]:
     """For each method: how often it is first or ahead of others, and which factor explains most of its rank."""
     ranks = np.array([ranking.ranks for ranking in rankings])
     means = np.array([ranking.mean_ranks for ranking in rankings])
     choices = np.array([ranking.choices for ranking in rankings])
-    rows = []
+    lines = []
     for m, method in enumerate(methods):
         shares = {f.name: explained(ranks[:, m], choices[:, i]) for i, f in enumerate(factors)}
         decided_by = max(shares, key=lambda name: shares[name])
-        rows.append(
-            {
-                "method": method,
-                "first": float((ranks[:, m] == 1).mean()),
-                "top_three": float((ranks[:, m] <= 3).mean()),
-                "ahead_of": {
-                    rival: float((means[:, m] < means[:, methods.index(rival)]).mean())
-                    for rival in COMPARED_WITH
-                    if rival in methods and rival != method
-                },
-                "median_rank": float(np.median(ranks[:, m])),
-                "best_rank": int(ranks[:, m].min()),
-                "worst_rank": int(ranks[:, m].max()),
-                "decided_by": decided_by,
-                "decided_share": shares[decided_by],
-            }
+        ahead_of = {
+            rival: float((means[:, m] < means[:, methods.index(rival)]).mean())
+            for rival in COMPARED_WITH
+            if rival in methods and rival != method
+        }
+        lines.append(
+            MethodSummary(
+                method=method,
+                first=float((ranks[:, m] == 1).mean()),
+                top_three=float((ranks[:, m] <= 3).mean()),
+                ahead_of=ahead_of,
+                median_rank=float(np.median(ranks[:, m])),
+                best_rank=int(ranks[:, m].min()),
+                worst_rank=int(ranks[:, m].max()),
+                decided_by=decided_by,
+                decided_share=shares[decided_by],
+            )
         )
-    return rows
+    return tuple(lines)
 
 
 def explained(ranks: NDArray[Any], choices: NDArray[Any]) -> float:
