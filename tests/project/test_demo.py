@@ -20,11 +20,14 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 NAMES = {"local": "Local", "fedavg": "FedAvg", "player_fl": "PLayer-FL"}
 
 
-def readme_row(run: dict[str, Any]) -> str:
-    """A row of README's table, rounded so that AVX-512, AVX2 and plain SSE, which round differently, agree."""
+def check_row(run: dict[str, Any]) -> None:
+    """Compares a row of README's table with a run. AVX-512, AVX2 and plain SSE round differently, and a difference in
+    the last bit grows during training, so scores need only agree to a point or two."""
+    (row,) = re.findall(rf"^\| {NAMES[run['algorithm']]} \| (\d+) % \| (0\.\d\d) \| (.+) \|$", README, re.MULTILINE)
     accuracy, worst = run["average"]["accuracy"], min(scores["f1"] for scores in run["sites"].values())
-    sent = f"{run['bytes_up'] / 1e6:.1f} MB" if run["bytes_up"] else "nothing"
-    return f"| {NAMES[run['algorithm']]} | {accuracy:.0%} | {worst:.2f} | {sent} |".replace("%", " %")
+    assert float(row[0]) == pytest.approx(100 * accuracy, abs=1.5)
+    assert float(row[1]) == pytest.approx(worst, abs=0.02)
+    assert row[2] == (f"{run['bytes_up'] / 1e6:.1f} MB" if run["bytes_up"] else "nothing")
 
 
 @pytest.mark.system
@@ -36,7 +39,7 @@ def test_readme_shows_what_the_demo_finds(tmp_path: Path) -> None:
     runs = json.loads(demo.stdout)["runs"]
     assert [run["algorithm"] for run in runs] == list(NAMES)
     for run in runs:
-        assert readme_row(run) in README
+        check_row(run)
     cut = runs[-1]["cut"]
     assert cut["federated"] == ["conv1", "conv2", "conv3"]
     assert f"{cut['ratios'][2]:.0f}-fold at `fc1`" in README

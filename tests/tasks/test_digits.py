@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from playerfl.data.examples import tensor_pair
+from playerfl.errors import DataError
 from playerfl.tasks.bundled.digits import read_digits
 from playerfl.tasks.load import load_task
 
@@ -33,3 +34,9 @@ def test_a_partition_with_a_site_of_one_class_is_drawn_again_unless_accepted(acc
     options = task.options(alpha=0.1, split="per_run", accept_small_sites=accepted).for_run(40)
     classes = [len(tensor_pair(site.train)[1].unique()) for site in task.load_sites(options).values()]
     assert (min(classes) == 1) == accepted
+
+
+def test_hopeless_partitions_are_refused_with_a_remedy() -> None:
+    task = load_task("digits")
+    with pytest.raises(DataError, match="gave each of the 5 sites a second class to train on; .*accept_small_sites"):
+        task.load_sites(task.options(alpha=1e-9, min_size=1))

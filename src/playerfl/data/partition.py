@@ -41,13 +41,18 @@ def dirichlet_partition(
             f"{sites} sites of at least {min_size} examples need {sites * min_size}, but there are {len(labels)}; "
             "use fewer sites or a smaller min_size"
         )
+    large_enough = False
     for attempt in range(_TRIES):
         parts = _draw(labels, sites, alpha, np.random.default_rng(seed_for(seed, "partition", attempt)))
-        if min(map(len, parts)) >= min_size and usable(parts):
-            return parts
+        if min(map(len, parts)) >= min_size:
+            large_enough = True
+            if usable(parts):
+                return parts
+    lacking = "a second class to train on" if large_enough else f"{min_size} examples"
+    remedy = "data.accept_small_sites=true" if large_enough else "a smaller min_size"
     raise DataError(
-        f"none of {_TRIES} Dirichlet({alpha:g}) draws gave each of the {sites} sites {min_size} examples and a second "
-        "class to train on; use a larger alpha, fewer sites, a smaller min_size, or data.accept_small_sites=true"
+        f"none of {_TRIES} Dirichlet({alpha:g}) draws gave each of the {sites} sites {lacking}; "
+        f"use a larger alpha, fewer sites or {remedy}"
     )
 
 
