@@ -38,5 +38,5 @@ def test_a_partition_with_a_site_of_one_class_is_drawn_again_unless_accepted(acc
 
 def test_hopeless_partitions_are_refused_with_a_remedy() -> None:
     task = load_task("digits")
-    with pytest.raises(DataError, match="gave each of the 5 sites a second class to train on; .*accept_small_sites"):
-        task.load_sites(task.options(alpha=1e-9, min_size=1))
+    with pytest.raises(DataError, match=r"gave each of the 10 sites a second class to train on; .*accept_small_sites"):
+        task.load_sites(task.options(alpha=1e-9, sites=10, min_size=1))
