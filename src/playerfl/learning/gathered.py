@@ -13,6 +13,9 @@ from torch.utils._pytree import tree_map
 
 from playerfl.data.examples import TensorExamples, map_tensors
 
+_MOST_TABLES = 16
+_MOST_KEPT_BYTES = 2**23
+
 
 @dataclass(frozen=True)
 class Gathered:
@@ -32,6 +35,18 @@ class Gathered:
         >>> gathered.first.tolist(), gathered.table.inputs.flatten().tolist()
         ([0, 2, 0], [1.0, 2.0, 3.0])
         """
+        key = tuple(map(id, examples))
+        if key not in _recent:
+            gathered = cls._gathered(examples)
+            if gathered.table.num_bytes > _MOST_KEPT_BYTES:
+                return gathered
+            if len(_recent) == _MOST_TABLES:
+                _recent.pop(next(iter(_recent)))
+            _recent[key] = (tuple(examples), gathered)
+        return _recent[key][1]
+
+    @classmethod
+    def _gathered(cls, examples: Sequence[TensorExamples]) -> Gathered:
         distinct = {id(one): one for one in examples}
         starts = dict(zip(distinct, accumulate(map(len, distinct.values()), initial=0), strict=False))
         first = torch.tensor([starts[id(one)] for one in examples])
@@ -47,6 +62,11 @@ class Gathered:
     def targets(self, rows: Tensor) -> Tensor:
         """The targets in these rows of the table, arranged in the shape of `rows`."""
         return _taken(self.table.targets, rows)
+
+
+# Tables of the last few stacks: the same models train and are scored in every round. The examples are kept with their
+# table, so that an id in a key cannot come to mean another object.
+_recent: dict[tuple[int, ...], tuple[tuple[TensorExamples, ...], Gathered]] = {}
 
 
 def _taken(tensor: Tensor, rows: Tensor) -> Tensor:
