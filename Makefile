@@ -8,7 +8,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 HALF   := $(VENV)/.installing
 
-.PHONY: help demo test test-system quick lint fuzz reliability bench bench-rivals reproduce reproduce-quick estimate docs licences audit clean
+.PHONY: help demo test test-system quick lint fuzz reliability bench bench-growth bench-rivals reproduce reproduce-quick estimate docs licences audit clean
 .DEFAULT_GOAL := help
 
 help:
@@ -23,6 +23,7 @@ help:
 	@echo "make fuzz              feed 100,000 broken files to the readers (ten minutes)"
 	@echo "make reliability       test kills, failing disks, long runs, many sites, large models (half an hour to an hour)"
 	@echo "make bench             compare the speed with that of a bare PyTorch loop (half an hour)"
+	@echo "make bench-growth      check that cost grows linearly with sites, rounds, parameters and rows (ten minutes)"
 	@echo "make bench-rivals      compare the speed with that of Flower, pfl and FedLab (half an hour)"
 	@echo "make reproduce-quick   run a small study on digits and write its report (a few minutes)"
 	@echo "make reproduce         run every study in docs/reproduce.md, resumable (about two hours; prints an estimate first)"
@@ -84,6 +85,9 @@ fuzz: $(STAMP)
 
 bench: $(STAMP)
 	$(BIN)/python benchmarks/bench.py
+
+bench-growth: $(STAMP)
+	$(BIN)/python benchmarks/growth.py
 
 bench-rivals: $(STAMP)
 	$(BIN)/python benchmarks/rivals.py
