@@ -11,6 +11,7 @@ from typing import Any
 
 from playerfl.errors import ConfigError, RunDirectoryError
 from playerfl.report.compute.multiverse import FORMAT, MULTIVERSE, Multiverse
+from playerfl.runs.api import limited_threads
 from playerfl.runs.experiment import read_toml
 from playerfl.storage.atomic_files import RERUN_HINT, make_directory, write_atomically
 from playerfl.storage.csv_table import csv_text
@@ -83,9 +84,11 @@ def run_multiverse(
                 )
             )
     values = []
-    for universe, directory in zip(plan.universes, directories, strict=True):
-        values.append(_values(plan, universe, directory))
-        read(len(values), len(directories))
+    # Confusion matrices are small: a second thread would only be waited for.
+    with limited_threads(1):
+        for universe, directory in zip(plan.universes, directories, strict=True):
+            values.append(_values(plan, universe, directory))
+            read(len(values), len(directories))
     if not any(values):
         raise RunDirectoryError(f"no run in {path} has finished, so there is nothing to rank")
     ranked = _ranked(plan, values)
