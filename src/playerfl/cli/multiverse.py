@@ -153,7 +153,8 @@ def _show(ranked: Multiverse) -> None:
 
     lines = sorted(ranked.summary, key=lambda line: (line.median_rank, -line.first))
     rivals = list(dict.fromkeys(rival for line in lines for rival in line.ahead_of))
-    table = Table("method", title=f"{len(ranked.protocols)} protocols")
+    table = Table(title=f"{len(ranked.protocols)} protocols")
+    table.add_column("method", no_wrap=True)
     for heading in ("median rank", "range", "first", "top three", *(f"ahead of {method_name(r)}" for r in rivals)):
         table.add_column(heading, justify="right")
     table.add_column("decided most by")

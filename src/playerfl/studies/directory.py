@@ -15,6 +15,7 @@ from typing import Any, Literal, TypeVar
 from pydantic import TypeAdapter, ValidationError
 
 from playerfl.errors import RunDirectoryError
+from playerfl.runs.api import limited_threads
 from playerfl.runs.experiment import Experiment
 from playerfl.runs.files import DataFile, TimingFile
 from playerfl.runs.result import RunResult
@@ -209,7 +210,9 @@ class StudyDirectory:
         except OSError as problem:
             raise RunDirectoryError(f"{path} cannot be read: {problem.strerror or problem}") from problem
         unknown: TimingFile = {"wall_seconds": float("nan"), "runs_side_by_side": 1}
-        return read_run_file(file, self.data[data_name(experiment)], self._timings.get(key, unknown), path)
+        # Its tensors are small: a second thread would only be waited for, which on a busy machine takes five times as long.
+        with limited_threads(1):
+            return read_run_file(file, self.data[data_name(experiment)], self._timings.get(key, unknown), path)
 
     def rate_losses(self, line: Line) -> dict[float, float]:
         """What each rate of a line is judged by, lower is better, once all of its tuning runs have ended."""
