@@ -210,7 +210,7 @@ class StudyDirectory:
         except OSError as problem:
             raise RunDirectoryError(f"{path} cannot be read: {problem.strerror or problem}") from problem
         unknown: TimingFile = {"wall_seconds": float("nan"), "runs_side_by_side": 1}
-        # Its tensors are small: a second thread would only be waited for, which on a busy machine takes five times as long.
+        # Its tensors are small: a second thread would only be waited for, for a long time on a busy machine.
         with limited_threads(1):
             return read_run_file(file, self.data[data_name(experiment)], self._timings.get(key, unknown), path)
 
