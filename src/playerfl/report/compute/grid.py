@@ -15,7 +15,7 @@ import numpy as np
 from playerfl.paper import facts as paper
 from playerfl.report.compute.comparison import LOWER_IS_BETTER, global_scores, metrics_of
 from playerfl.report.compute.statistics import Array, median, resampled, worst_for_nan
-from playerfl.runs.majority import majority_scores
+from playerfl.runs.measures.baseline import baseline_scores
 from playerfl.runs.result import RunResult
 
 F1Labels = Literal["true_or_predicted", "true", "all"]
@@ -88,7 +88,7 @@ class RunGrid:
         by_data: dict[tuple[str, str], SiteScores] = {}
         for run in self.runs:
             if self._data_of(run) not in by_data:
-                by_data[self._data_of(run)] = majority_scores(run.result, self.f1_labels) or {}
+                by_data[self._data_of(run)] = baseline_scores(run.result, self.f1_labels) or {}
         unknown = {task for (task, _), scores in by_data.items() if not scores}
         return {key: {} if key[0] in unknown else scores for key, scores in by_data.items()}
 
