@@ -477,7 +477,10 @@ def _scored(jobs: Sequence[EvalJob], entries: Mapping[str, Tensor]) -> list[Eval
             logits = logits_of(output)
             outputs.append(logits.view(models, -1, *logits.shape[1:]))
     by_row = _ByRow(
-        torch.cat(losses, dim=1).double(), torch.cat(predicted, dim=1), torch.cat(outputs, dim=1) if outputs else None, targets
+        torch.cat(losses, dim=1).double(),
+        torch.cat(predicted, dim=1),
+        torch.cat(outputs, dim=1) if outputs else None,
+        targets,
     )
     scores: list[Scores] = [{} for _ in jobs]
     confusions: list[dict[str, Matrix]] = [{} for _ in jobs]

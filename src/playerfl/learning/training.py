@@ -226,7 +226,9 @@ class Learner:
         scores = {"loss": loss_sum / seen}
         if not self.metrics:
             return scores, None
-        all_predicted, all_outputs = (torch.cat(kept).cpu().unsqueeze(0) if kept else None for kept in (predicted, outputs))
+        all_predicted, all_outputs = (
+            torch.cat(kept).cpu().unsqueeze(0) if kept else None for kept in (predicted, outputs)
+        )
         all_expected = torch.cat(expected).cpu().unsqueeze(0)
         by_metric = scores_of(self.metrics, all_predicted, all_outputs, all_expected, self.scale)
         scores |= {name: of_models[0] for name, of_models in by_metric.items()}
@@ -235,13 +237,19 @@ class Learner:
         matrices = self.confusions(all_predicted, all_expected[0], classes)
         return scores, matrices[0] if matrices else None
 
-    def outputs(self, weights: Weights, examples: Examples) -> tuple[Tensor, Tensor]:
-        """What a model says about each row, and the targets, on the CPU in the order of the rows."""
+    def outputs(self, weights: Weights, examples: Examples) -> tuple[Tensor, Tensor, Tensor | None]:
+        """What a model says about each row, the targets, and the losses (if there is one per row), on the CPU."""
         self.load(weights)
         self.model.eval()
-        with torch.inference_mode():
-            said = [(logits_of(call_model(self.model, x)), y) for x, y in examples.batches(EVALUATION_BATCH)]
-        return torch.cat([logits for logits, _ in said]).cpu(), torch.cat([targets for _, targets in said]).cpu()
+        outputs, expected, losses = list[Tensor](), list[Tensor](), list[Tensor]()
+        with torch.no_grad():
+            for inputs, targets in examples.batches(EVALUATION_BATCH):
+                output = call_model(self.model, inputs)
+                outputs.append(logits_of(output).cpu())
+                expected.append(targets.cpu())
+                losses.append(self._loss_of(output, targets).cpu())
+        per_row = all(loss.shape == (len(rows),) for loss, rows in zip(losses, expected, strict=True))
+        return torch.cat(outputs), torch.cat(expected), torch.cat(losses) if per_row else None
 
     def confusions(self, predicted: Tensor, targets: Tensor, classes: int) -> list[Matrix]:
         """The confusion matrix of each model (a row of `predicted`); none if this learner does not record them."""

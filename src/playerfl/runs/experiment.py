@@ -97,7 +97,9 @@ class Experiment(AddedOptions):
     """One run: a task, an algorithm, and every setting that decides the result."""
 
     model_config = _STRICT
-    added: ClassVar[frozenset[str]] = frozenset({"early_stopping", "confusions", "metrics", "positive_class", "outcomes"})
+    added: ClassVar[frozenset[str]] = frozenset(
+        {"early_stopping", "confusions", "metrics", "positive_class", "outcomes"}
+    )
 
     task: str
     rounds: int = Field(20, ge=1)
@@ -124,12 +126,13 @@ class Experiment(AddedOptions):
     """Whether the results hold a confusion matrix per site, round and split; "auto" records those of models with at
     most 100 classes."""
     metrics: MetricNames | None = None
-    """What is recorded besides the loss, such as ["auroc", "brier"]; default: the task's own. The first is shown first."""
+    """What is recorded besides the loss, such as ["auroc", "brier"]; reports show the first one first. Default: the
+    task's own."""
     positive_class: str | int | None = None
     """The class that a metric of two classes is about, by name or number; default: the second, number 1."""
     outcomes: Literal["auto", "never"] = "auto"
-    """Whether a run directory holds the reported model's output for each test row, for intervals over rows; "auto" keeps
-    those of up to a million numbers per site. Studies and jobs across institutions never keep them."""
+    """Whether a run directory holds the reported model's output for each test row, for intervals over rows; "auto"
+    keeps up to a million numbers per site. Studies and jobs across institutions never keep them."""
     algorithm: dict[str, Any]
     training: TrainingOptions = TrainingOptions()
     data: dict[str, Any] = Field(default_factory=dict)

@@ -186,16 +186,19 @@ def _description(
     for name, record in description["sites"].items():
         add_baseline(record, sites[name], learner, outputs, with_loss=task.name not in TASKS)
     positive = positive_class(experiment, task)
-    return {
+    described: DataFile = {
         **description,
         "notes": [*description["notes"], *([trainer_note] if trainer_note else [])],
         "paper": task.paper,
         "model": {name: list(entry.shape) for name, entry in initial.items()},
         "trainer": learner.trainer,
         "metrics": metric_records(learner.metrics),
-        **({"positive_class": positive} if positive != 1 else {}),
-        **({"class_names": list(task.classes)} if task.classes else {}),
     }
+    if positive != 1:
+        described["positive_class"] = positive
+    if task.classes:
+        described["class_names"] = list(task.classes)
+    return described
 
 
 def _entries(model: nn.Module) -> Weights:

@@ -304,4 +304,6 @@ def _picture_task(folder: Path, folders: Mapping[str, Path], options: FolderOpti
         f"kind: {_listed_classes(classes)}",
         f"inputs: 3 x {side} x {side} (colours from -1 to 1, scaled to {side} pixels per side)",
     ]
-    return _task(sites, notes, lambda: ConvNet(3, (16, 32, 64), hidden=32, classes=len(classes), pool_after=(1, 2)), classes)
+    return _task(
+        sites, notes, lambda: ConvNet(3, (16, 32, 64), hidden=32, classes=len(classes), pool_after=(1, 2)), classes
+    )

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from playerfl.errors import ConfigError, one_of
 from playerfl.learning.metrics import classes, numbers, probabilities
-from playerfl.learning.metrics.metric import Direction, Function, Metric, Needs, Unit
+from playerfl.learning.metrics.metric import Direction, Function, Metric, Needs, Unit, always_defined
 
 Weighted = Callable[[Tensor, Tensor, Tensor], Tensor]
 AnyMetric = Metric | Function
@@ -27,7 +27,7 @@ def _metric(
     unit: Unit,
     title: str,
     averaging: str = "",
-    undefined: Callable[[Tensor], str | None] = lambda targets: None,
+    undefined: Callable[[Tensor], str | None] = always_defined,
 ) -> Metric:
     """A metric that is defined by its weighted form: a single set of rows has equal weights."""
 

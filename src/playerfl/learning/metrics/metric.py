@@ -23,6 +23,11 @@ _GIVEN = {
 }
 
 
+def always_defined(targets: Tensor) -> None:
+    """Of a metric that has a value for any targets."""
+    return
+
+
 class MetricRecord(TypedDict):
     """A metric's declarations as a run stores them, so that its results can be read without its code."""
 
@@ -48,8 +53,8 @@ class Metric:
     direction: Direction = "higher"
     """Which values are better."""
     needs: Needs = "classes"
-    """What the function gets besides the targets, and so for which kind of task it is: the predicted classes (rows), the
-    probabilities of all classes (rows × classes, float64), or predicted numbers (rows, float64, in the target's own
+    """What the function gets besides the targets, and so for which kind of task it is: the predicted classes (rows),
+    the probabilities of all classes (rows × classes, float64), or predicted numbers (rows, float64, in the target's own
     units, as are the targets)."""
     averaging: str = ""
     """How it averages over classes, in words; empty if it does not."""
@@ -57,7 +62,7 @@ class Metric:
     """`share`: between 0 and 1, shown in percent; `target`: in the units of the target; otherwise a plain number."""
     title: str = ""
     """Its name in reports; default: the name it has in the task."""
-    undefined: Callable[[Tensor], str | None] = lambda targets: None
+    undefined: Callable[[Tensor], str | None] = always_defined
     """Why it has no value for these targets, whatever is predicted; None if it has one."""
     together: Callable[[Tensor, Tensor], list[float]] | None = None
     """The same for several models at once (one row of predictions and of targets each), where that is faster."""

@@ -22,6 +22,7 @@ from playerfl.report.compute.sites import SiteTable, site_tables
 from playerfl.report.compute.tables import Choices, ScoreTable, tables
 from playerfl.report.compute.what_if import LayerScores, layer_scores
 from playerfl.report.formats import listed
+from playerfl.runs.measures.declared import Declared, declared_as
 
 
 @dataclass(frozen=True)
@@ -69,6 +70,26 @@ class Report:
     def site_table(self, task: str, algorithm: str, metric: str) -> SiteTable | None:
         wanted = (task, algorithm, metric)
         return next((t for t in self.sites if (t.task, t.algorithm, t.metric) == wanted), None)
+
+    @property
+    def declared(self) -> Declared:
+        """The metric to show first."""
+        return self.grid.declared.get(self.metric) or declared_as(self.metric)
+
+    @cached_property
+    def has_rows(self) -> bool:
+        """Whether any run holds the outcomes of its test rows."""
+        return any(run.result.outcomes for run in self.grid.runs)
+
+    @cached_property
+    def most_runs(self) -> int:
+        """The largest number of runs of a method on a task."""
+        return max((len(results) for _, _, results in self.grid.cells()), default=0)
+
+    def test_rows(self, task: str, metric: str) -> list[tuple[str, int | None]]:
+        """The sites of a task where this metric has a value, and their test rows, if these are known."""
+        table = next(table for table in self.sites if (table.task, table.metric) == (task, metric))
+        return sorted((row.site, row.test_rows) for row in table.rows if not row.undefined)
 
     @cached_property
     def costs(self) -> list[Cost]:

@@ -61,9 +61,15 @@ class Score:
 
     @property
     def shown(self) -> TableCell:
-        text = number(self.cell.value, self.table.kind, self.table.metric) + ("≈" if self.cell.tie else "")
+        text = number(self.cell.value, self.table.kind, self.table.declared) + ("≈" if self.cell.tie else "")
         value = self.cell.value if math.isfinite(self.cell.value) else math.nan
-        return TableCell(text, value, bold=self.cell.best)
+        alone = len(self.table.algorithms) == 1
+        return TableCell(text, value, bold=self.cell.best and not alone)
+
+    @property
+    def over_rows(self) -> str:
+        low, high = (number(end, "score", self.table.declared) for end in self.cell.rows)
+        return "" if math.isnan(self.cell.rows[0]) else f"[{low}, {high}]"
 
     @property
     def printed_shown(self) -> str:
@@ -78,6 +84,9 @@ def scores(report: Report, table: ScoreTable | None = None) -> Facts[Score]:
         Column("value", "value", lambda s: s.cell.value, lambda s: s.shown),
         *fields("cell.low", "cell.high"),
         Column("", "interval", lambda s: None, lambda s: interval(s.cell, s.table)),
+        Column("rows_low", "", lambda s: s.cell.rows[0]),
+        Column("rows_high", "", lambda s: s.cell.rows[1]),
+        Column("", "95 % interval over test rows", lambda s: None, lambda s: s.over_rows, note="rows {}"),
         Column("runs", "runs", lambda s: s.cell.runs, note="n={}"),
         *fields("cell.best", "cell.tie"),
         Column("diverged_runs", "", lambda s: sum(not math.isfinite(value) for value in s.cell.per_run)),

@@ -8,7 +8,7 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 from playerfl.report.compute.report import Report
-from playerfl.report.formats import KIND_NAMES, metric_name
+from playerfl.report.formats import KIND_NAMES
 from playerfl.report.view.parts import ReportView, TableView
 from playerfl.report.view.sections import view
 from playerfl.report.write.escaping import latex, markdown
@@ -68,7 +68,7 @@ def as_page(report: Report, title: str) -> str:
             script=Markup(script),
             script_hash=f"sha256-{digest}",
             data=Markup(embedded_json(payload(report))) if grid.runs or report.multiverses else None,
-            metrics=[(m, metric_name(m)) for m in sorted(grid.metrics, key=lambda m: m != report.metric)],
+            metrics=[(m, grid.declared[m].title) for m in sorted(grid.metrics, key=lambda m: m != report.metric)],
             tasks=grid.tasks,
             algorithms=grid.algorithms,
             subject=report.subject,

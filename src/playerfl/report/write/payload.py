@@ -12,7 +12,7 @@ from playerfl.report.compute.ranking import Ranking
 from playerfl.report.compute.report import Report
 from playerfl.report.compute.statistics import Array
 from playerfl.report.compute.what_if import BYTES_PER_PARAMETER, Combined, LayerScores, Steps, alone, combined
-from playerfl.report.formats import SMALLEST_P, in_percent, metric_name
+from playerfl.report.formats import SMALLEST_P
 from playerfl.report.view.parts import TableCell, TableView
 from playerfl.report.view.sections import ranking_said, site_view
 from playerfl.report.write.multiverse_payload import multiverse_payload
@@ -37,7 +37,7 @@ def payload(report: Report) -> dict[str, Any]:
         sites.setdefault(table.task, {}).setdefault(table.algorithm, {})[table.metric] = _table(shown)
     return {
         "metric": report.metric,
-        "metrics": {metric: {"name": metric_name(metric), "percent": in_percent(metric)} for metric in grid.metrics},
+        "metrics": {metric: {"name": m.title, "percent": m.in_percent} for metric, m in grid.declared.items()},
         "algorithms": grid.algorithms,
         "smallestP": SMALLEST_P,
         "sites": {task: grid.sites(task) for task in grid.tasks},

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from playerfl.learning.metrics.catalogue import find_metric
-from playerfl.learning.metrics.metric import Direction, Metric, MetricRecord, Unit
+from playerfl.learning.metrics.metric import Direction, Metric, MetricRecord, Unit, always_defined
 from playerfl.runs.files import DataFile
 
 
@@ -24,6 +24,8 @@ class Declared:
     unit: Unit = ""
     averaging: str = ""
     bundled: bool = True
+    always_defined: bool = True
+    """Whether it has a value for any test rows, so that NaN can only mean that a model diverged."""
 
     @property
     def lower_is_better(self) -> bool:
@@ -53,16 +55,27 @@ def declared_as(name: str, record: MetricRecord | None = None) -> Declared:
     if record is not None:
         title = record["title"] or name
         return Declared(
-            name, title, record["direction"], record["unit"], record["averaging"], bundled=record["bundled"]
+            name,
+            title,
+            record["direction"],
+            record["unit"],
+            record["averaging"],
+            record["bundled"],
+            _always(name, record),
         )
     if name == "loss":
         return Declared(name, "Loss", "lower")
     metric = find_metric(name)
     if metric is not None:
-        return Declared(name, metric.title, metric.direction, metric.unit, metric.averaging)
+        return Declared(name, metric.title, metric.direction, metric.unit, metric.averaging, True, _always(name))
     # Variants like `f1_true` are shares too.
     share = name.partition("_")[0] in ("f1", "accuracy")
-    return Declared(name, name, unit="share" if share else "", bundled=False)
+    return Declared(name, name, unit="share" if share else "", bundled=False, always_defined=False)
+
+
+def _always(name: str, record: MetricRecord | None = None) -> bool:
+    metric = find_metric(name)
+    return metric is not None and metric.undefined is always_defined and (record is None or record["bundled"])
 
 
 def declarations(data: Iterable[DataFile], names: Iterable[str]) -> dict[str, Declared]:
