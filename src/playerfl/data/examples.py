@@ -42,8 +42,6 @@ class TensorExamples:
 
     inputs: Inputs
     targets: Tensor
-    groups: Tensor | None = None
-    """Which rows belong together, such as visits of one patient: equal numbers; None if no two do."""
 
     def __post_init__(self) -> None:
         rows = {len(tensor) for tensor in (*tensors_in(self.inputs), self.targets)}
@@ -65,15 +63,14 @@ class TensorExamples:
             start = stop
 
     def mapped(self, change: Callable[[Tensor], Tensor]) -> TensorExamples:
-        return TensorExamples(map_tensors(self.inputs, change), change(self.targets), self.groups)
+        return TensorExamples(map_tensors(self.inputs, change), change(self.targets))
 
     @property
     def num_bytes(self) -> int:
         return sum(tensor.numel() * tensor.element_size() for tensor in (*tensors_in(self.inputs), self.targets))
 
     def rows(self, indices: Tensor) -> TensorExamples:
-        groups = None if self.groups is None else self.groups[indices]
-        return TensorExamples(map_tensors(self.inputs, itemgetter(indices)), self.targets[indices], groups)
+        return TensorExamples(map_tensors(self.inputs, itemgetter(indices)), self.targets[indices])
 
 
 @dataclass(frozen=True)
@@ -137,7 +134,7 @@ class SiteData:
     def mapped(self, change: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]) -> SiteData:
         """The same site with the (inputs, targets) of every part changed; its examples must be single tensors."""
         parts = (self.train, self.validation, self.test)
-        return SiteData(*(TensorExamples(*change(*tensor_pair(part)), groups_of(part)) for part in parts))
+        return SiteData(*(TensorExamples(*change(*tensor_pair(part))) for part in parts))
 
 
 def tensor_pair(examples: Examples) -> tuple[Tensor, Tensor]:
@@ -145,11 +142,6 @@ def tensor_pair(examples: Examples) -> tuple[Tensor, Tensor]:
     assert isinstance(examples, TensorExamples)
     assert isinstance(examples.inputs, Tensor)
     return examples.inputs, examples.targets
-
-
-def groups_of(examples: Examples) -> Tensor | None:
-    """Which rows belong together; None if none do, or if it is not known."""
-    return examples.groups if isinstance(examples, TensorExamples) else None
 
 
 def as_examples(source: object, what: str = "data") -> Examples:

@@ -112,7 +112,7 @@ class RunResult:
             value, loss = scores.get(metric, 0.0), scores.get("loss", 0.0)
             if value != value and math.isfinite(loss):
                 reasons = self.data["sites"][site].get("test", {}).get("undefined", {})
-                found[site] = reasons.get(metric, "the metric returned NaN")
+                found[site] = reasons.get(metric, f"the metric returned NaN in round {self.chosen_rounds.get(site)}")
         return found
 
     @cached_property

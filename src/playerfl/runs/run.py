@@ -232,7 +232,7 @@ class Run:
         if self.experiment.outcomes == "never" or (self.record and not self.record.keeps_outcomes):
             return {}
         models = {name: client.kept.weights for name, client in self.clients.items() if client.kept}
-        return outcomes_of(self.setup.learner, models, self.setup.sites)
+        return outcomes_of(self.setup.learner, models, self.setup.sites, self.setup.test_groups)
 
     def _result(self) -> RunResult:
         result = RunResult(

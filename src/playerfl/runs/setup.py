@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 from weakref import WeakValueDictionary
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from playerfl.data.checks import check_sites, check_targets
@@ -62,6 +62,8 @@ class Setup:
     description: DataFile
     trainer_note: str | None = None
     """Why the model is not stacked, if the user should know."""
+    test_groups: Mapping[SiteId, Tensor] = field(default_factory=dict)
+    """The group of each test row, such as its patient, at sites where that is known."""
 
 
 class Setups:
@@ -112,6 +114,7 @@ def seeded_setup(setup: Setup, experiment: Experiment, task: Task) -> Setup:
         initial=initial,
         build_model=build,
         description=_description(experiment, sites, task, initial, setup.learner, outputs, setup.trainer_note),
+        test_groups=_test_groups(sites),
     )
 
 
@@ -144,6 +147,7 @@ def prepare_setup(experiment: Experiment, task: Task) -> Setup:
         partial(seeded_model, experiment.seed, task, options),
         _description(experiment, sites, task, initial, learner, outputs, note),
         note,
+        _test_groups(sites),
     )
 
 
@@ -186,19 +190,25 @@ def _description(
     for name, record in description["sites"].items():
         add_baseline(record, sites[name], learner, outputs, with_loss=task.name not in TASKS)
     positive = positive_class(experiment, task)
-    described: DataFile = {
-        **description,
-        "notes": [*description["notes"], *([trainer_note] if trainer_note else [])],
-        "paper": task.paper,
-        "model": {name: list(entry.shape) for name, entry in initial.items()},
-        "trainer": learner.trainer,
-        "metrics": metric_records(learner.metrics),
-    }
+    described = DataFile(
+        notes=[*description["notes"], *([trainer_note] if trainer_note else [])],
+        partition_hash=description["partition_hash"],
+        sites=description["sites"],
+        paper=task.paper,
+        model={name: list(entry.shape) for name, entry in initial.items()},
+        trainer=learner.trainer,
+        metrics=metric_records(learner.metrics),
+    )
     if positive != 1:
         described["positive_class"] = positive
     if task.classes:
         described["class_names"] = list(task.classes)
     return described
+
+
+def _test_groups(sites: Mapping[SiteId, SiteData]) -> dict[SiteId, Tensor]:
+    """From tasks whose sites say which rows belong together."""
+    return {site: torch.as_tensor(parts.test) for site, parts in getattr(sites, "groups", {}).items()}
 
 
 def _entries(model: nn.Module) -> Weights:

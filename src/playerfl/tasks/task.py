@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 import numpy as np
@@ -239,5 +239,4 @@ def split_site(
         parts = three_way_split(labels, seed=split_seed, groups=groups, shares=shares)
     except DataError as problem:
         raise DataError(f"{site}: {problem}") from problem
-    grouped = examples if groups is None else replace(examples, groups=torch.from_numpy(groups))
-    return SiteData(*(grouped.rows(torch.from_numpy(part)) for part in parts))
+    return SiteData(*(examples.rows(torch.from_numpy(part)) for part in parts))

@@ -92,10 +92,10 @@ def _of_scores(name: str, positive: int) -> Metric | None:
         return _metric(weighted, "higher", "scores", "share", title, _ONE_VS_REST, probabilities.one_class_only)
     if name == "auroc":
         weighted = partial(probabilities.auroc, positive=positive)
-        return _metric(weighted, "higher", "scores", "share", "AUROC", _ONE_VS_REST, probabilities.one_class_only)
+        return _metric(weighted, "higher", "scores", "", "AUROC", _ONE_VS_REST, probabilities.one_class_only)
     if name == "auprc":
         weighted = partial(probabilities.auprc, positive=positive)
-        return _metric(weighted, "higher", "scores", "share", "AUPRC", _ONE_VS_REST, probabilities.one_class_only)
+        return _metric(weighted, "higher", "scores", "", "AUPRC", _ONE_VS_REST, probabilities.one_class_only)
     if name == "brier":
         weighted = partial(probabilities.brier, positive=positive)
         return _metric(weighted, "lower", "scores", "", "Brier score", "with more than two classes, their sum")

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from playerfl.errors import ConfigError, one_of
+from playerfl.runs.measures.baseline import baseline_scores
 from playerfl.runs.measures.declared import Declared, declarations
 from playerfl.runs.result import RunResult
 
@@ -165,6 +166,19 @@ def _summary(
         bytes_up=sum(int(row[4]) for row in result.traffic_rows),
         seconds=float(result.timing["wall_seconds"]),
     )
+
+
+def baseline_average(result: RunResult) -> dict[str, float]:
+    """The average over sites, weighted by examples, if each predicts the same for all rows: see `baseline_scores`."""
+    scores, shares = baseline_scores(result) or {}, result.num_examples
+    metrics = dict.fromkeys(metric for of_site in scores.values() for metric in of_site)
+    found = {}
+    for metric in metrics:
+        sites = [site for site in scores if site not in result.undefined(metric)]
+        if sites and all(metric in scores[site] for site in sites):
+            total = sum(scores[site][metric] * shares[site] for site in sites)
+            found[metric] = total / sum(shares[site] for site in sites)
+    return found
 
 
 def _by_site(scores: Mapping[str, Mapping[str, float]], metric: str, sites: Sequence[str]) -> Array:

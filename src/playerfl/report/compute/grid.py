@@ -111,6 +111,22 @@ class RunGrid:
             return f"{MAJORITY} or {TRAINING_MEAN.lower()}"
         return TRAINING_MEAN if of_classes == {False} else MAJORITY
 
+    def classes(self, task: str) -> int:
+        """How many classes a task has at its sites, as far as its runs record them."""
+        labels: set[str] = set()
+        for run in self.runs:
+            if run.task == task:
+                for record in run.result.data["sites"].values():
+                    for part in (record["train"], record.get("test", record["train"])):
+                        labels.update(part.get("classes", {}))
+        return len(labels)
+
+    def positive_name(self, task: str) -> str:
+        """The class that metrics of two classes are about."""
+        run = next(run.result for run in self.runs if run.task == task)
+        names = run.data.get("class_names", [])
+        return names[run.positive_class] if run.positive_class < len(names) else f"number {run.positive_class}"
+
     def splits(self, task: str) -> Splits:
         """What the partition hashes of a task's runs show. If each method has only one run, they count as one split."""
         hashes = [

@@ -10,6 +10,7 @@ from typing import Literal
 
 from playerfl.errors import ConfigError, one_of
 from playerfl.paper.printed import Printed, printed_for
+from playerfl.report.compute.calibration import Calibration, calibrations
 from playerfl.report.compute.collected import Collected, Gap
 from playerfl.report.compute.comparison import metrics_of
 from playerfl.report.compute.cost import Cost, costs
@@ -19,6 +20,7 @@ from playerfl.report.compute.learnt import not_learnt
 from playerfl.report.compute.multiverse import Multiverse
 from playerfl.report.compute.ranking import Ranking, rankings
 from playerfl.report.compute.sites import SiteTable, site_tables
+from playerfl.report.compute.statistics import ENOUGH_RUNS
 from playerfl.report.compute.tables import Choices, ScoreTable, tables
 from playerfl.report.compute.what_if import LayerScores, layer_scores
 from playerfl.report.formats import listed
@@ -38,6 +40,8 @@ class Report:
     tuning_runs: int
     """Finished runs that chose learning rates and are not reported."""
     notes: tuple[str, ...]
+    data_notes: tuple[str, ...] = ()
+    """How the tasks read their data."""
     paper: Printed | None = None
     """What the paper prints for these tasks; None unless requested."""
     f1_labels: str = "true_or_predicted"
@@ -80,6 +84,17 @@ class Report:
     def has_rows(self) -> bool:
         """Whether any run holds the outcomes of its test rows."""
         return any(run.result.outcomes for run in self.grid.runs)
+
+    @cached_property
+    def calibrations(self) -> list[Calibration]:
+        return calibrations(self.grid)
+
+    @property
+    def for_own_data(self) -> bool:
+        """Whether readers want to know about their data rather than about methods: all tasks are folders of their own,
+        with fewer runs of each method than statistics over runs need."""
+        runs = self.grid.runs
+        return bool(runs) and all(run.result.of_folder for run in runs) and self.most_runs < ENOUGH_RUNS
 
     @cached_property
     def most_runs(self) -> int:
@@ -165,9 +180,9 @@ def build_report(
         *(_lacking(report.choices) if grid.runs else ()),
         *_other_rounds(grid, report.choices),
         *_variants(report, baseline_local, baseline_global),
-        *dict.fromkeys(f"{run.task}: {note}" for run in grid.runs for note in run.result.data.get("notes", [])),
     )
-    return replace(report, notes=notes)
+    data_notes = dict.fromkeys(f"{run.task}: {note}" for run in grid.runs for note in run.result.data.get("notes", []))
+    return replace(report, notes=notes, data_notes=tuple(data_notes))
 
 
 def _baseline(grid: RunGrid, wanted: str | None, usual: str) -> str | None:

@@ -144,6 +144,7 @@ def _gains_on(report: Report, table: SiteTable) -> str:
     gains = [row for row in table.rows if row.to_local and row.to_local.value > 0]
     harmed = [row for row in table.rows if row.harmed]
     surely = [row for row in harmed if row.to_local and row.to_local.verdict == "loses"]
+    by_rows = [row for row in table.rows if row.to_local and row.to_local.beyond_rows]
     even = len(table.rows) - len(gains) - len(harmed)
     said = f"On {table.task}, {table.algorithm} gives {len(gains)} of {counted(len(table.rows), 'site')} a better "
     said += f"{small(table.declared.title)} than training alone"
@@ -151,7 +152,11 @@ def _gains_on(report: Report, table: SiteTable) -> str:
     if harmed:
         said += f"; {_sites(harmed)} {'is' if len(harmed) == 1 else 'are'} worse off "
         said += f"({_certain(harmed, surely, noise({report.grid.splits(table.task)}))})"
-    return said + "."
+    if surely or all(math.isnan(row.to_local.rows[0]) for row in table.rows if row.to_local):
+        return said + "."
+    if not by_rows:
+        return f"{said}. At every site the 95 % interval over its test rows contains 0."
+    return f"{said}. At {_sites(by_rows)} the 95 % interval over the test rows leaves out 0."
 
 
 def _certain(harmed: list[SiteRow], surely: list[SiteRow], noise: str) -> str:
@@ -196,7 +201,12 @@ def _certainty(report: Report) -> list[str]:
     grid = report.grid
     runs = [len(results) for _, _, results in grid.cells()]
     said = []
-    if runs and max(runs) == 1:
+    if runs and max(runs) == 1 and report.has_rows:
+        said.append(
+            "Each method ran once. Intervals are over test rows: they show how much a score would differ with other "
+            "patients of the same sites, but not with another seed (playerfl run … --seed 1, saved in the same folder)."
+        )
+    elif runs and max(runs) == 1:
         said.append(
             "Each method ran once, so any difference may be due to chance. To get intervals, run more seeds "
             "(playerfl run … --seed 1) and save them in the same folder."

@@ -19,6 +19,7 @@ from playerfl.report.compute.report import Report
 from playerfl.report.compute.tables import ScoreCell, ScoreTable
 from playerfl.report.compute.what_if import LayerScores
 from playerfl.report.formats import duration, interval, number, p_value, ranges, share, signed, size, table_name
+from playerfl.report.view.hospital import calibration_bins
 from playerfl.report.view.multiverse import multiverse_facts
 from playerfl.report.view.parts import NOTHING, Column, Facts, TableCell, Value, fields
 from playerfl.report.view.site_facts import sites
@@ -38,6 +39,7 @@ def all_facts(report: Report) -> list[Facts[Any]]:
         cuts(report),
         runs(report),
         gaps(report),
+        calibration_bins(report),
         *multiverse_facts(report),
         *(paper_facts() if report.paper and report.paper.tasks else ()),
     ]

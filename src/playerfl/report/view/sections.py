@@ -27,6 +27,7 @@ from playerfl.report.formats import (
 )
 from playerfl.report.view import facts
 from playerfl.report.view.answers import answers, reach
+from playerfl.report.view.hospital import calibration_section, data_section
 from playerfl.report.view.multiverse import multiverse_sections
 from playerfl.report.view.parts import (
     NOTHING,
@@ -43,6 +44,7 @@ from playerfl.report.view.site_facts import sites
 from playerfl.runs.measures.row_intervals import RESAMPLES as ROW_RESAMPLES
 
 _SHOWN_SITES = 6
+_OF_MORE = "with more than two classes"
 _OF_CLASSES = f"{MAJORITY}: every site always predicts the most frequent class of its training data"
 _OF_NUMBERS = f"{TRAINING_MEAN}: every site always predicts the mean of its training data"
 BASELINES = {
@@ -62,7 +64,10 @@ def view(report: Report, title: str) -> ReportView:
     if report.missing or report.failed:
         sections.append(_missing(report))
     if report.grid.runs:
-        sections += [_tables(report), _tests(report), _sites(report)]
+        scores, gains = _tables(report), _sites(report)
+        sections += [data_section(report), gains, scores] if report.for_own_data else [scores, _tests(report), gains]
+        if report.calibrations:
+            sections.append(calibration_section(report))
         sections.append(Section("curves", "Learning curves", interactive=True))
         if report.layer_scores:
             sections.append(Section("layers", "Which layers to share: try another threshold", interactive=True))
@@ -105,7 +110,9 @@ def _multiverses_said(report: Report) -> str:
 
 def _summary(report: Report) -> Section:
     blocks = [Points(answer.sentences, answer.question) for answer in answers(report)]
-    notes = [Points(report.notes, "Notes", note=True)] if report.notes else []
+    # A report for readers with their own data has a section on them.
+    said = report.notes if report.for_own_data else (*report.notes, *report.data_notes)
+    notes = [Points(said, "Notes", note=True)] if said else []
     return Section("summary", "Summary", blocks=(*blocks, *notes))
 
 
@@ -125,6 +132,11 @@ def _missing(report: Report) -> Section:
 
 def _tables(report: Report) -> Section:
     average = "weighted by training examples" if report.choices.client_average == "samples" else "unweighted"
+    if report.for_own_data:
+        runs = " (the median over runs)" if report.most_runs > 1 else ""
+        said = f"A cell is the average over sites ({average}){runs}. Bold: the best value of a column."
+        shown = [table for table in report.tables if table.kind == "score"]
+        return Section("tables", "Scores", said, tuple(_score_table(report, table) for table in shown))
     fair = (
         "Fairness and incentive are computed per run; a cell is their median."
         if report.choices.per_run
@@ -199,7 +211,7 @@ def _remarks(report: Report, table: ScoreTable, ranking: Ranking | None) -> list
         if table.baseline_name != TRAINING_MEAN and table.kind == "score" and table.metric == "loss":
             said.append(_LOSS_OF_FREQUENCIES)
     if table.kind == "score":
-        said += [*_averaging(table), *_undefined(report, table), *_tested(report, table)]
+        said += [*_averaging(report, table), *_undefined(report, table), *_tested(report, table)]
     if ranking is None or (len(table.tasks) == 1 and len(ranking.blocks) == 1):
         return said
     if ranking.over != "tasks":
@@ -212,13 +224,15 @@ def _remarks(report: Report, table: ScoreTable, ranking: Ranking | None) -> list
     return [*said, *left_out(ranking)]
 
 
-def _averaging(table: ScoreTable) -> list[str]:
+def _averaging(report: Report, table: ScoreTable) -> list[str]:
+    """What a metric is about where there are several classes."""
     averaging = table.declared.averaging
-    return (
-        [f"{table.declared.title} is {averaging}." if averaging.startswith("the") else f"{averaging.capitalize()}."]
-        if averaging
-        else []
-    )
+    if averaging.startswith(_OF_MORE) and all(report.grid.classes(task) == 2 for task in table.tasks):
+        names = {name for task in table.tasks if (name := report.grid.positive_name(task))}
+        return [f"The positive class is {listed(sorted(names))}."] if names else []
+    if not averaging:
+        return []
+    return [averaging[0].upper() + averaging[1:] + "." if averaging.startswith("with") else f"It is {averaging}."]
 
 
 def _undefined(report: Report, table: ScoreTable) -> list[str]:

@@ -7,6 +7,7 @@ import math
 from typing import Any
 
 from playerfl.layers.split import DEFAULT_THRESHOLDS, NEAR
+from playerfl.report.compute.calibration import share_interval
 from playerfl.report.compute.curves import Curve, thinned
 from playerfl.report.compute.ranking import Ranking
 from playerfl.report.compute.report import Report
@@ -43,11 +44,27 @@ def payload(report: Report) -> dict[str, Any]:
         "sites": {task: grid.sites(task) for task in grid.tasks},
         "siteHeads": heads,
         "siteTables": sites,
+        "calibration": _calibration(report),
         "curves": _curves(report),
         "rankings": {name: [_ranking(report, r) for r in rankings] for name, rankings in report.rankings.items()},
         "whatIf": {scores.task: _what_if(report, scores) for scores in report.layer_scores},
         "multiverses": [multiverse_payload(multiverse) for multiverse in report.multiverses],
     }
+
+
+def _calibration(report: Report) -> dict[str, Any]:
+    """Reliability curves by task, site and method."""
+    tree: dict[str, Any] = {}
+    for one in report.calibrations:
+        ends = [share_interval(point.came_true, point.rows) for point in one.bins]
+        tree.setdefault(one.task, {}).setdefault(one.site, {})[one.algorithm] = {
+            "x": [_short(point.said) for point in one.bins],
+            "y": [_short(point.came_true) for point in one.bins],
+            "l": [_short(low) for low, _ in ends],
+            "h": [_short(high) for _, high in ends],
+            "n": [point.rows for point in one.bins],
+        }
+    return tree
 
 
 def _table(shown: TableView) -> dict[str, Any]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor
 
-from playerfl.data.examples import SiteData, groups_of
+from playerfl.data.examples import SiteData
 from playerfl.learning.metrics.scoring import numbers_of
 from playerfl.learning.training import Learner
 from playerfl.weights import Weights
@@ -51,14 +52,38 @@ class SiteOutcomes:
         return self
 
 
+def joined(parts: Sequence[SiteOutcomes]) -> SiteOutcomes:
+    """The rows of several sites with the same classes, as if they were one site's. A group stays within its site."""
+    outputs = torch.cat([part.outputs for part in parts])
+    return SiteOutcomes(outputs, torch.cat([part.targets for part in parts]), groups=_joined_groups(parts))
+
+
+def _joined_groups(parts: Sequence[SiteOutcomes]) -> Tensor | None:
+    if all(part.groups is None for part in parts):
+        return None
+    numbered, start = [], 0
+    for part in parts:
+        groups = torch.arange(len(part.targets)) if part.groups is None else part.groups
+        own = torch.unique(groups, return_inverse=True)[1] + start
+        numbered.append(own)
+        start = int(own.max()) + 1
+    return torch.cat(numbered)
+
+
 Outcomes = Mapping[str, SiteOutcomes]
 """By site; a site may be missing."""
 
 
 def outcomes_of(
-    learner: Learner, models: Mapping[str, Weights], sites: Mapping[str, SiteData]
+    learner: Learner,
+    models: Mapping[str, Weights],
+    sites: Mapping[str, SiteData],
+    groups: Mapping[str, Tensor],
 ) -> dict[str, SiteOutcomes]:
-    """The outcomes of each site's model, where they are few enough and a metric can be computed from them."""
+    """The outcomes of each site's model, where they are few enough and a metric can be computed from them.
+
+    `groups`: the group of each test row, at sites where that is known.
+    """
     found = {}
     of_numbers = learner.needs_outputs and not learner.needs_classes
     for site, weights in models.items():
@@ -70,7 +95,7 @@ def outcomes_of(
             continue
         if of_numbers:
             outputs, targets = (learner.scale.restored(x) for x in (numbers_of(outputs, targets), targets))
-        found[site] = SiteOutcomes(outputs, targets, losses, groups_of(test))
+        found[site] = SiteOutcomes(outputs, targets, losses, groups.get(site))
     return found
 
 
@@ -93,7 +118,7 @@ def from_tree(tree: Any) -> dict[str, SiteOutcomes]:
         raise ValueError("outcomes are not a table of sites")
     found = {}
     for site, parts in tree.items():
-        if not isinstance(parts, dict) or parts.keys() != {"outputs", "targets", "losses", "groups"}:
+        if not isinstance(parts, dict) or not {"outputs", "targets", "losses", "groups"} <= parts.keys():
             raise ValueError(f"the outcomes of {site} are incomplete")
         needed, optional = (parts["outputs"], parts["targets"]), (parts["losses"], parts["groups"])
         if not all(isinstance(part, Tensor) for part in (*needed, *(part for part in optional if part is not None))):

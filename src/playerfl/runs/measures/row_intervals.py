@@ -16,7 +16,8 @@ from torch import Tensor
 
 from playerfl.learning.metrics import predictions
 from playerfl.learning.metrics.catalogue import find_metric
-from playerfl.learning.metrics.probabilities import ReliabilityBin, reliability
+from playerfl.learning.metrics.probabilities import ReliabilityBin as ReliabilityBin
+from playerfl.learning.metrics.probabilities import reliability
 from playerfl.learning.metrics.scoring import probabilities_of
 from playerfl.runs.measures.outcomes import SiteOutcomes
 from playerfl.seeding import seed_for
@@ -48,6 +49,13 @@ def resampled_scores(outcomes: SiteOutcomes, metric: str, site: str, *, positive
         weights = drawn if members is None else drawn[:, members]
         scores.append(weighted(weights.double()))
     return torch.cat(scores).numpy()
+
+
+def row_score(outcomes: SiteOutcomes, metric: str, *, positive: int = 1) -> float:
+    """A metric of the catalogue over a site's rows; NaN if it cannot be computed."""
+    weighted = _weighted(outcomes, metric, positive)
+    ones = torch.ones(1, len(outcomes.targets), dtype=torch.float64)
+    return float("nan") if weighted is None else float(weighted(ones))
 
 
 def _weighted(outcomes: SiteOutcomes, metric: str, positive: int) -> Callable[[Tensor], Tensor] | None:
