@@ -107,30 +107,29 @@ class ReliabilityBin:
     """The share of them in which the prediction came true."""
 
 
-def reliability(scores: Tensor, targets: Tensor, *, positive: int = 1) -> list[ReliabilityBin]:
+def reliability(scores: Tensor, targets: Tensor, *, positive: int = 1, bins: int = BINS) -> list[ReliabilityBin]:
     """The points of a reliability curve: one per bin that has rows, in the order of probability.
 
     >>> scores = torch.tensor([[0.25, 0.75], [0.25, 0.75], [0.96, 0.04]], dtype=torch.float64)
     >>> [(point.rows, point.said, point.came_true) for point in reliability(scores, torch.tensor([0, 1, 0]))]
     [(1, 0.04, 0.0), (2, 0.75, 0.5)]
     """
-    said, came_true, bins = _binned(scores, targets, positive)
+    said, came_true, places = _binned(scores, targets, positive, bins)
     return [
         ReliabilityBin(int(own.sum()), float(said[own].mean()), float(came_true[own].mean()))
-        for own in (bins == number for number in range(BINS))
+        for own in (places == number for number in range(bins))
         if bool(own.any())
     ]
 
 
-def _binned(scores: Tensor, targets: Tensor, positive: int) -> tuple[Tensor, Tensor, Tensor]:
+def _binned(scores: Tensor, targets: Tensor, positive: int, bins: int = BINS) -> tuple[Tensor, Tensor, Tensor]:
     """The probability of what was predicted, whether it came true, and its bin, by row."""
     if scores.shape[1] == 2:
         said, came_true = scores[:, positive], targets == positive
     else:
         said, predicted = scores.max(1)
         came_true = predicted == targets
-    bins = (said * BINS).ceil().long().sub(1).clamp(0, BINS - 1)
-    return said, came_true.double(), bins
+    return said, came_true.double(), (said * bins).ceil().long().sub(1).clamp(0, bins - 1)
 
 
 @dataclass(frozen=True)

@@ -25,8 +25,10 @@ def data_section(report: Report) -> Section:
         run = next(placed.result for placed in report.grid.runs if placed.task == task)
         blocks.append(_rows_by_site(task, run))
     if report.data_notes:
-        blocks.append(Points(report.data_notes, "How the data were read", note=True))
-    return Section("data", "The data", blocks=tuple(blocks))
+        prefix = f"{report.grid.tasks[0]}: " if len(report.grid.tasks) == 1 else ""
+        lines = tuple(note.removeprefix(prefix) for note in report.data_notes)
+        blocks.append(Points(lines, "How the data were read", note=True))
+    return Section("your-data", "The data", blocks=tuple(blocks))
 
 
 def _rows_by_site(task: str, run: RunResult) -> TableView:
@@ -75,7 +77,7 @@ def calibration_section(report: Report) -> Section:
     said = (
         "Of the rows to which a method gives a probability of 30 %, about 30 % should come true. A curve below the "
         "diagonal promises too much. With two classes, the probability is that of the positive class; with more, that "
-        "of the predicted class. Bands are 95 % intervals (Wilson)."
+        "of the predicted class."
     )
     whole = [one for one in report.calibrations if one.site == ALL_SITES]
     blocks: list[Block] = [calibration_scores(whole)]

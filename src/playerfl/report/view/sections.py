@@ -162,6 +162,8 @@ def _score_table(report: Report, table: ScoreTable) -> TableView:
     scores = facts.scores(report, table)
     main, *details = [column for column in scores.columns if column.title]
     details = [column for column in details if any(column.cell(score).text for score in scores.items)]
+    if report.most_runs == 1:
+        details = [column for column in details if column.key != "runs"]
     by_place = {(score.algorithm, score.task): score for score in scores.items}
     ranking = report.table_ranking(table)
     mean = ranking.rank_of if ranking else {}

@@ -83,18 +83,21 @@ def sites(report: Report, tables: Sequence[SiteTable] | None = None) -> Facts[Si
     columns: list[Column[SiteFact]] = [
         *fields("table.task", "table.algorithm", "table.metric"),
         Column("site", "site", lambda s: s.row.site, words=True),
-        Column("examples", "training rows", lambda s: s.row.examples, lambda s: f"{s.row.examples:,}"),
-        Column("test_rows", "test rows", lambda s: s.row.test_rows, lambda s: s.tested),
         Column("score", metric.title + (", %" if metric.in_percent else ""), lambda s: s.row.score, lambda s: s.score),
         Column("rows_low", "", lambda s: s.row.rows[0]),
         Column("rows_high", "", lambda s: s.row.rows[1]),
         Column("undefined", "", lambda s: s.row.undefined),
     ]
     labels = {"local": report.choices.baseline_local, "global": report.choices.baseline_global}
+    joining: Column[SiteFact] = Column("", "joining", lambda s: None, lambda s: s.joining, words=True)
+    # What joining means to a site comes first: on a phone, later columns are out of sight.
     for baseline, label in labels.items():
         columns += _gain_columns(baseline, f"against {label}" if label else "")
-    if report.choices.baseline_local:
-        columns.append(Column("", "joining", lambda s: None, lambda s: s.joining, words=True))
+        columns += [joining] if baseline == "local" and label else []
+    columns += [
+        Column("test_rows", "test rows", lambda s: s.row.test_rows, lambda s: s.tested),
+        Column("examples", "training rows", lambda s: s.row.examples, lambda s: f"{s.row.examples:,}"),
+    ]
     return Facts("sites", columns, [SiteFact(table, row) for table in shown for row in table.rows])
 
 

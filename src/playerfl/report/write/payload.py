@@ -40,6 +40,7 @@ def payload(report: Report) -> dict[str, Any]:
         "metric": report.metric,
         "metrics": {metric: {"name": m.title, "percent": m.in_percent} for metric, m in grid.declared.items()},
         "algorithms": grid.algorithms,
+        "subject": report.subject,
         "smallestP": SMALLEST_P,
         "sites": {task: grid.sites(task) for task in grid.tasks},
         "siteHeads": heads,

@@ -24,6 +24,11 @@ from playerfl.seeding import seed_for
 
 Array = NDArray[np.float64]
 RESAMPLES = 1000
+# With fewer, ten bins would have too few rows each.
+_FEW_ROWS = 200
+# Resampled rows are unevenly spread over the bins of probability, which this metric takes for miscalibration: most of
+# its resamples lie above its value.
+_BIASED = frozenset({"ece"})
 # Weights that are held at once: 40 MB of float64.
 _AT_ONCE = 5_000_000
 
@@ -31,14 +36,14 @@ _AT_ONCE = 5_000_000
 def resampled_scores(outcomes: SiteOutcomes, metric: str, site: str, *, positive: int = 1) -> Array | None:
     """A metric of the catalogue, or the loss, in every resample of a site's rows: NaN where it has no value.
 
-    None if the metric is not in the catalogue, or if the model diverged.
+    None if the metric is not in the catalogue or its resamples would be biased, or if the model diverged.
 
     >>> rows = SiteOutcomes(torch.tensor([[0.0, 2.0]] * 8), torch.tensor([1] * 6 + [0] * 2))
     >>> scores = resampled_scores(rows, "accuracy", "north")
     >>> scores.shape, bool(0.5 < scores.mean() < 1)
     ((1000,), True)
     """
-    weighted = _weighted(outcomes, metric, positive)
+    weighted = None if metric in _BIASED else _weighted(outcomes, metric, positive)
     if weighted is None:
         return None
     members, count = _members(outcomes)
@@ -108,6 +113,8 @@ def row_interval(scores: Array) -> tuple[float, float]:
 
 
 def reliability_of(outcomes: SiteOutcomes, *, positive: int = 1) -> list[ReliabilityBin]:
-    """The reliability curve of a model at a site; empty if it predicts no classes, or diverged."""
+    """The reliability curve of a model at a site, of wider bins if it has few rows; empty if it predicts no classes, or
+    diverged."""
     scores = _predicted(outcomes, "scores") if outcomes.of_classes else None
-    return [] if scores is None else reliability(scores, outcomes.targets, positive=positive)
+    bins = 5 if len(outcomes.targets) < _FEW_ROWS else 10
+    return [] if scores is None else reliability(scores, outcomes.targets, positive=positive, bins=bins)
