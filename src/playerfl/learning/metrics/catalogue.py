@@ -157,12 +157,12 @@ def chosen_metrics(names: Sequence[str] | None, own: Mapping[str, AnyMetric], po
 def check_names(names: Sequence[str], own: Mapping[str, AnyMetric]) -> None:
     """ConfigError if there is no metric of one of these names, or one is named twice."""
     for number, name in enumerate(names):
+        if name == "loss":
+            raise ConfigError("metrics: the loss is always recorded; leave it out of the list")
         if name not in own and find_metric(name) is None:
             raise ConfigError(f"metrics: {one_of(name, {*own, *NAMES}, 'metric')}, or {SENSITIVITY}_0.95 and the like")
         if name in names[:number]:
             raise ConfigError(f"metrics names {name!r} twice; name it once")
-        if name == "loss":
-            raise ConfigError("metrics: the loss is always recorded; leave it out of the list")
 
 
 def is_classification(metrics: Mapping[str, AnyMetric]) -> bool:

@@ -43,7 +43,9 @@ def auprc(scores: Tensor, targets: Tensor, weights: Tensor, *, positive: int = 1
     def average(tied: _Tied) -> Tensor:
         hits, alarms = tied.above(tied.positives), tied.above(tied.positives + tied.negatives)
         precision = hits / alarms.clamp_min(torch.finfo(alarms.dtype).tiny)
-        return (tied.positives * precision).sum(1) / tied.positives.sum(1)
+        found = (tied.positives * precision).sum(1) / tied.positives.sum(1)
+        # Without negative rows every model is perfect.
+        return torch.where(tied.negatives.sum(1) > 0, found, torch.nan)
 
     return _one_vs_rest(average, scores, targets, weights, positive)
 
