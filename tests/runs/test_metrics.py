@@ -29,6 +29,7 @@ from playerfl.runs.measures.declared import declared_as
 from playerfl.runs.measures.outcomes import SiteOutcomes
 from playerfl.runs.measures.row_intervals import resampled_scores, row_interval, row_score
 from playerfl.runs.result import RunResult
+from playerfl.studies.plan import Study
 from playerfl.tasks.task import Task, own_task
 
 SCORES = ["auroc", "auprc", "sensitivity_at_specificity_0.8", "brier", "ece", "balanced_accuracy"]
@@ -344,3 +345,14 @@ def test_names_say_the_direction_of_old_results() -> None:
     assert [declared_as(name).direction for name in ("loss", "brier", "f1_true", "anything")] == [
         "lower", "lower", "higher", "higher",
     ]  # fmt: skip
+
+
+def test_a_study_cannot_tune_by_a_metric_that_its_runs_do_not_record() -> None:
+    study: dict[str, Any] = {
+        "name": "x", "tasks": ["synthetic"], "algorithms": ["local"], "learning_rates": [0.1, 0.01],
+        "tuning_metric": "f1", "settings": {"metrics": ["auroc"]},
+    }  # fmt: skip
+    with pytest.raises(ConfigError, match="add 'f1' to metrics"):
+        Study.resolve(study)
+    study["settings"]["metrics"] = ["auroc", "f1"]
+    assert Study.resolve(study).tuning_metric == "f1"
