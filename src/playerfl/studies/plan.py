@@ -126,9 +126,10 @@ class Study(BaseModel):
         """A rate can be chosen only by a metric that the runs record."""
         for line in self.lines:
             names = line.experiment.metrics
+            recorded = ", ".join(names or ()) or "no metric"
             if names is not None and line.tuning_seeds and self.tuning_metric not in ("loss", *names):
                 raise ConfigError(
-                    f"tuning_metric = {self.tuning_metric!r}, but {line.task} records {', '.join(names) or 'no metric'}; "
+                    f"tuning_metric = {self.tuning_metric!r}, but {line.task} records {recorded}; "
                     f"add {self.tuning_metric!r} to metrics"
                 )
 

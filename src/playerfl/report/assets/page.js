@@ -9,6 +9,9 @@ function drawMetric() {
   drawSplits();
 }
 function drawTask() {
+  for (const row of document.querySelectorAll("table[data-name=costs] tbody tr")) {
+    row.classList.toggle("elsewhere", row.cells[1].textContent.trim() !== $("pick-task").value);
+  }
   drawSites();
   drawSplits();
   if ($("calibration")) drawCalibrationSites();
@@ -58,6 +61,5 @@ document.querySelectorAll(".multiverse").forEach((home, i) => showMultiverse(hom
 if (hasRuns) {
   $("pick-metric").value = data.metric;
   drawMetric();
-  if ($("calibration")) drawCalibrationSites();
+  drawTask();
 }
-if ($("layers")) resetWhatIf();

@@ -10,7 +10,6 @@ from typing import Literal
 
 from playerfl.errors import ConfigError, one_of
 from playerfl.paper.printed import Printed, printed_for
-from playerfl.report.compute.calibration import Calibration, calibrations
 from playerfl.report.compute.collected import Collected, Gap
 from playerfl.report.compute.comparison import metrics_of
 from playerfl.report.compute.cost import Cost, costs
@@ -24,6 +23,7 @@ from playerfl.report.compute.statistics import ENOUGH_RUNS
 from playerfl.report.compute.tables import Choices, ScoreTable, tables
 from playerfl.report.compute.what_if import LayerScores, layer_scores
 from playerfl.report.formats import listed
+from playerfl.runs.measures.calibration import Calibration, calibrations
 from playerfl.runs.measures.declared import Declared, declared_as
 
 
@@ -87,7 +87,12 @@ class Report:
 
     @cached_property
     def calibrations(self) -> list[Calibration]:
-        return calibrations(self.grid)
+        """Of the run of each method with the first seed."""
+        return [
+            calibration
+            for task, algorithm, runs in self.grid.cells()
+            for calibration in calibrations(runs[min(runs)], task, algorithm, self.grid.sites(task))
+        ]
 
     @property
     def for_own_data(self) -> bool:
@@ -105,6 +110,13 @@ class Report:
         """The sites of a task where this metric has a value, and their test rows, if these are known."""
         table = next(table for table in self.sites if (table.task, table.metric) == (task, metric))
         return sorted((row.site, row.test_rows) for row in table.rows if not row.undefined)
+
+    @property
+    def shown_first(self) -> list[str]:
+        """The methods that a reader looks for: the subject, the baselines, and the best of each task."""
+        table = self.table(self.metric)
+        best = [name for (name, _), cell in table.cells.items() if cell.best] if table else []
+        return list(dict.fromkeys([self.subject, *self.choices.baselines, *best]))
 
     @cached_property
     def costs(self) -> list[Cost]:

@@ -6,10 +6,10 @@ import math
 from collections import Counter
 from collections.abc import Mapping
 
-from playerfl.report.compute.calibration import ALL_SITES, Calibration, share_interval
 from playerfl.report.compute.report import Report
 from playerfl.report.formats import number, table_title
 from playerfl.report.view.parts import NOTHING, Block, Column, Facts, Head, Points, Section, TableCell, TableView
+from playerfl.runs.measures.calibration import ALL_SITES, Calibration, share_interval
 from playerfl.runs.measures.declared import declared_as
 from playerfl.runs.measures.row_intervals import ReliabilityBin
 from playerfl.runs.result import RunResult

@@ -7,7 +7,6 @@ import math
 from typing import Any
 
 from playerfl.layers.split import DEFAULT_THRESHOLDS, NEAR
-from playerfl.report.compute.calibration import share_interval
 from playerfl.report.compute.curves import Curve, thinned
 from playerfl.report.compute.ranking import Ranking
 from playerfl.report.compute.report import Report
@@ -17,6 +16,7 @@ from playerfl.report.formats import SMALLEST_P
 from playerfl.report.view.parts import TableCell, TableView
 from playerfl.report.view.sections import ranking_said, site_view
 from playerfl.report.write.multiverse_payload import multiverse_payload
+from playerfl.runs.measures.calibration import share_interval
 
 # At most this many numbers in all curves together; each takes about six bytes.
 _MOST_POINTS = 250_000
@@ -41,6 +41,7 @@ def payload(report: Report) -> dict[str, Any]:
         "metrics": {metric: {"name": m.title, "percent": m.in_percent} for metric, m in grid.declared.items()},
         "algorithms": grid.algorithms,
         "subject": report.subject,
+        "shownFirst": report.shown_first,
         "smallestP": SMALLEST_P,
         "sites": {task: grid.sites(task) for task in grid.tasks},
         "siteHeads": heads,

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
-from playerfl.report.compute.grid import RunGrid
 from playerfl.runs.measures.outcomes import SiteOutcomes, joined
 from playerfl.runs.measures.row_intervals import ReliabilityBin, reliability_of, row_interval, row_score
 from playerfl.runs.measures.row_intervals import resampled_scores as resampled
+from playerfl.runs.result import RunResult
 
 _NORMAL_95 = 1.959963984540054
 ALL_SITES = ""
@@ -20,7 +21,7 @@ ALL_SITES = ""
 
 @dataclass(frozen=True)
 class Calibration:
-    """One method's probabilities on the test rows of one site, or of all; of the run with the first seed."""
+    """One run's probabilities on the test rows of one site, or of all."""
 
     task: str
     algorithm: str
@@ -46,18 +47,14 @@ class Calibration:
         return (math.nan, math.nan) if drawn is None else row_interval(np.asarray(drawn))
 
 
-def calibrations(grid: RunGrid) -> list[Calibration]:
-    """Every method and site of the tasks with classes, all sites together first; none where no rows were kept."""
-    found = []
-    for task, algorithm, results in grid.cells():
-        run = results[min(results)]
-        by_site = {site: own for site, own in run.outcomes.items() if own.of_classes and site in grid.sites(task)}
-        if not by_site:
-            continue
-        every = {ALL_SITES: joined(list(by_site.values())), **dict(sorted(by_site.items()))}
-        made = [Calibration(task, algorithm, site, own, run.positive_class) for site, own in every.items()]
-        found += [calibration for calibration in made if calibration.bins]
-    return found
+def calibrations(run: RunResult, task: str, algorithm: str, sites: Collection[str]) -> list[Calibration]:
+    """Of these sites, all together first; none where the run kept no rows or predicts no classes."""
+    by_site = {site: own for site, own in sorted(run.outcomes.items()) if own.of_classes and site in sites}
+    if not by_site:
+        return []
+    every = {ALL_SITES: joined(list(by_site.values())), **by_site}
+    made = [Calibration(task, algorithm, site, own, run.positive_class) for site, own in every.items()]
+    return [calibration for calibration in made if calibration.bins]
 
 
 def share_interval(share: float, rows: int) -> tuple[float, float]:
@@ -69,4 +66,5 @@ def share_interval(share: float, rows: int) -> tuple[float, float]:
     square = _NORMAL_95**2 / rows
     middle = (share + square / 2) / (1 + square)
     half = _NORMAL_95 * math.sqrt(share * (1 - share) / rows + square / (4 * rows)) / (1 + square)
-    return max(0.0, middle - half), min(1.0, middle + half)
+    # Rounding must not leave the share itself out.
+    return min(share, max(0.0, middle - half)), max(share, min(1.0, middle + half))
