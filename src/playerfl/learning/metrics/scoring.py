@@ -82,7 +82,7 @@ def of_many(metric: AnyMetric, predicted: Tensor, targets: Tensor, *, name: str 
     >>> of_many(accuracy, torch.tensor([[0, 1], [1, 1]]), torch.tensor([[0, 1], [1, 1]]))
     [1.0, 1.0]
     """
-    ((_, known),) = declared({name: metric}).items()
+    known = metric if isinstance(metric, Metric) else declared({name: metric})[name]
     good = predicted.isfinite() if predicted.is_floating_point() else predicted != DIVERGED
     sound: Sequence[bool] = good.flatten(1).all(1).tolist()
     if not any(sound):

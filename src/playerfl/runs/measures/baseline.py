@@ -77,11 +77,11 @@ def add_baseline(record: SiteRecord, site: SiteData, learner: Learner, outputs: 
     undefined = {name: why for name, metric in learner.metrics.items() if (why := metric.undefined(targets))}
     if undefined:
         record["test"]["undefined"] = undefined
-    constant = _constant(train.targets.cpu(), outputs)
+    others = {name: metric for name, metric in learner.metrics.items() if name not in ("f1", "accuracy")}
+    constant = _constant(train.targets.cpu(), outputs) if others or with_loss else None
     if constant is None:
         return
     said = constant.expand(len(targets), -1)
-    others = {name: metric for name, metric in learner.metrics.items() if name not in ("f1", "accuracy")}
     found = {name: _score_of(name, metric, said, targets, learner.scale) for name, metric in others.items()}
     if with_loss:
         found["loss"] = _mean_loss(learner.loss, said, targets)
