@@ -390,6 +390,8 @@ def _methods(report: Report) -> Section:
         "There are none for metrics of your own, for studies, and for jobs across institutions."
         if report.has_rows
         else "",
+    ]
+    of_methods = [
         "Fairness is the population variance over sites of scores between 0 and 1, or of the losses.",
         "Incentive is the share of sites strictly better off than under both baselines; a tie does not count. "
         "For FedAvg, it uses one global model per run.",
@@ -397,6 +399,9 @@ def _methods(report: Report) -> Section:
         "ahead of the majority class; other tasks are left out of ranks over tasks.",
         "Ranks: 1 is best, ties share the average; methods that give identical numbers in all runs of a task share one "
         "place. Friedman’s test is corrected for ties; its treatments are the methods.",
+    ]
+    lines += [] if report.for_own_data else of_methods
+    lines += [
         "A score that is not a number counts as worse than any number.",
         "Formulas and sources: docs/report.md of playerfl.",
     ]
