@@ -53,6 +53,7 @@ def _form(
 def probabilities_of(logits: Tensor) -> Tensor:
     """The softmax over the last dimension, in float64; NaN for a row without one.
 
+    >>> import torch
     >>> probabilities_of(torch.zeros(1, 2))
     tensor([[0.5000, 0.5000]], dtype=torch.float64)
     """
@@ -76,6 +77,7 @@ def of_many(metric: AnyMetric, predicted: Tensor, targets: Tensor, *, name: str 
     A diverged model, with a DIVERGED class or a score that is not finite, scores NaN, and the metric is not called with
     its predictions.
 
+    >>> import torch
     >>> from playerfl.learning.metrics.classes import accuracy
     >>> of_many(accuracy, torch.tensor([[0, 1], [1, 1], [0, DIVERGED]]), torch.tensor([0, 1]))
     [1.0, 0.5, nan]
