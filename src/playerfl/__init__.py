@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from playerfl.layers.recommendation import Recommendation
     from playerfl.layers.sensitivity import federation_sensitivity, layer_importance
     from playerfl.layers.split import choose_cut, transition_point
+    from playerfl.learning.metrics.metric import Metric, metric
     from playerfl.probe.measure import probe_sites
     from playerfl.report.compute.comparison import compare
     from playerfl.report.plots.recommendation import recommendation_figure
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "Experiment": "playerfl.runs.experiment",
     "LayerMap": "playerfl.layers.layer_map",
+    "Metric": "playerfl.learning.metrics.metric",
     "PlayerflError": "playerfl.errors",
     "Recommendation": "playerfl.layers.recommendation",
     "RunResult": "playerfl.runs.result",
@@ -47,6 +49,7 @@ _HOMES = {
     "federation_sensitivity": "playerfl.layers.sensitivity",
     "layer_importance": "playerfl.layers.sensitivity",
     "load_result": "playerfl.runs.api",
+    "metric": "playerfl.learning.metrics.metric",
     "own_task": "playerfl.tasks.task",
     "probe_sites": "playerfl.probe.measure",
     "recommend": "playerfl.layers.recommend",
@@ -60,6 +63,7 @@ _HOMES = {
 __all__ = [
     "Experiment",
     "LayerMap",
+    "Metric",
     "PlayerflError",
     "Recommendation",
     "RunResult",
@@ -73,6 +77,7 @@ __all__ = [
     "federation_sensitivity",
     "layer_importance",
     "load_result",
+    "metric",
     "own_task",
     "probe_sites",
     "recommend",

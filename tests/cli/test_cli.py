@@ -35,7 +35,8 @@ def test_a_comparison_prints_tables_and_leaves_runs_and_a_figure(tmp_path: Path)
     assert (tmp_path / "here" / "comparison.png").stat().st_size > 10_000
     assert {path.name for path in (tmp_path / "here" / "player_fl").iterdir()} == {
         "experiment.toml", "environment.json", "scores.csv", "traffic.csv", "layers.json", "data.json", "timing.json",
-        "finished.json", "weights", "confusions.csv",
+        "finished.json", "weights", "outcomes.safetensors",
+        "confusions.csv",
     }  # fmt: skip
 
 

@@ -64,9 +64,9 @@ def test_fairness_ignores_a_common_shift(values: list[float], shift: float) -> N
     assert fairness(np.array(values) + shift) == pytest.approx(fairness(np.array(values)), abs=1e-9)
 
 
-@pytest.mark.parametrize(("metric", "expected"), [("f1", 0.25), ("accuracy", 0.25), ("loss", -0.25)])
-def test_gain_is_positive_where_the_score_is_better(metric: str, expected: float) -> None:
-    assert gain(metric, 0.75, 0.5) == expected
+@pytest.mark.parametrize(("lower_is_better", "expected"), [(False, 0.25), (True, -0.25)])
+def test_gain_is_positive_where_the_score_is_better(lower_is_better: bool, expected: float) -> None:
+    assert gain(0.75, 0.5, lower_is_better=lower_is_better) == expected
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,8 @@ def test_gain_is_positive_where_the_score_is_better(metric: str, expected: float
     ids=["both", "equal to one baseline", "between the baselines", "lower loss", "loss between"],
 )
 def test_incentive_counts_sites_strictly_better_than_both_baselines(metric: str, site_b: float, rate: float) -> None:
-    assert incentive(metric, np.array([0.9, site_b]), np.array([0.5, 0.2]), np.array([0.4, 0.7])) == rate
+    found = (np.array([0.9, site_b]), np.array([0.5, 0.2]), np.array([0.4, 0.7]))
+    assert incentive(*found, lower_is_better=metric == "loss") == rate
 
 
 @given(st.lists(st.tuples(scores, scores, scores), min_size=1, max_size=6))
@@ -83,13 +84,14 @@ def test_incentive_ignores_monotone_transforms_of_the_metric(rows: list[tuple[fl
     values = np.array(rows).T
     # Ranks are a monotone transform that rounding cannot spoil.
     ranks = np.searchsorted(np.unique(values), values)
-    assert incentive("f1", *values) == incentive("f1", *np.exp(ranks))
+    assert incentive(*values, lower_is_better=False) == incentive(*np.exp(ranks), lower_is_better=False)
 
 
 @given(st.lists(scores, min_size=1), scores)
 def test_a_baseline_has_no_incentive_over_itself(values: list[float], other: float) -> None:
     scores, others = np.array(values), np.full(len(values), other)
-    assert incentive("f1", scores, others, scores) == 0.0 == incentive("f1", scores, scores, others)
+    assert incentive(scores, others, scores, lower_is_better=False) == 0.0
+    assert incentive(scores, scores, others, lower_is_better=False) == 0.0
 
 
 # The comparison.

@@ -163,13 +163,14 @@ def test_classes_are_those_of_all_sites(folder: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_regression_trains_and_is_scored_by_its_loss_alone(folder: Path) -> None:
+def test_a_regression_trains_and_is_scored_in_the_units_of_its_column(folder: Path) -> None:
     with_target(folder, lambda rng: np.zeros(ROWS))
     for site, seed in (("north", 1), ("south", 2)):
         frame = table(seed=seed)
         csv(folder, **{site: frame.assign(outcome=1000 + 30 * frame["age"])})
     result = playerfl.run(str(folder), "fedavg", rounds=20, learning_rate=0.01)
-    assert set(result.site_scores["north"]) == {"loss"}
+    assert list(result.site_scores["north"]) == ["loss", "mae", "rmse", "r2"]
+    assert 20 < result.site_scores["north"]["mae"] < 300
     assert result.site_scores["north"]["loss"] < 0.5
     assert result.model("north")(torch.zeros(2, 5)).shape == (2, 1)
 

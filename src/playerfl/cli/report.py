@@ -62,7 +62,13 @@ def report(
     baseline_global: Annotated[
         str | None, typer.Option(metavar="NAME", help="The method that stands for plain averaging (default: fedavg).")
     ] = None,
-    metric: Annotated[str | None, typer.Option(metavar="f1|accuracy|loss", help="The metric to show first.")] = None,
+    metric: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="The metric to show first, such as f1, auroc or loss (default: the first that the runs name).",
+        ),
+    ] = None,
     form: Annotated[
         Form | None,
         typer.Option(

@@ -250,7 +250,8 @@ def _show(results: list[RunResult], home: Path, *, as_json: bool) -> None:
 
         for result in results:
             print_cut(result)
-        print_comparison(summaries, results[0].experiment["selection"])
+        baseline = comparison.baseline_average(results[0])
+        print_comparison(summaries, results[0].experiment["selection"], baseline)
     for note in results[0].data["notes"]:
         _say(f"note: {note}")
     for result in results:

@@ -29,6 +29,8 @@ class PartRecord(TypedDict):
     examples: int
     classes: NotRequired[dict[str, int]]
     """Examples per class, where targets are classes held in memory."""
+    undefined: NotRequired[dict[str, str]]
+    """Of test data: the metrics that have no value for its targets, whatever is predicted, and why."""
 
 
 class SiteRecord(TypedDict):
@@ -37,6 +39,8 @@ class SiteRecord(TypedDict):
     train: PartRecord
     validation: NotRequired[PartRecord]
     test: NotRequired[PartRecord]
+    baseline: NotRequired[dict[str, float]]
+    """Test scores of predicting the same for every row: the class frequencies or the mean of the training data."""
 
 
 class DataRecord(TypedDict):

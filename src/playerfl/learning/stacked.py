@@ -29,7 +29,8 @@ from playerfl.learning.job import EvalJob, Evaluated, Job, Scores, Trained, Trai
 from playerfl.learning.layout import Blocks, Held, Layout, side_by_side
 from playerfl.learning.linear_stack import NotOnlyLinearError, linear_outputs
 from playerfl.learning.losses import logits_of
-from playerfl.learning.metrics import of_many, predictions
+from playerfl.learning.metrics import predictions
+from playerfl.learning.metrics.scoring import scores_of
 from playerfl.learning.optimizers import Optimizer
 from playerfl.learning.training import EVALUATION_BATCH, Learner
 
@@ -461,23 +462,32 @@ def _scored(jobs: Sequence[EvalJob], entries: Mapping[str, Tensor]) -> list[Eval
         dim=1,
     )
     targets = _for_each(examples.targets(rows), models)
-    losses, predicted, outputs = [torch.empty(models, 0)], [torch.empty(models, 0, dtype=torch.long)], 0
+    losses, predicted, classes = [torch.empty(models, 0)], [torch.empty(models, 0, dtype=torch.long)], 0
+    outputs: list[Tensor] = []
     for start in range(0, rows.shape[1], EVALUATION_BATCH):
         stop = start + EVALUATION_BATCH
         inputs = map_tensors(examples.inputs(rows[:, start:stop]), lambda x: _for_each(x, models))
         output = outputs_of(learner, entries, inputs)
         losses.append(learner.loss(output, targets[:, start:stop].flatten(0, 1)).view(models, -1))
-        if learner.metrics:
+        if learner.needs_classes:
             logits = logits_of(output)
-            outputs = logits.shape[-1]
+            classes = logits.shape[-1]
             predicted.append(predictions(logits).view(models, -1))
-    loss, classes = torch.cat(losses, dim=1).double(), torch.cat(predicted, dim=1)
+        if learner.needs_outputs:
+            logits = logits_of(output)
+            outputs.append(logits.view(models, -1, *logits.shape[1:]))
+    by_row = _ByRow(
+        torch.cat(losses, dim=1).double(),
+        torch.cat(predicted, dim=1),
+        torch.cat(outputs, dim=1) if outputs else None,
+        targets,
+    )
     scores: list[Scores] = [{} for _ in jobs]
     confusions: list[dict[str, Matrix]] = [{} for _ in jobs]
     start = 0
     for split, width, count in zip(jobs[0].splits, padded, sizes.T.expand(-1, models).tolist(), strict=True):
         columns = slice(start, start + width)
-        of_split = _of_split(learner, loss[:, columns], classes[:, columns], targets[:, columns], count, outputs)
+        of_split = _of_split(learner, by_row.part(slice(None), columns), count, classes)
         for model, (measured, confusion) in enumerate(of_split):
             scores[model][split] = measured
             if confusion is not None:
@@ -495,25 +505,40 @@ def _same(splits: Sequence[object], others: Sequence[object]) -> bool:
     return all(map(operator.is_, splits, others))
 
 
+@dataclass(frozen=True)
+class _ByRow:
+    """What is known about each row under each model: models × rows."""
+
+    losses: Tensor
+    predicted: Tensor
+    """Classes; without columns if no metric is about classes."""
+    outputs: Tensor | None
+    """With a further dimension; None if no metric needs them."""
+    targets: Tensor
+
+    def part(self, models: Any, rows: slice) -> _ByRow:
+        outputs = None if self.outputs is None else self.outputs[models, rows]
+        return _ByRow(self.losses[models, rows], self.predicted[models, rows], outputs, self.targets[models, rows])
+
+
 def _of_split(
-    learner: Learner, losses: Tensor, predicted: Tensor, targets: Tensor, counts: Sequence[int], classes: int
+    learner: Learner, by_row: _ByRow, counts: Sequence[int], classes: int
 ) -> list[tuple[dict[str, float], Matrix | None]]:
     """The scores of each model on one split, and its confusion matrix if that is recorded.
 
-    `counts`: how many of each model's columns are examples; the rest are padding.
+    `counts`: how many of each model's rows are examples; the rest are padding.
     """
     measured: dict[int, tuple[dict[str, float], Matrix | None]] = {}
     for count in set(counts):
         models = [model for model, rows in enumerate(counts) if rows == count]
         # A slice makes no copy.
-        chosen: Any = slice(None) if len(models) == len(counts) else models
+        part = by_row.part(slice(None) if len(models) == len(counts) else models, slice(count))
         columns = {name: [float("nan")] * len(models) for name in ("loss", *learner.metrics)}
         matrices: Sequence[Matrix] = ()
         if count:
-            columns["loss"] = (losses[chosen, :count].sum(1) / count).tolist()
-            for name, metric in learner.metrics.items():
-                columns[name] = of_many(metric, predicted[chosen, :count], targets[chosen, :count])
-            matrices = learner.confusions(predicted[chosen, :count], targets[chosen, :count], classes)
+            columns["loss"] = (part.losses.sum(1) / count).tolist()
+            columns |= scores_of(learner.metrics, part.predicted, part.outputs, part.targets, learner.scale)
+            matrices = learner.confusions(part.predicted, part.targets, classes) if learner.needs_classes else ()
         for place, model in enumerate(models):
             scores = {name: column[place] for name, column in columns.items()}
             measured[model] = (scores, matrices[place] if matrices else None)

@@ -20,7 +20,10 @@ from playerfl.learning.confusion import Matrix, confusion_matrix
 from playerfl.learning.job import EvalJob, Evaluated, Measure, Trained, TrainJob
 from playerfl.learning.layout import Layout
 from playerfl.learning.losses import logits_of
-from playerfl.learning.metrics import Metric, of_many, predictions
+from playerfl.learning.metrics import predictions
+from playerfl.learning.metrics.catalogue import AnyMetric, declared
+from playerfl.learning.metrics.numbers import TargetScale
+from playerfl.learning.metrics.scoring import UNSCALED, scores_of
 from playerfl.learning.optimizers import Optimizer, OptimizerState
 from playerfl.seeding import seeded_rng
 from playerfl.weights import Weights
@@ -37,13 +40,15 @@ class Learner:
         model: nn.Module,
         layers: LayerMap,
         loss: Callable[[Any, Tensor], Tensor],
-        metrics: Mapping[str, Metric],
+        metrics: Mapping[str, AnyMetric],
         device: torch.device | str = "cpu",
         trainer: TrainerName = "loop",
         most_classes: int = 0,
+        scale: TargetScale = UNSCALED,
     ) -> None:
         """`trainer`: whether jobs run here, one by one, or many together in playerfl.learning.stacked.
-        `most_classes`: models with up to this many classes are evaluated with confusion matrices."""
+        `most_classes`: models with up to this many classes are evaluated with confusion matrices.
+        `scale`: how numeric targets were scaled; metrics are computed in their own units."""
         self.trainer = trainer
         self.most_classes = most_classes
         self.device = torch.device(device)
@@ -54,7 +59,11 @@ class Learner:
             self.model = self.model.to(memory_format=self._format)  # type: ignore[call-overload]
         self.layers = layers
         self.loss = loss
-        self.metrics = dict(metrics)
+        self.metrics = declared(metrics)
+        self.scale = scale
+        # Keeping all outputs costs memory and time, so it is done only for metrics that need them.
+        self.needs_classes = any(metric.task == "classification" for metric in self.metrics.values())
+        self.needs_outputs = any(metric.needs != "classes" for metric in self.metrics.values())
         self.entries = state_entries(self.model)
         self.parameters = dict(self.model.named_parameters())
         self.only_linear = True  # until a stacked forward pass shows otherwise: see linear_stack
@@ -198,7 +207,7 @@ class Learner:
 
     def _score(self, examples: Examples) -> tuple[dict[str, float], Matrix | None]:
         loss_sum, seen, classes = 0.0, 0, 0
-        predicted, expected = [], []
+        predicted, outputs, expected = list[Tensor](), list[Tensor](), list[Tensor]()
         for inputs, targets in examples.batches(EVALUATION_BATCH):
             output = call_model(self.model, inputs)
             losses = self._loss_of(output, targets)
@@ -206,18 +215,41 @@ class Learner:
             seen += len(targets)
             if self.metrics:
                 logits = logits_of(output)
-                classes = logits.shape[-1]
-                predicted.append(predictions(logits))
                 expected.append(targets)
+                if self.needs_classes:
+                    classes = logits.shape[-1]
+                    predicted.append(predictions(logits))
+                if self.needs_outputs:
+                    outputs.append(logits)
         if not seen:
             return {name: float("nan") for name in ("loss", *self.metrics)}, None
         scores = {"loss": loss_sum / seen}
         if not self.metrics:
             return scores, None
-        all_predicted, all_expected = torch.cat(predicted).cpu().unsqueeze(0), torch.cat(expected).cpu()
-        scores |= {name: of_many(metric, all_predicted, all_expected)[0] for name, metric in self.metrics.items()}
-        matrices = self.confusions(all_predicted, all_expected, classes)
+        all_predicted, all_outputs = (
+            torch.cat(kept).cpu().unsqueeze(0) if kept else None for kept in (predicted, outputs)
+        )
+        all_expected = torch.cat(expected).cpu().unsqueeze(0)
+        by_metric = scores_of(self.metrics, all_predicted, all_outputs, all_expected, self.scale)
+        scores |= {name: of_models[0] for name, of_models in by_metric.items()}
+        if all_predicted is None:
+            return scores, None
+        matrices = self.confusions(all_predicted, all_expected[0], classes)
         return scores, matrices[0] if matrices else None
+
+    def outputs(self, weights: Weights, examples: Examples) -> tuple[Tensor, Tensor, Tensor | None]:
+        """What a model says about each row, the targets, and the losses (if there is one per row), on the CPU."""
+        self.load(weights)
+        self.model.eval()
+        outputs, expected, losses = list[Tensor](), list[Tensor](), list[Tensor]()
+        with torch.no_grad():
+            for inputs, targets in examples.batches(EVALUATION_BATCH):
+                output = call_model(self.model, inputs)
+                outputs.append(logits_of(output).cpu())
+                expected.append(targets.cpu())
+                losses.append(self._loss_of(output, targets).cpu())
+        per_row = all(loss.shape == (len(rows),) for loss, rows in zip(losses, expected, strict=True))
+        return torch.cat(outputs), torch.cat(expected), torch.cat(losses) if per_row else None
 
     def confusions(self, predicted: Tensor, targets: Tensor, classes: int) -> list[Matrix]:
         """The confusion matrix of each model (a row of `predicted`); none if this learner does not record them."""

@@ -6,12 +6,11 @@ import math
 from collections.abc import Collection, Sequence
 
 from playerfl import time_left
-from playerfl.report.compute.comparison import LOWER_IS_BETTER
 from playerfl.report.compute.grid import Splits
 from playerfl.report.compute.statistics import ENOUGH_RUNS
 from playerfl.report.compute.tables import Kind, ScoreCell, ScoreTable
+from playerfl.runs.measures.declared import Declared, declared_as
 
-METRIC_NAMES = {"f1": "Macro-F1", "accuracy": "Accuracy", "loss": "Loss"}
 KIND_NAMES = {
     "score": "Performance",
     "fairness": "Fairness (variance over sites)",
@@ -40,55 +39,59 @@ REACH: dict[Splits, str] = {
 SMALLEST_P = 1e-15
 
 
-def in_percent(metric: str) -> bool:
-    """Whether a metric is a share that people read in percent; so are variants like `f1_true`."""
-    return metric.partition("_")[0] in ("f1", "accuracy")
+def small(title: str) -> str:
+    """A title within a sentence: in lower case, unless it is an abbreviation or a name.
+
+    >>> small("Macro-F1"), small("AUROC"), small("Brier score"), small("R²")
+    ('macro-F1', 'AUROC', 'Brier score', 'R²')
+    """
+    return title if title.startswith("Brier") or not title[1:2].islower() else title[0].lower() + title[1:]
 
 
-def metric_name(metric: str) -> str:
-    return METRIC_NAMES.get(metric, metric)
-
-
-def table_title(kind: Kind, metric: str) -> str:
+def table_title(kind: Kind, metric: Declared) -> str:
     """A table's title, with its unit and direction.
 
-    >>> table_title("fairness", "f1")
+    >>> table_title("fairness", declared_as("f1"))
     'Fairness of macro-F1: variance over sites, lower is better'
+    >>> table_title("score", declared_as("brier")), table_title("score", declared_as("mae"))
+    ('Brier score, lower is better', 'Mean absolute error in units of the target, lower is better')
     """
-    name = metric_name(metric)
-    small = name[0].lower() + name[1:]
     if kind == "fairness":
-        return f"Fairness of {small}: variance over sites, lower is better"
+        return f"Fairness of {small(metric.title)}: variance over sites, lower is better"
     if kind == "incentive":
-        return f"Incentivised participation by {small}: % of sites better off than under both baselines"
-    unit = " in %" if in_percent(metric) else ""
-    return f"{name}{unit}, {'lower' if metric in LOWER_IS_BETTER else 'higher'} is better"
+        return f"Incentivised participation by {small(metric.title)}: % of sites better off than under both baselines"
+    unit = {"share": " in %", "target": " in units of the target", "": ""}[metric.unit]
+    return f"{metric.title}{unit}, {metric.direction} is better"
 
 
 def table_name(name: str) -> str:
     """A score table's name for people.
 
-    >>> table_name("incentive_f1"), table_name("loss")
-    ('Incentive, F1', 'Loss')
+    >>> table_name("incentive_f1"), table_name("loss"), table_name("fairness_auroc")
+    ('Incentive, F1', 'Loss', 'Fairness, AUROC')
     """
-    words = [{"f1": "F1"}.get(word, word) for word in name.split("_")]
-    words[0] = words[0][:1].upper() + words[0][1:]
-    return ", ".join(words)
+    kind, underscore, metric = name.partition("_")
+    of_kind = bool(underscore) and kind in KIND_NAMES
+    title = {"f1": "F1"}.get(metric if of_kind else name) or declared_as(metric if of_kind else name).title
+    return f"{kind.capitalize()}, {small(title)}" if of_kind else title
 
 
-def number(value: float, kind: Kind, metric: str) -> str:
+def number(value: float, kind: Kind, metric: Declared) -> str:
     """A value of a table as text.
 
-    >>> number(0.7594, "score", "f1"), number(0.0003, "fairness", "f1"), number(float("inf"), "score", "loss")
+    >>> f1, loss = declared_as("f1"), declared_as("loss")
+    >>> number(0.7594, "score", f1), number(0.0003, "fairness", f1), number(float("inf"), "score", loss)
     ('75.9', '3.0e-4', 'diverged')
     """
-    if not math.isfinite(value):
+    if math.isnan(value):
+        return "–"
+    if math.isinf(value):
         return "diverged"
     if kind == "fairness":
         return "0" if value == 0 else _scientific(value)
     if kind == "incentive":
         return f"{value:.1f}"
-    if in_percent(metric):
+    if metric.in_percent:
         return f"{100 * value:.1f}"
     return f"{value:.3f}" if abs(value) < 1000 else f"{value:.4g}"
 
@@ -98,20 +101,20 @@ def _scientific(value: float) -> str:
     return f"{mantissa}e{int(exponent)}"
 
 
-def with_unit(value: float, metric: str) -> str:
+def with_unit(value: float, metric: Declared) -> str:
     """A score for a sentence.
 
-    >>> with_unit(0.7594, "f1"), with_unit(0.5, "loss")
+    >>> with_unit(0.7594, declared_as("f1")), with_unit(0.5, declared_as("loss"))
     ('75.9 %', '0.500')
     """
-    return number(value, "score", metric) + (" %" if in_percent(metric) and math.isfinite(value) else "")
+    return number(value, "score", metric) + (" %" if metric.in_percent and math.isfinite(value) else "")
 
 
 def interval(cell: ScoreCell, table: ScoreTable) -> str:
     """The 95 % interval, the range of a few runs, or nothing for a single run."""
     if math.isnan(cell.low):
         return ""
-    ends = [number(end, table.kind, table.metric) for end in (cell.low, cell.high)]
+    ends = [number(end, table.kind, table.declared) for end in (cell.low, cell.high)]
     name = "range " if cell.runs < ENOUGH_RUNS and not ranges_only(table) else ""
     return f"{name}[{ends[0]}, {ends[1]}]"
 
@@ -147,17 +150,17 @@ def interval_name(runs: int) -> str:
     return "95 % interval" if runs >= ENOUGH_RUNS else f"range of {runs} runs"
 
 
-def difference(value: float, metric: str) -> str:
-    """A gain or loss with its sign, in percentage points for F1 and accuracy.
+def difference(value: float, metric: Declared) -> str:
+    """A gain or loss with its sign, in percentage points for shares.
 
-    >>> difference(0.0123, "f1"), difference(-0.5, "loss")
+    >>> difference(0.0123, declared_as("f1")), difference(-0.5, declared_as("loss"))
     ('+1.2', '−0.500')
     """
     if math.isnan(value):
         return ""
     if math.isinf(value):
         return "+∞" if value > 0 else "−∞"
-    return signed(100 * value, 1) if in_percent(metric) else signed(value, 3)
+    return signed(100 * value, 1) if metric.in_percent else signed(value, 3)
 
 
 def signed(value: float, digits: int) -> str:

@@ -24,6 +24,7 @@ from playerfl.federation.messages import ConfusionKey
 from playerfl.learning.confusion import Matrix
 from playerfl.runs.confusions import CONFUSION_COLUMNS, Confusions
 from playerfl.runs.files import DataFile, EnvironmentFile, LayersFile, TimingFile
+from playerfl.runs.measures.outcomes import Outcomes, from_tree, tree_of
 from playerfl.runs.result import SCORE_COLUMNS, TRAFFIC_COLUMNS, Row, RunResult, digest_of
 from playerfl.runs.run import Resumed
 from playerfl.runs.schema import checked
@@ -39,12 +40,14 @@ _HELD_BYTES = 2**28
 ROSTER = "roster.json"
 """The sites of a job across institutions; a run on one machine has no such file."""
 CONFUSIONS = "confusions.csv"
+OUTCOMES = "outcomes.safetensors"
 _FILES = {
     "experiment.toml",
     "environment.json",
     "scores.csv",
     "traffic.csv",
     CONFUSIONS,
+    OUTCOMES,
     "layers.json",
     "data.json",
     "timing.json",
@@ -58,6 +61,8 @@ _FILES = {
 
 class RunDirectory:
     """The files of one run. Every write is atomic, or is truncated to the last checkpoint on resume."""
+
+    keeps_outcomes = True
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -263,6 +268,15 @@ class RunDirectory:
         except ValueError as problem:
             raise RunDirectoryError(f"{self.path / CONFUSIONS} cannot be read: {problem}") from problem
 
+    def outcomes(self) -> Outcomes:
+        """The outcomes of test rows; none in runs of earlier versions, and where they are not kept."""
+        if not self.has(OUTCOMES):
+            return {}
+        try:
+            return from_tree(tensor_tree.read(self.path / OUTCOMES))
+        except ValueError as problem:
+            raise RunDirectoryError(f"{self.path / OUTCOMES} cannot be read: {problem}") from problem
+
     def _load_checkpoint(self) -> Any | None:
         file = self.path / "checkpoint.safetensors"
         if not file.exists():
@@ -280,6 +294,8 @@ class RunDirectory:
 
     def finish(self, result: RunResult) -> RunResult:
         """Writes the results of a run, and returns them as they will be read back."""
+        if result.outcomes:
+            write_atomically(self.path / OUTCOMES, tensor_tree.encode(tree_of(result.outcomes)))
         self.write_ending(result.weights, result.layers, result.timing)
         models = _ModelFiles(self.path / "weights")
         return replace(
@@ -327,6 +343,7 @@ class RunDirectory:
                 build_model=build_model,
                 path=self.path,
                 confusions=self.confusions(),
+                outcomes=self.outcomes(),
                 **files,
             )
         )

@@ -11,13 +11,14 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, TypeVar, get_type_hints
 
 import tomli_w
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, create_model, model_validator
 
 from playerfl.algorithms import ALGORITHMS, Algorithm
 from playerfl.engine.handle import EvalPoint, EvaluationPlan, Selection
 from playerfl.errors import ConfigError, one_of
 from playerfl.federation.client import TrainingPlan
 from playerfl.layers.layer_map import BatchNormStatistics, TiePolicy
+from playerfl.learning.metrics.catalogue import check_names
 from playerfl.learning.optimizers import SGD, AdamW
 from playerfl.learning.schedules import DEFAULT_FACTOR, Schedule, ScheduleKind
 from playerfl.tasks import TASKS
@@ -28,6 +29,11 @@ from playerfl.tasks.task import DataOptions, Task
 Model = TypeVar("Model", bound=BaseModel)
 _STRICT = ConfigDict(extra="forbid", frozen=True)
 _Beta = Annotated[float, Field(ge=0, lt=1)]
+MetricNames = Annotated[
+    tuple[str, ...],
+    BeforeValidator(lambda given: [n.strip() for n in given.split(",")] if isinstance(given, str) else given),
+]
+"""Names of metrics; in a string, separated by commas."""
 
 
 class TrainingOptions(AddedOptions):
@@ -91,7 +97,9 @@ class Experiment(AddedOptions):
     """One run: a task, an algorithm, and every setting that decides the result."""
 
     model_config = _STRICT
-    added: ClassVar[frozenset[str]] = frozenset({"early_stopping", "confusions"})
+    added: ClassVar[frozenset[str]] = frozenset(
+        {"early_stopping", "confusions", "metrics", "positive_class", "outcomes"}
+    )
 
     task: str
     rounds: int = Field(20, ge=1)
@@ -117,6 +125,14 @@ class Experiment(AddedOptions):
     confusions: Literal["auto", "always", "never"] = "auto"
     """Whether the results hold a confusion matrix per site, round and split; "auto" records those of models with at
     most 100 classes."""
+    metrics: MetricNames | None = None
+    """What is recorded besides the loss, such as ["auroc", "brier"]; reports show the first one first. Default: the
+    task's own."""
+    positive_class: str | int | None = None
+    """The class that a metric of two classes is about, by name or number; default: the second, number 1."""
+    outcomes: Literal["auto", "never"] = "auto"
+    """Whether a run directory holds the reported model's output for each test row, for intervals over rows; "auto"
+    keeps up to a million numbers per site. Studies and jobs across institutions never keep them."""
     algorithm: dict[str, Any]
     training: TrainingOptions = TrainingOptions()
     data: dict[str, Any] = Field(default_factory=dict)
@@ -143,7 +159,9 @@ class Experiment(AddedOptions):
         table["data"] = _resolved_data(task, table.get("data", {}))
         table["algorithm"] = algorithm
         table["device"] = resolve_device(table.get("device", "auto"))
-        return validated(cls, table, "")
+        experiment = validated(cls, table, "")
+        check_names(experiment.metrics or (), task.metrics)
+        return experiment
 
     @classmethod
     def from_toml(cls, path: Path, task: Task | None = None) -> Experiment:

@@ -13,6 +13,7 @@ from playerfl.data.sites import DataRecord
 from playerfl.federation.messages import SiteId
 from playerfl.layers.sensitivity import ProfileRecord
 from playerfl.layers.split import CutRecord
+from playerfl.learning.metrics.metric import MetricRecord
 
 
 class EnvironmentFile(TypedDict):
@@ -43,6 +44,12 @@ class DataFile(DataRecord):
     model: dict[str, list[int]]
     """The shape of every entry."""
     trainer: str
+    metrics: NotRequired[dict[str, MetricRecord]]
+    """What is recorded besides the loss, in its order; earlier versions did not say."""
+    positive_class: NotRequired[int]
+    """The class that metrics of two classes are about, if it is not number 1."""
+    class_names: NotRequired[list[str]]
+    """The names of the classes, where they have names."""
 
 
 class LayerRecord(TypedDict):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -17,6 +18,10 @@ from playerfl.layers.split import Cut
 from playerfl.learning.confusion import F1Labels
 from playerfl.runs.confusions import Confusions
 from playerfl.runs.files import DataFile, EnvironmentFile, LayersFile, TimingFile
+from playerfl.runs.measures.declared import declared_as
+from playerfl.runs.measures.outcomes import Outcomes
+from playerfl.tasks import TASKS
+from playerfl.tasks.load import names_object
 from playerfl.weights import Weights, digest
 
 if TYPE_CHECKING:
@@ -44,6 +49,8 @@ class RunResult:
     path: Path | None = None
     confusions: Confusions = field(default_factory=Confusions.none)
     """A confusion matrix per stage, round, site and split ("validation", "test"); empty if none were recorded."""
+    outcomes: Outcomes = field(default_factory=dict)
+    """By site, what its reported model said about each test row; empty if that was not kept."""
 
     def __repr__(self) -> str:
         place = f", in {self.path}" if self.path else ""
@@ -95,6 +102,34 @@ class RunResult:
     def site_scores(self) -> dict[str, dict[str, float]]:
         """Each site's test scores at its chosen round: site, then metric."""
         return self._scores_at(self.chosen_rounds)
+
+    def undefined(self, metric: str) -> dict[str, str]:
+        """The sites at which a metric has no value although the model did not diverge, and why."""
+        found: dict[str, str] = {}
+        if declared_as(metric, self.data.get("metrics", {}).get(metric)).always_defined:
+            return found
+        for site, scores in self.site_scores.items():
+            value, loss = scores.get(metric, 0.0), scores.get("loss", 0.0)
+            if value != value and math.isfinite(loss):
+                reasons = self.data["sites"][site].get("test", {}).get("undefined", {})
+                found[site] = reasons.get(metric, f"the metric returned NaN in round {self.chosen_rounds.get(site)}")
+        return found
+
+    @cached_property
+    def test_rows(self) -> dict[str, int]:
+        """Test rows per site, where that is known."""
+        return {site: record["test"]["examples"] for site, record in self.data["sites"].items() if "test" in record}
+
+    @property
+    def positive_class(self) -> int:
+        """The class that metrics of two classes are about."""
+        return self.data.get("positive_class", 1)
+
+    @property
+    def of_folder(self) -> bool:
+        """Whether its task is a folder of a user's own data."""
+        task = str(self.experiment["task"])
+        return task not in TASKS and not names_object(task)
 
     @property
     def reports_one_round(self) -> bool:

@@ -20,6 +20,7 @@ from playerfl.runs.confusions import ConfusionLog, Confusions
 from playerfl.runs.environment import environment
 from playerfl.runs.experiment import Experiment
 from playerfl.runs.files import DataFile, LayersFile
+from playerfl.runs.measures.outcomes import Outcomes, outcomes_of
 from playerfl.runs.result import Row, RunResult
 from playerfl.runs.setup import Setup
 
@@ -76,6 +77,9 @@ class Resumed:
 
 class Record(Protocol):
     """Where a run is saved, while it runs and when it has ended."""
+
+    keeps_outcomes: bool
+    """Whether the outcomes of test rows are saved with it."""
 
     def resume(self, description: DataFile) -> Resumed | None:
         """What was saved of the run; None if it starts now."""
@@ -224,6 +228,12 @@ class Run:
             {name: client.memory["profile"] for name, client in self.clients.items() if "profile" in client.memory},
         )
 
+    def _outcomes(self) -> Outcomes:
+        if self.experiment.outcomes == "never" or (self.record and not self.record.keeps_outcomes):
+            return {}
+        models = {name: client.kept.weights for name, client in self.clients.items() if client.kept}
+        return outcomes_of(self.setup.learner, models, self.setup.sites, self.setup.test_groups)
+
     def _result(self) -> RunResult:
         result = RunResult(
             experiment=self.experiment.model_dump(mode="json"),
@@ -236,5 +246,6 @@ class Run:
             build_model=self.setup.build_model,
             timing={"wall_seconds": self._seconds, "runs_side_by_side": self._beside},
             confusions=self._confusions.so_far(),
+            outcomes=self._outcomes(),
         )
         return self.record.finish(result) if self.record else result

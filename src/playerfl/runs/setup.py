@@ -3,29 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 from weakref import WeakValueDictionary
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from playerfl.data.checks import check_sites, check_targets
 from playerfl.data.examples import SiteData, tensors_in
 from playerfl.data.sites import describe
-from playerfl.errors import ConfigError, DataError, PlayerflError
+from playerfl.errors import ConfigError, DataError, PlayerflError, one_of
 from playerfl.federation.messages import SiteId
 from playerfl.layers.derive import call_model
 from playerfl.layers.layer_map import LayerMap, state_entries
 from playerfl.learning.losses import logits_of
+from playerfl.learning.metrics.catalogue import chosen_metrics
 from playerfl.learning.stackable import choose_trainer
 from playerfl.learning.training import Learner
 from playerfl.runs.confusions import MOST_CLASSES
 from playerfl.runs.experiment import Experiment, find_task
 from playerfl.runs.files import DataFile
+from playerfl.runs.measures.baseline import add_baseline
+from playerfl.runs.measures.declared import metric_records
 from playerfl.seeding import seed_for, seeded_rng
+from playerfl.tasks import TASKS
 from playerfl.tasks.task import DataOptions, Task
 from playerfl.weights import Weights
 
@@ -41,6 +45,8 @@ _SETUP_SETTINGS: Any = {
     "bn_stats": True,
     "trainer": True,
     "confusions": True,
+    "metrics": True,
+    "positive_class": True,
     "training": {"batch_size"},
 }
 
@@ -56,6 +62,8 @@ class Setup:
     description: DataFile
     trainer_note: str | None = None
     """Why the model is not stacked, if the user should know."""
+    test_groups: Mapping[SiteId, Tensor] = field(default_factory=dict)
+    """The group of each test row, such as its patient, at sites where that is known."""
 
 
 class Setups:
@@ -98,14 +106,15 @@ def seeded_setup(setup: Setup, experiment: Experiment, task: Task) -> Setup:
         return replace(setup, initial=_entries(build()), build_model=build)
     sites = _checked_sites(experiment, task, options)
     model = build()
-    _check_outputs(model, task, sites)
+    _, outputs = _check_outputs(model, task, sites)
     initial = _entries(model)
     return replace(
         setup,
         sites={name: setup.learner.place(site) for name, site in sites.items()},
         initial=initial,
         build_model=build,
-        description=_description(sites, task, initial, setup.learner, setup.trainer_note),
+        description=_description(experiment, sites, task, initial, setup.learner, outputs, setup.trainer_note),
+        test_groups=_test_groups(sites),
     )
 
 
@@ -115,13 +124,19 @@ def prepare_setup(experiment: Experiment, task: Task) -> Setup:
     task = task.for_options(options)
     sites = _checked_sites(experiment, task, options)
     model = seeded_model(experiment.seed, task, options)
-    inputs = _check_outputs(model, task, sites)
+    inputs, outputs = _check_outputs(model, task, sites)
     if experiment.training.batch_size == 1 and any(isinstance(m, _BatchNorm) for m in model.modules()):
         raise ConfigError("training.batch_size = 1 does not work with batch norm; use at least 2")
     layers = LayerMap.of(model, inputs, tie_policy=experiment.tie_policy, statistics=experiment.bn_stats)
     initial = _entries(model)
     learner = Learner(
-        model, layers, task.loss, task.metrics, experiment.device, most_classes=_MOST_CLASSES[experiment.confusions]
+        model,
+        layers,
+        task.loss,
+        chosen_metrics(experiment.metrics, task.metrics, positive_class(experiment, task)),
+        experiment.device,
+        most_classes=_MOST_CLASSES[experiment.confusions],
+        scale=task.scale,
     )
     some = next(iter(sites[min(sites)].train.batches(_TRIED_ROWS)))
     learner.trainer, note = choose_trainer(experiment.trainer, learner, *some)
@@ -130,8 +145,9 @@ def prepare_setup(experiment: Experiment, task: Task) -> Setup:
         learner,
         initial,
         partial(seeded_model, experiment.seed, task, options),
-        _description(sites, task, initial, learner, note),
+        _description(experiment, sites, task, initial, learner, outputs, note),
         note,
+        _test_groups(sites),
     )
 
 
@@ -146,17 +162,53 @@ def _checked_sites(experiment: Experiment, task: Task, options: DataOptions) -> 
     return sites
 
 
+def positive_class(experiment: Experiment, task: Task) -> int:
+    """The number of the class that metrics of two classes are about."""
+    given = experiment.positive_class
+    if given is None:
+        return 1
+    names = task.classes or ("0", "1")
+    if len(names) != 2:
+        raise ConfigError(f"positive_class is for two classes, but this task has {len(names)}; leave it out")
+    if isinstance(given, int) and given in (0, 1):
+        return int(given)
+    if str(given) not in names:
+        raise ConfigError(one_of(given, names, "positive_class"))
+    return names.index(str(given))
+
+
 def _description(
-    sites: Mapping[SiteId, SiteData], task: Task, initial: Weights, learner: Learner, trainer_note: str | None
+    experiment: Experiment,
+    sites: Mapping[SiteId, SiteData],
+    task: Task,
+    initial: Weights,
+    learner: Learner,
+    outputs: int,
+    trainer_note: str | None,
 ) -> DataFile:
     description = describe(sites, classification=task.classification)
-    return {
-        **description,
-        "notes": [*description["notes"], *([trainer_note] if trainer_note else [])],
-        "paper": task.paper,
-        "model": {name: list(entry.shape) for name, entry in initial.items()},
-        "trainer": learner.trainer,
-    }
+    for name, record in description["sites"].items():
+        add_baseline(record, sites[name], learner, outputs, with_loss=task.name not in TASKS)
+    positive = positive_class(experiment, task)
+    described = DataFile(
+        notes=[*description["notes"], *([trainer_note] if trainer_note else [])],
+        partition_hash=description["partition_hash"],
+        sites=description["sites"],
+        paper=task.paper,
+        model={name: list(entry.shape) for name, entry in initial.items()},
+        trainer=learner.trainer,
+        metrics=metric_records(learner.metrics),
+    )
+    if positive != 1:
+        described["positive_class"] = positive
+    if task.classes:
+        described["class_names"] = list(task.classes)
+    return described
+
+
+def _test_groups(sites: Mapping[SiteId, SiteData]) -> dict[SiteId, Tensor]:
+    """From tasks whose sites say which rows belong together."""
+    return {site: torch.as_tensor(parts.test) for site, parts in getattr(sites, "groups", {}).items()}
 
 
 def _entries(model: nn.Module) -> Weights:
@@ -181,8 +233,11 @@ def seeded_model(seed: int, task: Task, options: DataOptions) -> nn.Module:
     return model
 
 
-def _check_outputs(model: nn.Module, task: Task, sites: Mapping[SiteId, SiteData]) -> Any:
-    """Tries the model on a few inputs and compares its outputs with the sites' targets; returns these inputs."""
+def _check_outputs(model: nn.Module, task: Task, sites: Mapping[SiteId, SiteData]) -> tuple[Any, int]:
+    """Tries the model on a few inputs and compares its outputs with the sites' targets.
+
+    Returns these inputs, and how many classes the model tells apart (0 if targets are not classes).
+    """
     inputs, _ = next(iter(sites[min(sites)].train.batches(2)))
     model.eval()
     try:
@@ -197,7 +252,8 @@ def _check_outputs(model: nn.Module, task: Task, sites: Mapping[SiteId, SiteData
                 f"the model's output has the shape {tuple(logits.shape)}; (rows, classes) is needed for class targets"
             )
         check_targets(sites, logits.shape[1])
-    return inputs
+        return inputs, logits.shape[1]
+    return inputs, 0
 
 
 def input_error(whose: str, inputs: Any, problem: Exception) -> DataError:

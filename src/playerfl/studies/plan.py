@@ -87,6 +87,7 @@ class Study(BaseModel):
             raise ConfigError(
                 f"seed {both[0]} is in seeds and in tuning_seeds; rates must not be chosen on reported seeds"
             )
+        study._check_tuning()
         study._check_budgets()
         return study
 
@@ -120,6 +121,17 @@ class Study(BaseModel):
                 raise ConfigError(one_of(name, sorted(names), "algorithm of the study") + " in [by_algorithm]")
         if self.tuning_metric != "loss" and not PROTOCOLS[self.protocol].tunes_reported:
             raise ConfigError(f"tuning_metric = {self.tuning_metric!r} needs a protocol later than {self.protocol}")
+
+    def _check_tuning(self) -> None:
+        """A rate can be chosen only by a metric that the runs record."""
+        for line in self.lines:
+            names = line.experiment.metrics
+            recorded = ", ".join(names or ()) or "no metric"
+            if names is not None and line.tuning_seeds and self.tuning_metric not in ("loss", *names):
+                raise ConfigError(
+                    f"tuning_metric = {self.tuning_metric!r}, but {line.task} records {recorded}; "
+                    f"add {self.tuning_metric!r} to metrics"
+                )
 
     def _check_budgets(self) -> None:
         """A method that may try more rates than another has an unfair advantage."""

@@ -96,6 +96,9 @@ class RunFileRecord:
     When the run ends, `file` holds the bytes of its run file: the same bytes whenever and wherever it runs.
     """
 
+    keeps_outcomes = False
+    """A study has thousands of runs, and its intervals over runs already account for other patients."""
+
     def __init__(
         self,
         *,

@@ -31,6 +31,9 @@ from playerfl.data.readers.site_tables import NPZ_TARGET, SiteTable, read_site_t
 from playerfl.data.sites import Sites
 from playerfl.errors import ConfigError, DataError, one_of
 from playerfl.learning.losses import cross_entropy, squared_error
+from playerfl.learning.metrics.catalogue import FOR_NUMBERS
+from playerfl.learning.metrics.numbers import TargetScale
+from playerfl.learning.metrics.scoring import UNSCALED
 from playerfl.models.cnn import ConvNet
 from playerfl.models.mlp import MLP
 from playerfl.tasks.task import METRICS, DataOptions, Task, split_site
@@ -149,29 +152,38 @@ def _table_task(files: Mapping[str, Path], options: FolderOptions) -> Task:
     ]
     if target.classes:
         notes.insert(1, f"kind: {_listed_classes(target.classes)}")
+        scale = None
     else:
         sites, mean, spread = with_scaled_targets(sites)
+        scale = TargetScale(mean, spread)
         # A study shows one note for all of its runs.
-        scale = "" if options.split == "per_run" else f"to (value - {mean:.6g}) / {spread:.6g} "
+        how = "" if options.split == "per_run" else f"to (value - {mean:.6g}) / {spread:.6g} "
         notes.insert(
             1,
-            f"kind: a number, scaled {scale}with the mean and spread of all training rows; always predicting the mean "
+            f"kind: a number, scaled {how}with the mean and spread of all training rows; always predicting the mean "
             "gives a loss of 1",
         )
     widths = (len(is_number), 64, 32, len(target.classes) or 1)
-    return _task(sites, notes, lambda: MLP(widths), is_number=not target.classes)
+    return _task(sites, notes, lambda: MLP(widths), target.classes, scale)
 
 
 def _task(
-    sites: Mapping[str, SiteData], notes: Sequence[str], model: Callable[[], nn.Module], *, is_number: bool = False
+    sites: Mapping[str, SiteData],
+    notes: Sequence[str],
+    model: Callable[[], nn.Module],
+    classes: Sequence[str],
+    scale: TargetScale | None = None,
 ) -> Task:
+    """`scale`: how the target was scaled, if it is a number."""
     alone = ["there is only one site, so nothing is federated"] if len(sites) == 1 else []
     return Task(
         **_SHARED,
         load_sites=lambda _: Sites(sites, [*notes, *alone]),
         build_model=lambda _: model(),
-        loss=squared_error if is_number else cross_entropy,
-        metrics={} if is_number else METRICS,
+        loss=squared_error if scale else cross_entropy,
+        metrics=FOR_NUMBERS if scale else METRICS,
+        scale=scale or UNSCALED,
+        classes=tuple(classes),
     )
 
 
@@ -292,4 +304,6 @@ def _picture_task(folder: Path, folders: Mapping[str, Path], options: FolderOpti
         f"kind: {_listed_classes(classes)}",
         f"inputs: 3 x {side} x {side} (colours from -1 to 1, scaled to {side} pixels per side)",
     ]
-    return _task(sites, notes, lambda: ConvNet(3, (16, 32, 64), hidden=32, classes=len(classes), pool_after=(1, 2)))
+    return _task(
+        sites, notes, lambda: ConvNet(3, (16, 32, 64), hidden=32, classes=len(classes), pool_after=(1, 2)), classes
+    )

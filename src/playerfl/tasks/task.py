@@ -17,13 +17,15 @@ from playerfl.data.sites import Sites
 from playerfl.data.splits import SHARES, Shares, three_way_split
 from playerfl.errors import ConfigError, DataError
 from playerfl.learning.losses import cross_entropy
-from playerfl.learning.metrics import Metric, accuracy, macro_f1
+from playerfl.learning.metrics.catalogue import DEFAULT, AnyMetric, is_classification
+from playerfl.learning.metrics.numbers import TargetScale
+from playerfl.learning.metrics.scoring import UNSCALED
 from playerfl.models.initial import kaiming
 from playerfl.paper import facts as paper
 from playerfl.seeding import seed_for
 from playerfl.tasks.added_options import AddedOptions, named_in
 
-METRICS: dict[str, Metric] = {"f1": macro_f1, "accuracy": accuracy}
+METRICS = DEFAULT
 _SUM_TOLERANCE = 1e-6
 _PARTS = ("train", "validation", "test")
 
@@ -98,7 +100,12 @@ class Task:
     build_model: Callable[[Any], nn.Module]
     options: type[DataOptions] = DataOptions
     loss: Callable[[Any, Tensor], Tensor] = cross_entropy
-    metrics: Mapping[str, Metric] = field(default_factory=lambda: METRICS)
+    metrics: Mapping[str, AnyMetric] = field(default_factory=lambda: METRICS)
+    """What is recorded besides the loss, unless the experiment names others. Without any, targets are not classes."""
+    scale: TargetScale = UNSCALED
+    """How numeric targets were scaled for training; metrics are in their own units."""
+    classes: tuple[str, ...] = ()
+    """The names of the classes, where they have names."""
     defaults: Mapping[str, Any] = field(default_factory=dict)
     """Defaults for the experiment: {"rounds": 20, "training": {…}}."""
     paper: str | None = None
@@ -112,7 +119,7 @@ class Task:
 
     @property
     def classification(self) -> bool:
-        return bool(self.metrics)
+        return is_classification(self.metrics)
 
     def defaults_for(self, algorithm: str) -> dict[str, Any]:
         """`defaults`, with the paper's number of rounds and learning rate for this algorithm if it gives them."""
@@ -135,7 +142,7 @@ def own_task(
     *,
     name: str = "own",
     loss: Callable[[Any, Tensor], Tensor] = cross_entropy,
-    metrics: Mapping[str, Metric] | None = None,
+    metrics: Mapping[str, AnyMetric] | None = None,
     defaults: Mapping[str, Any] | None = None,
 ) -> Task:
     """Your own model and data as a task.
@@ -143,7 +150,8 @@ def own_task(
     A site is either (inputs, targets) tensors or a torch Dataset, which is split 64/16/20 (`data.shares`), or a mapping
     with three of these (or three DataLoaders) under "train", "validation" and "test". Sites in a list are called
     site-0, site-1, …
-    `loss` may return one value per example or their mean; pass `metrics={}` if targets are not classes.
+    `loss` may return one value per example or their mean. `metrics` are functions of predicted classes and targets, or
+    declared with `playerfl.metric`; pass `metrics={}`, or metrics of numbers, if targets are not classes.
 
     >>> x, y = torch.randn(60, 4), torch.arange(60) % 3
     >>> task = own_task(lambda: nn.Linear(4, 3), {"north": (x, y), "south": (x, y)})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -15,6 +16,8 @@ from playerfl.report.compute.comparison import AlgorithmSummary
 from playerfl.report.compute.cost import sends_private_layers
 from playerfl.report.formats import SELECTIONS, size
 from playerfl.runs.result import RunResult
+
+_SHOWN_METRICS = 2
 
 
 def print_cut(result: RunResult) -> None:
@@ -50,13 +53,27 @@ def print_cut(result: RunResult) -> None:
     console.print()
 
 
-def print_comparison(summaries: Sequence[AlgorithmSummary], selection: str) -> None:
-    """Averages, fairness and cost by algorithm; then gains and losses by site."""
+def print_comparison(
+    summaries: Sequence[AlgorithmSummary], selection: str, baseline: Mapping[str, float] | None = None
+) -> None:
+    """Averages, fairness and cost by algorithm; then gains and losses by site.
+
+    `baseline`: the average of each metric if every site predicts the same for all rows; see `baseline_average`.
+    """
     console = wide_console()
-    console.print(_overview(summaries))
-    first = _metrics_of(summaries[0])[0]
-    if first == "f1":
-        console.print("F1 is macro-averaged over the classes present at a site.")
+    console.print(_overview(summaries, baseline or {}))
+    first = next(iter(summaries[0].metrics))
+    lower = [name for name, metric in summaries[0].metrics.items() if metric.lower_is_better]
+    if lower:
+        console.print(f"Lower is better: {', '.join(map(escape, lower))}.")
+    for name, metric in summaries[0].metrics.items():
+        if metric.averaging:
+            console.print(f"{escape(name)}: {escape(metric.averaging)}.")
+    for metric_name, sites in summaries[0].undefined.items():
+        for site, why in sites.items():
+            console.print(f"[yellow]Note:[/yellow] {escape(site)} has no {escape(metric_name)}: {escape(why)}.")
+    if baseline:
+        console.print("baseline: each site predicts the most frequent class (or the mean) of its training data.")
     console.print(f"Averages weight sites by their number of examples; fairness is the variance of {first} over sites.")
     reported = SELECTIONS[selection][0].upper() + SELECTIONS[selection][1:]
     console.print(f"{reported}; a method that tunes after the last round reports its tuned model.\n")
@@ -66,49 +83,59 @@ def print_comparison(summaries: Sequence[AlgorithmSummary], selection: str) -> N
             console.print()
 
 
-def _overview(summaries: Sequence[AlgorithmSummary]) -> Table:
+def _overview(summaries: Sequence[AlgorithmSummary], baseline: Mapping[str, float]) -> Table:
     table = Table(title="Comparison on the sites' test data", title_justify="left")
     table.add_column("algorithm", no_wrap=True)
-    metrics = _metrics_of(summaries[0])
+    metrics = list(summaries[0].metrics)
     for metric in metrics:
-        table.add_column(metric, justify="right", no_wrap=True)
-    for heading in ("fairness", "better off", "sent to sites", "sent by sites"):
+        table.add_column(metric, justify="right", min_width=6)
+    table.add_column("fairness", justify="right", min_width=8)
+    for heading in ("better off", "to sites", "from sites"):
         table.add_column(heading, justify="right")
     for summary in summaries:
-        better = summary.incentive and summary.incentive[metrics[0]]
+        better = summary.incentive and summary.incentive.get(metrics[0])
         table.add_row(
             summary.algorithm,
-            *(f"{summary.average[metric]:.4f}" for metric in metrics),
-            f"{summary.fairness[metrics[0]]:.2g}",
+            *(_number(summary.average[metric]) for metric in metrics),
+            "–" if math.isnan(summary.fairness[metrics[0]]) else f"{summary.fairness[metrics[0]]:.2g}",
             "" if better is None else f"{better:.0f} %",
             size(summary.bytes_down),
             size(summary.bytes_up),
+            end_section=bool(baseline) and summary is summaries[-1],
         )
+    if baseline:
+        cells = (_number(baseline[metric]) if metric in baseline else "" for metric in metrics)
+        table.add_row("[dim]baseline[/dim]", *cells, "", "", "", "")
     return table
 
 
-def _metrics_of(summary: AlgorithmSummary) -> list[str]:
-    return sorted(summary.average, key=lambda metric: (metric == "loss", metric != "f1", metric))
+def _number(value: float) -> str:
+    return "–" if math.isnan(value) else f"{value:.4f}" if abs(value) < 1000 else f"{value:.5g}"
 
 
 def _gains(summary: AlgorithmSummary) -> Table:
-    metrics = [metric for metric in _metrics_of(summary) if metric != "loss"] or ["loss"]
+    metrics = [metric for metric in summary.metrics if metric != "loss"] or ["loss"]
     table = Table(title=f"What each site gains or loses with {summary.algorithm}", title_justify="left")
     table.add_column("site")
-    for metric in metrics:
+    if summary.test_rows:
+        table.add_column("test rows", justify="right")
+    # More metrics than these do not fit beside each other; the report has all of them.
+    for metric in metrics[:_SHOWN_METRICS]:
         table.add_column(metric, justify="right")
         for baseline in summary.gains:
             table.add_column(f"vs {baseline}", justify="right")
     for site, scores in summary.sites.items():
-        cells = []
-        for metric in metrics:
-            cells.append(f"{scores[metric]:.4f}")
-            cells += [_signed(gains[metric][site]) for gains in summary.gains.values()]
+        cells = [f"{summary.test_rows[site]:,}" if site in summary.test_rows else "–"] if summary.test_rows else []
+        for metric in metrics[:_SHOWN_METRICS]:
+            cells.append(_number(scores.get(metric, math.nan)))
+            cells += [_signed(gains[metric].get(site, math.nan)) for gains in summary.gains.values()]
         table.add_row(escape(site), *cells)
     return table
 
 
 def _signed(value: float) -> str:
+    if math.isnan(value):
+        return "–"
     colour = "green" if value > 0 else "red" if value < 0 else "dim"
     return f"[{colour}]{value:+.4f}[/{colour}]"
 

@@ -1,7 +1,8 @@
 "use strict";
 // Learning curves.
 
-const hiddenCurves = new Set();
+// Many lines at once say little: the others can be added in the legend.
+const hiddenCurves = new Set(data.algorithms.filter((name) => data.algorithms.length > 6 && !data.shownFirst.includes(name)));
 function drawSplits() {
   const splits = data.curves[$("pick-task").value] ?? {};
   const known = Object.keys(splits).filter((split) => splits[split][$("pick-metric").value]);

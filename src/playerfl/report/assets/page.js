@@ -4,13 +4,17 @@
 function drawMetric() {
   const metric = $("pick-metric").value;
   for (const box of document.querySelectorAll(".by-metric")) box.classList.toggle("off", box.dataset.metric !== metric);
-  drawOver();
+  if ($("tests")) drawOver();
   drawSites();
   drawSplits();
 }
 function drawTask() {
+  for (const row of document.querySelectorAll("table[data-name=costs] tbody tr")) {
+    row.classList.toggle("elsewhere", row.cells[1].textContent.trim() !== $("pick-task").value);
+  }
   drawSites();
   drawSplits();
+  if ($("calibration")) drawCalibrationSites();
   if ($("layers")) resetWhatIf();
 }
 // A page may have a multiverse and no runs.
@@ -23,6 +27,7 @@ for (const id of ["pick-over", "pick-posthoc"]) on(id, "change", drawTests);
 on("pick-algorithm", "change", drawSites);
 on("pick-split", "change", drawCurveSites);
 on("pick-site", "change", drawCurves);
+on("pick-calibration-site", "change", drawCalibration);
 for (const id of ["pick-run", "pick-normalise", "pick-reduce", "pick-none"]) on(id, "change", drawWhatIf);
 on("pick-rule", "change", () => { setThreshold(layerScores().thresholds[$("pick-rule").value] ?? $("threshold-number").value); drawWhatIf(); });
 on("threshold", "input", () => {
@@ -39,9 +44,10 @@ window.addEventListener("resize", () => {
   room = document.documentElement.clientWidth;
   for (const draw of multiverses) draw();
   if (!hasRuns) return;
-  drawTests();
+  if ($("tests")) drawTests();
   drawCurves();
-  drawWhatIf();
+  if ($("calibration")) drawCalibration();
+  if ($("layers")) drawWhatIf();
 });
 let opened = [];
 window.addEventListener("beforeprint", () => {
@@ -55,5 +61,5 @@ document.querySelectorAll(".multiverse").forEach((home, i) => showMultiverse(hom
 if (hasRuns) {
   $("pick-metric").value = data.metric;
   drawMetric();
+  drawTask();
 }
-if ($("layers")) resetWhatIf();

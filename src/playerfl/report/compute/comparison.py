@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from playerfl.errors import ConfigError, one_of
+from playerfl.runs.measures.baseline import baseline_scores
+from playerfl.runs.measures.declared import Declared, declarations
 from playerfl.runs.result import RunResult
 
 Array = NDArray[np.float64]
 Score = TypeVar("Score", float, Array)
 ClientAverage = Literal["samples", "uniform"]
-LOWER_IS_BETTER = frozenset({"loss"})
 
 
 def fairness(scores: Array) -> Array:
@@ -29,23 +30,25 @@ def fairness(scores: Array) -> Array:
         return np.asarray(np.var(scores, axis=0))
 
 
-def gain(metric: str, score: Score, baseline: Score) -> Score:
+def gain(score: Score, baseline: Score, *, lower_is_better: bool) -> Score:
     """How much better a score is than a baseline, positive for better.
 
-    >>> round(gain("loss", 0.2, 0.5), 10), round(gain("f1", 0.2, 0.5), 10)
+    >>> round(gain(0.2, 0.5, lower_is_better=True), 10), round(gain(0.2, 0.5, lower_is_better=False), 10)
     (0.3, -0.3)
     """
-    return baseline - score if metric in LOWER_IS_BETTER else score - baseline
+    return baseline - score if lower_is_better else score - baseline
 
 
-def incentive(metric: str, scores: Array, local: Array, federated: Array) -> Array:
+def incentive(scores: Array, local: Array, federated: Array, *, lower_is_better: bool) -> Array:
     """The percentage of sites (the first axis) strictly better off than training alone and plain averaging (IPR).
 
-    >>> float(incentive("f1", np.array([0.9, 0.5]), np.array([0.8, 0.5]), np.array([0.7, 0.4])))
+    >>> scores, local, federated = np.array([0.9, 0.5]), np.array([0.8, 0.5]), np.array([0.7, 0.4])
+    >>> float(incentive(scores, local, federated, lower_is_better=False))
     50.0
     """
     with np.errstate(invalid="ignore"):
-        better = (gain(metric, scores, local) > 0) & (gain(metric, scores, federated) > 0)
+        better = gain(scores, local, lower_is_better=lower_is_better) > 0
+        better &= gain(scores, federated, lower_is_better=lower_is_better) > 0
     return np.asarray(100.0 * np.mean(better, axis=0))
 
 
@@ -76,6 +79,12 @@ class AlgorithmSummary:
     """By metric; None for the baselines themselves, or where one of them is missing."""
     gains: dict[str, dict[str, dict[str, float]]]
     """Baseline, then metric, then site: how much better the site is than under that baseline."""
+    metrics: dict[str, Declared]
+    """The declarations of each metric, the first one to show first."""
+    undefined: dict[str, dict[str, str]]
+    """Metric, then site: why it has no value there. Averages, fairness and incentive leave these sites out."""
+    test_rows: dict[str, int]
+    """By site, where that is known."""
     bytes_down: int
     bytes_up: int
     seconds: float
@@ -120,41 +129,72 @@ def _must_share(results: Sequence[RunResult]) -> None:
 def _summary(
     result: RunResult, baselines: Sequence[RunResult], baseline_global: str, client_average: str
 ) -> AlgorithmSummary:
-    sites = result.site_scores
-    weights = [result.num_examples[site] if client_average == "samples" else 1 for site in sites]
-
-    def by_metric(found: Mapping[str, Mapping[str, float]]) -> dict[str, Array]:
-        return {metric: np.array([found[site][metric] for site in sites]) for metric in metrics_of(result)}
-
-    scores = by_metric(sites)
+    sites, metrics = result.site_scores, declared_metrics([result])
+    undefined = {metric: result.undefined(metric) for metric in metrics}
     others = [run for run in baselines if run is not result]
-    references = {run.algorithm: by_metric(run.site_scores) for run in others}
-    rivals = [by_metric(global_scores(run) if run.algorithm == baseline_global else run.site_scores) for run in others]
+    average, evenness, incentives = {}, {}, {}
+    gains: dict[str, dict[str, dict[str, float]]] = {run.algorithm: {} for run in others}
+    for metric, declared in metrics.items():
+        measured = [site for site in sites if site not in undefined[metric]]
+        lower = declared.lower_is_better
+        scores = _by_site(sites, metric, measured)
+        weights = [result.num_examples[site] if client_average == "samples" else 1 for site in measured]
+        weighted = sum(score * weight for score, weight in zip(scores.tolist(), weights, strict=True))
+        average[metric] = weighted / sum(weights) if measured else math.nan
+        evenness[metric] = float(fairness(scores)) if measured else math.nan
+        for run in others:
+            reference = _by_site(run.site_scores, metric, measured)
+            found = gain(scores, reference, lower_is_better=lower).tolist()
+            gains[run.algorithm][metric] = dict(zip(measured, found, strict=True))
+        if len(others) == 2 and measured:
+            rivals = [
+                _by_site(global_scores(run) if run.algorithm == baseline_global else run.site_scores, metric, measured)
+                for run in others
+            ]
+            incentives[metric] = float(incentive(scores, rivals[0], rivals[1], lower_is_better=lower))
     return AlgorithmSummary(
         algorithm=result.algorithm,
-        average={
-            metric: sum(score * weight for score, weight in zip(values.tolist(), weights, strict=True)) / sum(weights)
-            for metric, values in scores.items()
-        },
+        average=average,
         sites=sites,
-        fairness={metric: float(fairness(values)) for metric, values in scores.items()},
-        incentive={
-            metric: float(incentive(metric, values, *(rival[metric] for rival in rivals)))
-            for metric, values in scores.items()
-        }
-        if len(rivals) == 2
-        else None,
-        gains={
-            name: {
-                metric: dict(zip(sites, gain(metric, values, reference[metric]).tolist(), strict=True))
-                for metric, values in scores.items()
-            }
-            for name, reference in references.items()
-        },
+        fairness=evenness,
+        incentive=incentives if len(others) == 2 else None,
+        gains=gains,
+        metrics=metrics,
+        undefined={metric: of_metric for metric, of_metric in undefined.items() if of_metric},
+        test_rows=result.test_rows,
         bytes_down=sum(int(row[3]) for row in result.traffic_rows),
         bytes_up=sum(int(row[4]) for row in result.traffic_rows),
         seconds=float(result.timing["wall_seconds"]),
     )
+
+
+def baseline_average(result: RunResult) -> dict[str, float]:
+    """The average over sites, weighted by examples, if each predicts the same for all rows: see `baseline_scores`."""
+    scores, shares = baseline_scores(result) or {}, result.num_examples
+    metrics = dict.fromkeys(metric for of_site in scores.values() for metric in of_site)
+    found = {}
+    for metric in metrics:
+        sites = [site for site in scores if site not in result.undefined(metric)]
+        if sites and all(metric in scores[site] for site in sites):
+            total = sum(scores[site][metric] * shares[site] for site in sites)
+            found[metric] = total / sum(shares[site] for site in sites)
+    return found
+
+
+def _by_site(scores: Mapping[str, Mapping[str, float]], metric: str, sites: Sequence[str]) -> Array:
+    return np.array([scores[site].get(metric, math.nan) for site in sites])
+
+
+def declared_metrics(results: Sequence[RunResult]) -> dict[str, Declared]:
+    """The metrics of these runs with their declarations, in the order in which they are shown; the loss comes last.
+
+    That is the order in which runs declare them; F1 and accuracy come first in runs that did not.
+    """
+    recorded = dict.fromkeys(metric for result in results for metric in metrics_of(result))
+    given = [name for result in results for name in result.data.get("metrics", {})]
+    order = {name: place for place, name in enumerate(dict.fromkeys([*given, "f1", "accuracy"]))}
+    names = sorted(recorded, key=lambda name: (name == "loss", order.get(name, len(order)), name))
+    return declarations((result.data for result in results), names)
 
 
 def as_json(result: RunResult, summary: AlgorithmSummary) -> dict[str, Any]:
@@ -175,6 +215,9 @@ def as_json(result: RunResult, summary: AlgorithmSummary) -> dict[str, Any]:
         "bytes_up": summary.bytes_up,
         "wall_seconds": summary.seconds,
         "cut": result.layers.get("decision"),
+        "metrics": {name: asdict(declared) for name, declared in summary.metrics.items()},
+        "undefined": summary.undefined,
+        "test_rows": summary.test_rows,
         "partition_hash": result.data.get("partition_hash"),
         "notes": result.data.get("notes", []),
     }

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
-from playerfl.report.compute.comparison import LOWER_IS_BETTER
 from playerfl.report.compute.grid import RunGrid
 from playerfl.report.compute.statistics import Array, median, percentiles
 from playerfl.runs.result import RunResult
@@ -53,7 +53,8 @@ def _curves(grid: RunGrid, task: str, algorithm: str, results: Sequence[RunResul
     rounds = max(int(result.experiment["rounds"]) for result in results)
     # runs × columns × sites × (rounds 0 … R, then the finishing phase)
     values = np.full((len(results), len(columns), len(sites), rounds + 2), np.nan)
-    # A recorded NaN means that the run diverged; only rounds that were never evaluated are missing.
+    # A recorded NaN means that the run diverged, or that the metric has no value at the site; only rounds that were
+    # never evaluated are missing.
     recorded = np.zeros(values.shape[1:], dtype=bool)
     keys: list[_Key] = []
     for run, result in enumerate(results):
@@ -65,13 +66,17 @@ def _curves(grid: RunGrid, task: str, algorithm: str, results: Sequence[RunResul
         scores = np.fromiter((float(row[5]) for row in result.score_rows), float, len(keys))
         values[run].reshape(-1)[places] = scores[rows]
         recorded.reshape(-1)[places] = True
-    worst = np.array([np.inf if metric in LOWER_IS_BETTER else -np.inf for _, metric in columns])
-    values = np.where(np.isnan(values) & recorded, worst[:, None, None], values)
-    shares = grid.examples(task, algorithm).T[:, None, :, None]
-    averages = np.sum(values * shares, axis=2) / np.sum(shares, axis=2)
+    worst = np.array([np.inf if grid.declared[metric].lower_is_better else -np.inf for _, metric in columns])
+    may_lack = np.array([not grid.declared[metric].always_defined for _, metric in columns])[:, None, None]
+    undefined = np.isnan(values) & recorded & may_lack & _finite_loss(values, columns)
+    values = np.where(np.isnan(values) & recorded & ~undefined, worst[:, None, None], values)
+    shares = np.where(undefined, 0.0, grid.examples(task, algorithm).T[:, None, :, None])
+    with np.errstate(invalid="ignore"):
+        averages = np.sum(np.where(undefined, 0.0, values) * shares, axis=2) / np.sum(shares, axis=2)
     drawn = []
     for column, (split, metric) in enumerate(columns):
-        known = np.flatnonzero(recorded[column, :, : rounds + 1].any(axis=0))
+        has_value = ~np.isnan(averages[:, column, : rounds + 1]).any(axis=0)
+        known = np.flatnonzero(recorded[column, :, : rounds + 1].any(axis=0) & has_value)
         if not len(known):
             continue
         average = averages[:, column, known]
@@ -93,6 +98,14 @@ def _curves(grid: RunGrid, task: str, algorithm: str, results: Sequence[RunResul
             )
         )
     return drawn
+
+
+def _finite_loss(values: Array, columns: Sequence[tuple[str, str]]) -> NDArray[np.bool_]:
+    """Whether the loss of the same split is finite: then a metric that is NaN has no value, but nothing diverged."""
+    place_of = {split: place for place, (split, metric) in enumerate(columns) if metric == "loss"}
+    losses = values[:, [place_of.get(split, 0) for split, _ in columns]]
+    has_loss = np.array([split in place_of for split, _ in columns])
+    return np.asarray(np.isfinite(losses) & has_loss[:, None, None])
 
 
 def _places(

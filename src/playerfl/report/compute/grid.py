@@ -13,15 +13,19 @@ from typing import Any, Literal
 import numpy as np
 
 from playerfl.paper import facts as paper
-from playerfl.report.compute.comparison import LOWER_IS_BETTER, global_scores, metrics_of
+from playerfl.report.compute.comparison import declared_metrics, global_scores
 from playerfl.report.compute.statistics import Array, median, resampled, worst_for_nan
-from playerfl.runs.majority import majority_scores
+from playerfl.runs.measures.baseline import baseline_scores
+from playerfl.runs.measures.declared import Declared
+from playerfl.runs.measures.row_intervals import resampled_scores
 from playerfl.runs.result import RunResult
 
 F1Labels = Literal["true_or_predicted", "true", "all"]
 
 MAJORITY = "Majority class"
-"""The baseline of every task with class counts. It uses one run per seed, and only the data recorded with that run."""
+TRAINING_MEAN = "Training mean"
+"""The baseline of tasks with classes, and of those with numbers. It uses one run per seed, and only the data recorded
+with that run. Both have the key MAJORITY among the algorithms."""
 Splits = Literal["fixed", "per_run", "mixed", "unknown"]
 """Whether the runs of a method share one split of the data, each have their own, or share some."""
 SiteScores = Mapping[str, Mapping[str, float]]
@@ -88,13 +92,40 @@ class RunGrid:
         by_data: dict[tuple[str, str], SiteScores] = {}
         for run in self.runs:
             if self._data_of(run) not in by_data:
-                by_data[self._data_of(run)] = majority_scores(run.result, self.f1_labels) or {}
+                by_data[self._data_of(run)] = baseline_scores(run.result, self.f1_labels) or {}
         unknown = {task for (task, _), scores in by_data.items() if not scores}
         return {key: {} if key[0] in unknown else scores for key, scores in by_data.items()}
 
     @staticmethod
     def _data_of(run: Placed) -> tuple[str, str]:
         return run.task, str(run.result.data["partition_hash"])
+
+    def baseline_name(self, tasks: Sequence[str]) -> str:
+        """What the baseline predicts on these tasks."""
+        of_classes = {
+            any("classes" in record["train"] for record in run.result.data["sites"].values())
+            for run in self.runs
+            if run.task in tasks
+        }
+        if len(of_classes) > 1:
+            return f"{MAJORITY} or {TRAINING_MEAN.lower()}"
+        return TRAINING_MEAN if of_classes == {False} else MAJORITY
+
+    def classes(self, task: str) -> int:
+        """How many classes a task has at its sites, as far as its runs record them."""
+        labels: set[str] = set()
+        for run in self.runs:
+            if run.task == task:
+                for record in run.result.data["sites"].values():
+                    for part in (record["train"], record.get("test", record["train"])):
+                        labels.update(part.get("classes", {}))
+        return len(labels)
+
+    def positive_name(self, task: str) -> str:
+        """The class that metrics of two classes are about."""
+        run = next(run.result for run in self.runs if run.task == task)
+        names = run.data.get("class_names", [])
+        return names[run.positive_class] if run.positive_class < len(names) else f"number {run.positive_class}"
 
     def splits(self, task: str) -> Splits:
         """What the partition hashes of a task's runs show. If each method has only one run, they count as one split."""
@@ -128,7 +159,7 @@ class RunGrid:
             groups: dict[bytes, list[str]] = {}
             for algorithm in self.algorithms:
                 if seeds := sorted(self.results(task, algorithm)):
-                    scores = np.stack([self.scores(task, algorithm, metric) for metric in self.metrics])
+                    scores = np.concatenate([self.scores(task, algorithm, metric).ravel() for metric in self.metrics])
                     # Methods that diverged everywhere have nothing else in common.
                     if np.isfinite(scores).any():
                         groups.setdefault(np.array(seeds).tobytes() + scores.tobytes(), []).append(algorithm)
@@ -145,14 +176,30 @@ class RunGrid:
         return None if name is None else str(name)
 
     @cached_property
-    def metrics(self) -> list[str]:
-        """The metrics of all runs: F1, accuracy, others, then loss."""
-        metrics = {metric for run in self.runs for metric in metrics_of(run.result)}
-        return sorted(metrics, key=lambda name: (name == "loss", name != "f1", name != "accuracy", name))
+    def declared(self) -> dict[str, Declared]:
+        """The metrics of all runs with their declarations, the loss last."""
+        return declared_metrics([run.result for run in self.runs])
 
-    def sites(self, task: str) -> list[str]:
-        """The sites that every run of a task has."""
-        return self._sites[task]
+    @property
+    def metrics(self) -> list[str]:
+        return list(self.declared)
+
+    def sites(self, task: str, metric: str | None = None) -> list[str]:
+        """The sites that every run of a task has, and where this metric has a value."""
+        return [site for site in self._sites[task] if metric is None or site not in self.undefined(task, metric)]
+
+    def undefined(self, task: str, metric: str) -> dict[str, str]:
+        """The sites at which a metric has no value in some run, although no model diverged, and why."""
+        return self._undefined.get((task, metric), {})
+
+    @cached_property
+    def _undefined(self) -> dict[tuple[str, str], dict[str, str]]:
+        found: dict[tuple[str, str], dict[str, str]] = {}
+        for run in self.runs:
+            for metric in self.metrics:
+                if of_run := run.result.undefined(metric):
+                    found.setdefault((run.task, metric), {}).update(of_run)
+        return found
 
     @cached_property
     def _sites(self) -> dict[str, list[str]]:
@@ -184,10 +231,39 @@ class RunGrid:
             else results[seed].site_scores
             for seed in wanted
         ]
-        scores = np.array(
-            [[of_run[site].get(metric, math.nan) for of_run in by_run] for site in self.sites(task)]
-        ).reshape(len(self.sites(task)), len(wanted))
-        return worst_for_nan(scores, lower_is_better=metric in LOWER_IS_BETTER)
+        sites = self.sites(task, metric)
+        scores = np.array([[of_run[site].get(metric, math.nan) for of_run in by_run] for site in sites])
+        scores = scores.reshape(len(sites), len(wanted))
+        return worst_for_nan(scores, lower_is_better=self.declared[metric].lower_is_better)
+
+    def row_resamples(self, task: str, algorithm: str, metric: str, seeds: Sequence[int]) -> Array | None:
+        """Scores in resamples of each site's test rows: sites × resamples × runs; None if they cannot be computed.
+
+        That takes outcomes of every row in every run, and a metric whose code comes with the package.
+        """
+        known = self.declared[metric].bundled and (metric != "f1" or self.f1_labels == "true_or_predicted")
+        if algorithm == MAJORITY or not known or not seeds:
+            return None
+        by_run = [self._resampled_rows(task, algorithm, metric, seed) for seed in seeds]
+        return None if any(of_run is None for of_run in by_run) else np.stack([r for r in by_run if r is not None], -1)
+
+    def _resampled_rows(self, task: str, algorithm: str, metric: str, seed: int) -> Array | None:
+        key = (task, algorithm, metric, seed)
+        if key not in self._rows:
+            run = self.results(task, algorithm)[seed]
+            by_site = [
+                resampled_scores(run.outcomes[site], metric, site, positive=run.positive_class)
+                if site in run.outcomes
+                else None
+                for site in self.sites(task, metric)
+            ]
+            found = [scores for scores in by_site if scores is not None]
+            self._rows[key] = np.stack(found) if found and len(found) == len(by_site) else None
+        return self._rows[key]
+
+    @cached_property
+    def _rows(self) -> dict[tuple[str, str, str, int], Array | None]:
+        return {}
 
     def resampled_medians(
         self, task: str, algorithm: str, metric: str, seeds: Sequence[int], *, global_model: bool = False
@@ -203,11 +279,15 @@ class RunGrid:
     def _resampled(self) -> dict[tuple[str, str, str, tuple[int, ...], bool], Array]:
         return {}
 
-    def examples(self, task: str, algorithm: str, seeds: Sequence[int] | None = None) -> Array:
-        """Training examples: sites × runs."""
+    def examples(
+        self, task: str, algorithm: str, seeds: Sequence[int] | None = None, metric: str | None = None
+    ) -> Array:
+        """Training examples: sites (where this metric has a value) × runs."""
         results = self.results(task, algorithm)
         wanted = sorted(results) if seeds is None else seeds
-        return np.array([[results[seed].num_examples[site] for seed in wanted] for site in self.sites(task)], float)
+        sites = self.sites(task, metric)
+        examples = [[results[seed].num_examples[site] for seed in wanted] for site in sites]
+        return np.array(examples, float).reshape(len(sites), len(wanted))
 
 
 def arrange(results: Sequence[RunResult], f1_labels: F1Labels = "true_or_predicted") -> RunGrid:

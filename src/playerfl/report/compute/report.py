@@ -19,9 +19,12 @@ from playerfl.report.compute.learnt import not_learnt
 from playerfl.report.compute.multiverse import Multiverse
 from playerfl.report.compute.ranking import Ranking, rankings
 from playerfl.report.compute.sites import SiteTable, site_tables
+from playerfl.report.compute.statistics import ENOUGH_RUNS
 from playerfl.report.compute.tables import Choices, ScoreTable, tables
 from playerfl.report.compute.what_if import LayerScores, layer_scores
 from playerfl.report.formats import listed
+from playerfl.runs.measures.calibration import Calibration, calibrations
+from playerfl.runs.measures.declared import Declared, declared_as
 
 
 @dataclass(frozen=True)
@@ -37,6 +40,8 @@ class Report:
     tuning_runs: int
     """Finished runs that chose learning rates and are not reported."""
     notes: tuple[str, ...]
+    data_notes: tuple[str, ...] = ()
+    """How the tasks read their data."""
     paper: Printed | None = None
     """What the paper prints for these tasks; None unless requested."""
     f1_labels: str = "true_or_predicted"
@@ -69,6 +74,49 @@ class Report:
     def site_table(self, task: str, algorithm: str, metric: str) -> SiteTable | None:
         wanted = (task, algorithm, metric)
         return next((t for t in self.sites if (t.task, t.algorithm, t.metric) == wanted), None)
+
+    @property
+    def declared(self) -> Declared:
+        """The metric to show first."""
+        return self.grid.declared.get(self.metric) or declared_as(self.metric)
+
+    @cached_property
+    def has_rows(self) -> bool:
+        """Whether any run holds the outcomes of its test rows."""
+        return any(run.result.outcomes for run in self.grid.runs)
+
+    @cached_property
+    def calibrations(self) -> list[Calibration]:
+        """Of the run of each method with the first seed."""
+        return [
+            calibration
+            for task, algorithm, runs in self.grid.cells()
+            for calibration in calibrations(runs[min(runs)], task, algorithm, self.grid.sites(task))
+        ]
+
+    @property
+    def for_own_data(self) -> bool:
+        """Whether readers want to know about their data rather than about methods: all tasks are folders of their own,
+        with fewer runs of each method than statistics over runs need."""
+        runs = self.grid.runs
+        return bool(runs) and all(run.result.of_folder for run in runs) and self.most_runs < ENOUGH_RUNS
+
+    @cached_property
+    def most_runs(self) -> int:
+        """The largest number of runs of a method on a task."""
+        return max((len(results) for _, _, results in self.grid.cells()), default=0)
+
+    def test_rows(self, task: str, metric: str) -> list[tuple[str, int | None]]:
+        """The sites of a task where this metric has a value, and their test rows, if these are known."""
+        table = next(table for table in self.sites if (table.task, table.metric) == (task, metric))
+        return sorted((row.site, row.test_rows) for row in table.rows if not row.undefined)
+
+    @property
+    def shown_first(self) -> list[str]:
+        """The methods that a reader looks for: the subject, the baselines, and the best of each task."""
+        table = self.table(self.metric)
+        best = [name for (name, _), cell in table.cells.items() if cell.best] if table else []
+        return list(dict.fromkeys([self.subject, *self.choices.baselines, *best]))
 
     @cached_property
     def costs(self) -> list[Cost]:
@@ -144,9 +192,9 @@ def build_report(
         *(_lacking(report.choices) if grid.runs else ()),
         *_other_rounds(grid, report.choices),
         *_variants(report, baseline_local, baseline_global),
-        *dict.fromkeys(f"{run.task}: {note}" for run in grid.runs for note in run.result.data.get("notes", [])),
     )
-    return replace(report, notes=notes)
+    data_notes = dict.fromkeys(f"{run.task}: {note}" for run in grid.runs for note in run.result.data.get("notes", []))
+    return replace(report, notes=notes, data_notes=tuple(data_notes))
 
 
 def _baseline(grid: RunGrid, wanted: str | None, usual: str) -> str | None:

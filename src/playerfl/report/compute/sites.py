@@ -18,6 +18,8 @@ from playerfl.report.compute.statistics import (
     wilcoxon,
 )
 from playerfl.report.compute.tables import Choices
+from playerfl.runs.measures.declared import Declared
+from playerfl.runs.measures.row_intervals import row_interval
 
 Verdict = Literal["gains", "loses", "unclear"]
 LEVEL = 0.05
@@ -33,6 +35,8 @@ class Difference:
     runs: int
     p: float
     """Wilcoxon's over seeds, with Holm's correction over the sites of the table."""
+    rows: tuple[float, float] = (np.nan, np.nan)
+    """Its 95 % interval over the site's test rows; NaN where the runs do not hold them."""
 
     @property
     def verdict(self) -> Verdict:
@@ -40,6 +44,11 @@ class Difference:
         if self.p >= LEVEL or self.value == 0:
             return "unclear"
         return "gains" if self.value > 0 else "loses"
+
+    @property
+    def beyond_rows(self) -> bool:
+        """Whether the interval over test rows leaves out 0."""
+        return self.rows[0] > 0 or self.rows[1] < 0
 
 
 @dataclass(frozen=True)
@@ -51,6 +60,11 @@ class SiteRow:
     score: float
     to_local: Difference | None
     to_global: Difference | None
+    test_rows: int | None = None
+    rows: tuple[float, float] = (np.nan, np.nan)
+    """The 95 % interval of the score over the site's test rows."""
+    undefined: str = ""
+    """Why the metric has no value here; the score is NaN then."""
 
     @property
     def harmed(self) -> bool:
@@ -66,6 +80,7 @@ class SiteTable:
     algorithm: str
     metric: str
     rows: tuple[SiteRow, ...]
+    declared: Declared
 
 
 def site_tables(grid: RunGrid, choices: Choices) -> list[SiteTable]:
@@ -80,18 +95,35 @@ def site_tables(grid: RunGrid, choices: Choices) -> list[SiteTable]:
 
 def _table(grid: RunGrid, task: str, algorithm: str, metric: str, choices: Choices) -> SiteTable:
     scores = median(grid.scores(task, algorithm, metric))
+    drawn = grid.row_resamples(task, algorithm, metric, sorted(grid.results(task, algorithm)))
     sizes = median(grid.examples(task, algorithm))
+    tested = _test_rows(grid, task, algorithm)
     local = _differences(grid, task, algorithm, metric, choices.baseline_local)
     averaged = _differences(grid, task, algorithm, metric, choices.baseline_global)
-    rows = [
-        SiteRow(site, int(sizes[i]), float(scores[i]), local[i], averaged[i]) for i, site in enumerate(grid.sites(task))
-    ]
-    return SiteTable(task, algorithm, metric, tuple(sorted(rows, key=_worst_first)))
+    place_of = {site: place for place, site in enumerate(grid.sites(task, metric))}
+    undefined = grid.undefined(task, metric)
+    rows = []
+    for number, site in enumerate(grid.sites(task)):
+        size = int(sizes[number])
+        if site in undefined:
+            rows.append(SiteRow(site, size, np.nan, None, None, tested.get(site), undefined=undefined[site]))
+            continue
+        i = place_of[site]
+        interval = (np.nan, np.nan) if drawn is None else row_interval(median(drawn[i]))
+        rows.append(SiteRow(site, size, float(scores[i]), local[i], averaged[i], tested.get(site), interval))
+    return SiteTable(task, algorithm, metric, tuple(sorted(rows, key=_worst_first)), grid.declared[metric])
 
 
-def _worst_first(row: SiteRow) -> tuple[float, float, str]:
+def _test_rows(grid: RunGrid, task: str, algorithm: str) -> dict[str, int]:
+    """Each site's number of test rows, the median over runs."""
+    runs = list(grid.results(task, algorithm).values())
+    sites = [site for site in grid.sites(task) if all(site in run.test_rows for run in runs)]
+    return {site: int(np.median([run.test_rows[site] for run in runs])) for site in sites}
+
+
+def _worst_first(row: SiteRow) -> tuple[bool, float, float, str]:
     against = row.to_local or row.to_global
-    return (against.value if against else 0.0, row.score, row.site)
+    return (bool(row.undefined), against.value if against else 0.0, row.score, row.site)
 
 
 def _differences(
@@ -101,16 +133,26 @@ def _differences(
     if baseline is None or baseline == algorithm:
         return nothing
     seeds = sorted(grid.results(task, algorithm).keys() & grid.results(task, baseline).keys())
-    if not seeds:
+    if not seeds or not grid.sites(task, metric):
         return nothing
+    lower_is_better = grid.declared[metric].lower_is_better
     scores, reference = (grid.scores(task, name, metric, seeds) for name in (algorithm, baseline))
     with np.errstate(invalid="ignore"):
         # Two diverged runs are equal.
-        gains = np.where(scores == reference, 0.0, gain(metric, scores, reference))
+        gains = np.where(scores == reference, 0.0, gain(scores, reference, lower_is_better=lower_is_better))
     low, high = bootstrap_interval(median, gains)
     p = holm(wilcoxon(differences(gains, np.zeros_like(gains))))
+    drawn, others = (grid.row_resamples(task, name, metric, seeds) for name in (algorithm, baseline))
+    paired = None if drawn is None or others is None else median(gain(drawn, others, lower_is_better=lower_is_better))
     return [
-        Difference(float(value), float(low[i]), float(high[i]), len(seeds), float(p[i]))
+        Difference(
+            float(value),
+            float(low[i]),
+            float(high[i]),
+            len(seeds),
+            float(p[i]),
+            (np.nan, np.nan) if paired is None else row_interval(paired[i]),
+        )
         for i, value in enumerate(median(gains))
     ]
 

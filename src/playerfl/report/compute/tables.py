@@ -1,4 +1,4 @@
-"""The nine tables: F1, accuracy and loss; fairness of each; incentivised participation of each."""
+"""The tables: every metric; fairness of each; incentivised participation of each."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from typing import Literal
 
 import numpy as np
 
-from playerfl.report.compute.comparison import LOWER_IS_BETTER, fairness, incentive, metrics_of
+from playerfl.report.compute.comparison import fairness, incentive, metrics_of
 from playerfl.report.compute.grid import MAJORITY, RunGrid
 from playerfl.report.compute.statistics import Array, apart, median, percentile_interval, resampled, worst_for_nan
+from playerfl.runs.measures.declared import Declared
+from playerfl.runs.measures.row_intervals import row_interval
 
 Kind = Literal["score", "fairness", "incentive"]
 KINDS: tuple[Kind, ...] = ("score", "fairness", "incentive")
@@ -44,6 +46,8 @@ class ScoreCell:
     """The value of each run, in the order of seeds."""
     seeds: tuple[int, ...]
     best: bool = False
+    rows: tuple[float, float] = (np.nan, np.nan)
+    """The 95 % interval over test rows, of scores only; NaN where the runs do not hold their rows."""
     tie: bool = False
     """The interval of its difference from the best, in resamples of the seeds both have, contains 0."""
 
@@ -59,8 +63,10 @@ class ScoreTable:
     cells: dict[tuple[str, str], ScoreCell]
     ranked: tuple[str, ...]
     """The algorithms that compete: fairness and incentive leave the two baselines out, as the paper does."""
+    declared: Declared
     majority: Mapping[str, ScoreCell] = field(default_factory=dict)
-    """The majority class by task, where it is known: shown for reference, but neither ranked nor tested."""
+    """The baseline by task, where it is known: shown for reference, but neither ranked nor tested."""
+    baseline_name: str = MAJORITY
 
     @property
     def name(self) -> str:
@@ -68,7 +74,7 @@ class ScoreTable:
 
     @property
     def lower_is_better(self) -> bool:
-        return self.kind == "fairness" or (self.kind == "score" and self.metric in LOWER_IS_BETTER)
+        return self.kind == "fairness" or (self.kind == "score" and self.declared.lower_is_better)
 
 
 def tables(grid: RunGrid, choices: Choices) -> list[ScoreTable]:
@@ -90,7 +96,8 @@ def _table(grid: RunGrid, kind: Kind, metric: str, choices: Choices) -> ScoreTab
     ranked = tuple(name for name in present if name not in left_out)
     shown = tuple(task for task in grid.tasks if any((name, task) in cells for name in present))
     majority = {task: cell for task in shown if (cell := _majority_cell(grid, kind, metric, task, choices))}
-    table = ScoreTable(kind, metric, present, shown, cells, ranked, majority)
+    declared, name = grid.declared[metric], grid.baseline_name(shown)
+    table = ScoreTable(kind, metric, present, shown, cells, ranked, declared, majority, name)
     for task in shown:
         cells |= _marked(grid, table, task, choices)
     return table
@@ -105,6 +112,8 @@ def _cell(grid: RunGrid, kind: Kind, metric: str, task: str, algorithm: str, cho
             seeds = [seed for seed in seeds if seed in grid.results(task, baseline)]
     if not seeds or metric not in metrics_of(grid.results(task, algorithm)[seeds[0]]):
         return None
+    if not grid.sites(task, metric):
+        return None
     measured = _Estimate(grid, kind, metric, task, algorithm, choices)
     low, high = percentile_interval(measured.resampled(seeds)) if len(seeds) > 1 else (np.nan, np.nan)
     return ScoreCell(
@@ -114,7 +123,25 @@ def _cell(grid: RunGrid, kind: Kind, metric: str, task: str, algorithm: str, cho
         runs=len(seeds),
         per_run=tuple(map(float, measured.per_run(seeds))),
         seeds=tuple(seeds),
+        rows=_row_interval(grid, task, algorithm, metric, seeds, choices) if kind == "score" else (np.nan, np.nan),
     )
+
+
+def _row_interval(
+    grid: RunGrid, task: str, algorithm: str, metric: str, seeds: Sequence[int], choices: Choices
+) -> tuple[float, float]:
+    """The interval of the cell's value over resamples of every site's test rows."""
+    drawn = grid.row_resamples(task, algorithm, metric, seeds)
+    if drawn is None:
+        return np.nan, np.nan
+    shares = _shares(grid, task, algorithm, metric, seeds, choices)[:, None, :]
+    return row_interval(median(np.sum(drawn * shares, axis=0) / np.sum(shares, axis=0)))
+
+
+def _shares(grid: RunGrid, task: str, algorithm: str, metric: str, seeds: Sequence[int], choices: Choices) -> Array:
+    """What each site counts for in an average: sites × runs."""
+    examples = grid.examples(task, algorithm, seeds, metric)
+    return examples if choices.client_average == "samples" else np.ones_like(examples)
 
 
 def _majority_cell(grid: RunGrid, kind: Kind, metric: str, task: str, choices: Choices) -> ScoreCell | None:
@@ -145,8 +172,7 @@ class _Estimate:
         if self.kind != "score":
             return self._measure(*(self._scores(name, seeds) for name in self._names))
         scores = self._scores(self.algorithm, seeds)
-        by_size = self.choices.client_average == "samples"
-        shares = self.grid.examples(self.task, self.algorithm, seeds) if by_size else np.ones_like(scores)
+        shares = _shares(self.grid, self.task, self.algorithm, self.metric, seeds, self.choices)
         return np.asarray(np.sum(scores * shares, axis=0) / np.sum(shares, axis=0))
 
     def resampled(self, seeds: Sequence[int]) -> Array:
@@ -176,7 +202,9 @@ class _Estimate:
 
     def _measure(self, scores: Array, *baselines: Array) -> Array:
         if self.kind == "incentive":
-            return incentive(self.metric, scores, *baselines)
+            local, federated = baselines
+            lower_is_better = self.grid.declared[self.metric].lower_is_better
+            return incentive(scores, local, federated, lower_is_better=lower_is_better)
         return worst_for_nan(fairness(scores), lower_is_better=True)
 
 

@@ -17,6 +17,7 @@ from playerfl.errors import ConfigError, one_of
 from playerfl.layers.sensitivity import federation_sensitivity
 from playerfl.layers.split import Cut
 from playerfl.report.compute.comparison import AlgorithmSummary
+from playerfl.report.formats import small
 from playerfl.runs.result import RunResult
 from playerfl.storage.atomic_files import RERUN_HINT, write_atomically
 
@@ -65,7 +66,8 @@ def draw_profile(axes: Axes, cut: Cut, profiles: dict[str, Any]) -> None:
 
 def draw_sites(axes: Axes, summaries: Sequence[AlgorithmSummary]) -> None:
     """One group of bars per site, one bar per algorithm."""
-    metric = "f1" if "f1" in summaries[0].average else "loss"
+    declared = next(iter(summaries[0].metrics.values()))
+    metric = declared.name
     sites = list(summaries[0].sites)
     width = 0.8 / len(summaries)
     for number, summary in enumerate(summaries):
@@ -79,8 +81,9 @@ def draw_sites(axes: Axes, summaries: Sequence[AlgorithmSummary]) -> None:
             hatch=("", "//", "..")[number // len(COLOURS) % 3],
         )
     axes.set_xticks(np.arange(len(sites)), sites, rotation=30 if len(sites) > 8 else 0)
-    axes.set_ylabel({"f1": "macro-F1 on test data", "loss": "loss on test data"}[metric])
-    if metric == "f1":
+    better = "" if metric == "f1" else f" ({declared.direction} is better)"
+    axes.set_ylabel(f"{small(declared.title)} on test data{better}")
+    if declared.in_percent:
         axes.set_ylim(0, 1)
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False, loc="lower center", bbox_to_anchor=(0.5, 1), ncols=min(3, len(summaries)), fontsize=9)

@@ -14,14 +14,13 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from playerfl.paper.printed import Printed
-from playerfl.report.compute.comparison import LOWER_IS_BETTER
-from playerfl.report.compute.grid import MAJORITY
 from playerfl.report.compute.ranking import Ranking
 from playerfl.report.compute.report import Report
 from playerfl.report.compute.tables import ScoreTable
-from playerfl.report.formats import counted, in_percent, interval_name, metric_name, noise, table_title
+from playerfl.report.formats import counted, interval_name, noise, small, table_title
 from playerfl.report.plots.comparison import COLOURS, draw_profile
 from playerfl.report.plots.multiverse import multiverse_figure
+from playerfl.runs.measures.declared import Declared
 
 Drawn = tuple[Figure, list[Axes]]
 # As a line on white, Okabe and Ito's yellow is too faint.
@@ -83,7 +82,7 @@ def _look(algorithms: list[str], name: str) -> dict[str, str]:
 def table_figure(table: ScoreTable, printed: Printed | None = None) -> Drawn:
     """Each method's value with its interval; what the paper prints, if given, as a hollow diamond."""
     figure, axes = _panels(len(table.tasks), height=0.26 * len(table.algorithms) + 1.2)
-    scale = _scale(table.metric)[0] if table.kind == "score" else 1.0
+    scale = _scale(table.declared)[0] if table.kind == "score" else 1.0
     for panel, task in zip(axes, table.tasks, strict=True):
         for row, name in enumerate(table.algorithms):
             cell = table.cells.get((name, task))
@@ -106,8 +105,8 @@ def table_figure(table: ScoreTable, printed: Printed | None = None) -> Drawn:
         panel.grid(axis="x", color="0.9")
         panel.set_axisbelow(True)
         panel.spines[["top", "right"]].set_visible(False)
-    dotted = f"; dotted: {MAJORITY.lower()}" if table.majority else ""
-    _say_below(figure, table_title(table.kind, table.metric) + dotted)
+    dotted = f"; dotted: {table.baseline_name.lower()}" if table.majority else ""
+    _say_below(figure, table_title(table.kind, table.declared) + dotted)
     if printed and any(name == table.name for name, _, _ in printed.cells):
         marks = [
             Line2D([], [], marker=marker, color=colour, markerfacecolor=face, linestyle="")
@@ -123,9 +122,9 @@ def _say_below(figure: Figure, text: str) -> None:
     figure.supxlabel(fill(_plain(text), int(11 * figure.get_figwidth())), fontsize=10)
 
 
-def _scale(metric: str) -> tuple[float, str]:
+def _scale(metric: Declared) -> tuple[float, str]:
     """The factor by which a metric is drawn, and its name with the unit."""
-    return (100.0, f"{metric_name(metric)}, %") if in_percent(metric) else (1.0, metric_name(metric))
+    return (100.0, f"{metric.title}, %") if metric.in_percent else (1.0, metric.title)
 
 
 def _plain(text: str) -> str:
@@ -138,7 +137,7 @@ def curves_figure(report: Report, metric: str, split: str = "test") -> Drawn:
     tasks = report.grid.tasks
     figure, axes = _panels(len(tasks))
     names = report.grid.algorithms
-    scale, label = _scale(metric)
+    scale, label = _scale(report.grid.declared[metric])
     for panel, task in zip(axes, tasks, strict=True):
         diverged = 0
         for curve in report.curves:
@@ -161,7 +160,7 @@ def site_curves_figure(report: Report, task: str, metric: str) -> Drawn:
     """One panel per site: every method's test score by round, median over runs."""
     sites = report.grid.sites(task)
     figure, axes = _panels(len(sites), width=3.0, height=2.4)
-    scale, label = _scale(metric)
+    scale, label = _scale(report.grid.declared[metric])
     for row, (panel, site) in enumerate(zip(axes, sites, strict=True)):
         for curve in report.curves:
             if (curve.task, curve.metric, curve.split) == (task, metric, "test"):
@@ -194,7 +193,8 @@ def gains_figure(report: Report, algorithm: str, metric: str) -> Drawn:
     ]
     most = max(min(len(table.rows), 40) for table in tables)
     figure, axes = _panels(len(tables), height=0.24 * most + 1.3)
-    scale = _scale(metric)[0]
+    declared = report.grid.declared[metric]
+    scale = _scale(declared)[0]
     for panel, table in zip(axes, tables, strict=True):
         rows = table.rows[:40]
         for position, row in enumerate(rows):
@@ -215,7 +215,7 @@ def gains_figure(report: Report, algorithm: str, metric: str) -> Drawn:
         panel.set_title(_plain(table.task) + more, fontsize=10)
         panel.spines[["top", "right"]].set_visible(False)
     unit = " points" if scale == 100.0 else ""
-    better = "lower loss" if metric in LOWER_IS_BETTER else metric_name(metric)
+    better = f"{'lower ' if declared.lower_is_better else ''}{small(declared.title)}"
     baseline = report.choices.baseline_local
     unclear = noise({report.grid.splits(table.task) for table in tables})
     _say_below(figure, f"gain of {algorithm} over {baseline}: {better}{unit}; hollow marks: within {unclear}")

@@ -17,11 +17,11 @@ from playerfl.report.formats import (
     counted,
     interval_name,
     listed,
-    metric_name,
     noise,
     number,
     p_said,
     share,
+    small,
     with_unit,
 )
 from playerfl.report.view.multiverse import finding
@@ -77,28 +77,28 @@ def _best_over_tasks(report: Report, table: ScoreTable) -> list[str]:
     lowest = min(mean.values())
     best = [name for name, rank in mean.items() if math.isclose(rank, lowest)]
     has = "has the best mean rank" if len(best) == 1 else "tie for the best mean rank"
-    said = f"Over {len(ranking.blocks)} tasks, {listed(best)} {has} by {_short_name(table.metric)}: {lowest:.1f}"
+    others = [mean[report.subject]] if report.subject in mean and report.subject not in best else []
+    # Different ranks must not look equal.
+    digits = next((n for n in range(1, 4) if all(f"{rank:.{n}f}" != f"{lowest:.{n}f}" for rank in others)), 4)
+    said = (
+        f"Over {len(ranking.blocks)} tasks, {listed(best)} {has} by {small(table.declared.title)}: {lowest:.{digits}f}"
+    )
     said += f" ({len(ranking.algorithms)} methods)"
-    if report.subject in mean and report.subject not in best:
-        said += f"; {report.subject} has {mean[report.subject]:.1f}"
+    said += "".join(f"; {report.subject} has {rank:.{digits}f}" for rank in others)
     return [said + "."]
-
-
-def _short_name(metric: str) -> str:
-    return metric_name(metric).lower().replace("f1", "F1")
 
 
 def _best_on(report: Report, table: ScoreTable, task: str) -> str:
     cells = {name: table.cells[name, task] for name in table.ranked if (name, task) in table.cells}
-    name = _short_name(table.metric)
+    name = small(table.declared.title)
     if len(cells) == 1:
         ((only, cell),) = cells.items()
-        return f"On {task}, only {only} has been run: {name} {with_unit(cell.value, table.metric)}."
+        return f"On {task}, only {only} has been run: {name} {with_unit(cell.value, table.declared)}."
     best = [label for label, cell in cells.items() if cell.best]
     if not best:
         return f"On {task}, every method diverged."
     cell = cells[best[0]]
-    value = with_unit(cell.value, table.metric)
+    value = with_unit(cell.value, table.declared)
     if max(other.runs for other in cells.values()) == 1:
         have = "has" if len(best) == 1 else "have"
         which = "lowest" if table.lower_is_better else "highest"
@@ -108,7 +108,7 @@ def _best_on(report: Report, table: ScoreTable, task: str) -> str:
         )
     said = f"On {task}, {listed(best)} {'has' if len(best) == 1 else 'share'} the best {name}: {value}"
     if not math.isnan(cell.low):
-        low, high = (number(end, "score", table.metric) for end in (cell.low, cell.high))
+        low, high = (number(end, "score", table.declared) for end in (cell.low, cell.high))
         said += f" ({interval_name(cell.runs)}: {low} to {high})"
     ties = [label for label, other in cells.items() if other.tie]
     if ties:
@@ -144,14 +144,19 @@ def _gains_on(report: Report, table: SiteTable) -> str:
     gains = [row for row in table.rows if row.to_local and row.to_local.value > 0]
     harmed = [row for row in table.rows if row.harmed]
     surely = [row for row in harmed if row.to_local and row.to_local.verdict == "loses"]
+    by_rows = [row for row in table.rows if row.to_local and row.to_local.beyond_rows]
     even = len(table.rows) - len(gains) - len(harmed)
     said = f"On {table.task}, {table.algorithm} gives {len(gains)} of {counted(len(table.rows), 'site')} a better "
-    said += f"{_short_name(table.metric)} than training alone"
+    said += f"{small(table.declared.title)} than training alone"
     said += f" and {even} the same" if even else ""
     if harmed:
         said += f"; {_sites(harmed)} {'is' if len(harmed) == 1 else 'are'} worse off "
         said += f"({_certain(harmed, surely, noise({report.grid.splits(table.task)}))})"
-    return said + "."
+    if surely or all(math.isnan(row.to_local.rows[0]) for row in table.rows if row.to_local):
+        return said + "."
+    if not by_rows:
+        return f"{said}. At every site the 95 % interval over its test rows contains 0."
+    return f"{said}. At {_sites(by_rows)} the 95 % interval over the test rows leaves out 0."
 
 
 def _certain(harmed: list[SiteRow], surely: list[SiteRow], noise: str) -> str:
@@ -196,7 +201,12 @@ def _certainty(report: Report) -> list[str]:
     grid = report.grid
     runs = [len(results) for _, _, results in grid.cells()]
     said = []
-    if runs and max(runs) == 1:
+    if runs and max(runs) == 1 and report.has_rows:
+        said.append(
+            "Each method ran once. Intervals are over test rows: they show how much a score would differ with other "
+            "patients of the same sites, but not with another seed (playerfl run … --seed 1, saved in the same folder)."
+        )
+    elif runs and max(runs) == 1:
         said.append(
             "Each method ran once, so any difference may be due to chance. To get intervals, run more seeds "
             "(playerfl run … --seed 1) and save them in the same folder."

@@ -19,6 +19,7 @@ from playerfl.report.compute.report import Report
 from playerfl.report.compute.tables import ScoreCell, ScoreTable
 from playerfl.report.compute.what_if import LayerScores
 from playerfl.report.formats import duration, interval, number, p_value, ranges, share, signed, size, table_name
+from playerfl.report.view.hospital import calibration_bins
 from playerfl.report.view.multiverse import multiverse_facts
 from playerfl.report.view.parts import NOTHING, Column, Facts, TableCell, Value, fields
 from playerfl.report.view.site_facts import sites
@@ -38,6 +39,7 @@ def all_facts(report: Report) -> list[Facts[Any]]:
         cuts(report),
         runs(report),
         gaps(report),
+        calibration_bins(report),
         *multiverse_facts(report),
         *(paper_facts() if report.paper and report.paper.tasks else ()),
     ]
@@ -61,9 +63,15 @@ class Score:
 
     @property
     def shown(self) -> TableCell:
-        text = number(self.cell.value, self.table.kind, self.table.metric) + ("≈" if self.cell.tie else "")
+        text = number(self.cell.value, self.table.kind, self.table.declared) + ("≈" if self.cell.tie else "")
         value = self.cell.value if math.isfinite(self.cell.value) else math.nan
-        return TableCell(text, value, bold=self.cell.best)
+        alone = len(self.table.algorithms) == 1
+        return TableCell(text, value, bold=self.cell.best and not alone)
+
+    @property
+    def over_rows(self) -> str:
+        low, high = (number(end, "score", self.table.declared) for end in self.cell.rows)
+        return "" if math.isnan(self.cell.rows[0]) else f"[{low}, {high}]"
 
     @property
     def printed_shown(self) -> str:
@@ -78,6 +86,9 @@ def scores(report: Report, table: ScoreTable | None = None) -> Facts[Score]:
         Column("value", "value", lambda s: s.cell.value, lambda s: s.shown),
         *fields("cell.low", "cell.high"),
         Column("", "interval", lambda s: None, lambda s: interval(s.cell, s.table)),
+        Column("rows_low", "", lambda s: s.cell.rows[0]),
+        Column("rows_high", "", lambda s: s.cell.rows[1]),
+        Column("", "95 % interval over test rows", lambda s: None, lambda s: s.over_rows, note="rows {}"),
         Column("runs", "runs", lambda s: s.cell.runs, note="n={}"),
         *fields("cell.best", "cell.tie"),
         Column("diverged_runs", "", lambda s: sum(not math.isfinite(value) for value in s.cell.per_run)),

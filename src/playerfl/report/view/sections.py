@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from playerfl.paper.section import paper_section
-from playerfl.report.compute.grid import MAJORITY, task_name
+from playerfl.report.compute.grid import MAJORITY, TRAINING_MEAN, task_name
 from playerfl.report.compute.learnt import LEARNT_MARGIN
 from playerfl.report.compute.ranking import Ranking
 from playerfl.report.compute.report import Report
@@ -19,14 +19,15 @@ from playerfl.report.formats import (
     counted,
     interval_head,
     listed,
-    metric_name,
     noise,
     p_said,
     ranges,
+    small,
     table_title,
 )
 from playerfl.report.view import facts
 from playerfl.report.view.answers import answers, reach
+from playerfl.report.view.hospital import calibration_section, data_section
 from playerfl.report.view.multiverse import multiverse_sections
 from playerfl.report.view.parts import (
     NOTHING,
@@ -40,10 +41,20 @@ from playerfl.report.view.parts import (
     TableView,
 )
 from playerfl.report.view.site_facts import sites
+from playerfl.runs.measures.row_intervals import RESAMPLES as ROW_RESAMPLES
 
+_SHOWN_SITES = 6
+_OF_MORE = "with more than two classes"
+_OF_CLASSES = f"{MAJORITY}: every site always predicts the most frequent class of its training data"
+_OF_NUMBERS = f"{TRAINING_MEAN}: every site always predicts the mean of its training data"
+BASELINES = {
+    MAJORITY: f"{_OF_CLASSES}, with the classes’ frequencies as probabilities.",
+    TRAINING_MEAN: f"{_OF_NUMBERS}.",
+    f"{MAJORITY} or {TRAINING_MEAN.lower()}": f"{_OF_CLASSES}. {_OF_NUMBERS}.",
+}
 _LOSS_OF_FREQUENCIES = (
     "Its loss is that of predicting the class frequencies of the training data; it is missing where a site is tested "
-    "on a class that it has not trained on, or where the report does not know the task’s loss."
+    "on a class that it has not trained on, or where the task’s loss needs more than class scores."
 )
 
 
@@ -53,7 +64,10 @@ def view(report: Report, title: str) -> ReportView:
     if report.missing or report.failed:
         sections.append(_missing(report))
     if report.grid.runs:
-        sections += [_tables(report), _tests(report), _sites(report)]
+        scores, gains = _tables(report), _sites(report)
+        sections += [data_section(report), gains, scores] if report.for_own_data else [scores, _tests(report), gains]
+        if report.calibrations:
+            sections.append(calibration_section(report))
         sections.append(Section("curves", "Learning curves", interactive=True))
         if report.layer_scores:
             sections.append(Section("layers", "Which layers to share: try another threshold", interactive=True))
@@ -96,7 +110,9 @@ def _multiverses_said(report: Report) -> str:
 
 def _summary(report: Report) -> Section:
     blocks = [Points(answer.sentences, answer.question) for answer in answers(report)]
-    notes = [Points(report.notes, "Notes", note=True)] if report.notes else []
+    # A report for readers with their own data has a section on them.
+    said = report.notes if report.for_own_data else (*report.notes, *report.data_notes)
+    notes = [Points(said, "Notes", note=True)] if said else []
     return Section("summary", "Summary", blocks=(*blocks, *notes))
 
 
@@ -116,6 +132,11 @@ def _missing(report: Report) -> Section:
 
 def _tables(report: Report) -> Section:
     average = "weighted by training examples" if report.choices.client_average == "samples" else "unweighted"
+    if report.for_own_data:
+        runs = " (the median over runs)" if report.most_runs > 1 else ""
+        said = f"A cell is the average over sites ({average}){runs}. Bold: the best value of a column."
+        shown = [table for table in report.tables if table.kind == "score"]
+        return Section("tables", "Scores", said, tuple(_score_table(report, table) for table in shown))
     fair = (
         "Fairness and incentive are computed per run; a cell is their median."
         if report.choices.per_run
@@ -141,12 +162,16 @@ def _score_table(report: Report, table: ScoreTable) -> TableView:
     scores = facts.scores(report, table)
     main, *details = [column for column in scores.columns if column.title]
     details = [column for column in details if any(column.cell(score).text for score in scores.items)]
+    if report.most_runs == 1:
+        details = [column for column in details if column.key != "runs"]
     by_place = {(score.algorithm, score.task): score for score in scores.items}
     ranking = report.table_ranking(table)
     mean = ranking.rank_of if ranking else {}
     single = len(table.tasks) == 1
     reference = {name: f"{name} (not ranked)" for name in table.algorithms if name not in table.ranked}
-    reference |= {MAJORITY: f"{MAJORITY} (baseline)"} if table.majority else {}
+    reference |= {MAJORITY: f"{table.baseline_name} (baseline)"} if table.majority else {}
+    # A rank over a single run says no more than the cells.
+    ranked = bool(mean) and not (single and ranking and len(ranking.blocks) == 1)
     rows = []
     for name in (*table.ranked, *reference):
         row = [TableCell(reference.get(name, name))]
@@ -158,13 +183,14 @@ def _score_table(report: Report, table: ScoreTable) -> TableView:
             else:
                 notes = [c.note.format(cell.text) for c, cell in zip(details, cells[1:], strict=True) if cell.text]
                 row.append(replace(cells[0], notes=tuple(notes)) if score else NOTHING)
-        row.append(TableCell(f"{mean[name]:.2f}", mean[name]) if name in mean else NOTHING)
+        if ranked:
+            row.append(TableCell(f"{mean[name]:.2f}", mean[name]) if name in mean else NOTHING)
         rows.append(tuple(row))
     extra = [interval_head(table) if column.title == "interval" else column.title for column in details]
     tasks = [f"{task} (not learnt)" if task in report.not_learnt else task for task in table.tasks]
-    titles = [*tasks, *(extra if single else []), "mean rank"]
+    titles = [*tasks, *(extra if single else []), *(["mean rank"] if ranked else [])]
     return TableView(
-        table_title(table.kind, table.metric),
+        table_title(table.kind, table.declared),
         (Head("method", words=True), *map(Head, titles)),
         tuple(rows),
         reference_rows=len(reference),
@@ -183,10 +209,12 @@ def _remarks(report: Report, table: ScoreTable, ranking: Ranking | None) -> list
     if table.kind == "fairness":
         said.append("A method can be fair and uniformly bad: read this together with the scores.")
     if table.majority:
-        said.append(f"{MAJORITY}: every site always predicts the most frequent class of its training data.")
-        if table.kind == "score" and table.metric == "loss":
+        said.append(BASELINES[table.baseline_name])
+        if table.baseline_name != TRAINING_MEAN and table.kind == "score" and table.metric == "loss":
             said.append(_LOSS_OF_FREQUENCIES)
-    if ranking is None:
+    if table.kind == "score":
+        said += [*_averaging(report, table), *_undefined(report, table), *_tested(report, table)]
+    if ranking is None or (len(table.tasks) == 1 and len(ranking.blocks) == 1):
         return said
     if ranking.over != "tasks":
         said.append("The mean rank is over runs, since there is only one task.")
@@ -196,6 +224,39 @@ def _remarks(report: Report, table: ScoreTable, ranking: Ranking | None) -> list
                 "differently; --per-run computes the cells from single runs too."
             )
     return [*said, *left_out(ranking)]
+
+
+def _averaging(report: Report, table: ScoreTable) -> list[str]:
+    """What a metric is about where there are several classes."""
+    averaging = table.declared.averaging
+    if averaging.startswith(_OF_MORE) and all(report.grid.classes(task) == 2 for task in table.tasks):
+        names = {name for task in table.tasks if (name := report.grid.positive_name(task))}
+        return [f"The positive class is {listed(sorted(names))}."] if names else []
+    if not averaging:
+        return []
+    return [averaging[0].upper() + averaging[1:] + "." if averaging.startswith("with") else f"It is {averaging}."]
+
+
+def _undefined(report: Report, table: ScoreTable) -> list[str]:
+    """The sites without a value, which averages leave out."""
+    said = []
+    for task in table.tasks:
+        for site, why in report.grid.undefined(task, table.metric).items():
+            said.append(f"{site} has no {small(table.declared.title)} ({why}) and is left out of averages.")
+    more = len(said) - _SHOWN_SITES
+    return said if more <= 0 else [*said[:_SHOWN_SITES], f"So are {more} more sites."]
+
+
+def _tested(report: Report, table: ScoreTable) -> list[str]:
+    """How many test rows the scores rest on."""
+    if len(table.tasks) != 1:
+        return []
+    tested = [row for row in report.test_rows(table.tasks[0], table.metric) if row[1] is not None]
+    if not tested:
+        return []
+    rows = ", ".join(f"{site} {count:,}" for site, count in tested[:_SHOWN_SITES])
+    more = f" and {len(tested) - _SHOWN_SITES} more sites" if len(tested) > _SHOWN_SITES else ""
+    return [f"Test rows: {sum(count or 0 for _, count in tested):,} ({rows}{more})."]
 
 
 def left_out(ranking: Ranking) -> list[str]:
@@ -253,7 +314,7 @@ def _tests(report: Report) -> Section:
         pairs = facts.pairs(report)
         shown = [pair for pair in pairs.items if pair.ranking is ranking]
         if shown and tests.items:
-            caption = f"Pairs of methods by {metric_name(report.metric)}, over {ranking.block_name}"
+            caption = f"Pairs of methods by {small(report.declared.title)}, over {ranking.block_name}"
             blocks.append(pairs.table(caption, shown, remark=ranking.holm_limit))
     return Section("tests", "Tests of the ranks", blocks=tuple(blocks), interactive=True)
 
@@ -262,11 +323,20 @@ def _sites(report: Report) -> Section:
     alone = report.choices.baseline_local or "training alone"
     averaged = report.choices.baseline_global or "FedAvg"
     said = (
-        f"Each site’s difference from {alone} and from {averaged}: the median over runs with the same seed, positive "
-        "where the method is better for the site (in percentage points for shares), with its 95 % interval (the range "
-        f"where there are fewer than {ENOUGH_RUNS} runs). p is Wilcoxon’s over runs, with Holm’s correction over the "
-        "sites; a site counts as gaining or harmed only if p is below 0.05. " + " ".join(reach(report))
+        f"Each site’s difference from {alone} and from {averaged}: the median over runs with the same seed. Positive "
+        "always means better for the site, also where a lower value is better (in percentage points for shares). "
     )
+    if report.has_rows:
+        said += (
+            "“rows” is the 95 % interval over the site’s test rows: how much the number would differ with other "
+            "patients from the same site (not corrected for the number of sites). "
+        )
+    if report.most_runs > 1:
+        said += (
+            f"“runs” is the 95 % interval over runs (the range where there are fewer than {ENOUGH_RUNS}). p is "
+            "Wilcoxon’s over runs, with Holm’s correction over the sites; a site counts as gaining or harmed only if p "
+            "is below 0.05. " + " ".join(reach(report))
+        )
     tables = [report.site_table(task, report.subject, report.metric) for task in report.grid.tasks]
     return Section(
         "sites",
@@ -287,7 +357,7 @@ def site_view(report: Report, table: SiteTable) -> TableView:
         said.append(
             f"{worse} of {counted(len(local), 'site')} are worse off than with {report.choices.baseline_local}."
         )
-    if counts:
+    if counts and max(counts) > 1:
         needed = runs_needed(len(table.rows))
         said.append(f"The differences are over {counted(min(counts), 'run')}.")
         if min(counts) < needed:
@@ -313,8 +383,15 @@ def _methods(report: Report) -> Section:
         f"Selection: {'; '.join(SELECTIONS[name] for name in sorted(selections))}." if selections else "",
         "A method that tunes after the last round reports its tuned model.",
         f"Macro-F1 averages over {F1_CLASSES[report.f1_labels]}.",
-        f"Intervals: percentile bootstrap over runs, {RESAMPLES:,} resamples with a fixed seed. One run has no "
+        f"Intervals over runs: percentile bootstrap, {RESAMPLES:,} resamples with a fixed seed. One run has no "
         f"interval; with fewer than {ENOUGH_RUNS} runs, their range is shown instead.",
+        f"Intervals over test rows: percentile bootstrap of each site’s rows, {ROW_RESAMPLES:,} resamples, the same "
+        "for all methods; rows that belong together (visits of one patient) are drawn together, if the data say so. "
+        "There are none for metrics of your own, for studies, and for jobs across institutions."
+        if report.has_rows
+        else "",
+    ]
+    of_methods = [
         "Fairness is the population variance over sites of scores between 0 and 1, or of the losses.",
         "Incentive is the share of sites strictly better off than under both baselines; a tie does not count. "
         "For FedAvg, it uses one global model per run.",
@@ -322,6 +399,9 @@ def _methods(report: Report) -> Section:
         "ahead of the majority class; other tasks are left out of ranks over tasks.",
         "Ranks: 1 is best, ties share the average; methods that give identical numbers in all runs of a task share one "
         "place. Friedman’s test is corrected for ties; its treatments are the methods.",
+    ]
+    lines += [] if report.for_own_data else of_methods
+    lines += [
         "A score that is not a number counts as worse than any number.",
         "Formulas and sources: docs/report.md of playerfl.",
     ]

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from playerfl.report.compute.report import Report
 from playerfl.report.compute.sites import Difference, SiteRow, SiteTable
-from playerfl.report.formats import difference, in_percent, metric_name, number, p_said
+from playerfl.report.formats import difference, number, p_said
 from playerfl.report.view.parts import NOTHING, Column, Facts, TableCell, Value, fields
+
+_BY_CHANCE = " (may be due to chance)"
 
 
 @dataclass(frozen=True)
@@ -27,15 +30,37 @@ class SiteFact:
         value: Value = getattr(gained, part) if gained else missing.get(part)
         return value
 
+    def gain_over_rows(self, baseline: str) -> tuple[float | None, float | None]:
+        """The interval over test rows."""
+        gained = self.to(baseline)
+        return (None, None) if gained is None else gained.rows
+
+    @property
+    def tested(self) -> TableCell:
+        rows = self.row.test_rows
+        return NOTHING if rows is None else TableCell(f"{rows:,}", rows)
+
     def shown(self, baseline: str) -> TableCell:
         """The difference, its interval and p-value."""
-        gained, metric = self.to(baseline), self.table.metric
+        gained, metric = self.to(baseline), self.table.declared
         if gained is None:
             return NOTHING
         text, low, high = (difference(x, metric) for x in (gained.value, gained.low, gained.high))
-        notes = (f"[{low}, {high}]", p_said(gained.p)) if low else ()
+        notes = [f"runs [{low}, {high}]", p_said(gained.p)] if low else []
+        if first := difference(gained.rows[0], metric):
+            notes.append(f"rows [{first}, {difference(gained.rows[1], metric)}]")
         tone = "gain" if gained.value > 0 else "loss" if gained.value < 0 else ""
-        return TableCell(text, gained.value, bold=gained.verdict == "loses", notes=notes, tone=tone)
+        return TableCell(text, gained.value, bold=gained.verdict == "loses", notes=tuple(notes), tone=tone)
+
+    @property
+    def score(self) -> TableCell:
+        """The score with its interval over test rows, or why there is none."""
+        row, metric = self.row, self.table.declared
+        if row.undefined:
+            return TableCell("–", math.nan, notes=(row.undefined,))
+        low, high = (number(end, "score", metric) for end in row.rows)
+        notes = () if math.isnan(row.rows[0]) else (f"rows [{low}, {high}]",)
+        return TableCell(number(row.score, "score", metric), row.score, notes=notes)
 
     @property
     def joining(self) -> TableCell:
@@ -47,29 +72,32 @@ class SiteFact:
             return TableCell("no difference")
         better, clear = gained.value > 0, gained.verdict != "unclear"
         words = ("gains" if better else "harmed by joining") if clear else ("better" if better else "worse")
-        return TableCell(words + ("" if clear else " (may be due to chance)"), tone="gain" if better else "loss")
+        doubt = "" if clear else " (beyond the noise of its test rows)" if gained.beyond_rows else _BY_CHANCE
+        return TableCell(words + doubt, tone="gain" if better else "loss")
 
 
 def sites(report: Report, tables: Sequence[SiteTable] | None = None) -> Facts[SiteFact]:
     """Every site of these tables (default: all)."""
     shown = report.sites if tables is None else tables
-    metric = shown[0].metric if shown else report.metric
+    metric = shown[0].declared if shown else report.declared
     columns: list[Column[SiteFact]] = [
         *fields("table.task", "table.algorithm", "table.metric"),
         Column("site", "site", lambda s: s.row.site, words=True),
-        Column("examples", "examples", lambda s: s.row.examples, lambda s: f"{s.row.examples:,}"),
-        Column(
-            "score",
-            metric_name(metric) + (", %" if in_percent(metric) else ""),
-            lambda s: s.row.score,
-            lambda s: number(s.row.score, "score", s.table.metric),
-        ),
+        Column("score", metric.title + (", %" if metric.in_percent else ""), lambda s: s.row.score, lambda s: s.score),
+        Column("rows_low", "", lambda s: s.row.rows[0]),
+        Column("rows_high", "", lambda s: s.row.rows[1]),
+        Column("undefined", "", lambda s: s.row.undefined),
     ]
     labels = {"local": report.choices.baseline_local, "global": report.choices.baseline_global}
+    joining: Column[SiteFact] = Column("", "joining", lambda s: None, lambda s: s.joining, words=True)
+    # What joining means to a site comes first: on a phone, later columns are out of sight.
     for baseline, label in labels.items():
         columns += _gain_columns(baseline, f"against {label}" if label else "")
-    if report.choices.baseline_local:
-        columns.append(Column("", "joining", lambda s: None, lambda s: s.joining, words=True))
+        columns += [joining] if baseline == "local" and label else []
+    columns += [
+        Column("test_rows", "test rows", lambda s: s.row.test_rows, lambda s: s.tested),
+        Column("examples", "training rows", lambda s: s.row.examples, lambda s: f"{s.row.examples:,}"),
+    ]
     return Facts("sites", columns, [SiteFact(table, row) for table in shown for row in table.rows])
 
 
@@ -79,6 +107,8 @@ def _gain_columns(baseline: str, title: str) -> list[Column[SiteFact]]:
         Column(name, title, lambda s: s.gain(baseline, "value"), lambda s: s.shown(baseline)),
         Column(f"{name}_low", "", lambda s: s.gain(baseline, "low")),
         Column(f"{name}_high", "", lambda s: s.gain(baseline, "high")),
+        Column(f"{name}_rows_low", "", lambda s: s.gain_over_rows(baseline)[0]),
+        Column(f"{name}_rows_high", "", lambda s: s.gain_over_rows(baseline)[1]),
         Column(f"{name}_runs", "", lambda s: s.gain(baseline, "runs")),
         Column(f"{name}_p", "", lambda s: s.gain(baseline, "p")),
         Column(f"verdict_on_{baseline}", "", lambda s: s.gain(baseline, "verdict")),

@@ -8,7 +8,7 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 from playerfl.report.compute.report import Report
-from playerfl.report.formats import KIND_NAMES, metric_name
+from playerfl.report.formats import KIND_NAMES
 from playerfl.report.view.parts import ReportView, TableView
 from playerfl.report.view.sections import view
 from playerfl.report.write.escaping import latex, markdown
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from jinja2 import Environment
 
 # Joined into one script; the last one starts it.
-_SCRIPTS = ("basics", "sorting", "chart", "ranks", "sites", "curves", "what_if", "multiverse", "page")
+_SCRIPTS = ("basics", "sorting", "chart", "ranks", "sites", "calibration", "curves", "what_if", "multiverse", "page")
 # LaTeX: with more columns, heads have one word per line; longer texts make a column a paragraph.
 _MANY_COLUMNS = 7
 _LONG_TEXT = 40
@@ -68,10 +68,11 @@ def as_page(report: Report, title: str) -> str:
             script=Markup(script),
             script_hash=f"sha256-{digest}",
             data=Markup(embedded_json(payload(report))) if grid.runs or report.multiverses else None,
-            metrics=[(m, metric_name(m)) for m in sorted(grid.metrics, key=lambda m: m != report.metric)],
+            metrics=[(m, grid.declared[m].title) for m in sorted(grid.metrics, key=lambda m: m != report.metric)],
             tasks=grid.tasks,
             algorithms=grid.algorithms,
             subject=report.subject,
+            pickers_before="sites" if report.for_own_data else "tables",
             kinds=[(kind, KIND_NAMES[kind]) for kind in dict.fromkeys(table.kind for table in report.tables)],
         )
     )

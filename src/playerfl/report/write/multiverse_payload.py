@@ -6,8 +6,8 @@ from typing import Any
 
 from playerfl.report.compute.grid import method_name
 from playerfl.report.compute.multiverse import Multiverse
-from playerfl.report.formats import in_percent
 from playerfl.report.view.multiverse import factor_name, finding
+from playerfl.runs.measures.declared import declared_as
 
 # Numbers of a multiverse that a page carries at most: a protocol has four for each method; each takes some five bytes.
 _MOST_NUMBERS = 400_000
@@ -26,7 +26,7 @@ def multiverse_payload(multiverse: Multiverse) -> dict[str, Any] | None:
         "subject": methods.index(multiverse.subject),
         "factors": [{"name": f.name, "label": factor_name(f.name), "values": f.values} for f in factors],
         "measure": multiverse.measure,
-        "percent": [in_percent(measure) for measure in factors[multiverse.measure].values],
+        "percent": [declared_as(measure).in_percent for measure in factors[multiverse.measure].values],
         "findings": [finding(multiverse, method) for method in methods],
         "decidedBy": [names.index(line.decided_by) if line.best_rank < line.worst_rank else None for line in lines],
         "rivals": [None if rival is None else methods.index(rival) for rival in rivals],

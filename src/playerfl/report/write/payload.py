@@ -12,10 +12,11 @@ from playerfl.report.compute.ranking import Ranking
 from playerfl.report.compute.report import Report
 from playerfl.report.compute.statistics import Array
 from playerfl.report.compute.what_if import BYTES_PER_PARAMETER, Combined, LayerScores, Steps, alone, combined
-from playerfl.report.formats import SMALLEST_P, in_percent, metric_name
+from playerfl.report.formats import SMALLEST_P
 from playerfl.report.view.parts import TableCell, TableView
 from playerfl.report.view.sections import ranking_said, site_view
 from playerfl.report.write.multiverse_payload import multiverse_payload
+from playerfl.runs.measures.calibration import share_interval
 
 # At most this many numbers in all curves together; each takes about six bytes.
 _MOST_POINTS = 250_000
@@ -37,17 +38,35 @@ def payload(report: Report) -> dict[str, Any]:
         sites.setdefault(table.task, {}).setdefault(table.algorithm, {})[table.metric] = _table(shown)
     return {
         "metric": report.metric,
-        "metrics": {metric: {"name": metric_name(metric), "percent": in_percent(metric)} for metric in grid.metrics},
+        "metrics": {metric: {"name": m.title, "percent": m.in_percent} for metric, m in grid.declared.items()},
         "algorithms": grid.algorithms,
+        "subject": report.subject,
+        "shownFirst": report.shown_first,
         "smallestP": SMALLEST_P,
         "sites": {task: grid.sites(task) for task in grid.tasks},
         "siteHeads": heads,
         "siteTables": sites,
+        "calibration": _calibration(report),
         "curves": _curves(report),
         "rankings": {name: [_ranking(report, r) for r in rankings] for name, rankings in report.rankings.items()},
         "whatIf": {scores.task: _what_if(report, scores) for scores in report.layer_scores},
         "multiverses": [multiverse_payload(multiverse) for multiverse in report.multiverses],
     }
+
+
+def _calibration(report: Report) -> dict[str, Any]:
+    """Reliability curves by task, site and method."""
+    tree: dict[str, Any] = {}
+    for one in report.calibrations:
+        ends = [share_interval(point.came_true, point.rows) for point in one.bins]
+        tree.setdefault(one.task, {}).setdefault(one.site, {})[one.algorithm] = {
+            "x": [_short(point.said) for point in one.bins],
+            "y": [_short(point.came_true) for point in one.bins],
+            "l": [_short(low) for low, _ in ends],
+            "h": [_short(high) for _, high in ends],
+            "n": [point.rows for point in one.bins],
+        }
+    return tree
 
 
 def _table(shown: TableView) -> dict[str, Any]:

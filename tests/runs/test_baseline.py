@@ -11,7 +11,7 @@ import pytest
 import playerfl
 from made_up_runs import made_up
 from playerfl.data.examples import TensorExamples
-from playerfl.runs.majority import majority_scores
+from playerfl.runs.measures.baseline import baseline_scores
 from playerfl.tasks import TASKS
 
 
@@ -19,7 +19,7 @@ def test_scores_are_those_of_predicting_one_class_for_every_test_example() -> No
     """Independent: labels as lists, the prediction repeated, F1 from hits, misses and false alarms of every class."""
     result = playerfl.run("digits", "local", rounds=1, settings={"data.sites": 3, "training.batch_size": 64})
     sites = TASKS["digits"].load_sites(TASKS["digits"].options.model_validate({"sites": 3}))
-    found = majority_scores(result)
+    found = baseline_scores(result)
     assert found is not None and found.keys() == sites.keys()
     for name, site in sites.items():
         assert isinstance(site.train, TensorExamples) and isinstance(site.test, TensorExamples)
@@ -42,7 +42,7 @@ def test_scores_are_those_of_predicting_one_class_for_every_test_example() -> No
 def test_the_loss_is_the_tasks_own() -> None:
     """Heart: -α_y (1 - p_y)³ log p_y, with p the class frequencies of the training data."""
     counts = ({"0": 3, "1": 1}, {"0": 1, "1": 1})
-    found = majority_scores(made_up(task="heart", sites=("a",), classes=[counts], data={"accept_small_sites": True}))
+    found = baseline_scores(made_up(task="heart", sites=("a",), classes=[counts], data={"accept_small_sites": True}))
     alpha = TASKS["heart"].loss.alpha  # type: ignore[attr-defined]
     by_hand = [-alpha[label] * (1 - p) ** 3 * math.log(p) for label, p in enumerate((0.75, 0.25))]
     assert found is not None and found["a"]["loss"] == pytest.approx(np.mean(by_hand))
@@ -54,12 +54,12 @@ def test_the_loss_is_the_tasks_own() -> None:
     ids=["a class without training examples", "a task that is not bundled"],
 )
 def test_a_loss_that_cannot_be_computed_is_left_out(task: str, classes: tuple[dict[str, int], dict[str, int]]) -> None:
-    found = majority_scores(made_up(task=task, sites=("a",), classes=[classes]))
+    found = baseline_scores(made_up(task=task, sites=("a",), classes=[classes]))
     assert found == {"a": {"accuracy": 0.5, "f1": pytest.approx(1 / 3)}}
 
 
 def test_of_equally_frequent_classes_the_smallest_is_predicted() -> None:
-    found = majority_scores(made_up(sites=("a",), classes=[({"10": 2, "9": 2}, {"9": 3, "10": 1})]))
+    found = baseline_scores(made_up(sites=("a",), classes=[({"10": 2, "9": 2}, {"9": 3, "10": 1})]))
     assert found is not None and found["a"]["accuracy"] == 0.75
 
 
@@ -75,6 +75,6 @@ def test_of_equally_frequent_classes_the_smallest_is_predicted() -> None:
     ],
 )
 def test_without_class_counts_there_is_no_baseline(classes: tuple[dict[str, int], dict[str, int]]) -> None:
-    assert majority_scores(made_up()) is None
+    assert baseline_scores(made_up()) is None
     known = ({"0": 3}, {"0": 3})
-    assert majority_scores(made_up(sites=("a", "b"), classes=[known, classes])) is None
+    assert baseline_scores(made_up(sites=("a", "b"), classes=[known, classes])) is None

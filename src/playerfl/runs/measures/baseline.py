@@ -1,4 +1,7 @@
-"""The majority class: the scores of always predicting the most frequent class of a site's training data."""
+"""The baseline: the scores of predicting the same for every test row of a site, as its training data suggest.
+
+Of classes, this is the most frequent one, with the class frequencies as probabilities; of numbers, their mean.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +13,14 @@ import torch
 from pydantic import ValidationError
 from torch import Tensor
 
-from playerfl.data.sites import PartRecord
+from playerfl.data.examples import SiteData, TensorExamples
+from playerfl.data.sites import PartRecord, SiteRecord
+from playerfl.errors import ConfigError
 from playerfl.learning.confusion import F1Labels
+from playerfl.learning.metrics import Metric, predictions
+from playerfl.learning.metrics.numbers import TargetScale
+from playerfl.learning.metrics.scoring import scores_of
+from playerfl.learning.training import Learner
 from playerfl.runs.result import RunResult
 from playerfl.tasks import TASKS
 
@@ -23,18 +32,26 @@ _MOST_OUTPUTS = 100_000
 _MOST_DIGITS = 18
 
 
-def majority_scores(result: RunResult, f1_labels: F1Labels = "true_or_predicted") -> dict[str, dict[str, float]] | None:
-    """Test scores by site and metric, from the class counts that a run records; None if it records none.
+def baseline_scores(result: RunResult, f1_labels: F1Labels = "true_or_predicted") -> dict[str, dict[str, float]] | None:
+    """Test scores by site and metric, from what a run records about its data; None if it records too little.
 
-    The loss is that of predicting the class frequencies of the training data. It is left out if the task's loss is
-    not known here, because the task is not bundled, and where it is infinite, because a site is tested on a class of
-    which it has no training examples.
+    Accuracy, macro-F1 and the loss of a bundled task follow from class counts. All others were computed before the run.
+    The loss is that of predicting the class frequencies of the training data. It is left out where it is infinite,
+    because a site is tested on a class of which it has no training examples.
     """
+    counted = _from_counts(result, f1_labels)
+    scores = {
+        site: {**record.get("baseline", {}), **counted.get(site, {})} for site, record in result.data["sites"].items()
+    }
+    return scores if all(scores.values()) else None
+
+
+def _from_counts(result: RunResult, f1_labels: F1Labels) -> dict[str, dict[str, float]]:
     counts = {}
     for site, record in result.data["sites"].items():
         train, test = _counts(record["train"]), _counts(record.get("test"))
         if not train or not test:
-            return None
+            return {}
         counts[site] = (train, test)
     labels = [label for pair in counts.values() for of in pair for label in of]
     loss, outputs = _loss_of(result), _outputs(result, labels)
@@ -45,6 +62,54 @@ def majority_scores(result: RunResult, f1_labels: F1Labels = "true_or_predicted"
         if math.isfinite(value):
             scores[site]["loss"] = value
     return scores
+
+
+def add_baseline(record: SiteRecord, site: SiteData, learner: Learner, outputs: int, *, with_loss: bool) -> None:
+    """Adds to a site's record what a report cannot compute from class counts: the baseline's scores, and which metrics
+    have no value for its test rows.
+
+    `outputs`: how many classes the model tells apart; `with_loss`: whether the report will not know the task's loss.
+    """
+    train, test = site.train, site.test
+    if not isinstance(train, TensorExamples) or not isinstance(test, TensorExamples) or not len(train) or not len(test):
+        return
+    targets = test.targets.cpu()
+    undefined = {name: why for name, metric in learner.metrics.items() if (why := metric.undefined(targets))}
+    if undefined:
+        record["test"]["undefined"] = undefined
+    others = {name: metric for name, metric in learner.metrics.items() if name not in ("f1", "accuracy")}
+    constant = _constant(train.targets.cpu(), outputs) if others or with_loss else None
+    if constant is None:
+        return
+    said = constant.expand(len(targets), -1)
+    found = {name: _score_of(name, metric, said, targets, learner.scale) for name, metric in others.items()}
+    if with_loss:
+        found["loss"] = _mean_loss(learner.loss, said, targets)
+    if known := {name: value for name, value in found.items() if math.isfinite(value)}:
+        record["baseline"] = known
+
+
+def _constant(targets: Tensor, outputs: int) -> Tensor | None:
+    """What is predicted for every row, as the model would say it; None if targets are neither classes nor numbers."""
+    if outputs:
+        return torch.bincount(targets, minlength=outputs).double().div(len(targets)).log()
+    return targets.double().mean().view(1) if targets.is_floating_point() and targets.dim() == 1 else None
+
+
+def _score_of(name: str, metric: Metric, said: Tensor, targets: Tensor, scale: TargetScale) -> float:
+    predicted = predictions(said).unsqueeze(0) if metric.task == "classification" else None
+    try:
+        return scores_of({name: metric}, predicted, said.unsqueeze(0), targets.unsqueeze(0), scale)[name][0]
+    except ConfigError:
+        # A user's metric may fail where all predictions are the same; then it has no baseline.
+        return math.nan
+
+
+def _mean_loss(loss: Loss, said: Tensor, targets: Tensor) -> float:
+    try:
+        return float(loss(said, targets).double().mean())
+    except Exception:  # a user's loss may want more than logits
+        return math.nan
 
 
 def hit_scores(

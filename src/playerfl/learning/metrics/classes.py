@@ -1,16 +1,13 @@
-"""Metrics of predictions, computed once over a whole split. A diverged model scores NaN."""
+"""Metrics of predicted classes, computed once over a whole split."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
 from functools import partial
 from typing import Literal
 
 import torch
 from torch import Tensor
 
-Metric = Callable[[Tensor, Tensor], float]
 DIVERGED = -1
 """The prediction for an example whose logits have no softmax."""
 
@@ -32,7 +29,7 @@ def accuracy(predicted: Tensor, targets: Tensor) -> float:
     >>> accuracy(torch.tensor([0, 1, 1, 2]), torch.tensor([0, 1, 2, 2]))
     0.75
     """
-    return _accuracies(predicted.unsqueeze(0), targets.unsqueeze(0))[0]
+    return accuracies(predicted.unsqueeze(0), targets.unsqueeze(0))[0]
 
 
 def macro_f1(predicted: Tensor, targets: Tensor, labels: Literal["present"] | int = "present") -> float:
@@ -46,34 +43,16 @@ def macro_f1(predicted: Tensor, targets: Tensor, labels: Literal["present"] | in
     >>> macro_f1(torch.tensor([0, 0, 1]), torch.tensor([0, 1, 1]), labels=4)
     0.3333333333333333
     """
-    return _macro_f1s(predicted.unsqueeze(0), targets.unsqueeze(0), labels)[0]
+    return macro_f1s(predicted.unsqueeze(0), targets.unsqueeze(0), labels)[0]
 
 
-def of_many(metric: Metric, predicted: Tensor, targets: Tensor) -> list[float]:
-    """A metric for several models' predictions (one row per model) of the same targets, or of one row of targets each.
-
-    A model with a DIVERGED prediction scores NaN, and the metric is not called with its predictions.
-
-    >>> of_many(accuracy, torch.tensor([[0, 1], [1, 1], [0, DIVERGED]]), torch.tensor([0, 1]))
-    [1.0, 0.5, nan]
-    >>> of_many(accuracy, torch.tensor([[0, 1], [1, 1]]), torch.tensor([[0, 1], [1, 1]]))
-    [1.0, 1.0]
-    """
-    sound = (predicted != DIVERGED).flatten(1).all(1).tolist()
-    if not any(sound):
-        return [math.nan] * len(predicted)
-    own = targets.expand_as(predicted)
-    converged, expected = (predicted, own) if all(sound) else (predicted[sound], own[sound])
-    together = _TOGETHER.get(metric)
-    scores = iter(together(converged, expected) if together else map(metric, converged, expected))
-    return [next(scores) if is_sound else math.nan for is_sound in sound]
-
-
-def _accuracies(predicted: Tensor, targets: Tensor) -> list[float]:
+def accuracies(predicted: Tensor, targets: Tensor) -> list[float]:
+    """`accuracy` of several models, one row of predictions and of targets each."""
     return [hits / targets.shape[1] for hits in (predicted == targets).sum(1).tolist()]
 
 
-def _macro_f1s(predicted: Tensor, targets: Tensor, labels: Literal["present"] | int = "present") -> list[float]:
+def macro_f1s(predicted: Tensor, targets: Tensor, labels: Literal["present"] | int = "present") -> list[float]:
+    """`macro_f1` of several models, one row of predictions and of targets each."""
     classes = int(torch.maximum(predicted.max(), targets.max())) + 1
     models = len(predicted)
     # One bincount for all models: model i's classes are numbered from i · classes.
@@ -107,4 +86,28 @@ def f1_of_counts(hits: Tensor, seen: Tensor, classes: Tensor) -> list[float]:
     return means
 
 
-_TOGETHER: dict[Metric, Callable[[Tensor, Tensor], list[float]]] = {accuracy: _accuracies, macro_f1: _macro_f1s}
+def weighted_accuracy(predicted: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
+    """`accuracy` of weighted rows, one value per row of weights."""
+    return weights @ (predicted == targets).double() / weights.sum(1)
+
+
+def weighted_macro_f1(predicted: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
+    """`macro_f1` of weighted rows, one value per row of weights."""
+    said, true = _one_hot(predicted, targets)
+    hits, seen = weights @ (said * true), weights @ said + weights @ true
+    return torch.tensor(f1_of_counts(hits, seen, (seen > 0).sum(1)), dtype=torch.float64)
+
+
+def weighted_balanced_accuracy(predicted: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
+    """The mean over the classes that are true of the share of their rows that is predicted correctly.
+
+    >>> weighted_balanced_accuracy(torch.tensor([0, 0, 1]), torch.tensor([0, 1, 1]), torch.ones(1, 3).double())
+    tensor([0.7500], dtype=torch.float64)
+    """
+    said, true = _one_hot(predicted, targets)
+    return (weights @ (said * true) / (weights @ true)).nanmean(1)
+
+
+def _one_hot(predicted: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    classes = torch.arange(int(torch.maximum(predicted.max(), targets.max())) + 1)
+    return (predicted.unsqueeze(1) == classes).double(), (targets.unsqueeze(1) == classes).double()
