@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from typing_extensions import TypedDict
 
+from playerfl.data.encoding.encoding import Encoding
 from playerfl.data.examples import SiteData, TensorExamples, tensors_in
 
 _HASHED_BYTES = 2**26
@@ -18,9 +19,16 @@ _HASHED_BYTES = 2**26
 class Sites(dict[str, SiteData]):
     """Site data by name, and notes such as "4 of the 6 centres"."""
 
-    def __init__(self, sites: Mapping[str, SiteData], notes: Iterable[str] = ()) -> None:
+    def __init__(
+        self,
+        sites: Mapping[str, SiteData],
+        notes: Iterable[str] = (),
+        encodings: Mapping[str, Encoding] | None = None,
+    ) -> None:
+        """`encodings`: how each site's rows became inputs, for tasks that read tables or pictures."""
         super().__init__(sites)
         self.notes = tuple(notes)
+        self.encodings = dict(encodings or {})
 
 
 class PartRecord(TypedDict):

@@ -13,6 +13,7 @@ from pydantic import BeforeValidator, ConfigDict, Field
 from torch import Tensor, nn
 
 from playerfl.data.examples import SiteData, TensorExamples, as_examples
+from playerfl.data.partition import Indices
 from playerfl.data.sites import Sites
 from playerfl.data.splits import SHARES, Shares, three_way_split
 from playerfl.errors import ConfigError, DataError
@@ -221,14 +222,28 @@ def split_site(
     *,
     shares: Shares = SHARES,
 ) -> SiteData:
-    """A site's examples in three parts, stratified if targets are classes; members of a group stay together."""
-    if len(examples) == 0:
+    """A site's examples in three parts; see `split_positions`."""
+    parts = split_positions(examples.targets, split_seed, site, groups, shares=shares)
+    return SiteData(*(examples.rows(torch.from_numpy(part)) for part in parts))
+
+
+def split_positions(
+    targets: Tensor,
+    split_seed: int,
+    site: str,
+    groups: NDArray[np.int64] | None = None,
+    *,
+    shares: Shares = SHARES,
+) -> tuple[Indices, Indices, Indices]:
+    """The positions of a site's training, validation and test examples.
+
+    Stratified if targets are classes; members of a group stay together.
+    """
+    if len(targets) == 0:
         raise DataError(f"{site} is empty; add examples, or leave the site out")
-    targets = examples.targets
     is_class = not targets.is_floating_point() and targets.dim() == 1
-    labels = targets.numpy() if is_class else np.zeros(len(examples), dtype=np.int64)
+    labels = targets.numpy() if is_class else np.zeros(len(targets), dtype=np.int64)
     try:
-        parts = three_way_split(labels, seed=split_seed, groups=groups, shares=shares)
+        return three_way_split(labels, seed=split_seed, groups=groups, shares=shares)
     except DataError as problem:
         raise DataError(f"{site}: {problem}") from problem
-    return SiteData(*(examples.rows(torch.from_numpy(part)) for part in parts))
