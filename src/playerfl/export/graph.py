@@ -6,8 +6,9 @@ import logging
 import math
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
+from io import StringIO
 from typing import Any
 
 import torch
@@ -43,7 +44,7 @@ class Graph:
 def graph_of(model: nn.Module, inputs: Mapping[str, Tensor]) -> Graph:
     """The operations of a model that takes these inputs in order; their first dimension counts rows.
 
-    The result is run on several numbers of rows and compared with the model. NotPortableError says why a model has none.
+    The result is compared with the model on several numbers of rows. NotPortableError says why a model has none.
     """
     rows = min(len(tensor) for tensor in inputs.values())
     some = {name: _repeated(tensor, rows) for name, tensor in inputs.items()}
@@ -63,21 +64,24 @@ def _exported(model: nn.Module, inputs: Mapping[str, Tensor]) -> Any:
 
     shapes = tuple({0: Dim.AUTO} for _ in inputs)
     try:
-        with _silenced():
+        with silenced():
             exported = export(model, tuple(inputs.values()), dynamic_shapes=(shapes,), strict=False)
             # Without decompositions: only operations in place are replaced, so that results stay the same bit for bit.
             return exported.run_decompositions({})
     except Exception as problem:  # what a trace of a user's code raises is unpredictable
-        reason = (str(problem).strip().splitlines() or [type(problem).__name__])[0]
-        raise NotPortableError(f"its forward pass cannot be traced ({reason[:200]})") from problem
+        reason = (str(problem).strip().splitlines() or [type(problem).__name__])[0][:200]
+        if "data-dependent" in reason:
+            reason = "what it computes depends on the values of its inputs"
+        raise NotPortableError(f"its forward pass cannot be traced ({reason})") from problem
 
 
 @contextmanager
-def _silenced() -> Iterator[None]:
+def silenced() -> Iterator[None]:
+    """Hides what torch's exporters log, warn about and print: failures are reported in one sentence."""
     before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), redirect_stdout(StringIO()), redirect_stderr(StringIO()):
             warnings.simplefilter("ignore")
             yield
     finally:

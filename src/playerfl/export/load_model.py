@@ -16,7 +16,9 @@ from typing import Any
 
 import torch
 
-ALLOWED = frozenset(
+from playerfl.data.encoding.forms import FORMS
+
+ALLOWED = frozenset(  # one long text is easier to read than 200 quoted names
     """
     _adaptive_avg_pool2d _native_batch_norm_legit_no_training _scaled_dot_product_flash_attention_for_cpu _softmax
     _log_softmax _to_copy abs adaptive_avg_pool1d adaptive_avg_pool2d adaptive_max_pool1d adaptive_max_pool2d add addbmm
@@ -35,7 +37,7 @@ ALLOWED = frozenset(
     softplus sort split split_with_sizes sqrt square squeeze stack std sub sum t tan tanh tile to topk transpose tril
     triu type_as unbind unflatten unfold unsafe_chunk unsafe_split unsqueeze upsample_bicubic2d upsample_bilinear2d
     upsample_nearest1d upsample_nearest2d var var_mean view view_as where zeros zeros_like
-    """.split()
+    """.split()  # noqa: SIM905
 )
 NUMBERS = {name: getattr(operator, name) for name in ("add", "sub", "mul", "floordiv", "mod", "neg", "getitem")}
 """What may be done with sizes, and `getitem` for operations with several results."""
@@ -61,7 +63,11 @@ def read_tensors(file: Path) -> dict[str, torch.Tensor]:
         if math.prod(shape) * dtype.itemsize != end - begin:
             raise ValueError(f"{name!r} has the shape {shape}, but {end - begin} bytes")
         empty = begin == end
-        flat = torch.empty(0, dtype=dtype) if empty else torch.frombuffer(content[start + begin : start + end], dtype=dtype)
+        flat = (
+            torch.empty(0, dtype=dtype)
+            if empty
+            else torch.frombuffer(content[start + begin : start + end], dtype=dtype)
+        )
         tensors[name] = flat.reshape(shape)
     return tensors
 
@@ -124,26 +130,40 @@ class Model:
 
     def predict(self, rows: list[dict[str, Any]]) -> list[dict[str, float]]:
         """One prediction per row: the probability of each class, or the number under the target's name."""
-        cells = [[_cell(row[column["name"]], column) for column in self.about["columns"]] for row in rows]
-        return self.predictions(torch.tensor(cells, dtype=torch.float64))
+        columns = [column["kind"] for column in self.about["encoding"]["table"]["columns"]]
+        inputs = [[number for column in columns for number in _numbers(row[column["name"]], column)] for row in rows]
+        if not self.about["encoding"]["table"]["fills_missing"] and any(math.isnan(n) for row in inputs for n in row):
+            raise ValueError("a value is missing; the model was trained without missing values")
+        return self.predictions(torch.tensor(inputs, dtype=torch.float64))
 
     def predictions(self, *inputs: torch.Tensor) -> list[dict[str, float]]:
         """The same from tensors, as `about["inputs"]` describes them."""
-        output, target = self.program(*inputs), self.about["target"]
+        output, target = self.program(*inputs), self.about["encoding"]["target"]
         if target["classes"]:
             return [dict(zip(target["classes"], row, strict=True)) for row in output.double().softmax(1).tolist()]
-        return [{target["name"]: number} for number in output.double()[:, 0].mul(target["spread"]).add(target["mean"]).tolist()]
+        numbers = output.double().reshape(len(output), -1).mul(target["spread"]).add(target["mean"])
+        names = (
+            [target["name"]] if numbers.shape[1] == 1 else [f"{target['name']} {i}" for i in range(numbers.shape[1])]
+        )
+        return [dict(zip(names, row, strict=True)) for row in numbers.tolist()]
 
 
-def _cell(value: Any, column: dict[str, Any]) -> float:
-    """A number as it is, a category as its position; a missing value as nan."""
-    if value is None or value != value:
-        return math.nan
-    if column["kind"] != "category":
-        return float(value)
-    if str(value) not in column["categories"]:
-        raise ValueError(f"{column['name']}: {value!r} is not one of {', '.join(column['categories'])}")
-    return float(column["categories"].index(str(value)))
+def _numbers(value: Any, column: dict[str, Any]) -> list[float]:
+    """The model inputs that a cell becomes before scaling; nan for a missing value."""
+    kind, name = column["kind"], column["name"]
+    missing = value is None or value != value
+    if kind == "category":
+        text = str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
+        if not missing and text not in column["categories"]:
+            raise ValueError(f"{name}: {value!r} is not one of {', '.join(column['categories'])}")
+        return [math.nan if missing else float(text == category) for category in column["categories"]]
+    width = 2 if kind in ("ratio", "time") else 1
+    if missing:
+        return [math.nan] * width
+    parsed = FORMS[kind](str(value)) if kind in FORMS else None
+    if parsed is None and width == 2:
+        raise ValueError(f"{name}: {value!r} is not written as in the training data")
+    return list(parsed or [float(value)])
 
 
 def load(folder: "str | Path" = ".") -> Model:

@@ -46,7 +46,7 @@ class Standalone(nn.Module):
         """`names`: the names under which a model takes its inputs, if it takes them by name."""
         super().__init__()
         table = encoding.inputs if encoding is not None and isinstance(encoding.inputs, TableEncoding) else None
-        self.scaling = Scaling([scale for c in table.columns for scale in c.scales]) if table else None
+        self.scaling = Scaling(table.scales) if table else None
         self.model = model
         self._names = names
 
@@ -61,7 +61,7 @@ class Answering(nn.Module):
     """A standalone model whose outputs are probabilities, or numbers in the target's units; for other runtimes."""
 
     def __init__(self, standalone: nn.Module, mean: float | None, spread: float, *, eight_bit: bool = False) -> None:
-        """`mean`, `spread`: of the target, or None if outputs are classes. `eight_bit`: inputs are pixels from 0 to 255."""
+        """`mean`, `spread`: of the target; `mean` is None for classes. `eight_bit`: inputs are pixels from 0 to 255."""
         super().__init__()
         self.standalone = standalone
         self._mean, self._spread, self._eight_bit = mean, spread, eight_bit

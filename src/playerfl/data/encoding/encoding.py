@@ -59,6 +59,10 @@ class TableEncoding:
 
     def encode(self, rows: SiteTable | pd.DataFrame) -> Tensor:
         """Inputs (rows, inputs) of new rows. Refuses missing and unknown columns, and cells that it cannot read."""
+        return self.scaled(self.raw(rows))
+
+    def raw(self, rows: SiteTable | pd.DataFrame) -> Numbers:
+        """The same before scaling; nan where a value is missing."""
         table = rows if isinstance(rows, SiteTable) else SiteTable("the table", rows)
         self._check_columns(table)
         cells = [
@@ -68,14 +72,14 @@ class TableEncoding:
         if not self.fills_missing:
             for of_column in cells:
                 of_column.refuse_missing("or leave out the row: the model was trained without missing values")
-        return self.scaled(raw_inputs([column.kind for column in self.columns], cells))
+        return raw_inputs([column.kind for column in self.columns], cells)
 
     def scaled(self, raw: Numbers) -> Tensor:
         """Raw inputs (see `raw_inputs`) as the model takes them."""
-        return torch.from_numpy(scaled(raw, self._scales))
+        return torch.from_numpy(scaled(raw, self.scales))
 
     @cached_property
-    def _scales(self) -> list[Scale]:
+    def scales(self) -> list[Scale]:
         return [scale for column in self.columns for scale in column.scales]
 
     def _check_columns(self, table: SiteTable) -> None:
