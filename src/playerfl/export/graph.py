@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from io import StringIO
@@ -48,10 +48,15 @@ def graph_of(model: nn.Module, inputs: Mapping[str, Tensor]) -> Graph:
     """
     rows = min(len(tensor) for tensor in inputs.values())
     some = {name: _repeated(tensor, rows) for name, tensor in inputs.items()}
-    exported = _exported(model, some)
-    graph = _stored(exported, list(inputs))
-    _compare(model, graph, some)
-    return graph
+    graph = _stored(_exported(model, some), row_by_row=False)
+    if _same(model, graph, some):
+        return graph
+    # len(x) in a forward pass ties the operations to one number of rows.
+    first = {name: tensor[:1] for name, tensor in some.items()}
+    graph = _stored(_exported(model, first), row_by_row=True)
+    if _same(model, graph, some):
+        return graph
+    raise NotPortableError("its stored operations give other results than its forward pass")
 
 
 def _repeated(tensor: Tensor, rows: int) -> Tensor:
@@ -62,10 +67,12 @@ def _exported(model: nn.Module, inputs: Mapping[str, Tensor]) -> Any:
     # Imported here: it takes seconds.
     from torch.export import Dim, export
 
-    shapes = tuple({0: Dim.AUTO} for _ in inputs)
+    any_rows = (tuple({0: Dim.AUTO} for _ in inputs),)
+    one_row = all(len(tensor) == 1 for tensor in inputs.values())
     try:
         with silenced():
-            exported = export(model, tuple(inputs.values()), dynamic_shapes=(shapes,), strict=False)
+            shapes = None if one_row else any_rows
+            exported = export(model, tuple(inputs.values()), dynamic_shapes=shapes, strict=False)
             # Without decompositions: only operations in place are replaced, so that results stay the same bit for bit.
             return exported.run_decompositions({})
     except Exception as problem:  # what a trace of a user's code raises is unpredictable
@@ -88,7 +95,7 @@ def silenced() -> Iterator[None]:
         logging.disable(before)
 
 
-def _stored(exported: Any, names: Sequence[str]) -> Graph:
+def _stored(exported: Any, *, row_by_row: bool) -> Graph:
     from torch.export.graph_signature import InputKind, OutputKind
 
     signature = exported.graph_signature
@@ -108,8 +115,7 @@ def _stored(exported: Any, names: Sequence[str]) -> Graph:
     outputs = [spec.arg.name for spec in signature.output_specs if spec.kind == OutputKind.USER_OUTPUT]
     calls = [_call(node) for node in exported.graph.nodes if node.op == "call_function" and not _is_check(node)]
     used = {name: entry for name, entry in constants.items() if name in _names_in(calls)}
-    operations = {"inputs": inputs, "tensors": used, "calls": calls, "output": outputs[0]}
-    assert len(inputs) == len(names)
+    operations = {"inputs": inputs, "tensors": used, "calls": calls, "output": outputs[0], "row_by_row": row_by_row}
     return Graph(operations, {entry: tensors[entry] for entry in used.values()})
 
 
@@ -156,17 +162,15 @@ def _argument(value: Any) -> Any:
     raise NotPortableError(f"an operation takes {value!r}, which cannot be stored")
 
 
-def _compare(model: nn.Module, graph: Graph, inputs: Mapping[str, Tensor]) -> None:
+def _same(model: nn.Module, graph: Graph, inputs: Mapping[str, Tensor]) -> bool:
     program = graph.program
     for rows in (1, 2, _ROWS):
         few = [tensor[:rows] for tensor in inputs.values()]
         with torch.inference_mode():
             expected = model(*few)
         try:
-            same = torch.allclose(program(*few), expected, rtol=_TOLERANCE, atol=_TOLERANCE, equal_nan=True)
+            if not torch.allclose(program(*few), expected, rtol=_TOLERANCE, atol=_TOLERANCE, equal_nan=True):
+                return False
         except (RuntimeError, IndexError, TypeError, ValueError):
-            same = False
-        if not same:
-            raise NotPortableError(
-                f"its stored operations differ from its forward pass on {rows} rows: it depends on the number of rows"
-            )
+            return False
+    return True

@@ -20,22 +20,24 @@ from playerfl.data.encoding.forms import FORMS
 
 ALLOWED = frozenset(  # one long text is easier to read than 200 quoted names
     """
-    _adaptive_avg_pool2d _native_batch_norm_legit_no_training _scaled_dot_product_flash_attention_for_cpu _softmax
-    _log_softmax _to_copy abs adaptive_avg_pool1d adaptive_avg_pool2d adaptive_max_pool1d adaptive_max_pool2d add addbmm
-    addmm alias all amax amin any arange argmax argmin avg_pool1d avg_pool2d avg_pool3d baddbmm batch_norm bitwise_and
-    bitwise_not bitwise_or bitwise_xor bmm bucketize cat ceil celu channel_shuffle chunk clamp clamp_max clamp_min clone
-    constant_pad_nd contiguous conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d convolution cos
-    cumsum detach diagonal div dot dropout einsum elu embedding embedding_bag empty_like eq erf exp expand expand_as
-    expm1 eye feature_dropout fill flatten flip floor floor_divide full full_like gather ge gelu glu group_norm gru gt
-    hardsigmoid hardswish hardtanh index index_select instance_norm isinf isnan layer_norm le leaky_relu lerp lift_fresh
-    lift_fresh_copy linalg_vector_norm linear linspace log log1p log2 log_softmax logical_and logical_not logical_or
-    logical_xor logsumexp lstm lt masked_fill matmul max max_pool1d max_pool2d max_pool3d maximum mean min minimum mish
-    mm mul mv nan_to_num narrow native_batch_norm native_group_norm native_layer_norm ne neg new_full new_ones new_zeros
-    norm ones ones_like pad permute pixel_shuffle pow prelu prod reciprocal reflection_pad1d reflection_pad2d relu relu6
-    remainder repeat repeat_interleave replication_pad1d replication_pad2d reshape rms_norm rnn_relu rnn_tanh roll round
-    rsqrt rsub scalar_tensor scaled_dot_product_attention scatter select selu sigmoid sign silu sin slice softmax
-    softplus sort split split_with_sizes sqrt square squeeze stack std sub sum t tan tanh tile to topk transpose tril
-    triu type_as unbind unflatten unfold unsafe_chunk unsafe_split unsqueeze upsample_bicubic2d upsample_bilinear2d
+    _adaptive_avg_pool2d _log_softmax _native_batch_norm_legit_no_training
+    _scaled_dot_product_flash_attention_for_cpu _softmax _to_copy _weight_norm abs adaptive_avg_pool1d
+    adaptive_avg_pool2d adaptive_max_pool1d adaptive_max_pool2d add addbmm addmm alias all amax amin any arange
+    argmax argmin avg_pool1d avg_pool2d avg_pool3d baddbmm batch_norm bitwise_and bitwise_not bitwise_or bitwise_xor
+    bmm bucketize cat ceil celu channel_shuffle chunk clamp clamp_max clamp_min clone constant_pad_nd contiguous
+    conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d convolution cos cumsum detach diagonal
+    div dot dropout einsum elu embedding embedding_bag empty_like eq erf exp expand expand_as expm1 eye
+    feature_dropout fill flatten flip floor floor_divide full full_like gather ge gelu glu group_norm gru gt
+    hardsigmoid hardswish hardtanh index index_select instance_norm isinf isnan layer_norm le leaky_relu lerp
+    lift_fresh lift_fresh_copy linalg_vector_norm linear linspace log log1p log2 log_softmax logical_and logical_not
+    logical_or logical_xor logsumexp lstm lt masked_fill matmul max max_pool1d max_pool2d max_pool3d maximum mean
+    min minimum mish mm mul mv nan_to_num narrow native_batch_norm native_group_norm native_layer_norm ne neg
+    new_full new_ones new_zeros norm ones ones_like pad permute pixel_shuffle pow prelu prod reciprocal
+    reflection_pad1d reflection_pad2d relu relu6 remainder repeat repeat_interleave replication_pad1d
+    replication_pad2d reshape rms_norm rnn_relu rnn_tanh roll round rsqrt rsub scalar_tensor
+    scaled_dot_product_attention scatter select selu sigmoid sign silu sin slice softmax softplus sort split
+    split_with_sizes sqrt square squeeze stack std sub sum t tan tanh tile to topk transpose tril triu type_as
+    unbind unflatten unfold unsafe_chunk unsafe_split unsqueeze upsample_bicubic2d upsample_bilinear2d
     upsample_nearest1d upsample_nearest2d var var_mean view view_as where zeros zeros_like
     """.split()  # noqa: SIM905
 )
@@ -78,10 +80,17 @@ class Program:
     def __init__(self, graph: dict[str, Any], tensors: dict[str, torch.Tensor]) -> None:
         self.inputs: list[str] = [str(name) for name in graph["inputs"]]
         self.output: str = graph["output"]
+        self.row_by_row: bool = graph["row_by_row"]
         self.constants = {name: tensors[entry] for name, entry in graph["tensors"].items()}
         self.calls = [(name, _operation(called), args, kwargs) for name, called, args, kwargs in graph["calls"]]
 
     def __call__(self, *inputs: torch.Tensor) -> torch.Tensor:
+        """The outputs for some rows; one after another if the operations are for one row only."""
+        if not self.row_by_row or len(inputs[0]) == 1:
+            return self._run(*inputs)
+        return torch.cat([self._run(*(tensor[i : i + 1] for tensor in inputs)) for i in range(len(inputs[0]))])
+
+    def _run(self, *inputs: torch.Tensor) -> torch.Tensor:
         values: dict[str, Any] = {**self.constants, **dict(zip(self.inputs, inputs, strict=True))}
         with torch.inference_mode():
             for name, call, args, kwargs in self.calls:
