@@ -42,7 +42,7 @@ class Graph:
 
 
 def graph_of(model: nn.Module, inputs: Mapping[str, Tensor]) -> Graph:
-    """The operations of a model that takes these inputs in order; their first dimension counts rows.
+    """The operations of a model with a `forward(*inputs)` for these inputs; their first dimension counts rows.
 
     The result is compared with the model on several numbers of rows. NotPortableError says why a model has none.
     """
