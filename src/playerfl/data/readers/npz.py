@@ -1,4 +1,4 @@
-"""The arrays x and y of an npz file, which may be malicious."""
+"""The arrays of an npz file, which may be malicious."""
 
 from __future__ import annotations
 
@@ -13,23 +13,31 @@ from numpy.typing import NDArray
 from playerfl.data.readers.file_limits import ARCHIVE_ERRORS, check_file, in_units, unpacked_limit
 from playerfl.errors import DataError
 
-_KINDS = {"x": "biuf", "y": "biufU"}
-_MEANT = {"x": "numbers, rows by inputs", "y": "numbers or texts, one per row"}
 
+def read_npz(path: Path, group: str | None = None) -> dict[str, NDArray[Any]]:
+    """x (rows, inputs), y (rows), and the array `group` (rows) if the file has one of this name.
 
-def read_npz(path: Path) -> tuple[NDArray[Any], NDArray[Any]]:
-    """x (rows, inputs) and y (rows): nothing is unpickled, and sizes are checked before anything is unpacked."""
+    Nothing is unpickled, and sizes are checked before anything is unpacked.
+    """
     name = path.name
     check_file(path, name)
     try:
         with zipfile.ZipFile(path) as archive:
-            x, y = (_array(archive, name, array) for array in ("x", "y"))
+            further = [group] if group is not None and f"{group}.npy" in archive.namelist() else []
+            arrays = {array: _array(archive, name, array) for array in dict.fromkeys(("x", "y", *further))}
     except ARCHIVE_ERRORS as problem:
         reason = str(problem)[:100]
         raise DataError(f"{name} cannot be read as an npz file ({reason}); write it with np.savez") from problem
-    if len(x) != len(y):
-        raise DataError(f"{name} has {len(x):,} rows in x but {len(y):,} in y; both need the same number")
-    return x, y
+    for array, values in arrays.items():
+        if len(values) != len(arrays["x"]):
+            raise DataError(
+                f"{name} has {len(arrays['x']):,} rows in x but {len(values):,} in {array}; both need the same number"
+            )
+    return arrays
+
+
+def _meant(array: str) -> str:
+    return "numbers, rows by inputs" if array == "x" else "numbers or texts, one per row"
 
 
 def _array(archive: zipfile.ZipFile, file: str, name: str) -> NDArray[Any]:
@@ -66,10 +74,10 @@ def _check_header(member: Any, size: int, file: str, name: str) -> None:
     shape, _, kind = np.lib.format.read_array_header_1_0(member)
     if kind.hasobject:
         raise DataError(
-            f"{file} holds Python objects in {name!r}, which could run code when read; save it as {_MEANT[name]}"
+            f"{file} holds Python objects in {name!r}, which could run code when read; save it as {_meant(name)}"
         )
-    if kind.kind not in _KINDS[name] or len(shape) != (2 if name == "x" else 1):
-        raise DataError(f"{file} has {name} of kind {kind} and shape {shape}; it must hold {_MEANT[name]}")
+    if kind.kind not in ("biuf" if name == "x" else "biufU") or len(shape) != (2 if name == "x" else 1):
+        raise DataError(f"{file} has {name} of kind {kind} and shape {shape}; it must hold {_meant(name)}")
     if min(shape) < 0 or math.prod(shape) * kind.itemsize != size - member.tell():
         raise DataError(
             f"{file} says that {name} has the shape {shape}, but holds {size - member.tell():,} bytes of it; "
