@@ -243,3 +243,18 @@ def test_a_model_with_named_inputs(tmp_path: Path) -> None:
     with torch.inference_mode():
         expected = result.model("a")(**inputs)["logits"].argmax(1).tolist()
     assert [int(row[1]) for row in predict(tmp_path / "model", tmp_path / "new.npz").rows] == expected
+
+
+@pytest.mark.slow
+def test_a_table_of_arrays_needs_no_targets(tmp_path: Path) -> None:
+    random = np.random.default_rng(0)
+    (tmp_path / "sites").mkdir()
+    for site in ("north", "south"):
+        x = random.normal(size=(60, 3))
+        np.savez(tmp_path / "sites" / f"{site}.npz", x=x, y=(x[:, 0] > 0).astype(int))
+    assert playerfl("run", "sites", "-a", "local", "--rounds", 1, "-q", "--out", "run", cwd=tmp_path).returncode == 0
+    assert playerfl("export", "run", "--site", "north", "--out", "model", "--no-onnx", cwd=tmp_path).returncode == 0
+    np.savez(tmp_path / "new.npz", x=random.normal(size=(4, 3)))
+    assert [row[0] for row in predict(tmp_path / "model", tmp_path / "new.npz").rows] == [1, 2, 3, 4]
+    np.savez(tmp_path / "wide.npz", x=random.normal(size=(4, 5)))
+    assert "wide.npz has a column 'x3'" in refused(playerfl("predict", "model", "wide.npz", cwd=tmp_path))

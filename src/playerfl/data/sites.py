@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any, NotRequired
 
 import torch
@@ -12,6 +13,7 @@ from typing_extensions import TypedDict
 
 from playerfl.data.encoding.encoding import Encoding
 from playerfl.data.examples import SiteData, TensorExamples, tensors_in
+from playerfl.data.partition import Indices
 
 _HASHED_BYTES = 2**26
 
@@ -24,11 +26,25 @@ class Sites(dict[str, SiteData]):
         sites: Mapping[str, SiteData],
         notes: Iterable[str] = (),
         encodings: Mapping[str, Encoding] | None = None,
+        groups: Mapping[str, PartGroups] | None = None,
     ) -> None:
-        """`encodings`: how each site's rows became inputs, for tasks that read tables or pictures."""
+        """`encodings`: how each site's rows became inputs, for tasks that read tables or pictures.
+
+        `groups`: for every site, the group of each example (such as its patient), for tasks that know it.
+        """
         super().__init__(sites)
         self.notes = tuple(notes)
         self.encodings = dict(encodings or {})
+        self.groups = dict(groups or {})
+
+
+@dataclass(frozen=True)
+class PartGroups:
+    """The group of every example, as a number: examples of one group are all in the same part."""
+
+    train: Indices
+    validation: Indices
+    test: Indices
 
 
 class PartRecord(TypedDict):

@@ -82,17 +82,18 @@ def _quality(about: Mapping[str, Any]) -> list[str]:
     if not test["scores"]:
         return [*lines, "No test scores are known."]
     lines += [f"On {test['rows']} test rows of {markdown(about['site'])}, which were not used for training:", ""]
-    has_majority = bool(test["majority"])
-    head = ["score", "this model", *(["always the most frequent class"] if has_majority else [])]
+    has_baseline = bool(test["baseline"])
+    always = "always the most frequent class" if target_of(about["encoding"]).classes else "always the mean"
+    head = ["score", "this model", *([always] if has_baseline else [])]
     lines += [_row(head), _row(["---", *["--:"] * (len(head) - 1)])]
     for name, value in test["scores"].items():
-        of_majority = test["majority"].get(name)
+        of_baseline = test["baseline"].get(name)
         lines.append(
             _row(
                 [
                     markdown(name),
                     _number(value) + _interval(test["intervals"].get(name)),
-                    *([_number(of_majority) if of_majority is not None else ""] if has_majority else []),
+                    *([_number(of_baseline) if of_baseline is not None else ""] if has_baseline else []),
                 ]
             )
         )
@@ -106,7 +107,7 @@ def _certainty(test: Mapping[str, Any]) -> str:
     if "accuracy" not in test["scores"] or not rows:
         return f"With {rows} test rows, other patients may give different numbers."
     share = 1.96 * (0.25 / rows) ** 0.5
-    return f"With {rows} test rows, chance alone moves an accuracy by up to ± {share:.2f}."
+    return f"With {rows} test rows, an accuracy is uncertain by up to ± {share:.2f}; other patients may differ."
 
 
 def _training(about: Mapping[str, Any]) -> list[str]:

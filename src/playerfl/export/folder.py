@@ -58,8 +58,8 @@ class ScoresRecord(TypedDict):
     rows: int
     scores: dict[str, float | None]
     """None: not a number, because the model diverged."""
-    majority: dict[str, float]
-    """The scores of always predicting the most frequent class; empty if they are not known."""
+    baseline: dict[str, float]
+    """The scores of always predicting the most frequent class, or the mean; empty if they are not known."""
     intervals: dict[str, tuple[float, float]]
     """95 % intervals over the test rows; empty if they are not known."""
 

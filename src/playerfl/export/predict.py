@@ -13,8 +13,9 @@ from torch import Tensor
 from playerfl.data.encoding.encoding import PictureEncoding, TableEncoding
 from playerfl.data.readers.image_folders import ENDINGS as PICTURE_ENDINGS
 from playerfl.data.readers.image_folders import listed
-from playerfl.data.readers.npz import read_arrays
+from playerfl.data.readers.npz import read_arrays, read_inputs
 from playerfl.data.readers.site_tables import ENDINGS as TABLE_ENDINGS
+from playerfl.data.readers.site_tables import SiteTable
 from playerfl.errors import ConfigError, DataError
 from playerfl.export.folder import ExportedModel, ModelFolderError, read_folder, tensor_for
 from playerfl.report.write.escaping import csv_value
@@ -57,7 +58,7 @@ def predict(folder: Path | str, new: Path | str) -> Predictions:
 def _of_table(model: ExportedModel, encoding: TableEncoding, given: Path) -> Predictions:
     if given.is_dir() or not given.name.lower().endswith(TABLE_ENDINGS):
         raise DataError(f"{given} is not a table; this model takes {', '.join(TABLE_ENDINGS)}")
-    table = encoding.read(given)
+    table = _new_rows(encoding, given)
     raw = torch.from_numpy(encoding.raw(table))
     numbers = [int(number) for number in table.frame.index]
     # Identifiers that were left out of the training help to match predictions with patients.
@@ -66,6 +67,18 @@ def _of_table(model: ExportedModel, encoding: TableEncoding, given: Path) -> Pre
     batches = ((raw[start : start + _ROWS_AT_ONCE],) for start in range(0, len(raw), _ROWS_AT_ONCE))
     places = [f"{table.file}, row {number}" for number in numbers]
     return _answers(model, ("row", *known), list(zip(numbers, *before, strict=True)), places, batches)
+
+
+def _new_rows(encoding: TableEncoding, given: Path) -> SiteTable:
+    if not given.name.lower().endswith(".npz"):
+        return encoding.read(given)
+    import pandas as pd
+
+    # Without the y that a site's file has: it is what we want to know.
+    inputs = read_inputs(given)
+    frame = pd.DataFrame(inputs, columns=[f"x{i}" for i in range(inputs.shape[1])])
+    frame.index += 1
+    return SiteTable(given.name, frame)
 
 
 def _of_pictures(model: ExportedModel, encoding: PictureEncoding, given: Path) -> Predictions:

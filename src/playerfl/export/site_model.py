@@ -47,7 +47,9 @@ class SiteModel:
     classification: bool
     encoding: Encoding | None
     scores: Mapping[str, float]
-    majority: Mapping[str, float]
+    baseline: Mapping[str, float]
+    intervals: Mapping[str, tuple[float, float]]
+    """95 % intervals of the scores over the test rows, where they are known."""
     layers: Sequence[str]
     shared: Sequence[str]
     reason: str | None
@@ -79,7 +81,8 @@ def model_of_run(path: Path, site: str, task: Task | None = None) -> SiteModel:
         classification=setup.classification,
         encoding=encodings.get(site),
         scores=result.site_scores[site],
-        majority=(majority_scores(result) or {}).get(site, {}),
+        baseline=(majority_scores(result) or {}).get(site, {}),
+        intervals={},
         layers=setup.layers.names,
         shared=_shared(experiment, setup, len(cut.federated) if cut else None),
         reason=cut.reason if cut else None,
@@ -127,7 +130,8 @@ def model_of_site(state: Path, site: str, task: Task | None = None) -> SiteModel
         classification=setup.classification,
         encoding=encodings.get(mine),
         scores=scores,
-        majority={},
+        baseline={},
+        intervals={},
         layers=setup.layers.names,
         shared=_shared(experiment, setup, memory.get("cut")),
         reason=None,

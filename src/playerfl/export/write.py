@@ -150,8 +150,8 @@ def _about(source: SiteModel, inputs: Mapping[str, Tensor], target: TargetEncodi
         "test": {
             "rows": len(source.test),
             "scores": {name: value if math.isfinite(value) else None for name, value in source.scores.items()},
-            "majority": dict(source.majority),
-            "intervals": {},
+            "baseline": dict(source.baseline),
+            "intervals": {name: list(bounds) for name, bounds in source.intervals.items()},
         },
         "layers": {"shared": list(source.shared), "private": private, "reason": source.reason},
         "round": source.round,

@@ -82,7 +82,8 @@ def robust_spread(values: Numbers) -> tuple[float, float]:
 
     Values equal to the median do not count: a column that is mostly 0 still has a scale.
 
-    >>> robust_spread(np.array([0.0, 0.0, 0.0, 0.0, 0.0, 10.0, 20.0, 30.0]))
+    >>> median, spread = robust_spread(np.array([0.0, 0.0, 0.0, 0.0, 10.0, 20.0, 30.0]))
+    >>> median, round(spread, 3)
     (0.0, 29.652)
     """
     median = float(np.median(values))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,29 +28,48 @@ class _Wanted:
     meant: str
 
 
-_X = _Wanted("x", "biuf", 2, "numbers, rows by inputs")
-_Y = _Wanted("y", "biufU", 1, "numbers or texts, one per row")
+_INPUTS = _Wanted("x", "biuf", 2, "numbers, rows by inputs")
 
 
-def read_npz(path: Path) -> tuple[NDArray[Any], NDArray[Any]]:
-    """x (rows, inputs) and y (rows): nothing is unpickled, and sizes are checked before anything is unpacked."""
-    x, y = _arrays(path, (_X, _Y), "x=inputs, y=targets")
-    if len(x) != len(y):
-        raise DataError(f"{path.name} has {len(x):,} rows in x but {len(y):,} in y; both need the same number")
-    return x, y
+def read_npz(path: Path, group: str | None = None) -> dict[str, NDArray[Any]]:
+    """x (rows, inputs), y (rows), and the array `group` (rows) if the file has one of this name.
+
+    Nothing is unpickled, and sizes are checked before anything is unpacked.
+    """
+    with _opened(path) as archive:
+        further = [group] if group is not None and f"{group}.npy" in archive.namelist() else []
+        others = [_Wanted(name, "biufU", 1, "numbers or texts, one per row") for name in ("y", *further) if name != "x"]
+        arrays = {array.name: _array(archive, path.name, array, "x=inputs, y=targets") for array in (_INPUTS, *others)}
+    for array, values in arrays.items():
+        if len(values) != len(arrays["x"]):
+            raise DataError(
+                f"{path.name} has {len(arrays['x']):,} rows in x but {len(values):,} in {array}; both need the same "
+                "number"
+            )
+    return arrays
+
+
+def read_inputs(path: Path) -> NDArray[Any]:
+    """x (rows, inputs) alone, for rows whose targets are not known."""
+    with _opened(path) as archive:
+        return _array(archive, path.name, _INPUTS, "x=inputs")
 
 
 def read_arrays(path: Path, names: Sequence[str]) -> dict[str, NDArray[Any]]:
     """Arrays of numbers by name, rows first; read as safely as x and y."""
-    wanted = [_Wanted(name, "biuf", None, "numbers, one or more per row") for name in names]
-    return dict(zip(names, _arrays(path, wanted, ", ".join(f"{name}=…" for name in names)), strict=True))
+    with _opened(path) as archive:
+        return {
+            name: _array(archive, path.name, _Wanted(name, "biuf", None, "numbers, one or more per row"), f"{name}=…")
+            for name in names
+        }
 
 
-def _arrays(path: Path, wanted: Sequence[_Wanted], written_as: str) -> list[NDArray[Any]]:
+@contextmanager
+def _opened(path: Path) -> Iterator[zipfile.ZipFile]:
     check_file(path, path.name)
     try:
         with zipfile.ZipFile(path) as archive:
-            return [_array(archive, path.name, array, written_as) for array in wanted]
+            yield archive
     except ARCHIVE_ERRORS as problem:
         reason = str(problem)[:100]
         raise DataError(f"{path.name} cannot be read as an npz file ({reason}); write it with np.savez") from problem

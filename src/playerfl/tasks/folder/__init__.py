@@ -36,7 +36,7 @@ def folder_task(path: Path | str) -> Task:
 
 def _read(folder: Path, options: FolderOptions) -> Task:
     """The task with everything that only the data can tell: sites, sizes, classes or a number."""
-    files, folders = sites_in(folder)
+    files, folders = sites_in(folder, options)
     data = read_table_sites(files, options) if files else read_picture_sites(folder, folders, options)
     if len(data.sites) == 1:
         data.sites.notes += ("there is only one site, so nothing is federated",)

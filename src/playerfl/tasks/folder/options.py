@@ -29,7 +29,9 @@ Names = Annotated[tuple[str, ...], BeforeValidator(_as_texts)]
 class FolderOptions(DataOptions):
     """How a folder's tables or images are read."""
 
-    added: ClassVar[frozenset[str]] = frozenset({"missing_codes", "scaling", "clip"})
+    added: ClassVar[frozenset[str]] = frozenset(
+        {"missing_codes", "scaling", "clip", "group", "group_pattern", "groups_span_sites", "skip_sites"}
+    )
 
     target: str | None = None
     """The column to predict. Default: the one called target, label, class, outcome or y, else the last."""
@@ -42,6 +44,15 @@ class FolderOptions(DataOptions):
     drop_columns: Names = ()
     category_columns: Names = ()
     """Columns whose numbers are codes, to be read as categories."""
+    group: str | None = None
+    """The column that says which rows belong together, such as the patient; for images, a table with the columns
+    picture and group. A group is never divided between training, validation and test."""
+    group_pattern: str | None = None
+    """For images: a regular expression that finds the group in the name of a file, such as "patient(\\d+)"."""
+    groups_span_sites: bool = False
+    """Whether the same group name at two sites means the same group, such as a patient known to both."""
+    skip_sites: Names = ()
+    """Files or folders that are not sites, such as a template."""
     scaling: Scaling = "auto"
     """Numbers are scaled with mean and standard deviation, with median and robust spread, or (auto) with the latter
     only where a few values are very far from the others."""

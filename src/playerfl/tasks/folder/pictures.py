@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 
-import numpy as np
 import torch
 
 from playerfl.data.encoding.encoding import Encoding, PictureEncoding, TargetEncoding
@@ -16,8 +15,8 @@ from playerfl.data.readers.image_folders import pictures_by_class, read_picture_
 from playerfl.data.sites import Sites
 from playerfl.errors import ConfigError, DataError
 from playerfl.models.cnn import ConvNet
+from playerfl.tasks.folder.groups import group_notes, groups_of_pictures, split_sites
 from playerfl.tasks.folder.options import FolderData, FolderOptions, listed_classes
-from playerfl.tasks.task import split_positions
 
 _FOR_TABLES = ("target", "kind", "missing", "missing_codes", "drop_columns", "category_columns", "scaling", "clip")
 
@@ -33,16 +32,20 @@ def read_picture_sites(folder: Path, folders: Mapping[str, Path], options: Folde
         raise DataError(f"{folder} has only images of {classes[0]!r}; at least two classes are needed, one folder each")
     side = options.image_size
     target = TargetEncoding("class", tuple(classes))
+    listed = {site: [file for name in classes for file in by_class.get(name, ())] for site, by_class in files.items()}
+    targets = {
+        site: torch.tensor([number for number, name in enumerate(classes) for _ in by_class.get(name, ())])
+        for site, by_class in files.items()
+    }
+    groups = groups_of_pictures(folder, listed, options)
+    split, part_groups = split_sites(targets, groups, options)
     sites, encodings, deep = {}, {}, []
-    for site, by_class in files.items():
-        check_array(sum(map(len, by_class.values())), 3 * side * side, 4, site, "use a smaller data.image_size")
-        labels = np.concatenate([np.full(len(by_class.get(name, ())), i) for i, name in enumerate(classes)])
-        pictures = read_picture_files([file for name in classes for file in by_class.get(name, ())], side)
-        targets = torch.from_numpy(labels.astype(np.int64))
-        parts = split_positions(targets, options.split_seed, site, shares=options.shares)
-        encoding = PictureEncoding.fitted(side, pictures.rows(parts[0]))
-        examples = TensorExamples(encoding.scaled(pictures), targets)
-        sites[site] = SiteData(*(examples.rows(torch.from_numpy(part)) for part in parts))
+    for site, paths in listed.items():
+        check_array(len(paths), 3 * side * side, 4, site, "use a smaller data.image_size")
+        pictures = read_picture_files(paths, side)
+        encoding = PictureEncoding.fitted(side, pictures.rows(split[site][0]))
+        examples = TensorExamples(encoding.scaled(pictures), targets[site])
+        sites[site] = SiteData(*(examples.rows(torch.from_numpy(part)) for part in split[site]))
         encodings[site] = Encoding(encoding, target)
         if pictures.is_deep.any():
             deep.append(f"{site} {encoding.low:g} to {encoding.high:g}")
@@ -53,5 +56,6 @@ def read_picture_sites(folder: Path, folders: Mapping[str, Path], options: Folde
     ]
     if deep:
         notes.append(f"16-bit images, scaled by the range of each site's training images: {', '.join(deep)}")
+    notes += group_notes(groups, options.group or "from file names")
     model = partial(ConvNet, 3, (16, 32, 64), hidden=32, classes=len(classes), pool_after=(1, 2))
-    return FolderData(Sites(sites, notes, encodings), model)
+    return FolderData(Sites(sites, notes, encodings, part_groups), model)

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from playerfl.data.encoding.cells import Flags
+from playerfl.data.encoding.cells import Flags, cells_of
 from playerfl.data.encoding.columns import Column, column_of
 from playerfl.data.encoding.encoding import ColumnEncoding, Encoding, TableEncoding, TargetEncoding, raw_inputs
 from playerfl.data.encoding.scaling import fit_scales
@@ -20,8 +20,9 @@ from playerfl.data.readers.site_tables import NPZ_TARGET, SiteTable, read_site_t
 from playerfl.data.sites import Sites
 from playerfl.errors import ConfigError, DataError, one_of
 from playerfl.models.mlp import MLP
+from playerfl.tasks.folder.groups import group_notes, names_in, split_sites
 from playerfl.tasks.folder.options import FolderData, FolderOptions, listed_classes
-from playerfl.tasks.task import split_positions
+from playerfl.tasks.task import Parts
 
 TARGET_NAMES = ("target", "label", "class", "outcome", "y")
 
@@ -29,12 +30,15 @@ TARGET_NAMES = ("target", "label", "class", "outcome", "y")
 def read_table_sites(files: Mapping[str, Path], options: FolderOptions) -> FolderData:
     """Reads one table per site; every column must have the same kind at all sites."""
     tables = {
-        site: read_site_table(path, options.drop_columns, options.category_columns) for site, path in files.items()
+        site: read_site_table(path, options.drop_columns, options.category_columns, options.group)
+        for site, path in files.items()
     }
     names = _common_columns(tables, options)
     is_npz = next(iter(files.values())).name.lower().endswith(".npz")
     target_name, why = _target_name(names, options.target, is_npz=is_npz)
-    inputs = [name for name in names if name != target_name]
+    if options.group == target_name:
+        raise ConfigError(f"data.group and the target are the same column, {target_name!r}; name another one")
+    inputs = [name for name in names if name not in (target_name, options.group)]
     if not inputs:
         raise DataError(f"{next(iter(tables.values())).file} has no column besides the target {target_name!r}")
     codes = options.missing_codes
@@ -43,7 +47,9 @@ def read_table_sites(files: Mapping[str, Path], options: FolderOptions) -> Folde
     rows = usable_rows(columns, target, options.missing)
     target = target.filtered(rows)
     columns = [column.filtered(rows) for column in columns]
-    sites, encodings = _encoded(tables, columns, target, options)
+    groups = _groups(tables, rows, options.group)
+    split, part_groups = split_sites({site: target.values(site) for site in tables}, groups, options)
+    sites, encodings = _encoded(tables, columns, target, split, options)
     notes = [
         f"target: column {target_name!r} ({why})",
         *_target_notes(next(iter(encodings.values())).target, options),
@@ -51,13 +57,27 @@ def read_table_sites(files: Mapping[str, Path], options: FolderOptions) -> Folde
         *_row_notes(rows, options.missing),
         *_filled_notes(columns, tables),
         *_far_notes(encodings),
+        *group_notes(groups, f"column {options.group!r}"),
     ]
     widths = (sum(column.kind.width for column in columns), 64, 32, len(target.classes) or 1)
-    return FolderData(Sites(sites, notes, encodings), partial(MLP, widths), bool(target.classes))
+    return FolderData(Sites(sites, notes, encodings, part_groups), partial(MLP, widths), bool(target.classes))
+
+
+def _groups(
+    tables: Mapping[str, SiteTable], rows: Mapping[str, Flags], column: str | None
+) -> dict[str, list[str | None]] | None:
+    if column is None:
+        return None
+    cells = {site: cells_of(table, column, as_text=True) for site, table in tables.items()}
+    return {site: names_in(of_site.filtered(rows[site])) for site, of_site in cells.items()}
 
 
 def _encoded(
-    tables: Mapping[str, SiteTable], columns: Sequence[Column], target: Target, options: FolderOptions
+    tables: Mapping[str, SiteTable],
+    columns: Sequence[Column],
+    target: Target,
+    split: Mapping[str, Parts],
+    options: FolderOptions,
 ) -> tuple[dict[str, SiteData], dict[str, Encoding]]:
     """Every site's rows in three parts, encoded with scales from its training part."""
     kinds = [column.kind for column in columns]
@@ -68,11 +88,11 @@ def _encoded(
         values = target.values(site)
         check_array(len(values), len(is_measured), 8, table.file, "leave out columns or split the site")
         raw = raw_inputs(kinds, [column.cells[site] for column in columns])
-        parts = split_positions(values, options.split_seed, site, shares=options.shares)
+        parts = split[site]
         scales = iter(fit_scales(raw[parts[0]], is_measured, options.scaling, options.clip))
         encodings[site] = TableEncoding(
             tuple(ColumnEncoding(kind, tuple(next(scales) for _ in range(kind.width))) for kind in kinds),
-            (target.name, *dropped),
+            (target.name, *([] if options.group is None else [options.group]), *dropped),
             options.missing_codes,
             options.missing == "mean",
         )
@@ -148,6 +168,10 @@ def _common_columns(tables: Mapping[str, SiteTable], options: FolderOptions) -> 
     for name in options.category_columns:
         if name not in names and name not in dropped:
             raise _unknown_column(name, names, "data.category_columns")
+    if options.group is not None and options.group not in names:
+        raise _unknown_column(options.group, names, "data.group")
+    if options.group_pattern is not None:
+        raise ConfigError("data.group_pattern is only for images; for tables, name the column in data.group")
     return names
 
 
