@@ -132,8 +132,22 @@ def run(
         places = [*_places(experiments, home)]
     with use_data_directory(data_dir):
         observers = _observers(tensorboard, mlflow)
+        if resume is None and not quiet:
+            _show_check(experiments[0])
         results = _run_all(experiments, places, home, engine, observers, overwrite=overwrite, quiet=quiet)
     _show(results, home, as_json=as_json)
+
+
+def _show_check(experiment: Experiment) -> None:
+    """What a folder's data hold, before anything trains on them; other tasks are checked by `playerfl data check`."""
+    from playerfl.runs.experiment import find_task
+
+    task = find_task(experiment.task)
+    if task.check is not None:
+        from playerfl.cli.tables.data_check import print_short_check
+        from playerfl.tasks.check import check_task
+
+        print_short_check(check_task(task, experiment.data_options(task), experiment.training.batch_size))
 
 
 def _experiments(

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from pydantic import BeforeValidator, ConfigDict, Field
 from torch import Tensor, nn
 
+from playerfl.data.check.result import DataCheck
 from playerfl.data.examples import SiteData, TensorExamples, as_examples
 from playerfl.data.partition import Indices
 from playerfl.data.sites import Sites
@@ -108,6 +109,9 @@ class Task:
     """Its name in the paper's tables, if it is one of the paper's datasets."""
     adapt: Callable[[Any], Task] | None = None
     """Builds the task from its data, for tasks whose loss and metrics depend on the data; see `for_options`."""
+
+    check: Callable[[Any, int], DataCheck] | None = None
+    """Checks the data (options, batch size), for tasks that know more of them than their examples; see `check_task`."""
 
     def for_options(self, options: DataOptions) -> Task:
         """The task with these options: itself, unless its loss and metrics depend on the data."""

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from playerfl.learning.losses import cross_entropy, squared_error
+from playerfl.tasks.folder.check import check_folder
 from playerfl.tasks.folder.listing import sites_in
 from playerfl.tasks.folder.options import FolderOptions
 from playerfl.tasks.folder.pictures import read_picture_sites
@@ -31,6 +32,7 @@ def folder_task(path: Path | str) -> Task:
         load_sites=lambda options: _read(folder, options).load_sites(options),
         build_model=lambda options: _read(folder, options).build_model(options),
         adapt=partial(_read, folder),
+        check=partial(check_folder, folder),
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -29,29 +29,25 @@ TARGET_NAMES = ("target", "label", "class", "outcome", "y")
 
 def read_table_sites(files: Mapping[str, Path], options: FolderOptions) -> FolderData:
     """Reads one table per site; every column must have the same kind at all sites."""
-    tables = {
-        site: read_site_table(path, options.drop_columns, options.category_columns, options.group)
-        for site, path in files.items()
-    }
-    names = _common_columns(tables, options)
-    is_npz = next(iter(files.values())).name.lower().endswith(".npz")
-    target_name, why = _target_name(names, options.target, is_npz=is_npz)
-    if options.group == target_name:
-        raise ConfigError(f"data.group and the target are the same column, {target_name!r}; name another one")
-    inputs = [name for name in names if name not in (target_name, options.group)]
+    tables = {site: read_table(path, options) for site, path in files.items()}
+    names = common_columns(tables, options)
+    chosen, why = target_name(names, options.target, tables)
+    if options.group == chosen:
+        raise ConfigError(f"data.group and the target are the same column, {chosen!r}; name another one")
+    inputs = [name for name in names if name not in (chosen, options.group)]
     if not inputs:
-        raise DataError(f"{next(iter(tables.values())).file} has no column besides the target {target_name!r}")
+        raise DataError(f"{next(iter(tables.values())).file} has no column besides the target {chosen!r}")
     codes = options.missing_codes
-    target = target_of(tables, target_name, options.kind, codes)
+    target = target_of(tables, chosen, options.kind, codes)
     columns = [column_of(tables, name, as_text=name in options.category_columns, codes=codes) for name in inputs]
     rows = usable_rows(columns, target, options.missing)
     target = target.filtered(rows)
     columns = [column.filtered(rows) for column in columns]
-    groups = _groups(tables, rows, options.group)
+    groups = group_names(tables, rows, options.group)
     split, part_groups = split_sites({site: target.values(site) for site in tables}, groups, options)
     sites, encodings = _encoded(tables, columns, target, split, options)
     notes = [
-        f"target: column {target_name!r} ({why})",
+        f"target: column {chosen!r} ({why})",
         *_target_notes(next(iter(encodings.values())).target, options),
         *_input_notes(columns),
         *_row_notes(rows, options.missing),
@@ -63,9 +59,14 @@ def read_table_sites(files: Mapping[str, Path], options: FolderOptions) -> Folde
     return FolderData(Sites(sites, notes, encodings, part_groups), partial(MLP, widths), bool(target.classes))
 
 
-def _groups(
+def read_table(path: Path, options: FolderOptions) -> SiteTable:
+    return read_site_table(path, options.drop_columns, options.category_columns, options.group)
+
+
+def group_names(
     tables: Mapping[str, SiteTable], rows: Mapping[str, Flags], column: str | None
 ) -> dict[str, list[str | None]] | None:
+    """The group of every row that is used, if a column says so."""
     if column is None:
         return None
     cells = {site: cells_of(table, column, as_text=True) for site, table in tables.items()}
@@ -146,46 +147,58 @@ def _far_notes(encodings: Mapping[str, Encoding]) -> list[str]:
     ]
 
 
-def _common_columns(tables: Mapping[str, SiteTable], options: FolderOptions) -> list[str]:
+def common_columns(tables: Mapping[str, SiteTable], options: FolderOptions) -> list[str]:
     """The columns in the order of the first site; every site must have the same ones."""
+    for difference in column_differences(tables):
+        raise DataError(difference)
+    names = [str(name) for name in next(iter(tables.values())).frame.columns]
+    check_named_columns(tables, names, options)
+    return names
+
+
+def column_differences(tables: Mapping[str, SiteTable]) -> Iterator[str]:
+    """What the other sites' tables lack, or have in addition, compared with the first."""
     first = next(iter(tables.values()))
     for table in tables.values():
         for missing in first.frame.columns.difference(table.frame.columns, sort=False):
-            raise DataError(
+            yield (
                 f"{table.file} has no column {missing!r}, which {first.file} has; add it, or leave it out everywhere "
                 "with data.drop_columns"
             )
         for extra in table.frame.columns.difference(first.frame.columns, sort=False):
-            raise DataError(
+            yield (
                 f"{table.file} has a column {extra!r}, which {first.file} does not have; add it there, or leave it "
                 "out everywhere with data.drop_columns"
             )
-    names = [str(name) for name in first.frame.columns]
+
+
+def check_named_columns(tables: Mapping[str, SiteTable], names: Sequence[str], options: FolderOptions) -> None:
+    """Columns that the options name must exist."""
     dropped = set().union(*(table.dropped for table in tables.values()))
     for name in options.drop_columns:
         if name not in dropped:
-            raise _unknown_column(name, names, "data.drop_columns")
+            raise unknown_column(name, names, "data.drop_columns")
     for name in options.category_columns:
         if name not in names and name not in dropped:
-            raise _unknown_column(name, names, "data.category_columns")
+            raise unknown_column(name, names, "data.category_columns")
     if options.group is not None and options.group not in names:
-        raise _unknown_column(options.group, names, "data.group")
+        raise unknown_column(options.group, names, "data.group")
     if options.group_pattern is not None:
         raise ConfigError("data.group_pattern is only for images; for tables, name the column in data.group")
-    return names
 
 
-def _unknown_column(name: str, names: Sequence[str], where: str) -> ConfigError:
+def unknown_column(name: str, names: Sequence[str], where: str) -> ConfigError:
     sentence = one_of(name, names, "column")
     return ConfigError(f"{where}: {sentence if len(sentence) < 1000 else sentence.partition(' allowed:')[0]}")
 
 
-def _target_name(names: Sequence[str], given: str | None, *, is_npz: bool) -> tuple[str, str]:
+def target_name(names: Sequence[str], given: str | None, tables: Mapping[str, SiteTable]) -> tuple[str, str]:
     """The target column, and how it was chosen."""
     if given is not None:
         if given not in names:
-            raise _unknown_column(given, names, "data.target")
+            raise unknown_column(given, names, "data.target")
         return given, "as given"
+    is_npz = next(iter(tables.values())).file.lower().endswith(".npz")
     if is_npz and NPZ_TARGET in names:
         return NPZ_TARGET, "the array y"
     for wanted in TARGET_NAMES:
