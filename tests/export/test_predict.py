@@ -184,7 +184,7 @@ def test_pictures(tmp_path: Path) -> None:
     with contextlib.chdir(tmp_path):
         said = playerfl("run", "skin", "-a", "fedavg", *sets, "--rounds", 2, "-q", "--out", "run", cwd=tmp_path)
         assert said.returncode == 0, said.stderr
-        assert playerfl("export", "run", "--site", "north", "--out", "model", "--no-onnx", cwd=tmp_path).returncode == 0
+        assert playerfl("export", "run", "--site", "north", "--out", "model", cwd=tmp_path).returncode == 0
         stored = package.load_result("run").site_scores["north"]
         sites = loaded(Path("skin"), image_size=8)
     (tmp_path / "new").mkdir()
@@ -198,7 +198,12 @@ def test_pictures(tmp_path: Path) -> None:
     named = [next(name for name, x in inputs.items() if torch.equal(x, row)) for row in test.inputs]
     hits = [by_name[name] == ("dark", "light")[t] for name, t in zip(named, test.targets.tolist(), strict=True)]
     assert sum(hits) / len(hits) == stored["accuracy"]
-    assert len(predict(tmp_path / "model", tmp_path / "new" / "dark-0.png").rows) == 1
+    one = predict(tmp_path / "model", tmp_path / "new" / "dark-0.png").rows
+    if (tmp_path / "model" / "model.onnx").exists():
+        onnxruntime = pytest.importorskip("onnxruntime")
+        session = onnxruntime.InferenceSession(tmp_path / "model" / "model.onnx", providers=["CPUExecutionProvider"])
+        (found,) = session.run(None, {"pixels": ((inputs["dark-0.png"][None] + 1) * 127.5).numpy()})
+        assert found[0].tolist() == pytest.approx(list(one[0][2:]), abs=1e-5)
     (tmp_path / "new" / "notes.txt").touch()
     assert "is not a .png or .jpg image" in refused(playerfl("predict", "model", "new", cwd=tmp_path))
     (tmp_path / "broken.png").write_bytes(b"\x89PNG no")

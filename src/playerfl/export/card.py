@@ -198,7 +198,9 @@ def _onnx_words(encoding: Mapping[str, Any]) -> str:
             "that applies, else 0), in the order of the table above, before scaling; a missing value is nan."
         )
     if "pictures" in encoding:
-        return "its input has the pixels of the scaled images, channels first."
+        deep = (encoding["pictures"]["low"], encoding["pictures"]["high"]) != (0.0, 65535.0)
+        scaled = "`inputs` has colours from -1 to 1" if deep else "`pixels` has colours from 0 to 255"
+        return f"its input {scaled}, of images that are already scaled to that size, channels first."
     return "its inputs are those above."
 
 
