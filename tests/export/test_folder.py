@@ -19,6 +19,8 @@ import own_data
 from command_line import playerfl, refused
 from playerfl.export.folder import read_folder
 
+pytestmark = pytest.mark.slow  # they share a run and an export, which take seconds
+
 NEW = "age,dose,ward,smoker\n61.5,2,heart,true\n48.0,4,lung,false\n"
 
 
@@ -225,7 +227,6 @@ def test_what_cannot_be_exported(place: Path, arguments: str, says: str) -> None
     assert says in refused(playerfl(*arguments.split(), cwd=place))
 
 
-@pytest.mark.slow
 def test_data_that_have_changed_are_noticed(place: Path, tmp_path: Path) -> None:
     here = shutil.copytree(place, tmp_path / "here")
     own_data.set_cell(here / "hospitals", "age", 17.0, site="north")
@@ -234,7 +235,6 @@ def test_data_that_have_changed_are_noticed(place: Path, tmp_path: Path) -> None
     assert not (here / "new").exists()
 
 
-@pytest.mark.slow
 def test_an_export_replaces_a_model_whole(place: Path, tmp_path: Path) -> None:
     here = shutil.copytree(place, tmp_path / "here")
     (here / "model" / "left over").touch()

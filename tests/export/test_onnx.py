@@ -22,7 +22,7 @@ from zoo.architectures import ZOO
 onnxruntime: Any = pytest.importorskip("onnxruntime", reason="ONNX files need playerfl[onnx]")
 pytestmark = pytest.mark.slow
 
-SOME = ("two inputs", "CNN, residual, batch norm", "LSTM")
+SOME = ("two inputs", "LSTM")
 """Each takes seconds."""
 
 

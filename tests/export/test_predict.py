@@ -23,6 +23,8 @@ from playerfl.learning.metrics import accuracy, macro_f1
 from playerfl.tasks.folder import FolderOptions, folder_task
 from playerfl.tasks.load import load_task
 
+pytestmark = pytest.mark.slow  # they share a run and an export, which take seconds
+
 HEAD = "age,dose,ward,smoker"
 
 
@@ -71,7 +73,6 @@ def test_the_runs_test_scores_come_out_exactly(place: Path, tmp_path: Path) -> N
     assert [row["row"] for row in answers] == [str(i) for i in range(2, len(rows) + 2)]
 
 
-@pytest.mark.slow
 def test_numbers_are_in_the_targets_units(place: Path, tmp_path: Path) -> None:
     settings = ("--set", "data.target=age", "--set", "data.missing=mean", "--set", "data.drop_columns=outcome")
     said = playerfl(
@@ -147,7 +148,6 @@ def test_files_are_not_replaced_by_accident(place: Path, tmp_path: Path) -> None
     assert len(table_of((tmp_path / "deep" / "out.csv").read_text())) == 1
 
 
-@pytest.mark.slow
 def test_no_cell_is_a_formula(tmp_path: Path) -> None:
     folder = tmp_path / "hospitals"
     folder.mkdir()
@@ -170,7 +170,6 @@ def test_no_cell_is_a_formula(tmp_path: Path) -> None:
     assert not any(cell.startswith(("=", "+", "@")) for cell in (*head, *row))
 
 
-@pytest.mark.slow
 def test_pictures(tmp_path: Path) -> None:
     image = pytest.importorskip("PIL.Image")
     random = np.random.default_rng(0)
@@ -210,7 +209,6 @@ def test_pictures(tmp_path: Path) -> None:
     assert "is not a readable PNG or JPEG image" in refused(playerfl("predict", "model", "broken.png", cwd=tmp_path))
 
 
-@pytest.mark.slow
 def test_a_bundled_task_takes_arrays(tmp_path: Path) -> None:
     assert playerfl("run", "digits", "-a", "fedavg", "--rounds", 1, "-q", "--out", "run", cwd=tmp_path).returncode == 0
     assert playerfl("export", "run", "--site", "site-0", "--out", "model", "--no-onnx", cwd=tmp_path).returncode == 0
@@ -236,7 +234,6 @@ class Pair(torch.nn.Module):
         return {"logits": self.layer(ids) * mask[:, None]}
 
 
-@pytest.mark.slow
 def test_a_model_with_named_inputs(tmp_path: Path) -> None:
     x = torch.randn(60, 4, generator=torch.Generator().manual_seed(0))
     inputs = {"ids": x, "mask": torch.ones(60)}
@@ -250,7 +247,6 @@ def test_a_model_with_named_inputs(tmp_path: Path) -> None:
     assert [int(row[1]) for row in predict(tmp_path / "model", tmp_path / "new.npz").rows] == expected
 
 
-@pytest.mark.slow
 def test_a_table_of_arrays_needs_no_targets(tmp_path: Path) -> None:
     random = np.random.default_rng(0)
     (tmp_path / "sites").mkdir()
