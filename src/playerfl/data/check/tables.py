@@ -27,7 +27,7 @@ from playerfl.data.readers.site_tables import SiteTable
 from playerfl.errors import DataError
 from playerfl.seeding import seed_for
 
-MOST_SAMPLED = 20_000
+MOST_SAMPLED = 10_000
 """Rows per site that are looked at for columns that decide the target."""
 _MOST_NEAR_COLUMNS = 12
 
