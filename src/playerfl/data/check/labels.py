@@ -110,7 +110,7 @@ def _typos(counts: Counts, known: set[str]) -> list[tuple[str, str]]:
     totals = {name: sum(by_site.values()) for name, by_site in counts.items()}
     if len(totals) > _MOST_COMPARED:
         return []
-    found = []
+    found: list[tuple[str, str]] = []
     for a, b in combinations(totals, 2):
         rare, common = sorted((a, b), key=totals.__getitem__)
         is_rare = rare not in known and totals[rare] <= max(1, _RARE_SHARE * totals[common]) < totals[common]
@@ -140,7 +140,7 @@ def one_letter_apart(a: str, b: str) -> bool:
 
 def _unknown_codes(counts: Counts) -> list[str]:
     numbers = {name: float(name) for name in counts if _is_number(name)}
-    found = []
+    found: list[str] = []
     for name in counts:
         others = [number for other, number in numbers.items() if other != name]
         if name not in numbers:
