@@ -36,9 +36,12 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.slow
 def test_every_command_does_what_the_page_says(place: Path) -> None:
-    said = [playerfl(*command, "-q", cwd=place) for command in commands()]
-    assert [(run.returncode, run.stderr.count("Traceback")) for run in said] == [(0, 0)] * 6
-    hospitals, pressure, resumed, mine, mine_too, own_model = said
+    said = [playerfl(*command, *(["-q"] if command[0] == "run" else []), cwd=place) for command in commands()]
+    assert [(run.returncode, run.stderr.count("Traceback")) for run in said] == [(0, 0)] * 7
+    checked, hospitals, pressure, resumed, mine, mine_too, own_model = said
+    (findings,) = (block for block in blocks("") if block.startswith("warning"))
+    assert findings in checked.stdout
+    assert (place / "hospitals-check.png").exists()
     assert "What each site gains or loses with player_fl" in hospitals.stdout
     (notes,) = (block for block in blocks("") if block.startswith("note: target"))
     assert notes in hospitals.stderr

@@ -226,7 +226,7 @@ def plot(
 
 
 @data_app.command(
-    epilog=examples("data check ./hospitals", "data check ./hospitals --set data.group=patient_id --strict"),
+    epilog=examples("data check ./hospitals", "data check ./hospitals --set data.group=patient --strict"),
 )
 def check(
     task: Annotated[str, typer.Argument()],

@@ -147,7 +147,10 @@ def _show_check(experiment: Experiment) -> None:
         from playerfl.cli.tables.data_check import print_short_check
         from playerfl.tasks.check import check_task
 
-        print_short_check(check_task(task, experiment.data_options(task), experiment.training.batch_size))
+        found = check_task(task, experiment.data_options(task), experiment.training.batch_size)
+        # What stops training is refused in one sentence as soon as the data are loaded.
+        if not found.having("stop"):
+            print_short_check(found)
 
 
 def _experiments(

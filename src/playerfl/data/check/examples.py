@@ -83,8 +83,8 @@ def _check_inputs(check: DataCheck, sites: Mapping[str, Mapping[str, TensorExamp
     """Ranges of the inputs, if they are a table of up to 100 columns."""
     tables = {}
     for site, parts in sites.items():
-        inputs = [part.inputs for part in parts.values()]
-        if not all(isinstance(x, torch.Tensor) and x.dim() == 2 and x.is_floating_point() for x in inputs):
+        inputs = [part.inputs for part in parts.values() if isinstance(part.inputs, torch.Tensor)]
+        if len(inputs) < len(parts) or not all(x.dim() == 2 and x.is_floating_point() for x in inputs):
             return
         tables[site] = torch.cat(inputs).double().cpu().numpy()
     widths = {table.shape[1] for table in tables.values()}

@@ -12,8 +12,8 @@ from playerfl.data.check.result import DataCheck, listing
 Counts = Mapping[str, Mapping[str, int]]
 """Rows of each label at each site."""
 _UNKNOWN = {
-    *("unknown", "unk", "unbekannt", "inconnu", "missing", "not known", "not available", "na", "n a", "none", "null"),
-    *("not recorded", "", "x", "tbd", "nd", "nk"),
+    *("unknown", "unk", "unbekannt", "inconnu", "missing", "notknown", "notavailable", "na", "null", "notrecorded"),
+    *("", "x", "tbd", "nd", "nk"),
 }
 _CODES = {"9", "99", "999", "9999", "88", "888", "77", "777", "-1", "-9", "-99", "-999", "-9999"}
 _FEW = 3
@@ -66,7 +66,14 @@ def check_classes(check: DataCheck, counts: Counts) -> None:
     for site in sites:
         lacking = [name for name, by_site in counts.items() if not by_site.get(site) and totals[name] >= _FEW]
         if lacking and len(counts) - len(lacking) >= 1:
-            check.add("note", "labels", f"{site} has no row of class {listing(lacking)}", sites=(site,))
+            check.add(
+                "note",
+                "labels",
+                f"{site} has no row of class {listing(lacking)}"
+                if len(lacking) == 1
+                else f"{site} has no rows of the classes {listing(lacking)}",
+                sites=(site,),
+            )
 
 
 def _shown(counts: Counts, names: list[str]) -> str:
@@ -78,11 +85,11 @@ def _shown(counts: Counts, names: list[str]) -> str:
 def normal_form(label: str) -> str:
     """A label without case, accents, punctuation and spaces.
 
-    >>> normal_form(" Née-Yes "), normal_form("1.0")
-    ('nee yes', '1 0')
+    >>> normal_form(" Non-Smoker "), normal_form("décédé")
+    ('nonsmoker', 'decede')
     """
     plain = "".join(c for c in unicodedata.normalize("NFKD", label.casefold()) if not unicodedata.combining(c))
-    return " ".join(re.findall(r"\w+", plain))
+    return "".join(re.findall(r"[^\W_]+", plain))
 
 
 def _spelled_alike(counts: Counts) -> list[list[str]]:
@@ -100,27 +107,29 @@ def _spelled_alike(counts: Counts) -> list[list[str]]:
 
 def _typos(counts: Counts, known: set[str]) -> list[tuple[str, str]]:
     """Rare labels that differ in one letter from a common one."""
-    totals = {name: sum(by_site.values()) for name, by_site in counts.items() if name not in known}
+    totals = {name: sum(by_site.values()) for name, by_site in counts.items()}
     if len(totals) > _MOST_COMPARED:
         return []
-    found = []
+    found: list[tuple[str, str]] = []
     for a, b in combinations(totals, 2):
         rare, common = sorted((a, b), key=totals.__getitem__)
-        if totals[rare] <= max(1, _RARE_SHARE * totals[common]) < totals[common] and one_letter_apart(rare, common):
+        is_rare = rare not in known and totals[rare] <= max(1, _RARE_SHARE * totals[common]) < totals[common]
+        if is_rare and one_letter_apart(rare, common) and rare not in [typo for typo, _ in found]:
             found.append((rare, common))
     return found
 
 
 def one_letter_apart(a: str, b: str) -> bool:
-    """Whether two words of at least four letters differ in one letter, or in two neighbours that are swapped.
+    """Whether two words of some length differ in one letter, or in two neighbours that are swapped.
 
-    >>> one_letter_apart("helathy", "healthy"), one_letter_apart("ilness", "illness")
-    (True, True)
+    >>> one_letter_apart("helathy", "healthy"), one_letter_apart("yess", "yes"), one_letter_apart("low", "now")
+    (True, True, False)
     >>> one_letter_apart("grade1", "grade2")
     False
     """
     a, b = normal_form(a), normal_form(b)
-    if min(len(a), len(b)) < 4 or abs(len(a) - len(b)) > 1 or re.sub(r"\d", "", a) == re.sub(r"\d", "", b):
+    shortest = 4 if len(a) == len(b) else 3
+    if min(len(a), len(b)) < shortest or abs(len(a) - len(b)) > 1 or re.sub(r"\d", "", a) == re.sub(r"\d", "", b):
         return False
     start = next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
     rest_a, rest_b = a[start:], b[start:]
@@ -131,7 +140,7 @@ def one_letter_apart(a: str, b: str) -> bool:
 
 def _unknown_codes(counts: Counts) -> list[str]:
     numbers = {name: float(name) for name in counts if _is_number(name)}
-    found = []
+    found: list[str] = []
     for name in counts:
         others = [number for other, number in numbers.items() if other != name]
         if name not in numbers:
@@ -140,7 +149,7 @@ def _unknown_codes(counts: Counts) -> list[str]:
         elif name in _CODES and len(others) > 1 and all(other not in _CODES or other == name for other in counts):
             # 9 after 8 is a class like others; 9 after 3 is a code.
             gap = min(abs(numbers[name] - other) for other in others)
-            if gap > 2 or (numbers[name] < 0 <= min(others)):
+            if gap > 3 or (numbers[name] < 0 <= min(others)):
                 found.append(name)
     return found
 
@@ -153,7 +162,9 @@ def _coded_differently(counts: Counts, sites: list[str]) -> list[tuple[str, tupl
     for site, names in known.items():
         others = [other for other in known if other != site]
         rest: set[str] = set().union(*(known[other] for other in others))
-        if others and not names & rest:
+        # Those that differ only in spelling are reported as such.
+        forms, other_forms = set(map(normal_form, names)), set(map(normal_form, rest))
+        if others and not names & rest and not forms <= other_forms - {""}:
             found.append(
                 (f"{site} has {_quoted(names)}, and no other site has any of these ({_quoted(rest)} there)", (site,))
             )
@@ -168,7 +179,7 @@ def _coded_differently(counts: Counts, sites: list[str]) -> list[tuple[str, tupl
     for (low, high), (first_sites, second_sites) in shifted.items():
         found.append(
             (
-                f"{listing(first_sites)} has {_quoted(low)}, but {listing(second_sites)} has {_quoted(high)}, as if "
+                f"{_quoted(low)} at {listing(first_sites)}, but {_quoted(high)} at {listing(second_sites)}, as if "
                 "counting from another number",
                 tuple(second_sites),
             )

@@ -75,9 +75,11 @@ def decides(values: Indices | Numbers, labels: Indices, *, ordered: bool) -> flo
     >>> decides(labels, labels, ordered=False), decides(np.zeros(100), labels, ordered=True)
     (1.0, 0.0)
     """
+    if len(labels) < _ENOUGH:
+        return 0.0
     classes, label_of = np.unique(labels, return_inverse=True)
     usual = np.bincount(label_of).max() / len(labels)
-    if usual >= 1 or len(labels) < _ENOUGH:
+    if usual >= 1:
         return 0.0
     distinct, value_of = np.unique(values, return_inverse=True)
     if ordered and len(distinct) > _MOST_BINS:

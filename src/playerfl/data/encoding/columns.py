@@ -166,6 +166,13 @@ def kind_of(cells: Mapping[str, Cells]) -> Kind:
     for site in every:
         numbers = int((~np.isnan(site.numbers) & ~site.is_boolean).sum())
         if 2 * numbers > int((~site.is_missing).sum()):
+            texts = next((other for other in every if 2 * int(other.is_text.sum()) > len(other)), None)
+            if texts is not None and texts.texts is not None and not site.is_text.any():
+                raise DataError(
+                    f"{site.file} has numbers in column {site.column!r}, but {texts.file} has texts, such as "
+                    f"{texts.texts[int(texts.is_text.argmax())][:40]!r}; code them alike, or name the column in "
+                    "data.category_columns if its numbers are codes"
+                )
             raise text_among_numbers(
                 next(other for other in every if other.is_text.any()),
                 "clear the cell, or name the column in data.category_columns if its numbers are codes",

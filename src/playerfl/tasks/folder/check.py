@@ -91,7 +91,8 @@ def _check_tables(check: DataCheck, files: Mapping[str, Path], options: FolderOp
     chosen, why = target_name(names, options.target, tables)
     target = _target(check, tables, chosen, options)
     check.target = chosen
-    check.add("note", "target", f"the target is {chosen!r} ({why.partition(';')[0]})", f"data.target={chosen}")
+    if options.target is None:
+        check.add("note", "target", f"the target is {chosen!r} ({why.partition(';')[0]})", f"data.target={chosen}")
     if target is not None:
         _note_kind(check, target, options)
     found = TableCheck(
@@ -131,7 +132,7 @@ def _note_kind(check: DataCheck, target: Target, options: FolderOptions) -> None
             "note",
             "kind",
             f"{target.name!r} has {listed_classes(target.classes)}",
-            "data.kind=number" if whole else None,
+            "data.kind=number" if whole and len(target.classes) > 2 else None,
         )
 
 
@@ -203,7 +204,7 @@ def _check_sizes(check: DataCheck, options: FolderOptions, batch_size: int) -> N
                 "stop",
                 "sites",
                 f"{site} has {rows:,} rows, about {train:,} of them for training: fewer than a batch of {batch_size}",
-                f"training.batch_size={max(1, train // 2)} or data.accept_small_sites=true",
+                f"training.batch_size={train // 2}" if train >= 16 else "data.accept_small_sites=true",
                 sites=(site,),
             )
         classes = [name for name, by_site in check.classes.items() if by_site.get(site)]
