@@ -1,6 +1,6 @@
 """What playerfl costs and saves: whole rounds against a bare PyTorch loop, interleaved, as ratios.
 
-    python benchmarks/bench.py [--repeats 5] [--only rounds,stacked,probe,start,study]
+    python benchmarks/bench.py [--repeats 5] [--only rounds,stacked,probe,start,study,check]
 
 Each row is playerfl's speed-up: the median over interleaved repeats, the smallest and the largest. Both sides do what
 FedAvg does: load the common weights, train one epoch at each site, average, evaluate each site's validation and test
@@ -32,6 +32,7 @@ from unittest.mock import patch
 import torch
 from torch.nn import functional as F
 
+import data_check
 import playerfl
 from playerfl.runs.api import run_experiments
 from playerfl.runs.experiment import Experiment
@@ -268,12 +269,21 @@ def study_rows(repeats: int) -> bool:
     return row("2 workers against 1", shown, middle, 1.8)
 
 
+def check_rows(_: int) -> bool:
+    """Processor time, which is wall time on an idle machine, and memory; once, because it takes half a minute."""
+    processor, wall, gib, _ = data_check.measured()
+    print("\ndata check of 1,000,000 rows x 50 columns at 5 sites")
+    held = row(f"seconds of processor time ({wall:.0f} s in all)", f"{processor:6.1f}", processor, 60, most=True)
+    return row("peak memory in GiB", f"{gib:6.2f}", gib, 2, most=True) and held
+
+
 PARTS: dict[str, Callable[[int], bool]] = {
     "rounds": rounds_rows,
     "stacked": stacked_rows,
     "probe": probe_row,
     "start": start_rows,
     "study": study_rows,
+    "check": check_rows,
 }
 
 

@@ -95,7 +95,7 @@ def sent140(folder: Path) -> None:
 def mimic(folder: Path) -> None:
     from playerfl.tasks.bundled.mimic3 import GROUP_WORDS
 
-    admissions = ["ROW_ID,HADM_ID,ADMITTIME,ADMISSION_TYPE,DIAGNOSIS,HOSPITAL_EXPIRE_FLAG"]
+    admissions = ["SUBJECT_ID,HADM_ID,ADMITTIME,ADMISSION_TYPE,DIAGNOSIS,HOSPITAL_EXPIRE_FLAG"]
     notes = ["HADM_ID,CHARTTIME,CATEGORY,TEXT"]
     words = [group[0] for group in GROUP_WORDS.values()]
     for i in range(12 * len(words)):

@@ -30,7 +30,8 @@ class Printed:
 
 def blocks(page: str, kind: str = r"\w*") -> list[str]:
     """The contents of a page's code fences of one kind."""
-    return re.findall(rf"^```(?:{kind})\n(.*?)^```$", page, flags=re.MULTILINE | re.DOTALL)
+    fences = re.findall(r"^```(\w*)\n(.*?)^```$", page, flags=re.MULTILINE | re.DOTALL)
+    return [content for of_kind, content in fences if re.fullmatch(kind, of_kind)]
 
 
 def printed_commands() -> list[Printed]:

@@ -15,6 +15,8 @@ from playerfl.version import __version__
 
 if TYPE_CHECKING:
     from playerfl.errors import PlayerflError
+    from playerfl.export.predict import predict
+    from playerfl.export.write import export_model
     from playerfl.layers.layer_map import LayerMap
     from playerfl.layers.probe import SensitivityProbe
     from playerfl.layers.recommend import recommend
@@ -46,11 +48,13 @@ _HOMES = {
     "Task": "playerfl.tasks.task",
     "choose_cut": "playerfl.layers.split",
     "compare": "playerfl.report.compute.comparison",
+    "export_model": "playerfl.export.write",
     "federation_sensitivity": "playerfl.layers.sensitivity",
     "layer_importance": "playerfl.layers.sensitivity",
     "load_result": "playerfl.runs.api",
     "metric": "playerfl.learning.metrics.metric",
     "own_task": "playerfl.tasks.task",
+    "predict": "playerfl.export.predict",
     "probe_sites": "playerfl.probe.measure",
     "recommend": "playerfl.layers.recommend",
     "recommendation_figure": "playerfl.report.plots.recommendation",
@@ -74,11 +78,13 @@ __all__ = [
     "__version__",
     "choose_cut",
     "compare",
+    "export_model",
     "federation_sensitivity",
     "layer_importance",
     "load_result",
     "metric",
     "own_task",
+    "predict",
     "probe_sites",
     "recommend",
     "recommendation_figure",

@@ -79,3 +79,41 @@ def test_the_seed_decides_the_split() -> None:
 def test_a_site_too_small_for_three_parts_is_refused(rows: int) -> None:
     with pytest.raises(DataError, match=f"at least 3 examples, .* not {rows}"):
         three_way_split(np.zeros(rows, dtype=np.int64))
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(1, 30)), min_size=3, max_size=40), st.integers(0, 9))
+def test_a_group_is_never_divided(drawn: list[tuple[int, int]], seed: int) -> None:
+    groups = np.repeat(np.arange(len(drawn)), [size for _, size in drawn])
+    labels = np.random.default_rng(seed).integers(0, 4, len(groups))
+    parts = three_way_split(labels, seed=seed, groups=groups)
+    assert sorted(np.concatenate(parts).tolist()) == list(range(len(labels)))
+    assert all(len(part) for part in parts)
+    assert sum(len(set(groups[part])) for part in parts) == len(drawn)
+
+
+def test_groups_of_very_different_sizes_keep_the_shares_of_rows_and_classes() -> None:
+    """Most patients of one class come twice, those of the other up to a hundred times."""
+    sizes = np.r_[np.full(60, 2), np.arange(1, 101, 5)]
+    groups = np.repeat(np.arange(len(sizes)), sizes)
+    labels = (groups >= 60).astype(np.int64)
+    for seed in range(5):
+        parts = three_way_split(labels, seed=seed, groups=groups)
+        for label in (0, 1):
+            found = [np.sum(labels[part] == label) / np.sum(labels == label) for part in parts]
+            assert found == pytest.approx(SHARES, abs=0.15)
+
+
+def test_visits_with_changing_outcomes_keep_the_classes_in_balance() -> None:
+    """The first visit of every patient has the same outcome, so it says nothing about the others."""
+    groups = np.repeat(np.arange(40), 10)
+    labels = np.where(np.arange(400) % 10 == 0, 0, np.where(groups < 20, 1, 2))
+    for seed in range(5):
+        parts = three_way_split(labels, seed=seed, groups=groups)
+        for label in (1, 2):
+            found = [np.sum(labels[part] == label) / np.sum(labels == label) for part in parts]
+            assert found == pytest.approx(SHARES, abs=0.11)
+
+
+def test_two_groups_are_too_few() -> None:
+    with pytest.raises(DataError, match="a site needs at least 3 groups, one for each part, not 2"):
+        three_way_split(np.zeros(10, dtype=np.int64), groups=np.repeat([0, 1], 5))

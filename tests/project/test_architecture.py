@@ -32,6 +32,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "runs": {"tasks", "storage", "paper.facts", *KERNEL},
     # around runs
     "report": {"runs", "storage", "paper", "paper.facts", "layers"},
+    "export": {"runs", "report", "tasks", "storage", *KERNEL},
     "probe": {"runs", "report", "tasks", "storage", *KERNEL},
     "studies": {"runs", "report", "tasks", "storage", "paper.facts", *KERNEL},
     "flower": {"runs", "tasks", "storage", *KERNEL},

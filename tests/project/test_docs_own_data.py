@@ -28,16 +28,20 @@ def commands() -> list[list[str]]:
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("reader")
     shutil.copytree(ROOT / "examples", place / "examples")
-    (script,) = (block for block in blocks("python") if block.startswith("# mytask.py"))
-    (place / "mytask.py").write_text(script)
+    for name in ("mytask.py", "mymodel.py"):
+        (script,) = (block for block in blocks("python") if block.startswith(f"# {name}"))
+        (place / name).write_text(script)
     return place
 
 
 @pytest.mark.slow
 def test_every_command_does_what_the_page_says(place: Path) -> None:
-    said = [playerfl(*command, "-q", cwd=place) for command in commands()]
-    assert [(run.returncode, run.stderr.count("Traceback")) for run in said] == [(0, 0)] * 5
-    hospitals, pressure, resumed, mine, mine_too = said
+    said = [playerfl(*command, *(["-q"] if command[0] == "run" else []), cwd=place) for command in commands()]
+    assert [(run.returncode, run.stderr.count("Traceback")) for run in said] == [(0, 0)] * 7
+    checked, hospitals, pressure, resumed, mine, mine_too, own_model = said
+    (findings,) = (block for block in blocks("") if block.startswith("warning"))
+    assert findings in checked.stdout
+    assert (place / "hospitals-check.png").exists()
     assert "What each site gains or loses with player_fl" in hospitals.stdout
     (notes,) = (block for block in blocks("") if block.startswith("note: target"))
     assert notes in hospitals.stderr
@@ -45,6 +49,7 @@ def test_every_command_does_what_the_page_says(place: Path) -> None:
     assert sorted(resumed.stdout.splitlines()) == sorted(hospitals.stdout.splitlines())
     assert "Comparison" in mine.stdout
     assert "Cut after" in mine_too.stdout
+    assert "What each site gains or loses with player_fl" in own_model.stdout
 
 
 def test_the_table_shown_is_the_one_that_comes_with_the_project() -> None:

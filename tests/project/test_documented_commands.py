@@ -26,6 +26,7 @@ COMMAND_LINE: Any = typer.main.get_command(app)
 
 NAMED_ONLY = {
     "playerfl run": "names the command",
+    "playerfl export": "names the command",
     "playerfl flower": "names a group of commands",
     "playerfl run --engine flower-simulation": "names an option; tests/flower/test_simulation.py runs it",
 }
@@ -43,11 +44,17 @@ NOT_RUN = {
     "playerfl selftest": "tests/identities/test_selftest.py runs it",
     "playerfl data fetch": "downloads; tests/data/download/test_download.py downloads from its own server",
     "playerfl paper thresholds": "needs every dataset and minutes; tests/paper/test_thresholds.py runs a small study",
+    "playerfl export --state": "needs a site of a finished job; tests/export/test_site_state.py makes one",
+    "playerfl export runs/hospitals/player_fl": "tests/project/test_docs_use_the_model.py runs such an export",
+    "playerfl predict": "needs an exported model; tests/export/test_predict.py runs it on tables and pictures",
     "playerfl study experiments/heart.toml --backend ray": "needs Ray; tests/studies/test_ray_tasks.py runs it",
 }
 """What is not run, and why."""
 
-OTHER_TESTS = {"docs/your-own-data.md": "tests/project/test_docs_own_data.py runs them exactly as printed"}
+OTHER_TESTS = {
+    "docs/your-own-data.md": "tests/project/test_docs_own_data.py runs them exactly as printed",
+    "docs/use-the-model.md": "tests/project/test_docs_use_the_model.py runs them exactly as printed",
+}
 
 SMALL = {
     "heart": "synthetic",
@@ -176,6 +183,8 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.copytree(ROOT / "examples" / "hospitals", place / "hospitals")
     shutil.copytree(ROOT / "results" / "digits", place / "results" / "digits")
     (place / "mymodule.py").write_text(MODULE)
+    own = blocks((ROOT / "docs" / "your-own-data.md").read_text(), "python")
+    (place / "mymodel.py").write_text(next(block for block in own if block.startswith("# mymodel.py")))
     (place / "experiment.toml").write_text('task = "synthetic"\nrounds = 1\n')
     median = blocks((ROOT / "docs" / "add-an-algorithm.md").read_text(), "python")[0]
     (place / "mine.py").write_text("".join(e.source for e in doctest.DocTestParser().get_examples(median)))

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -176,9 +177,22 @@ def test_sites_labels_and_notes(folder: Path, end: str) -> None:
         "80 of 81 emergency admissions have a nurse's or physician's note from the first 24 hours; "
         "the longest one is used",
         "diagnoses are grouped by words, since the paper does not print its lists",
-        "admissions of one patient may be in different parts",
+        "all admissions of each of the 80 patients are in the same part, at all sites",
         "hashed word vocabulary of 10,000 ids instead of BERT word pieces",
     )
+
+
+def test_all_admissions_of_a_patient_are_in_the_same_part_at_all_sites(folder: Path) -> None:
+    """A patient in training at one site and in test at another would be known to the common model."""
+    admissions, notes = made_up()
+    patients = [{**row, "SUBJECT_ID": str(number // 5)} for number, row in enumerate(admissions)]
+    write_both(folder, patients, notes)
+    groups = load().groups
+    parts = [
+        set(np.concatenate([getattr(g, part) for g in groups.values()])) for part in ("train", "validation", "test")
+    ]
+    assert sum(map(len, parts)) == len(set().union(*parts)) == len(patients) / 5
+    assert min(map(len, parts)) > 1
 
 
 def changed(rows: list[dict[str, object]], **cells: object) -> list[dict[str, object]]:

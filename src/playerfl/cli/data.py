@@ -1,4 +1,4 @@
-"""`playerfl data`: lists, downloads and plots datasets."""
+"""`playerfl data`: checks your data; lists, downloads and plots datasets."""
 
 from __future__ import annotations
 
@@ -17,12 +17,13 @@ from playerfl.cli.options import DataDir, Json, Quiet, examples
 if TYPE_CHECKING:
     from rich.progress import TaskID
 
+    from playerfl.data.check.result import DataCheck
     from playerfl.data.download.sources import Source
 
 data_app = typer.Typer(
     name="data",
-    help="List, fetch and plot datasets.",
-    epilog=examples("data list", "data fetch heart"),
+    help="Check your data; list, fetch and plot datasets.",
+    epilog=examples("data check ./hospitals", "data list", "data fetch heart"),
     no_args_is_help=True,
     rich_markup_mode="rich",
 )
@@ -222,3 +223,59 @@ def plot(
     typer.echo(save(figure, target))
     for note in sites["notes"]:
         typer.echo(f"note: {note}", err=True)
+
+
+@data_app.command(
+    epilog=examples("data check ./hospitals", "data check ./hospitals --set data.group=patient --strict"),
+)
+def check(
+    task: Annotated[str, typer.Argument()],
+    out: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Figure file: .png, .svg or .pdf (default: TASK-check.png).")
+    ] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Data settings, e.g. data.target=outcome; can be repeated."),
+    ] = None,
+    strict: Annotated[bool, typer.Option("--strict", help="Exit with an error if there are warnings.")] = False,
+    data_dir: DataDir = None,
+    as_json: Json = False,
+) -> None:
+    """Check the sites' data before training: classes, units, codes, copies, columns that give the target away.
+
+    TASK is a folder with one file per site, or any other task that `playerfl run` accepts. Problems that stop training
+    give exit code 1; warnings do so with --strict. With --json, a figure is drawn only if --out names one.
+    """
+    from playerfl.data.download.directory import use_data_directory
+    from playerfl.runs.experiment import Experiment, find_task, with_settings
+    from playerfl.tasks.check import check_task
+
+    chosen = find_task(task)
+    experiment = Experiment.resolve(with_settings({"task": task}, settings or []), chosen)
+    with use_data_directory(data_dir):
+        found = check_task(chosen, experiment.data_options(chosen), experiment.training.batch_size)
+    if as_json:
+        typer.echo(json.dumps(found.as_dict(), indent=1))
+    else:
+        from playerfl.cli.tables.data_check import print_check
+
+        print_check(found)
+    if found.rows and (out is not None or not as_json):
+        _draw_check(found, out, Path(f"{Path(task).resolve().name.partition(':')[0]}-check.png"))
+    if found.having("stop") or (strict and found.having("warning")):
+        raise typer.Exit(1)
+
+
+def _draw_check(found: DataCheck, out: Path | None, default: Path) -> None:
+    from playerfl.errors import ConfigError
+
+    try:
+        from playerfl.report.plots.comparison import save
+        from playerfl.report.plots.data_check import check_figure
+    except ImportError as problem:
+        if out is not None:
+            raise ConfigError("figures need matplotlib; pip install 'playerfl[report]'") from problem
+        typer.echo("no figure was drawn: matplotlib is missing; pip install 'playerfl[report]'", err=True)
+        return
+    figure, _ = check_figure(found.as_dict())
+    typer.echo(f"figure: {save(figure, out or default)}", err=True)

@@ -75,10 +75,10 @@ def _layers_of(target: str, data: str | None, settings: list[str]) -> tuple[nn.M
         layers = LayerMap.of(model, example, **_policies(settings))
         return model, layers, example is not None or hasattr(model, "layer_groups")
     from playerfl.runs.experiment import Experiment, with_settings
-    from playerfl.runs.setup import prepare_setup, seeded_model
+    from playerfl.runs.setup import initial_model, prepare_setup
 
     experiment = Experiment.resolve(with_settings({"task": named.name}, settings), named)
-    model = seeded_model(experiment.seed, named, experiment.data_options(named))
+    model = initial_model(experiment, named)
     policies: dict[str, Any] = {"tie_policy": experiment.tie_policy, "statistics": experiment.bn_stats}
     if hasattr(model, "layer_groups"):
         return model, LayerMap.of(model, **policies), True

@@ -14,6 +14,8 @@ from playerfl.cli.analyze import ANALYZE_EXAMPLES, analyze
 from playerfl.cli.data import data_app
 from playerfl.cli.flower import flower_app
 from playerfl.cli.layers import LAYERS_EXAMPLES, layers
+from playerfl.cli.models.export import EXPORT_EXAMPLES, export
+from playerfl.cli.models.predict import PREDICT_EXAMPLES, predict
 from playerfl.cli.multiverse import MULTIVERSE_EXAMPLES, multiverse
 from playerfl.cli.options import Json, Quiet, examples
 from playerfl.cli.probe import PROBE_EXAMPLES, probe
@@ -44,6 +46,8 @@ app.add_typer(flower_app)
 app.add_typer(paper_app, hidden=True)
 app.command(epilog=RUN_EXAMPLES)(run)
 app.command(epilog=REPORT_EXAMPLES)(report)
+app.command(epilog=EXPORT_EXAMPLES)(export)
+app.command(epilog=PREDICT_EXAMPLES)(predict)
 app.command(epilog=PROBE_EXAMPLES)(probe)
 app.command(epilog=LAYERS_EXAMPLES)(layers)
 app.command(epilog=STUDY_EXAMPLES)(study)

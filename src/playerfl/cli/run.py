@@ -34,6 +34,10 @@ RUN_EXAMPLES = """
 
   playerfl run digits -a fedper --set algorithm.personal_layers=2 --set training.batch_size=32
 
+  playerfl run digits -a local -a player_fl --set player_fl.threshold=2
+
+  playerfl run ./hospitals --model mymodel.py:make_model
+
   playerfl run ./hospitals -a local -a fedavg --set data.target=outcome
 
   playerfl run digits -a fedavg --tensorboard logs
@@ -48,6 +52,13 @@ def run(
     task: Annotated[str | None, typer.Argument()] = None,
     task_option: Annotated[
         str | None, typer.Option("--task", metavar="TASK", help="The same as TASK, as an option.")
+    ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE.py:NAME",
+            help="A function that builds a model of your own, instead of the task's; it may take inputs and outputs.",
+        ),
     ] = None,
     algorithm: Annotated[
         list[str] | None,
@@ -102,6 +113,7 @@ def run(
         raise ConfigError(f"give the task once, not as {task!r} and as --task {task_option!r}")
     given = {
         "task": task if task is not None else task_option,
+        "model": model,
         "rounds": rounds,
         "seed": seed,
         "training.learning_rate": learning_rate,
@@ -120,8 +132,25 @@ def run(
         places = [*_places(experiments, home)]
     with use_data_directory(data_dir):
         observers = _observers(tensorboard, mlflow)
+        if resume is None and not quiet:
+            _show_check(experiments[0])
         results = _run_all(experiments, places, home, engine, observers, overwrite=overwrite, quiet=quiet)
     _show(results, home, as_json=as_json)
+
+
+def _show_check(experiment: Experiment) -> None:
+    """What a folder's data hold, before anything trains on them; other tasks are checked by `playerfl data check`."""
+    from playerfl.runs.experiment import find_task
+
+    task = find_task(experiment.task)
+    if task.check is not None:
+        from playerfl.cli.tables.data_check import print_short_check
+        from playerfl.tasks.check import check_task
+
+        found = check_task(task, experiment.data_options(task), experiment.training.batch_size)
+        # What stops training is refused in one sentence as soon as the data are loaded.
+        if not found.having("stop"):
+            print_short_check(found)
 
 
 def _experiments(
@@ -129,16 +158,54 @@ def _experiments(
 ) -> list[Experiment]:
     from playerfl.runs.experiment import Experiment, read_toml, with_settings
 
-    table = read_toml(config) if config else {}
-    table = with_settings(table, {key: value for key, value in given.items() if value is not None})
-    table = with_settings(table, settings)
     if len(set(algorithms)) != len(algorithms):
         raise ConfigError(f"each algorithm may be given only once, not {', '.join(algorithms)}")
-    if not algorithms:
-        return [Experiment.resolve(table)]
-    if len(algorithms) > 1 and isinstance(table.get("algorithm"), dict) and table["algorithm"].keys() - {"name"}:
-        raise ConfigError("algorithm settings cannot be given for several algorithms at once; run them one by one")
-    return [Experiment.resolve({**table, "algorithm": _named(table, name)}) for name in algorithms]
+    table = read_toml(config) if config else {}
+    table = with_settings(table, {key: value for key, value in given.items() if value is not None})
+    chosen = with_settings(
+        table, [s for s in settings if s.partition("=")[0].strip() in ("algorithm", "algorithm.name")]
+    )
+    names = algorithms or [_name_in(chosen)]
+    of_all, of_one = _by_algorithm(settings, names)
+    table = with_settings(table, of_all)
+    if (
+        len(algorithms) > 1
+        and isinstance(table.get("algorithm"), dict)
+        and (more := table["algorithm"].keys() - {"name"})
+    ):
+        raise ConfigError(
+            f"algorithm.{min(more)} would be set for all {len(algorithms)} algorithms; say for which, as in "
+            f"--set {algorithms[-1]}.{min(more)}=…"
+        )
+    return [
+        Experiment.resolve(with_settings({**table, "algorithm": _named(table, name)}, of_one[name])) for name in names
+    ]
+
+
+def _by_algorithm(settings: list[str], algorithms: list[str]) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+    """The settings of all runs, and those that begin with an algorithm's name, by algorithm."""
+    from playerfl.algorithms import ALGORITHMS
+    from playerfl.runs.experiment import parse_setting
+
+    of_all: dict[str, Any] = {}
+    of_one: dict[str, dict[str, Any]] = {name: {} for name in algorithms}
+    for key, value in map(parse_setting, settings):
+        name = next((name for name in (*algorithms, *ALGORITHMS) if key.startswith(f"{name}.")), None)
+        if name is None:
+            of_all.pop(key, None)  # the last one wins
+            of_all[key] = value
+        elif name not in of_one:
+            raise ConfigError(f"{key} is a setting of {name}, which is not run here; add -a {name}")
+        else:
+            rest = key.removeprefix(f"{name}.")
+            # How an algorithm trains may differ too; everything else is the same for all, or they cannot be compared.
+            of_one[name][rest if rest.startswith("training.") else f"algorithm.{rest}"] = value
+    return of_all, of_one
+
+
+def _name_in(table: dict[str, Any]) -> str:
+    given = table.get("algorithm", {})
+    return str(given.get("name", "player_fl") if isinstance(given, dict) else given)
 
 
 def _named(table: dict[str, Any], name: str) -> dict[str, Any]:

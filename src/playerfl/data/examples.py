@@ -44,6 +44,7 @@ class TensorExamples:
     targets: Tensor
 
     def __post_init__(self) -> None:
+        check_inputs(self.inputs)
         rows = {len(tensor) for tensor in (*tensors_in(self.inputs), self.targets)}
         if len(rows) > 1:
             raise DataError(f"inputs and targets must have the same number of rows, not {sorted(rows)}")
@@ -91,6 +92,7 @@ class LoaderExamples:
             self.loader.generator.manual_seed(int(torch.randint(2**62, (), generator=order)))
         for number, batch in enumerate(self.loader):
             inputs, targets = split_batch(batch)
+            check_inputs(inputs, f"{self.what}, batch {number}: ")
             # The batch before it is already gone, so a single row cannot join it and is left out.
             if join_single and len(targets) == 1 and number:
                 continue
@@ -170,11 +172,19 @@ def _read(source: object, what: str) -> Examples:
     if isinstance(source, Dataset):
         return _in_memory(source, what)
     if isinstance(source, tuple | list) and len(source) == 2:
-        inputs = map_tensors(source[0], torch.as_tensor)
+        inputs = map_tensors(source[0], _as_tensor)
         return TensorExamples(inputs, whole_numbers(torch.as_tensor(source[1])))
     raise DataError(
         f"{what}: cannot read {type(source).__name__}; give (inputs, targets), a torch Dataset or a DataLoader"
     )
+
+
+def _as_tensor(value: Any) -> Any:
+    """The value as a tensor if it is an array or list of numbers; anything else as it is, for `check_inputs`."""
+    try:
+        return torch.as_tensor(value)
+    except (TypeError, ValueError, RuntimeError):
+        return value
 
 
 def _in_memory(dataset: Dataset[Any], what: str) -> TensorExamples:
@@ -199,6 +209,18 @@ def split_batch(batch: Any) -> Batch:
     if isinstance(batch, tuple | list) and len(batch) > 2:
         return tuple(batch[:-1]), batch[-1]
     raise DataError("a batch must be (inputs, targets), (input, input, …, targets) or a mapping with 'labels'")
+
+
+def check_inputs(inputs: object, where: str = "") -> None:
+    """Refuses inputs that a model cannot be called with, such as mappings within mappings, or texts."""
+    parts = inputs.items() if isinstance(inputs, Mapping) else enumerate(inputs) if isinstance(inputs, tuple) else None
+    for name, value in parts if parts is not None else [("", inputs)]:
+        if not isinstance(value, Tensor):
+            which = "inputs are" if parts is None else f"input {name!r} is"
+            raise DataError(
+                f"{where}{which} of type {type(value).__name__}; inputs must be a tensor, a tuple of tensors (the "
+                "model is called with them in order) or a mapping from names to tensors (with them as keywords)"
+            )
 
 
 def tensors_in(inputs: Any) -> list[Tensor]:

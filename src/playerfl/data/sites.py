@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any, NotRequired
 
 import torch
 from torch import Tensor
 from typing_extensions import TypedDict
 
+from playerfl.data.encoding.encoding import Encoding
 from playerfl.data.examples import SiteData, TensorExamples, tensors_in
+from playerfl.data.partition import Indices
 
 _HASHED_BYTES = 2**26
 
@@ -18,9 +21,30 @@ _HASHED_BYTES = 2**26
 class Sites(dict[str, SiteData]):
     """Site data by name, and notes such as "4 of the 6 centres"."""
 
-    def __init__(self, sites: Mapping[str, SiteData], notes: Iterable[str] = ()) -> None:
+    def __init__(
+        self,
+        sites: Mapping[str, SiteData],
+        notes: Iterable[str] = (),
+        encodings: Mapping[str, Encoding] | None = None,
+        groups: Mapping[str, PartGroups] | None = None,
+    ) -> None:
+        """`encodings`: how each site's rows became inputs, for tasks that read tables or pictures.
+
+        `groups`: for every site, the group of each example (such as its patient), for tasks that know it.
+        """
         super().__init__(sites)
         self.notes = tuple(notes)
+        self.encodings = dict(encodings or {})
+        self.groups = dict(groups or {})
+
+
+@dataclass(frozen=True)
+class PartGroups:
+    """The group of every example, as a number: examples of one group are all in the same part."""
+
+    train: Indices
+    validation: Indices
+    test: Indices
 
 
 class PartRecord(TypedDict):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Container, Mapping
 from dataclasses import dataclass
@@ -41,6 +42,32 @@ def call_model(model: nn.Module, inputs: object) -> object:
     if isinstance(inputs, tuple | list):
         return model(*inputs)
     return model(inputs)
+
+
+def arguments_mismatch(model: nn.Module, inputs: object) -> str | None:
+    """Why a model's `forward` cannot be called with these inputs; None if its parameters fit them.
+
+    >>> arguments_mismatch(nn.Linear(2, 1), {"ids": torch.zeros(1, 2)})
+    'a mapping is passed as keyword arguments, forward(ids=…), but Linear.forward takes (input)'
+    """
+    try:
+        signature = inspect.signature(model.forward)
+    except (TypeError, ValueError):  # not every callable has one
+        return None
+    takes = f"{type(model).__name__}.forward takes ({', '.join(signature.parameters)})"
+    try:
+        if isinstance(inputs, Mapping):
+            called = f"a mapping is passed as keyword arguments, forward({', '.join(f'{name}=…' for name in inputs)})"
+            signature.bind(**inputs)
+        elif isinstance(inputs, tuple | list):
+            called = f"a tuple is passed as positional arguments, forward({', '.join('…' for _ in inputs)})"
+            signature.bind(*inputs)
+        else:
+            called = "one tensor is passed, forward(…)"
+            signature.bind(inputs)
+    except TypeError:
+        return f"{called}, but {takes}"
+    return None
 
 
 def derive_groups(model: nn.Module, example: object = None) -> list[tuple[str, list[str]]]:

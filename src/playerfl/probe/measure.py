@@ -95,7 +95,7 @@ def _rehearse(model: nn.Module, loss: Callable[[Any, Tensor], Tensor], sites: Ma
             try:
                 output = call_model(model, map_tensors(inputs, lambda x: x.cpu()))
             except Exception as problem:
-                raise input_error(f"{site}'s inputs", inputs, problem) from problem
+                raise input_error(f"{site}'s inputs", model, inputs, problem) from problem
             try:
                 value = loss(output, targets.cpu())
             except Exception as problem:

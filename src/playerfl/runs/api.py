@@ -19,10 +19,10 @@ from playerfl.engine.transport import Transport
 from playerfl.errors import ConfigError, RunDirectoryError
 from playerfl.runs.directory import ROSTER, RunDirectory
 from playerfl.runs.environment import environment
-from playerfl.runs.experiment import Experiment, find_task, read_toml, with_settings
+from playerfl.runs.experiment import Experiment, read_toml, with_settings
 from playerfl.runs.result import RunResult
 from playerfl.runs.run import Listener, Run
-from playerfl.runs.setup import Setups, seeded_model
+from playerfl.runs.setup import Setups, initial_model
 from playerfl.storage.atomic_files import make_directory, write_atomically
 from playerfl.tasks.task import Task
 
@@ -37,8 +37,7 @@ def load_result(path: Path | str, *, task: Task | None = None) -> RunResult:
 def _finished(directory: RunDirectory, task: Task | None) -> RunResult:
     def rebuild() -> nn.Module:
         experiment = Experiment.resolve(read_toml(directory.path / "experiment.toml"), task)
-        known = task or find_task(experiment.task)
-        return seeded_model(experiment.seed, known, experiment.data_options(known))
+        return initial_model(experiment, task)
 
     return directory.result(rebuild)
 

@@ -32,7 +32,7 @@ def environment(device: str, threads: int) -> EnvironmentFile:
 
 @cache
 def git_commit() -> str | None:
-    source = Path(__file__).resolve().parents[2]
+    source = Path(__file__).resolve().parents[3]
     if not (source / ".git").exists():
         return None
     try:

@@ -98,7 +98,7 @@ class Experiment(AddedOptions):
 
     model_config = _STRICT
     added: ClassVar[frozenset[str]] = frozenset(
-        {"early_stopping", "confusions", "metrics", "positive_class", "outcomes"}
+        {"early_stopping", "confusions", "model", "metrics", "positive_class", "outcomes"}
     )
 
     task: str
@@ -125,6 +125,8 @@ class Experiment(AddedOptions):
     confusions: Literal["auto", "always", "never"] = "auto"
     """Whether the results hold a confusion matrix per site, round and split; "auto" records those of models with at
     most 100 classes."""
+    model: str | None = None
+    """A model of your own instead of the task's, as FILE.py:NAME or module:NAME."""
     metrics: MetricNames | None = None
     """What is recorded besides the loss, such as ["auroc", "brier"]; reports show the first one first. Default: the
     task's own."""
@@ -169,17 +171,31 @@ class Experiment(AddedOptions):
 
     @classmethod
     def from_resolved(cls, text: str) -> Experiment:
-        """Reads the output of `to_toml`, which may come from an untrusted file or message."""
+        """Reads the output of `to_toml`, which may come from an untrusted file or message.
+
+        So it may not name a model in a file: a message must not decide which code an institution runs.
+        """
         try:
             table = tomllib.loads(text)
         except (ValueError, RecursionError) as problem:
             raise ConfigError(f"the experiment is not a TOML file: {problem}") from problem
-        return validated(cls, table, "experiment")
+        experiment = validated(cls, table, "experiment")
+        if experiment.model is not None:
+            raise ConfigError(
+                f"model = {experiment.model!r} is only for runs on one machine; across institutions, use a task in a "
+                "Python file, which every site can read first"
+            )
+        return experiment
 
     @property
     def task_file_name(self) -> str:
         """The task as part of a file name: only the last part of a path, without special characters."""
         return re.sub(r"[^\w.-]+", "-", Path(self.task).name).strip("-.") or "task"
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What it names that may be in a user's Python file: the task, the algorithm, and a model of one's own."""
+        return (self.task, self.algorithm["name"], *([] if self.model is None else [self.model]))
 
     def to_toml(self) -> str:
         """The resolved file: it reads back as the same experiment even if defaults change."""

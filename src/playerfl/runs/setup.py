@@ -17,9 +17,9 @@ from playerfl.data.examples import SiteData, tensors_in
 from playerfl.data.sites import describe
 from playerfl.errors import ConfigError, DataError, PlayerflError, one_of
 from playerfl.federation.messages import SiteId
-from playerfl.layers.derive import call_model
+from playerfl.layers.derive import arguments_mismatch, call_model
 from playerfl.layers.layer_map import LayerMap, state_entries
-from playerfl.learning.losses import logits_of
+from playerfl.learning.losses import logits_of, squared_error
 from playerfl.learning.metrics.catalogue import chosen_metrics
 from playerfl.learning.stackable import choose_trainer
 from playerfl.learning.training import Learner
@@ -30,6 +30,7 @@ from playerfl.runs.measures.baseline import add_baseline
 from playerfl.runs.measures.declared import metric_records
 from playerfl.seeding import seed_for, seeded_rng
 from playerfl.tasks import TASKS
+from playerfl.tasks.named_models import with_model
 from playerfl.tasks.task import DataOptions, Task
 from playerfl.weights import Weights
 
@@ -47,6 +48,7 @@ _SETUP_SETTINGS: Any = {
     "confusions": True,
     "metrics": True,
     "positive_class": True,
+    "model": True,
     "training": {"batch_size"},
 }
 
@@ -100,7 +102,7 @@ class Setups:
 def seeded_setup(setup: Setup, experiment: Experiment, task: Task) -> Setup:
     """The same setup with the initial weights of another seed, and with its sites if every seed has its own split."""
     options = experiment.data_options(task)
-    task = task.for_options(options)
+    task = with_model(task, experiment.model).for_options(options)
     build = partial(seeded_model, experiment.seed, task, options)
     if options.split == "fixed":
         return replace(setup, initial=_entries(build()), build_model=build)
@@ -121,7 +123,7 @@ def seeded_setup(setup: Setup, experiment: Experiment, task: Task) -> Setup:
 def prepare_setup(experiment: Experiment, task: Task) -> Setup:
     """Loads and checks the data, builds the seeded model and its layers."""
     options = experiment.data_options(task)
-    task = task.for_options(options)
+    task = with_model(task, experiment.model).for_options(options)
     sites = _checked_sites(experiment, task, options)
     model = seeded_model(experiment.seed, task, options)
     inputs, outputs = _check_outputs(model, task, sites)
@@ -215,6 +217,12 @@ def _entries(model: nn.Module) -> Weights:
     return {name: entry.detach().clone() for name, entry in state_entries(model).items()}
 
 
+def initial_model(experiment: Experiment, task: Task | None = None) -> nn.Module:
+    """The model an experiment starts from; `task` defaults to the one it names."""
+    known = with_model(task or find_task(experiment.task), experiment.model)
+    return seeded_model(experiment.seed, known, experiment.data_options(known))
+
+
 def seeded_model(seed: int, task: Task, options: DataOptions) -> nn.Module:
     try:
         with seeded_rng(seed_for(seed, "init")):
@@ -243,10 +251,14 @@ def _check_outputs(model: nn.Module, task: Task, sites: Mapping[SiteId, SiteData
     try:
         with torch.no_grad():
             output = call_model(model, inputs)
-    except (RuntimeError, TypeError, ValueError) as problem:
-        raise input_error("the sites' inputs", inputs, problem) from problem
+    except Exception as problem:  # a user's model may raise anything
+        raise input_error("the sites' inputs", model, inputs, problem) from problem
+    logits = logits_of(output)
+    if task.loss is squared_error and (logits.dim() != 2 or logits.shape[1] != 1):
+        raise DataError(
+            f"the model's output has the shape {tuple(logits.shape)}; (rows, 1) is needed to predict a number"
+        )
     if task.classification:
-        logits = logits_of(output)
         if logits.dim() != 2:
             raise DataError(
                 f"the model's output has the shape {tuple(logits.shape)}; (rows, classes) is needed for class targets"
@@ -256,9 +268,16 @@ def _check_outputs(model: nn.Module, task: Task, sites: Mapping[SiteId, SiteData
     return inputs, 0
 
 
-def input_error(whose: str, inputs: Any, problem: Exception) -> DataError:
-    """A model's own complaint in one sentence; with a hint if the inputs are float64, as numpy makes them."""
-    reason = str(problem).strip().splitlines() or [type(problem).__name__]
+def input_error(whose: str, model: nn.Module, inputs: Any, problem: Exception) -> DataError:
+    """Why a model cannot read its inputs, in one sentence: `forward` takes other arguments, or its own complaint, with
+    a hint if the inputs are float64, as numpy makes them."""
+    if mismatch := arguments_mismatch(model, inputs):
+        return DataError(f"the model cannot read {whose}: {mismatch}")
+    said = str(problem).strip().splitlines() or [""]
+    # A KeyError says only 'ids', and an AssertionError often nothing.
+    plain = isinstance(problem, RuntimeError | TypeError | ValueError) and said[0]
+    reason = [said[0] if plain else f"{type(problem).__name__}{': ' if said[0] else ''}{said[0]}"]
     wide = any(x.dtype == torch.float64 for x in tensors_in(inputs))
     hint = "; they are float64: convert them, as in inputs.float()" if wide else ""
-    return DataError(f"the model cannot read {whose}: {reason[0]}{hint}")
+    shapes = ", ".join(f"{str(x.dtype).removeprefix('torch.')} {tuple(x.shape)}" for x in tensors_in(inputs))
+    return DataError(f"the model cannot read {whose} ({shapes}): {reason[0]}{hint}")

@@ -76,8 +76,7 @@ class StudyDirectory:
     def of(cls, path: Path, study: Study, data: Mapping[str, DataFile]) -> StudyDirectory:
         """The directory of a new or existing study; rejects a directory that holds something else."""
         cls._check_free(path)
-        names = (n for line in study.lines for n in (line.experiment.task, line.experiment.algorithm["name"]))
-        return cls(path, study, software(names), data)
+        return cls(path, study, software(name for line in study.lines for name in line.experiment.names), data)
 
     @classmethod
     def open(cls, path: Path | str) -> StudyDirectory:
@@ -331,7 +330,7 @@ def _remove(file: Path) -> None:
 
 def data_name(experiment: Experiment) -> str:
     """A file name for the description of an experiment's sites, model and trainer."""
-    given = experiment.model_dump_json(include={"task", "data", "trainer", "device", "bn_stats", "tie_policy"})
+    given = experiment.model_dump_json(include={"task", "data", "trainer", "device", "bn_stats", "tie_policy", "model"})
     return f"{experiment.task_file_name}-{hashlib.blake2b(given.encode(), digest_size=4).hexdigest()}"
 
 

@@ -19,12 +19,12 @@ from playerfl.errors import RunDirectoryError
 from playerfl.federation.messages import ConfusionKey
 from playerfl.learning.confusion import Matrix
 from playerfl.runs.confusions import ConfusionLog, Confusions
-from playerfl.runs.experiment import Experiment, find_task
+from playerfl.runs.experiment import Experiment
 from playerfl.runs.files import DataFile, TimingFile
 from playerfl.runs.result import Row, RunResult, digest_of
 from playerfl.runs.run import Resumed
 from playerfl.runs.schema import checked
-from playerfl.runs.setup import seeded_model
+from playerfl.runs.setup import initial_model
 from playerfl.storage import tensor_tree
 from playerfl.storage.atomic_files import RERUN_HINT, write_atomically
 from playerfl.storage.packed_rows import packed, unpacked
@@ -62,11 +62,11 @@ class Software(TypedDict):
     results: int
     torch: str
     code: dict[str, str | None]
-    """A digest of the file of each task and algorithm that is in a user's FILE.py."""
+    """A digest of the file of each task, algorithm and model that is in a user's FILE.py."""
 
 
 def software(names: Iterable[str] = ()) -> Software:
-    """The software of this process; `names`: the tasks and algorithms that it runs."""
+    """The software of this process; `names`: the tasks, algorithms and models that it runs."""
     code = {name: code_hash(name) for name in sorted(set(names)) if names_object(name)}
     return {"format": FORMAT, "results": RESULTS, "torch": torch.__version__, "code": code}
 
@@ -75,8 +75,7 @@ def planned_run(
     experiment: Experiment, data: DataFile, made_with: Software, *, keep_weights: bool = False
 ) -> PlannedRun:
     """A run on data with this description (see `Setup`), made with this `software`."""
-    names = (experiment.task, experiment.algorithm["name"])
-    code = {name: made_with["code"][name] for name in names if name in made_with["code"]}
+    code = {name: made_with["code"][name] for name in experiment.names if name in made_with["code"]}
     decides: dict[str, Any] = {
         "experiment": experiment.model_dump(mode="json"),
         "partition": data["partition_hash"],
@@ -230,6 +229,4 @@ def _confusions_in(tree: Mapping[str, Any]) -> Confusions:
 
 
 def _model_of(table: Mapping[str, Any]) -> nn.Module:
-    experiment = Experiment.resolve(table)
-    task = find_task(experiment.task)
-    return seeded_model(experiment.seed, task, experiment.data_options(task))
+    return initial_model(Experiment.resolve(table))

@@ -93,19 +93,20 @@ def code_hash(text: str) -> str | None:
     return hashlib.blake2b(Path(file).read_bytes(), digest_size=16).hexdigest() if file else None
 
 
-def call_object(make: Callable[[], Any], what: str) -> Any:
-    """Calls a user's function without arguments; reports failures in one sentence."""
+def call_object(make: Callable[..., Any], what: str, **arguments: Any) -> Any:
+    """Calls a user's function; reports failures in one sentence."""
     try:
-        inspect.signature(make).bind()
+        inspect.signature(make).bind(**arguments)
     except TypeError as problem:
-        raise ConfigError(f"{what} cannot be called without arguments: {problem}") from problem
+        given = f"with {' and '.join(arguments)} only" if arguments else "without arguments"
+        raise ConfigError(f"{what} cannot be called {given}: {problem}") from problem
     try:
         file = inspect.getsourcefile(make)
     except TypeError:
         file = None
     try:
         with _neighbours_importable(Path(file).parent if file else Path.cwd()):
-            return make()
+            return make(**arguments)
     except (PlayerflError, KeyboardInterrupt):
         raise
     except BaseException as problem:

@@ -12,7 +12,9 @@ from numpy.typing import NDArray
 from pydantic import BeforeValidator, ConfigDict, Field
 from torch import Tensor, nn
 
+from playerfl.data.check.result import DataCheck
 from playerfl.data.examples import SiteData, TensorExamples, as_examples
+from playerfl.data.partition import Indices
 from playerfl.data.sites import Sites
 from playerfl.data.splits import SHARES, Shares, three_way_split
 from playerfl.errors import ConfigError, DataError
@@ -28,6 +30,8 @@ from playerfl.tasks.added_options import AddedOptions, named_in
 METRICS = DEFAULT
 _SUM_TOLERANCE = 1e-6
 _PARTS = ("train", "validation", "test")
+Parts = tuple[Indices, Indices, Indices]
+"""The positions of a site's training, validation and test examples."""
 
 
 def _checked_shares(given: Any) -> Any:
@@ -112,6 +116,9 @@ class Task:
     """Its name in the paper's tables, if it is one of the paper's datasets."""
     adapt: Callable[[Any], Task] | None = None
     """Builds the task from its data, for tasks whose loss and metrics depend on the data; see `for_options`."""
+
+    check: Callable[[Any, int], DataCheck] | None = None
+    """Checks the data (options, batch size), for tasks that know more of them than their examples; see `check_task`."""
 
     def for_options(self, options: DataOptions) -> Task:
         """The task with these options: itself, unless its loss and metrics depend on the data."""
@@ -229,14 +236,42 @@ def split_site(
     *,
     shares: Shares = SHARES,
 ) -> SiteData:
-    """A site's examples in three parts, stratified if targets are classes; members of a group stay together."""
-    if len(examples) == 0:
+    """A site's examples in three parts; see `split_positions`."""
+    parts = split_positions(examples.targets, split_seed, site, groups, shares=shares)
+    return SiteData(*(examples.rows(torch.from_numpy(part)) for part in parts))
+
+
+def split_positions(
+    targets: Tensor, split_seed: int, site: str, groups: Indices | None = None, *, shares: Shares = SHARES
+) -> Parts:
+    """A site's split, stratified if targets are classes; members of a group stay together."""
+    if len(targets) == 0:
         raise DataError(f"{site} is empty; add examples, or leave the site out")
-    targets = examples.targets
-    is_class = not targets.is_floating_point() and targets.dim() == 1
-    labels = targets.numpy() if is_class else np.zeros(len(examples), dtype=np.int64)
     try:
-        parts = three_way_split(labels, seed=split_seed, groups=groups, shares=shares)
+        return three_way_split(_labels(targets), seed=split_seed, groups=groups, shares=shares)
     except DataError as problem:
         raise DataError(f"{site}: {problem}") from problem
-    return SiteData(*(examples.rows(torch.from_numpy(part)) for part in parts))
+
+
+def split_across_sites(
+    targets: Mapping[str, Tensor], groups: Mapping[str, Indices], split_seed: int, *, shares: Shares = SHARES
+) -> dict[str, Parts]:
+    """The splits of all sites where a group may have members at several of them: all are in the same part."""
+    if empty := [site for site, at_site in targets.items() if len(at_site) == 0]:
+        raise DataError(f"{empty[0]} is empty; add examples, or leave the site out")
+    labels = [_labels(at_site) for at_site in targets.values()]
+    classes = 1 + max(int(at_site.max()) for at_site in labels)
+    strata = np.concatenate([at_site + classes * number for number, at_site in enumerate(labels)])
+    together = np.concatenate([groups[site] for site in targets])
+    parts = three_way_split(strata, seed=split_seed, groups=together, shares=shares)
+    stops = np.cumsum([0, *map(len, labels)])
+    split: dict[str, Parts] = {}
+    for site, start, stop in zip(targets, stops[:-1], stops[1:], strict=True):
+        train, validation, test = (part[(part >= start) & (part < stop)] - start for part in parts)
+        split[site] = train, validation, test
+    return split
+
+
+def _labels(targets: Tensor) -> Indices:
+    is_class = not targets.is_floating_point() and targets.dim() == 1
+    return targets.numpy() if is_class else np.zeros(len(targets), dtype=np.int64)

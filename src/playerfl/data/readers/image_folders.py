@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from playerfl.data.readers.pictures import pillow, read_picture, read_picture_file
+from playerfl.data.readers.pictures import read_picture_file, read_square_picture
 from playerfl.errors import DataError
 
 ENDINGS = (".png", ".jpg", ".jpeg")
 _LARGEST_PICTURE = 2**28
-# What file managers leave behind; hidden files are ignored too.
+# Hidden files, Excel's lock files, and what file managers leave behind.
+_HIDDEN = (".", "~$")
 _LITTER = {"thumbs.db", "desktop.ini"}
 
 
@@ -21,7 +24,11 @@ def listed(folder: Path) -> list[Path]:
     """The contents of a folder sorted by name, without hidden files and litter."""
     try:
         return sorted(
-            (path for path in folder.iterdir() if not path.name.startswith(".") and path.name.lower() not in _LITTER),
+            (
+                path
+                for path in folder.iterdir()
+                if not path.name.startswith(_HIDDEN) and path.name.lower() not in _LITTER
+            ),
             key=lambda path: path.name,
         )
     except OSError as problem:
@@ -46,19 +53,32 @@ def pictures_by_class(site: Path) -> dict[str, list[Path]]:
     return pictures
 
 
-def read_pictures(
-    files: Mapping[str, Sequence[Path]], classes: Sequence[str], side: int
-) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """(images, 3, side, side) and class numbers."""
-    image = pillow()
-    labels = [(file, number) for number, name in enumerate(classes) for file in files.get(name, ())]
-    pixels = np.empty((len(labels), 3, side, side), dtype=np.uint8)
-    for position, (file, _) in enumerate(labels):
+@dataclass(frozen=True)
+class Pictures:
+    """Squares of the same size."""
+
+    pixels: NDArray[np.uint8] | NDArray[np.uint16]
+    """(pictures, 3, side, side), as in the files."""
+    is_deep: NDArray[np.bool_]
+    """Which of them have 16 bits per pixel."""
+
+    def rows(self, positions: NDArray[np.int64]) -> Pictures:
+        return Pictures(self.pixels[positions], self.is_deep[positions])
+
+
+def read_picture_files(files: Sequence[Path], side: int) -> Pictures:
+    """Pictures scaled to squares."""
+    pixels: NDArray[Any] = np.empty((len(files), 3, side, side), dtype=np.uint8)
+    is_deep = np.zeros(len(files), dtype=bool)
+    for position, file in enumerate(files):
         content = read_picture_file(file, _name(file), _LARGEST_PICTURE)
-        whole = read_picture(content, _name(file)).transpose(1, 2, 0)
-        scaled = image.fromarray(np.ascontiguousarray(whole)).resize((side, side), image.Resampling.BILINEAR)
-        pixels[position] = np.asarray(scaled).transpose(2, 0, 1)
-    return pixels, np.array([number for _, number in labels], dtype=np.int64)
+        square = read_square_picture(content, _name(file), side)
+        is_deep[position] = square.dtype != np.uint8
+        # Most folders hold no 16-bit picture and need half the memory.
+        if is_deep[position] and pixels.dtype == np.uint8:
+            pixels = pixels.astype(np.uint16)
+        pixels[position] = square
+    return Pictures(pixels, is_deep)
 
 
 def _name(file: Path) -> str:

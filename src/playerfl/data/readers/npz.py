@@ -1,9 +1,12 @@
-"""The arrays x and y of an npz file, which may be malicious."""
+"""The arrays of an npz file, which may be malicious."""
 
 from __future__ import annotations
 
 import math
 import zipfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,31 +16,72 @@ from numpy.typing import NDArray
 from playerfl.data.readers.file_limits import ARCHIVE_ERRORS, check_file, in_units, unpacked_limit
 from playerfl.errors import DataError
 
-_KINDS = {"x": "biuf", "y": "biufU"}
-_MEANT = {"x": "numbers, rows by inputs", "y": "numbers or texts, one per row"}
+
+@dataclass(frozen=True)
+class _Wanted:
+    """What an array must hold."""
+
+    name: str
+    kinds: str
+    dimensions: int | None
+    """None: any number from 1."""
+    meant: str
 
 
-def read_npz(path: Path) -> tuple[NDArray[Any], NDArray[Any]]:
-    """x (rows, inputs) and y (rows): nothing is unpickled, and sizes are checked before anything is unpacked."""
-    name = path.name
-    check_file(path, name)
+_INPUTS = _Wanted("x", "biuf", 2, "numbers, rows by inputs")
+
+
+def read_npz(path: Path, group: str | None = None) -> dict[str, NDArray[Any]]:
+    """x (rows, inputs), y (rows), and the array `group` (rows) if the file has one of this name.
+
+    Nothing is unpickled, and sizes are checked before anything is unpacked.
+    """
+    with _opened(path) as archive:
+        further = [group] if group is not None and f"{group}.npy" in archive.namelist() else []
+        others = [_Wanted(name, "biufU", 1, "numbers or texts, one per row") for name in ("y", *further) if name != "x"]
+        arrays = {array.name: _array(archive, path.name, array, "x=inputs, y=targets") for array in (_INPUTS, *others)}
+    for array, values in arrays.items():
+        if len(values) != len(arrays["x"]):
+            raise DataError(
+                f"{path.name} has {len(arrays['x']):,} rows in x but {len(values):,} in {array}; both need the same "
+                "number"
+            )
+    return arrays
+
+
+def read_inputs(path: Path) -> NDArray[Any]:
+    """x (rows, inputs) alone, for rows whose targets are not known."""
+    with _opened(path) as archive:
+        return _array(archive, path.name, _INPUTS, "x=inputs")
+
+
+def read_arrays(path: Path, names: Sequence[str]) -> dict[str, NDArray[Any]]:
+    """Arrays of numbers by name, rows first; read as safely as x and y."""
+    with _opened(path) as archive:
+        return {
+            name: _array(archive, path.name, _Wanted(name, "biuf", None, "numbers, one or more per row"), f"{name}=…")
+            for name in names
+        }
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[zipfile.ZipFile]:
+    check_file(path, path.name)
     try:
         with zipfile.ZipFile(path) as archive:
-            x, y = (_array(archive, name, array) for array in ("x", "y"))
+            yield archive
     except ARCHIVE_ERRORS as problem:
         reason = str(problem)[:100]
-        raise DataError(f"{name} cannot be read as an npz file ({reason}); write it with np.savez") from problem
-    if len(x) != len(y):
-        raise DataError(f"{name} has {len(x):,} rows in x but {len(y):,} in y; both need the same number")
-    return x, y
+        raise DataError(f"{path.name} cannot be read as an npz file ({reason}); write it with np.savez") from problem
 
 
-def _array(archive: zipfile.ZipFile, file: str, name: str) -> NDArray[Any]:
+def _array(archive: zipfile.ZipFile, file: str, wanted: _Wanted, written_as: str) -> NDArray[Any]:
+    name = wanted.name
     held = sorted(archive.namelist())
     if f"{name}.npy" not in held:
         raise DataError(
             f"{file} has no array {name!r}, only {', '.join(held[:10]) or 'nothing'}; "
-            "write it with np.savez(file, x=inputs, y=targets)"
+            f"write it with np.savez(file, {written_as})"
         )
     entry = archive.getinfo(f"{name}.npy")
     if entry.file_size > unpacked_limit(entry.compress_size):
@@ -47,7 +91,7 @@ def _array(archive: zipfile.ZipFile, file: str, name: str) -> NDArray[Any]:
         )
     try:
         with archive.open(entry) as member:
-            _check_header(member, entry.file_size, file, name)
+            _check_header(member, entry.file_size, file, wanted)
         with archive.open(entry) as member:
             values: NDArray[Any] = np.lib.format.read_array(member, allow_pickle=False)
     except (DataError, OSError, zipfile.BadZipFile):
@@ -58,18 +102,20 @@ def _array(archive: zipfile.ZipFile, file: str, name: str) -> NDArray[Any]:
     return values
 
 
-def _check_header(member: Any, size: int, file: str, name: str) -> None:
+def _check_header(member: Any, size: int, file: str, wanted: _Wanted) -> None:
     """Checks the header before numpy allocates memory for it."""
+    name = wanted.name
     # Later versions allow 4 GiB headers, for field names that plain arrays do not have.
     if np.lib.format.read_magic(member) != (1, 0):
         raise DataError(f"{file} has the array {name!r} in an unusual format; write it with np.savez")
     shape, _, kind = np.lib.format.read_array_header_1_0(member)
     if kind.hasobject:
         raise DataError(
-            f"{file} holds Python objects in {name!r}, which could run code when read; save it as {_MEANT[name]}"
+            f"{file} holds Python objects in {name!r}, which could run code when read; save it as {wanted.meant}"
         )
-    if kind.kind not in _KINDS[name] or len(shape) != (2 if name == "x" else 1):
-        raise DataError(f"{file} has {name} of kind {kind} and shape {shape}; it must hold {_MEANT[name]}")
+    fits = len(shape) == wanted.dimensions if wanted.dimensions else len(shape) > 0
+    if kind.kind not in wanted.kinds or not fits:
+        raise DataError(f"{file} has {name} of kind {kind} and shape {shape}; it must hold {wanted.meant}")
     if min(shape) < 0 or math.prod(shape) * kind.itemsize != size - member.tell():
         raise DataError(
             f"{file} says that {name} has the shape {shape}, but holds {size - member.tell():,} bytes of it; "

@@ -18,6 +18,8 @@ from playerfl.errors import DataError
 
 _LARGEST_FILE = 2**25
 _MOST_PIXELS = 50_000_000
+# The EXIF tag that says how to turn a picture.
+_ORIENTATION = 0x0112
 
 
 def pillow() -> ModuleType:
@@ -29,11 +31,34 @@ def pillow() -> ModuleType:
 
 
 def read_picture(content: bytes, name: str, side: int | None = None) -> NDArray[np.uint8]:
-    """An RGB image as (3, height, width), its centre square scaled to `side` if one is given.
+    """An RGB image as (3, height, width), its centre square scaled to `side` if one is given."""
+    image = pillow()
+    colours = _decoded(content, name, image)
+    if _is_deep(colours):
+        colours = image.fromarray((_deep_pixels(colours) // 257).astype(np.uint8)).convert("RGB")
+    if side is not None and colours.size != (side, side):
+        edge = min(colours.size)
+        left, top = (colours.width - edge) // 2, (colours.height - edge) // 2
+        colours = colours.crop((left, top, left + edge, top + edge)).resize((side, side), image.Resampling.BILINEAR)
+    return np.asarray(colours, dtype=np.uint8).transpose(2, 0, 1)
+
+
+def read_square_picture(content: bytes, name: str, side: int) -> NDArray[np.uint8] | NDArray[np.uint16]:
+    """The whole image scaled to (3, side, side); of 16-bit images, the 16 bits."""
+    image = pillow()
+    picture = _decoded(content, name, image)
+    if _is_deep(picture):
+        grey = image.fromarray(_deep_pixels(picture).astype(np.float32)).resize((side, side), image.Resampling.BILINEAR)
+        return np.repeat(np.asarray(grey).round().clip(0, 65535).astype(np.uint16)[None], 3, axis=0)
+    scaled = picture.resize((side, side), image.Resampling.BILINEAR)
+    return np.asarray(scaled, dtype=np.uint8).transpose(2, 0, 1)
+
+
+def _decoded(content: bytes, name: str, image: Any) -> Any:
+    """An image in colours, or as it is if it has 16 bits per pixel; upright.
 
     The size is read from the header and checked before a pixel is decoded.
     """
-    image = pillow()
     try:
         with warnings.catch_warnings():
             # Pillow only warns up to twice its own limit; ours is checked below.
@@ -45,7 +70,7 @@ def read_picture(content: bytes, name: str, side: int | None = None) -> NDArray[
                 raise DataError(
                     f"{name} claims {picture.width} x {picture.height} pixels; the limit is {_MOST_PIXELS:,}"
                 )
-            colours = _in_colours(picture, image)
+            return _in_colours(_upright(picture))
     except DataError:
         raise
     except image.DecompressionBombError as problem:
@@ -54,20 +79,31 @@ def read_picture(content: bytes, name: str, side: int | None = None) -> NDArray[
         # What a decoder raises on a crafted file is undocumented.
         reason = str(problem).partition("<")[0].strip()
         raise DataError(f"{name} is not a readable PNG or JPEG image: {reason or 'damaged'}") from problem
-    if side is not None and colours.size != (side, side):
-        edge = min(colours.size)
-        left, top = (colours.width - edge) // 2, (colours.height - edge) // 2
-        colours = colours.crop((left, top, left + edge, top + edge)).resize((side, side), image.Resampling.BILINEAR)
-    return np.asarray(colours, dtype=np.uint8).transpose(2, 0, 1)
 
 
-def _in_colours(picture: Any, image: Any) -> Any:
-    if picture.mode.startswith("I"):
-        # 16 bits per pixel; a plain conversion would clip all but the darkest pixels to white.
-        return image.fromarray((np.asarray(picture).clip(0, 65535) // 257).astype(np.uint8)).convert("RGB")
+def _upright(picture: Any) -> Any:
+    """Cameras store the sensor's pixels, and beside them how to turn the picture."""
+    from PIL import ImageOps
+
+    return picture if picture.getexif().get(_ORIENTATION, 1) == 1 else ImageOps.exif_transpose(picture)
+
+
+def _in_colours(picture: Any) -> Any:
+    if _is_deep(picture):
+        picture.load()
+        return picture
     if "transparency" in picture.info:
         picture = picture.convert("RGBA")
     return picture.convert("RGB")
+
+
+def _is_deep(picture: Any) -> bool:
+    """Whether it has 16 bits per pixel: a plain conversion would clip all but the darkest pixels to white."""
+    return bool(picture.mode.startswith("I"))
+
+
+def _deep_pixels(picture: Any) -> NDArray[Any]:
+    return np.asarray(picture).clip(0, 65535)
 
 
 def pictures_in_zip(path: Path) -> Iterator[tuple[str, bytes]]:

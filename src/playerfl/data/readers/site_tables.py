@@ -38,13 +38,16 @@ class SiteTable:
     """Columns of the file that were left out on request."""
 
 
-def read_site_table(path: Path, drop: Collection[str] = (), text_columns: Collection[str] = ()) -> SiteTable:
+def read_site_table(
+    path: Path, drop: Collection[str] = (), text_columns: Collection[str] = (), group: str | None = None
+) -> SiteTable:
     """Reads one file without the columns in `drop`.
 
-    In `text_columns`, anything that looks like a number (such as a code with leading zeros) stays text.
+    In `text_columns` and in `group`, anything that looks like a number (such as a code with leading zeros) stays text.
     """
+    text_columns = [*text_columns, *([] if group is None else [group])]
     if path.name.lower().endswith(".npz"):
-        frame = _from_npz(path)
+        frame = _from_npz(path, group)
     elif path.name.lower().endswith(".parquet"):
         frame = _from_parquet(path, drop)
     else:
@@ -59,12 +62,12 @@ def read_site_table(path: Path, drop: Collection[str] = (), text_columns: Collec
     return SiteTable(path.name, frame, dropped)
 
 
-def _from_npz(path: Path) -> pd.DataFrame:
+def _from_npz(path: Path, group: str | None) -> pd.DataFrame:
     import pandas as pd
 
-    x, y = read_npz(path)
-    frame = pd.DataFrame(x, columns=[f"x{i}" for i in range(x.shape[1])])
-    frame[NPZ_TARGET] = y
+    arrays = read_npz(path, group)
+    x = arrays.pop("x")
+    frame = pd.DataFrame(x, columns=[f"x{i}" for i in range(x.shape[1])]).assign(**arrays)
     frame.index += 1
     return frame
 

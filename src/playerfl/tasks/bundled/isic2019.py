@@ -19,12 +19,12 @@ from playerfl.data.readers.csv_tables import read_rows
 from playerfl.data.readers.hub_tables import hub_rows, hub_table
 from playerfl.data.readers.pictures import pictures_in_zip, read_picture, read_picture_file
 from playerfl.data.readers.remembered import remembered
-from playerfl.data.sites import Sites
+from playerfl.data.sites import PartGroups, Sites
 from playerfl.errors import DataError
 from playerfl.models.cnn import ConvNet
 from playerfl.tasks.bundled.focal import FocalOptions, with_focal_loss
 from playerfl.tasks.bundled.images import normalised
-from playerfl.tasks.task import Task, split_site
+from playerfl.tasks.task import Task, split_positions
 
 Pixels = NDArray[np.uint8]
 CLASSES = ("bcc", "bkl", "mel", "nv")
@@ -96,8 +96,9 @@ def load_sites(options: IsicOptions) -> Sites:
         notes.append(f"the first {len(hospitals)} of {len(by_hospital)} centres, as in the authors' code")
     if all(lesion.lesion == lesion.picture for lesion in lesions):
         notes.append("the table does not say which images show the same lesion, so they may be in different parts")
+    read = {name: _site(name, [lesions[i] for i in by_hospital[name]], pictures, options) for name in hospitals}
     return Sites(
-        {name: _site(name, [lesions[i] for i in by_hospital[name]], pictures, options) for name in hospitals}, notes
+        {name: site for name, (site, _) in read.items()}, notes, groups={name: g for name, (_, g) in read.items()}
     )
 
 
@@ -137,13 +138,17 @@ def _pictures(folder: Path, wanted: set[str], side: int) -> dict[str, Pixels]:
     return pictures
 
 
-def _site(hospital: str, lesions: list[Lesion], pictures: Mapping[str, Pixels], options: IsicOptions) -> SiteData:
+def _site(
+    hospital: str, lesions: list[Lesion], pictures: Mapping[str, Pixels], options: IsicOptions
+) -> tuple[SiteData, PartGroups]:
     first = lesions[: options.most_per_site]
     targets = np.array([CLASSES.index(lesion.kind) for lesion in first], dtype=np.int64)
     images = normalised(torch.from_numpy(np.stack([pictures[lesion.picture] for lesion in first])), _MEAN, _STD)
     examples = TensorExamples(images, torch.from_numpy(targets))
     groups = np.unique([lesion.lesion for lesion in first], return_inverse=True)[1]
-    return split_site(examples, options.split_seed, hospital, groups, shares=options.shares)
+    parts = split_positions(examples.targets, options.split_seed, hospital, groups, shares=options.shares)
+    site = SiteData(*(examples.rows(torch.from_numpy(part)) for part in parts))
+    return site, PartGroups(*(groups[part] for part in parts))
 
 
 def build_model(options: IsicOptions) -> nn.Module:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 
+import numpy as np
 from pydantic import Field
 from torch import nn
 
@@ -44,6 +45,7 @@ class Admission:
     group: str
     died: int
     start: datetime
+    patient: str
     note: str = ""
 
 
@@ -60,7 +62,7 @@ def group_of(diagnosis: str) -> str | None:
 def read_admissions(file: Path) -> dict[str, Admission]:
     """Emergency admissions with a diagnosis in one of the groups, by HADM_ID."""
     admissions: dict[str, Admission] = {}
-    columns = ("HADM_ID", "ADMITTIME", "ADMISSION_TYPE", "DIAGNOSIS", "HOSPITAL_EXPIRE_FLAG")
+    columns = ("SUBJECT_ID", "HADM_ID", "ADMITTIME", "ADMISSION_TYPE", "DIAGNOSIS", "HOSPITAL_EXPIRE_FLAG")
     for row in read_rows(file, columns):
         group = group_of(row["DIAGNOSIS"])
         if group is None or row["ADMISSION_TYPE"].strip().upper() != "EMERGENCY":
@@ -69,7 +71,7 @@ def read_admissions(file: Path) -> dict[str, Admission]:
         if not number or number in admissions:
             raise row.error("HADM_ID", "every admission needs a unique number")
         died = row.one_of("HOSPITAL_EXPIRE_FLAG", _DIED)
-        admissions[number] = Admission(group, died, _time(row, "ADMITTIME"))
+        admissions[number] = Admission(group, died, _time(row, "ADMITTIME"), row["SUBJECT_ID"] or f"of {number}")
     return admissions
 
 
@@ -113,9 +115,12 @@ def load_sites(options: Mimic3Options) -> Sites:
     notes_file = find_file(folder, "NOTEEVENTS.csv")
     admissions = read_noted_admissions(find_file(folder, "ADMISSIONS.csv"), notes_file)
     examples: dict[str, list[tuple[str, int]]] = {group: [] for group in GROUPS}
+    patients: dict[str, list[int]] = {group: [] for group in GROUPS}
+    known: dict[str, int] = {}
     for admission in admissions.values():
         if admission.note:
             examples[admission.group].append((admission.note, admission.died))
+            patients[admission.group].append(known.setdefault(admission.patient, len(known)))
     noted = sum(map(len, examples.values()))
     return encode_sites(
         examples,
@@ -124,8 +129,9 @@ def load_sites(options: Mimic3Options) -> Sites:
             f"{noted:,} of {len(admissions):,} emergency admissions have a nurse's or physician's note from the first "
             "24 hours; the longest one is used",
             "diagnoses are grouped by words, since the paper does not print its lists",
-            "admissions of one patient may be in different parts",
+            f"all admissions of each of the {len(known):,} patients are in the same part, at all sites",
         ],
+        {group: np.array(numbers, dtype=np.int64) for group, numbers in patients.items()},
     )
 
 

@@ -9,12 +9,13 @@ import torch
 from pydantic import Field
 from torch import nn
 
-from playerfl.data.examples import TensorExamples
+from playerfl.data.examples import SiteData, TensorExamples
+from playerfl.data.partition import Indices
 from playerfl.data.readers.text import RESERVED, HashedVocabulary, Tokens, WordPieces
-from playerfl.data.sites import Sites
+from playerfl.data.sites import PartGroups, Sites
 from playerfl.errors import DataError
 from playerfl.models.transformer import TextTransformer
-from playerfl.tasks.task import PaperOptions, split_site
+from playerfl.tasks.task import PaperOptions, split_across_sites, split_site
 
 _WIDTHS = {"paper": (768, 3072), "small": (192, 768), "tiny": (32, 128)}
 
@@ -40,15 +41,28 @@ class TextOptions(PaperOptions):
 
 
 def encode_sites(
-    examples: Mapping[str, Sequence[tuple[str, int]]], options: TextOptions, notes: Sequence[str] = ()
+    examples: Mapping[str, Sequence[tuple[str, int]]],
+    options: TextOptions,
+    notes: Sequence[str] = (),
+    groups: Mapping[str, Indices] | None = None,
 ) -> Sites:
-    """Sites sorted by name, from each one's (text, label) pairs."""
+    """Sites sorted by name, from each one's (text, label) pairs.
+
+    Texts of one group, such as those about one patient, are in the same part at all sites.
+    """
     tokens = options.tokens()
-    sites = {}
+    encoded = {}
     for site in sorted(examples):
         if not examples[site]:
             raise DataError(f"{site} has no texts in this file, and every site needs some")
         texts, labels = zip(*examples[site], strict=True)
-        encoded = TensorExamples(tokens.encode(texts, options.length), torch.tensor(labels))
-        sites[site] = split_site(encoded, options.split_seed, site, shares=options.shares)
-    return Sites(sites, (*notes, tokens.about))
+        encoded[site] = TensorExamples(tokens.encode(texts, options.length), torch.tensor(labels))
+    about = (*notes, tokens.about)
+    if groups is None:
+        return Sites(
+            {s: split_site(e, options.split_seed, s, shares=options.shares) for s, e in encoded.items()}, about
+        )
+    targets = {site: of_site.targets for site, of_site in encoded.items()}
+    split = split_across_sites(targets, groups, options.split_seed, shares=options.shares)
+    sites = {s: SiteData(*(e.rows(torch.from_numpy(part)) for part in split[s])) for s, e in encoded.items()}
+    return Sites(sites, about, groups={s: PartGroups(*(groups[s][part] for part in split[s])) for s in sites})

@@ -1,0 +1,150 @@
+"""Columns of numbers by site: codes among them, values far away, other units, columns without information."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from playerfl.data.check.result import ColumnProfile, DataCheck, SiteColumn, listing
+from playerfl.data.encoding.cells import Cells, Numbers, spelled
+from playerfl.data.encoding.scaling import FAR, robust_spread
+
+_CODES = (*(-1, -9, -99, -999, -9999, -99999, -999999, 0), *(99, 999, 9999, 99999, 999999, 888, 8888, 777, 7777))
+_AWAY = 5.0
+_ENOUGH = 10
+_OTHER_UNIT = 2.0
+
+
+def profile(cells: Cells, numbers: Numbers | None) -> SiteColumn:
+    """`numbers`: those that are there, or None if the column holds none."""
+    missing = int(cells.is_missing.sum())
+    if numbers is None:
+        return SiteColumn(len(cells), missing, len(cells.spellings[0]))
+    if len(numbers) == 0:
+        return SiteColumn(len(cells), missing, 0)
+    ordered = np.sort(numbers)
+    distinct = 1 + int((np.diff(ordered) > 0).sum())
+    low_5, median, high_95 = (float(ordered[round(share * (len(ordered) - 1))]) for share in (0.05, 0.5, 0.95))
+    return SiteColumn(
+        *(len(cells), missing, distinct, float(ordered[0]), low_5, median, high_95, float(ordered[-1])),
+        spread=robust_spread(ordered)[1],
+    )
+
+
+def check_numbers(
+    check: DataCheck, column: ColumnProfile, numbers: Mapping[str, Numbers], *, can_set: bool = True
+) -> None:
+    """Adds findings on a column of numbers; `numbers` are those that are there.
+
+    `can_set`: whether the task has settings for missing codes and scaling.
+    """
+    name = column.name
+    codes = _codes(column, numbers)
+    for code, sites in codes.items():
+        check.add(
+            "warning",
+            "codes",
+            f"{name!r}: {code} ({', '.join(f'{site} {count:,}' for site, count in sites.items())}) may be a code for "
+            "a missing value, but is read as a number",
+            f'data.missing_codes="{name}={code}" data.missing=mean' if can_set else None,
+            name,
+            sites,
+        )
+    cleaned = {
+        site: values[~np.isin(values, [float(code) for code, at in codes.items() if site in at])]
+        for site, values in numbers.items()
+    }
+    _check_far(check, name, cleaned, can_set)
+    _check_units(check, column)
+
+
+def check_information(check: DataCheck, column: ColumnProfile, *, can_drop: bool = True) -> None:
+    """Columns that are empty or constant, everywhere or at one site."""
+    sites = column.sites
+    empty = [site for site, of_site in sites.items() if of_site.distinct == 0]
+    constant = [site for site, of_site in sites.items() if of_site.distinct == 1]
+    drop = f"data.drop_columns={column.name}" if can_drop else None
+    if len(empty) == len(sites):
+        check.add("warning", "empty", f"{column.name!r} is empty at all sites", drop, column.name)
+    elif empty:
+        check.add("warning", "empty", f"{column.name!r} is empty at {listing(empty)}", drop, column.name, empty)
+    if len(sites) > 1 and len(constant) == len(sites):
+        check.add("note", "constant", f"{column.name!r} has only one value at every site", drop, column.name)
+    elif constant and len(constant) < len(sites):
+        text = f"{column.name!r} has only one value at {listing(constant)}, but several elsewhere"
+        check.add("warning" if column.kind != "category" else "note", "constant", text, drop, column.name, constant)
+
+
+def _codes(column: ColumnProfile, numbers: Mapping[str, Numbers]) -> dict[str, dict[str, int]]:
+    """Typical codes that are far from all other values, with the number of rows that have them."""
+    found: dict[str, dict[str, int]] = {}
+    for site, values in numbers.items():
+        of_site = column.sites[site]
+        if of_site.distinct < 4 or of_site.low is None or of_site.high is None:
+            continue
+        for code in _CODES:
+            # A code is the smallest or the largest value, or next to another code.
+            if not of_site.low <= code <= of_site.high:
+                continue
+            count = int((values == code).sum())
+            others = values[~np.isin(values, _CODES)]
+            if count == 0 or len(others) < _ENOUGH or count > len(others):
+                continue
+            low, high = others.min(), others.max()
+            away = _AWAY * robust_spread(others)[1]
+            below = code < low - away or (code in (-1, -9) and low >= 0 and count > 1 and not (others % 1).any())
+            above = code > high + away
+            # A lone 0 or 99 is more often a value than a code.
+            if (below or above) and (count > 1 or abs(code) > 100):
+                found.setdefault(spelled(float(code)), {})[site] = count
+    return found
+
+
+def _check_far(check: DataCheck, name: str, numbers: Mapping[str, Numbers], can_set: bool) -> None:
+    far: dict[str, str] = {}
+    for site, values in numbers.items():
+        if len(values) < _ENOUGH:
+            continue
+        median, spread = robust_spread(values)
+        distance = np.abs(values - median)
+        if spread > 0 and distance.max() > FAR * spread:
+            furthest = float(values[distance.argmax()])
+            far[site] = f"{furthest:.6g} at {site} (median {median:.4g})"
+    if far:
+        then = "; the column is scaled with its median and robust spread, and clipped" if can_set else ""
+        check.add(
+            "warning",
+            "outliers",
+            f"{name!r}: {listing(list(far.values()))} is very far from the other values; correct it if it is "
+            f"wrong{then}",
+            "data.scaling=standard" if can_set else None,
+            name,
+            far,
+        )
+
+
+def _check_units(check: DataCheck, column: ColumnProfile) -> None:
+    known = {s: c for s, c in column.sites.items() if c.rows - c.missing >= _ENOUGH and c.median is not None}
+    for site, own in known.items():
+        others = [c for s, c in known.items() if s != site]
+        if not others or own.low_5 is None or own.high_95 is None or own.median is None:
+            continue
+        # With two sites, only one of them is reported.
+        if len(known) == 2 and site == min(known):
+            continue
+        apart = all(own.low_5 > (c.high_95 or 0) or own.high_95 < (c.low_5 or 0) for c in others)
+        usual = float(np.median([c.median for c in others if c.median is not None]))
+        large, small = max(abs(own.median), abs(usual)), min(abs(own.median), abs(usual))
+        if apart and (large > _OTHER_UNIT * small or own.median * usual < 0):
+            more = "more" if abs(own.median) > abs(usual) else "less"
+            factor = f", {large / small:.3g} times {more}" if small else ""
+            place = "elsewhere" if len(others) > 1 else f"at {next(other for other in known if other != site)}"
+            check.add(
+                "warning",
+                "units",
+                f"{column.name!r}: the median is {own.median:.4g} at {site}, but {usual:.4g} {place}{factor}, and the "
+                "values hardly overlap; are the units the same?",
+                column=column.name,
+                sites=(site,),
+            )

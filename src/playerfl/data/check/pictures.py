@@ -1,0 +1,127 @@
+"""Folders of pictures: copies, depths and brightness that differ, names that suggest several of one subject."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from playerfl.data.check.result import DataCheck, listing
+from playerfl.data.readers.image_folders import read_picture_files
+from playerfl.errors import DataError
+
+MOST_READ = 500
+"""Pictures per site that are decoded."""
+_SIDE = 16
+_STEM = re.compile(r"(?P<subject>.*\d.*?|.*?[A-Za-z]{2,}\d*)[ _-]+\d{1,3}")
+ByClass = Mapping[str, Sequence[Path]]
+
+
+def check_pictures(check: DataCheck, sites: Mapping[str, ByClass], *, grouped: bool) -> None:
+    """Adds findings on the files of every site and class."""
+    _check_copies(check, sites)
+    brightness: dict[str, float] = {}
+    for site, by_class in sites.items():
+        files = [file for of_class in by_class.values() for file in of_class]
+        try:
+            read = read_picture_files(files[:: max(1, -(-len(files) // MOST_READ))], _SIDE)
+        except DataError as problem:
+            check.add("stop", "files", str(problem), sites=(site,))
+            continue
+        deep = int(read.is_deep.sum())
+        if 0 < deep < len(read.is_deep):
+            check.add(
+                "warning", "depth", f"{site} mixes 8-bit and 16-bit images, which are scaled differently", sites=(site,)
+            )
+        # By the largest value that occurs at the site, as in training.
+        top = 255.0 if deep == 0 else max(1.0, float(np.percentile(read.pixels[read.is_deep], 99.9)))
+        brightness[site] = float(read.pixels.mean()) / top
+        flat = int((read.pixels.reshape(len(read.pixels), -1).std(1) == 0).sum())
+        if flat:
+            text = f"{site} has {flat:,} images of a single colour (of {len(read.pixels):,} that were looked at)"
+            check.add("warning", "blank", text, sites=(site,))
+    _check_brightness(check, brightness)
+    if not grouped:
+        _suggest_groups(check, sites)
+    if any(sum(map(len, by_class.values())) > MOST_READ for by_class in sites.values()):
+        check.add("note", "sample", f"at most {MOST_READ} images of each site were decoded")
+
+
+def _check_copies(check: DataCheck, sites: Mapping[str, ByClass]) -> None:
+    places: dict[bytes, list[tuple[str, str, str]]] = defaultdict(list)
+    sizes = Counter(_size(file) for by_class in sites.values() for files in by_class.values() for file in files)
+    for site, by_class in sites.items():
+        for name, files in by_class.items():
+            for file in files:
+                # Files of different sizes are different, so most are never read.
+                if sizes[_size(file)] > 1:
+                    places[_content(file)].append((site, name, file.name))
+    copies = [found for found in places.values() if len(found) > 1]
+    if contrary := [found for found in copies if len({name for _, name, _ in found}) > 1]:
+        shown = [f"{'/'.join(found[0])} and {'/'.join(found[1])}" for found in contrary]
+        check.add("warning", "duplicates", f"the same image in two classes: {listing(shown, 2)}")
+    if shared := [found for found in copies if len({site for site, _, _ in found}) > 1]:
+        where = sorted({site for found in shared for site, _, _ in found})
+        check.add(
+            "warning", "duplicates", f"{len(shared):,} images are at several sites: {listing(where)}", sites=where
+        )
+    if within := [found for found in copies if len({site for site, _, _ in found}) < len(found)]:
+        count = sum(len(found) - len({site for site, _, _ in found}) for found in within)
+        text = f"{count:,} images repeat an earlier one of the same site, such as {'/'.join(within[0][1])}"
+        check.add("warning", "duplicates", f"{text}; copies may be in training and in test")
+
+
+def _size(file: Path) -> int:
+    try:
+        return file.stat().st_size
+    except OSError:
+        return -1
+
+
+def _content(file: Path) -> bytes:
+    try:
+        return hashlib.blake2b(file.read_bytes(), digest_size=16).digest()
+    except OSError:
+        return str(file).encode()
+
+
+def _check_brightness(check: DataCheck, brightness: Mapping[str, float]) -> None:
+    if len(brightness) < 2:
+        return
+    for site, value in brightness.items():
+        others = [other for name, other in brightness.items() if name != site]
+        if value < 0.25 * min(others) or (len(others) > 1 and value > 4 * max(others)):
+            text = (
+                f"{site}'s images are much {'darker' if value < min(others) else 'brighter'} than those of other sites"
+            )
+            check.add(
+                "warning",
+                "units",
+                f"{text} (mean {value:.0%} of the range, {np.median(others):.0%} elsewhere)",
+                sites=(site,),
+            )
+
+
+def _suggest_groups(check: DataCheck, sites: Mapping[str, ByClass]) -> None:
+    """Names such as p012_1.png and p012_2.png suggest several pictures of one subject."""
+    subjects: Counter[tuple[str, str]] = Counter()
+    total = 0
+    for site, by_class in sites.items():
+        for files in by_class.values():
+            total += len(files)
+            subjects.update((site, match["subject"]) for file in files if (match := _STEM.fullmatch(file.stem)))
+    named = sum(subjects.values())
+    # A prefix that all files share, such as IMG_, is no subject.
+    if named > 0.8 * total and 3 * len(sites) <= len(subjects) <= 0.7 * named:
+        example = next(name for (_, name), count in subjects.items() if count > 1)
+        check.add(
+            "warning",
+            "groups",
+            f"file names suggest several images of one subject ({len(subjects):,} subjects such as {example!r} in "
+            f"{named:,} images); without grouping, they are in training and in test",
+            r"data.group_pattern='(.+)[ _-]+\d+\.'",
+        )

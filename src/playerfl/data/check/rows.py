@@ -1,0 +1,125 @@
+"""Rows that occur more than once, within a site or at several, exactly or nearly."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import combinations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from playerfl.data.check.result import DataCheck
+from playerfl.data.encoding.cells import Cells, Numbers
+from playerfl.data.encoding.scaling import robust_spread
+from playerfl.seeding import seed_for
+
+Hashes = NDArray[np.uint64]
+_MIX = np.uint64(0x9E3779B97F4A7C15)
+# Rows of a few coarse columns coincide by chance: there must be this many possible rows for each one.
+_ROOM = 50.0
+_SAMPLED, _COMPARED = 400, 4000
+_NEIGHBOUR = 10
+_FEWEST_COLUMNS = 3
+_CLOSE = 0.15
+_MOST = 0.5
+
+
+def cell_hashes(cells: Cells) -> Hashes:
+    """A number for every cell that depends only on its value."""
+    import pandas as pd
+
+    hashes = _mixed((cells.numbers + 0.0).view(np.uint64))
+    hashes[cells.is_missing] = 0
+    if cells.texts is not None and cells.is_text.any():
+        names, codes = cells.spellings
+        of_names = pd.util.hash_array(np.array([*names, ""], dtype=object))
+        hashes = np.where(cells.is_text, of_names[codes], hashes)
+    return hashes
+
+
+def _mixed(values: Hashes) -> Hashes:
+    spread = values ^ (values >> np.uint64(31))
+    spread *= _MIX
+    return np.asarray(spread ^ (spread >> np.uint64(29)))
+
+
+def combined(hashes: Hashes | None, further: Hashes) -> Hashes:
+    """The hashes of rows with one more column."""
+    return further if hashes is None else _mixed(hashes + _MIX) ^ further
+
+
+def check_duplicates(check: DataCheck, hashes: Mapping[str, Hashes], room: float, what: str = "rows") -> None:
+    """Adds findings on exact duplicates; `room` is the number of different rows that the columns allow."""
+    if not hashes or room < _ROOM * max(map(len, hashes.values())):
+        return
+    unique = {site: np.unique(of_site) for site, of_site in hashes.items()}
+    repeated = {site: len(hashes[site]) - len(unique[site]) for site in hashes}
+    if any(repeated.values()):
+        shown = ", ".join(f"{site} {count:,} of {len(hashes[site]):,}" for site, count in repeated.items() if count)
+        check.add(
+            "warning",
+            "duplicates",
+            f"{what} that repeat an earlier one ({shown}): copies may be in training and in test; remove them, or keep "
+            "them together",
+            "data.group=COLUMN",
+            sites=[site for site, count in repeated.items() if count],
+        )
+    for first, second in combinations(sorted(hashes), 2):
+        common = len(np.intersect1d(unique[first], unique[second], assume_unique=True))
+        smaller = min(len(unique[first]), len(unique[second]))
+        if common == 0:
+            continue
+        setting = f"data.skip_sites={second}" if 2 * common > smaller else None
+        text = f"{first} and {second} have {common:,} {what} in common"
+        hint = ", so one may be a copy of the other" if 2 * common > smaller else ""
+        check.add("warning", "duplicates", f"{text} (of {smaller:,}){hint}", setting, sites=(first, second))
+
+
+def nearly_repeated(columns: Sequence[Numbers]) -> float:
+    """The share of a site's rows that have a near-duplicate, as repeated measurements of one subject do.
+
+    Such a row is much closer to its nearest neighbour than to its tenth; among unrelated rows of three or more
+    measurements, the two distances are alike. Judged on up to 400 rows.
+
+    >>> rng = np.random.default_rng(0)
+    >>> apart = rng.normal(size=(6, 300))
+    >>> visits = np.repeat(rng.normal(size=(6, 100)), 3, axis=1) + rng.normal(0, 0.01, (6, 300))
+    >>> nearly_repeated(list(apart)) < 0.05, nearly_repeated(list(visits)) > 0.95
+    (True, True)
+    """
+    measured = [column for column in columns if not np.isnan(column).any() and _is_fine(column)]
+    if len(measured) < _FEWEST_COLUMNS or len(measured[0]) <= 2 * _NEIGHBOUR:
+        return 0.0
+    rng = np.random.default_rng(seed_for("near duplicates"))
+    # Neighbouring rows are kept: files often list a subject's rows one after the other.
+    start = int(rng.integers(0, max(1, len(measured[0]) - _COMPARED)))
+    rows = np.stack([column[start : start + _COMPARED] for column in measured], axis=1)
+    scale = np.array([robust_spread(column)[1] or 1.0 for column in rows.T])
+    rows = np.clip((rows - np.median(rows, 0)) / scale, -30, 30)
+    chosen = rng.permutation(len(rows))[:_SAMPLED]
+    squared = (rows**2).sum(1)
+    distances = squared[chosen][:, None] + squared[None] - 2 * rows[chosen] @ rows.T
+    distances[np.arange(len(chosen)), chosen] = np.inf
+    nearest = np.sqrt(np.partition(distances, (0, _NEIGHBOUR - 1), axis=1).clip(0))
+    first, tenth = nearest[:, 0], nearest[:, _NEIGHBOUR - 1]
+    return float(np.mean((first < _CLOSE * tenth) & (tenth > 0)))
+
+
+def _is_fine(column: Numbers) -> bool:
+    """Whether it has many different values, as measurements do."""
+    return len(np.unique(column[:_COMPARED])) > 0.2 * min(len(column), _COMPARED)
+
+
+def check_near_duplicates(check: DataCheck, shares: Mapping[str, float]) -> None:
+    """`shares`: of each site's rows, how many are nearly repeated."""
+    found = {site: share for site, share in shares.items() if share > _MOST}
+    if found:
+        shown = ", ".join(f"{site} {share:.0%}" for site, share in found.items())
+        check.add(
+            "warning",
+            "groups",
+            f"most rows have a near-duplicate ({shown}), as repeated measurements of one subject do; if so, name the "
+            "column that says whose they are, or such rows will be in training and in test",
+            "data.group=COLUMN",
+            sites=found,
+        )

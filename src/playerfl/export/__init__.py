@@ -1,0 +1,1 @@
+"""A trained model as a folder that stands alone, and predictions from it."""

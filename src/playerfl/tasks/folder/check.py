@@ -1,0 +1,213 @@
+"""The check of a folder: everything that training would refuse, and what would mislead it in silence."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+from playerfl.data.check.labels import check_classes, check_labels
+from playerfl.data.check.pictures import check_pictures
+from playerfl.data.check.result import DataCheck, listing
+from playerfl.data.check.tables import MOST_SAMPLED, TableCheck
+from playerfl.data.encoding.target import Target, target_of
+from playerfl.data.readers.image_folders import pictures_by_class
+from playerfl.data.readers.site_tables import SiteTable
+from playerfl.errors import DataError, PlayerflError
+from playerfl.tasks.folder.groups import groups_of_pictures
+from playerfl.tasks.folder.listing import sites_in
+from playerfl.tasks.folder.options import FolderOptions, listed_classes
+from playerfl.tasks.folder.tables import (
+    check_named_columns,
+    column_differences,
+    group_names,
+    read_table,
+    target_name,
+)
+
+_NOT_SITES = {"template", "example", "sample", "codebook", "dictionary", "readme", "metadata", "test", "train"}
+_MOST_DIFFERENCES = 5
+_FEW_CLASSES = 5
+
+
+def check_folder(folder: Path, options: FolderOptions, batch_size: int) -> DataCheck:
+    """Reads a folder as training would and says what it found; nothing in the folder makes it fail."""
+    check = DataCheck(str(folder))
+    try:
+        files, folders = sites_in(folder, options)
+    except PlayerflError as problem:
+        check.add("stop", "files", str(problem))
+        return check
+    _check_names(check, folder, [*files, *folders])
+    try:
+        if files:
+            _check_tables(check, files, options)
+        else:
+            _check_picture_folders(check, folder, folders, options)
+    except PlayerflError as problem:
+        check.add("stop", "settings", str(problem))
+    _check_sizes(check, options, batch_size)
+    return check
+
+
+def _check_names(check: DataCheck, folder: Path, sites: list[str]) -> None:
+    for site in sites:
+        if site.lower() in _NOT_SITES:
+            text = f"{site!r} is read as a site, although its name suggests otherwise"
+            check.add("warning", "files", text, f"data.skip_sites={site}", sites=(site,))
+    left = sorted(path.name for path in folder.iterdir() if path.name.startswith("~$"))
+    if left:
+        check.add("note", "files", f"not read: {listing(left)}")
+    if len(sites) == 1:
+        check.add("note", "sites", "there is only one site, so nothing is federated")
+
+
+def _check_tables(check: DataCheck, files: Mapping[str, Path], options: FolderOptions) -> None:
+    tables: dict[str, SiteTable] = {}
+    for site, path in files.items():
+        try:
+            tables[site] = read_table(path, options)
+        except DataError as problem:
+            check.add("stop", "files", str(problem), sites=(site,))
+    if not tables:
+        return
+    check.rows = {site: len(table.frame) for site, table in tables.items()}
+    if max(check.rows.values()) > MOST_SAMPLED:
+        check.add(
+            "note", "sample", f"columns that decide the target were searched for in {MOST_SAMPLED:,} rows of each site"
+        )
+    differences = list(column_differences(tables))
+    for difference in differences[:_MOST_DIFFERENCES]:
+        check.add("stop", "columns", difference)
+    if len(differences) > _MOST_DIFFERENCES:
+        check.add("stop", "columns", f"the sites' columns differ in {len(differences) - _MOST_DIFFERENCES:,} more ways")
+    first = next(iter(tables.values())).frame.columns
+    names = [str(name) for name in first if all(name in table.frame.columns for table in tables.values())]
+    check_named_columns(tables, names, options)
+    if not names:
+        return
+    chosen, why = target_name(names, options.target, tables)
+    target = _target(check, tables, chosen, options)
+    check.target = chosen
+    if options.target is None:
+        check.add("note", "target", f"the target is {chosen!r} ({why.partition(';')[0]})", f"data.target={chosen}")
+    if target is not None:
+        _note_kind(check, target, options)
+    found = TableCheck(
+        check, tables, target, options.category_columns, options.missing_codes, options.missing != "refuse"
+    )
+    found.run([name for name in names if name not in (chosen, options.group)], options.group)
+    _note_kinds(check)
+    _check_groups(check, group_names(tables, {s: np.ones(n, dtype=bool) for s, n in check.rows.items()}, options.group))
+
+
+def _target(check: DataCheck, tables: Mapping[str, SiteTable], name: str, options: FolderOptions) -> Target | None:
+    try:
+        return target_of(tables, name, options.kind, options.missing_codes)
+    except DataError as problem:
+        check.add("stop", "target", str(problem), "data.target=COLUMN", name)
+        return None
+
+
+def _note_kind(check: DataCheck, target: Target, options: FolderOptions) -> None:
+    """Whether the target was taken for classes or for a number."""
+    if options.kind != "auto":
+        return
+    if not target.classes:
+        text = f"{target.name!r} is predicted as a number (more than 20 different ones, or few rows of each)"
+        check.add("note", "kind", text, "data.kind=classes")
+        return
+    numbers = [cells.present for cells in target.cells.values() if not cells.is_text.any()]
+    whole = len(numbers) == len(target.cells) and not any((values % 1).any() for values in numbers)
+    if whole and len(target.classes) > _FEW_CLASSES:
+        text = (
+            f"the {len(target.classes)} whole numbers of {target.name!r}, from {target.classes[0]} to "
+            f"{target.classes[-1]}, are read as classes, which ignores their order; counts and scores are numbers"
+        )
+        check.add("warning", "kind", text, "data.kind=number (or classes, if they are)", target.name)
+    else:
+        check.add(
+            "note",
+            "kind",
+            f"{target.name!r} has {listed_classes(target.classes)}",
+            "data.kind=number" if whole and len(target.classes) > 2 else None,
+        )
+
+
+def _note_kinds(check: DataCheck) -> None:
+    """Texts that are read as numbers."""
+    for kind, meaning in (
+        ("percent", "percentages"),
+        ("ratio", "two numbers"),
+        ("time", "times of day"),
+    ):
+        if names := [column.name for column in check.columns if column.kind == kind]:
+            text = f"read as {meaning}: {listing(list(map(repr, names)))}"
+            check.add("note", "kind", text, f"data.category_columns={names[0]}")
+
+
+def _check_groups(check: DataCheck, groups: Mapping[str, list[str | None]] | None) -> None:
+    if groups is None:
+        return
+    names = {site: set(of_site) - {None} for site, of_site in groups.items()}
+    check.groups = {site: len(of_site) + groups[site].count(None) for site, of_site in names.items()}
+    at_several = [
+        name for name, count in Counter(name for of_site in names.values() for name in of_site).items() if count > 1
+    ]
+    if at_several:
+        check.add(
+            "note",
+            "groups",
+            f"{len(at_several):,} groups have the same name at several sites, such as {at_several[0]!r}; they count as "
+            "different groups",
+            "data.groups_span_sites=true (if they are the same)",
+        )
+    if few := [site for site, count in check.groups.items() if count < 3]:
+        check.add("stop", "groups", f"{listing(few)}: fewer than 3 groups, one for each part", sites=few)
+
+
+def _check_picture_folders(check: DataCheck, folder: Path, folders: Mapping[str, Path], options: FolderOptions) -> None:
+    files: dict[str, dict[str, list[Path]]] = {}
+    for site, path in folders.items():
+        try:
+            files[site] = pictures_by_class(path)
+        except DataError as problem:
+            check.add("stop", "files", str(problem), sites=(site,))
+    check.target = "the name of an image's folder"
+    check.rows = {site: sum(map(len, by_class.values())) for site, by_class in files.items()}
+    counts: dict[str, dict[str, int]] = {}
+    for site, by_class in files.items():
+        for name, pictures in by_class.items():
+            if pictures:
+                counts.setdefault(name, {})[site] = len(pictures)
+    check.classes = dict(sorted(counts.items()))
+    check_labels(check, check.classes, "class folders", None)
+    check_classes(check, check.classes)
+    if len(counts) < 2:
+        check.add("stop", "labels", "at least two classes are needed, one folder each")
+    listed = {site: [file for of_class in by_class.values() for file in of_class] for site, by_class in files.items()}
+    groups = groups_of_pictures(folder, listed, options)
+    check_pictures(check, files, grouped=groups is not None)
+    _check_groups(check, None if groups is None else {site: list(names) for site, names in groups.items()})
+
+
+def _check_sizes(check: DataCheck, options: FolderOptions, batch_size: int) -> None:
+    """Sites that training refuses because they are too small, or have a single class."""
+    if options.accept_small_sites:
+        return
+    for site, rows in check.rows.items():
+        train = int(options.shares[0] * rows)
+        if train < batch_size:
+            check.add(
+                "stop",
+                "sites",
+                f"{site} has {rows:,} rows, about {train:,} of them for training: fewer than a batch of {batch_size}",
+                f"training.batch_size={train // 2}" if train >= 16 else "data.accept_small_sites=true",
+                sites=(site,),
+            )
+        classes = [name for name, by_site in check.classes.items() if by_site.get(site)]
+        if check.classes and len(classes) < 2:
+            text = f"{site} has only rows of class {listing(classes) or 'none'}, so nothing can be learnt there"
+            check.add("stop", "labels", text, "data.accept_small_sites=true", sites=(site,))

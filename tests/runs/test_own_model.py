@@ -1,0 +1,194 @@
+"""A model of one's own on any task, settings per algorithm, and inputs that a model cannot be called with."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+
+import own_data
+import playerfl
+from command_line import playerfl as command
+from command_line import refused
+from playerfl.errors import ConfigError, DataError
+from playerfl.runs.experiment import Experiment, read_toml
+from playerfl.studies.run_file import software
+
+MODEL = """
+from torch import nn
+
+
+def make_model(inputs, outputs):
+    return nn.Sequential(nn.Flatten(), nn.Linear(inputs if isinstance(inputs, int) else 64, 7), nn.Linear(7, outputs))
+
+
+def with_hidden(hidden):
+    return nn.Linear(hidden, 2)
+
+
+class Named(nn.Linear):
+    def __init__(self, inputs, outputs):
+        super().__init__(inputs, outputs)
+
+
+class OneMapping(nn.Linear):
+    def forward(self, batch):
+        return super().forward(batch["x"])
+
+
+def three_outputs(inputs):
+    return nn.Linear(inputs, 3)
+
+
+built = nn.Linear(4, 2)
+number = 3
+"""
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("own-model")
+    own_data.hospitals(place / "hospitals")
+    (place / "mine.py").write_text(MODEL)
+    return place
+
+
+def run(place: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
+    return command("run", "--out", "out", *arguments, "--rounds", 1, "-q", "--overwrite", cwd=place)
+
+
+@pytest.mark.parametrize("task", ["hospitals", "digits"])
+def test_a_function_gets_the_sizes_it_asks_for(place: Path, task: str) -> None:
+    assert run(place, task, "-a", "fedavg", "--model", "mine.py:make_model").returncode == 0
+    shapes = {name: tuple(entry.shape) for name, entry in _result(place).weights[_result(place).sites[0]].items()}
+    assert shapes["1.weight"] == {"hospitals": (7, 5), "digits": (7, 64)}[task]
+    assert shapes["2.weight"] == {"hospitals": (2, 7), "digits": (10, 7)}[task]
+
+
+def _result(place: Path) -> playerfl.RunResult:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(place)
+        result = playerfl.load_result("out")
+        assert isinstance(result.model(result.sites[0]), nn.Module)
+        return result
+
+
+def test_the_run_is_the_same_when_the_tasks_model_was_built_before(place: Path) -> None:
+    first = run(place, "hospitals", "-a", "local", "--model", "mine.py:Named").stdout
+    assert run(place, "hospitals", "-a", "local", "--model", "mine.py:Named").stdout == first
+
+
+def test_a_study_knows_runs_of_other_models_apart(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(place)
+    own = Experiment.resolve({"task": "digits", "model": "mine.py:make_model"})
+    assert software(own.names)["code"].keys() == {"mine.py:make_model"}
+    assert Experiment.resolve({"task": "digits"}).model_dump().keys() == own.model_dump().keys() - {"model"}
+
+
+def test_an_experiment_from_a_message_may_not_name_code() -> None:
+    text = Experiment.resolve({"task": "digits"}).to_toml()
+    with pytest.raises(ConfigError, match="only for runs on one machine"):
+        Experiment.from_resolved(f'model = "evil.py:make"\n{text}')
+
+
+@pytest.mark.parametrize(
+    ("model", "says"),
+    [
+        ("mine.py:with_hidden", "cannot be called without arguments: missing a required argument: 'hidden'"),
+        ("mine.py:OneMapping", "cannot be called without arguments"),
+        ("mine.py:built", "is a model; give a function that builds it"),
+        ("mine.py:number", "is of type int; it must be a function"),
+        ("mine.py:mke_model", "did you mean 'make_model'?"),
+        ("heart", "model heart does not name an object; write mymodule:name or file.py:name"),
+    ],
+)
+def test_what_is_no_model_is_refused(place: Path, model: str, says: str) -> None:
+    assert says in refused(run(place, "hospitals", "--model", model))
+
+
+def test_a_number_needs_one_output(place: Path) -> None:
+    said = refused(run(place, "hospitals", "--model", "mine.py:three_outputs", "--set", "data.target=age"))
+    assert said.endswith("the model's output has the shape (2, 3); (rows, 1) is needed to predict a number")
+
+
+def test_settings_may_be_for_one_algorithm(place: Path) -> None:
+    chosen = ("--set", "player_fl.threshold=3", "--set", "local.training.learning_rate=0.02")
+    assert run(place, "hospitals", "-a", "local", "-a", "player_fl", *chosen, "--out", "both").returncode == 0
+    local, layered = (read_toml(place / "both" / name / "experiment.toml") for name in ("local", "player_fl"))
+    assert (local["algorithm"], layered["algorithm"]["threshold"]) == ({"name": "local"}, 3)
+    assert (local["training"]["learning_rate"], layered["training"]["learning_rate"]) == (0.02, 1e-3)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ("-a local --set player_fl.threshold=3", "which is not run here; add -a player_fl"),
+        ("-a local -a player_fl --set algorithm.threshold=3", "say for which, as in --set player_fl.threshold=…"),
+        ("-a local --set local.threshold=3", "unknown key 'threshold'; allowed: none in [algorithm local]"),
+        ("--set algorithm=fedavg --set player_fl.threshold=3", "which is not run here"),
+    ],
+)
+def test_settings_for_an_algorithm_must_fit_it(place: Path, arguments: str, says: str) -> None:
+    assert says in refused(run(place, "hospitals", *arguments.split()))
+
+
+class Ids(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 2)
+
+    def forward(self, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.layer(ids) * mask[:, None]
+        return out
+
+
+X, Y = torch.randn(60, 4, generator=torch.Generator().manual_seed(0)), torch.arange(60) % 2
+MASK = torch.ones(60)
+
+
+def own_run(model: type[nn.Module], inputs: Any) -> playerfl.RunResult:
+    return playerfl.run(playerfl.own_task(model, {"a": (inputs, Y), "b": (inputs, Y)}), "fedavg", rounds=1)
+
+
+@pytest.mark.parametrize("inputs", [(X, MASK), {"ids": X, "mask": MASK}, {"mask": MASK, "ids": X}])
+def test_tuples_are_positional_and_mappings_keyword_arguments(inputs: Any) -> None:
+    assert own_run(Ids, inputs).sites == ["a", "b"]
+
+
+class OneMapping(Ids):
+    def forward(self, batch: dict[str, torch.Tensor]) -> torch.Tensor:  # type: ignore[override]
+        return super().forward(**batch)
+
+
+@pytest.mark.parametrize(
+    ("model", "inputs", "says"),
+    [
+        (Ids, X, "one tensor is passed, forward(…), but Ids.forward takes (ids, mask)"),
+        (Ids, (X, MASK, MASK), "a tuple is passed as positional arguments, forward(…, …, …), but Ids.forward takes"),
+        (OneMapping, {"ids": X, "mask": MASK}, "forward(ids=…, mask=…), but OneMapping.forward takes (batch)"),
+        (Ids, {"ids": X[:, :3], "mask": MASK}, "(float32 (2, 3), float32 (2,)): mat1 and mat2 shapes"),
+    ],
+)
+def test_other_inputs_than_the_model_takes_are_named(model: type[nn.Module], inputs: Any, says: str) -> None:
+    with pytest.raises(DataError) as caught:
+        own_run(model, inputs)
+    assert says in str(caught.value)
+
+
+@pytest.mark.parametrize("inputs", [{"x": {"ids": X}}, (X, (X, X)), {"x": X, "text": ["a"] * 60}])
+def test_nested_inputs_are_refused(inputs: Any) -> None:
+    with pytest.raises(DataError, match="inputs must be a tensor, a tuple of tensors"):
+        own_run(Ids, inputs)
+
+
+def test_nested_batches_of_a_loader_are_refused() -> None:
+    rows = [{"x": {"ids": x}, "labels": int(y)} for x, y in zip(X, Y, strict=True)]
+    loader = DataLoader(rows, batch_size=20)  # type: ignore[arg-type]
+    site = {"train": loader, "validation": loader, "test": loader}
+    with pytest.raises(DataError, match="batch 0: input 'x' is of type dict; inputs must be a tensor"):
+        playerfl.run(playerfl.own_task(Ids, {"a": site}), "local", rounds=1)

@@ -1,0 +1,325 @@
+"""`playerfl data check`: faults that used to be wrong in silence are named, and clean data are left alone."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from PIL import Image
+
+from command_line import playerfl
+from own_data import csv
+from playerfl.data.check.result import DataCheck
+from playerfl.tasks.check import check_task
+from playerfl.tasks.folder import FolderOptions, folder_task
+
+ROWS = 120
+Frames = dict[str, pd.DataFrame]
+
+
+def patients(seed: int, rows: int = ROWS) -> pd.DataFrame:
+    rng = np.random.default_rng(seed)
+    age, pressure = rng.normal(60, 12, rows).round(), rng.normal(130, 15, rows).round()
+    risk = (age - 60) / 12 + (pressure - 130) / 15 + rng.normal(0, 1, rows)
+    return pd.DataFrame(
+        {
+            "age": age,
+            "pressure": pressure,
+            "glucose": rng.normal(5.5, 1, rows).round(1),
+            "ward": rng.choice(["heart", "lung", "gut"], rows),
+            "outcome": np.where(risk > 0, "yes", "no"),
+        }
+    )
+
+
+def frames() -> Frames:
+    return {site: patients(seed) for seed, site in enumerate(("north", "south", "west"))}
+
+
+def checked(folder: Path, **options: Any) -> DataCheck:
+    found = check_task(folder_task(folder), FolderOptions(**options))
+    json.dumps(found.as_dict(), allow_nan=False)
+    assert not [finding for finding in found.findings if "could not be checked" in finding.text]
+    return found
+
+
+def problems(found: DataCheck) -> list[tuple[str, str]]:
+    return [(finding.severity, finding.topic) for finding in found.sorted_findings if finding.severity != "note"]
+
+
+def change(make: Callable[[Frames], object]) -> Frames:
+    sites = frames()
+    make(sites)
+    return sites
+
+
+def test_clean_data_get_no_warning(tmp_path: Path) -> None:
+    found = checked(csv(tmp_path, **frames()))
+    assert problems(found) == []
+    assert found.rows == {"north": ROWS, "south": ROWS, "west": ROWS}
+    assert found.classes["yes"]["north"] + found.classes["no"]["north"] == ROWS
+    assert [finding.setting for finding in found.having("note")][:1] == ["data.target=outcome"]
+
+
+def as_codes(sites: Frames) -> None:
+    for site, first in (("north", 0), ("south", 1), ("west", 0)):
+        sites[site]["outcome"] = sites[site]["outcome"].map({"no": first, "yes": first + 1})
+
+
+def as_unknown(sites: Frames) -> None:
+    for frame in sites.values():
+        frame["outcome"] = frame["outcome"].map({"no": 0, "yes": 1})
+        frame.loc[::13, "outcome"] = 99
+
+
+def with_column(name: str, make: Callable[[pd.DataFrame], Any]) -> Callable[[Frames], None]:
+    def change_all(sites: Frames) -> None:
+        for site, frame in sites.items():
+            sites[site] = frame.assign(**{name: make(frame)})[[name, *frame.columns]]
+
+    return change_all
+
+
+def at(site: str, column: str, rows: Any, value: Any) -> Callable[[Frames], None]:
+    def change_one(sites: Frames) -> None:
+        sites[site][column] = sites[site][column].astype(object)
+        sites[site].loc[rows, column] = value
+
+    return change_one
+
+
+FAULTS: dict[str, tuple[Callable[[Frames], object], str, str, str | None]] = {
+    "labels from 1 at one site": (as_codes, "labels", "0 and 1 at north and west, but 1 and 2 at south", None),
+    "labels in capitals": (
+        lambda sites: sites["south"].update(sites["south"]["outcome"].str.upper()),
+        "labels",
+        "'YES' (south 47) and 'yes' (north 61, west 61) look like one and the same",
+        None,
+    ),
+    "a typing error": (at("west", "outcome", 3, "yess"), "labels", "'yess' (west 1) may be a typing error for", None),
+    "a label for unknown": (
+        as_unknown,
+        "codes",
+        "'99' (north 10, south 10, west 10) may be a code for unknown",
+        'data.missing_codes="outcome=99" data.missing=drop',
+    ),
+    "other words at one site": (
+        lambda sites: sites["south"].update(sites["south"]["outcome"].map({"yes": "ja", "no": "nein"})),
+        "labels",
+        "south has ja and nein, and no other site has any of these",
+        None,
+    ),
+    "categories in capitals": (
+        lambda sites: sites["south"].update(sites["south"]["ward"].str.title()),
+        "labels",
+        "(south 47) look like one and the same",
+        None,
+    ),
+    "-999": (
+        at("south", "age", slice(None, None, 9), -999),
+        "codes",
+        "'age': -999 (south 14) may be a code for a missing value",
+        'data.missing_codes="age=-999" data.missing=mean',
+    ),
+    "9999": (at("west", "pressure", [3], 9999), "codes", "'pressure': 9999 (west 1)", None),
+    "one 1e12": (at("north", "glucose", 4, 1e12), "outliers", "1e+12 at north (median 5.45)", "data.scaling=standard"),
+    "other units": (
+        lambda sites: sites["south"].update(sites["south"]["glucose"] * 18),
+        "units",
+        "'glucose': the median is 100.8 at south, but 5.35 elsewhere, 18.8 times more",
+        None,
+    ),
+    "copied rows": (
+        lambda sites: sites.update(south=pd.concat([sites["south"], sites["south"][:20]])),
+        "duplicates",
+        "rows that repeat an earlier one (south 20 of 140)",
+        None,
+    ),
+    "a copied site": (
+        lambda sites: sites.update(west=sites["north"]),
+        "duplicates",
+        "north and west have 120 rows in common (of 120), so one may be a copy of the other",
+        "data.skip_sites=west",
+    ),
+    "a leaking column": (
+        with_column("discharge", lambda frame: frame["outcome"].map({"yes": 17, "no": 3})),
+        "leak",
+        "'discharge' alone decides 'outcome' at north, south and west",
+        "data.drop_columns=discharge",
+    ),
+    "a leaking measurement": (
+        with_column("score", lambda frame: np.arange(ROWS) / 7 + 100 * (frame["outcome"] == "yes")),
+        "leak",
+        "'score' alone decides 'outcome'",
+        "data.drop_columns=score",
+    ),
+    "an identifier": (
+        with_column("number", lambda frame: np.arange(ROWS)),
+        "identifier",
+        "'number' has a different value in every row",
+        "data.drop_columns=number",
+    ),
+    "visits": (
+        with_column("patient_id", lambda frame: np.arange(ROWS) // 3),
+        "groups",
+        "'patient_id' repeats (north 40 in 120 rows",
+        "data.group=patient_id",
+    ),
+    "a template": (
+        lambda sites: sites.update(template=patients(9)),
+        "files",
+        "'template' is read as",
+        "data.skip_sites=template",
+    ),
+    "constant at one site": (at("west", "pressure", slice(None), 120), "constant", "only one value at west", None),
+    "counts": (
+        with_column("target", lambda frame: np.random.default_rng(0).poisson(3, ROWS).clip(0, 8)),
+        "kind",
+        "the 9 whole numbers of 'target', from 0 to 8, are read as classes",
+        "data.kind=number (or classes, if they are)",
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_every_fault_is_named_with_its_remedy(tmp_path: Path, fault: str) -> None:
+    make, topic, text, setting = FAULTS[fault]
+    found = checked(csv(tmp_path, **change(make)))
+    matching = [f for f in found.having("warning") if f.topic == topic and text in f.text]
+    assert matching, [finding.text for finding in found.findings]
+    assert setting is None or matching[0].setting == setting
+    assert found.having("stop") == []
+    assert len(found.having("warning")) <= 4
+
+
+def test_visits_without_a_name_are_noticed_by_their_likeness(tmp_path: Path) -> None:
+    def visits(seed: int) -> pd.DataFrame:
+        rng = np.random.default_rng(seed)
+        measured = np.repeat(rng.normal(size=(50, 6)), 3, axis=0) + rng.normal(0, 0.02, (150, 6))
+        return pd.DataFrame(measured, columns=list("abcdef")).assign(y=np.repeat(np.arange(50) % 2, 3))
+
+    folder = csv(tmp_path, north=visits(1), south=visits(2))
+    assert problems(checked(folder)) == [("warning", "groups")]
+    assert "most rows have a near-duplicate (north 100%, south 100%)" in checked(folder).having("warning")[0].text
+
+
+def test_settings_answer_the_warnings(tmp_path: Path) -> None:
+    folder = csv(tmp_path, **change(with_column("patient_id", lambda frame: np.arange(ROWS) // 3)))
+    found = checked(folder, group="patient_id")
+    assert problems(found) == []
+    assert found.groups == {"north": 40, "south": 40, "west": 40}
+    assert any("same name at several sites" in finding.text for finding in found.having("note"))
+    csv(tmp_path, **change(at("south", "age", slice(None, None, 9), -999)))
+    assert problems(checked(folder, missing_codes="age=-999")) == [("stop", "missing")]
+    assert problems(checked(folder, missing_codes="age=-999", missing="mean")) == []
+
+
+def broken(folder: Path) -> None:
+    sites = change(at("south", "age", 4, "old"))
+    sites["west"] = sites["west"].drop(columns="pressure").assign(height=1.7)
+    csv(folder, **{site: frame.assign(admitted="2024-01-03") for site, frame in sites.items()})
+
+
+WEIRD: dict[str, tuple[Callable[[Path], object], list[str]]] = {
+    "nothing": (lambda folder: None, ["has no sites"]),
+    "everything at once": (
+        broken,
+        ["no column 'pressure'", "a column 'height'", "'old' is text in a column of numbers", "is a date"],
+    ),
+    "bytes": (lambda folder: (folder / "a.csv").write_bytes(b"\0\xff\xfe\1"), ["a.csv is not UTF-8"]),
+    "headings only": (lambda folder: (folder / "a.csv").write_text("a,b\n"), ["a.csv has no rows"]),
+    "one column": (lambda folder: (folder / "a.csv").write_text("a\n1\n2\n"), []),
+    "one row": (lambda folder: (folder / "a.csv").write_text("a,b\n1,2\n"), ["the same value in every row"]),
+    "no number": (lambda folder: (folder / "a.csv").write_text("a,b\n,\n,x\n"), ["the same value in every row"]),
+    "mixed types": (
+        lambda folder: (folder / "a.csv").write_text("a,b,y\n1,x,0\nTrue,2,1\n?,-,0\n1e400,%,1\n" * 40),
+        ["is too large"],
+    ),
+    "a pipe": (lambda folder: __import__("os").mkfifo(folder / "a.csv"), ["a.csv is not a regular file"]),
+    "small sites": (
+        lambda folder: csv(folder, a=patients(1, 8), b=patients(2).assign(outcome="yes")),
+        ["a has 8 rows, about 5 of them for training", "b has only rows of class yes"],
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", WEIRD)
+def test_nothing_in_a_folder_makes_the_check_fail(tmp_path: Path, kind: str) -> None:
+    make, sentences = WEIRD[kind]
+    make(tmp_path)
+    stops = [finding.text for finding in checked(tmp_path).having("stop")]
+    assert all(any(sentence in text for text in stops) for sentence in sentences), stops
+
+
+def test_pictures_are_checked(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    for site in ("north", "south"):
+        for kind in ("mole", "scar"):
+            (tmp_path / site / kind).mkdir(parents=True)
+            for i in range(30):
+                pixels = rng.integers(0, 255 if site == "north" else 20, (8, 8, 3), dtype=np.uint8)
+                Image.fromarray(pixels).save(tmp_path / site / kind / f"p{i // 3:03}_{i % 3}.png")
+    copied = (tmp_path / "north" / "mole" / "p000_0.png").read_bytes()
+    (tmp_path / "north" / "scar" / "p000_0.png").write_bytes(copied)
+    Image.new("RGB", (8, 8)).save(tmp_path / "south" / "mole" / "p000_0.png")
+    texts = " ".join(finding.text for finding in checked(tmp_path).having("warning"))
+    assert "the same image in two classes: north/mole/p000_0.png and north/scar/p000_0.png" in texts
+    assert "south's images are much darker" in texts
+    assert "south has 1 images of a single colour" in texts
+    assert "file names suggest several images of one subject" in texts
+    grouped = checked(tmp_path, group_pattern=r"(.+)[ _-]+\d+\.")
+    assert grouped.groups == {"north": 10, "south": 10}
+    assert not [finding for finding in grouped.having("warning") if finding.topic == "groups"]
+
+
+OWN = """
+import torch
+from torch import nn
+import playerfl
+
+x = torch.randn(90, 4, generator=torch.Generator().manual_seed(0))
+y = torch.arange(90) % 3
+copied = {"train": (x, y), "validation": (x[:20], y[:20]), "test": (x[20:40], y[20:40])}
+task = playerfl.own_task(lambda: nn.Linear(4, 3), {"north": (x[:60] + 1, y[:60]), "south": copied})
+"""
+
+
+def test_a_task_of_ones_own_is_checked(tmp_path: Path) -> None:
+    (tmp_path / "mytask.py").write_text(OWN)
+    said = playerfl("data", "check", "mytask.py:task", "--json", cwd=tmp_path)
+    assert said.returncode == 0, said.stderr
+    found = json.loads(said.stdout)
+    assert found["rows"] == {"north": 60, "south": 130}
+    (warning,) = [finding for finding in found["findings"] if finding["severity"] == "warning"]
+    assert warning["text"] == "20 of 20 test examples of south are in its training part too"
+
+
+def test_the_command_prints_draws_and_refuses(tmp_path: Path) -> None:
+    folder = csv(tmp_path, **change(as_codes)).rename(tmp_path.with_name("hospitals"))
+    tmp_path.mkdir(exist_ok=True)
+    said = playerfl("data", "check", str(folder), cwd=tmp_path)
+    assert said.returncode == 0, said.stderr
+    assert "warning target 'outcome': 0 and 1 at north and west" in said.stdout
+    assert "nothing to stop training, 1 warning" in said.stdout
+    assert (tmp_path / "hospitals-check.png").stat().st_size > 10_000
+    assert playerfl("data", "check", str(folder), "--strict", "--json", cwd=tmp_path).returncode == 1
+    refused = playerfl("data", "check", str(folder), "--set", "data.target=height", "--json", cwd=tmp_path)
+    assert refused.returncode == 1
+    assert "data.target: unknown column 'height'" in refused.stdout
+
+
+def test_a_run_says_what_was_found_before_it_trains(tmp_path: Path) -> None:
+    folder = csv(tmp_path, **change(as_codes))
+    said = playerfl("run", str(folder), "-a", "local", "--rounds", 1, "--out", "o", cwd=tmp_path.parent)
+    assert said.returncode == 0, said.stderr
+    lines = said.stderr.splitlines()
+    assert lines[0] == "data check: north 120, south 120, west 120 rows; nothing to stop training, 1 warning"
+    assert lines[1].startswith("warning target 'outcome': 0 and 1 at north and west, but 1 and 2 at south")
+    assert next(i for i, line in enumerate(lines) if "the target is 'outcome'" in line) < next(
+        i for i, line in enumerate(lines) if "round 1/1" in line
+    )
