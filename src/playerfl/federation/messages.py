@@ -8,6 +8,7 @@ from typing import Literal, NamedTuple
 
 from torch import Tensor
 
+from playerfl.layers.layer_map import LayerMap
 from playerfl.learning.confusion import Matrix
 from playerfl.weights import Weights, num_bytes
 
@@ -57,6 +58,17 @@ class ExpectedUpload:
     """Lists of numbers in `info`: name and length."""
     optional: bool = False
     """Whether a site may leave some of these layers out."""
+    without: frozenset[str] = frozenset()
+    """Entries of these layers that stay at the site."""
+    beside: tuple[str, ...] = ()
+    """Prefixes: under each, the upload has another tensor for every parameter of these layers."""
+    signed: bool = False
+    """Whether the numbers may be negative."""
+
+    def entries(self, layers: LayerMap, model: Mapping[str, Tensor]) -> Weights:
+        """The tensors of such an upload; only their names, shapes and types matter."""
+        sent = {n: w for n, w in layers.travelling(model, self.layers).items() if n not in self.without}
+        return sent | {p + n: w for p in self.beside for n, w in sent.items() if n not in layers.buffers}
 
 
 class Score(NamedTuple):

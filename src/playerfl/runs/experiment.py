@@ -266,7 +266,8 @@ def _resolved_algorithm(given: Any) -> dict[str, Any]:
     name = table.get("name", "player_fl")
     kind: Any = find_algorithm(name)
     options = validated(_algorithm_schema(kind), {k: v for k, v in table.items() if k != "name"}, f"algorithm {name}")
-    made = kind(**options.model_dump())
+    made: Algorithm = kind(**options.model_dump())
+    made.server_steps()
     unset = {f.name for f in dataclasses.fields(made) if "added" in f.metadata and getattr(made, f.name) == f.default}
     return {"name": name, **{key: value for key, value in made.__dict__.items() if key not in unset}}
 
