@@ -58,18 +58,20 @@ class ServerOptimizer:
 
     def _moved(self, weight: Tensor, mean: Tensor, name: str, memory: Memory) -> Tensor:
         delta = mean.double() - weight.double()
-        moments = memory.setdefault("m", {}), memory.setdefault("v", {})
-        first = moments[0].get(name, torch.zeros_like(delta))
+        first: Weights = memory.setdefault("m", {})
+        second: Weights = memory.setdefault("v", {})
+        before = first.get(name, torch.zeros_like(delta))
         if self.rule == "momentum":
-            moments[0][name] = step = self.momentum * first + delta
-            return (weight.double() + self.learning_rate * step).to(weight.dtype)
-        second, square = moments[1].get(name, torch.full_like(delta, self.tau**2)), delta.square()
+            first[name] = self.momentum * before + delta
+            return (weight.double() + self.learning_rate * first[name]).to(weight.dtype)
+        first[name] = self.momentum * before + (1 - self.momentum) * delta
+        second[name] = self._second(second.get(name, torch.full_like(delta, self.tau**2)), delta.square())
+        step = first[name] / (second[name].sqrt() + self.tau)
+        return (weight.double() + self.learning_rate * step).to(weight.dtype)
+
+    def _second(self, before: Tensor, square: Tensor) -> Tensor:
         if self.rule == "adagrad":
-            second = second + square
-        elif self.rule == "adam":
-            second = self.beta2 * second + (1 - self.beta2) * square
-        else:
-            second = second - (1 - self.beta2) * square * torch.sign(second - square)
-        moments[0][name] = step = self.momentum * first + (1 - self.momentum) * delta
-        moments[1][name] = second
-        return (weight.double() + self.learning_rate * step / (second.sqrt() + self.tau)).to(weight.dtype)
+            return before + square
+        if self.rule == "adam":
+            return self.beta2 * before + (1 - self.beta2) * square
+        return before - (1 - self.beta2) * square * torch.sign(before - square)
