@@ -108,6 +108,18 @@ class Algorithm:
     async def client_finish(self, client: Client, download: Download) -> None:
         """Once, after the last round, if `finishes` is set. Leaves the finished model loaded."""
 
+    def server_join(self, server: Server, site: SiteId) -> Download:
+        """What a site gets that joins after the last round: the common part. Must not change anything."""
+        return server.download()
+
+    async def client_join(self, client: Client, download: Download, epochs: int) -> None:
+        """A site joins after the last round: it tunes what is its own, if the method has such a part, else the model.
+
+        Leaves the tuned model loaded.
+        """
+        client.load(download.weights)
+        await client.train(epochs)
+
     def client_model(self, client: Client, download: Download) -> None:
         """Loads what this site predicts with. Must not write to memory."""
         client.load(download.weights)

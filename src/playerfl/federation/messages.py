@@ -17,7 +17,7 @@ Scalar = int | float | str
 Info = Mapping[str, Scalar | list[Scalar]]
 """Small values any wire can carry."""
 Verb = Literal["prepare", "fit", "evaluate", "finish"]
-ScoreStage = Literal["round", "finish"]
+ScoreStage = Literal["round", "finish", "unseen"]
 ConfusionKey = tuple[str, int, SiteId, str]
 """What one confusion matrix of a run is about: stage, round, site and split."""
 

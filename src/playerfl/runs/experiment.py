@@ -91,7 +91,7 @@ class Experiment(AddedOptions):
     """One run: a task, an algorithm, and every setting that decides the result."""
 
     model_config = _STRICT
-    added: ClassVar[frozenset[str]] = frozenset({"early_stopping", "confusions"})
+    added: ClassVar[frozenset[str]] = frozenset({"early_stopping", "confusions", "unseen", "unseen_epochs"})
 
     task: str
     rounds: int = Field(20, ge=1)
@@ -106,6 +106,11 @@ class Experiment(AddedOptions):
     """Stops once the validation loss over all sites has not fallen for this many rounds; default: never."""
     participation: float = Field(1.0, gt=0, le=1)
     """The share of sites that train in a round (all of them in the first)."""
+    unseen: tuple[str, ...] = ()
+    """Sites that take no part in training. After the last round each gets the common part of the model and tunes its
+    own; they are scored as unseen sites."""
+    unseen_epochs: int = Field(5, ge=0)
+    """How many epochs an unseen site tunes for."""
     bn_stats: BatchNormStatistics = "follow"
     tie_policy: TiePolicy = "first"
     device: str = "cpu"

@@ -21,7 +21,7 @@ from playerfl.report.compute.what_if import LayerScores
 from playerfl.report.formats import duration, interval, number, p_value, ranges, share, signed, size, table_name
 from playerfl.report.view.multiverse import multiverse_facts
 from playerfl.report.view.parts import NOTHING, Column, Facts, TableCell, Value, fields
-from playerfl.report.view.site_facts import sites
+from playerfl.report.view.site_facts import sites, unseen
 from playerfl.runs.result import RunResult
 
 
@@ -33,6 +33,7 @@ def all_facts(report: Report) -> list[Facts[Any]]:
         tests(report),
         pairs(report),
         sites(report),
+        *([unseen(report)] if report.unseen else []),
         costs(report),
         curves(report),
         cuts(report),

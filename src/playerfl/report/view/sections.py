@@ -39,7 +39,7 @@ from playerfl.report.view.parts import (
     TableCell,
     TableView,
 )
-from playerfl.report.view.site_facts import sites
+from playerfl.report.view.site_facts import sites, unseen
 
 _LOSS_OF_FREQUENCIES = (
     "Its loss is that of predicting the class frequencies of the training data; it is missing where a site is tested "
@@ -54,6 +54,8 @@ def view(report: Report, title: str) -> ReportView:
         sections.append(_missing(report))
     if report.grid.runs:
         sections += [_tables(report), _tests(report), _sites(report)]
+        if report.unseen:
+            sections.append(_unseen(report))
         sections.append(Section("curves", "Learning curves", interactive=True))
         if report.layer_scores:
             sections.append(Section("layers", "Which layers to share: try another threshold", interactive=True))
@@ -296,6 +298,15 @@ def site_view(report: Report, table: SiteTable) -> TableView:
             )
     caption = f"{table.algorithm} on {table.task}, worst off first"
     return sites(report, [table]).table(caption, remark=" ".join(said), sortable=True)
+
+
+def _unseen(report: Report) -> Section:
+    said = (
+        "These sites took no part in training. After the last round each received the common part of the model and "
+        "tuned its own part on its training data (unseen_epochs); the scores are on its test data. They are in no "
+        "other table."
+    )
+    return Section("unseen", "Unseen sites", said, (unseen(report).table("Scores of unseen sites", sortable=True),))
 
 
 def _costs(report: Report) -> Section:
