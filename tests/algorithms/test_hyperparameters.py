@@ -8,7 +8,7 @@ import pytest
 from torch import nn
 
 import playerfl
-from federations import CLASSES, FEATURES, federate, sites
+from federations import CLASSES, FEATURES, sites, task
 from playerfl.algorithms import ALGORITHMS
 from playerfl.errors import ConfigError
 from playerfl.runs.experiment import Experiment
@@ -65,7 +65,7 @@ def test_a_server_optimiser_is_refused_where_it_would_change_nothing(name: str) 
 @pytest.mark.parametrize("count", [-1, 5])
 def test_layers_that_the_model_does_not_have_are_refused(name: str, layers: str, count: int) -> None:
     with pytest.raises(ConfigError, match=f"{layers} must be between 0 and 4"):
-        federate(ALGORITHMS[name](**{layers: count}))
+        playerfl.run(task(), ALGORITHMS[name](**{layers: count}), settings={"training.batch_size": 8})
 
 
 def test_feddbe_refuses_a_last_layer_without_bias() -> None:

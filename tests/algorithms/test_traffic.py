@@ -105,7 +105,7 @@ def test_scaffold_sends_a_control_variate_beside_every_weight() -> None:
 
 
 def test_feddbe_sends_the_mean_of_the_features_once() -> None:
-    """To measure it, the initial model is sent twice, as for every method with a first measurement that is discarded."""
+    """The epoch that measures it is discarded, so the initial model is sent twice."""
     width = 8
     assert_every_site(
         run(methods.FedDBE()), down=WEIGHT * (2 * P + R * P) + NUMBER * width, up=WEIGHT * R * P + NUMBER * width
