@@ -9,7 +9,7 @@ from typing import NotRequired
 
 from typing_extensions import TypedDict
 
-from playerfl.data.sites import DataRecord, SiteRecord
+from playerfl.data.sites import DataRecord
 from playerfl.federation.messages import SiteId
 from playerfl.layers.sensitivity import ProfileRecord
 from playerfl.layers.split import CutRecord
@@ -43,8 +43,6 @@ class DataFile(DataRecord):
     model: dict[str, list[int]]
     """The shape of every entry."""
     trainer: str
-    unseen: NotRequired[dict[str, SiteRecord]]
-    """The sites that took no part in training, if the experiment names any; they are not among `sites`."""
 
 
 class LayerRecord(TypedDict):

@@ -38,7 +38,7 @@ def convolutional() -> nn.Module:
 
 def frozen_first() -> nn.Module:
     model = mlp()
-    model[0].requires_grad_(False)  # type: ignore[operator]
+    model.get_submodule("0").requires_grad_(False)
     return model
 
 

@@ -28,7 +28,7 @@ class WireTransport:
         self.uploads: list[tuple[tuple[str, ...], SiteId, Upload]] = []
 
     async def call(self, requests: Mapping[SiteId, Request]) -> dict[SiteId, Reply]:
-        return {name: self._answer(name, requests[name]) for name in reversed(requests)}
+        return {name: self._answer(name, requests[name]) for name in reversed(list(requests))}
 
     def _answer(self, name: SiteId, request: Request) -> Reply:
         sent = over_the_wire({"weights": request.download.weights, "info": dict(request.download.info)})

@@ -45,13 +45,7 @@ class FedDBE(Algorithm):
             raise ConfigError(f"momentum must be between 0 and 1, not {self.momentum}")
 
     def check_layers(self, layers: LayerMap) -> None:
-        last = layers.entries[layers.names[-1]]
-        weight = f"{last[0].removesuffix('weight')}"
-        if set(last) != {f"{weight}weight", f"{weight}bias"}:
-            raise ConfigError(
-                f"FedDBE needs a linear last layer with a bias, but {layers.names[-1]!r} has {', '.join(last)}; choose "
-                "another algorithm, or declare the last layer with layer_groups()"
-            )
+        head_of(layers)
 
     @property
     def prepares(self) -> bool:
@@ -113,8 +107,15 @@ class FedDBE(Algorithm):
 
 
 def head_of(layers: LayerMap) -> str:
-    """What the names of the last layer's entries begin with."""
-    return layers.entries[layers.names[-1]][0].removesuffix("weight").removesuffix("bias")
+    """What the names of the last layer's weight and bias begin with; ConfigError if it has anything else."""
+    last = layers.entries[layers.names[-1]]
+    head = last[0].removesuffix("weight")
+    if set(last) != {f"{head}weight", f"{head}bias"}:
+        raise ConfigError(
+            f"FedDBE needs a linear last layer with a bias, but {layers.names[-1]!r} has {', '.join(last)}; choose "
+            "another algorithm, or declare the last layer with layer_groups()"
+        )
+    return head
 
 
 def numbers_of(values: Any) -> list[float]:
