@@ -19,6 +19,9 @@ from playerfl.runs.setup import Setup, Setups, prepare_setup
 from playerfl.selftest.small import CLASSES as CLASSES
 from playerfl.selftest.small import FEATURES as FEATURES
 from playerfl.selftest.small import MODELS, mlp, sites
+from playerfl.selftest.small import convolutional as convolutional
+from playerfl.selftest.small import with_batch_norm as with_batch_norm
+from playerfl.selftest.small import with_dropout as with_dropout
 from playerfl.tasks.task import Task, own_task
 
 QUICK = {"training.batch_size": 8, "training.learning_rate": 0.01, "selection": "last"}
