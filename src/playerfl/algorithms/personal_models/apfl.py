@@ -22,7 +22,7 @@ class APFL(Algorithm):
     For each batch:  w_c ← w_c - η·∇f(w_c),  v_c ← v_c - η·α·∇f(α·v_c + (1 - α)·w_c), both from the values before;
     after the round  α ← clip(α - η_α·Σ ⟨v_c - w_c, ∇f(α·v_c + (1 - α)·w_c)⟩, 0, 1), the sum over the round's batches.
 
-    Paper: Deng et al. 2020, Algorithm 1 and eq. (10), https://arxiv.org/abs/2003.13461. alpha = 0 is FedAvg, alpha = 1
+    Paper: Deng et al. 2020, Algorithm 1, https://arxiv.org/abs/2003.13461. alpha = 0 is FedAvg, alpha = 1
     Local.
     Differs: α is fixed by default (`alpha_learning_rate` makes it adaptive, at each site, once per round); any
     optimiser instead of plain steps; batch-norm statistics are those of the common model.

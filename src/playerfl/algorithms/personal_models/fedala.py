@@ -25,7 +25,7 @@ class FedALA(Algorithm):
     random share of the site's rows; the layers before are w. W starts at 1 and is learned until the loss settles in
     the second round, for one epoch in each later one. θ_c, trained from θ', is uploaded.
 
-    Paper: Zhang et al. 2023, Algorithm 1, eqs. (3) to (5), https://arxiv.org/abs/2212.01197. eta = 0 is FedAvg.
+    Paper: Zhang et al. 2023, https://arxiv.org/abs/2212.01197. eta = 0 is FedAvg.
     Differs: the loss has settled when its mean over an epoch (the code: its last batch) varies by less than
     `settled` over ten epochs, or after `most_epochs` (the code: never). The mix that was learned last is applied when
     models are scored after a merge.

@@ -25,7 +25,7 @@ class FedCAC(Algorithm):
     A site's critical weights are averaged over the sites with  |M_i ∧ M_j| / |M_i| ≥ mean + t/β · (max - mean)  in
     round t, the mean and the maximum taken over all pairs; after round β each site keeps its own.
 
-    Paper: Wu et al. 2023, eqs. (2) to (7), https://arxiv.org/abs/2309.11103. tau = 0 is FedAvg.
+    Paper: Wu et al. 2023, https://arxiv.org/abs/2309.11103. tau = 0 is FedAvg.
     Differs: the server computes the masks M_i, since it knows what it sent and what came back, so no mask is sent
     (the same masks, less traffic); averages are weighted by the sites' examples; exactly τ of a tensor is critical
     even if values tie. The server keeps every site's latest model, as with pFedLA, which matters for privacy.

@@ -28,7 +28,7 @@ class FedDBE(Algorithm):
     features of κ/2 · (m - m*)² is added to the loss, where m is the running mean of z over batches (momentum μ) and m*
     the sites' mean in an epoch of plain training before round 1. w with o_c is reported: its last bias is b + W·o_c.
 
-    Paper: Zhang et al. 2023, eqs. (3) to (7), https://arxiv.org/abs/2311.14975. kappa = 0 without an offset is FedAvg.
+    Paper: Zhang et al. 2023, https://arxiv.org/abs/2311.14975. kappa = 0 without an offset is FedAvg.
     Differs: o_c has the optimiser of the weights (the code: plain steps); the running mean starts from the first batch
     of a round (the code: from 0, which pulls every feature towards it). The last layer must be linear with a bias.
     """
