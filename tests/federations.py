@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from playerfl.algorithms import Algorithm
 from playerfl.engine.scheduler import drive
@@ -16,67 +16,20 @@ from playerfl.runs.experiment import Experiment, with_settings
 from playerfl.runs.result import RunResult
 from playerfl.runs.run import Run
 from playerfl.runs.setup import Setup, Setups, prepare_setup
+from playerfl.selftest.small import CLASSES as CLASSES
+from playerfl.selftest.small import FEATURES as FEATURES
+from playerfl.selftest.small import MODELS, mlp, sites
+from playerfl.selftest.small import convolutional as convolutional
+from playerfl.selftest.small import with_batch_norm as with_batch_norm
+from playerfl.selftest.small import with_dropout as with_dropout
 from playerfl.tasks.task import Task, own_task
 
-FEATURES, CLASSES = 6, 3
 QUICK = {"training.batch_size": 8, "training.learning_rate": 0.01, "selection": "last"}
-
-
-def mlp() -> nn.Module:
-    return nn.Sequential(
-        nn.Linear(FEATURES, 8), nn.ReLU(), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, CLASSES)
-    )
-
-
-def with_batch_norm() -> nn.Module:
-    return nn.Sequential(
-        nn.Linear(FEATURES, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 8), nn.BatchNorm1d(8), nn.ReLU(),
-        nn.Linear(8, CLASSES),
-    )  # fmt: skip
-
-
-def with_dropout() -> nn.Module:
-    return nn.Sequential(
-        nn.Linear(FEATURES, 8), nn.ReLU(), nn.Dropout(0.3), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, CLASSES)
-    )
-
-
-def convolutional() -> nn.Module:
-    return nn.Sequential(
-        nn.Unflatten(1, (1, 2, 3)), nn.Conv2d(1, 4, 2, padding=1), nn.ReLU(), nn.Conv2d(4, 4, 2), nn.ReLU(),
-        nn.Flatten(), nn.Linear(4 * 2 * 3, CLASSES),
-    )  # fmt: skip
-
-
-def frozen_first() -> nn.Module:
-    model = mlp()
-    model[0].requires_grad_(False)  # type: ignore[operator]
-    return model
-
-
-MODELS: dict[str, Callable[[], nn.Module]] = {
-    "mlp": mlp,
-    "batch norm": with_batch_norm,
-    "dropout": with_dropout,
-    "convolutional": convolutional,
-    "frozen first layer": frozen_first,
-}
 
 
 def quick_for(names: Iterable[str], *quick: str) -> list[Any]:
     """All names as parameters, most of them only in the full suite."""
     return [name if name in quick else pytest.param(name, marks=pytest.mark.slow) for name in names]
-
-
-def sites(count: int = 3, rows: tuple[int, ...] = (40, 57, 33, 25)) -> dict[str, tuple[Tensor, Tensor]]:
-    """Sites of different sizes that share features and name their classes differently."""
-    generator = torch.Generator().manual_seed(7)
-    direction = torch.randn(FEATURES, CLASSES, generator=generator)
-    found = {}
-    for i in range(count):
-        inputs = torch.randn(rows[i], FEATURES, generator=generator)
-        found[f"site-{i}"] = (inputs, ((inputs @ direction).argmax(1) + i) % CLASSES)
-    return found
 
 
 def task(model: str = "mlp", count: int = 3, **changes: Any) -> Task:

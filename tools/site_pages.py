@@ -33,6 +33,7 @@ MODULES = {
     "playerfl.integrations.lightning": "The probe inside Lightning.",
     "playerfl.analysis.layer_analysis": "How layers generalise: the paper's quantities at three points in training.",
     "playerfl.analysis.figures": "Figures of these analyses.",
+    "playerfl.observers.stopping": "Listeners that stop a run.",
     "playerfl.studies.collecting": "Collects all runs below a folder.",
     "playerfl.report.compute.report": "Tables, tests and rankings of the collected runs.",
     "playerfl.errors": "The errors a user can fix.",

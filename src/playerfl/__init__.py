@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from playerfl.runs.api import load_result, resume, run
     from playerfl.runs.experiment import Experiment
     from playerfl.runs.result import RunResult
+    from playerfl.runs.run import StopRun
     from playerfl.studies.api import StudyResult, study
     from playerfl.studies.directory import StudyDirectory
     from playerfl.tasks.task import Task, own_task
@@ -43,6 +44,7 @@ _HOMES = {
     "Recommendation": "playerfl.layers.recommendation",
     "RunResult": "playerfl.runs.result",
     "SensitivityProbe": "playerfl.layers.probe",
+    "StopRun": "playerfl.runs.run",
     "StudyDirectory": "playerfl.studies.directory",
     "StudyResult": "playerfl.studies.api",
     "Task": "playerfl.tasks.task",
@@ -72,6 +74,7 @@ __all__ = [
     "Recommendation",
     "RunResult",
     "SensitivityProbe",
+    "StopRun",
     "StudyDirectory",
     "StudyResult",
     "Task",

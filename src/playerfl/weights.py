@@ -87,6 +87,20 @@ def squared_distance(left: Mapping[str, Tensor], right: Mapping[str, Tensor]) ->
     )
 
 
+def prefixed(prefix: str, weights: Mapping[str, Tensor]) -> Weights:
+    """The same tensors under longer names, to send them beside the weights they belong to.
+
+    >>> list(prefixed("control/", {"w": torch.zeros(1)}))
+    ['control/w']
+    """
+    return {prefix + name: tensor for name, tensor in weights.items()}
+
+
+def unprefixed(prefix: str, weights: Mapping[str, Tensor]) -> Weights:
+    """The tensors whose names begin with a prefix, without it: the inverse of `prefixed`."""
+    return {name.removeprefix(prefix): tensor for name, tensor in weights.items() if name.startswith(prefix)}
+
+
 def num_bytes(weights: Mapping[str, Tensor]) -> int:
     """Bytes of the tensors themselves, without names or framing.
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from algorithms.recorder import LAYERS, Watched, part_of, watch
-from federations import build, quick_for
+from federations import build, quick_for, task
 from playerfl import algorithms as methods
 from playerfl.algorithms import ALGORITHMS, Algorithm
 from playerfl.federation.messages import Info
@@ -72,6 +72,13 @@ def test_local_sends_the_initial_model_and_nothing_else() -> None:
         methods.LocalAdaptation(),
         methods.LocalAdaptation(adapt_epochs=3),
         methods.PFedLA(),
+        methods.APFL(),
+        methods.APFL(alpha_learning_rate=0.1),
+        methods.FedALA(),
+        methods.FedCAC(),
+        methods.FedBN(),
+        methods.FedDBE(kappa=0.0),
+        methods.FedAvg(server_optimizer="adam"),
     ],
 )
 def test_methods_of_the_whole_model_send_it_down_and_up_every_round(algorithm: Algorithm) -> None:
@@ -84,6 +91,38 @@ def test_methods_of_the_whole_model_send_it_down_and_up_every_round(algorithm: A
 def test_methods_with_a_head_send_the_body_only(method: Any, personal: int) -> None:
     body = size(LAYERS[: L - personal])
     assert_every_site(run(method(personal_layers=personal)), down=WEIGHT * (P + R * body), up=WEIGHT * R * body)
+
+
+@pytest.mark.parametrize("shared", [0, 1, 3, 4])
+def test_lg_fedavg_sends_the_head_only(shared: int) -> None:
+    head = size(LAYERS[L - shared :])
+    assert_every_site(run(methods.LGFedAvg(shared)), down=WEIGHT * (P + R * head), up=WEIGHT * R * head)
+
+
+def test_scaffold_sends_a_control_variate_beside_every_weight() -> None:
+    """The first download has none yet: all controls are zero."""
+    assert_every_site(run(methods.Scaffold()), down=WEIGHT * (P + R * 2 * P), up=WEIGHT * R * 2 * P)
+
+
+def test_feddbe_sends_the_mean_of_the_features_once() -> None:
+    """The epoch that measures it is discarded, so the initial model is sent twice."""
+    width = 8
+    assert_every_site(
+        run(methods.FedDBE()), down=WEIGHT * (2 * P + R * P) + NUMBER * width, up=WEIGHT * R * P + NUMBER * width
+    )
+
+
+def test_fedselect_sends_its_mask_in_numbers_of_48_bits() -> None:
+    mask = NUMBER * -(-P // 48)
+    assert_every_site(run(methods.FedSelect()), down=WEIGHT * (P + R * P), up=(WEIGHT * P + mask) * R)
+
+
+def test_fedbn_sends_no_batch_norm() -> None:
+    watched = watch(build(methods.FedBN(), task("batch norm"), rounds=R))
+    whole = 6 * 8 + 8 + 8 * 8 + 8 + 8 * 3 + 3
+    # Two norms: scale, shift, mean and variance of 8 features, and a step counter of 8 bytes.
+    norms = WEIGHT * 2 * (4 * 8) + 8 * 2
+    assert_every_site(watched, down=WEIGHT * (1 + R) * whole + norms, up=WEIGHT * R * whole)
 
 
 @pytest.mark.parametrize("keep", [0.0, 0.3, 0.7, 1.0])

@@ -61,8 +61,8 @@ def test_options_win_over_the_file_and_set_wins_over_options(tmp_path: Path) -> 
 
 @pytest.mark.slow
 def test_selftest_prints_a_table_and_fails_if_an_identity_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from playerfl import selftest
     from playerfl.algorithms import FedAvg, Local
+    from playerfl.selftest import identities as selftest
 
     equal = selftest.Identity(selftest.Side("FedAvg", FedAvg()), selftest.Side("FedAvg", FedAvg()))
     wrong = selftest.Identity(selftest.Side("Local", Local()), selftest.Side("FedAvg", FedAvg()))

@@ -1,4 +1,4 @@
-"""What every algorithm must do."""
+"""What every algorithm must do, beyond the contract that `playerfl selftest NAME` checks."""
 
 from __future__ import annotations
 
@@ -10,21 +10,16 @@ import pytest
 import torch
 
 import playerfl
-from contract.wire import WireTransport
 from federations import MODELS, assert_same, build, federate, plain_run, quick_for, task
 from playerfl.algorithms import ALGORITHMS, PartialAlgorithm
-from playerfl.engine.handle import handle
 from playerfl.engine.loop import run_rounds
 from playerfl.engine.scheduler import drive
-from playerfl.federation.messages import Request
 from playerfl.runs.run import Progress, Run
-from playerfl.storage import tensor_tree
+from playerfl.selftest.transports import WireTransport
 
 every_algorithm = pytest.mark.parametrize("name", quick_for(ALGORITHMS, "fedavg", "ditto", "fedbabu", "player_fl"))
-models = pytest.mark.parametrize("model", quick_for(("mlp", "batch norm", "convolutional"), "mlp"))
 # The algorithms that keep the most state between rounds.
 REMEMBERING = ("fedlama", "fedbabu", "player_fl")
-remembering = pytest.mark.parametrize("name", quick_for(ALGORITHMS, *REMEMBERING))
 
 
 @cache
@@ -44,14 +39,6 @@ def test_a_run_gives_finite_models_and_scores(name: str, model: str) -> None:
     assert result.scores["value"].notna().all()
 
 
-@pytest.mark.slow
-@remembering
-@models
-def test_a_serialising_reordering_transport_gives_the_same_bits(name: str, model: str) -> None:
-    run, _ = run_over_the_wire(name, model)
-    assert_same(run._result(), plain_run(name, model))
-
-
 @every_algorithm
 @pytest.mark.parametrize("selection", quick_for(["by_owner", "client_best", "round_best", "last"], "client_best"))
 def test_the_kept_model_is_the_one_the_scores_choose(name: str, selection: str) -> None:
@@ -62,17 +49,6 @@ def test_the_kept_model_is_the_one_the_scores_choose(name: str, selection: str) 
         (inputs, targets), *_ = run.clients[site].data.test.batches(10_000)
         found = float((model(inputs).argmax(1) == targets).float().mean())
         assert found == pytest.approx(result.site_scores[site]["accuracy"], abs=1e-6)
-
-
-@every_algorithm
-def test_sending_and_evaluating_change_nothing(name: str) -> None:
-    run, _ = run_over_the_wire(name, "mlp")
-    before = tensor_tree.encode([run.server.state(), {c: client.memory for c, client in run.clients.items()}])
-    for site in run.server.sites:
-        download = run.algorithm.server_send(run.server, site)
-        drive(handle(run.algorithm, run.clients[site], Request(("evaluate",), download), 0, run.evaluation))
-    after = tensor_tree.encode([run.server.state(), {c: client.memory for c, client in run.clients.items()}])
-    assert after == before
 
 
 @every_algorithm

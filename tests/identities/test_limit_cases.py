@@ -12,7 +12,7 @@ from federations import task
 from playerfl.algorithms import Algorithm
 from playerfl.engine.scheduler import drive
 from playerfl.runs.result import RunResult
-from playerfl.selftest import Identity, limit_cases
+from playerfl.selftest.identities import Identity, limit_cases
 
 ROUNDS = 3
 LAYERS = {"batch norm": 3, "dropout": 3, "convolutional": 3, "frozen first layer": 4}

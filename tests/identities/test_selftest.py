@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import pytest
 
-from playerfl import selftest
 from playerfl.algorithms import FedAvg, FedProx
 from playerfl.federation.client import Client
 from playerfl.learning.job import Pull
+from playerfl.selftest import identities as selftest
 from playerfl.weights import Weights
 
 

@@ -40,6 +40,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "analysis": {"probe", "runs", "report", "tasks", "storage", *KERNEL},
     "observers": {"runs", "report", "storage", "layers"},
     "integrations": {"layers"},
+    "selftest": {"runs", "tasks", "storage", "models", *KERNEL},
 }
 """Each subpackage may also import itself and the foundations. `cli` may import everything; nothing imports `cli`."""
 

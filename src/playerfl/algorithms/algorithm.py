@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 
+from playerfl.errors import ConfigError
 from playerfl.federation.client import Client
 from playerfl.federation.messages import Download, ExpectedUpload, SiteId, Upload, Verb
 from playerfl.federation.server import Server
+from playerfl.federation.server_optimizer import ServerOptimizer, ServerRule
 from playerfl.layers.layer_map import LayerMap
 from playerfl.weights import weighted_mean
 
@@ -25,6 +27,13 @@ class Algorithm:
     what lasts is in `client.memory` and `server.memory`.
     """
 
+    server_optimizer: ServerRule = field(default="average", kw_only=True, metadata=ADDED)
+    """How the server moves the common model towards the average of the uploads: see `ServerOptimizer`."""
+    server_learning_rate: float = field(default=1.0, kw_only=True, metadata=ADDED)
+    server_momentum: float = field(default=0.9, kw_only=True, metadata=ADDED)
+    server_beta2: float = field(default=0.99, kw_only=True, metadata=ADDED)
+    server_tau: float = field(default=1e-3, kw_only=True, metadata=ADDED)
+
     def __post_init__(self) -> None:
         """Rejects invalid hyper-parameters."""
 
@@ -34,6 +43,11 @@ class Algorithm:
     def training_notes(self, learning_rate: float) -> tuple[str, ...]:
         """What a reader of the results should know about these hyper-parameters with this learning rate."""
         return ()
+
+    @property
+    def averages(self) -> bool:
+        """Whether `server_merge` averages the uploads, so that a `server_optimizer` can take its place."""
+        return True
 
     @property
     def prepares(self) -> bool:
@@ -69,7 +83,23 @@ class Algorithm:
 
     def server_merge(self, server: Server, uploads: Mapping[SiteId, Upload]) -> None:
         """Averages the uploads: w ← Σ_c (n_c / Σ n) · θ_c, entry by entry over the sites that sent it."""
-        server.weights |= weighted_mean([(upload.weights, upload.num_examples) for upload in uploads.values()])
+        average = weighted_mean([(upload.weights, upload.num_examples) for upload in uploads.values()])
+        if self.server_optimizer != "average":
+            memory = server.memory.setdefault("server_optimizer", {})
+            average = self.server_steps().moved(server.weights, average, server.layers.buffers, memory)
+        server.weights |= average
+
+    def server_steps(self) -> ServerOptimizer:
+        """The server's optimiser; ConfigError if its options are not allowed, or if this method takes no average."""
+        steps = ServerOptimizer(
+            self.server_optimizer, self.server_learning_rate, self.server_momentum, self.server_beta2, self.server_tau
+        )
+        if steps.rule != "average" and not self.averages:
+            raise ConfigError(
+                f"server_optimizer = {steps.rule!r} has no effect on {type(self).__name__}, whose sites do not work "
+                "with one average of their uploads; leave it out"
+            )
+        return steps
 
     def common_model(self, server: Server) -> bool:
         """Whether all sites predict with one model after the merges so far; `selection = "by_owner"` depends on it."""
@@ -77,6 +107,18 @@ class Algorithm:
 
     async def client_finish(self, client: Client, download: Download) -> None:
         """Once, after the last round, if `finishes` is set. Leaves the finished model loaded."""
+
+    def server_join(self, server: Server, site: SiteId) -> Download:
+        """What a site gets that joins after the last round: the common part. Must not change anything."""
+        return server.download()
+
+    async def client_join(self, client: Client, download: Download, epochs: int) -> None:
+        """A site joins after the last round: it tunes what is its own, if the method has such a part, else the model.
+
+        Leaves the tuned model loaded.
+        """
+        client.load(download.weights)
+        await client.train(epochs)
 
     def client_model(self, client: Client, download: Download) -> None:
         """Loads what this site predicts with. Must not write to memory."""

@@ -61,6 +61,11 @@ class PartialAlgorithm(Algorithm):
         client.memory["personal"] = client.weights(self.personal(client))
         return client.upload(self.federated(client))
 
+    async def client_join(self, client: Client, download: Download, epochs: int) -> None:
+        """Tunes the private layers under the shared ones; all layers if none are private."""
+        client.load(download.weights)
+        await client.train(epochs, only=self.personal(client) or None)
+
     def client_model(self, client: Client, download: Download) -> None:
         self.client_assemble(client, download)
 

@@ -131,17 +131,26 @@ def list_(
     print_catalogue(what, entries)
 
 
-@app.command(epilog=examples("selftest", "selftest --json"))
+@app.command(epilog=examples("selftest", "selftest mine.py:FedMedian", "selftest fedrep --json"))
 def selftest(
+    algorithm: Annotated[str | None, typer.Argument(metavar="[ALGORITHM]", show_default=False)] = None,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Check on small synthetic sites that every algorithm satisfies the identities that must hold.
+    """Check on small synthetic sites that algorithms are what they claim to be.
 
-    Exits with code 1 if an identity does not hold.
+    Without ALGORITHM: the identities between all methods that must hold. With one (a name, or your own as
+    FILE.py:NAME): that it can be serialised, reordered, resumed after every exchange, repeated bit for bit, and so on.
+    Exits with code 1 if something does not hold.
     """
+    held = _identities(as_json, quiet) if algorithm is None else _contract(algorithm, as_json, quiet)
+    if not held:
+        raise typer.Exit(1)
+
+
+def _identities(as_json: bool, quiet: bool) -> bool:
     from playerfl.cli.progress import counted
-    from playerfl.selftest import check, identities
+    from playerfl.selftest.identities import check, identities
 
     with counted("identities", len(list(identities())), quiet=quiet) as tick:
         findings = check(lambda _: tick())
@@ -155,8 +164,30 @@ def selftest(
         from playerfl.cli.tables.comparison import print_identities
 
         print_identities(rows)
-    if not all(finding.holds for finding in findings):
-        raise typer.Exit(1)
+    return all(finding.holds for finding in findings)
+
+
+def _contract(algorithm: str, as_json: bool, quiet: bool) -> bool:
+    from playerfl.cli.progress import counted
+    from playerfl.selftest.contract import CHECKS, check_contract
+
+    with counted("checks", len(CHECKS), quiet=quiet) as tick:
+        findings = check_contract(algorithm, lambda _: tick())
+    held = sum(finding.holds for finding in findings)
+    if as_json:
+        rows = [{"check": f.check, "holds": f.holds, "problem": f.problem} for f in findings]
+        print(json.dumps({"algorithm": algorithm, "checks": rows}, indent=1))
+    else:
+        for finding in findings:
+            print(f"{'holds' if finding.holds else 'BROKEN'}  {finding.check}")
+            if finding.problem:
+                print(f"        {finding.problem}")
+        left_out = len(CHECKS) - len(findings)
+        print(f"{held} of {len(CHECKS)} checks hold." + (f" {left_out} were left out." if left_out else ""))
+    for finding in findings:
+        if finding.traceback:
+            print(finding.traceback, end="", file=sys.stderr)
+    return held == len(CHECKS)
 
 
 def _unwrap_help(group: typer.Typer) -> None:

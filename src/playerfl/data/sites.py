@@ -74,6 +74,8 @@ class DataRecord(TypedDict):
     partition_hash: str | None
     """None for remote sites."""
     sites: dict[str, SiteRecord]
+    unseen: NotRequired[dict[str, SiteRecord]]
+    """The sites that took no part in training, if the experiment names any; they are not among `sites`."""
 
 
 def describe(sites: Mapping[str, SiteData], *, classification: bool) -> DataRecord:

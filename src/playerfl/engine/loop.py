@@ -164,6 +164,8 @@ def _participants(server: Server, participation: float) -> frozenset[SiteId]:
 
 
 def _stops_early(server: Server, evaluation: EvaluationPlan) -> bool:
+    if server.stopped is not None:
+        return True
     return evaluation.early_stopping is not None and server.rounds_without_progress >= evaluation.early_stopping
 
 

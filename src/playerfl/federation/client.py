@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from playerfl.data.examples import SiteData
+from playerfl.data.examples import Examples, SiteData
 from playerfl.errors import LayerError
 from playerfl.federation.messages import Scalar, SiteId, Upload
 from playerfl.layers.layer_map import LayerMap, LayerName
 from playerfl.learning.confusion import Matrix
-from playerfl.learning.job import EvalJob, Measure, Pull, Scores, Trained, TrainJob
+from playerfl.learning.job import Attach, EvalJob, Measure, Pull, Scores, Trained, TrainJob
 from playerfl.learning.optimizers import Optimizer, OptimizerState
 from playerfl.learning.schedules import CONSTANT, Schedule
 from playerfl.learning.training import Learner
@@ -123,6 +123,9 @@ class Client:
         pull: Pull | None = None,
         measure: Measure | None = None,
         optimizer: Optimizer | None = None,
+        slots: Mapping[str, Mapping[str, Tensor]] | None = None,
+        attach: Attach | None = None,
+        examples: Examples | None = None,
         stream: str = "main",
         round_: int | None = None,
     ) -> Trained:
@@ -130,25 +133,35 @@ class Client:
 
         `only` freezes the other layers, including their batch-norm statistics. `stream` names the random stream and
         the optimiser state; a second model at the same site (as in Ditto) has its own. `round_` is the round that this
-        training belongs to, if it is done with a later message.
+        training belongs to, if it is done with a later message. `slots` are tensors that the optimiser works with
+        in this training only, such as a correction or a mask, by slot and parameter; `Trained.slots` has what became
+        of them. `attach` attaches something to the model, and `examples` takes the place of the training data.
         """
         entries = None if only is None else frozenset(self.layers.select(self._loaded, only))
         epochs = self.plan.local_epochs if epochs is None else epochs
         counted_as = self._stream_parts[1] if round_ is None else round_
+        state = self.optimizers.setdefault(stream, {})
+        # Copies, because an optimiser moves its state in place.
+        given = {slot: {name: w.clone() for name, w in held.items()} for slot, held in (slots or {}).items()}
+        state.update(given)
         trained = await TrainJob(
             learner=self._learner,
             weights=self._loaded,
-            examples=self.data.train,
+            examples=self.data.train if examples is None else examples,
             epochs=epochs,
             batch_size=self.plan.batch_size,
             optimizer=optimizer or self.plan.optimizer,
-            state=self.optimizers.setdefault(stream, {}),
+            state=state,
             order=self.stream(stream, round_),
             only=entries,
             pull=pull,
             measure=measure,
+            attach=attach,
             rate_factors=self.plan.schedule.factors(counted_as, epochs, self.plan.local_epochs),
         )
+        if given:
+            left = {slot: {name: w.cpu() for name, w in state.pop(slot).items()} for slot in given}
+            trained = replace(trained, slots=left)
         self._loaded = trained.weights
         if stream == "main" and trained.loss is not None:
             self.train_loss = trained.loss

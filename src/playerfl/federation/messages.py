@@ -8,6 +8,7 @@ from typing import Literal, NamedTuple
 
 from torch import Tensor
 
+from playerfl.layers.layer_map import LayerMap
 from playerfl.learning.confusion import Matrix
 from playerfl.weights import Weights, num_bytes
 
@@ -16,7 +17,7 @@ Scalar = int | float | str
 Info = Mapping[str, Scalar | list[Scalar]]
 """Small values any wire can carry."""
 Verb = Literal["prepare", "fit", "evaluate", "finish"]
-ScoreStage = Literal["round", "finish"]
+ScoreStage = Literal["round", "finish", "unseen"]
 ConfusionKey = tuple[str, int, SiteId, str]
 """What one confusion matrix of a run is about: stage, round, site and split."""
 
@@ -57,6 +58,37 @@ class ExpectedUpload:
     """Lists of numbers in `info`: name and length."""
     optional: bool = False
     """Whether a site may leave some of these layers out."""
+    without: frozenset[str] = frozenset()
+    """Entries of these layers that stay at the site."""
+    beside: tuple[str, ...] = ()
+    """Prefixes: under each, the upload has another tensor for every parameter of these layers."""
+    signed: bool = False
+    """Whether the numbers may be negative."""
+
+    def entries(self, layers: LayerMap, model: Mapping[str, Tensor]) -> Weights:
+        """The tensors of such an upload; only their names, shapes and types matter."""
+        sent = {n: w for n, w in layers.travelling(model, self.layers).items() if n not in self.without}
+        return sent | {p + n: w for p in self.beside for n, w in sent.items() if n not in layers.buffers}
+
+    def differs(self, upload: Upload, layers: LayerMap, model: Mapping[str, Tensor]) -> str | None:
+        """How an upload differs from this, in words; None if it does not. Values are not looked at."""
+        expected = self.entries(layers, model)
+        if extra := sorted(upload.weights.keys() - expected.keys()):
+            return f"has {extra[0]!r}, which server_expects does not announce"
+        missing = [name for name in expected if name not in upload.weights]
+        if missing and not self.optional:
+            return f"lacks {missing[0]!r}, which server_expects announces"
+        for name, tensor in upload.weights.items():
+            wanted = expected[name]
+            if tensor.shape != wanted.shape or tensor.dtype != wanted.dtype:
+                return f"has {name!r} as {tuple(tensor.shape)} {tensor.dtype}, not {tuple(wanted.shape)} {wanted.dtype}"
+        if upload.info.keys() != self.numbers.keys():
+            return f"has info {sorted(upload.info)}, but server_expects announces the numbers {sorted(self.numbers)}"
+        for name, length in self.numbers.items():
+            values = upload.info[name]
+            if not isinstance(values, list) or len(values) != length:
+                return f"has an info[{name!r}] that is not the announced list of {length} numbers"
+        return None
 
 
 class Score(NamedTuple):

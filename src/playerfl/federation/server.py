@@ -33,6 +33,8 @@ class Server:
         self.lowest_loss = math.inf
         self.rounds_without_progress = 0
         """Since the validation loss over all sites was lowest."""
+        self.stopped: str | None = None
+        """Why no further round is trained, if a listener has ended the run (see `StopRun`)."""
 
     def download(self, layers: Iterable[LayerName] | None = None, **info: Scalar | list[Scalar]) -> Download:
         """A message with the common weights of some layers (default: all) and small values."""
@@ -51,6 +53,7 @@ class Server:
             "common_rounds": self.common_rounds,
             "lowest_loss": self.lowest_loss,
             "rounds_without_progress": self.rounds_without_progress,
+            **({"stopped": self.stopped} if self.stopped is not None else {}),
         }
 
     def restore(self, state: Memory) -> None:
@@ -70,3 +73,4 @@ class Server:
         self.common_rounds = state.get("common_rounds", [])
         self.lowest_loss = state.get("lowest_loss", math.inf)
         self.rounds_without_progress = state.get("rounds_without_progress", 0)
+        self.stopped = state.get("stopped")

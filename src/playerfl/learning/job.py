@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Generic, Literal, Protocol, TypeVar
 
 import torch
+from torch import Tensor, nn
 
 from playerfl.data.examples import Examples
 from playerfl.layers.probe import Mode
@@ -42,6 +44,22 @@ class Measure:
     max_batches: int | None = None
 
 
+class Attachment(Protocol):
+    """What a method attaches to the model while it trains, such as a hook on the input of a layer."""
+
+    def term(self) -> Tensor | None:
+        """What is added to the loss of the batch that has just passed through the model."""
+        ...
+
+    def step(self, optimizer: Optimizer) -> None:
+        """Called after each step of the model, with its optimiser at the rate of the epoch."""
+        ...
+
+
+Attach = Callable[[nn.Module], AbstractContextManager[Attachment]]
+"""Attaches something to the model for as long as the context lasts."""
+
+
 @dataclass(frozen=True)
 class Trained:
     """The result of training."""
@@ -49,6 +67,8 @@ class Trained:
     weights: Weights
     loss: float | None
     profile: Profile | None = None
+    slots: Mapping[str, Weights] = field(default_factory=dict)
+    """What became of the `slots` given to `client.train`."""
 
 
 @dataclass(frozen=True)
@@ -98,6 +118,8 @@ class TrainJob(_Awaitable[Trained]):
     """The entries that train; None means all."""
     pull: Pull | None = None
     measure: Measure | None = None
+    attach: Attach | None = None
+    """Only the plain loop attaches things to a model, so a job with this is never stacked."""
     rate_factors: tuple[float, ...] = ()
     """What the learning rate is multiplied by, one number per epoch; empty: nothing (see Schedule)."""
 

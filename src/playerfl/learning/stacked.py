@@ -50,7 +50,7 @@ def group_of(job: Job) -> Hashable | None:
         padded = ((split, _padded(len(examples))) for split, examples in job.splits.items())
         return (id(learner), *padded) if tensors and job.splits else None
     touched = job.measure is not None and job.measure.embedding_rows == "touched"
-    if touched or not isinstance(job.examples, TensorExamples) or not _in_step(job):
+    if touched or job.attach or not isinstance(job.examples, TensorExamples) or not _in_step(job):
         return None
     pulled = None if job.pull is None else (job.pull.strength, frozenset(job.pull.towards))
     return (

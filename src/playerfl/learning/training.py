@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any, Literal
 
 import torch
@@ -104,7 +104,8 @@ class Learner:
         loss_sum = torch.zeros((), dtype=parameters[0].dtype, device=self.device)
         seen = 0
         noise = int(torch.randint(2**62, (), generator=job.order))
-        with self._training(chosen), seeded_rng(noise, self.device):
+        attaching = job.attach(self.model) if job.attach else nullcontext()
+        with self._training(chosen), seeded_rng(noise, self.device), attaching as attached:
             for epoch in range(job.epochs):
                 optimizer = job.optimizer_in(epoch)
                 measuring = probe if epoch == 0 and probe and probe.mode == "running" else None
@@ -112,7 +113,8 @@ class Learner:
                 for inputs, targets in batches:
                     for inner in range(job.optimizer.inner_steps):
                         loss = self._loss_of(call_model(self.model, inputs), targets).mean()
-                        loss.backward()  # type: ignore[no-untyped-call]
+                        term = attached.term() if attached else None
+                        (loss if term is None else loss + term).backward()  # type: ignore[no-untyped-call]
                         if measuring and inner == 0:
                             measuring.record(len(targets))
                         # Like torch's own optimisers, skip parameters that the batch did not use.
@@ -120,6 +122,8 @@ class Learner:
                         if (optimizer, used) not in steps:
                             steps[optimizer, used] = self._step(optimizer, used, job)
                         steps[optimizer, used]()
+                        if attached:
+                            attached.step(optimizer)
                         for parameter in parameters:
                             parameter.grad = None
                     loss_sum.add_(loss.detach(), alpha=len(targets))

@@ -29,6 +29,10 @@ ALGORITHM_NAMES = {
 _RATE_OF = {
     "fedper": "fedavg",
     "fedrep": "fedavg",
+    **dict.fromkeys(
+        ("scaffold", "fedbn", "lg_fedavg", "apfl", "fedala", "feddbe", "fedcac", "fedselect"),
+        "fedavg",
+    ),
     "player_fl_random": "player_fl",
     "player_fl_fedprox": "player_fl",
     "player_fl_ditto": "player_fl",

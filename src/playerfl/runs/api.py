@@ -21,7 +21,7 @@ from playerfl.runs.directory import ROSTER, RunDirectory
 from playerfl.runs.environment import environment
 from playerfl.runs.experiment import Experiment, read_toml, with_settings
 from playerfl.runs.result import RunResult
-from playerfl.runs.run import Listener, Run
+from playerfl.runs.run import Listener, Run, check_unseen
 from playerfl.runs.setup import Setups, initial_model
 from playerfl.storage.atomic_files import make_directory, write_atomically
 from playerfl.tasks.task import Task
@@ -73,6 +73,7 @@ def run_experiments(
             for experiment, setup in zip(experiments, unfinished, strict=True):
                 if setup:
                     experiment.build_algorithm().check_layers(setup.learner.layers)
+                    check_unseen(experiment, setup)
             if home is not None:
                 write_comparison(home, experiments)
             for experiment, place, setup in zip(experiments, places, unfinished, strict=True):
@@ -169,7 +170,8 @@ def run(
     is a name or an instance. `settings` takes any other setting of an experiment file, as
     {"training.batch_size": 16} or ["training.batch_size=16"].
     With `out`, the run is saved in that directory and can be resumed; without it, nothing is written. `data_dir` is
-    where dataset files are (default: $PLAYERFL_DATA, or else the user's cache).
+    where dataset files are (default: $PLAYERFL_DATA, or else the user's cache). `listener` is called after every
+    exchange, and can stop the run by raising `StopRun`.
     """
     own_task = task if isinstance(task, Task) else None
     given: dict[str, Any] = {"task": own_task.name if own_task else task, "seed": seed, "device": device}

@@ -296,6 +296,9 @@ class RunDirectory:
         """Writes the results of a run, and returns them as they will be read back."""
         if result.outcomes:
             write_atomically(self.path / OUTCOMES, tensor_tree.encode(tree_of(result.outcomes)))
+        if result.data["notes"] != self.read_json("data.json").get("notes"):
+            # A listener has stopped the run since it began.
+            self.write_json("data.json", cast(Mapping[str, Any], result.data))
         self.write_ending(result.weights, result.layers, result.timing)
         models = _ModelFiles(self.path / "weights")
         return replace(
@@ -348,7 +351,7 @@ class RunDirectory:
             )
         )
         # A job across institutions has no weights: models stay at their sites.
-        if weights and result.sites != sorted(weights):
+        if weights and sorted([*result.sites, *result.unseen_scores]) != sorted(weights):
             raise RunDirectoryError(f"{self.path / 'data.json'} does not describe the sites of this run")
         return result
 

@@ -98,7 +98,16 @@ class Experiment(AddedOptions):
 
     model_config = _STRICT
     added: ClassVar[frozenset[str]] = frozenset(
-        {"early_stopping", "confusions", "model", "metrics", "positive_class", "outcomes"}
+        {
+            "early_stopping",
+            "confusions",
+            "model",
+            "metrics",
+            "positive_class",
+            "outcomes",
+            "unseen",
+            "unseen_epochs",
+        }
     )
 
     task: str
@@ -114,6 +123,11 @@ class Experiment(AddedOptions):
     """Stops once the validation loss over all sites has not fallen for this many rounds; default: never."""
     participation: float = Field(1.0, gt=0, le=1)
     """The share of sites that train in a round (all of them in the first)."""
+    unseen: tuple[str, ...] = ()
+    """Sites that take no part in training. After the last round each gets the common part of the model and tunes its
+    own; they are scored as unseen sites."""
+    unseen_epochs: int = Field(5, ge=0)
+    """How many epochs an unseen site tunes for."""
     bn_stats: BatchNormStatistics = "follow"
     tie_policy: TiePolicy = "first"
     device: str = "cpu"
@@ -300,7 +314,8 @@ def _resolved_algorithm(given: Any) -> dict[str, Any]:
     name = table.get("name", "player_fl")
     kind: Any = find_algorithm(name)
     options = validated(_algorithm_schema(kind), {k: v for k, v in table.items() if k != "name"}, f"algorithm {name}")
-    made = kind(**options.model_dump())
+    made: Algorithm = kind(**options.model_dump())
+    made.server_steps()
     unset = {f.name for f in dataclasses.fields(made) if "added" in f.metadata and getattr(made, f.name) == f.default}
     return {"name": name, **{key: value for key, value in made.__dict__.items() if key not in unset}}
 

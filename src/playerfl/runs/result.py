@@ -80,6 +80,15 @@ class RunResult:
         return sorted(self.data["sites"])
 
     @cached_property
+    def unseen_scores(self) -> dict[str, dict[str, float]]:
+        """The test scores of the sites that joined after the last round: site, then metric; empty if there are none."""
+        scores: dict[str, dict[str, float]] = {site: {} for site in sorted(self.data.get("unseen", {}))}
+        for stage, _, site, split, metric, value in self.score_rows:
+            if (stage, split) == ("unseen", "test"):
+                scores.setdefault(str(site), {})[str(metric)] = float(value)
+        return scores
+
+    @cached_property
     def chosen_rounds(self) -> dict[str, int]:
         """The round reported for each site, by the experiment's `selection`, from validation losses alone."""
         return self.rounds_chosen_by(self.experiment["selection"])
@@ -197,8 +206,9 @@ class RunResult:
 
     def model(self, site: str) -> nn.Module:
         """The model a site keeps, in eval mode."""
-        if site not in self.sites:
-            raise ConfigError(one_of(site, self.sites, "site"))
+        known = [*self.sites, *self.unseen_scores]
+        if site not in known:
+            raise ConfigError(one_of(site, known, "site"))
         if site not in self.weights:
             raise ConfigError(
                 f"the model of {site} is not here: it was not kept (keep_weights = true in the study file keeps it), "

@@ -10,8 +10,8 @@ from typing import Any, Protocol
 from playerfl.algorithms import Algorithm
 from playerfl.engine.loop import run_rounds
 from playerfl.engine.transport import InProcess, Traffic, Transport
-from playerfl.errors import RunDirectoryError
-from playerfl.federation.client import Client
+from playerfl.errors import ConfigError, RunDirectoryError, one_of
+from playerfl.federation.client import Client, Snapshot
 from playerfl.federation.messages import ConfusionKey, Score, SiteId
 from playerfl.federation.server import Server
 from playerfl.layers.sensitivity import ProfileRecord
@@ -44,6 +44,20 @@ class Progress:
 
 
 Listener = Callable[[Progress], None]
+"""Called after every exchange, once it is recorded. To stop the run, it raises `StopRun`."""
+
+
+class StopRun(Exception):  # noqa: N818 it is a request, like StopIteration, not an error
+    """Raised by a listener to stop a run after the exchange it was told about.
+
+    With `finish`, no further round is trained: the last merge is scored, sites tune if the method does so at the end,
+    and the result says why it stopped. Otherwise `playerfl.run` raises it to its caller; a run with a directory can be
+    resumed, and then gives the same bits as one that was never stopped.
+    """
+
+    def __init__(self, reason: str, *, finish: bool = False) -> None:
+        super().__init__(reason)
+        self.finish = finish
 
 
 def score_rows(scores: Mapping[SiteId, tuple[Score, ...]]) -> list[Row]:
@@ -100,6 +114,15 @@ class Record(Protocol):
         ...
 
 
+def check_unseen(experiment: Experiment, setup: Setup) -> None:
+    """Refuses unseen sites that the task does not have, and a run without any other sites."""
+    for name in experiment.unseen:
+        if name not in setup.sites:
+            raise ConfigError(one_of(name, setup.sites, "site in unseen"))
+    if len(set(experiment.unseen)) == len(setup.sites):
+        raise ConfigError(f"all {len(setup.sites)} sites are unseen, so none would train; leave at least one out")
+
+
 class Run:
     """One experiment under way: sets it up, resumes it from its record, and records every exchange."""
 
@@ -121,11 +144,15 @@ class Run:
         self.listener = listener
         self.algorithm = algorithm or experiment.build_algorithm()
         self.evaluation = experiment.evaluation
-        self.server = Server(setup.initial, setup.learner.layers, setup.sites, experiment.seed)
+        check_unseen(experiment, setup)
         plan = experiment.training.plan(experiment.rounds)
-        self.clients = {
+        everyone = {
             name: Client(name, data, setup.learner, plan, setup.initial) for name, data in sorted(setup.sites.items())
         }
+        self.joining = {name: client for name, client in everyone.items() if name in experiment.unseen}
+        """The sites that join after the last round."""
+        self.clients = {name: client for name, client in everyone.items() if name not in self.joining}
+        self.server = Server(setup.initial, setup.learner.layers, self.clients, experiment.seed)
         self.score_rows: list[Row] = []
         self.traffic_rows: list[Row] = []
         self._confusions = ConfusionLog()
@@ -135,6 +162,10 @@ class Run:
         self._clock = time.perf_counter()
         notes = self.algorithm.training_notes(experiment.training.learning_rate)
         self.description: DataFile = {**setup.description, "notes": [*setup.description["notes"], *notes]}
+        if self.joining:
+            described = setup.description["sites"]
+            self.description["sites"] = {name: described[name] for name in self.clients}
+            self.description["unseen"] = {name: described[name] for name in self.joining}
         resumed = record.resume(self.description) if record else None
         if resumed is not None:
             self.score_rows, self.traffic_rows = resumed.score_rows, resumed.traffic_rows
@@ -146,6 +177,8 @@ class Run:
             self.server.restore(saved["server"])
             for name, client in self.clients.items():
                 client.restore(saved["clients"][name])
+            for name, client in self.joining.items():
+                client.restore(saved["joining"][name])
             self._done = bool(saved["done"])
             self._seconds = float(saved["seconds"])
         except (AttributeError, LookupError, TypeError, ValueError) as problem:
@@ -157,6 +190,7 @@ class Run:
         return {
             "server": self.server.state(),
             "clients": {name: client.state() for name, client in self.clients.items()},
+            **({"joining": {name: client.state() for name, client in self.joining.items()}} if self.joining else {}),
             "done": self._done,
             "seconds": self._seconds,
         }
@@ -174,7 +208,32 @@ class Run:
                 self.evaluation,
                 self.experiment.participation,
             )
+        await self._join()
         return self._result()
+
+    async def _join(self) -> None:
+        """Each unseen site gets the common part of the model, tunes it, and is scored. Once only, if resumed."""
+        joined = {row[2] for row in self.score_rows if row[0] == "unseen"}
+        scores: dict[SiteId, tuple[Score, ...]] = {}
+        traffic: list[Traffic] = []
+        for name, client in self.joining.items():
+            if name in joined:
+                continue
+            download = self.algorithm.server_join(self.server, name)
+            client.begin(self.experiment.seed, self.server.round)
+            client.optimizers.clear()
+            await self.algorithm.client_join(client, download, self.experiment.unseen_epochs)
+            by_split = await client.evaluate()
+            client.kept = Snapshot(self.server.round, by_split["validation"]["loss"], client.weights())
+            client.end()
+            scores[name] = tuple(
+                Score("unseen", self.server.round, split, metric, value)
+                for split, metrics in by_split.items()
+                for metric, value in metrics.items()
+            )
+            traffic.append(Traffic(self.server.round, name, "join", download.num_bytes, 0))
+        if scores:
+            self.exchanged(scores, traffic, {}, done=True)
 
     def exchanged(
         self,
@@ -197,7 +256,7 @@ class Run:
         if self.record:
             self.record.exchanged(new_scores, new_traffic, confusions, self._state)
         if self.listener:
-            self.listener(
+            self._tell(
                 Progress(
                     self.experiment.algorithm["name"],
                     self.server.round,
@@ -213,9 +272,22 @@ class Run:
                 )
             )
 
+    def _tell(self, progress: Progress) -> None:
+        assert self.listener is not None
+        try:
+            self.listener(progress)
+        except StopRun as stop:
+            if progress.done:
+                return
+            if not stop.finish:
+                raise
+            self.server.stopped = str(stop)
+            note = f"a listener stopped the run after round {self.server.round}: {stop}"
+            self.description = {**self.description, "notes": [*self.description["notes"], note]}
+
     def _mean_loss(self, scores: Mapping[SiteId, tuple[Score, ...]], split: str) -> float:
         losses = [
-            (score.value, self.clients[site].num_examples)
+            (score.value, {**self.clients, **self.joining}[site].num_examples)
             for site, site_scores in scores.items()
             for score in site_scores
             if (score.split, score.metric) == (split, "loss")
@@ -242,7 +314,9 @@ class Run:
             traffic_rows=self.traffic_rows,
             layers=self._found_layers(),
             data=self.description,
-            weights={name: client.kept.weights for name, client in self.clients.items() if client.kept},
+            weights={
+                name: client.kept.weights for name, client in {**self.clients, **self.joining}.items() if client.kept
+            },
             build_model=self.setup.build_model,
             timing={"wall_seconds": self._seconds, "runs_side_by_side": self._beside},
             confusions=self._confusions.so_far(),

@@ -92,7 +92,7 @@ def _schemas() -> dict[str, TypeAdapter[Any]]:
         "data": TypeAdapter(Annotated[DataFile, AfterValidator(_data)]),
         "layers": TypeAdapter(Annotated[LayersFile, AfterValidator(_layers)]),
         "timing": TypeAdapter(Annotated[TimingFile, AfterValidator(_timing)]),
-        "scores": TypeAdapter(list[tuple[Literal["round", "finish"], _Count, str, str, str, float]]),
+        "scores": TypeAdapter(list[tuple[Literal["round", "finish", "unseen"], _Count, str, str, str, float]]),
         "traffic": TypeAdapter(list[tuple[_Count, str, str, _Count, _Count]]),
     }
 

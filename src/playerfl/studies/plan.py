@@ -74,6 +74,8 @@ class Study(BaseModel):
             raise ConfigError(f"name = {table['name']!r} must be letters, digits, '.', '-' and '_', like \"heart\"")
         table["tasks"] = _named_tables("tasks", table["tasks"])
         table["algorithms"] = _algorithm_tables(table["algorithms"])
+        if table.pop("leave_one_site_out", False):
+            table["tasks"] = [one for task in table["tasks"] for one in _leaving_one_out(task, table)]
         if "learning_rates" in table:
             table["learning_rates"] = _rates(table["learning_rates"], "learning_rates")
         for key, first in (("seeds", 1), ("tuning_seeds", _FIRST_TUNING_SEED)):
@@ -213,6 +215,16 @@ def _named_tables(key: str, given: Any) -> list[dict[str, Any]]:
             raise ConfigError(f"{entry!r} in {key} must be a name, or a table with a name")
         tables.append(dict(table))
     return tables
+
+
+def _leaving_one_out(task: Mapping[str, Any], study: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """A task for each of its sites, in which that site is unseen."""
+    found = find_task(task["name"])
+    settings = merged(study.get("settings", {}), {key: value for key, value in task.items() if key != "name"})
+    experiment = Experiment.resolve({**settings, "task": task["name"]})
+    options = experiment.data_options(found)
+    sites = sorted(found.for_options(options).load_sites(options))
+    return [{**task, "unseen": [site]} for site in sites]
 
 
 def _algorithm_tables(given: Any) -> list[dict[str, Any]]:

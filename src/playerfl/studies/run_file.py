@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NotRequired
 
 import torch
 from torch import nn
@@ -206,17 +206,20 @@ def read_run_file(file: bytes, data: DataFile, timing: TimingFile, path: Path | 
 
 
 class OwnData(TypedDict):
-    """What a run with its own split has instead of its study's `DataFile`."""
+    """What a run with its own split, or with unseen sites, has instead of its study's `DataFile`."""
 
     partition_hash: str | None
     sites: dict[str, SiteRecord]
+    unseen: NotRequired[dict[str, SiteRecord]]
 
 
 def own_data(result: RunResult) -> OwnData | None:
-    """A run's own split; None if it shares that of its study."""
-    if result.experiment["data"].get("split") != "per_run":
+    """A run's own split, and its unseen sites; None if it shares the sites of its study."""
+    unseen = result.data.get("unseen")
+    if result.experiment["data"].get("split") != "per_run" and not unseen:
         return None
-    return {"partition_hash": result.data["partition_hash"], "sites": result.data["sites"]}
+    own: OwnData = {"partition_hash": result.data["partition_hash"], "sites": result.data["sites"]}
+    return {**own, "unseen": unseen} if unseen else own
 
 
 def _confusion_table(confusions: Confusions) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from playerfl.algorithms import FedAvg, Local, PFedLA
 from playerfl.federation.messages import Upload
 from playerfl.federation.server import Server
 from playerfl.layers.layer_map import LayerMap
-from playerfl.selftest import BySize
+from playerfl.selftest.identities import BySize
 from playerfl.weights import Weights
 
 PARTS = {"embedding", "hidden.weight", "hidden.bias", "output.weight", "output.bias"}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -13,7 +13,6 @@ from playerfl.errors import ConfigError, one_of
 from playerfl.federation.client import Client
 from playerfl.federation.messages import Download, ExpectedUpload, SiteId, Upload, Verb
 from playerfl.federation.server import Server
-from playerfl.weights import weighted_mean
 
 
 @dataclass(frozen=True)
@@ -50,7 +49,6 @@ class FedLP(Algorithm):
         return ExpectedUpload(server.layers.names if "fit" in verbs else (), optional=True)
 
     def server_merge(self, server: Server, uploads: Mapping[SiteId, Upload]) -> None:
-        if self.weighting == "samples":
-            super().server_merge(server, uploads)
-        else:
-            server.weights |= weighted_mean([(upload.weights, 1) for upload in uploads.values()])
+        if self.weighting == "uniform":
+            uploads = {site: replace(upload, num_examples=1) for site, upload in uploads.items()}
+        super().server_merge(server, uploads)

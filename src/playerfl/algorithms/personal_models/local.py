@@ -18,6 +18,10 @@ class Local(Algorithm):
     Differs: nothing is exchanged after the initial model.
     """
 
+    @property
+    def averages(self) -> bool:
+        return False
+
     def server_send(self, server: Server, site: SiteId) -> Download:
         return server.download(() if site in server.initialised else None)
 

@@ -41,6 +41,10 @@ class PFedLA(Algorithm):
         if self.embedding < 1 or self.hidden < 1:
             raise ConfigError(f"embedding and hidden must be at least 1, not {self.embedding} and {self.hidden}")
 
+    @property
+    def averages(self) -> bool:
+        return False
+
     def server_start(self, server: Server) -> None:
         server.memory["models"] = {site: dict(server.weights) for site in server.sites}
         server.memory["mixers"] = {site: self.fresh_mixer(server, site) for site in server.sites}

@@ -162,6 +162,13 @@ class PLayerFL(PartialAlgorithm):
         client.train_loss = first_epoch["loss"]
         return self.client_keep(client)
 
+    def server_join(self, server: Server, site: SiteId) -> Download:
+        return server.download(cut=server.memory["cut"])
+
+    async def client_join(self, client: Client, download: Download, epochs: int) -> None:
+        client.memory["cut"] = download.info["cut"]
+        await super().client_join(client, download, epochs)
+
     def client_assemble(self, client: Client, download: Download) -> None:
         if not self.private_pull or "cut" not in client.memory:
             super().client_assemble(client, download)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any, TypedDict
 
-from playerfl.algorithms import ALGORITHMS
+from playerfl.algorithms import ALGORITHMS, Algorithm
 from playerfl.runs.experiment import Experiment, TrainingOptions
 from playerfl.tasks import TASKS
 from playerfl.tasks.folder import folder_task
@@ -20,12 +21,13 @@ class Entry(TypedDict):
 
 
 def algorithms() -> list[Entry]:
-    """Every algorithm with its hyper-parameters."""
+    """Every algorithm with its hyper-parameters, except those that all of them have."""
+    of_every_algorithm = {field.name for field in dataclasses.fields(Algorithm)}
     return [
         {
             "name": name,
             "about": (kind.__doc__ or "").strip().splitlines()[0],
-            "options": dict(kind().__dict__),
+            "options": {name: value for name, value in kind().__dict__.items() if name not in of_every_algorithm},
         }
         for name, kind in ALGORITHMS.items()
     ]

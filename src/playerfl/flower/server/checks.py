@@ -59,7 +59,7 @@ class JobChecks:
         server = self.state.server
         assert server is not None
         expected = self.job.algorithm.server_expects(server, ("fit",))
-        return server.layers.travelling(self.job.initial, expected.layers)
+        return expected.entries(server.layers, self.job.initial)
 
 
 def refused_reply(
@@ -84,11 +84,12 @@ def refused_reply(
 def _refused_weights(
     upload: Upload, expected_upload: ExpectedUpload, layers: LayerMap, model: Mapping[str, Tensor]
 ) -> str | None:
-    expected = layers.travelling(model, expected_upload.layers)
+    expected = expected_upload.entries(layers, model)
     extra = sorted(upload.weights.keys() - expected.keys())
     if extra:
         return f"it holds {extra[0][:80]!r}, which was not asked for"
-    entries = {layer: layers.travelling(model, [layer]).keys() for layer in expected_upload.layers}
+    by_layer = ((layer, replace(expected_upload, layers=(layer,))) for layer in expected_upload.layers)
+    entries = {layer: one.entries(layers, model).keys() for layer, one in by_layer}
     missing = {layer for layer in entries if entries[layer] - upload.weights.keys()}
     partial = {layer for layer in missing if entries[layer] & upload.weights.keys()}
     if partial or (missing and not expected_upload.optional):
@@ -109,8 +110,9 @@ def _refused_numbers(upload: Upload, expected_upload: ExpectedUpload) -> str | N
         values = upload.info[key]
         if not isinstance(values, list) or len(values) != length:
             return f"{key!r} is not a list of {length} numbers"
-        if not all(isinstance(value, int | float) and math.isfinite(value) and value >= 0 for value in values):
-            return f"{key!r} must be finite and non-negative"
+        least = -math.inf if expected_upload.signed else 0
+        if not all(isinstance(value, int | float) and math.isfinite(value) and value >= least for value in values):
+            return f"{key!r} must be finite" + ("" if expected_upload.signed else " and non-negative")
     return None
 
 

@@ -30,7 +30,12 @@ Splits = Literal["fixed", "per_run", "mixed", "unknown"]
 """Whether the runs of a method share one split of the data, each have their own, or share some."""
 SiteScores = Mapping[str, Mapping[str, float]]
 # Settings that define the task. The rest (learning rate, hyper-parameters) belongs to the algorithm.
-_OF_THE_TASK = ("task", "data", "rounds", "participation", "eval_point", "selection")
+_OF_THE_TASK = ("task", "data", "rounds", "participation", "eval_point", "selection", "unseen", "unseen_epochs")
+_OTHER_NAMES = {
+    "fedper": "FedPer", "fedrep": "FedRep", "scaffold": "SCAFFOLD", "fedbn": "FedBN", "lg_fedavg": "LG-FedAvg",
+    "apfl": "APFL", "fedala": "FedALA", "feddbe": "FedDBE", "fedcac": "FedCAC", "fedselect": "FedSelect",
+}  # fmt: skip
+"""Of methods that the paper does not compare."""
 # Settings that may differ between runs of one algorithm.
 _OF_THE_RUN = ("seed", "device", "threads", "confusions")
 
@@ -343,7 +348,7 @@ def method_name(algorithm: str) -> str:
     >>> method_name("player_fl"), method_name("fedper"), method_name("my_own")
     ('PLayer-FL', 'FedPer', 'my_own')
     """
-    return {"fedper": "FedPer", "fedrep": "FedRep", **paper.ALGORITHM_NAMES}.get(algorithm, algorithm)
+    return {**_OTHER_NAMES, **paper.ALGORITHM_NAMES}.get(algorithm, algorithm)
 
 
 def _algorithm_settings(result: RunResult) -> dict[str, Hashable]:

@@ -18,7 +18,7 @@ from playerfl.report.compute.grid import MAJORITY, F1Labels, RunGrid, arrange
 from playerfl.report.compute.learnt import not_learnt
 from playerfl.report.compute.multiverse import Multiverse
 from playerfl.report.compute.ranking import Ranking, rankings
-from playerfl.report.compute.sites import SiteTable, site_tables
+from playerfl.report.compute.sites import SiteTable, UnseenRow, site_tables, unseen_rows
 from playerfl.report.compute.statistics import ENOUGH_RUNS
 from playerfl.report.compute.tables import Choices, ScoreTable, tables
 from playerfl.report.compute.what_if import LayerScores, layer_scores
@@ -70,6 +70,10 @@ class Report:
     @cached_property
     def sites(self) -> list[SiteTable]:
         return site_tables(self.grid, self.choices)
+
+    @cached_property
+    def unseen(self) -> list[UnseenRow]:
+        return unseen_rows(self.grid)
 
     def site_table(self, task: str, algorithm: str, metric: str) -> SiteTable | None:
         wanted = (task, algorithm, metric)

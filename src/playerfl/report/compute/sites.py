@@ -83,6 +83,31 @@ class SiteTable:
     declared: Declared
 
 
+@dataclass(frozen=True)
+class UnseenRow:
+    """One method at a site that took no part in training and then tuned its own part: the median over runs."""
+
+    task: str
+    algorithm: str
+    site: str
+    metric: str
+    value: float
+    runs: int
+
+
+def unseen_rows(grid: RunGrid) -> list[UnseenRow]:
+    """A row for every task, method, unseen site and metric."""
+    rows = []
+    for task, algorithm, results in grid.cells():
+        runs = [run.unseen_scores for run in results.values()]
+        for site in sorted({site for scores in runs for site in scores}):
+            for metric in grid.metrics:
+                values = [scores[site][metric] for scores in runs if metric in scores.get(site, {})]
+                if values:
+                    rows.append(UnseenRow(task, algorithm, site, metric, float(np.median(values)), len(values)))
+    return rows
+
+
 def site_tables(grid: RunGrid, choices: Choices) -> list[SiteTable]:
     """A table for every task, algorithm and metric."""
     return [

@@ -22,7 +22,7 @@ from playerfl.report.formats import duration, interval, number, p_value, ranges,
 from playerfl.report.view.hospital import calibration_bins
 from playerfl.report.view.multiverse import multiverse_facts
 from playerfl.report.view.parts import NOTHING, Column, Facts, TableCell, Value, fields
-from playerfl.report.view.site_facts import sites
+from playerfl.report.view.site_facts import sites, unseen
 from playerfl.runs.result import RunResult
 
 
@@ -34,6 +34,7 @@ def all_facts(report: Report) -> list[Facts[Any]]:
         tests(report),
         pairs(report),
         sites(report),
+        *([unseen(report)] if report.unseen else []),
         costs(report),
         curves(report),
         cuts(report),

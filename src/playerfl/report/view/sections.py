@@ -40,7 +40,7 @@ from playerfl.report.view.parts import (
     TableCell,
     TableView,
 )
-from playerfl.report.view.site_facts import sites
+from playerfl.report.view.site_facts import sites, unseen
 from playerfl.runs.measures.row_intervals import RESAMPLES as ROW_RESAMPLES
 
 _SHOWN_SITES = 6
@@ -66,6 +66,8 @@ def view(report: Report, title: str) -> ReportView:
     if report.grid.runs:
         scores, gains = _tables(report), _sites(report)
         sections += [data_section(report), gains, scores] if report.for_own_data else [scores, _tests(report), gains]
+        if report.unseen:
+            sections.append(_unseen(report))
         if report.calibrations:
             sections.append(calibration_section(report))
         sections.append(Section("curves", "Learning curves", interactive=True))
@@ -366,6 +368,15 @@ def site_view(report: Report, table: SiteTable) -> TableView:
             )
     caption = f"{table.algorithm} on {table.task}, worst off first"
     return sites(report, [table]).table(caption, remark=" ".join(said), sortable=True)
+
+
+def _unseen(report: Report) -> Section:
+    said = (
+        "These sites took no part in training. After the last round each received the common part of the model and "
+        "tuned its own part on its training data (unseen_epochs); the scores are on its test data. They are in no "
+        "other table."
+    )
+    return Section("unseen", "Unseen sites", said, (unseen(report).table("Scores of unseen sites", sortable=True),))
 
 
 def _costs(report: Report) -> Section:

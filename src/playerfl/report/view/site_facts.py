@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from playerfl.report.compute.report import Report
-from playerfl.report.compute.sites import Difference, SiteRow, SiteTable
-from playerfl.report.formats import difference, number, p_said
+from playerfl.report.compute.sites import Difference, SiteRow, SiteTable, UnseenRow
+from playerfl.report.formats import difference, number, p_said, with_unit
 from playerfl.report.view.parts import NOTHING, Column, Facts, TableCell, Value, fields
 
 _BY_CHANCE = " (may be due to chance)"
@@ -113,3 +113,24 @@ def _gain_columns(baseline: str, title: str) -> list[Column[SiteFact]]:
         Column(f"{name}_p", "", lambda s: s.gain(baseline, "p")),
         Column(f"verdict_on_{baseline}", "", lambda s: s.gain(baseline, "verdict")),
     ]
+
+
+def unseen(report: Report) -> Facts[UnseenRow]:
+    declared = report.grid.declared
+    return Facts(
+        "unseen",
+        [
+            Column("task", "task", lambda r: r.task, words=True),
+            Column("algorithm", "method", lambda r: r.algorithm, words=True),
+            Column("site", "unseen site", lambda r: r.site, words=True),
+            Column("metric", "metric", lambda r: r.metric, lambda r: declared[r.metric].title, words=True),
+            Column(
+                "value",
+                "median",
+                lambda r: r.value,
+                lambda r: TableCell(with_unit(r.value, declared[r.metric]), r.value),
+            ),
+            Column("runs", "runs", lambda r: r.runs),
+        ],
+        report.unseen,
+    )

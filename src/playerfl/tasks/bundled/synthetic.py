@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
+import numpy as np
 import torch
 from pydantic import Field
-from torch import nn
+from torch import Tensor, nn
 
 from playerfl.data.examples import SiteData, TensorExamples
 from playerfl.errors import DataError
@@ -15,10 +16,14 @@ from playerfl.seeding import generator_for
 from playerfl.tasks.task import DataOptions, Task, split_site
 
 _MOST_NUMBERS = 100_000_000
+# With a shift of labels, a site's rows are drawn from this many times as many.
+_POOL = 8
 
 
 class SyntheticOptions(DataOptions):
-    """The size of the made-up problem."""
+    """The size of the made-up problem, and how its sites differ."""
+
+    added: ClassVar[frozenset[str]] = frozenset({"shift", "strength", "norm"})
 
     sites: int = Field(4, ge=1, le=10_000)
     rows: int = Field(200, ge=3, le=10_000_000)
@@ -27,11 +32,20 @@ class SyntheticOptions(DataOptions):
     labels: Literal["shared", "own"] = "own"
     """Whether all sites number the classes alike, or each site has its own permutation."""
     data_seed: int = Field(42, ge=0)
+    shift: Literal["none", "labels", "features", "both"] = "none"
+    """How sites differ beyond the names of their classes: in how common each class is (Dirichlet), in the scale and
+    the zero point of every feature, as with other measuring devices, or in both."""
+    strength: float = Field(1.0, gt=0, le=100)
+    """Of the shift: the Dirichlet concentration is 0.5 / strength, scales are exp(strength/2 · normal) and zero points
+    strength · normal."""
+    norm: bool = False
+    """Whether the network has batch norm after each hidden layer."""
 
 
 def load_sites(options: SyntheticOptions) -> dict[str, SiteData]:
     """Labels are the largest output of a fixed random network, permuted at each site if `labels` is "own"."""
-    numbers = options.sites * options.rows * max(options.features, options.classes)
+    pool = options.rows * (_POOL if options.shift in ("labels", "both") else 1)
+    numbers = options.sites * pool * max(options.features, options.classes)
     if numbers > _MOST_NUMBERS:
         raise DataError(
             f"this would generate {numbers:,} numbers; the limit is {_MOST_NUMBERS:,}, so reduce data.sites, "
@@ -43,18 +57,41 @@ def load_sites(options: SyntheticOptions) -> dict[str, SiteData]:
     sites = {}
     for i in range(options.sites):
         rng = generator_for(options.data_seed, "site", i)
-        inputs = torch.randn(options.rows, options.features, generator=rng)
+        inputs = torch.randn(pool, options.features, generator=rng)
         scores = (inputs @ hidden).tanh() @ outputs
         targets = (scores - scores.mean(0)).argmax(1)
         if options.labels == "own":
             targets = torch.randperm(options.classes, generator=rng)[targets]
-        examples, name = TensorExamples(inputs, targets), f"site-{i}"
+        examples, name = _shifted(TensorExamples(inputs, targets), options, i), f"site-{i}"
         sites[name] = split_site(examples, options.split_seed, name, shares=options.shares)
     return sites
 
 
+def _shifted(examples: TensorExamples, options: SyntheticOptions, site: int) -> TensorExamples:
+    """The rows that a site has, as its devices measure them."""
+    rng = generator_for(options.data_seed, "shift", site)
+    if options.shift in ("labels", "both"):
+        # Of every class, the site has a share of its own.
+        shares = _dirichlet(0.5 / options.strength, options.classes, rng)
+        counts = torch.bincount(examples.targets, minlength=options.classes).clamp_min(1)
+        wanted = (shares / counts)[examples.targets].clamp_min(1e-12)
+        examples = examples.rows(torch.multinomial(wanted, options.rows, generator=rng))
+    if options.shift in ("features", "both"):
+        scale = (options.strength / 2 * torch.randn(options.features, generator=rng)).exp()
+        zero = options.strength * torch.randn(options.features, generator=rng)
+        examples = TensorExamples(examples.inputs * scale + zero, examples.targets)  # type: ignore[operator]
+    return examples
+
+
+def _dirichlet(concentration: float, classes: int, rng: torch.Generator) -> Tensor:
+    """One draw, by numpy, whose gamma variates can be seeded."""
+    seed = int(torch.randint(2**62, (), generator=rng))
+    drawn = np.random.default_rng(seed).dirichlet(np.full(classes, concentration))
+    return torch.from_numpy(drawn)
+
+
 def build_model(options: SyntheticOptions) -> nn.Module:
-    return MLP((options.features, 64, 64, 64, options.classes))
+    return MLP((options.features, 64, 64, 64, options.classes), norm=options.norm)
 
 
 TASK = Task(

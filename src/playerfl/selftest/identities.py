@@ -12,15 +12,22 @@ from torch import Tensor, nn
 
 from playerfl.algorithms import (
     ALGORITHMS,
+    APFL,
     Algorithm,
     Ditto,
+    FedALA,
     FedAvg,
     FedBABU,
+    FedBN,
+    FedCAC,
+    FedDBE,
     FedLAMA,
     FedLP,
     FedPer,
     FedProx,
     FedRep,
+    FedSelect,
+    LGFedAvg,
     Local,
     LocalAdaptation,
     PFedLA,
@@ -32,6 +39,7 @@ from playerfl.algorithms import (
     PLayerFLMinusOne,
     PLayerFLPlusOne,
     PLayerFLRandom,
+    Scaffold,
 )
 from playerfl.engine.scheduler import drive
 from playerfl.federation.messages import SiteId
@@ -123,6 +131,13 @@ def limit_cases(layers: int, rounds: int) -> Iterator[Identity]:
     yield Identity(Side("FedPer(0 private)", FedPer(0)), fedavg)
     yield Identity(Side("FedRep(0 private)", FedRep(0)), fedavg)
     yield Identity(Side("LocalAdaptation(0 epochs)", LocalAdaptation(0)), fedavg)
+    yield Identity(Side("LG-FedAvg(all shared)", LGFedAvg(layers)), fedavg)
+    yield Identity(Side("FedALA(η=0)", FedALA(eta=0.0)), fedavg)
+    yield Identity(Side("FedALA(no layer mixed)", FedALA(mixed_layers=0)), fedavg)
+    yield Identity(Side("FedDBE(κ=0, no offset)", FedDBE(kappa=0.0, offset=False)), fedavg)
+    yield Identity(Side("FedCAC(τ=0)", FedCAC(tau=0.0)), fedavg)
+    yield Identity(Side("FedSelect(rate 0)", FedSelect(rate=0.0)), fedavg)
+    yield Identity(Side("FedSelect(limit 0)", FedSelect(limit=0.0)), fedavg)
     yield Identity(Side("PLayer-FL(all shared)", at(layers)), fedavg)
     yield Identity(Side("PLayer-FL(huge threshold)", PLayerFL(threshold=1e30)), fedavg)
     cumulative = PLayerFL(rule="cumulative_ratio", threshold=1e30)
@@ -130,6 +145,7 @@ def limit_cases(layers: int, rounds: int) -> Iterator[Identity]:
 
     yield Identity(Side("FedPer(all private)", FedPer(layers)), local)
     yield Identity(Side("FedRep(all private)", FedRep(layers)), local)
+    yield Identity(Side("LG-FedAvg(all private)", LGFedAvg(0)), local)
     yield Identity(Side("FedLAMA(τ > rounds)", FedLAMA(rounds + 1)), local)
     yield Identity(Side("FedLAMA(τ > rounds, φ=1)", FedLAMA(rounds + 1, 1)), local)
     yield Identity(Side("pFedLA(self only)", SelfOnly()), local)
@@ -188,8 +204,26 @@ def identities() -> Iterator[Identity]:
         Side("FedAvg(head frozen in the model)", FedAvg(), frozen_head=True),
     )
 
+    # These hold without batch norm and dropout, of which the two passes per batch, or the average, see more.
+    fedavg, local = Side("FedAvg", FedAvg()), Side("Local", Local())
+    yield Identity(Side("FedBN(no batch norm)", FedBN()), fedavg)
+    yield Identity(Side("APFL(α=0)", APFL(alpha=0.0)), fedavg)
+    yield Identity(Side("APFL(α=1)", APFL(alpha=1.0)), local)
+    yield Identity(Side("FedCAC(τ=1, β=0)", FedCAC(tau=1.0, beta=0)), local)
+    yield Identity(Side("FedCAC(τ=1)", FedCAC(tau=1.0)), fedavg)
+    yield Identity(Side("FedSelect(rate 1, limit 1)", FedSelect(rate=1.0, limit=1.0)), local)
+    one_round, loop = (("rounds", 1),), (("trainer", "loop"),)
+    first = Side("FedAvg, one round", FedAvg(), settings=one_round)
+    yield Identity(Side("SCAFFOLD, one round", Scaffold(), settings=one_round), first)
+    without = Side("FedDBE(κ=0)", FedDBE(kappa=0.0), settings=loop)
+    yield Identity(Side("FedDBE(μ=0)", FedDBE(momentum=0.0), settings=loop), without)
+
     sgd = tuple(FULL_BATCH.items())
     rate = 0.05
+    still = FedAvg(server_optimizer="momentum", server_momentum=0.0)
+    yield Identity(Side("FedAvgM(β=0)", still), fedavg, 1e-6)
+    alone = Side("Local, one site, SGD", Local(), sites=1, settings=sgd)
+    yield Identity(Side("SCAFFOLD, one site, SGD", Scaffold(), sites=1, settings=sgd), alone, 1e-6)
     envelope = PFedMe(lam=1 / rate, inner_steps=1)
     plain = Side("FedAvg with SGD", FedAvg(), settings=sgd)
     yield Identity(Side("w of pFedMe(K=1, η_w λ=1)", envelope, settings=sgd), plain, 1e-6, common=True)
@@ -200,8 +234,9 @@ def identities() -> Iterator[Identity]:
     for name, kind in ALGORITHMS.items():
         yield Identity(Side(name, kind()), Side(f"{name} again", kind()))
     for name, kind in ALGORITHMS.items():
-        # Masks and hypernetworks are drawn by site name, so renaming a site rightly changes those two.
-        same = {"fedlp": FedLP(1.0), "pfedla": PFedLA(hyper_learning_rate=0.0)}.get(name, kind())
+        # Masks, hypernetworks and FedALA's rows are drawn by site name, so renaming a site rightly changes those three.
+        drawn_by_name = {"fedlp": FedLP(1.0), "pfedla": PFedLA(hyper_learning_rate=0.0), "fedala": FedALA(rows=1.0)}
+        same = drawn_by_name.get(name, kind())
         side = Side(name, same, settings=sgd)
         yield Identity(replace(side, name=f"{name}, sites renamed", renamed=True), side, 1e-6)
 

@@ -1,0 +1,62 @@
+"""Small sites and models on which algorithms are checked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+FEATURES, CLASSES = 6, 3
+
+
+def mlp() -> nn.Module:
+    return nn.Sequential(
+        nn.Linear(FEATURES, 8), nn.ReLU(), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, CLASSES)
+    )
+
+
+def with_batch_norm() -> nn.Module:
+    return nn.Sequential(
+        nn.Linear(FEATURES, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 8), nn.BatchNorm1d(8), nn.ReLU(),
+        nn.Linear(8, CLASSES),
+    )  # fmt: skip
+
+
+def with_dropout() -> nn.Module:
+    return nn.Sequential(
+        nn.Linear(FEATURES, 8), nn.ReLU(), nn.Dropout(0.3), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, CLASSES)
+    )
+
+
+def convolutional() -> nn.Module:
+    return nn.Sequential(
+        nn.Unflatten(1, (1, 2, 3)), nn.Conv2d(1, 4, 2, padding=1), nn.ReLU(), nn.Conv2d(4, 4, 2), nn.ReLU(),
+        nn.Flatten(), nn.Linear(4 * 2 * 3, CLASSES),
+    )  # fmt: skip
+
+
+def frozen_first() -> nn.Module:
+    model = mlp()
+    model.get_submodule("0").requires_grad_(False)
+    return model
+
+
+MODELS: dict[str, Callable[[], nn.Module]] = {
+    "mlp": mlp,
+    "batch norm": with_batch_norm,
+    "dropout": with_dropout,
+    "convolutional": convolutional,
+    "frozen first layer": frozen_first,
+}
+
+
+def sites(count: int = 3, rows: tuple[int, ...] = (40, 57, 33, 25)) -> dict[str, tuple[Tensor, Tensor]]:
+    """Sites of different sizes that share features and name their classes differently."""
+    generator = torch.Generator().manual_seed(7)
+    direction = torch.randn(FEATURES, CLASSES, generator=generator)
+    found = {}
+    for i in range(count):
+        inputs = torch.randn(rows[i], FEATURES, generator=generator)
+        found[f"site-{i}"] = (inputs, ((inputs @ direction).argmax(1) + i) % CLASSES)
+    return found
