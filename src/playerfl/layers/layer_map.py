@@ -10,7 +10,7 @@ from typing import Any, Literal, get_args
 from torch import Tensor, nn
 
 from playerfl.errors import LayerError, one_of
-from playerfl.layers.derive import derive_groups, reject_lazy
+from playerfl.layers.derive import derive_layers, reject_lazy
 from playerfl.weights import Weights
 
 LayerName = str
@@ -76,7 +76,7 @@ class LayerMap:
         check_choice(statistics, BatchNormStatistics, "statistics")
         reject_lazy(model)
         declared = getattr(model, "layer_groups", None)
-        groups = list(declared()) if callable(declared) else derive_groups(model, example)
+        groups = list(declared()) if callable(declared) else derive_layers(model, example).groups
         return cls.from_groups(model, groups, tie_policy, statistics)
 
     @classmethod
