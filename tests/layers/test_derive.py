@@ -8,7 +8,11 @@ from torch import Tensor, nn
 from torch.nn.utils.parametrizations import weight_norm
 
 from playerfl.errors import LayerError
-from playerfl.layers.derive import call_model, derive_groups
+from playerfl.layers.derive import call_model, derive_layers
+
+
+def derive_groups(model: nn.Module, example: object = None) -> list[tuple[str, list[str]]]:
+    return [(name, list(entries)) for name, entries in derive_layers(model, example).groups]
 
 
 def names(model: nn.Module, example: object = None) -> list[str]:

@@ -50,7 +50,9 @@ def derive_layers(model: nn.Module, example: object = None, granularity: Granula
     if example is None:
         return Derived(
             registered_groups(model, {}),
-            notes=("layers are guessed from the model's definition, in its order; an example batch shows the real ones",),
+            notes=(
+                "layers are guessed from the model's definition, in its order; an example batch shows the real ones",
+            ),
         )
 
     def run() -> object:

@@ -17,6 +17,7 @@ from playerfl.algorithms import ALGORITHMS, Algorithm
 from playerfl.engine.handle import EvalPoint, EvaluationPlan, Selection
 from playerfl.errors import ConfigError, one_of
 from playerfl.federation.client import TrainingPlan
+from playerfl.layers.derive import Granularity
 from playerfl.layers.layer_map import BatchNormStatistics, TiePolicy
 from playerfl.learning.optimizers import SGD, AdamW
 from playerfl.learning.schedules import DEFAULT_FACTOR, Schedule, ScheduleKind
@@ -91,7 +92,7 @@ class Experiment(AddedOptions):
     """One run: a task, an algorithm, and every setting that decides the result."""
 
     model_config = _STRICT
-    added: ClassVar[frozenset[str]] = frozenset({"early_stopping", "confusions"})
+    added: ClassVar[frozenset[str]] = frozenset({"early_stopping", "confusions", "granularity"})
 
     task: str
     rounds: int = Field(20, ge=1)
@@ -108,6 +109,9 @@ class Experiment(AddedOptions):
     """The share of sites that train in a round (all of them in the first)."""
     bn_stats: BatchNormStatistics = "follow"
     tie_policy: TiePolicy = "first"
+    granularity: Granularity = "block"
+    """A layer is a block (attention, feed-forward, residual block …) or a single module, which lets a cut run through
+    blocks. Layers that a model declares itself stay as they are."""
     device: str = "cpu"
     threads: int = Field(1, ge=1)
     """Threads per tensor operation. A different number may change the last bits of the result."""

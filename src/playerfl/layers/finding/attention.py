@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from playerfl.layers.finding.flow import Flow, kernel_of, passes
+from playerfl.layers.finding.flow import SOFTMAX, Flow, kernel_of, passes
 from playerfl.layers.finding.regions import Block, meeting_of
 from playerfl.layers.finding.trace import Step
 from playerfl.layers.finding.units import mixes
-
-_SOFTMAX = {"_softmax", "softmax", "_safe_softmax"}
 
 
 def attentions(flow: Flow) -> Iterator[Block]:
@@ -27,7 +25,9 @@ def attentions(flow: Flow) -> Iterator[Block]:
             continue
         output = _output_projection(flow, result, projections)
         members = [*projections, *([output] if output else [])]
-        yield Block({s.unit.name for s in members if s.unit is not None}, "attention", ends={members[-1].number})
+        yield Block(
+            {s.unit.name for s in members if s.unit is not None}, "attention", ends={members[-1].number}, attends=True
+        )
 
 
 def _products(flow: Flow, step: Step) -> list[Step]:
@@ -36,7 +36,7 @@ def _products(flow: Flow, step: Step) -> list[Step]:
         return []
     if "attention" in step.operation:
         return [step] if len(step.inputs) > 1 or step.inputs else []
-    if step.operation not in _SOFTMAX:
+    if step.operation not in SOFTMAX:
         return []
     after = [s for s in flow.forward(flow.readers[step.number], _without_product) if _is_product(s)]
     before = [s for s in flow.backward(step.inputs, _without_product) if _is_product(s)]
@@ -74,6 +74,6 @@ def _output_projection(flow: Flow, result: Step, projections: list[Step]) -> Ste
     if len(reached) != 1 or not _projects(reached[0]):
         return None
     output = reached[0]
-    shapes = {flow.steps[number].shape for s in projections for number in s.inputs[:1]}
+    widths = {flow.steps[number].shape[-1:] for s in projections for number in s.inputs[:1]}
     parents = {s.unit.path.rpartition(".")[0] for s in (*projections, output) if s.unit is not None}
-    return output if output.shape in shapes or (len(parents) == 1 and parents != {""}) else None
+    return output if output.shape[-1:] in widths or (len(parents) == 1 and parents != {""}) else None

@@ -17,27 +17,27 @@ def find_blocks(flow: Flow, model: nn.Module) -> list[Block]:
     """Disjoint blocks. Units in none of them are layers of their own, or norms that join a neighbour."""
     blocks: list[Block] = []
     for seed in (*_embeddings(flow), *attentions(flow)):
-        _absorb(blocks, seed)
+        _absorb(flow, blocks, seed)
     # Inner regions first: whether an outer one is a block or a network depends on what is inside.
     for region in sorted(regions(flow), key=lambda r: (len({s.number for s in r.kernels}), r.end)):
         straight = [block for block in blocks if block.straight]
         block = block_of(flow, region, straight)
         if block is not None and _fits(flow, block, blocks):
-            _absorb(blocks, block)
+            _absorb(flow, blocks, block)
     for cell in _cells(flow):
         if not any(block.firm and block.units & cell.units for block in blocks):
-            _absorb(blocks, cell)
+            _absorb(flow, blocks, cell)
     for sibling in _siblings(flow, model, blocks):
-        _absorb(blocks, sibling)
+        _absorb(flow, blocks, sibling)
     _add_side_units(flow, blocks)
     return blocks
 
 
-def _absorb(blocks: list[Block], new: Block) -> None:
+def _absorb(flow: Flow, blocks: list[Block], new: Block) -> None:
     """Adds a block, together with those it shares units with."""
     touching = [block for block in blocks if block.units & new.units]
     if len(touching) == 1 and new.units <= touching[0].units:
-        touching[0].ends |= new.ends
+        touching[0].ends = _outer(flow, touching[0].ends | new.ends)
         return
     for block in touching:
         blocks.remove(block)
@@ -46,7 +46,13 @@ def _absorb(blocks: list[Block], new: Block) -> None:
             new.kind = "attention"
         elif block.firm:
             new.kind, new.straight = "residual", False
+    new.ends = _outer(flow, new.ends)
     blocks.append(new)
+
+
+def _outer(flow: Flow, ends: set[int]) -> set[int]:
+    """The ends from which no way leads to another end."""
+    return {end for end in ends if not any(other != end and flow.depends(other, end) for other in ends)}
 
 
 def _fits(flow: Flow, new: Block, blocks: list[Block]) -> bool:
@@ -71,12 +77,23 @@ def _embeddings(flow: Flow) -> Iterator[Block]:
             continue
         looked_up = []
         for number in step.inputs:
-            names = {s.unit.name: s.unit for s in flow.unit_steps if s.unit is not None and flow.depends(number, s.number)}
+            names = {
+                s.unit.name: s.unit for s in flow.unit_steps if s.unit is not None and flow.depends(number, s.number)
+            }
             roles = {unit.role for unit in names.values()}
             looked_up.append(set(names) if "lookup" in roles and "kernel" not in roles else set())
         for one, other in pairwise(looked_up):
             if one and other:
                 yield Block(one | other, "embedding", ends={step.number})
+        for number, tables in zip(step.inputs, looked_up, strict=True):
+            shape = flow.steps[number].shape
+            if not tables or (len(shape) == len(step.shape) and shape[:1] != (1,)):
+                continue
+            # The same rows for every example: positions, which belong to what they are added to.
+            nearest = flow.backward((other for other in step.inputs if other != number), passes)
+            places = {s.unit.name for s in nearest[:1] if s.unit is not None}
+            if places - tables:
+                yield Block(tables | places, "embedding", ends={step.number})
 
 
 def _cells(flow: Flow) -> Iterator[Block]:
@@ -139,8 +156,10 @@ def _add_side_units(flow: Flow, blocks: list[Block]) -> None:
             if not near or block.kind not in ("residual", "attention", "gate"):
                 continue
             of_block = [s for s in readers if s.unit is not None and s.unit.name in block.units]
-            feeds = readers and len(of_block) == len(readers) and not any(
-                fork == start or flow.depends(fork, start) for fork in block.forks
+            feeds = (
+                readers
+                and len(of_block) == len(readers)
+                and not any(fork == start or flow.depends(fork, start) for fork in block.forks)
             )
             inner = [s for s in sources if s.unit is not None and s.unit.name in block.units]
             reads = sources and len(inner) == len(sources) and not any(flow.depends(start, end) for end in block.ends)

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property
 
 from playerfl.layers.finding.trace import Step, Trace
 from playerfl.layers.finding.units import Unit
 
-_BENDS = {
+SOFTMAX = {"_softmax", "softmax", "_safe_softmax"}
+_BENDS = SOFTMAX | {
     "relu", "gelu", "silu", "sigmoid", "tanh", "leaky_relu", "elu", "celu", "selu", "mish", "softplus", "hardtanh",
     "hardswish", "hardsigmoid", "clamp", "clamp_min", "threshold", "exp", "pow", "prelu", "_prelu_kernel", "glu",
-    "_softmax", "softmax", "_safe_softmax", "max_pool2d_with_indices", "log_sigmoid_forward", "relu6", "sin", "cos",
+    "max_pool2d_with_indices", "log_sigmoid_forward", "relu6", "sin", "cos",
 }  # fmt: skip
 
 
@@ -70,11 +71,13 @@ class Flow:
 
     def bends(self, steps: Iterable[Step]) -> bool:
         """Whether there is an activation among the steps, so that they are more than one linear map."""
-        return any(
-            operation in _BENDS or "attention" in operation
-            for step in steps
-            for operation in (step.operation, *(step.unit.operations if step.unit else ()))
-        )
+        return any(operation in _BENDS or "attention" in operation for operation in _operations(steps))
+
+    def attends(self, steps: Iterable[Step]) -> bool:
+        """Whether there is an attention inside one of the units, such as torch's own."""
+        inside = [step.unit.operations for step in steps if step.unit is not None]
+        fused = any("attention" in operation for operations in inside for operation in operations)
+        return fused or any(operations & SOFTMAX and operations & {"bmm", "baddbmm"} for operations in inside)
 
     def backward(self, start: Iterable[int], through: Callable[[Step], bool]) -> list[Step]:
         """The nearest steps that are not gone through, against the flow."""
@@ -99,6 +102,12 @@ class Flow:
             else:
                 reached.append(step)
         return reached
+
+
+def _operations(steps: Iterable[Step]) -> Iterator[str]:
+    for step in steps:
+        yield step.operation
+        yield from step.unit.operations if step.unit is not None else ()
 
 
 def passes(step: Step) -> bool:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from torch import nn
 
 from playerfl.layers.finding.blocks import find_blocks
-from playerfl.layers.finding.flow import Flow, kernel_of, passes
+from playerfl.layers.finding.flow import Flow, passes
 from playerfl.layers.finding.regions import Block
 from playerfl.layers.finding.trace import Trace
 from playerfl.layers.finding.units import Unit
@@ -23,6 +23,7 @@ _BECAUSE: dict[str, str] = {
     "sibling": "of the same class as a residual block",
 }
 _MOST_NAMES = 4
+_POOLING = {"mean", "sum", "amax", "max", "select"}
 
 
 @dataclass
@@ -64,14 +65,28 @@ def _with_kernels(flow: Flow, blocks: list[Block]) -> dict[str, FoundLayer]:
     for block in blocks:
         kernels = [name for name in block.units if name in flow.kernels]
         start = min((flow.first_use[name] for name in kernels), default=0)
-        why = "paths that add up to one linear map" if block.straight and block.kind == "residual" else _BECAUSE[block.kind]
+        why = _because(block)
         layer = FoundLayer([flow.units[name] for name in block.units], why, start)
         layers.update(dict.fromkeys(block.units, layer))
     for name in flow.kernels - layers.keys():
         unit = flow.units[name]
-        why = "second use of tied weights" if unit.again else "a table" if unit.role == "lookup" else "a module of its own"
+        why = (
+            "second use of tied weights"
+            if unit.again
+            else "a table"
+            if unit.role == "lookup"
+            else "a module of its own"
+        )
         layers[name] = FoundLayer([unit], why, flow.first_use[name])
     return layers
+
+
+def _because(block: Block) -> str:
+    if block.attends:
+        return "attention with its projections" + (", and a shortcut around it" if block.firm else "")
+    if block.straight and block.kind == "residual":
+        return "paths that add up to one linear map"
+    return _BECAUSE[block.kind]
 
 
 def _attach_joining(flow: Flow, trace: Trace, layers: dict[str, FoundLayer], blocks: list[Block]) -> None:
@@ -101,16 +116,20 @@ def _attach_joining(flow: Flow, trace: Trace, layers: dict[str, FoundLayer], blo
 def _feeds(flow: Flow, norm: int, behind: list[str], ahead: list[str], blocks: list[Block]) -> bool:
     """Whether a norm prepares the input of what comes next (pre-norm) rather than complete what came before."""
     value = flow.steps[norm].inputs[0]
+    pooled = False
     while True:
         if len(set(flow.readers[value])) > 1:
             return True  # others read the value without the norm, so it is not the end of what came before
         step = flow.steps[value]
         ended = next((block for block in blocks if value in block.ends), None)
-        if ended is not None and ended.starts_with_norm:
-            return True  # blocks that begin with a norm leave their sum as it is; the last norm prepares the head
+        if ended is not None and (ended.starts_with_norm or pooled):
+            # Blocks that begin with a norm leave their sum as it is, and nothing in a block follows a pooling over all
+            # positions: such a norm prepares the head.
+            return True
         if ended is not None or step.unit is not None or len(step.inputs) != 1:
             break
         value = step.inputs[0]
+        pooled |= len(step.shape) < len(flow.steps[value].shape) and step.operation in _POOLING
     here = flow.steps[norm].unit
     assert here is not None
     nearest = max(behind, key=lambda name: flow.first_use[name])

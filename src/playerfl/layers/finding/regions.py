@@ -32,6 +32,8 @@ class Block:
     starts_with_norm: bool = False
     straight: bool = False
     """A single linear map, such as a layer and its low-rank update."""
+    attends: bool = False
+    """Whether there is an attention in it."""
 
     @property
     def firm(self) -> bool:
@@ -43,6 +45,7 @@ class Block:
         self.forks |= other.forks
         self.ends |= other.ends
         self.starts_with_norm |= other.starts_with_norm
+        self.attends |= other.attends
 
 
 @dataclass(frozen=True)
@@ -113,7 +116,6 @@ def block_of(flow: Flow, region: Region, straight: list[Block]) -> Block | None:
             return None
     if region.meeting != "product" and not region.has_shortcut and not _closed(flow, region):
         return None
-    bends = flow.bends(region.steps)
     if region.meeting == "product":
         kind: Kind = "gate"
     elif region.meeting == "sum" or region.has_shortcut:
@@ -121,7 +123,13 @@ def block_of(flow: Flow, region: Region, straight: list[Block]) -> Block | None:
     else:
         kind = "parallel"
     return Block(
-        region.units, kind, {region.fork}, {region.end}, _starts_with_norm(flow, region), straight=not bends
+        region.units,
+        kind,
+        {region.fork},
+        {region.end},
+        _starts_with_norm(flow, region),
+        straight=not flow.bends(region.steps),
+        attends=flow.attends(region.steps),
     )
 
 

@@ -91,7 +91,9 @@ class _Calls:
         """Modules in whose forward pass another module with state of its own was called."""
 
     @contextmanager
-    def watched(self, entered: Callable[[nn.Module], None], left: Callable[[nn.Module, object], None]) -> Iterator[None]:
+    def watched(
+        self, entered: Callable[[nn.Module], None], left: Callable[[nn.Module, object], None]
+    ) -> Iterator[None]:
         with ExitStack() as hooks:
             for module in self.paths:
                 before = module.register_forward_pre_hook(lambda m, _: entered(m))
@@ -158,7 +160,9 @@ class _Recorder(TorchDispatchMode):
             if around is not None:
                 unit = self._units.setdefault(around, Unit(around, around, [], self._model.get_submodule(around)))
                 unit.entries += [e for e in own_entries(path, module) if e not in unit.entries]
-            elif path and module not in self._calls.order and not isinstance(module, nn.ParameterList | nn.ParameterDict):
+            elif (
+                path and module not in self._calls.order and not isinstance(module, nn.ParameterList | nn.ParameterDict)
+            ):
                 if entries := [e for e in own_entries(path, module) if e in self._parameters]:
                     self._units[path] = Unit(path, path, entries, module)
             else:
