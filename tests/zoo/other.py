@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -178,7 +179,7 @@ class Functional(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         sizes = (4, D, D, CLASSES)
-        self.weights = nn.ParameterList(torch.full((a, b), 0.1) for a, b in zip(sizes, sizes[1:], strict=False))
+        self.weights = nn.ParameterList(torch.full((a, b), 0.1) for a, b in pairwise(sizes))
         self.biases = nn.ParameterList(torch.zeros(b) for b in sizes[1:])
 
     def forward(self, x: Tensor) -> Tensor:

@@ -101,7 +101,8 @@ def densenet() -> nn.Module:
     return nn.Sequential(
         conv_norm(2, 4), DenseBlock(3, 4, 4),
         nn.Sequential(nn.BatchNorm2d(16), nn.ReLU(), nn.Conv2d(16, 8, 1), nn.AvgPool2d(2)),
-        DenseBlock(2, 8, 4), nn.BatchNorm2d(16), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, CLASSES),
+        DenseBlock(2, 8, 4), nn.BatchNorm2d(16), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(),
+        nn.Linear(16, CLASSES),
     )  # fmt: skip
 
 
@@ -177,8 +178,8 @@ class MBConv(nn.Module):
 def mobile(*, excite: bool) -> nn.Module:
     blocks = [MBConv(4, D, 2, excite=excite), MBConv(D, D, excite=excite), MBConv(D, D, excite=excite)]
     return nn.Sequential(
-        conv_norm(2, 4, act=nn.SiLU), *blocks, conv_norm(D, 2 * D, 1, act=nn.SiLU), nn.AdaptiveAvgPool2d(1), nn.Flatten(),
-        nn.Dropout(0.2), nn.Linear(2 * D, CLASSES),
+        conv_norm(2, 4, act=nn.SiLU), *blocks, conv_norm(D, 2 * D, 1, act=nn.SiLU), nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(), nn.Dropout(0.2), nn.Linear(2 * D, CLASSES),
     )  # fmt: skip
 
 

@@ -87,7 +87,8 @@ def _embeddings(flow: Flow) -> Iterator[Block]:
                 yield Block(one | other, "embedding", ends={step.number})
         for number, tables in zip(step.inputs, looked_up, strict=True):
             shape = flow.steps[number].shape
-            if not tables or (len(shape) == len(step.shape) and shape[:1] != (1,)):
+            broadcast = len(shape) < len(step.shape) or (shape[:1] == (1,) and step.shape[:1] != (1,))
+            if not tables or not broadcast:
                 continue
             # The same rows for every example: positions, which belong to what they are added to.
             nearest = flow.backward((other for other in step.inputs if other != number), passes)

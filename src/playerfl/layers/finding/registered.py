@@ -60,11 +60,10 @@ def registered_groups(model: nn.Module, called: Mapping[str, int]) -> list[tuple
         if not groups:
             groups.append(_Group(leading[0][0], None, []))
         groups[0].modules[:0] = leading
-    named = [
+    return [
         (group.name, [entry for path, module in group.modules for entry in own_entries(path, module)])
         for group in _with_feed_forwards_joined(groups)
     ]
-    return named
 
 
 def _is_norm(module: nn.Module) -> bool:
