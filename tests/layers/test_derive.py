@@ -288,3 +288,18 @@ def test_inputs_are_passed_by_position_or_by_name(inputs: object) -> None:
             return a - b
 
     assert call_model(Difference(), inputs) == -1
+
+
+def test_a_model_that_takes_one_dict_gets_it_whole() -> None:
+    class OneDict(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc = nn.Linear(2, 2)
+
+        def forward(self, batch: dict[str, Tensor]) -> Tensor:
+            return self.fc(batch["a"] - batch["b"])
+
+    inputs = {"a": torch.ones(1, 2), "b": torch.ones(1, 2)}
+    model = OneDict()
+    assert torch.equal(call_model(model, inputs), model.fc.bias[None])
+    assert names(model, inputs) == ["fc"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -29,12 +30,28 @@ class Derived:
 
 
 def call_model(model: nn.Module, inputs: object) -> object:
-    """Calls a model with a tensor, a tuple of positional inputs or a mapping of keyword inputs."""
+    """Calls a model with a tensor, a tuple of positional inputs or a mapping of keyword inputs; a model that takes one
+    mapping gets it whole."""
     if isinstance(inputs, Mapping):
-        return model(**inputs)
+        return model(inputs) if _takes_one_mapping(model, inputs) else model(**inputs)
     if isinstance(inputs, tuple | list):
         return model(*inputs)
     return model(inputs)
+
+
+def _takes_one_mapping(model: nn.Module, inputs: Mapping[str, object]) -> bool:
+    """Whether a forward pass has a single argument, and it is not the name of an input."""
+    try:
+        signature = inspect.signature(model.forward)
+        signature.bind(**inputs)
+    except ValueError:  # no signature: a compiled or scripted model
+        return False
+    except TypeError:
+        needed = [
+            p for p in signature.parameters.values() if p.default is p.empty and p.kind <= p.POSITIONAL_OR_KEYWORD
+        ]
+        return len(needed) == 1 and needed[0].name not in inputs
+    return False
 
 
 def derive_layers(model: nn.Module, example: object = None, granularity: Granularity = "block") -> Derived:
