@@ -129,7 +129,7 @@ def probe(
                 verification = _verify(held_out, recommendation, tried, chosen, quiet=quiet)
     # Files first: piping the table into `head` ends this process.
     if out is not None:
-        files = write_probe(out, recommendation, scores, verification and verification.to_json())
+        files = write_probe(out, recommendation, scores, verification.to_json() if verification else None)
         try:
             files.append(save_figure(recommendation, out / "recommendation.png").name)
         except ImportError:

@@ -46,11 +46,11 @@ def recommend(
     a model with other entries is refused.
 
     >>> def site(*rows): return Profile(("conv", "fc", "head"), rows, (8,) * len(rows), 8 * len(rows))
-    >>> advice = recommend({"a": site((2, 1, 40), (2, 1, 50)), "b": site((2, 1, 60), (2, 2, 50))})
+    >>> advice = recommend({"a": site((2, 1, 40), (2, 1, 50)), "b": site((2, 1, 60), (2, 1, 50))})
     >>> advice.cut.federated, advice.verdict
     (('conv', 'fc'), 'clear')
-    >>> [round(end, 2) for end in advice.interval]  # the ratios are 5/8 and 200/5
-    [0.62, 40.0]
+    >>> [round(end, 2) for end in advice.interval]  # the ratios are 1/2 and 50/1
+    [0.5, 50.0]
     >>> advice.without_site
     {'a': 2, 'b': 2}
     """

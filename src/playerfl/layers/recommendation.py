@@ -172,8 +172,8 @@ def judged(recommendation: Recommendation) -> Recommendation:
         doubts.append(f"{evidence.dominating} alone supplies {supplied:.0%} of the summed sensitivity")
     if any(index != cut.index for index in evidence.by_seed):
         doubts.append(f"seeds disagree: they cut after layers {', '.join(map(str, evidence.by_seed))}")
-    others = [f"{rule} cuts after layer {index}" for rule, index in evidence.rules.items() if index != cut.index]
-    doubts += [f"the rules disagree: {', '.join(others)}"] if others else []
+    elsewhere = [f"{rule} cuts after layer {index}" for rule, index in evidence.rules.items() if index != cut.index]
+    doubts += [f"the rules disagree: {', '.join(elsewhere)}"] if elsewhere else []
     if spread := _spread(evidence):
         doubts.append(spread)
     differing = {name: index for name, index in evidence.normalisations.items() if index != cut.index}

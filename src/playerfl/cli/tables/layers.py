@@ -136,7 +136,7 @@ def _entries(layer: str, entries: list[str]) -> str:
 def print_recommendation(
     recommendation: Recommendation, run_seconds: float | None = None, verification: Verification | None = None
 ) -> None:
-    """The cut, the verdict with every doubt, the evidence, what the cut shares, and what a sweep would cost or found."""
+    """The cut, the verdict with every doubt, the evidence, what the cut shares, and what a sweep costs or found."""
     console = wide_console()
     console.print(_scores(recommendation))
     colour = _VERDICTS[recommendation.verdict]

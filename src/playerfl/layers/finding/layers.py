@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from torch import nn
@@ -172,7 +171,7 @@ def _name(layers: list[FoundLayer]) -> None:
     for layer in layers:
         own = list(dict.fromkeys(paths[id(layer)]))
         foreign = [path for other in layers if other is not layer for path in paths[id(other)]]
-        name = _common_module(own, lambda prefix, foreign=foreign: any(p.startswith(prefix) for p in foreign))
+        name = _common_module(own, foreign)
         name = name or _joined(own) or "parameters"
         while name in used:
             name += "'"
@@ -180,7 +179,7 @@ def _name(layers: list[FoundLayer]) -> None:
         layer.name = name
 
 
-def _common_module(paths: list[str], taken: Callable[[str], bool]) -> str | None:
+def _common_module(paths: list[str], foreign: list[str]) -> str | None:
     if len(paths) == 1:
         return paths[0]
     common = paths[0].split(".")[:-1]
@@ -191,7 +190,8 @@ def _common_module(paths: list[str], taken: Callable[[str], bool]) -> str | None
             shared += 1
         common = common[:shared]
     name = ".".join(common)
-    return name if name and not taken(f"{name}.") else None
+    taken = any(path.startswith(f"{name}.") for path in foreign)
+    return name if name and not taken else None
 
 
 def _joined(paths: list[str]) -> str:

@@ -123,11 +123,11 @@ class _Calls:
         return module in self.order and (bool(path) or type(module).__module__.startswith("torch.nn."))
 
 
-class _Recorder(TorchDispatchMode):
+class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Notes every tensor operation. Values are followed by tensor; writes into a tensor also by its memory."""
 
     def __init__(self, model: nn.Module, calls: _Calls, inputs: list[Tensor]) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._model, self._calls = model, calls
         self._steps: list[Step] = []
         self._alive: list[Tensor] = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -53,7 +54,7 @@ def looks_up(operation: str) -> bool:
     return bool(_LOOKS_UP.search(operation))
 
 
-def role_of(unit: Unit, parameters: list[Tensor], *, reads_data: bool) -> Role:
+def role_of(unit: Unit, parameters: Sequence[Tensor], *, reads_data: bool) -> Role:
     """What a unit does, judged by its operations and the shapes of its parameters, never by its name."""
     if isinstance(unit.module, NORMS):
         return "norm"
