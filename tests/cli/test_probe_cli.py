@@ -97,7 +97,7 @@ def test_layers_are_shown_before_anything_runs(folder: Path) -> None:
     said = playerfl("layers", "mymodule:make_model", cwd=folder)
     assert said.returncode == 0, said.stderr
     assert "Layers of Net, input to output" in said.stdout
-    assert "in the order of the model's definition" in said.stderr
+    assert "guessed from the model's definition" in said.stderr
     assert said.stdout.index("head") < said.stdout.index("stem")
     said = playerfl("layers", "mymodule.py:make_model", "--data", "mymodule:make_sites", "--cut", "1", cwd=folder)
     assert said.returncode == 0, said.stderr
@@ -206,7 +206,7 @@ def test_runs_are_probed_without_training(folder: Path) -> None:
         (("layers", "mymodule:constant"), "mymodule:constant is of type int"),
         (("layers", "mymodule:instance"), "give a function that builds it"),
         (("layers", "mymodule:make_model", "--cut", "7"), "--cut must be between 0 and 3"),
-        (("layers", "mymodule:make_model", "--set", "rounds=3"), "allowed: bn_stats, tie_policy"),
+        (("layers", "mymodule:make_model", "--set", "rounds=3"), "allowed: bn_stats, granularity, tie_policy"),
         (("layers", "absent.py:make_model"), "there is no file absent.py"),
         (("layers", "hart"), "unknown task 'hart'; did you mean 'heart'?"),
         (("probe", "mymodule:make_model"), "name the sites' data too"),

@@ -8,7 +8,11 @@ from torch import Tensor, nn
 from torch.nn.utils.parametrizations import weight_norm
 
 from playerfl.errors import LayerError
-from playerfl.layers.derive import call_model, derive_groups
+from playerfl.layers.derive import call_model, derive_layers
+
+
+def derive_groups(model: nn.Module, example: object = None) -> list[tuple[str, list[str]]]:
+    return [(name, list(entries)) for name, entries in derive_layers(model, example).groups]
 
 
 def names(model: nn.Module, example: object = None) -> list[str]:
@@ -143,8 +147,8 @@ def test_the_norms_of_an_encoder_layer_follow_the_flow() -> None:
 def test_the_norms_of_a_norm_first_encoder_layer_follow_the_flow() -> None:
     block = nn.TransformerEncoderLayer(4, 2, 8, batch_first=True, norm_first=True)
     assert modules_of(block, torch.zeros(1, 3, 4)) == {
-        "self_attn": ["norm1", "self_attn", "self_attn.out_proj", "norm2"],
-        "linear1+linear2": ["linear1", "linear2"],
+        "self_attn": ["norm1", "self_attn", "self_attn.out_proj"],
+        "linear1+linear2": ["norm2", "linear1", "linear2"],
     }
 
 
@@ -164,8 +168,9 @@ def test_stacked_encoder_layers_keep_their_own_layers() -> None:
 @pytest.mark.parametrize("example", [None, torch.zeros(1, 3, dtype=torch.long)], ids=["registered", "flow"])
 def test_a_text_model_has_the_four_layers_of_the_paper(example: Tensor | None) -> None:
     layers = modules_of(TextModel(), example)
-    assert list(layers) == ["tokens", "block.self_attn", "block.linear1+linear2", "head"]
-    assert layers["tokens"] == ["tokens", "positions", "norm"]
+    first = "tokens" if example is None else "tokens+positions"
+    assert list(layers) == [first, "block.self_attn", "block.linear1+linear2", "head"]
+    assert layers[first] == ["tokens", "positions", "norm"]
 
 
 def test_attention_by_class_name_is_one_layer_with_its_projections() -> None:
@@ -198,7 +203,7 @@ def test_a_feed_forward_module_beside_an_attention_is_one_layer() -> None:
     layers = modules_of(Block(Mlp()), torch.zeros(1, 3, 4))
     parts = [f"feed_forward.{part}" for part in ("up", "middle", "down")]
     assert list(layers) == ["attention", "feed_forward"]
-    assert layers["feed_forward"] == parts
+    assert layers["feed_forward"] == ["norm2", *parts]
 
 
 def test_up_and_down_linears_are_joined_only_inside_a_transformer_block() -> None:
@@ -283,3 +288,18 @@ def test_inputs_are_passed_by_position_or_by_name(inputs: object) -> None:
             return a - b
 
     assert call_model(Difference(), inputs) == -1
+
+
+def test_a_model_that_takes_one_dict_gets_it_whole() -> None:
+    class OneDict(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc = nn.Linear(2, 2)
+
+        def forward(self, batch: dict[str, Tensor]) -> Tensor:
+            return self.fc(batch["a"] - batch["b"])
+
+    inputs = {"a": torch.ones(1, 2), "b": torch.ones(1, 2)}
+    model = OneDict()
+    assert torch.equal(call_model(model, inputs), model.fc.bias[None])
+    assert names(model, inputs) == ["fc"]

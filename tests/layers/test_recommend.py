@@ -165,12 +165,24 @@ def test_a_close_call_is_a_doubt() -> None:
     assert any("within 10 % of the threshold 3.5" in doubt for doubt in recommendation.doubts)
 
 
-def test_rules_that_cut_elsewhere_are_a_caveat_not_a_doubt() -> None:
+def test_rules_that_cut_elsewhere_are_a_doubt_and_alternatives() -> None:
     recommendation = recommend({"x": site(*[(1.0, 1.0, 10.0, 1000.0)] * 3)})
-    assert recommendation.verdict == "clear"
-    assert recommendation.caveats == (
-        "other rules would cut elsewhere: cumulative_ratio after layer 1, max_jump after layer 3",
+    assert recommendation.verdict == "doubtful"
+    assert recommendation.doubts == (
+        "the rules disagree: cumulative_ratio cuts after layer 1, max_jump cuts after layer 3",
     )
+    assert recommendation.alternatives == (1, 3)
+    assert "other cuts with evidence: after layer 1, 3" in str(recommendation)
+
+
+def test_a_jump_within_its_spread_over_sites_and_seeds_is_a_doubt() -> None:
+    even = {"north": site(*CLEAR), "south": site(*CLEAR)}
+    assert recommend(even).jumps == pytest.approx((84.0, 84.0))
+    uneven = {"north": site(*CLEAR), "south": site((1.0, 0.5, 0.001, 60.0), (1.0, 0.5, 0.001, 60.0))}
+    recommendation = recommend(uneven)
+    assert recommendation.cut.index == 2
+    assert any("within its spread over sites and seeds: from 0.002-fold to 84-fold" in d for d in recommendation.doubts)
+    assert recommendation.verdict == "doubtful"
 
 
 def test_json_is_complete_and_valid() -> None:

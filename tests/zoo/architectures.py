@@ -370,11 +370,11 @@ ZOO: dict[str, Architecture] = {
     "CNN, squeeze-and-excitation": Architecture(SqueezeExcite, images, "conv", True),
     "temporal CNN": Architecture(TemporalCnn, series, "conv1", True),
     "bag of words": Architecture(BagOfWords, tokens, "bag", False),
-    "transformer, tied embeddings": Architecture(LanguageModel, tokens, "parameters", True),
+    "transformer, tied embeddings": Architecture(LanguageModel, tokens, "embedding", True),
     "transformer, named inputs with a mask": Architecture(MaskedEncoder, named_inputs, "embedding", True),
     "transformer, torch's encoder": Architecture(TorchEncoder, tokens, "embedding", False),
     "transformer, dropout": Architecture(lambda: TorchEncoder(0.1), tokens, "embedding", False),
-    "vision transformer": Architecture(VisionTransformer, images, "parameters", True),
+    "vision transformer": Architecture(VisionTransformer, images, "patches", True),
     "LSTM": Architecture(lambda: Recurrent(nn.LSTM), series, "recurrent", False),
     "GRU, bidirectional": Architecture(lambda: Recurrent(nn.GRU, bidirectional=True), series, "recurrent", False),
 }

@@ -47,7 +47,7 @@ class Monitored(PLayerFL):
         due = (round_ - 1) % self.every == 0
         trained = await client.train(measure=Measure(include_bias=self.include_bias) if due else None)
         if trained.profile is not None:
-            client.memory.setdefault("drift", {})[str(round_)] = trained.profile.to_json()
+            client.memory.setdefault("drift", {})[str(round_)] = trained.profile.to_json(layer_map=False)
 
 
 @dataclass(frozen=True)

@@ -126,9 +126,12 @@ def sweep_cuts(
     rounds: int | None = None,
     seeds: Sequence[int] = (0, 1, 2),
     settings: Mapping[str, Any] | Sequence[str] = (),
+    cuts: Sequence[int] | None = None,
     watch: Callable[[int], Callable[[], None]] = lambda total: lambda: None,
 ) -> Sweep:
     """Trains with every cut from none to all layers, and finds the cut that each way of choosing would pick.
+
+    With `cuts`, only these are trained, and no way of choosing is looked at.
 
     All ways except the recommendation look at the sites' models after one epoch of training alone. The score is
     macro-F1 (minus the loss if targets are not classes), averaged over sites weighted by their examples, at the round
@@ -151,14 +154,17 @@ def sweep_cuts(
             setup = prepare_setup(base, chosen_task)
             names, number = setup.learner.layers.names, base.rounds
             metric = "f1" if "f1" in setup.learner.metrics else "loss"
-            tick = tick or watch(len(seeds) * (len(names) + 2))
+            tried = range(len(names) + 1) if cuts is None else cuts
+            tick = tick or watch(len(seeds) * (len(tried) + (cuts is None)))
             profiles: Mapping[str, Any] = {}
-            for cut in range(len(names) + 1):
+            for cut in tried:
                 fixed = {"name": "player_fl", "rule": "fixed", "fixed_cut": cut}
                 result = drive(Run(Experiment.resolve({**table, "algorithm": fixed}, chosen_task), setup).rounds())
                 scores.append(CutScore(seed, cut, *(_average(result, split, metric) for split in _SPLITS)))
                 profiles = result.layers["profiles"]
                 tick()
+            if cuts is not None:
+                continue
             # The first epoch does not depend on the cut, so all runs have the same profiles.
             answers = {RECOMMENDED: recommend(profiles, resamples=0).cut.index, **_by_models(table, chosen_task, setup)}
             tick()

@@ -132,7 +132,7 @@ def _target(target: str) -> tuple[Task, dict[str, Any], Mapping[str, Weights] | 
     from playerfl.runs.api import load_result
 
     result = load_result(path)
-    kept = ("rounds", "bn_stats", "tie_policy", "device", "threads", "training", "data")
+    kept = ("rounds", "bn_stats", "tie_policy", "granularity", "device", "threads", "training", "data")
     given = {key: result.experiment[key] for key in kept if key in result.experiment}
     models = None if result.algorithm == "local" else result.weights
     return find_task(result.experiment["task"]), given, models, int(result.experiment["seed"])

@@ -33,10 +33,11 @@ def layers(
     """Show the layers of a model from input to output, without training.
 
     TARGET is a function that builds your model, as MODULE:NAME or FILE.py:NAME, or any task that `playerfl run`
-    accepts. With --data, the layers are in the order of a forward pass, otherwise in that of the model's definition.
+    accepts. With --data, blocks and their order are found in a forward pass; otherwise they are guessed from the
+    model's definition.
     """
     from playerfl.cli.tables.console import wide_console
-    from playerfl.cli.tables.layers import layer_rows, print_cut_summary, print_layers
+    from playerfl.cli.tables.layers import layer_rows, print_cut_summary, print_tree
     from playerfl.data.download.directory import use_data_directory
     from playerfl.errors import LayerError
     from playerfl.layers.cut_summary import summarise_cut
@@ -51,12 +52,13 @@ def layers(
         typer.echo(json.dumps({**content, **({"cut": summary.to_json()} if summary else {})}, indent=1))
         return
     console = wide_console()
-    print_layers(layer_map, console, title=f"Layers of {type(model).__name__}, input to output", cut=cut)
+    print_tree(layer_map, model, console, title=f"Layers of {type(model).__name__}, input to output", cut=cut)
     if not in_flow:
         typer.echo(
-            "note: layers are in the order of the model's definition; --data gives that of a forward pass", err=True
+            "note: layers are guessed from the model's definition, in its order; --data finds them in a forward pass",
+            err=True,
         )
-    for warning in _warnings(layer_map):
+    for warning in (*(layer_map.notes if in_flow else ()), *_warnings(layer_map)):
         typer.echo(f"note: {warning}", err=True)
     if summary:
         print_cut_summary(summary, console)
@@ -79,7 +81,11 @@ def _layers_of(target: str, data: str | None, settings: list[str]) -> tuple[nn.M
 
     experiment = Experiment.resolve(with_settings({"task": named.name}, settings), named)
     model = initial_model(experiment, named)
-    policies: dict[str, Any] = {"tie_policy": experiment.tie_policy, "statistics": experiment.bn_stats}
+    policies: dict[str, Any] = {
+        "tie_policy": experiment.tie_policy,
+        "statistics": experiment.bn_stats,
+        "granularity": experiment.granularity,
+    }
     if hasattr(model, "layer_groups"):
         return model, LayerMap.of(model, **policies), True
     return model, prepare_setup(experiment, named).learner.layers, True
@@ -90,7 +96,7 @@ def _policies(settings: list[str]) -> dict[str, Any]:
     from playerfl.errors import one_of
     from playerfl.runs.experiment import parse_setting
 
-    names = {"tie_policy": "tie_policy", "bn_stats": "statistics"}
+    names = {"tie_policy": "tie_policy", "bn_stats": "statistics", "granularity": "granularity"}
     given = dict(map(parse_setting, settings))
     for key in given:
         if key not in names:

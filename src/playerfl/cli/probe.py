@@ -18,8 +18,11 @@ from playerfl.storage.atomic_files import make_directory
 if TYPE_CHECKING:
     from torch import nn
 
+    from playerfl.analysis.verify import Verification
     from playerfl.layers.layer_map import LayerMap
+    from playerfl.layers.recommendation import Recommendation
     from playerfl.probe.measure import Measurement
+    from playerfl.tasks.task import Task
 
 PROBE_EXAMPLES = examples(
     "probe mymodule:make_model --data mymodule:make_sites",
@@ -64,6 +67,14 @@ def probe(
     figure: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Save the figure here (.png, .svg, .pdf).")
     ] = None,
+    verify: Annotated[
+        bool,
+        typer.Option(
+            "--verify",
+            help="Then train with this cut and its alternatives, and compare them on validation data (3 seeds, or as "
+            "many as --seeds).",
+        ),
+    ] = False,
     settings: Settings = None,
     data_dir: DataDir = None,
     as_json: Json = False,
@@ -87,15 +98,20 @@ def probe(
     _check_decision(rule, threshold, normalise)
     if figure is not None:
         _check_figure_file(figure)
+    verification: Verification | None = None
     stored = stored_probe_at(Path(target))
     if stored is not None:
+        if verify:
+            raise ConfigError(
+                f"{target} holds stored scores; --verify trains, so give the task or the model and --data"
+            )
         if data or loss or settings or given or seeds > 1 or seed:
             raise ConfigError(
                 f"{target} holds scores that have already been measured; leave out --data, --loss, --seed, --seeds, "
                 "--learning-rate, --batch-size and --set"
             )
         reread = stored(changes)
-        recommendation, scores = reread.recommendation, reread.scores
+        recommendation, scores, run_seconds = reread.recommendation, reread.scores, None
         for note in reread.notes:
             typer.echo(f"note: {note}", err=True)
     else:
@@ -103,13 +119,17 @@ def probe(
             make_directory(out)
         with use_data_directory(data_dir):
             every = range(seed, seed + seeds)
-            measurement = _measure(
-                target, data, loss, every, [*given, *(settings or [])], quiet=quiet, shown=not (as_json or quiet)
-            )
-        recommendation, scores = measurement.recommend(**changes), scores_of(measurement, target, changes)
+            chosen = [*given, *(settings or [])]
+            measured, held_out = _tasks(target, data, loss)
+            measurement = _measure(measured, data, loss, every, chosen, quiet=quiet, shown=not (as_json or quiet))
+            recommendation, scores = measurement.recommend(**changes), scores_of(measurement, target, changes)
+            run_seconds = measurement.run_seconds
+            if verify:
+                tried = every if seeds > 1 else range(seed, seed + 3)
+                verification = _verify(held_out, recommendation, tried, chosen, quiet=quiet)
     # Files first: piping the table into `head` ends this process.
     if out is not None:
-        files = write_probe(out, recommendation, scores)
+        files = write_probe(out, recommendation, scores, verification.to_json() if verification else None)
         try:
             files.append(save_figure(recommendation, out / "recommendation.png").name)
         except ImportError:
@@ -118,11 +138,30 @@ def probe(
     if figure is not None:
         typer.echo(f"figure: {save_figure(recommendation, figure)}", err=True)
     if as_json:
-        typer.echo(json.dumps(recommendation.to_json(), indent=1))
+        content = recommendation.to_json()
+        typer.echo(
+            json.dumps({**content, **({"verification": verification.to_json()} if verification else {})}, indent=1)
+        )
     else:
         from playerfl.cli.tables.layers import print_recommendation
 
-        print_recommendation(recommendation)
+        print_recommendation(recommendation, run_seconds, verification)
+
+
+def _verify(
+    task: Task, recommendation: Recommendation, seeds: range, settings: list[str], *, quiet: bool
+) -> Verification:
+    from playerfl.analysis.verify import verify_cut
+    from playerfl.cli.progress import counted
+
+    with ExitStack() as bars:
+        return verify_cut(
+            task,
+            recommendation,
+            seeds=seeds,
+            settings=settings,
+            watch=lambda total: bars.enter_context(counted("verifying runs", total, quiet=quiet, lines=True)),
+        )
 
 
 def _check_decision(rule: str | None, threshold: float | None, normalise: str | None) -> None:
@@ -145,8 +184,36 @@ def _check_figure_file(file: Path) -> None:
     check_figure_file(file)
 
 
+def _tasks(target: str, data: str | None, loss: str | None) -> tuple[Task, Task]:
+    """The task to measure, which trains on all data, and the one to verify on, which holds some of them out."""
+    from playerfl.learning.losses import cross_entropy
+    from playerfl.tasks.load import load_object
+    from playerfl.tasks.named_models import built_model, check_reference, loaded_sites, task_or_builder
+    from playerfl.tasks.task import Task, own_task, unsplit_task
+
+    named = task_or_builder(target)
+    if isinstance(named, Task):
+        if data or loss:
+            raise ConfigError(f"{target} is a task with its own data and loss; leave out --data and --loss")
+        return named, named
+    if data is None:
+        raise ConfigError(f"{target} is a model; name the sites' data too, as in --data mymodule:make_sites")
+    loss_function = None if loss is None else load_object(check_reference(loss, "--loss"))
+    if loss is not None and not callable(loss_function):
+        raise ConfigError(f"{loss} is {type(loss_function).__name__}; it must be a function loss(output, targets)")
+
+    def build() -> nn.Module:
+        return built_model(named, target)
+
+    sites = loaded_sites(data)
+    held_out = own_task(
+        build, sites, name=target, loss=loss_function or cross_entropy, metrics=None if loss is None else {}
+    )
+    return unsplit_task(build, sites, loss_function, name=target), held_out
+
+
 def _measure(
-    target: str,
+    task: Task,
     data: str | None,
     loss: str | None,
     seeds: range,
@@ -159,23 +226,6 @@ def _measure(
     from playerfl.cli.tables.console import wide_console
     from playerfl.cli.tables.layers import print_layers
     from playerfl.probe.measure import probe_sites
-    from playerfl.tasks.load import load_object
-    from playerfl.tasks.named_models import built_model, check_reference, loaded_sites, task_or_builder
-    from playerfl.tasks.task import Task, unsplit_task
-
-    named = task_or_builder(target)
-    task: Task
-    if isinstance(named, Task):
-        if data or loss:
-            raise ConfigError(f"{target} is a task with its own data and loss; leave out --data and --loss")
-        task = named
-    else:
-        if data is None:
-            raise ConfigError(f"{target} is a model; name the sites' data too, as in --data mymodule:make_sites")
-        loss_function = None if loss is None else load_object(check_reference(loss, "--loss"))
-        if loss is not None and not callable(loss_function):
-            raise ConfigError(f"{loss} is {type(loss_function).__name__}; it must be a function loss(output, targets)")
-        task = unsplit_task(lambda: built_model(named, target), loaded_sites(data), loss_function, name=target)
 
     with ExitStack() as bars:
 
@@ -188,6 +238,6 @@ def _measure(
         try:
             return probe_sites(task, seeds=seeds, settings=settings, before=show)
         except DataError as problem:
-            if isinstance(named, Task) or loss or "class numbers" not in str(problem):
+            if data is None or loss or "class numbers" not in str(problem):
                 raise
             raise DataError(f"{problem}; for targets that are not classes give --loss mymodule:my_loss") from problem

@@ -1,267 +1,143 @@
-"""Layers of a model that does not declare any: one per module with parameters, merged within blocks."""
+"""Layers of a model that does not declare any: one per block, found in a forward pass."""
 
 from __future__ import annotations
 
 import inspect
-import re
-from collections.abc import Container, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Literal
 
 import torch
 from torch import nn
-from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.parameter import is_lazy
-from torch.nn.utils.parametrize import is_parametrized
 
 from playerfl.errors import LayerError
-from playerfl.layers.shortcuts import ends_in_a_shortcut
+from playerfl.layers.finding.layers import found_layers
+from playerfl.layers.finding.registered import registered_groups
+from playerfl.layers.finding.trace import order_of_calls, trace
 
-_NORMS = (_NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm, nn.LocalResponseNorm)
-_ATTENTION = re.compile("attention|attn", re.IGNORECASE)
-_FEED_FORWARD = re.compile("mlp|ffn|feed_?forward", re.IGNORECASE)
-_RESIDUAL = re.compile("basic_?block|bottleneck|residual|res_?(net)?_?block|resunit|mbconv", re.IGNORECASE)
-_SHORTCUTS = ("downsample", "shortcut", "skip", "identity_conv", "residual")
-_ADAPTER = re.compile("lora|adapter", re.IGNORECASE)
-_ADAPTER_PARTS = 3
-_BLOCK_PARTS = 8
-_EMBEDDINGS = re.compile("embeddings?$", re.IGNORECASE)
-_TABLE = re.compile("pos|cls|class_token|embed", re.IGNORECASE)
+Granularity = Literal["block", "module"]
 
 
-@dataclass
-class _Group:
-    name: str
-    block: str | None
-    modules: list[tuple[str, nn.Module]]
+@dataclass(frozen=True)
+class Derived:
+    """Layers by name, with their entries, in the order in which data flows, and why each of them is one."""
+
+    groups: Sequence[tuple[str, Sequence[str]]]
+    reasons: Mapping[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
 
 
 def call_model(model: nn.Module, inputs: object) -> object:
-    """Calls a model with a tensor, a tuple of positional inputs or a mapping of keyword inputs."""
+    """Calls a model with a tensor, a tuple of positional inputs or a mapping of keyword inputs; a model that takes one
+    mapping gets it whole."""
+    arguments, keywords = call_arguments(model, inputs)
+    return model(*arguments, **keywords)
+
+
+def call_arguments(model: nn.Module, inputs: object) -> tuple[tuple[object, ...], dict[str, object]]:
+    """The positional and keyword arguments of a model: a tensor is one argument, a tuple several, and a mapping keywords,
+    or one argument if the model takes one mapping."""
     if isinstance(inputs, Mapping):
-        return model(**inputs)
-    if isinstance(inputs, tuple | list):
-        return model(*inputs)
-    return model(inputs)
+        return ((inputs,), {}) if _takes_one_mapping(model, inputs) else ((), dict(inputs))
+    return (tuple(inputs) if isinstance(inputs, tuple | list) else (inputs,)), {}
 
 
 def arguments_mismatch(model: nn.Module, inputs: object) -> str | None:
     """Why a model's `forward` cannot be called with these inputs; None if its parameters fit them.
 
-    >>> arguments_mismatch(nn.Linear(2, 1), {"ids": torch.zeros(1, 2)})
-    'a mapping is passed as keyword arguments, forward(ids=…), but Linear.forward takes (input)'
+    >>> arguments_mismatch(nn.Bilinear(2, 2, 1), {"ids": torch.zeros(1, 2)})
+    'a mapping is passed as keyword arguments, forward(ids=…), but Bilinear.forward takes (input1, input2)'
     """
     try:
         signature = inspect.signature(model.forward)
     except (TypeError, ValueError):  # not every callable has one
         return None
-    takes = f"{type(model).__name__}.forward takes ({', '.join(signature.parameters)})"
+    arguments, keywords = call_arguments(model, inputs)
     try:
+        signature.bind(*arguments, **keywords)
+    except TypeError:
+        called = "one tensor is passed, forward(…)"
         if isinstance(inputs, Mapping):
             called = f"a mapping is passed as keyword arguments, forward({', '.join(f'{name}=…' for name in inputs)})"
-            signature.bind(**inputs)
         elif isinstance(inputs, tuple | list):
             called = f"a tuple is passed as positional arguments, forward({', '.join('…' for _ in inputs)})"
-            signature.bind(*inputs)
-        else:
-            called = "one tensor is passed, forward(…)"
-            signature.bind(inputs)
-    except TypeError:
-        return f"{called}, but {takes}"
+        return f"{called}, but {type(model).__name__}.forward takes ({', '.join(signature.parameters)})"
     return None
 
 
-def derive_groups(model: nn.Module, example: object = None) -> list[tuple[str, list[str]]]:
-    """Named lists of a model's entries, in the order in which data flows.
+def _takes_one_mapping(model: nn.Module, inputs: Mapping[str, object]) -> bool:
+    """Whether a forward pass has a single argument, and it is not the name of an input."""
+    try:
+        signature = inspect.signature(model.forward)
+        signature.bind(**inputs)
+    except ValueError:  # no signature: a compiled or scripted model
+        return False
+    except TypeError:
+        needed = [
+            p for p in signature.parameters.values() if p.default is p.empty and p.kind <= p.POSITIONAL_OR_KEYWORD
+        ]
+        return len(needed) == 1 and needed[0].name not in inputs
+    return False
 
-    >>> derive_groups(nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.Flatten(), nn.Linear(8, 2)))
+
+def derive_layers(model: nn.Module, example: object = None, granularity: Granularity = "block") -> Derived:
+    """A layer for each block of a model, as a forward pass with the `example` batch shows them.
+
+    >>> net = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.Flatten(), nn.Linear(8, 2))
+    >>> derive_layers(net, torch.zeros(2, 1, 4, 4)).groups
     [('0', ['0.weight', '0.bias', '1.weight', '1.bias']), ('3', ['3.weight', '3.bias'])]
     """
-    owners = _in_order_of_flow(model, example)
-    residual = {id(module) for module in model.modules() if module is not model and _is_residual(module)}
-    groups: list[_Group] = []
-    leading: list[tuple[str, nn.Module]] = []
-    for path, module in owners:
-        name, block = _unit_of(model, path, residual)
-        if _is_norm(module) and name == path:
-            (groups[-1].modules if groups else leading).append((path, module))
-            continue
-        if not groups and name in (path, "parameters") and _holds_tables(module):
-            leading.append((path, module))
-            continue
-        begun = next((group for group in groups if group.name == name), None)
-        if begun is None and groups and _both_embeddings(groups[-1], module):
-            begun = groups[-1]
-        if begun:
-            begun.modules.append((path, module))
-        else:
-            groups.append(_Group(name, block, [(path, module)]))
-    if leading:
-        if not groups:
-            groups.append(_Group(leading[0][0], None, []))
-        groups[0].modules[:0] = leading
-    named = [
-        (group.name, [entry for path, module in group.modules for entry in _own_entries(path, module)])
-        for group in _with_feed_forwards_joined(groups)
-    ]
-    if not named:
-        raise LayerError(f"{type(model).__name__} has no parameters, so there are no layers to federate")
-    return named
-
-
-def _own_entries(path: str, module: nn.Module) -> list[str]:
-    prefix = f"{path}." if path else ""
-    entries = [prefix + name for name, _ in module.named_parameters(recurse=False)]
-    if not entries:
-        entries = [prefix + name for name, _ in module.named_buffers(recurse=False)]
-    return entries
-
-
-def _is_norm(module: nn.Module) -> bool:
-    return isinstance(module, _NORMS) or type(module).__name__.endswith("Norm")
-
-
-def _owns_state(module: nn.Module) -> bool:
-    """Whether a module itself owns parameters, or a norm's statistics."""
-    if next(module.parameters(recurse=False), None) is not None:
-        return True
-    return _is_norm(module) and next(module.buffers(recurse=False), None) is not None
-
-
-def _in_order_of_flow(model: nn.Module, example: object) -> list[tuple[str, nn.Module]]:
-    """Modules that own parameters, by first use in a forward pass. A module that is never called stays after its
-    predecessor in registration order (its weights may be used directly)."""
-    # A module under two names is listed twice: its tensors are then tied.
-    every = model.named_modules(remove_duplicate=False)
-    registered = [(path, module) for path, module in every if _owns_state(module)]
     reject_lazy(model)
+    if next(model.parameters(), None) is None:
+        raise LayerError(f"{type(model).__name__} has no parameters, so there are no layers to federate")
     if example is None:
-        return registered
-    called = _order_of_calls(model, example)
-    rank = -1
-    keys = {}
-    for position, (path, module) in enumerate(registered):
-        rank = called.get(id(module), rank)
-        keys[path] = (rank, position)
-    return sorted(registered, key=lambda item: keys[item[0]])
+        return Derived(
+            registered_groups(model, {}),
+            notes=(
+                "layers are guessed from the model's definition, in its order; an example batch shows the real ones",
+            ),
+        )
+
+    def run() -> object:
+        return call_model(model, example)
+
+    with _looked_at(model):
+        try:
+            ranks = order_of_calls(model, run)
+        except Exception as problem:
+            reason = str(problem).strip().splitlines() or [type(problem).__name__]
+            raise LayerError(f"the model cannot be called with the example batch: {reason[0]}") from problem
+        try:
+            found = found_layers(trace(model, run, example), model, by_module=granularity == "module")
+        except Exception as problem:  # a forward pass that works, but not while its operations are recorded
+            reason = str(problem).strip().splitlines() or [type(problem).__name__]
+            note = (
+                "layers are guessed from the model's definition, in the order of its calls, because its operations "
+                f"cannot be recorded ({type(problem).__name__}: {reason[0]}); layer_groups() can say better"
+            )
+            return Derived(registered_groups(model, ranks), notes=(note,))
+    return Derived(
+        [(layer.name, layer.entries) for layer in found],
+        {layer.name: "; ".join([layer.why, *layer.notes]) for layer in found},
+    )
+
+
+@contextmanager
+def _looked_at(model: nn.Module) -> Iterator[None]:
+    """Evaluation mode without gradients; leaves the model's modes and the random state as they were."""
+    modes = [(module, module.training) for module in model.modules()]
+    try:
+        model.eval()
+        with torch.no_grad(), torch.random.fork_rng():
+            yield
+    finally:
+        for module, training in modes:
+            module.training = training
 
 
 def reject_lazy(model: nn.Module) -> None:
     for path, module in model.named_modules():
         if any(is_lazy(p) for p in module.parameters(recurse=False)):
             raise LayerError(f"module {path!r} is lazy and has no shape yet; run one forward pass first")
-
-
-def _order_of_calls(model: nn.Module, example: object) -> dict[int, int]:
-    order: dict[int, int] = {}
-
-    def note(module: nn.Module, _: object) -> None:
-        order.setdefault(id(module), len(order))
-
-    modes = [(module, module.training) for module in model.modules()]
-    handles = [module.register_forward_pre_hook(note) for module in model.modules()]
-    try:
-        model.eval()
-        with torch.no_grad(), torch.random.fork_rng():
-            call_model(model, example)
-    except Exception as problem:
-        reason = str(problem).strip().splitlines() or [type(problem).__name__]
-        raise LayerError(f"the model cannot be called with the example batch: {reason[0]}") from problem
-    finally:
-        for handle in handles:
-            handle.remove()
-        for module, training in modes:
-            module.training = training
-    return order
-
-
-def _unit_of(model: nn.Module, path: str, residual: Container[int]) -> tuple[str, str | None]:
-    """The name of the unit a module belongs to (itself, or the attention, feed-forward or other block around it)
-    and the transformer block around that unit, if there is one."""
-    steps = path.split(".") if path else []
-    block = None
-    module: nn.Module = model
-    for depth, step in enumerate(steps):
-        if any(_is_attention(child) for child in module.children()):
-            block = ".".join(steps[:depth])
-        module = module.get_submodule(step)
-        here = ".".join(steps[: depth + 1])
-        if _is_attention(module):
-            return here, block
-        inside_block = block is not None and block == ".".join(steps[:depth])
-        if inside_block and _FEED_FORWARD.search(type(module).__name__):
-            return here, block
-        if is_parametrized(module) or id(module) in residual or _is_adapted(module):
-            return here, block
-        if _EMBEDDINGS.search(type(module).__name__):
-            return here, block
-    return path or "parameters", block
-
-
-def _is_attention(module: nn.Module) -> bool:
-    """By class name, since there is no common base. A wrapper around one attention module counts as a whole; a
-    network that holds several ("AttentionNet") does not."""
-    if not _ATTENTION.search(type(module).__name__) or next(module.parameters(), None) is None:
-        return False
-    inner = [m for m in module.modules() if m is not module and _ATTENTION.search(type(m).__name__)]
-    return len(inner) <= 1
-
-
-def _is_residual(module: nn.Module) -> bool:
-    """A block with a shortcut around it: recognised by its class name, by a shortcut child, or by its code.
-    A cut inside it would put the two paths on different sides."""
-    children = dict(module.named_children())
-    if not children or next(module.parameters(), None) is None:
-        return False
-    inner = [m for m in module.modules() if m is not module]
-    if any(_is_attention(m) or _RESIDUAL.search(type(m).__name__) for m in inner):
-        return False
-    if _RESIDUAL.search(type(module).__name__) or any(name in children for name in _SHORTCUTS):
-        return True
-    return _num_parts(module) <= _BLOCK_PARTS and ends_in_a_shortcut(module, _is_norm)
-
-
-def _num_parts(module: nn.Module) -> int:
-    """How many modules in it own parameters, not counting norms."""
-    return sum(not _is_norm(m) and next(m.parameters(recurse=False), None) is not None for m in module.modules())
-
-
-def _holds_tables(module: nn.Module) -> bool:
-    """Position and class-token tables that the network itself holds: they belong to the embedding that follows."""
-    names = [name for name, _ in module.named_parameters(recurse=False)]
-    inside = any(next(child.parameters(), None) is not None for child in module.children())
-    return inside and bool(names) and all(map(_TABLE.search, names))
-
-
-def _is_adapted(module: nn.Module) -> bool:
-    """A module with low-rank adapters (PEFT's have a child `lora_A`), or an adapter, which has few parts."""
-    if "lora_A" in dict(module.named_children()) or hasattr(module, "lora_A"):
-        return True
-    if not _ADAPTER.search(type(module).__name__):
-        return False
-    return 0 < _num_parts(module) <= _ADAPTER_PARTS
-
-
-def _both_embeddings(group: _Group, module: nn.Module) -> bool:
-    """Token and position tables side by side are one layer, as in the paper's table of architectures."""
-    return isinstance(module, nn.Embedding) and all(isinstance(m, nn.Embedding) for _, m in group.modules)
-
-
-def _with_feed_forwards_joined(groups: list[_Group]) -> list[_Group]:
-    """Joins the up layer of a transformer block with the projection back: linears d→h … h→d in a row."""
-    joined: list[_Group] = []
-    for group in groups:
-        previous = joined[-1] if joined else None
-        if previous and group.block is not None and previous.block == group.block:
-            up, down = _only_linear(previous), _only_linear(group)
-            if up and down and up.in_features == down.out_features and up.out_features == down.in_features:
-                last = group.name.rpartition(".")[2]
-                joined[-1] = _Group(f"{previous.name}+{last}", group.block, previous.modules + group.modules)
-                continue
-        joined.append(group)
-    return joined
-
-
-def _only_linear(group: _Group) -> nn.Linear | None:
-    linears = [m for _, m in group.modules if isinstance(m, nn.Linear)]
-    others = [m for _, m in group.modules if not isinstance(m, nn.Linear) and not _is_norm(m)]
-    return linears[0] if len(linears) == 1 and not others else None

@@ -10,7 +10,7 @@ from typing import Any, Literal, get_args
 from torch import Tensor, nn
 
 from playerfl.errors import LayerError, one_of
-from playerfl.layers.derive import derive_groups, reject_lazy
+from playerfl.layers.derive import Derived, Granularity, derive_layers, reject_lazy
 from playerfl.weights import Weights
 
 LayerName = str
@@ -54,6 +54,10 @@ class LayerMap:
     """Entries that more than one layer uses, with those layers."""
     statistics: BatchNormStatistics = "follow"
     """Whether buffers travel with their layer or stay at the site."""
+    reasons: Mapping[LayerName, str] = field(default_factory=dict, compare=False)
+    """Why each layer is one, in words; empty if that is not known."""
+    notes: tuple[str, ...] = field(default=(), compare=False)
+    """What a user should know about how the layers were found."""
 
     @classmethod
     def of(
@@ -63,21 +67,25 @@ class LayerMap:
         *,
         tie_policy: TiePolicy = "first",
         statistics: BatchNormStatistics = "follow",
+        granularity: Granularity = "block",
     ) -> LayerMap:
-        """The model's own `layer_groups()`, or layers derived from its modules.
+        """The model's own `layer_groups()`, or one layer per block.
 
-        Registration order need not be the order in which data flows, so give an `example` batch if you can: the
-        order is then taken from a forward pass. A tensor used by two layers belongs to the first of them
-        (`tie_policy="first"`) or to the last ("local": it is private if any layer that uses it is).
+        Give an `example` batch if you can: blocks and their order are then found in a forward pass, otherwise they are
+        guessed from the model's definition. `granularity="module"` makes every module a layer, so that a cut may run
+        through a block. A tensor used by two layers belongs to the first of them (`tie_policy="first"`) or to the last
+        ("local": it is private if any layer that uses it is).
         """
         if not isinstance(model, nn.Module):
             raise LayerError(f"expected a torch model (an nn.Module), not {type(model).__name__}")
         check_choice(tie_policy, TiePolicy, "tie_policy")
         check_choice(statistics, BatchNormStatistics, "statistics")
+        check_choice(granularity, Granularity, "granularity")
         reject_lazy(model)
         declared = getattr(model, "layer_groups", None)
-        groups = list(declared()) if callable(declared) else derive_groups(model, example)
-        return cls.from_groups(model, groups, tie_policy, statistics)
+        found = Derived(list(declared())) if callable(declared) else derive_layers(model, example, granularity)
+        layers = cls.from_groups(model, found.groups, tie_policy, statistics)
+        return replace(layers, reasons=found.reasons, notes=found.notes)
 
     @classmethod
     def from_groups(
@@ -129,6 +137,64 @@ class LayerMap:
         }
         buffers = frozenset(tensors.keys() - parameters.keys())
         return cls(entries, sizes, frozen, buffers, tied, statistics)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "entries": {layer: list(entries) for layer, entries in self.entries.items()},
+            "num_parameters": dict(self.num_parameters),
+            "frozen": sorted(self.frozen),
+            "buffers": sorted(self.buffers),
+            "tied": {entry: list(users) for entry, users in self.tied.items()},
+            "statistics": self.statistics,
+        }
+
+    @classmethod
+    def from_json(cls, table: Mapping[str, Any]) -> LayerMap:
+        """The inverse of `to_json`; ValueError, KeyError, TypeError or AttributeError if it is anything else.
+
+        >>> layers = LayerMap({"0": ("0.weight", "0.bias")}, {"0": 9})
+        >>> LayerMap.from_json(layers.to_json()) == layers
+        True
+        """
+        sizes = {str(layer): int(size) for layer, size in table["num_parameters"].items()}
+        if sizes.keys() != table["entries"].keys() or table["statistics"] not in ("follow", "local"):
+            raise ValueError("the layers' sizes or statistics do not match the layers")
+        return cls(
+            {str(layer): tuple(map(str, entries)) for layer, entries in table["entries"].items()},
+            sizes,
+            frozenset(map(str, table["frozen"])),
+            frozenset(map(str, table["buffers"])),
+            {str(entry): tuple(map(str, users)) for entry, users in table["tied"].items()},
+            table["statistics"],
+        )
+
+    def difference(self, other: LayerMap) -> str | None:
+        """The first entry that two maps place differently, in words; None if they agree.
+
+        >>> one, two = LayerMap({"a": ("x", "y")}, {"a": 2}), LayerMap({"a": ("x",), "b": ("y",)}, {"a": 1, "b": 1})
+        >>> one.difference(two)
+        "y belongs to layer 'a' in one and to 'b' in the other"
+        """
+        homes = [{e: layer for layer, entries in m.entries.items() for e in entries} for m in (self, other)]
+        for entry in dict.fromkeys([*homes[0], *homes[1]]):
+            here, there = homes[0].get(entry), homes[1].get(entry)
+            if here is None or there is None:
+                return f"{entry} is in only one of them"
+            if here != there:
+                return f"{entry} belongs to layer {here!r} in one and to {there!r} in the other"
+        if self.names != other.names:
+            return "they have the same layers in a different order"
+        return None
+
+    def check_model(self, model: nn.Module) -> None:
+        """Refuses a model with other entries than this map's."""
+        unknown = [entry for entry in self.all_entries if entry not in state_entries(model)]
+        missing = [entry for entry in state_entries(model) if entry not in set(self.all_entries)]
+        if unknown or missing:
+            what = f"it has no {unknown[0]}" if unknown else f"{missing[0]} has no layer"
+            raise LayerError(
+                f"this is not the model that was measured: {what}; give the model that the scores are from"
+            )
 
     @property
     def names(self) -> tuple[LayerName, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any, Literal, Self, get_args
 
@@ -224,7 +225,7 @@ class SensitivityProbe:
 
     def profile(self) -> Profile:
         """What was measured: scores by batch and layer, and their mean."""
-        return self._recorder.profile(self._num_examples)
+        return replace(self._recorder.profile(self._num_examples), layer_map=self.layers)
 
 
 def _reject_sharded(model: nn.Module) -> None:

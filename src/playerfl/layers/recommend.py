@@ -16,7 +16,7 @@ from playerfl.layers.cut_summary import summarise_cut
 from playerfl.layers.layer_map import LayerMap, LayerName
 from playerfl.layers.recommendation import NextBest, Recommendation, ThresholdStep, judged, step_at
 from playerfl.layers.sensitivity import ClientWeight, Importance, Normalise, Profile, Reduce, combine_sites
-from playerfl.layers.split import Cut, OnNoTransition, SplitRule, check_rule, choose_cut, transition_point
+from playerfl.layers.split import Cut, OnNoTransition, SplitRule, check_rule, choose_cut, cut_ratios, transition_point
 
 SiteProfiles = Mapping[str, Profile | Mapping[str, Any]]
 """Every site's scores: profiles, or their JSON."""
@@ -41,15 +41,16 @@ def recommend(
     """Which layers to federate, from the sites' scores by batch, and the evidence for it.
 
     `profiles`: every site's `Profile` by site name (`probe.profile()`, or a run's stored ones); a list of those, one
-    per seed; or a single profile. With the `model` (and its `layers`, if they were made with an example batch) the
-    recommendation says what the cut amounts to in parameters and bytes, and can be exported.
+    per seed; or a single profile. With the `model` the recommendation says what the cut amounts to in parameters and
+    bytes, and can be exported. Its layers are those that were measured: profiles carry them, and `layers`, if given, or
+    a model with other entries is refused.
 
     >>> def site(*rows): return Profile(("conv", "fc", "head"), rows, (8,) * len(rows), 8 * len(rows))
-    >>> advice = recommend({"a": site((1, 2, 40), (1, 1, 50)), "b": site((2, 2, 60), (1, 2, 50))})
+    >>> advice = recommend({"a": site((2, 1, 40), (2, 1, 50)), "b": site((2, 1, 60), (2, 1, 50))})
     >>> advice.cut.federated, advice.verdict
     (('conv', 'fc'), 'clear')
-    >>> [round(end, 2) for end in advice.interval]  # the ratios are 7/5 and 200/7
-    [1.4, 28.57]
+    >>> [round(end, 2) for end in advice.interval]  # the ratios are 1/2 and 50/1
+    [0.5, 50.0]
     >>> advice.without_site
     {'a': 2, 'b': 2}
     """
@@ -81,9 +82,8 @@ def recommend(
     shares = combine_sites(scores, **combining).shares
     usable = {site: scores[site] for site in shares}
     thresholds = _threshold_steps(cut, fallback)
-    summary = None
-    if model is not None:
-        summary = summarise_cut(model, (layers or LayerMap.of(model)).in_order(names), cut.index)
+    measured = _measured_layers(seeds, model, layers, names)
+    summary = None if model is None or measured is None else summarise_cut(model, measured, cut.index)
     evidence = Recommendation(
         cut=cut,
         verdict="clear",
@@ -106,6 +106,8 @@ def recommend(
         shares=shares,
         dominating=None,
         summary=summary,
+        jumps=_jumps(seeds, cut),
+        layers=measured,
     )  # fmt: skip
     return judged(evidence)
 
@@ -141,6 +143,30 @@ def _common_layers(seeds: Sequence[Mapping[str, Profile]]) -> tuple[LayerName, .
     return first
 
 
+def _measured_layers(
+    seeds: Sequence[Mapping[str, Profile]],
+    model: nn.Module | None,
+    given: LayerMap | None,
+    names: tuple[LayerName, ...],
+) -> LayerMap | None:
+    """The layers that the scores are of: all profiles' own, the given ones, or, for old profiles, the model's."""
+    known = {site: profile.layer_map for run in seeds for site, profile in run.items() if profile.layer_map is not None}
+    measured = next(iter(known.values()), None)
+    for site, other in known.items():
+        if measured is not None and (problem := measured.difference(other)):
+            raise LayerError(f"{next(iter(known))} and {site} measured different layers: {problem}")
+    if measured is not None and given is not None and (problem := measured.difference(given)):
+        raise LayerError(f"the scores are of other layers than those given: {problem}; leave `layers` out")
+    if given is None and measured is not None and measured.names != names:
+        raise LayerError("a profile's layers are not those of its scores; it was changed by hand")
+    chosen = given or measured or (LayerMap.of(model) if model is not None else None)
+    if chosen is None:
+        return None
+    if model is not None:
+        chosen.check_model(model)
+    return chosen.in_order(names)
+
+
 def _pooled(seeds: Sequence[Mapping[str, Profile]]) -> dict[str, Profile]:
     """Each site's batches, pooled over all seeds."""
     return {
@@ -151,6 +177,15 @@ def _pooled(seeds: Sequence[Mapping[str, Profile]]) -> dict[str, Profile]:
         )
         for site, profile in seeds[0].items()
     }
+
+
+def _jumps(seeds: Sequence[Mapping[str, Profile]], cut: Cut) -> tuple[float, ...]:
+    """By how much each site's score in each seed rises at the cut."""
+    if not 0 < cut.index < len(cut.layers):
+        return ()
+    rule: SplitRule = "cumulative_ratio" if cut.rule == "cumulative_ratio" else "layer_ratio"
+    ratios = (cut_ratios(profile.importance, rule)[cut.index - 1] for run in seeds for profile in run.values())
+    return tuple(ratio for ratio in ratios if ratio is not None and math.isfinite(ratio))
 
 
 def _bootstrap(

@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from statistics import fmean, stdev
 from typing import Any, Literal
 
 from playerfl.layers.cut_summary import CutSummary
 from playerfl.layers.export import export_cut
-from playerfl.layers.layer_map import some
+from playerfl.layers.layer_map import LayerMap, some
 from playerfl.layers.sensitivity import DOMINATES, Importance
 from playerfl.layers.split import DEFAULT_THRESHOLDS, NEAR, Cut
 
@@ -74,6 +75,10 @@ class Recommendation:
     dominating: str | None
     """The site that decides on its own, if there is one."""
     summary: CutSummary | None = None
+    jumps: tuple[float, ...] = ()
+    """The jump at the cut for each site and seed; empty if everything is federated."""
+    layers: LayerMap | None = None
+    """The layers that were measured, which are those that the exports name."""
 
     @property
     def interval(self) -> tuple[float, float] | None:
@@ -87,19 +92,23 @@ class Recommendation:
         return self.bootstrap.get(self.cut.index, 0.0) if self.bootstrap else None
 
     @property
-    def caveats(self) -> tuple[str, ...]:
-        """What the verdict does not cover: it judges the measurement, given the rule."""
-        others = [f"{rule} after layer {index}" for rule, index in self.rules.items() if index != self.cut.index]
-        return (f"other rules would cut elsewhere: {', '.join(others)}",) if others else ()
+    def alternatives(self) -> tuple[int, ...]:
+        """The other cuts that some part of the evidence gives, in order."""
+        often = [index for index, share in self.bootstrap.items() if share >= 1 - AGREEMENT]
+        answers = (self.rules, self.without_site, self.normalisations)
+        every = {*often, *self.by_seed, *(index for answer in answers for index in answer.values())}
+        return tuple(sorted(every - {self.cut.index}))
 
     def to_json(self) -> dict[str, Any]:
         """Everything, for machines. An interval without an upper end has null there."""
         interval = self.interval
         return {
             "cut": self.cut.to_json(),
+            "layers": self.layers and {name: list(entries) for name, entries in self.layers.entries.items()},
             "verdict": self.verdict,
             "doubts": list(self.doubts),
-            "caveats": list(self.caveats),
+            "alternatives": list(self.alternatives),
+            "jumps": list(self.jumps),
             "sites": {site: dict(scores) for site, scores in self.importance.items()},
             "without_site": dict(self.without_site),
             "site_alone": dict(self.site_alone),
@@ -125,8 +134,9 @@ class Recommendation:
             f"keep private: {some(self.cut.personal, 8) or 'none'}",
             f"verdict: {self.verdict}; {self.cut.reason}",
             *(f"doubt: {doubt}" for doubt in self.doubts),
-            *(f"note: {caveat}" for caveat in self.caveats),
         ]
+        if self.alternatives:
+            lines.append(f"other cuts with evidence: after layer {', '.join(map(str, self.alternatives))}")
         if self.interval:
             lines.append(f"the cut stays the same for thresholds from {self.interval[0]:.3g} to {self.interval[1]:.3g}")
         if self.summary:
@@ -162,6 +172,10 @@ def judged(recommendation: Recommendation) -> Recommendation:
         doubts.append(f"{evidence.dominating} alone supplies {supplied:.0%} of the summed sensitivity")
     if any(index != cut.index for index in evidence.by_seed):
         doubts.append(f"seeds disagree: they cut after layers {', '.join(map(str, evidence.by_seed))}")
+    elsewhere = [f"{rule} cuts after layer {index}" for rule, index in evidence.rules.items() if index != cut.index]
+    doubts += [f"the rules disagree: {', '.join(elsewhere)}"] if elsewhere else []
+    if spread := _spread(evidence):
+        doubts.append(spread)
     differing = {name: index for name, index in evidence.normalisations.items() if index != cut.index}
     doubts += [f"with {_described(name)} the cut would be after layer {index}" for name, index in differing.items()]
     if step is not None and cut.threshold is not None and not math.isinf(cut.threshold):
@@ -170,6 +184,20 @@ def judged(recommendation: Recommendation) -> Recommendation:
                 doubts.append(f"a ratio of {end:.3g} is within 10 % of the threshold {cut.threshold:g}")
     verdict: Verdict = "no clear transition" if nothing else "doubtful" if doubts else "clear"
     return replace(evidence, verdict=verdict, doubts=tuple(doubts))
+
+
+def _spread(evidence: Recommendation) -> str | None:
+    """A sentence if the jump at the cut is no larger than its spread over sites and seeds, as factors."""
+    logs = [math.log(jump) for jump in evidence.jumps if jump > 0]
+    if len(logs) < 2:
+        return None
+    if fmean(logs) > stdev(logs):
+        return None
+    low, high = min(evidence.jumps), max(evidence.jumps)
+    return (
+        f"the jump at {evidence.cut.layers[evidence.cut.index]} is within its spread over sites and seeds: "
+        f"from {low:.3g}-fold to {high:.3g}-fold"
+    )
 
 
 def _dominating(evidence: Recommendation) -> str | None:

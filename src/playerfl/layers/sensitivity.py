@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
 from statistics import median
-from typing import Any, Literal
+from typing import Any, Literal, NotRequired
 
 import torch
 from torch import Tensor
@@ -83,6 +83,7 @@ class ProfileRecord(TypedDict):
     batch_sizes: list[int]
     num_examples: int
     weight_batches: bool
+    layer_map: NotRequired[dict[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -95,6 +96,8 @@ class Profile:
     batch_sizes: tuple[int, ...]
     num_examples: int
     weight_batches: bool = False
+    layer_map: LayerMap | None = field(default=None, compare=False)
+    """The layers that were measured, so that a recommendation exports these and no others."""
 
     @property
     def importance(self) -> dict[LayerName, float]:
@@ -105,14 +108,18 @@ class Profile:
         means = (math.fsum(s * w for s, w in zip(column, shares, strict=True)) / total for column in columns)
         return dict(zip(self.layers, means, strict=True))
 
-    def to_json(self) -> ProfileRecord:
-        return {
+    def to_json(self, *, layer_map: bool = True) -> ProfileRecord:
+        """`layer_map`: whether to write down which entries each layer has. A run stores them once, not per site."""
+        written: ProfileRecord = {
             "layers": list(self.layers),
             "batches": [list(row) for row in self.batches],
             "batch_sizes": list(self.batch_sizes),
             "num_examples": self.num_examples,
             "weight_batches": self.weight_batches,
         }
+        if layer_map and self.layer_map is not None:
+            written["layer_map"] = self.layer_map.to_json()
+        return written
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> Profile:
@@ -129,8 +136,9 @@ class Profile:
                 tuple(int(size) for size in content["batch_sizes"]),
                 int(content["num_examples"]),
                 bool(content.get("weight_batches", False)),
+                LayerMap.from_json(content["layer_map"]) if content.get("layer_map") else None,
             )
-        except (KeyError, TypeError, ValueError) as problem:
+        except (KeyError, TypeError, ValueError, AttributeError) as problem:
             raise LayerError(
                 f"these are not a site's layer scores as Profile.to_json writes them: {problem}"
             ) from problem

@@ -13,9 +13,10 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 
 from playerfl.data.examples import TensorExamples, map_tensors
+from playerfl.layers.derive import call_arguments
 from playerfl.learning.job import EvalJob
 from playerfl.learning.losses import logits_of
-from playerfl.learning.stacked import LANES, call_arguments, evaluate, outputs_of
+from playerfl.learning.stacked import LANES, evaluate, outputs_of
 from playerfl.learning.training import Learner, TrainerName
 
 # With more parameters than this, the matrix products of one model keep a core busy on their own.
@@ -103,7 +104,7 @@ def _reason_in_trial(learner: Learner, inputs: Any, targets: Tensor) -> str | No
         together = logits.view(count, len(places), *logits.shape[1:])
         for weights, (rows_in, rows_out), stacked_logits in zip(pair, batches, together, strict=False):
             with torch.no_grad():
-                alone = logits_of(functional_call(learner.model, weights, *call_arguments(rows_in)))
+                alone = logits_of(functional_call(learner.model, weights, *call_arguments(learner.model, rows_in)))
             if not _close(stacked_logits[: len(rows_out)], alone, float(alone.abs().max())):
                 return "the rows of a batch depend on each other"
     losses = learner.loss(output, targets[padded].flatten(0, 1))

@@ -22,6 +22,7 @@ from torch.utils._pytree import tree_map
 
 from playerfl.data.examples import TensorExamples, map_tensors
 from playerfl.errors import DataError
+from playerfl.layers.derive import call_arguments
 from playerfl.layers.sensitivity import Profile
 from playerfl.learning.confusion import Matrix
 from playerfl.learning.gathered import Gathered
@@ -419,16 +420,9 @@ def _by_model(learner: Learner, entries: Mapping[str, Tensor], inputs: Any) -> A
             learner.only_linear = False
 
     def one(weights: dict[str, Tensor], x: Any) -> Any:
-        return functional_call(learner.model, weights, *call_arguments(x))
+        return functional_call(learner.model, weights, *call_arguments(learner.model, x))
 
     return vmap(one)(dict(entries), inputs)
-
-
-def call_arguments(inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Positional and keyword arguments of a model, as in `call_model`."""
-    if isinstance(inputs, Mapping):
-        return (), dict(inputs)
-    return (tuple(inputs) if isinstance(inputs, tuple | list) else (inputs,)), {}
 
 
 def evaluate(jobs: Sequence[EvalJob]) -> list[Evaluated]:

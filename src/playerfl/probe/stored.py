@@ -134,7 +134,9 @@ def scores_of(measurement: Measurement, target: str, changes: Mapping[str, Any])
     }
 
 
-def write_probe(out: Path, recommendation: Recommendation, scores: StoredScores) -> list[str]:
+def write_probe(
+    out: Path, recommendation: Recommendation, scores: StoredScores, verification: Mapping[str, Any] | None = None
+) -> list[str]:
     """Writes the recommendation, the scores and the exports for other frameworks; returns the files' names."""
     make_directory(out)
     content = recommendation.to_json()
@@ -142,6 +144,8 @@ def write_probe(out: Path, recommendation: Recommendation, scores: StoredScores)
         "recommendation.json": json.dumps(content, indent=1) + "\n",
         PROFILES: json.dumps(scores, indent=1) + "\n",
     }
+    if verification:
+        files["verification.json"] = json.dumps(verification, indent=1) + "\n"
     if content["export"]:
         # No newline at the end: it would become part of the regex, which would then exclude nothing.
         files["nvflare_exclude_vars.txt"] = content["export"]["nvflare_exclude_vars"]

@@ -17,6 +17,7 @@ from playerfl.algorithms import ALGORITHMS, Algorithm
 from playerfl.engine.handle import EvalPoint, EvaluationPlan, Selection
 from playerfl.errors import ConfigError, one_of
 from playerfl.federation.client import TrainingPlan
+from playerfl.layers.derive import Granularity
 from playerfl.layers.layer_map import BatchNormStatistics, TiePolicy
 from playerfl.learning.metrics.catalogue import check_names
 from playerfl.learning.optimizers import SGD, AdamW
@@ -101,6 +102,7 @@ class Experiment(AddedOptions):
         {
             "early_stopping",
             "confusions",
+            "granularity",
             "model",
             "metrics",
             "positive_class",
@@ -130,6 +132,9 @@ class Experiment(AddedOptions):
     """How many epochs an unseen site tunes for."""
     bn_stats: BatchNormStatistics = "follow"
     tie_policy: TiePolicy = "first"
+    granularity: Granularity = "block"
+    """A layer is a block (attention, feed-forward, residual block …) or a single module, which lets a cut run through
+    blocks. Layers that a model declares itself stay as they are."""
     device: str = "cpu"
     threads: int = Field(1, ge=1)
     """Threads per tensor operation. A different number may change the last bits of the result."""

@@ -43,6 +43,7 @@ _MOST_CLASSES = {"auto": 100, "always": MOST_CLASSES, "never": 0}
 _SETUP_SETTINGS: Any = {
     "device": True,
     "tie_policy": True,
+    "granularity": True,
     "bn_stats": True,
     "trainer": True,
     "confusions": True,
@@ -129,7 +130,13 @@ def prepare_setup(experiment: Experiment, task: Task) -> Setup:
     inputs, outputs = _check_outputs(model, task, sites)
     if experiment.training.batch_size == 1 and any(isinstance(m, _BatchNorm) for m in model.modules()):
         raise ConfigError("training.batch_size = 1 does not work with batch norm; use at least 2")
-    layers = LayerMap.of(model, inputs, tie_policy=experiment.tie_policy, statistics=experiment.bn_stats)
+    layers = LayerMap.of(
+        model,
+        inputs,
+        tie_policy=experiment.tie_policy,
+        statistics=experiment.bn_stats,
+        granularity=experiment.granularity,
+    )
     initial = _entries(model)
     learner = Learner(
         model,

@@ -330,7 +330,9 @@ def _remove(file: Path) -> None:
 
 def data_name(experiment: Experiment) -> str:
     """A file name for the description of an experiment's sites, model and trainer."""
-    given = experiment.model_dump_json(include={"task", "data", "trainer", "device", "bn_stats", "tie_policy", "model"})
+    given = experiment.model_dump_json(
+        include={"task", "data", "trainer", "device", "bn_stats", "tie_policy", "granularity", "model"}
+    )
     return f"{experiment.task_file_name}-{hashlib.blake2b(given.encode(), digest_size=4).hexdigest()}"
 
 

@@ -96,7 +96,7 @@ class PLayerFL(PartialAlgorithm):
             )
         )
         assert trained.profile is not None
-        client.memory["profile"] = trained.profile.to_json()
+        client.memory["profile"] = trained.profile.to_json(layer_map=False)
         if self.first_epoch == "continue":
             client.memory["first_epoch"] = {"weights": client.weights(), "loss": trained.loss}
         else:

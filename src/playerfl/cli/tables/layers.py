@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, TypedDict
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
+from rich.tree import Tree
 
 from playerfl.cli.tables.console import wide_console
 from playerfl.layers.cut_summary import CutSummary
@@ -15,6 +16,12 @@ from playerfl.layers.layer_map import LayerMap
 from playerfl.layers.recommendation import Recommendation
 from playerfl.layers.sensitivity import federation_sensitivity
 from playerfl.report.formats import size
+from playerfl.time_left import duration
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from playerfl.analysis.verify import Verification
 
 _VERDICTS = {"clear": "green", "doubtful": "yellow", "no clear transition": "red"}
 
@@ -33,6 +40,8 @@ class LayerRow(TypedDict):
     tied_with: list[str]
     """Other layers that use one of its entries."""
     entries: list[str]
+    reason: str
+    """Why it is one layer."""
 
 
 def layer_rows(layers: LayerMap) -> list[LayerRow]:
@@ -47,6 +56,7 @@ def layer_rows(layers: LayerMap) -> list[LayerRow]:
             "statistics": sum(entry.endswith("running_mean") for entry in entries if entry in layers.buffers),
             "tied_with": tied.get(name, []),
             "entries": list(entries),
+            "reason": layers.reasons.get(name, ""),
         }
         for number, (name, entries) in enumerate(layers.entries.items(), start=1)
     ]
@@ -61,25 +71,60 @@ def print_layers(layers: LayerMap, console: Console, *, title: str, cut: int | N
     table.add_column("entries", overflow="fold")
     table.add_column("notes", overflow="fold")
     for row in layer_rows(layers):
-        notes = []
-        if row["parameters"] == 0:
-            notes.append("frozen: never sent, ignored by the cut")
-        elif row["frozen"]:
-            notes.append(f"frozen entries: {row['frozen']}")
-        if row["statistics"]:
-            notes.append("batch-norm statistics")
-        if row["tied_with"]:
-            notes.append(f"tied with {', '.join(row['tied_with'])}")
         table.add_row(
             str(row["number"]),
             escape(row["name"]),
             f"{row['parameters']:,}",
             escape(_entries(row["name"], row["entries"])),
-            escape("; ".join(notes)),
+            escape("; ".join(_notes(row))),
             style="dim" if row["parameters"] == 0 else None,
             end_section=row["number"] == cut,
         )
     console.print(table)
+
+
+def print_tree(layers: LayerMap, model: nn.Module, console: Console, *, title: str, cut: int | None = None) -> None:
+    """The layers as a tree: each with the reason why it is one, and the modules it consists of."""
+    tree = Tree(f"[bold]{escape(title)}[/bold]")
+    for row in layer_rows(layers):
+        why = "; ".join(part for part in (row["reason"], *_notes(row)) if part)
+        branch = tree.add(
+            f"[bold]{row['number']} {escape(row['name'])}[/bold] · {row['parameters']:,} trainable"
+            + (f" · {escape(why)}" if why else ""),
+            style="dim" if row["parameters"] == 0 else "",
+        )
+        for path, entries in _by_module(row["entries"]).items():
+            kind = type(model.get_submodule(path)).__name__
+            branch.add(f"{escape(path or 'the model itself')} ({escape(kind)}): {escape(', '.join(entries))}")
+        if row["number"] == cut:
+            tree.add("[magenta]the cut: what follows stays private[/magenta]")
+    console.print(tree)
+
+
+def _by_module(entries: list[str]) -> dict[str, list[str]]:
+    """Entries by the path of the module that holds them.
+
+    >>> _by_module(["fc.weight", "fc.bias", "token"])
+    {'fc': ['weight', 'bias'], '': ['token']}
+    """
+    held: dict[str, list[str]] = {}
+    for entry in entries:
+        path, _, name = entry.rpartition(".")
+        held.setdefault(path, []).append(name)
+    return held
+
+
+def _notes(row: LayerRow) -> list[str]:
+    notes = []
+    if row["parameters"] == 0:
+        notes.append("frozen: never sent, ignored by the cut")
+    elif row["frozen"]:
+        notes.append(f"frozen entries: {row['frozen']}")
+    if row["statistics"]:
+        notes.append("batch-norm statistics")
+    if row["tied_with"]:
+        notes.append(f"tied with {', '.join(row['tied_with'])}")
+    return notes
 
 
 def _entries(layer: str, entries: list[str]) -> str:
@@ -88,8 +133,10 @@ def _entries(layer: str, entries: list[str]) -> str:
     return ", ".join(short) if len(short) <= 6 else f"{', '.join(short[:4])} … ({len(short)} entries)"
 
 
-def print_recommendation(recommendation: Recommendation) -> None:
-    """The cut, the verdict with every doubt, the evidence, and what the cut shares."""
+def print_recommendation(
+    recommendation: Recommendation, run_seconds: float | None = None, verification: Verification | None = None
+) -> None:
+    """The cut, the verdict with every doubt, the evidence, what the cut shares, and what a sweep costs or found."""
     console = wide_console()
     console.print(_scores(recommendation))
     colour = _VERDICTS[recommendation.verdict]
@@ -107,13 +154,42 @@ def print_recommendation(recommendation: Recommendation) -> None:
     )
     for doubt in recommendation.doubts:
         console.print(f"[yellow]Doubt:[/yellow] {escape(doubt)}.")
-    for caveat in recommendation.caveats:
-        console.print(f"[yellow]Note:[/yellow] {escape(caveat)}.")
+    for line in _next_steps(recommendation, run_seconds, verification):
+        console.print(line)
     console.print()
     console.print(_evidence(recommendation))
     if recommendation.summary:
         console.print()
         print_cut_summary(recommendation.summary, console)
+
+
+def _next_steps(
+    recommendation: Recommendation, run_seconds: float | None, verification: Verification | None
+) -> Iterator[str]:
+    """The alternatives of a cut that is not clear, and what training with them would cost, or showed."""
+    if verification is not None:
+        colour = "yellow" if verification.told_apart else "green"
+        yield (
+            f"[bold]Verified:[/bold] [{colour}]{escape(str(verification))}[/{colour}]. Cuts and mean scores: "
+            f"{', '.join(f'{cut}: {mean:.3f}' for cut, mean in verification.means.items())}. "
+            f"This took {duration(verification.seconds)}."
+        )
+        return
+    if recommendation.verdict == "clear" or len(recommendation.cut.layers) == 1:
+        return
+    if recommendation.alternatives:
+        cuts = ", ".join(f"after {cut} ({_last_shared(recommendation, cut)})" for cut in recommendation.alternatives)
+        yield f"[yellow]Alternatives:[/yellow] {escape(cuts)}."
+    if run_seconds is not None:
+        from playerfl.analysis.verify import cuts_to_verify
+
+        runs = 3 * len(cuts_to_verify(recommendation))
+        cost = duration(max(60.0, runs * run_seconds)) if runs * run_seconds > 60 else "less than a minute"
+        yield f"To compare them on validation data, add --verify: {runs} runs, {cost}, more if evaluation is slow."
+
+
+def _last_shared(recommendation: Recommendation, cut: int) -> str:
+    return f"{recommendation.cut.layers[cut - 1]} is the last shared layer" if cut else "nothing is shared"
 
 
 def _scores(recommendation: Recommendation) -> Table:

@@ -10,7 +10,6 @@ from playerfl.errors import RunDirectoryError
 from playerfl.federation.messages import SiteId
 from playerfl.federation.server import Server
 from playerfl.flower.server.job import Job
-from playerfl.flower.wire.introduction import layers_from_json, layers_to_json
 from playerfl.layers.layer_map import LayerMap
 
 
@@ -55,7 +54,7 @@ class JobState:
             "fingerprints": self.contacts.fingerprints,
             "away": sorted(self.contacts.away),
             "examples": self.examples,
-            "layers": layers_to_json(self.layers),
+            "layers": self.layers.to_json(),
             "notes": self.participation_bytes,
             "done": self.done,
             "seconds": self.seconds,
@@ -68,7 +67,7 @@ class JobState:
             self.contacts.fingerprints.update(saved["fingerprints"])
             self.contacts.away.update(saved["away"])
             self.examples.update(saved["examples"])
-            self.layers = layers_from_json(saved["layers"])
+            self.layers = LayerMap.from_json(saved["layers"])
             self.start(job).restore(saved["server"])
             self.participation_bytes = int(saved["notes"])
             self.done, self.seconds = bool(saved["done"]), float(saved["seconds"])

@@ -1,0 +1,1 @@
+"""How a model's blocks are found: from a recorded forward pass, or from its definition if it cannot be run."""

@@ -1,0 +1,79 @@
+"""Attention, wherever it is computed: from the softmax back to the projections that feed it, and on to the next."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from playerfl.layers.finding.flow import SOFTMAX, Flow, kernel_of, passes
+from playerfl.layers.finding.regions import Block, meeting_of
+from playerfl.layers.finding.trace import Step
+from playerfl.layers.finding.units import mixes
+
+
+def attentions(flow: Flow) -> Iterator[Block]:
+    """The projections of each attention: those of queries, keys and values, and the one that reads the result."""
+    for step in flow.steps:
+        products = _products(flow, step)
+        if not products:
+            continue
+        result = products[-1]
+        operands = [number for product in products for number in product.inputs]
+        reached = flow.backward(operands, passes)
+        meant = {product.number for product in products}
+        projections = [s for s in reached if _projects(s) and _only_feeds(flow, s, meant)]
+        if not projections:
+            continue
+        output = _output_projection(flow, result, projections)
+        members = [*projections, *([output] if output else [])]
+        yield Block(
+            {s.unit.name for s in members if s.unit is not None}, "attention", ends={members[-1].number}, attends=True
+        )
+
+
+def _products(flow: Flow, step: Step) -> list[Step]:
+    """The products in which queries meet keys, and weights meet values; one step if torch does both at once."""
+    if step.unit is not None:
+        return []
+    if "attention" in step.operation:
+        return [step] if len(step.inputs) > 1 or step.inputs else []
+    if step.operation not in SOFTMAX:
+        return []
+    after = [s for s in flow.forward(flow.readers[step.number], _without_product) if _is_product(s)]
+    before = [s for s in flow.backward(step.inputs, _without_product) if _is_product(s)]
+    return [*before, *after[:1]] if after else []
+
+
+def _is_product(step: Step) -> bool:
+    return step.unit is None and mixes(step.operation) and len(step.inputs) > 1
+
+
+def _without_product(step: Step) -> bool:
+    return step.unit is None and not mixes(step.operation)
+
+
+def _projects(step: Step) -> bool:
+    """A matrix product or a convolution; neither a table nor a recurrent network."""
+    unit = kernel_of(step)
+    return unit is not None and unit.role == "kernel" and _is_linear(unit.operations)
+
+
+def _is_linear(operations: set[str]) -> bool:
+    return any(map(mixes, operations)) and not operations & {"sigmoid", "tanh", "embedding"}
+
+
+def _only_feeds(flow: Flow, step: Step, products: set[int]) -> bool:
+    """Whether a projection has no other reader than this attention."""
+    reached = flow.forward(flow.readers[step.number], lambda s: passes(s) and s.number not in products)
+    return bool(reached) and all(s.number in products for s in reached)
+
+
+def _output_projection(flow: Flow, result: Step, projections: list[Step]) -> Step | None:
+    """The kernel that alone reads the result and leads back to the width of the input, or that is a neighbour of the
+    other projections in the same module. A classifier behind an attention pooling is neither."""
+    reached = flow.forward(flow.readers[result.number], lambda s: passes(s) and meeting_of(s) is None)
+    if len(reached) != 1 or not _projects(reached[0]):
+        return None
+    output = reached[0]
+    widths = {flow.steps[number].shape[-1:] for s in projections for number in s.inputs[:1]}
+    parents = {s.unit.path.rpartition(".")[0] for s in (*projections, output) if s.unit is not None}
+    return output if output.shape[-1:] in widths or (len(parents) == 1 and parents != {""}) else None

@@ -1,0 +1,169 @@
+"""Blocks of a recorded forward pass: attention, residual blocks, gates, embeddings, cells; each is one layer."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from itertools import pairwise
+
+from torch import nn
+
+from playerfl.layers.finding.attention import attentions
+from playerfl.layers.finding.flow import Flow, passes
+from playerfl.layers.finding.regions import Block, block_of, meeting_of, regions
+
+
+def find_blocks(flow: Flow, model: nn.Module) -> list[Block]:
+    """Disjoint blocks. Units in none of them are layers of their own, or norms that join a neighbour."""
+    blocks: list[Block] = []
+    for seed in (*_embeddings(flow), *attentions(flow)):
+        _absorb(flow, blocks, seed)
+    # Inner regions first: whether an outer one is a block or a network depends on what is inside.
+    for region in sorted(regions(flow), key=lambda r: (len({s.number for s in r.kernels}), r.end)):
+        straight = [block for block in blocks if block.straight]
+        block = block_of(flow, region, straight)
+        if block is not None and _fits(flow, block, blocks):
+            _absorb(flow, blocks, block)
+    for cell in _cells(flow):
+        if not any(block.firm and block.units & cell.units for block in blocks):
+            _absorb(flow, blocks, cell)
+    for sibling in _siblings(flow, model, blocks):
+        _absorb(flow, blocks, sibling)
+    _add_side_units(flow, blocks)
+    return blocks
+
+
+def _absorb(flow: Flow, blocks: list[Block], new: Block) -> None:
+    """Adds a block, together with those it shares units with."""
+    touching = [block for block in blocks if block.units & new.units]
+    if len(touching) == 1 and new.units <= touching[0].units:
+        touching[0].ends = _outer(flow, touching[0].ends | new.ends)
+        return
+    for block in touching:
+        blocks.remove(block)
+        new.take(block)
+        if block.kind == "attention" and new.kind == "gate":
+            new.kind = "attention"
+        elif block.firm:
+            new.kind, new.straight = "residual", False
+    new.ends = _outer(flow, new.ends)
+    blocks.append(new)
+
+
+def _outer(flow: Flow, ends: set[int]) -> set[int]:
+    """The ends from which no way leads to another end."""
+    return {end for end in ends if not any(other != end and flow.depends(other, end) for other in ends)}
+
+
+def _fits(flow: Flow, new: Block, blocks: list[Block]) -> bool:
+    """Whether a block can be one with the blocks it touches."""
+    new_kernels = new.units & flow.kernels
+    touching = [block for block in blocks if block.units & new_kernels]
+    firm = [block for block in touching if block.firm]
+    if not new.firm:
+        return not firm or any(new.units <= block.units for block in firm)
+    inside = [block for block in firm if block.units & flow.kernels <= new_kernels]
+    if len(inside) < len(firm):
+        return any(new.units <= block.units for block in firm)
+    last = [max(block.ends, default=-1) for block in inside]
+    in_a_row = any(a != b and flow.depends(b, a) for a in last for b in last)
+    return not in_a_row
+
+
+def _embeddings(flow: Flow) -> Iterator[Block]:
+    """Tables whose rows are added or concatenated, such as those of tokens and positions."""
+    for step in flow.steps:
+        if meeting_of(step) not in ("sum", "concatenation"):
+            continue
+        looked_up = []
+        for number in step.inputs:
+            names = {
+                s.unit.name: s.unit for s in flow.unit_steps if s.unit is not None and flow.depends(number, s.number)
+            }
+            roles = {unit.role for unit in names.values()}
+            looked_up.append(set(names) if "lookup" in roles and "kernel" not in roles else set())
+        for one, other in pairwise(looked_up):
+            if one and other:
+                yield Block(one | other, "embedding", ends={step.number})
+        for number, tables in zip(step.inputs, looked_up, strict=True):
+            shape = flow.steps[number].shape
+            broadcast = len(shape) < len(step.shape) or (shape[:1] == (1,) and step.shape[:1] != (1,))
+            if not tables or not broadcast:
+                continue
+            # The same rows for every example: positions, which belong to what they are added to.
+            nearest = flow.backward((other for other in step.inputs if other != number), passes)
+            places = {s.unit.name for s in nearest[:1] if s.unit is not None}
+            if places - tables:
+                yield Block(tables | places, "embedding", ends={step.number})
+
+
+def _cells(flow: Flow) -> Iterator[Block]:
+    """Kernels that read their own results again, time step after time step: hand-written recurrent cells."""
+    reads: dict[str, set[str]] = defaultdict(set)
+    for step in flow.unit_steps:
+        if step.unit is not None and not step.unit.joins:
+            nearest = flow.backward(step.inputs, passes)
+            reads[step.unit.name] |= {s.unit.name for s in nearest if s.unit is not None}
+    reached = {name: _reachable(reads, name) for name in reads}
+    done: set[str] = set()
+    for name in reads:
+        cell = {other for other in reached[name] if name in reached.get(other, ())}
+        if name not in done and len(cell) > 1 and name in cell:
+            done |= cell
+            yield Block(cell, "cell")
+
+
+def _reachable(reads: dict[str, set[str]], start: str) -> set[str]:
+    waiting, seen = [*reads[start]], set()
+    while waiting:
+        name = waiting.pop()
+        if name not in seen:
+            seen.add(name)
+            waiting += reads.get(name, ())
+    return seen
+
+
+def _siblings(flow: Flow, model: nn.Module, blocks: list[Block]) -> Iterator[Block]:
+    """Modules of the same class as a residual block: the first block of a stage often has no shortcut."""
+    by_class: dict[type[nn.Module], list[set[str]]] = defaultdict(list)
+    for path, module in model.named_modules():
+        kind = type(module)
+        if path and not kind.__module__.startswith("torch.nn."):
+            inside = {name for name in flow.kernels if flow.units[name].path.startswith(f"{path}.")}
+            by_class[kind].append(inside)
+    residual = [block.units & flow.kernels for block in blocks if block.firm]
+    for members in by_class.values():
+        if not any(kernels in residual for kernels in members):
+            continue
+        for kernels in members:
+            touching = [block for block in blocks if block.units & kernels]
+            apart = all(block.units & flow.kernels <= kernels and not block.firm for block in touching)
+            if len(kernels) > 1 and apart:
+                yield Block(set(kernels), "sibling")
+
+
+def _add_side_units(flow: Flow, blocks: list[Block]) -> None:
+    """Kernels beside a block, in the same module, that only feed its middle or only read from its middle."""
+    taken = set().union(*(block.units for block in blocks)) if blocks else set()
+    for name in flow.kernels - taken:
+        start = flow.first_use[name]
+        parent = flow.units[name].path.rpartition(".")[0]
+        if not parent:
+            continue
+        readers = flow.forward(flow.readers[start], passes)
+        sources = flow.backward(flow.steps[start].inputs, passes)
+        for block in blocks:
+            near = any(flow.units[unit].path.startswith(f"{parent}.") for unit in block.units)
+            if not near or block.kind not in ("residual", "attention", "gate"):
+                continue
+            of_block = [s for s in readers if s.unit is not None and s.unit.name in block.units]
+            feeds = (
+                readers
+                and len(of_block) == len(readers)
+                and not any(fork == start or flow.depends(fork, start) for fork in block.forks)
+            )
+            inner = [s for s in sources if s.unit is not None and s.unit.name in block.units]
+            reads = sources and len(inner) == len(sources) and not any(flow.depends(start, end) for end in block.ends)
+            if (feeds and block.forks) or (reads and block.firm):
+                block.units.add(name)
+                break

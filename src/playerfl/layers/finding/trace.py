@@ -1,0 +1,338 @@
+"""A recorded forward pass: which modules and operations ran, in which order, and whose results each of them read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from playerfl.layers.finding.units import (
+    Unit,
+    mixes,
+    outermost_parametrised,
+    own_entries,
+    role_of,
+    stateful_modules,
+)
+
+_ENLARGING = ("upsample", "unpool", "pixel_shuffle")
+
+
+@dataclass
+class Step:
+    """One operation, or one whole call of a module that is a unit."""
+
+    number: int
+    operation: str
+    """The name of the operation; "call" for a unit, "input" for what the model was given."""
+    inputs: list[int]
+    """The steps whose results it read, in the order of its arguments."""
+    unit: Unit | None = None
+    shape: tuple[int, ...] = ()
+    where: str = ""
+    """The path of the module whose forward pass ran it."""
+    enlarges: bool = False
+    """Its result has more positions than its input, as in the decoder of a U-Net."""
+
+
+@dataclass
+class Trace:
+    """All steps of one forward pass, and the units it did not use."""
+
+    steps: list[Step] = field(default_factory=list)
+    units: Mapping[str, Unit] = field(default_factory=dict)
+    unused: list[Unit] = field(default_factory=list)
+    registered: list[str] = field(default_factory=list)
+    """The names of all units that own something, in order of registration."""
+    fed: Mapping[str, str] = field(default_factory=dict)
+    """Bare parameters that go straight into a module, such as learnt queries, and the unit that reads them."""
+
+
+def trace(model: nn.Module, run: Callable[[], object], example: object) -> Trace:
+    """Runs the model twice: once to see which modules are called, once to see every operation."""
+    calls = _Calls(model)
+    with calls.watched(calls.entered, calls.left):
+        run()
+    recorder = _Recorder(model, calls, list(_tensors(example)))
+    fast_path = torch.backends.mha.get_fastpath_enabled()
+    try:
+        # The fast path of torch's encoder layers would hide their parts.
+        torch.backends.mha.set_fastpath_enabled(False)
+        with calls.watched(recorder.entered, recorder.left), recorder:
+            run()
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fast_path)
+    return recorder.result()
+
+
+def order_of_calls(model: nn.Module, run: Callable[[], object]) -> dict[str, int]:
+    """The rank of each module, by its first call."""
+    calls = _Calls(model)
+    with calls.watched(calls.entered, calls.left):
+        run()
+    return {calls.paths[module]: rank for rank, module in enumerate(calls.order)}
+
+
+class _Calls:
+    """Which modules are called, and inside which others."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.model = model
+        self.paths = {module: path for path, module in model.named_modules()}
+        self.order: dict[nn.Module, None] = {}
+        self._open: list[nn.Module] = []
+        self._stateful = {module for _, module in stateful_modules(model)}
+        self._around_calls: set[nn.Module] = set()
+        """Modules in whose forward pass another module with state of its own was called."""
+
+    @contextmanager
+    def watched(
+        self, entered: Callable[[nn.Module], None], left: Callable[[nn.Module, object], None]
+    ) -> Iterator[None]:
+        with ExitStack() as hooks:
+            for module in self.paths:
+                before = module.register_forward_pre_hook(lambda m, _: entered(m))
+                after = module.register_forward_hook(lambda m, _, output: left(m, output), always_call=True)
+                hooks.callback(before.remove)
+                hooks.callback(after.remove)
+            yield
+
+    def entered(self, module: nn.Module) -> None:
+        self.order.setdefault(module)
+        if module in self._stateful:
+            self._around_calls.update(self._open)
+        self._open.append(module)
+
+    def left(self, module: nn.Module, _: object) -> None:
+        if self._open and self._open[-1] is module:
+            self._open.pop()
+
+    def is_unit(self, module: nn.Module) -> bool:
+        """A called module that does its work without calling modules with state: nn.Linear, nn.LSTM,
+        nn.MultiheadAttention, or anybody's own. The whole model is one only if it is torch's own."""
+        path = self.paths[module]
+        if path and outermost_parametrised(self.model, path) == path:
+            return True
+        if module in self._around_calls or next(module.parameters(), None) is None:
+            return module in self._stateful and module not in self._around_calls
+        return module in self.order and (bool(path) or type(module).__module__.startswith("torch.nn."))
+
+
+class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Notes every tensor operation. Values are followed by tensor; writes into a tensor also by its memory."""
+
+    def __init__(self, model: nn.Module, calls: _Calls, inputs: list[Tensor]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._model, self._calls = model, calls
+        self._steps: list[Step] = []
+        self._alive: list[Tensor] = []
+        """Everything seen, so that no address is used twice."""
+        self._maker: dict[int, int] = {}
+        self._latest: dict[int, int] = {}
+        self._writes: dict[int, list[int]] = {}
+        self._weights: dict[int, frozenset[str]] = {}
+        """Tensors computed from parameters alone, and from which."""
+        self._open: list[nn.Module] = []
+        self._unit_call: tuple[nn.Module, Step] | None = None
+        self._units: dict[str, Unit] = {}
+        self._unit_of: dict[str, Unit] = {}
+        self._fed: dict[str, str] = {}
+        self._parameters = dict(model.named_parameters())
+        for name, parameter in self._parameters.items():
+            self._alive.append(parameter)
+            self._weights[id(parameter)] = frozenset({name})
+        self._registered = self._make_units()
+        for tensor in inputs:
+            if _carries_data(tensor):
+                step = self._step("input", [])
+                step.shape = tuple(tensor.shape)
+                self._made(tensor, step)
+
+    def _make_units(self) -> list[str]:
+        """One unit per called module that works alone, and per uncalled one; the parameters of others one by one."""
+        for path, module in self._calls.model.named_modules(remove_duplicate=False):
+            around = self._around(path)
+            if around is not None:
+                unit = self._units.setdefault(around, Unit(around, around, [], self._model.get_submodule(around)))
+                unit.entries += [e for e in own_entries(path, module) if e not in unit.entries]
+            elif (
+                path and module not in self._calls.order and not isinstance(module, nn.ParameterList | nn.ParameterDict)
+            ):
+                if entries := [e for e in own_entries(path, module) if e in self._parameters]:
+                    self._units[path] = Unit(path, path, entries, module)
+            else:
+                for entry in own_entries(path, module):
+                    if entry in self._parameters:
+                        self._units[entry] = Unit(entry, entry, [entry])
+        self._units = {name: unit for name, unit in self._units.items() if unit.entries}
+        for unit in self._units.values():
+            for entry in unit.entries:
+                self._unit_of.setdefault(entry, unit)
+        return list(self._units)
+
+    def _around(self, path: str) -> str | None:
+        """The outermost unit module around a path, itself included."""
+        steps = path.split(".") if path else []
+        for depth in range(len(steps) + 1):
+            here = ".".join(steps[:depth])
+            module = self._model.get_submodule(here)
+            if module in self._calls.paths and self._calls.is_unit(module) and self._calls.paths[module] == here:
+                return here
+        return None
+
+    def entered(self, module: nn.Module) -> None:
+        if self._unit_call is None and self._calls.is_unit(module):
+            unit = self._units.get(self._calls.paths[module])
+            if unit is not None:
+                self._unit_call = (module, self._step("call", [], unit))
+        self._open.append(module)
+
+    def left(self, module: nn.Module, output: object) -> None:
+        if self._open and self._open[-1] is module:
+            self._open.pop()
+        if self._unit_call is not None and self._unit_call[0] is module:
+            step = self._unit_call[1]
+            for tensor in _tensors(output):
+                step.shape = step.shape or tuple(tensor.shape)
+            self._unit_call = None
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        output = func(*args, **kwargs)
+        schema = func._schema
+        results = [tensor for tensor in _tensors(output) if _carries_data(tensor)]
+        written = [
+            tensor
+            for argument, value in zip(schema.arguments, args, strict=False)
+            if argument.alias_info is not None and argument.alias_info.is_write
+            for tensor in _tensors(value)
+        ]
+        if results or written:
+            operation = schema.name.partition("::")[2]
+            transposed = operation == "convolution" and len(args) > 6 and bool(args[6])
+            enlarges = transposed or any(word in operation for word in _ENLARGING)
+            self._note(operation.rstrip("_"), list(_tensors((args, kwargs))), results, written, enlarges)
+        return output
+
+    def _note(
+        self, operation: str, arguments: list[Tensor], results: list[Tensor], written: list[Tensor], enlarges: bool
+    ) -> None:
+        data = list(dict.fromkeys(step for tensor in arguments for step in self._sources(tensor)))
+        names = frozenset(name for tensor in arguments for name in self._weights.get(id(tensor), ()))
+        if self._unit_call is not None:
+            step = self._unit_call[1]
+            assert step.unit is not None
+            step.unit.operations.add(operation)
+            step.enlarges |= enlarges
+            step.inputs += [number for number in data if number != step.number and number not in step.inputs]
+            for tensor in (*results, *written):
+                self._made(tensor, step)
+            for name in names - set(step.unit.entries):
+                stranger = self._unit_of[name]
+                if stranger.module is None:
+                    stranger.operations.add("value")
+                    self._fed.setdefault(stranger.name, step.unit.name)
+            return
+        if names and not data and "embedding" not in operation:
+            for tensor in results:
+                self._alive.append(tensor)
+                self._weights[id(tensor)] = names
+            return
+        if not data and not names and not any(map(_carries_data, arguments)):
+            return
+        unit = self._using(names, operation) if names else None
+        step = self._step(operation, data, unit)
+        step.enlarges = enlarges
+        step.shape = tuple(results[0].shape) if results else ()
+        for tensor in results:
+            self._made(tensor, step)
+        for tensor in written:
+            self._made(tensor, step)
+            self._writes.setdefault(_memory(tensor), []).append(step.number)
+
+    def _using(self, names: frozenset[str], operation: str) -> Unit:
+        """The unit behind the parameters of one operation; parameters used together are one unit."""
+        ordered = [name for name in self._parameters if name in names]
+        owner = self._unit_of[ordered[0]]
+        if owner.module is not None and owner.module in self._calls.order:
+            name = f"{ordered[0]} again"
+            return self._used(self._units.setdefault(name, Unit(name, name, ordered[:1], again=True)), operation)
+        if mixes(operation):
+            for name in ordered[1:]:
+                other = self._unit_of[name]
+                if other is not owner and other.module is None and not other.operations:
+                    owner.entries += other.entries
+                    self._unit_of.update(dict.fromkeys(other.entries, owner))
+                    del self._units[other.name]
+        return self._used(owner, operation)
+
+    @staticmethod
+    def _used(unit: Unit, operation: str) -> Unit:
+        unit.operations.add(operation)
+        return unit
+
+    def _step(self, operation: str, inputs: list[int], unit: Unit | None = None) -> Step:
+        where = self._calls.paths[self._open[-1]] if self._open else ""
+        step = Step(len(self._steps), operation, inputs, unit, where=where)
+        self._steps.append(step)
+        return step
+
+    def _made(self, tensor: Tensor, step: Step) -> None:
+        self._alive.append(tensor)
+        self._weights.pop(id(tensor), None)
+        self._maker[id(tensor)] = step.number
+        self._latest[_memory(tensor)] = step.number
+
+    def _sources(self, tensor: Tensor) -> list[int]:
+        """The steps that made a tensor's present content."""
+        if not _carries_data(tensor) or id(tensor) in self._weights:
+            return []
+        maker = self._maker.get(id(tensor))
+        since = -1 if maker is None else maker
+        later = [number for number in self._writes.get(_memory(tensor), ()) if number > since]
+        found = [*([] if maker is None else [maker]), *later]
+        if not found and _memory(tensor) in self._latest:
+            found = [self._latest[_memory(tensor)]]
+        return found
+
+    def result(self) -> Trace:
+        used = {step.unit.name: step.unit for step in self._steps if step.unit is not None}
+        read_data = {step.unit.name for step in self._steps if step.unit is not None and step.inputs}
+        every = dict(self._model.named_parameters(remove_duplicate=False))
+        for unit in self._units.values():
+            own = [every[entry] for entry in unit.entries if entry in every]
+            unit.role = role_of(unit, own, reads_data=unit.name in read_data)
+            if unit.name in self._fed and unit.name not in used:
+                unit.role = "scale"
+        unused = [unit for name, unit in self._units.items() if name not in used and name not in self._fed]
+        fed = {name: reader for name, reader in self._fed.items() if name not in used}
+        registered = [name for name in self._registered if name in self._units]
+        return Trace(self._steps, self._units, unused, registered, fed)
+
+
+def _tensors(value: object) -> Iterator[Tensor]:
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, Mapping):
+        for part in value.values():
+            yield from _tensors(part)
+    elif isinstance(value, list | tuple):
+        for part in value:
+            yield from _tensors(part)
+
+
+def _carries_data(tensor: Tensor) -> bool:
+    """Whole numbers and masks choose what happens to data; they are not data themselves."""
+    return tensor.is_floating_point() or tensor.is_complex()
+
+
+def _memory(tensor: Tensor) -> int:
+    try:
+        return int(tensor.untyped_storage()._cdata)
+    except (NotImplementedError, RuntimeError):  # sparse tensors have none
+        return id(tensor)

@@ -1,0 +1,95 @@
+"""What is measured is what is trained and what is exported: one map of layers for all of them."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from playerfl.engine.scheduler import drive
+from playerfl.errors import LayerError
+from playerfl.layers.layer_map import LayerMap
+from playerfl.layers.probe import SensitivityProbe
+from playerfl.layers.recommend import recommend
+from playerfl.layers.sensitivity import Profile
+from playerfl.probe.measure import probe_sites
+from playerfl.runs.experiment import Experiment, with_settings
+from playerfl.runs.run import Run
+from playerfl.runs.setup import prepare_setup
+from playerfl.tasks.task import own_task
+from zoo.other import REAL
+
+BATCHES = 3
+
+
+def measured(model: nn.Module, example: Any) -> Profile:
+    """The probe inside somebody's own loop, with an example batch."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with SensitivityProbe(model, example=example).attach(optimizer) as probe:
+        for _ in range(BATCHES):
+            optimizer.zero_grad()
+            model(example).square().mean().backward()
+            optimizer.step()
+    return probe.profile()
+
+
+@pytest.mark.parametrize("name", ["ViT, all in one class", "GPT, tied", "ResNet, basic blocks", "two towers"])
+def test_a_recommendation_without_the_example_exports_what_was_measured(name: str) -> None:
+    build, example = REAL[name]
+    model = build()
+    profile = measured(model, example())
+    recommendation = recommend({"north": profile, "south": profile}, build())
+    assert recommendation.layers is not None
+    assert recommendation.layers.difference(LayerMap.of(model, example())) is None
+    content = recommendation.to_json()
+    assert content["layers"] == {name: list(entries) for name, entries in recommendation.layers.entries.items()}
+    keys = list(model.state_dict())
+    shared = {entry for layer in recommendation.cut.federated for entry in recommendation.layers.entries[layer]}
+    sent = [key for key in keys if key in shared or (name == "GPT, tied" and key == "wte.weight")]
+    export = content["export"]
+    assert export["fl4health_layers_to_transfer"] == export["flower_state_dict_keys"] == sent
+    excluded = export["nvflare_exclude_vars"]
+    assert [key for key in keys if not (excluded and re.search(excluded, key))] == sent
+    # The same after a journey through JSON.
+    again = recommend({"north": Profile.from_json(profile.to_json())}, build())
+    assert again.layers is not None
+    assert again.layers.difference(recommendation.layers) is None
+
+
+def test_other_layers_and_other_models_are_refused() -> None:
+    build, example = REAL["ViT, all in one class"]
+    profile = measured(build(), example())
+    with pytest.raises(LayerError, match=r"the scores are of other layers than those given: .* belongs to layer"):
+        recommend({"north": profile}, build(), layers=LayerMap.of(build(), example(), granularity="module"))
+    with pytest.raises(LayerError, match="this is not the model that was measured: it has no first"):
+        recommend({"north": profile}, REAL["two towers"][0]())
+    other = SensitivityProbe(build(), layers=LayerMap.of(build(), example(), granularity="module"))
+    other.record(gradients={name: torch.ones_like(p) for name, p in other.model.named_parameters()})
+    with pytest.raises(LayerError, match="score different layers"):
+        recommend({"north": profile, "south": other.profile()}, build())
+
+
+@pytest.mark.parametrize("name", ["ViT, all in one class", "GPT, tied", "ResNet, basic blocks", "two towers"])
+def test_what_travels_in_a_round_is_what_the_exports_name(name: str) -> None:
+    build, example = REAL[name]
+    rows = torch.cat([example()] * 8)
+    sites = {site: (rows, torch.arange(len(rows)) % 3) for site in ("north", "south")}
+    settings = {"training.batch_size": 8, "rounds": 1, "data.accept_small_sites": True, "selection": "last"}
+    layers = LayerMap.of(build(), example())
+    recommendation = probe_sites(build, sites, settings={"data.accept_small_sites": True}).recommend()
+    assert recommendation.layers is not None
+    assert recommendation.layers.difference(layers) is None
+    task = own_task(build, sites)
+    for algorithm in ("fedavg", "player_fl", "ditto"):
+        given = {**settings, "algorithm.name": algorithm}
+        if algorithm == "player_fl":
+            given |= {"algorithm.rule": "fixed", "algorithm.fixed_cut": recommendation.cut.index}
+        experiment = Experiment.resolve(with_settings({}, given), task)
+        run = Run(experiment, prepare_setup(experiment, task))
+        drive(run.rounds())
+        assert run.server.layers.difference(layers) is None
+        cut = recommendation.cut.index if algorithm == "player_fl" else len(layers.names)
+        assert run.algorithm.server_expects(run.server, ("fit",)).layers == layers.names[:cut]

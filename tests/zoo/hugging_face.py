@@ -1,0 +1,44 @@
+"""Hugging Face's models from small configurations, without weights."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import transformers as hf
+from torch import nn
+
+_SMALL = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+_WORDS = {"vocab_size": 9, "max_position_embeddings": 8}
+
+
+def ids() -> dict[str, torch.Tensor]:
+    return {"input_ids": torch.arange(10).reshape(2, 5) % 9}
+
+
+def picture() -> dict[str, torch.Tensor]:
+    return {"pixel_values": torch.linspace(-1, 1, 256).reshape(2, 2, 8, 8)}
+
+
+def models() -> dict[str, tuple[nn.Module, Any]]:
+    whisper = hf.WhisperConfig(
+        vocab_size=9, d_model=8, encoder_layers=1, encoder_attention_heads=2, encoder_ffn_dim=16, num_mel_bins=4,
+        max_source_positions=6, pad_token_id=0, bos_token_id=0, eos_token_id=0, decoder_start_token_id=0,
+    )  # fmt: skip
+    distilled = hf.DistilBertConfig(dim=8, n_layers=1, n_heads=2, hidden_dim=16, **_WORDS)
+    gpt2 = hf.GPT2Config(vocab_size=9, n_embd=8, n_layer=1, n_head=2, n_positions=8, bos_token_id=0, eos_token_id=0)
+    llama = hf.LlamaConfig(pad_token_id=0, num_key_value_heads=1, **_WORDS, **_SMALL)
+    return {
+        "BERT": (hf.BertForSequenceClassification(hf.BertConfig(**_WORDS, **_SMALL)), ids()),
+        "DistilBERT": (hf.DistilBertForSequenceClassification(distilled), ids()),
+        "GPT-2": (hf.GPT2LMHeadModel(gpt2), ids()),
+        "ViT": (
+            hf.ViTForImageClassification(hf.ViTConfig(image_size=8, patch_size=4, num_channels=2, **_SMALL)),
+            picture(),
+        ),
+        "Llama": (hf.LlamaForSequenceClassification(llama), ids()),
+        "Whisper's encoder": (
+            hf.models.whisper.modeling_whisper.WhisperEncoder(whisper),
+            {"input_features": torch.ones(2, 4, 12)},
+        ),
+    }
