@@ -53,6 +53,7 @@ class FolderOptions(DataOptions):
     missing: MissingPolicy = "refuse"
     """What to do about missing values: refuse the file, drop the row, or use the mean of the site's training rows."""
     drop_columns: Names = ()
+    """Columns that are not read."""
     category_columns: Names = ()
     """Columns whose numbers are codes, to be read as categories."""
     image_size: int = Field(32, ge=8, le=512)

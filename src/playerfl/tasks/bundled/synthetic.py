@@ -21,12 +21,17 @@ class SyntheticOptions(DataOptions):
     """The size of the made-up problem."""
 
     sites: int = Field(4, ge=1, le=10_000)
+    """How many sites are made up."""
     rows: int = Field(200, ge=3, le=10_000_000)
+    """Rows per site."""
     features: int = Field(13, ge=1, le=100_000)
+    """Columns of numbers to predict from."""
     classes: int = Field(5, ge=2, le=100_000)
+    """Classes to predict."""
     labels: Literal["shared", "own"] = "own"
     """Whether all sites number the classes alike, or each site has its own permutation."""
     data_seed: int = Field(42, ge=0)
+    """Decides the made-up rows."""
 
 
 def load_sites(options: SyntheticOptions) -> dict[str, SiteData]:
