@@ -34,6 +34,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "report": {"runs", "storage", "paper", "paper.facts", "layers"},
     "probe": {"runs", "report", "tasks", "storage", *KERNEL},
     "studies": {"runs", "report", "tasks", "storage", "paper.facts", *KERNEL},
+    "live": {"studies", "report", "runs"},
     "flower": {"runs", "tasks", "storage", *KERNEL},
     "paper": {"report", "probe", "storage", "layers", "paper.facts"},
     "analysis": {"probe", "runs", "report", "tasks", "storage", *KERNEL},
