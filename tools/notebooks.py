@@ -7,6 +7,7 @@ python tools/notebooks.py --execute    also run every cell and store what it sho
 from __future__ import annotations
 
 import json
+import os
 import re
 import sys
 from collections.abc import Iterator
@@ -63,6 +64,8 @@ def executed(content: dict[str, Any], folder: Path, seconds: int = 900) -> dict[
     import nbformat
     from nbclient import NotebookClient
 
+    # Commands run on a terminal there; without these they would redraw their progress hundreds of times.
+    os.environ |= {"TERM": "dumb", "NO_COLOR": "1", "COLUMNS": "100"}
     book = nbformat.reads(json.dumps(content), as_version=4)
     NotebookClient(book, timeout=seconds, resources={"metadata": {"path": str(folder)}}).execute()
     for cell in book.cells:

@@ -8,12 +8,11 @@ from typing import Any
 
 import pytest
 
-from browser import Opened, browser
+from browser import Opened
 from command_line import playerfl
 from playerfl.live.server import LiveServer, serving
 
 pytestmark = pytest.mark.system
-__all__ = ["browser"]
 
 
 @pytest.fixture(scope="module")

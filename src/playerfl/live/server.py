@@ -95,7 +95,6 @@ def serving(server: LiveServer) -> Iterator[LiveServer]:
 
 def _handler(live: LiveServer) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
         server_version = "playerfl"
         sys_version = ""
 
