@@ -64,14 +64,35 @@ def executed(content: dict[str, Any], folder: Path, seconds: int = 900) -> dict[
     import nbformat
     from nbclient import NotebookClient
 
-    # Commands run on a terminal there; without these they would redraw their progress hundreds of times.
-    os.environ |= {"TERM": "dumb", "NO_COLOR": "1", "COLUMNS": "100"}
+    os.environ["COLUMNS"] = "100"
     book = nbformat.reads(json.dumps(content), as_version=4)
     NotebookClient(book, timeout=seconds, resources={"metadata": {"path": str(folder)}}).execute()
     for cell in book.cells:
         # Times of execution, which differ in every run.
         cell.metadata.clear()
+        if cell.get("outputs") and all(output.output_type == "stream" for output in cell.outputs):
+            text = settled("".join(output.text for output in cell.outputs))
+            cell.outputs = [nbformat.v4.new_output("stream", name="stdout", text=text)]
     return json.loads(nbformat.writes(book))  # type: ignore[no-any-return]
+
+
+def settled(text: str) -> str:
+    """What a terminal shows in the end: without colours and without the progress that was drawn over.
+
+    >>> settled("1 of 2\\r2 of 2\\n" + chr(27) + "[1A" + chr(27) + "[2Kdone" + chr(27) + "[0m\\r\\n")
+    'done\\n'
+    """
+    lines = [""]
+    for piece in re.split(r"(\x1b\[[0-9;?]*[A-Za-z]|\r\n|\n|\r)", text):
+        if piece in ("\r\n", "\n"):
+            lines.append("")
+        elif piece == "\r" or piece.endswith("[2K"):
+            lines[-1] = ""
+        elif up := re.fullmatch(r"\x1b\[(\d*)A", piece):
+            del lines[len(lines) - min(int(up[1] or 1), len(lines) - 1) :]
+        elif not piece.startswith("\x1b"):
+            lines[-1] += piece
+    return "\n".join(line.rstrip() for line in lines).rstrip() + "\n"
 
 
 def main() -> None:
