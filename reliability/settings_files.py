@@ -107,14 +107,14 @@ def read_setting(folder: Path) -> object:
 
 
 def read_thresholds_file(folder: Path) -> object:
-    from playerfl.cli.thresholds import _study
+    from playerfl.cli.research.thresholds import _study
     from playerfl.runs.experiment import read_toml
 
     return _study(read_toml(folder / "thresholds.toml"))
 
 
 def read_cases(folder: Path) -> object:
-    from playerfl.cli.thresholds import _summary
+    from playerfl.cli.research.thresholds import _summary
     from playerfl.paper.thresholds import Case, CaseTable
 
     by_setting: dict[tuple[str, str], list[Case]] = {}

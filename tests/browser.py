@@ -28,9 +28,9 @@ def browser() -> Iterator[Any]:
 
 
 class Opened:
-    """A page that has been opened from a file, and everything it complained about or requested."""
+    """A page that has been opened from a file or an address, and everything it complained about or requested."""
 
-    def __init__(self, browser: Any, file: Path, width: int = 1280, height: int = 900) -> None:
+    def __init__(self, browser: Any, file: Path | str, width: int = 1280, height: int = 900) -> None:
         self.complaints: list[str] = []
         self.requests: list[str] = []
         self.page = browser.new_page(viewport={"width": width, "height": height})
@@ -38,7 +38,7 @@ class Opened:
         self.page.on("pageerror", lambda problem: self.complaints.append(str(problem)))
         self.page.on("dialog", lambda dialog: (self.complaints.append(f"dialog: {dialog.message}"), dialog.dismiss()))
         self.page.on("request", lambda request: self.requests.append(request.url))
-        self.page.goto(file.as_uri())
+        self.page.goto(file.as_uri() if isinstance(file, Path) else file)
 
     def text(self, selector: str) -> str:
         return str(self.page.locator(selector).inner_text())

@@ -1,4 +1,4 @@
-"""The pages of the documentation that are generated from the code: commands, Python reference, and the front page.
+"""The pages of the documentation that are generated: commands, settings, Python reference, and the front page.
 
 A hook of mkdocs (mkdocs.yml). Nothing is written to the source tree, so no copy can go stale.
 """
@@ -16,6 +16,7 @@ import typer
 
 import playerfl
 from playerfl.cli.main import app
+from settings_page import settings_page
 
 ROOT = Path(__file__).parents[1]
 
@@ -54,6 +55,7 @@ def on_files(files: Any, config: Any) -> Any:
 
     pages = {
         "reference/commands.md": commands_page(),
+        "reference/settings.md": settings_page(),
         "reference/api.md": api_page(),
         "reference/modules.md": modules_page(),
         **{page: _as_page(ROOT / file) for file, page in _ROOT_PAGES.items()},

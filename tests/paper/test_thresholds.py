@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from playerfl.cli.thresholds import thresholds
+from playerfl.cli.research.thresholds import thresholds
 from playerfl.errors import PlayerflError
 from playerfl.layers.split import choose_cut
 from playerfl.paper.threshold_figure import draw_thresholds

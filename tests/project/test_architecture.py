@@ -35,6 +35,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "export": {"runs", "report", "tasks", "storage", *KERNEL},
     "probe": {"runs", "report", "tasks", "storage", *KERNEL},
     "studies": {"runs", "report", "tasks", "storage", "paper.facts", *KERNEL},
+    "live": {"studies", "report", "runs"},
     "flower": {"runs", "tasks", "storage", *KERNEL},
     "paper": {"report", "probe", "storage", "layers", "paper.facts"},
     "analysis": {"probe", "runs", "report", "tasks", "storage", *KERNEL},

@@ -41,6 +41,9 @@ NOT_RUN = {
     "playerfl flower run": "needs a running server; tests/flower/test_deployment.py runs it",
     "playerfl flower status": "needs a running server; tests/flower/test_deployment.py runs it",
     "playerfl flower demo": "takes minutes; tests/flower/test_deployment.py runs such a deployment",
+    "playerfl watch": "runs until it is stopped; tests/live runs it",
+    "playerfl run FOLDER -a local -a fedavg -a fedper -a player_fl --open": "opens a browser; tests/live runs it",
+    "playerfl run digits -a local -a fedavg --open": "opens a browser; tests/live runs it",
     "playerfl selftest": "tests/identities/test_selftest.py runs it",
     "playerfl data fetch": "downloads; tests/data/download/test_download.py downloads from its own server",
     "playerfl paper thresholds": "needs every dataset and minutes; tests/paper/test_thresholds.py runs a small study",
@@ -54,6 +57,8 @@ NOT_RUN = {
 OTHER_TESTS = {
     "docs/your-own-data.md": "tests/project/test_docs_own_data.py runs them exactly as printed",
     "docs/use-the-model.md": "tests/project/test_docs_use_the_model.py runs them exactly as printed",
+    "docs/benchmark-your-method.md": "tests/project/test_tutorials.py runs them",
+    "docs/which-layers.md": "tests/project/test_tutorials.py runs them",
 }
 
 SMALL = {

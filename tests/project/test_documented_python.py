@@ -19,6 +19,7 @@ from site_pages import MODULES
 ELSEWHERE = {
     "docs/your-own-data.md": "tests/project/test_docs_own_data.py runs its blocks",
     "docs/use-the-model.md": "tests/project/test_docs_use_the_model.py runs its block in a model folder",
+    "docs/benchmark-your-method.md": "tests/project/test_tutorials.py runs its blocks",
     "docs/probe.md": "needs a Trainer; tests/integrations/test_hugging_face.py has the same lines",
 }
 

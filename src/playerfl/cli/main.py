@@ -10,19 +10,20 @@ from typing import Annotated
 
 import typer
 
-from playerfl.cli.analyze import ANALYZE_EXAMPLES, analyze
 from playerfl.cli.data import data_app
 from playerfl.cli.flower import flower_app
 from playerfl.cli.layers import LAYERS_EXAMPLES, layers
 from playerfl.cli.models.export import EXPORT_EXAMPLES, export
 from playerfl.cli.models.predict import PREDICT_EXAMPLES, predict
-from playerfl.cli.multiverse import MULTIVERSE_EXAMPLES, multiverse
 from playerfl.cli.options import Json, Quiet, examples
 from playerfl.cli.probe import PROBE_EXAMPLES, probe
 from playerfl.cli.report import REPORT_EXAMPLES, report
+from playerfl.cli.research.analyze import ANALYZE_EXAMPLES, analyze
+from playerfl.cli.research.multiverse import MULTIVERSE_EXAMPLES, multiverse
+from playerfl.cli.research.thresholds import paper_app
 from playerfl.cli.run import RUN_EXAMPLES, run
 from playerfl.cli.study import STUDY_EXAMPLES, study
-from playerfl.cli.thresholds import paper_app
+from playerfl.cli.watch import WATCH_EXAMPLES, watch
 from playerfl.errors import ConfigError, PlayerflError, one_of, sentence_of, users_traceback
 from playerfl.version import __version__
 
@@ -48,6 +49,7 @@ app.command(epilog=RUN_EXAMPLES)(run)
 app.command(epilog=REPORT_EXAMPLES)(report)
 app.command(epilog=EXPORT_EXAMPLES)(export)
 app.command(epilog=PREDICT_EXAMPLES)(predict)
+app.command(epilog=WATCH_EXAMPLES)(watch)
 app.command(epilog=PROBE_EXAMPLES)(probe)
 app.command(epilog=LAYERS_EXAMPLES)(layers)
 app.command(epilog=STUDY_EXAMPLES)(study)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from playerfl.cli.options import DataDir, Quiet, Settings
+from playerfl.cli.watch import watched
 from playerfl.data.download.directory import use_data_directory
 from playerfl.errors import ConfigError, one_of
 
@@ -43,6 +44,8 @@ RUN_EXAMPLES = """
   playerfl run digits -a fedavg --tensorboard logs
 
   playerfl run --config experiment.toml --json > result.json
+
+  playerfl run digits -a local -a fedavg --open
 
   playerfl run --resume runs/first
 """
@@ -101,6 +104,9 @@ def run(
             metavar="DIR|URL", help="Also write scores and the layer profile for MLflow, to a directory or a server."
         ),
     ] = None,
+    open_: Annotated[
+        bool, typer.Option("--open", help="Open a page in your browser that shows the progress, and then the report.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the results as JSON on stdout.")] = False,
     quiet: Quiet = False,
 ) -> None:
@@ -130,7 +136,7 @@ def run(
         experiments = _experiments(given, algorithm or [], settings or [], config)
         home = out or _next_free(Path("runs"), experiments)
         places = [*_places(experiments, home)]
-    with use_data_directory(data_dir):
+    with use_data_directory(data_dir), watched(home, wanted=open_):
         observers = _observers(tensorboard, mlflow)
         if resume is None and not quiet:
             _show_check(experiments[0])

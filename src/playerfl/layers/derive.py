@@ -37,8 +37,8 @@ def call_model(model: nn.Module, inputs: object) -> object:
 
 
 def call_arguments(model: nn.Module, inputs: object) -> tuple[tuple[object, ...], dict[str, object]]:
-    """The positional and keyword arguments of a model: a tensor is one argument, a tuple several, and a mapping keywords,
-    or one argument if the model takes one mapping."""
+    """The positional and keyword arguments of a model: a tensor is one argument, a tuple several, and a mapping
+    keywords, or one argument if the model takes one mapping."""
     if isinstance(inputs, Mapping):
         return ((inputs,), {}) if _takes_one_mapping(model, inputs) else ((), dict(inputs))
     return (tuple(inputs) if isinstance(inputs, tuple | list) else (inputs,)), {}

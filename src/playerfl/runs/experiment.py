@@ -44,16 +44,23 @@ class TrainingOptions(AddedOptions):
     added: ClassVar[frozenset[str]] = frozenset({"amsgrad", "schedule", "schedule_factor"})
 
     learning_rate: float = Field(1e-3, ge=0, allow_inf_nan=False)
+    """The optimiser's step size at every site. Tasks have defaults of their own, by algorithm."""
     batch_size: int = Field(32, ge=1)
+    """Rows per optimiser step; the last batch of an epoch may be smaller."""
     local_epochs: int = Field(1, ge=1)
+    """Passes over a site's training rows in each round."""
     optimizer: Literal["adamw", "sgd"] = "adamw"
+    """adamw, or sgd with optional momentum. pFedMe takes plain gradient steps with either."""
     weight_decay: float = Field(0.01, ge=0, allow_inf_nan=False)
-    """Default: 0.01 for adamw, 0 for sgd."""
+    """How much every step shrinks the weights. Default: 0.01 for adamw, 0 for sgd."""
     betas: tuple[_Beta, _Beta] = (0.9, 0.999)
+    """Of adamw: how slowly the two moving averages of the gradient forget."""
     eps: float = Field(1e-8, gt=0)
+    """Of adamw: added to the denominator of a step."""
     amsgrad: bool = False
     """Of adamw: whether steps are divided by the largest second moment so far."""
     momentum: float = Field(0.0, ge=0, lt=1)
+    """Of sgd: the share of the last step that is added to the next."""
     optimizer_state: Literal["persistent", "reset"] = "persistent"
     """Whether a site's optimiser keeps its state between rounds or starts afresh in each."""
     schedule: ScheduleKind = "constant"
@@ -113,11 +120,15 @@ class Experiment(AddedOptions):
     )
 
     task: str
+    """A bundled task, a folder with one file per site, or FILE.py:NAME."""
     rounds: int = Field(20, ge=1)
+    """Communication rounds: the sites train, the server merges, the merged model is scored."""
     seed: int = Field(0, ge=0)
     """Decides initial weights, batch order, dropout and every random choice of the algorithm; with
     data.split = "per_run" also the split."""
     eval_point: EvalPoint = "post_agg"
+    """Whether models are scored after the merge, as the sites receive them (post_agg), or after the sites have trained
+    them, before the merge (post_local)."""
     selection: Selection = "by_owner"
     """Which round's model is reported, always by validation loss: one round for all sites if they share one model,
     otherwise each site's own (by_owner); each site's own; one round for all; or the last."""
@@ -131,11 +142,15 @@ class Experiment(AddedOptions):
     unseen_epochs: int = Field(5, ge=0)
     """How many epochs an unseen site tunes for."""
     bn_stats: BatchNormStatistics = "follow"
+    """Batch-norm statistics travel with their layer (follow), or never leave their site (local)."""
     tie_policy: TiePolicy = "first"
+    """A tensor used by two layers belongs to the first, to the last (local: it is private if either is), or is refused
+    (error)."""
     granularity: Granularity = "block"
     """A layer is a block (attention, feed-forward, residual block …) or a single module, which lets a cut run through
     blocks. Layers that a model declares itself stay as they are."""
     device: str = "cpu"
+    """cpu, cuda (or one of several, like cuda:1) or mps. A new run prefers cuda, then mps, then the CPU."""
     threads: int = Field(1, ge=1)
     """Threads per tensor operation. A different number may change the last bits of the result."""
     trainer: Literal["auto", "loop", "stacked"] = "auto"
@@ -155,8 +170,11 @@ class Experiment(AddedOptions):
     """Whether a run directory holds the reported model's output for each test row, for intervals over rows; "auto"
     keeps up to a million numbers per site. Studies and jobs across institutions never keep them."""
     algorithm: dict[str, Any]
+    """The method's `name` and its hyper-parameters."""
     training: TrainingOptions = TrainingOptions()
+    """How every site trains."""
     data: dict[str, Any] = Field(default_factory=dict)
+    """The task's own options: how its data are read, divided and split."""
 
     @model_validator(mode="after")
     def _scored_together(self) -> Experiment:

@@ -39,20 +39,20 @@ def collect(path: Path | str) -> Collected:
     failed: list[Gap] = []
     tuning_runs = 0
     notes: list[str] = []
-    for place in (folder for folder in _folders(home) if (folder / STUDY_FILE).is_file()):
+    for place in (folder for folder in folders(home) if (folder / STUDY_FILE).is_file()):
         study = _of_study(StudyDirectory.open(place))
         results += study.results
         missing += study.missing
         failed += study.failed
         tuning_runs += study.tuning_runs
         notes += study.notes
-    for place in (folder for folder in _folders(home) if (folder / ARCHIVE).is_file()):
+    for place in (folder for folder in folders(home) if (folder / ARCHIVE).is_file()):
         archive = read_archive(place)
         results += map(_readable, archive.results)
         tuning_runs += archive.tuning_runs
         notes += archive.notes
-    multiverses = [read_multiverse(file) for folder in _folders(home) if (file := folder / MULTIVERSE).is_file()]
-    for place, planned in sorted(_places(home, failed).items()):
+    multiverses = [read_multiverse(file) for folder in folders(home) if (file := folder / MULTIVERSE).is_file()]
+    for place, planned in sorted(planned_places(home, failed).items()):
         if not (place / "experiment.toml").is_file():
             missing.append(_gap(planned, "not started"))
             continue
@@ -113,10 +113,10 @@ def _readable(result: RunResult) -> RunResult:
     raise RunDirectoryError(f"{result.path} lacks the test scores of a site")
 
 
-def _places(home: Path, failed: list[Gap]) -> dict[Path, Mapping[str, Any]]:
+def planned_places(home: Path, failed: list[Gap]) -> dict[Path, Mapping[str, Any]]:
     """Where runs are or should be; with their settings, if a comparison planned them."""
     places: dict[Path, Mapping[str, Any]] = {}
-    for folder in _folders(home):
+    for folder in folders(home):
         if (folder / "experiment.toml").is_file():
             places.setdefault(folder, {})
         elif (folder / COMPARISON).is_file():
@@ -129,12 +129,12 @@ def _places(home: Path, failed: list[Gap]) -> dict[Path, Mapping[str, Any]]:
     return places
 
 
-def _folders(home: Path) -> Iterator[Path]:
+def folders(home: Path) -> Iterator[Path]:
     """The directory and those below it, except below a run, a study, an archive or a multiverse."""
     yield home
     if not any((home / name).is_file() for name in ("experiment.toml", STUDY_FILE, ARCHIVE, MULTIVERSE)):
         for folder in sorted(entry for entry in home.iterdir() if entry.is_dir() and not entry.name.startswith(".")):
-            yield from _folders(folder)
+            yield from folders(folder)
 
 
 def _planned_tables(file: Path) -> list[dict[str, Any]]:

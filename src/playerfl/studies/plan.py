@@ -38,6 +38,7 @@ class Study(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     name: str
+    """The name of the study, and of its folder below runs/."""
     tasks: list[dict[str, Any]]
     """Each with its `name` and its own settings."""
     algorithms: list[dict[str, Any]]

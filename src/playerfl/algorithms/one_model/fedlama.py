@@ -27,7 +27,9 @@ class FedLAMA(Algorithm):
     """
 
     tau: int = 1
+    """τ: rounds between two averages of a layer."""
     phi: int = 2
+    """φ: how many times longer the interval of a layer that drifts little becomes."""
     warmup_rounds: int = 0
     """Rounds before intervals may grow."""
 

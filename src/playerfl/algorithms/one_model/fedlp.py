@@ -28,6 +28,7 @@ class FedLP(Algorithm):
     keep: float = 0.7
     """The layer-preserving rate q."""
     weighting: Literal["samples", "uniform"] = "samples"
+    """Whether a layer's average weights the sites that sent it by their training rows or equally."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.keep <= 1:

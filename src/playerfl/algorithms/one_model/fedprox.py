@@ -20,6 +20,7 @@ class FedProx(PartialAlgorithm):
     """
 
     mu: float = 0.1
+    """μ, the strength of the pull towards the received model."""
 
     def __post_init__(self) -> None:
         at_least_zero("mu", self.mu)

@@ -25,8 +25,11 @@ class Ditto(PartialAlgorithm):
     """
 
     lam: float = 0.1
+    """λ, the strength of the personal model's pull towards the common one."""
     personal_epochs: int = 1
+    """Epochs of the personal model per round."""
     anchor: Literal["round_start", "post_agg"] = "round_start"
+    """Pulls towards the model received at the start of the round, or the one merged at its end."""
     personal_learning_rate: float | None = None
     """The personal model's learning rate; default: `training.learning_rate`."""
 

@@ -22,6 +22,7 @@ class LocalAdaptation(Algorithm):
     """
 
     adapt_epochs: int = 1
+    """Epochs that each site trains alone after the last round."""
     adapt_learning_rate: float | None = None
     """Default: `training.learning_rate`."""
 

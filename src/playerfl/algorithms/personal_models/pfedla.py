@@ -33,8 +33,11 @@ class PFedLA(Algorithm):
     """
 
     embedding: int = 100
+    """The length of each site's embedding, the input of its hypernetwork."""
     hidden: int = 100
+    """The width of the hypernetwork's hidden layer."""
     hyper_learning_rate: float = 5e-3
+    """η_h, the step size of the hypernetworks."""
 
     def __post_init__(self) -> None:
         at_least_zero("hyper_learning_rate", self.hyper_learning_rate)

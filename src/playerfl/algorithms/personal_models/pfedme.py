@@ -27,12 +27,15 @@ class PFedMe(Algorithm):
     """
 
     lam: float = 15.0
+    """λ, the strength of the pull between the personal model and the local copy."""
     inner_steps: int = 5
     """K: gradient steps on one batch."""
     beta: float = 1.0
+    """β: how far the common model moves towards the average of the local copies."""
     local_learning_rate: float | None = None
     """η_w; default: η. With η_w·λ > 1 every step of w_c overshoots θ, so such a value is refused."""
     weight_decay: float = 0.0
+    """Weight decay of the personal model's steps."""
 
     def __post_init__(self) -> None:
         for name in ("lam", "beta", "weight_decay"):

@@ -25,9 +25,13 @@ class FedBABU(PartialAlgorithm):
     """
 
     personal_layers: int = 1
+    """How many of the last layers are the head, which stays as initialised until it is tuned."""
     finetune: Literal["head", "full", "body"] = "head"
+    """What each site tunes after the last round."""
     finetune_epochs: int = 1
+    """Epochs of that tuning."""
     finetune_learning_rate: float | None = None
+    """Default: `training.learning_rate`."""
 
     def __post_init__(self) -> None:
         at_least_zero("finetune_epochs", self.finetune_epochs)

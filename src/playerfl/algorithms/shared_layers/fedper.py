@@ -19,6 +19,7 @@ class FedPer(PartialAlgorithm):
     """
 
     personal_layers: int = 1
+    """How many of the last layers are private."""
 
     def check_layers(self, layers: LayerMap) -> None:
         all_but_last(layers, self.personal_layers)

@@ -22,8 +22,11 @@ class FedRep(PartialAlgorithm):
     """
 
     personal_layers: int = 1
+    """How many of the last layers, the head, are private."""
     head_epochs: int = 1
+    """Epochs of the head per round, with the body fixed."""
     body_epochs: int = 1
+    """Epochs of the body per round, with the head fixed."""
 
     def __post_init__(self) -> None:
         at_least_zero("head_epochs", self.head_epochs)

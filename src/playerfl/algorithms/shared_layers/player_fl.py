@@ -32,6 +32,8 @@ class PLayerFL(PartialAlgorithm):
     """
 
     rule: SplitRule = "layer_ratio"
+    """What must jump: a layer's score against that of the layer before (layer_ratio), or the sum up to it
+    (cumulative_ratio, the printed rule). max_jump cuts at the largest jump, fixed after `fixed_cut` layers."""
     threshold: float | None = None
     """A jump must exceed this. Default: 3.5 for layer_ratio, 1.6 for cumulative_ratio."""
     fixed_cut: int | None = None
@@ -39,14 +41,24 @@ class PLayerFL(PartialAlgorithm):
     first_epoch: Literal["continue", "restart"] = "continue"
     """Whether the measured epoch counts as round 1, or is discarded and training restarts from the initial model."""
     sensitivity_mode: Mode = "running"
+    """When gradients are read: at every step of the first epoch (running), or at fixed weights after it, of the mean
+    loss (post_epoch), batch by batch (post_batches) or of the first batch (one_batch)."""
     include_bias: bool = True
+    """Whether biases count towards a layer's score."""
     weight_batches: bool = False
+    """Whether the mean over batches weights them by their rows."""
     embedding_rows: Literal["all", "touched"] = "all"
+    """Whether an embedding's score averages over all its rows, or those that had a gradient."""
     max_batches: int | None = None
+    """Reads at most this many batches per site. Default: all of the epoch."""
     on_no_transition: OnNoTransition = "all"
+    """What is shared if nothing jumps: everything, everything but the last layer, or the run ends with an error."""
     client_weight: ClientWeight = "uniform"
+    """Whether the mean over sites counts them equally, or by their training rows."""
     normalise: Normalise = "none"
+    """Divides each site's scores by that of its first layer, or by their sum, so that no site's gradients dominate."""
     reduce: Reduce = "mean"
+    """How the sites' scores become one: their mean, or the median of their sums up to each layer."""
     private_pull: float = field(default=0.0, metadata=ADDED)
     """Only to reproduce the authors' early code: adds private_pull · ‖θ - θ̄‖² over the private layers to each site's
     objective, where θ̄ is the average of those layers over sites (the authors used 0.1). With any value other than 0,

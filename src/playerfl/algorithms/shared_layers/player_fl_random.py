@@ -24,7 +24,9 @@ class PLayerFLRandom(PLayerFL):
     """
 
     reference_cut: int | None = None
+    """p*, if it is known; it is then not measured."""
     exclude_reference: bool = True
+    """Whether p* is never drawn. If it may be drawn, nothing is measured."""
 
     def check_layers(self, layers: LayerMap) -> None:
         super().check_layers(layers)

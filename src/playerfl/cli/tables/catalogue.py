@@ -7,8 +7,12 @@ from typing import Any, TypedDict
 
 from playerfl.algorithms import ALGORITHMS, Algorithm
 from playerfl.runs.experiment import Experiment, TrainingOptions
+from playerfl.runs.settings import meanings, settings_of
 from playerfl.tasks import TASKS
 from playerfl.tasks.folder import folder_task
+
+TABLES = ("task", "algorithm", "training", "data")
+"""The keys of an experiment that have a list, a section or a table of their own."""
 
 
 class Entry(TypedDict):
@@ -18,6 +22,8 @@ class Entry(TypedDict):
     about: str
     options: dict[str, Any]
     """Option names and their defaults."""
+    meanings: dict[str, str]
+    """What each option means."""
 
 
 def algorithms() -> list[Entry]:
@@ -28,6 +34,7 @@ def algorithms() -> list[Entry]:
             "name": name,
             "about": (kind.__doc__ or "").strip().splitlines()[0],
             "options": {name: value for name, value in kind().__dict__.items() if name not in of_every_algorithm},
+            "meanings": meanings(kind),
         }
         for name, kind in ALGORITHMS.items()
     ]
@@ -40,6 +47,7 @@ def tasks() -> list[Entry]:
             "name": name,
             "about": task.about,
             "options": {option: field.default for option, field in task.options.model_fields.items()},
+            "meanings": meanings(task.options),
         }
         for name, task in (*TASKS.items(), ("FOLDER", folder_task(".")))
     ]
@@ -51,14 +59,11 @@ def settings() -> list[Entry]:
         {
             "name": title,
             "about": about,
-            "options": {
-                prefix + name: field.get_default(call_default_factory=True)
-                for name, field in schema.model_fields.items()
-                if name not in ("task", "algorithm", "training", "data")
-            },
+            "options": {setting.name: setting.default for setting in known},
+            "meanings": {setting.name: setting.meaning for setting in known},
         }
-        for title, about, prefix, schema in (
-            ("experiment", "the whole run", "", Experiment),
-            ("training", "training at every site", "training.", TrainingOptions),
+        for title, about, known in (
+            ("experiment", "the whole run", settings_of(Experiment, leave_out=TABLES)),
+            ("training", "training at every site", settings_of(TrainingOptions, "training")),
         )
     ]

@@ -162,7 +162,23 @@ def print_catalogue(what: str, entries: Sequence[Mapping[str, Any]]) -> None:
     table.add_column("what it is")
     prefix = {"algorithms": "algorithm.", "tasks": "data.", "settings": ""}[what]
     table.add_column(f"options (--set {prefix}…)")
+    if what == "settings":
+        _print_settings(entries)
+        return
     for entry in entries:
         options = "\n".join(f"{name} = {json.dumps(value)}" for name, value in entry["options"].items())
         table.add_row(entry["name"], escape(entry["about"]), escape(options))
     wide_console().print(table)
+
+
+def _print_settings(entries: Sequence[Mapping[str, Any]]) -> None:
+    """Every setting with its default and its meaning."""
+    console = wide_console()
+    for entry in entries:
+        table = Table(title=f"{entry['name']}: {entry['about']}", title_justify="left")
+        table.add_column("setting (--set …)", no_wrap=True)
+        table.add_column("meaning")
+        for name, value in entry["options"].items():
+            table.add_row(escape(f"{name} = {json.dumps(value)}"), escape(entry["meanings"][name]))
+        console.print(table)
+    console.print("`playerfl list algorithms` and `playerfl list tasks` have the settings under algorithm. and data.")

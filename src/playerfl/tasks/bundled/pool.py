@@ -22,13 +22,17 @@ class PoolOptions(DataOptions):
     redrawn: ClassVar[frozenset[str]] = frozenset({"partition_seed"})
 
     sites: int = Field(5, ge=1)
+    """How many sites the pool is divided among."""
     partition: Literal["dirichlet", "quantity", "shards", "equal"] = "dirichlet"
     """Label skew, size skew, a few classes each, or no skew."""
     alpha: float = Field(0.5, gt=0, allow_inf_nan=False)
     """For dirichlet and quantity: small for unequal sites, large for equal ones."""
     shards_per_site: int = Field(2, ge=1)
+    """For shards: how many pieces of the pool, sorted by class, a site gets; about as many classes."""
     min_size: int = Field(50, ge=1)
+    """For dirichlet and quantity: the fewest rows of a site; the division is drawn again until all have them."""
     partition_seed: int = Field(42, ge=0)
+    """Decides which rows go to which site."""
 
     def parts(self, labels: Indices) -> list[Indices]:
         """The rows of each site."""

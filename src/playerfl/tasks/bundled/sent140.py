@@ -30,7 +30,9 @@ class Sent140Options(TextOptions):
     """Which users: the paper says the 15 with the most tweets; the authors' code used ranks 36 to 50."""
 
     first_rank: int = Field(1, ge=1)
+    """The first user taken, counted from the one with the most tweets."""
     last_rank: int = Field(15, ge=1)
+    """The last user taken."""
     accept_small_sites: bool = True
     """Some of the busiest users only write tweets of one class, and all have few tweets."""
 

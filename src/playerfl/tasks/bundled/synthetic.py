@@ -26,12 +26,17 @@ class SyntheticOptions(DataOptions):
     added: ClassVar[frozenset[str]] = frozenset({"shift", "strength", "norm"})
 
     sites: int = Field(4, ge=1, le=10_000)
+    """How many sites are made up."""
     rows: int = Field(200, ge=3, le=10_000_000)
+    """Rows per site."""
     features: int = Field(13, ge=1, le=100_000)
+    """Columns of numbers to predict from."""
     classes: int = Field(5, ge=2, le=100_000)
+    """Classes to predict."""
     labels: Literal["shared", "own"] = "own"
     """Whether all sites number the classes alike, or each site has its own permutation."""
     data_seed: int = Field(42, ge=0)
+    """Decides the made-up rows."""
     shift: Literal["none", "labels", "features", "both"] = "none"
     """How sites differ beyond the names of their classes: in how common each class is (Dirichlet), in the scale and
     the zero point of every feature, as with other measuring devices, or in both."""

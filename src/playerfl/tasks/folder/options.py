@@ -42,6 +42,7 @@ class FolderOptions(DataOptions):
     missing_codes: Names = ()
     """Values that mean a missing one, such as -999, or "age=99" for one column only."""
     drop_columns: Names = ()
+    """Columns that are not read."""
     category_columns: Names = ()
     """Columns whose numbers are codes, to be read as categories."""
     group: str | None = None

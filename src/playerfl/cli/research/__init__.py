@@ -1,0 +1,1 @@
+"""Commands for research: layer analysis, the multiverse, the paper's thresholds."""

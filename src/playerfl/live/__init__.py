@@ -1,0 +1,1 @@
+"""A page on this computer that shows runs, studies and jobs while they go on. It reads their files and writes none."""

@@ -1,0 +1,142 @@
+"""LiveServer: the live page on the loopback address, for as long as somebody watches."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+from playerfl.errors import ConfigError, PlayerflError
+from playerfl.live.page import content_security_policy, live_page, status_part
+from playerfl.live.status import Status, Watcher
+
+_LOOPBACK = "127.0.0.1"
+_NAMES = (_LOOPBACK, "localhost")
+_REPORT_POLICY = "frame-ancestors 'self'"
+
+
+class LiveServer:
+    """Answers three addresses: the page, its changing part, and the report of the finished runs."""
+
+    def __init__(self, home: Path, title: str, port: int = 0) -> None:
+        self.home = home
+        self.title = title
+        self._watcher = Watcher(home)
+        self._looking = threading.Lock()
+        self._reporting = threading.Lock()
+        self._report: tuple[int, str] | None = None
+        self.reported = 0
+        """How many finished runs the last report that was sent covers."""
+        try:
+            self._server = ThreadingHTTPServer((_LOOPBACK, port), _handler(self))
+        except (OSError, OverflowError) as problem:
+            raise ConfigError(f"port {port} cannot be used: {problem}; choose another with --port") from problem
+        self._server.daemon_threads = True
+
+    @property
+    def port(self) -> int:
+        return int(self._server.server_port)
+
+    @property
+    def address(self) -> str:
+        return f"http://{_LOOPBACK}:{self.port}/"
+
+    def serve(self) -> None:
+        """Until it is closed or interrupted."""
+        self._server.serve_forever(poll_interval=0.2)
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+    def status(self) -> Status:
+        with self._looking:
+            return self._watcher.look()
+
+    def report(self) -> str:
+        """The report of the runs that have finished; computed again only if more have."""
+        finished = self.status().finished
+        with self._reporting:
+            if self._report is None or self._report[0] != finished:
+                self._report = (finished, self._written_report())
+            self.reported = finished
+            return self._report[1]
+
+    def _written_report(self) -> str:
+        from playerfl.report.compute.report import build_report
+        from playerfl.report.write.documents import as_page
+        from playerfl.studies.collecting import collect
+
+        return as_page(build_report(collect(self.home)), self.title)
+
+    def wait_for_readers(self, seconds: float) -> None:
+        """Gives an open page time to fetch the last report before the command ends."""
+        end = time.monotonic() + seconds
+        finished = self.status().finished
+        while self.reported < finished and time.monotonic() < end:
+            time.sleep(0.1)
+
+
+@contextmanager
+def serving(server: LiveServer) -> Iterator[LiveServer]:
+    """Serves in the background for a block."""
+    thread = threading.Thread(target=server.serve, daemon=True)
+    thread.start()
+    try:
+        yield server
+    finally:
+        server.close()
+        thread.join()
+
+
+def _handler(live: LiveServer) -> type[BaseHTTPRequestHandler]:
+    class Handler(BaseHTTPRequestHandler):
+        server_version = "playerfl"
+        sys_version = ""
+
+        def do_GET(self) -> None:
+            # A page elsewhere may point a name of its own at this address; its requests carry that name.
+            host = self.headers.get("Host", "").rpartition(":")[0]
+            if host not in _NAMES:
+                self._answer(403, "This page is only for a browser on the same computer.", "text/plain")
+                return
+            try:
+                self._route(self.path.partition("?")[0])
+            except PlayerflError as problem:
+                self._answer(503, str(problem), "text/plain")
+            except ConnectionError:
+                pass
+
+        def _route(self, path: str) -> None:
+            if path == "/":
+                self._answer(200, live_page(live.title, live.status()), policy=content_security_policy())
+            elif path == "/status":
+                self._answer(200, status_part(live.status()), policy=content_security_policy())
+            elif path == "/report":
+                self._answer(200, live.report(), policy=_REPORT_POLICY)
+            else:
+                self._answer(404, "There is nothing here.", "text/plain")
+
+        def _answer(self, code: int, text: str, kind: str = "text/html", policy: str = "default-src 'none'") -> None:
+            body = text.encode("utf-8", "replace")
+            self.send_response(code)
+            for name, value in (
+                ("Content-Type", f"{kind}; charset=utf-8"),
+                ("Content-Length", str(len(body))),
+                ("Content-Security-Policy", policy),
+                ("Cache-Control", "no-store"),
+                ("X-Content-Type-Options", "nosniff"),
+                ("Referrer-Policy", "no-referrer"),
+            ):
+                self.send_header(name, value)
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    return Handler

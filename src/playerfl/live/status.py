@@ -1,0 +1,227 @@
+"""Watcher: what is going on in a folder, from its files alone."""
+
+from __future__ import annotations
+
+import csv
+import json
+import time
+import tomllib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from playerfl.errors import PlayerflError
+from playerfl.runs.directory import RunDirectory
+from playerfl.studies.collecting import STUDY_FILE, folders, planned_places
+from playerfl.studies.directory import RUN_FILES, StudyDirectory
+from playerfl.time_left import TimeLeft, duration, left_text
+
+_QUIET_SECONDS = 120.0
+"""After so long without a new line in its files, something is no longer said to be going on."""
+
+
+@dataclass(frozen=True)
+class SiteNews:
+    """What became of the last request to a site of a job across institutions."""
+
+    site: str
+    outcome: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One run, or one line of a study: how far it is, and its curve if it is a run."""
+
+    title: str
+    place: str
+    done: int
+    total: int
+    unit: str
+    state: str
+    """finished, training, waiting or quiet."""
+    words: str
+    """The same in words, with the time left or the time since the last news."""
+    curve: tuple[float, ...] = ()
+    """The validation loss of every round so far: the mean over sites."""
+    sites: tuple[SiteNews, ...] = ()
+
+    @property
+    def share(self) -> float:
+        return self.done / self.total if self.total else 0.0
+
+
+@dataclass(frozen=True)
+class Status:
+    """Everything that the page shows above the report."""
+
+    entries: tuple[Entry, ...]
+    failures: tuple[str, ...]
+    finished: int
+    """Finished runs: a larger number means that there is a new report."""
+
+    @property
+    def over(self) -> bool:
+        return bool(self.entries) and all(entry.state == "finished" for entry in self.entries)
+
+    @property
+    def headline(self) -> str:
+        if not self.entries:
+            return "Waiting for the first run."
+        done = sum(entry.state == "finished" for entry in self.entries)
+        if self.over:
+            return "Everything has finished."
+        return f"{done} of {len(self.entries)} finished."
+
+
+@dataclass
+class _Study:
+    """A study's plan, which is worked out once: the keys of every line's runs."""
+
+    written: float
+    directory: StudyDirectory
+    lines: list[tuple[str, int, frozenset[str]]]
+
+
+@dataclass
+class Watcher:
+    """Looks at a folder again and again; remembers paces and plans in between."""
+
+    home: Path
+    clock: Callable[[], float] = time.time
+    _paces: dict[str, TimeLeft] = field(default_factory=dict)
+    _studies: dict[Path, _Study] = field(default_factory=dict)
+    _seen: dict[Path, Entry] = field(default_factory=dict)
+
+    def look(self) -> Status:
+        entries: list[Entry] = []
+        failures: list[str] = []
+        finished = 0
+        for place in _study_places(self.home):
+            try:
+                found = list(self._lines_of(place, failures))
+            except (PlayerflError, OSError) as problem:
+                failures.append(f"{place.name}: {problem}")
+                continue
+            entries += found
+            finished += sum(entry.done for entry in found)
+        for place, table in sorted(_run_places(self.home).items()):
+            entry = self._run(place, table)
+            entries.append(entry)
+            finished += entry.state == "finished"
+        return Status(tuple(entries), tuple(failures), finished)
+
+    def _lines_of(self, place: Path, failures: list[str]) -> Iterator[Entry]:
+        study = self._plan(place)
+        ended, tried = study.directory.finished, study.directory.failed
+        failures += _failure_texts(place)
+        news = max(_written(place / name) for name in (RUN_FILES, "failed", "unfinished", STUDY_FILE))
+        for title, total, keys in study.lines:
+            done, failed = len(keys & ended), len(keys & tried)
+            over = done + failed >= total
+            if over and failed:
+                state, words = "finished", f"{failed} failed"
+            else:
+                state, words = self._state(f"{place}:{title}", done + failed, total, news, over=over)
+            yield Entry(title, str(place), done, total, "runs", state, words)
+
+    def _plan(self, place: Path) -> _Study:
+        written = _written(place / STUDY_FILE)
+        known = self._studies.get(place)
+        if known is None or known.written != written:
+            directory = StudyDirectory.open(place)
+            lines = []
+            for line in directory.study.lines:
+                # Which rate is reported is decided in between; the runs of the others are never started.
+                runs = [*line.tuning, *(run for rate in line.rates for run in line.evaluation(rate))]
+                keys = frozenset(directory.planned(run).key for run in runs)
+                lines.append((f"{line.algorithm} on {line.task}", len(line.tuning) + len(line.seeds), keys))
+            known = self._studies[place] = _Study(written, directory, lines)
+        return known
+
+    def _run(self, place: Path, planned: dict[str, Any]) -> Entry:
+        try:
+            entry = self._seen[place] = self._read(place, planned)
+            return entry
+        except (PlayerflError, OSError, ValueError, KeyError, TypeError):
+            # A file may be half written at this moment; the next look reads it whole.
+            return self._seen.get(place) or Entry(place.name, str(place), 0, 0, "rounds", "waiting", "not readable yet")
+
+    def _read(self, place: Path, planned: dict[str, Any]) -> Entry:
+        begun = (place / "experiment.toml").is_file()
+        table = tomllib.loads((place / "experiment.toml").read_text(encoding="utf-8")) if begun else planned
+        title = f"{table['algorithm']['name']} on {Path(str(table['task'])).name}, seed {table.get('seed', 0)}"
+        total = int(table.get("rounds", 0))
+        if not begun:
+            return Entry(title, str(place), 0, total, "rounds", "waiting", "not started")
+        directory = RunDirectory(place)
+        curve = tuple(_curve(place / "scores.csv"))
+        news = max(_written(place / name) for name in ("scores.csv", "participation.csv", "experiment.toml"))
+        done = total if directory.is_finished else len(curve)
+        state, words = self._state(str(place), done, total, news, over=directory.is_finished)
+        if state == "quiet":
+            words += f"; if it has stopped, continue it with  {directory.continued_with}"
+        return Entry(title, str(place), done, total, "rounds", state, words, curve, _site_news(place))
+
+    def _state(self, key: str, done: int, total: int, news: float, *, over: bool) -> tuple[str, str]:
+        if over:
+            return "finished", "finished"
+        left = self._paces.setdefault(key, TimeLeft(total, self.clock)).seconds(done)
+        quiet = self.clock() - news
+        if quiet > _QUIET_SECONDS:
+            return "quiet", f"no news for {duration(quiet)}"
+        return "training", left_text(left)
+
+
+def _study_places(home: Path) -> list[Path]:
+    return [folder for folder in folders(home) if (folder / STUDY_FILE).is_file()] if home.is_dir() else []
+
+
+def _run_places(home: Path) -> dict[Path, Any]:
+    return dict(planned_places(home, [])) if home.is_dir() else {}
+
+
+def _written(file: Path) -> float:
+    try:
+        return file.stat().st_mtime
+    except OSError:
+        return 0.0
+
+
+def _curve(file: Path) -> Iterator[float]:
+    """The mean validation loss over sites of every round; the last line may be half written."""
+    losses: dict[int, list[float]] = {}
+    if file.is_file():
+        with file.open(newline="", encoding="utf-8") as table:
+            for row in csv.reader(table):
+                if len(row) == 6 and row[3] == "validation" and row[4] == "loss" and row[1].isdigit():
+                    losses.setdefault(int(row[1]), []).append(float(row[5]))
+    for round_ in sorted(losses):
+        if round_ > 0:
+            yield fmean(losses[round_])
+
+
+def _site_news(place: Path) -> tuple[SiteNews, ...]:
+    """The last line of every site in a job's participation.csv."""
+    file = place / "participation.csv"
+    if not file.is_file():
+        return ()
+    last: dict[str, SiteNews] = {}
+    with file.open(newline="", encoding="utf-8") as table:
+        for row in csv.DictReader(table):
+            site, outcome = row.get("site"), row.get("outcome")
+            if site and outcome:
+                last[site] = SiteNews(site, outcome, row.get("reason") or "")
+    return tuple(last[site] for site in sorted(last))
+
+
+def _failure_texts(place: Path) -> Iterator[str]:
+    for file in sorted((place / "failed").glob("*.json")):
+        try:
+            content = json.loads(file.read_text(encoding="utf-8"))
+            run = content["experiment"]
+            yield f"{run['algorithm']['name']} on {run['task']}, seed {run['seed']}: {content['reason']}"
+        except (OSError, ValueError, KeyError, TypeError):
+            yield f"{file} cannot be read"
