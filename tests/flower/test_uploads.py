@@ -20,7 +20,7 @@ from playerfl.algorithms import FedLP
 from playerfl.engine.handle import handle
 from playerfl.engine.scheduler import drive
 from playerfl.federation.messages import Request
-from playerfl.flower.server.checks import far_away
+from playerfl.flower.server.influence import far_away
 from playerfl.flower.wire.codec import (
     RAW,
     CodecError,

@@ -71,6 +71,12 @@ class _NoChecks:
     def admit(self, site: SiteId, introduction: Introduction) -> None:
         return None
 
+    def settle(self) -> dict[SiteId, str]:
+        return {}
+
+    def weighted(self, replies: Mapping[SiteId, Reply]) -> dict[SiteId, Reply]:
+        return dict(replies)
+
     def refused(self, requests: Mapping[SiteId, Request], replies: Mapping[SiteId, Reply]) -> dict[SiteId, str]:
         return {}
 

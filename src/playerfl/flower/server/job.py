@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from playerfl.algorithms import Algorithm
 from playerfl.errors import ConfigError
 from playerfl.flower.deployment import Deployment
+from playerfl.flower.server.model_layers import ModelLayers
 from playerfl.flower.site.privacy import check_privacy
 from playerfl.flower.wire.envelopes import Envelope
 from playerfl.flower.wire.secure import check_secure
@@ -29,6 +30,7 @@ class Job:
     algorithm: Algorithm
     initial: Weights
     """The seeded initial model; sites check that theirs is the same."""
+    layers: ModelLayers
 
     @classmethod
     def of(cls, deployment: Deployment, task: Task | None = None) -> Job:
@@ -41,7 +43,8 @@ class Job:
         buffers = entries.keys() - dict(model.named_parameters()).keys()
         check_privacy(deployment.privacy, statistics_travel=experiment.bn_stats == "follow" and bool(buffers))
         initial = {name: entry.detach().clone() for name, entry in entries.items()}
-        return cls(deployment, experiment, experiment.build_algorithm(), initial)
+        layers = ModelLayers.of(model, experiment, task)
+        return cls(deployment, experiment, experiment.build_algorithm(), initial, layers)
 
     @property
     def header(self) -> Envelope:

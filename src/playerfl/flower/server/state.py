@@ -32,6 +32,8 @@ class JobState:
 
     contacts: Contacts = field(default_factory=Contacts)
     examples: dict[SiteId, int] = field(default_factory=dict)
+    stated_layers: dict[SiteId, LayerMap] = field(default_factory=dict)
+    """The layers of each site by its own account. Not in the checkpoint: sites introduce themselves again."""
     layers: LayerMap | None = None
     server: Server | None = None
     participation_bytes: int = 0

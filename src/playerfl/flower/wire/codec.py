@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from typing import Any, TypeVar, get_args
 
@@ -28,6 +28,13 @@ KINDS = {
         torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.bool,
     )
 }  # fmt: skip
+MOST_DIMENSIONS = 16
+MOST_NUMBERS = 2**40
+"""In one tensor. torch refuses larger shapes by an error of its own, even if one of their sides is 0."""
+MOST_ENTRIES = 100_000
+LONGEST_TEXT = 2**22
+"""For an introduction, which lists the entries of a model."""
+LONGEST_NAME = 200
 TEXTS = ("job", "site", "experiment", "version", "model", "after")
 
 Wanted = TypeVar("Wanted")
@@ -118,17 +125,19 @@ def encode_response(response: Response) -> RecordDict:
 def decode_response(content: RecordDict) -> Response:
     """The inverse of `encode_response`; CodecError for anything else."""
     if content.keys() != {"weights", "numbers", "info", "response"}:
-        raise CodecError(f"the response holds unexpected records: {', '.join(sorted(content))}")
+        raise CodecError(f"the response holds unexpected records: {_some(content)}")
     config = _record(content, "response", ConfigRecord)
     numbers = _record(content, "numbers", MetricRecord)
     if not numbers.keys() <= {"num-examples", "scores"}:
-        raise CodecError(f"the response holds unexpected numbers: {', '.join(sorted(numbers))}")
+        raise CodecError(f"the response holds unexpected numbers: {_some(numbers)}")
     upload = Upload(
         _typed(numbers, "num-examples", int),
         _tensors(_record(content, "weights", ArrayRecord)),
         _info(_record(content, "info", ConfigRecord)),
     )
     code = _typed(config, "code", str)
+    if max(len(_typed(config, name, str)) for name in ("site", "key", "fingerprint")) > LONGEST_NAME:
+        raise CodecError(f"its name, key or fingerprint has more than {LONGEST_NAME} characters")
     if code not in ("", *get_args(Code)):
         raise CodecError(f"the response has the unknown code {code[:20]!r}")
     values = numbers.get("scores", [])
@@ -146,7 +155,14 @@ def decode_response(content: RecordDict) -> Response:
     )
 
 
+def _some(names: Iterable[str]) -> str:
+    """A few of the names that somebody else chose."""
+    return ", ".join(ascii(name[:40]) for name in sorted(names)[:5])
+
+
 def _introduction(text: str) -> Introduction | None:
+    if len(text) > LONGEST_TEXT:
+        raise CodecError(f"its introduction has {len(text)} characters, more than {LONGEST_TEXT}")
     try:
         table = json.loads(text)
         return None if table is None else Introduction.from_json(table)
@@ -206,6 +222,8 @@ def to_array(tensor: Tensor) -> Array:
 
 
 def _tensors(record: ArrayRecord) -> Weights:
+    if len(record) > MOST_ENTRIES:
+        raise CodecError(f"the message holds {len(record)} tensors, more than {MOST_ENTRIES}")
     return {name: to_tensor(name, array) for name, array in record.items()}
 
 
@@ -217,8 +235,11 @@ def to_tensor(name: str, array: Array) -> Tensor:
         )
     kind = KINDS[array.dtype]
     shape = tuple(array.shape)
-    if any(type(side) is not int or side < 0 for side in shape):
-        raise CodecError(f"{name[:80]!r} has the invalid shape {shape}")
+    sides = [side for side in shape if side != 0]
+    if len(shape) > MOST_DIMENSIONS or any(type(side) is not int or side < 0 for side in shape):
+        raise CodecError(f"{name[:80]!r} has the invalid shape {str(shape)[:80]}")
+    if math.prod(sides) > MOST_NUMBERS:
+        raise CodecError(f"{name[:80]!r} has the impossible shape {str(shape)[:80]}; it has {len(array.data)} bytes")
     size = torch.empty((), dtype=kind).element_size()
     if len(array.data) != math.prod(shape) * size:
         raise CodecError(f"{name[:80]!r} has {len(array.data)} bytes, which do not fit {shape} {array.dtype}")
