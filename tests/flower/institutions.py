@@ -17,9 +17,10 @@ from typing import Any
 from flower.held_task import SITES
 from playerfl.flower.deployment import Deployment
 from playerfl.flower.operate.app_folder import write_app_folder
+from playerfl.flower.operate.enrolment import enrol
 from playerfl.flower.operate.files import filled
 from playerfl.flower.operate.keys import write_key_pair
-from playerfl.flower.operate.launch import CONNECTION, ServerHome
+from playerfl.flower.operate.launch import ServerHome
 from playerfl.flower.operate.processes import free_port
 from playerfl.runs.api import run_experiments
 from playerfl.runs.experiment import Experiment
@@ -84,7 +85,7 @@ class Institutions:
             self.do("register", str(self.home), str(public))
         else:
             # The same, without two more processes.
-            ServerHome(self.home).flwr("supernode", "register", str(public), CONNECTION, "--name", name)
+            enrol(ServerHome(self.home), public, name)
         environment = {
             "PLAYERFL_TEST_SITE": str(self.state(name)),
             "PYTHONPATH": str(Path(__file__).with_name("fast_heartbeat")),

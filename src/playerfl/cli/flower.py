@@ -10,8 +10,22 @@ from typing import Annotated
 
 import typer
 
-from playerfl.cli.flower_jobs import INIT_EXAMPLES, RUN_EXAMPLES, STATUS_EXAMPLES, init, run, say, status, status_line
-from playerfl.cli.options import DataDir, Home, Json, examples
+from playerfl.cli.flower_jobs import (
+    INIT_EXAMPLES,
+    RUN_EXAMPLES,
+    STATUS_EXAMPLES,
+    STOP_EXAMPLES,
+    init,
+    run,
+    say,
+    status,
+    status_line,
+    stop,
+)
+from playerfl.cli.flower_server.doctor import DOCTOR_EXAMPLES, doctor
+from playerfl.cli.flower_server.server import RENEW_EXAMPLES, UP_EXAMPLES, renew, up
+from playerfl.cli.flower_server.sites import REGISTER_EXAMPLES, UNREGISTER_EXAMPLES, register, unregister
+from playerfl.cli.options import DataDir, Json, examples
 
 flower_app = typer.Typer(
     name="flower",
@@ -23,12 +37,6 @@ flower_app = typer.Typer(
     ),
     no_args_is_help=True,
     rich_markup_mode="rich",
-)
-
-_UNGUARDED = (
-    "WARNING: Flower's control interface has NO AUTHENTICATION and shares the SuperLink's port. Anyone who reaches it "
-    "can run code at every site. It listens on loopback only. Give others access only through the proxy that "
-    "`playerfl flower files` configures: it forwards nothing but the fleet interface."
 )
 
 
@@ -48,39 +56,17 @@ def keys(
     out: Annotated[Path, typer.Option(metavar="DIR", help="Where to write the key pair.")] = Path(),
 ) -> None:
     """Create a site's key pair: NAME.key stays at the site, NAME.pub goes to the server."""
-    from playerfl.flower.operate.keys import write_key_pair
+    from playerfl.flower.operate.keys import fingerprint_of, write_key_pair
 
     private, public = write_key_pair(name, out)
     typer.echo(private)
     typer.echo(public)
     say(f"keep {private} secret; send {public} to the server's operator")
+    say(f"fingerprint: {fingerprint_of(public.read_bytes())}; tell it to the operator by phone, who compares it")
 
 
-@flower_app.command(epilog=examples("flower up /var/lib/playerfl --name fl.example.org"))
-def up(
-    home: Home,
-    name: Annotated[
-        list[str] | None, typer.Option(help="A name or address of the server, as sites see it; can be repeated.")
-    ] = None,
-    port: Annotated[int, typer.Option(help="Port on loopback.")] = 8000,
-) -> None:
-    """Run the server (a SuperLink) with TLS and node authentication, until Ctrl-C.
-
-    HOME is the server's directory. The first start creates it with new certificates; existing ones are kept.
-    """
-    from playerfl.flower.operate.launch import ServerHome
-    from playerfl.flower.operate.processes import Running, ending_on_signals, wait_for_port
-
-    server = ServerHome(home)
-    server.prepare(name or (), port)
-    say(_UNGUARDED)
-    with ending_on_signals(), Running(server.superlink(port), server.environment()) as link:
-        wait_for_port(port, link)
-        say(
-            f"the server is listening on 127.0.0.1:{port}; sites need {server.authority}; "
-            f"jobs are stored in {server.jobs}"
-        )
-        raise typer.Exit(link.process.wait())
+flower_app.command(epilog=UP_EXAMPLES)(up)
+flower_app.command(epilog=RENEW_EXAMPLES)(renew)
 
 
 @flower_app.command(epilog=examples("flower files conf --home /var/lib/playerfl --name fl.example.org"))
@@ -99,45 +85,8 @@ def files(
         typer.echo(file)
 
 
-@flower_app.command(epilog=examples("flower register /var/lib/playerfl north.pub"))
-def register(
-    home: Home,
-    public_key: Annotated[Path, typer.Argument()],
-    name: Annotated[str | None, typer.Option(help="The site's name (default: the file's name, without .pub).")] = None,
-) -> None:
-    """Admit a site: register its public key under the site's name.
-
-    HOME is the directory of the server, which must be running. PUBLIC_KEY is the file NAME.pub of the site.
-    """
-    from playerfl.errors import ConfigError
-    from playerfl.flower.operate.job_monitor import registered_sites
-    from playerfl.flower.operate.launch import CONNECTION, ServerHome
-    from playerfl.flower.wire.envelopes import check_site
-
-    server = ServerHome(home)
-    chosen = check_site(name or public_key.stem)
-    if any(site.name == chosen and site.status != "unregistered" for site in registered_sites(server)):
-        raise ConfigError(f"{chosen} is already registered; to replace its key, run playerfl flower unregister first")
-    typer.echo(server.flwr("supernode", "register", str(public_key), CONNECTION, "--name", chosen)["node-id"])
-
-
-@flower_app.command(epilog=examples("flower unregister /var/lib/playerfl north"))
-def unregister(home: Home, name: Annotated[str, typer.Argument()]) -> None:
-    """Exclude the site NAME: its key is no longer accepted.
-
-    HOME is the directory of the server, which must be running.
-    """
-    from playerfl.errors import ConfigError, one_of
-    from playerfl.flower.operate.job_monitor import registered_sites
-    from playerfl.flower.operate.launch import CONNECTION, ServerHome
-
-    server = ServerHome(home)
-    known = {site.name: site.node_id for site in registered_sites(server) if site.status != "unregistered"}
-    if name not in known:
-        raise ConfigError(one_of(name, known, "site"))
-    server.flwr("supernode", "unregister", known[name], CONNECTION)
-
-
+flower_app.command(epilog=REGISTER_EXAMPLES)(register)
+flower_app.command(epilog=UNREGISTER_EXAMPLES)(unregister)
 flower_app.command(epilog=INIT_EXAMPLES)(init)
 
 
@@ -196,6 +145,8 @@ def site(
 
 flower_app.command(epilog=RUN_EXAMPLES)(run)
 flower_app.command(epilog=STATUS_EXAMPLES)(status)
+flower_app.command(epilog=STOP_EXAMPLES)(stop)
+flower_app.command(epilog=DOCTOR_EXAMPLES)(doctor)
 
 
 @flower_app.command(epilog=examples("flower demo", "flower demo --out demo --rounds 3"))

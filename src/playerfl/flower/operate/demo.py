@@ -11,9 +11,10 @@ from pathlib import Path
 
 from playerfl.flower.deployment import Deployment
 from playerfl.flower.operate.app_folder import write_app_folder
-from playerfl.flower.operate.job_monitor import FlowerRun, follow, registered_sites, submit
+from playerfl.flower.operate.enrolment import enrol, site_statuses
+from playerfl.flower.operate.job_monitor import FlowerRun, follow, submit
 from playerfl.flower.operate.keys import write_key_pair
-from playerfl.flower.operate.launch import CONNECTION, ServerHome, SiteNode
+from playerfl.flower.operate.launch import ServerHome, SiteNode
 from playerfl.flower.operate.processes import (
     LOOPBACK,
     FlowerError,
@@ -96,7 +97,7 @@ def _over_flower(
     wait_for_port(port, link)
     for site in SITES:
         private, public = write_key_pair(site, folder / site)
-        home.flwr("supernode", "register", str(public), CONNECTION, "--name", site)
+        enrol(home, public, site)
         node = SiteNode(site, private, f"{LOOPBACK}:{port}", home.authority, folder / site / "state", port=free_port())
         node.check()
         stack.enter_context(Running(node.supernode(), node.environment(), folder / f"{site}.log"))
@@ -104,5 +105,5 @@ def _over_flower(
     app = folder / "app"
     write_app_folder(app, Deployment(JOB, SITES, experiment.to_toml(), min_sites=len(SITES), deadline=600.0))
     run_id = submit(home, app)
-    say(f"job submitted; {sum(site.status == 'online' for site in registered_sites(home))} sites are online")
+    say(f"job submitted; {sum(site.status == 'online' for site in site_statuses(home))} sites are online")
     return home, follow(home, JOB, run_id, on_change)

@@ -34,6 +34,11 @@ class ServerHome:
         return self.path / "jobs"
 
     @property
+    def submitted(self) -> Path:
+        """The app folders of all jobs, from which an interrupted job is submitted again."""
+        return self.path / "submitted"
+
+    @property
     def authority(self) -> Path:
         return self.path / "ca.crt"
 
@@ -50,7 +55,7 @@ class ServerHome:
     def prepare(self, names: Sequence[str], port: int) -> None:
         """Creates missing files; existing certificates are kept and checked."""
         make_directory(self.path, secret=True)
-        for folder in (self.jobs, self.path / "flwr"):
+        for folder in (self.jobs, self.submitted, self.path / "flwr"):
             make_directory(folder)
         certificate = self.path / "server.pem"
         if not certificate.exists():

@@ -192,9 +192,14 @@ def _refused_numbers(upload: Upload, expected_upload: ExpectedUpload) -> str | N
         values = upload.info[key]
         if not isinstance(values, list) or len(values) != length:
             return f"{key!r} is not a list of {length} numbers"
-        if not all(type(value) in (int, float) and 0 <= value <= LARGEST_NUMBER for value in values):
+        if not all(_is_bounded(value) for value in values):
             return f"{key!r} must be finite and non-negative, and at most {LARGEST_NUMBER:g}"
     return None
+
+
+def _is_bounded(value: object) -> bool:
+    """Whether a value is a plain number that can be added and multiplied without surprises. True is none."""
+    return isinstance(value, int | float) and type(value) is not bool and 0 <= value <= LARGEST_NUMBER
 
 
 def _refused_scores(reply: Reply, request: Request) -> str | None:

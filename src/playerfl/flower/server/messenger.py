@@ -16,7 +16,7 @@ from playerfl.flower.deployment import Deployment
 from playerfl.flower.server.exchange import MOST_UNREADABLE, Exchange, MessageId, NodeId
 from playerfl.flower.server.state import Contacts
 from playerfl.flower.wire.codec import CodecError, decode_response, encode_envelope
-from playerfl.flower.wire.envelopes import ASK_AGAIN, SENTENCES, Envelope, Response
+from playerfl.flower.wire.envelopes import SENTENCES, WAIT, Envelope, Response
 from playerfl.flower.wire.introduction import Introduction
 
 UNREACHABLE_SECONDS = 300.0
@@ -273,7 +273,7 @@ class Messenger:
             if response.site not in self.deployment.sites or response.site in self._online():
                 return f"{response.site[:63]!r} is not a site of this job"
             self._named[node] = site = response.site
-        if response.code in ASK_AGAIN:
+        if response.code in WAIT:
             assert response.code is not None
             if site in exchange.waiting:
                 if site not in exchange.later:

@@ -14,7 +14,7 @@ from playerfl.flower.wire.introduction import Introduction
 from playerfl.storage import tensor_tree
 
 Code = Literal[
-    "version", "model", "name", "data", "state_lost", "state_differs", "storage", "privacy", "failed", "approval"
+    "version", "model", "name", "data", "state_lost", "state_differs", "storage", "privacy", "failed", "waiting"
 ]
 
 SENTENCES: dict[Code, str] = {
@@ -27,11 +27,12 @@ SENTENCES: dict[Code, str] = {
     "storage": "the site cannot write its state; see its log",
     "privacy": "the site refuses to send what was asked for; see its log",
     "failed": "the site could not do what was asked; see its log",
-    "approval": "a person at the site has not approved this job yet",
+    "waiting": "it waits for a person at the site to approve the job",
 }
 """All that a site reveals when something goes wrong there: no path, no value, no exception text."""
-ASK_AGAIN: frozenset[Code] = frozenset({"approval"})
-"""Codes that mean "ask me again later": the server waits and asks again, and the site does not count as failed."""
+
+WAIT: frozenset[Code] = frozenset({"waiting"})
+"""Codes that may turn into a reply without a change at the server: it asks again later."""
 
 _JOB = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 _SITE = re.compile(r"[^\s\"'\\,/\x00-\x1f][^\"'\\,/\x00-\x1f]{0,62}")
