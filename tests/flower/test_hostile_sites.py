@@ -17,12 +17,13 @@ from torch import nn
 from federations import FEATURES, task
 from flower.accidents import Accident
 from flower.jobs import SITES, Job
+from playerfl.errors import ConfigError
 from playerfl.federation.messages import Reply, Upload
 from playerfl.flower.server.influence import capped_examples, far_away
 from playerfl.flower.server.job import Job as ServerJob
 from playerfl.flower.server.model_layers import ModelLayers, same_layers
 from playerfl.flower.wire.codec import RAW, CodecError, decode_response, encode_response, to_tensor
-from playerfl.flower.wire.envelopes import Response
+from playerfl.flower.wire.envelopes import Privacy, Response
 from playerfl.layers.layer_map import LayerMap
 from playerfl.weights import Weights
 
@@ -353,3 +354,17 @@ def test_weights_are_not_touched_below_the_cap() -> None:
     weights: Weights = {"w": torch.ones(1)}
     assert capped_examples({"a": 57, "b": 40, "c": 33}, 0.75) == {"a": 57, "b": 40, "c": 33}
     assert far_away({"a": weights, "b": weights}, weights, 6.0, {"a": 1, "b": 1}) == {}
+
+
+@pytest.mark.parametrize("settings", [{"merge.rule": "median"}, {"merge.clip_norm": 1.5}], ids=str)
+def test_a_robust_merge_gives_the_same_bits_over_flower(settings: dict[str, Any], tmp_path: Path) -> None:
+    job = Job(tmp_path, "fedper", rounds=2, **settings)
+    job.run()
+    job.assert_equals_in_process()
+
+
+@pytest.mark.parametrize("settings", [{"merge.rule": "trimmed_mean"}, {"merge.clip_norm": 1.5}], ids=str)
+def test_a_robust_merge_and_secure_aggregation_exclude_each_other(settings: dict[str, Any], tmp_path: Path) -> None:
+    job = Job(tmp_path, "fedavg", rounds=1, **settings)
+    with pytest.raises(ConfigError, match=r"secure aggregation shows the server only the mean"):
+        job.run(privacy=Privacy(secure_range=8.0), min_sites=3)

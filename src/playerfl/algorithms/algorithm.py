@@ -10,7 +10,6 @@ from playerfl.federation.client import Client
 from playerfl.federation.messages import Download, ExpectedUpload, SiteId, Upload, Verb
 from playerfl.federation.server import Server
 from playerfl.layers.layer_map import LayerMap
-from playerfl.weights import weighted_mean
 
 ADDED = MappingProxyType({"added": True})
 """Metadata for a hyper-parameter that was added after runs had been saved without it. It is not written while it has
@@ -69,7 +68,7 @@ class Algorithm:
 
     def server_merge(self, server: Server, uploads: Mapping[SiteId, Upload]) -> None:
         """Averages the uploads: w ← Σ_c (n_c / Σ n) · θ_c, entry by entry over the sites that sent it."""
-        server.weights |= weighted_mean([(upload.weights, upload.num_examples) for upload in uploads.values()])
+        server.weights |= server.merged([(upload.weights, upload.num_examples) for upload in uploads.values()])
 
     def common_model(self, server: Server) -> bool:
         """Whether all sites predict with one model after the merges so far; `selection = "by_owner"` depends on it."""

@@ -17,6 +17,7 @@ from playerfl.algorithms import ALGORITHMS, Algorithm
 from playerfl.engine.handle import EvalPoint, EvaluationPlan, Selection
 from playerfl.errors import ConfigError, one_of
 from playerfl.federation.client import TrainingPlan
+from playerfl.federation.merging import Merge, MergeRule
 from playerfl.layers.layer_map import BatchNormStatistics, TiePolicy
 from playerfl.learning.optimizers import SGD, AdamW
 from playerfl.learning.schedules import DEFAULT_FACTOR, Schedule, ScheduleKind
@@ -87,11 +88,32 @@ class TrainingOptions(AddedOptions):
         return TrainingPlan(optimizer, self.batch_size, self.local_epochs, self.optimizer_state, schedule)
 
 
+class MergeOptions(BaseModel):
+    """The `[merge]` table: how uploads become one model; see `playerfl.federation.merging`."""
+
+    model_config = _STRICT
+
+    rule: MergeRule = "mean"
+    trim: float = Field(0.1, ge=0, lt=0.5)
+    clip_norm: float = Field(0.0, ge=0, allow_inf_nan=False)
+
+    def build(self) -> Merge:
+        return Merge(self.rule, self.trim, self.clip_norm)
+
+    @model_validator(mode="after")
+    def _options_belong_together(self) -> MergeOptions:
+        if "trim" in self.model_fields_set and self.rule != "trimmed_mean" and self.trim != 0.1:
+            raise ValueError(f"trim = {self.trim} has no effect with rule = {self.rule!r}; use rule = 'trimmed_mean'")
+        if 0 < self.clip_norm < 1:
+            raise ValueError(f"clip_norm = {self.clip_norm} must be at least 1, or 0 to switch it off")
+        return self
+
+
 class Experiment(AddedOptions):
     """One run: a task, an algorithm, and every setting that decides the result."""
 
     model_config = _STRICT
-    added: ClassVar[frozenset[str]] = frozenset({"early_stopping", "confusions"})
+    added: ClassVar[frozenset[str]] = frozenset({"early_stopping", "confusions", "merge"})
 
     task: str
     rounds: int = Field(20, ge=1)
@@ -119,7 +141,16 @@ class Experiment(AddedOptions):
     most 100 classes."""
     algorithm: dict[str, Any]
     training: TrainingOptions = TrainingOptions()
+    merge: MergeOptions = MergeOptions()
     data: dict[str, Any] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _merged_in_one_way(self) -> Experiment:
+        if not self.merge.build().is_mean and self.algorithm.get("name") in ("local", "pfedla"):
+            raise ValueError(
+                f"merge has no effect on {self.algorithm['name']}, which does not send a mean to the sites"
+            )
+        return self
 
     @model_validator(mode="after")
     def _scored_together(self) -> Experiment:

@@ -117,7 +117,9 @@ class Run:
         self.listener = listener
         self.algorithm = algorithm or experiment.build_algorithm()
         self.evaluation = experiment.evaluation
-        self.server = Server(setup.initial, setup.learner.layers, setup.sites, experiment.seed)
+        self.server = Server(
+            setup.initial, setup.learner.layers, setup.sites, experiment.seed, experiment.merge.build()
+        )
         plan = experiment.training.plan(experiment.rounds)
         self.clients = {
             name: Client(name, data, setup.learner, plan, setup.initial) for name, data in sorted(setup.sites.items())

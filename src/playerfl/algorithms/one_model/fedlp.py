@@ -13,7 +13,6 @@ from playerfl.errors import ConfigError, one_of
 from playerfl.federation.client import Client
 from playerfl.federation.messages import Download, ExpectedUpload, SiteId, Upload, Verb
 from playerfl.federation.server import Server
-from playerfl.weights import weighted_mean
 
 
 @dataclass(frozen=True)
@@ -53,4 +52,4 @@ class FedLP(Algorithm):
         if self.weighting == "samples":
             super().server_merge(server, uploads)
         else:
-            server.weights |= weighted_mean([(upload.weights, 1) for upload in uploads.values()])
+            server.weights |= server.merged([(upload.weights, 1) for upload in uploads.values()])

@@ -73,6 +73,11 @@ def checked_experiment(deployment: Deployment) -> Experiment:
     experiment = Experiment.from_resolved(deployment.experiment)
     if deployment.privacy.secure_range:
         check_secure(experiment.build_algorithm(), deployment.needed)
+        if not experiment.merge.build().is_mean:
+            raise ConfigError(
+                "secure aggregation shows the server only the mean of all uploads; merge.rule and merge.clip_norm need "
+                "the uploads themselves, so leave out one or the other"
+            )
     if experiment.selection in ("by_owner", "round_best") and deployment.needed < len(deployment.sites):
         raise ConfigError(
             f'selection = "{experiment.selection}" compares rounds over all sites; '

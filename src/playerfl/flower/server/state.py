@@ -45,7 +45,8 @@ class JobState:
     def start(self, job: Job) -> Server:
         """The algorithm's server for the layers that sites have agreed on."""
         assert self.layers is not None
-        self.server = Server(job.initial, self.layers, job.deployment.sites, job.experiment.seed)
+        experiment = job.experiment
+        self.server = Server(job.initial, self.layers, job.deployment.sites, experiment.seed, experiment.merge.build())
         return self.server
 
     def checkpoint(self) -> dict[str, Any]:
