@@ -51,7 +51,7 @@ def init(
     from playerfl.flower.operate.app_folder import write_app_folder
     from playerfl.flower.server.job import checked_experiment
     from playerfl.flower.site.privacy import epsilon
-    from playerfl.flower.site.site import TEMPLATE, experiment_sites
+    from playerfl.flower.site.setup import TEMPLATE, experiment_sites
     from playerfl.flower.wire.envelopes import Privacy
     from playerfl.runs.experiment import Experiment, read_toml
 

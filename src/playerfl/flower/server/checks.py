@@ -10,6 +10,7 @@ from statistics import median_low
 import torch
 from torch import Tensor
 
+from playerfl.data.schema import Schema
 from playerfl.federation.messages import ExpectedUpload, Reply, Request, SiteId, Upload
 from playerfl.flower.server.job import Job
 from playerfl.flower.server.state import JobState
@@ -27,6 +28,8 @@ class JobChecks:
 
     def admit(self, site: SiteId, introduction: Introduction) -> str | None:
         """Why a site cannot take part, or None. The first site to be admitted decides the layers."""
+        if reason := self._differing_schema(site, introduction.schema):
+            return reason
         layers, agreed = introduction.layers, self.state.layers
         if sorted(entry for entries in layers.entries.values() for entry in entries) != sorted(self.job.initial):
             return "its layers are not those of the model"
@@ -37,6 +40,17 @@ class JobChecks:
             return "it divides the model into different layers than the other sites; declare them with layer_groups()"
         self.state.examples[site] = introduction.examples
         return None
+
+    def _differing_schema(self, site: SiteId, schema: Schema | None) -> str | None:
+        contacts = self.state.contacts
+        if contacts.schema is None and self.job.schema is not None:
+            contacts.schema = ("the server", self.job.schema)
+        if schema is None:
+            return None
+        if contacts.schema is None:
+            contacts.schema = (site, schema)
+        other, agreed = contacts.schema
+        return schema.difference(agreed, site, other)
 
     def refused(self, requests: Mapping[SiteId, Request], replies: Mapping[SiteId, Reply]) -> dict[SiteId, str]:
         """The replies that cannot be used, and why."""

@@ -13,11 +13,13 @@ from playerfl.federation.messages import SiteId
 from playerfl.flower.deployment import Deployment
 from playerfl.flower.server.state import Contacts
 from playerfl.flower.wire.codec import CodecError, decode_response, encode_envelope
-from playerfl.flower.wire.envelopes import SENTENCES, Envelope, Response
+from playerfl.flower.wire.envelopes import SENTENCES, WAIT, Envelope, Response
 from playerfl.flower.wire.introduction import Introduction
 
 RETRY_SECONDS = 5.0
 """Before an unreachable site is tried again: its node takes a few seconds to come back."""
+APPROVAL_SECONDS = 15.0
+"""Before a site where a person must approve the job is asked again."""
 
 NodeId = int
 MessageId = str
@@ -45,6 +47,8 @@ class Exchange:
     in_flight: dict[MessageId, tuple[SiteId, NodeId]] = field(default_factory=dict)
     """The site is "" where only the node is known."""
     not_before: dict[NodeId, float] = field(default_factory=dict)
+    pending: dict[SiteId, str] = field(default_factory=dict)
+    """Why a site that is still waited for has not responded yet, if it says so."""
     spool: Spool = field(default_factory=Spool)
 
     def __post_init__(self) -> None:
@@ -80,6 +84,8 @@ class Messenger:
     _introduced: set[SiteId] = field(default_factory=set)
     _named: dict[NodeId, SiteId] = field(default_factory=dict)
     """Names that nodes without a registered key have given."""
+    _told: set[SiteId] = field(default_factory=set)
+    """Sites that know what the others' columns and classes are."""
 
     def deliver(self, envelopes: Mapping[SiteId, Envelope]) -> Exchange:
         """Sends, waits, and sends again to sites that could not be reached, until all have responded or time is up."""
@@ -96,7 +102,8 @@ class Messenger:
         for site in sorted(exchange.waiting):
             self.contacts.away.add(site)
             if site in online:
-                exchange.fail(site, "late", f"it did not respond within {self.deployment.deadline:g} s")
+                reason = exchange.pending.get(site, "it did not respond")
+                exchange.fail(site, "late", f"{reason} within {self.deployment.deadline:g} s")
             else:
                 exchange.fail(site, "offline", "its node is offline")
         self.contacts.away -= exchange.responses.keys()
@@ -145,7 +152,8 @@ class Messenger:
         for site, node in self.nodes().items():
             if site in exchange.waiting:
                 envelope = exchange.envelopes[site]
-                hello = replace(envelope, request=None, initial=False)
+                schema = self.contacts.schema[1].to_text() if self.contacts.schema else ""
+                hello = replace(envelope, request=None, initial=False, schema=schema)
                 pending.append((envelope if site in self._introduced else hello, node))
         unknown = [node.node_id for node in self.grid.get_nodes() if not node.name and node.node_id not in self._named]
         return pending + [(replace(self.header, site="", request=None), node) for node in unknown]
@@ -180,8 +188,18 @@ class Messenger:
             if response.site not in self.deployment.sites or response.site in self.nodes():
                 return f"{response.site[:63]!r} is not a site of this job"
             self._named[node] = site = response.site
+        if response.code in WAIT:
+            exchange.not_before[node] = self.clock() + APPROVAL_SECONDS
+            if site not in exchange.pending:
+                self.say(f"{site}: {SENTENCES[response.code]}")
+            exchange.pending[site] = f"{SENTENCES[response.code]}, which did not happen"
+            return None
         if response.code is not None:
-            return SENTENCES[response.code]
+            return (
+                exchange.pending.get(site, SENTENCES[response.code])
+                if response.code == "schema"
+                else SENTENCES[response.code]
+            )
         if response.site != site:
             return f"it responds as {response.site[:63]!r}"
         if response.key == "hello":
@@ -189,6 +207,11 @@ class Messenger:
             if introduction is None:
                 return "it did not introduce itself"
             if reason := self.admit(site, introduction):
+                if self.contacts.schema and site not in self._told and introduction.schema:
+                    # Asked again with the schema of the others, the site can say in its own log what differs.
+                    self._told.add(site)
+                    exchange.pending[site] = reason
+                    return None
                 return reason
             self._introduced.add(site)
             self.say(f"{site}: ready, {introduction.examples} training examples, torch {introduction.torch}")
