@@ -109,7 +109,7 @@ def test_ctrl_c_in_the_demo_leaves_nothing_behind(tmp_path: Path) -> None:
     command = [*COMMAND, "demo", "--out", str(tmp_path / "demo")]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr
-        while "SuperNode started" not in process.stderr.readline():
+        while "site started" not in process.stderr.readline():
             assert process.poll() is None
         process.send_signal(signal.SIGINT)
         said = process.communicate(timeout=120)[1]
