@@ -31,8 +31,9 @@ def audit(
 ) -> None:
     """Show what left this site and what was refused, and verify that the log was not changed.
 
-    The last hash is printed: note it elsewhere from time to time, and give it to --expect later. Together with the
-    chain of hashes it shows that no line before it was changed or removed. Exits with code 2 if the log was changed.
+    The table shortens lists of tensors; --json has every name and shape. The last hash is printed: note it elsewhere
+    from time to time, and give it to --expect later. Together with the chain of hashes it shows that no line before it
+    was changed or removed.
     """
     from playerfl.cli.flower_jobs import say
     from playerfl.errors import RunDirectoryError
@@ -104,7 +105,8 @@ def _what(entry: dict[str, Any]) -> str:
 
     if entry["event"] == "refused":
         return escape(f"{entry.get('code')}: {entry.get('detail', '')}")
-    parts = [f"{name} {'x'.join(map(str, shape)) or '1'}" for name, (_, shape) in (entry.get("entries") or {}).items()]
+    sent = [f"{name} {'x'.join(map(str, shape)) or '1'}" for name, (_, shape) in (entry.get("entries") or {}).items()]
+    parts = [sent[0], f"… {sent[-1]} ({len(sent)} tensors)"] if len(sent) > 4 else sent
     parts += [f"{count} {name}" for name, count in (entry.get("numbers") or {}).items()]
     parts += list(entry.get("introduced", []))
     if entry.get("scores"):

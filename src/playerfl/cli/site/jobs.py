@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -24,16 +24,15 @@ STOP_EXAMPLES = examples("flower stop heart --state /var/lib/playerfl")
 
 def jobs(
     state: State,
-    policy: Annotated[Path | None, typer.Option(help="The site's policy (default: site.toml in --state).")] = None,
     as_json: Json = False,
 ) -> None:
     """Show the jobs of a site: what each will do, which layers leave, and whether it waits for approval."""
-    from playerfl.cli.site.run import read_policy
     from playerfl.flower.site.contract import Decision, status
     from playerfl.flower.site.describe import described
 
-    automatic = read_policy(state, policy).approval == "automatic"
-    found = []
+    automatic = _approves_by_itself(state)
+    by_policy = "approved by the policy" if automatic else "no decision yet"
+    found: list[dict[str, Any]] = []
     for job, contract in contracts(state).items():
         decision = Decision.read(state / job)
         found.append(
@@ -41,7 +40,7 @@ def jobs(
                 "job": job,
                 "status": status(contract, decision, automatic=automatic),
                 "since": contract.since,
-                "decided": f"{decision.choice} by {decision.by}, {decision.time}" if decision else "",
+                "decided": f"{decision.choice} by {decision.by}, {decision.time}" if decision else by_policy,
                 "latest_round": max(contract.latest_round, 0),
                 "shared_layers": contract.cut,
                 "description": described(contract),
@@ -51,13 +50,23 @@ def jobs(
         typer.echo(json.dumps(found, indent=1))
         return
     for one in found:
-        typer.echo(f"{one['job']}: {one['status']}, since {one['since']}, {one['decided'] or 'no decision yet'}")
-        for line in described(contracts(state)[str(one["job"])]):
+        typer.echo(f"{one['job']}: {one['status']}, since {one['since']}, {one['decided']}")
+        for line in one["description"]:
             typer.echo(f"  {line}")
         if one["status"] == "waiting":
             typer.echo(f"  decide: playerfl flower approve {one['job']} --state {state}   (or refuse)")
     if not found:
         typer.echo("no job has reached this site yet")
+
+
+def _approves_by_itself(state: Path) -> bool:
+    """Whether the agent that last ran here approves jobs without a person."""
+    from playerfl.flower.site.site import OWN, POLICY
+
+    try:
+        return bool(json.loads((state / OWN / POLICY).read_bytes())["approval"] == "automatic")
+    except (OSError, ValueError, LookupError, TypeError):
+        return False
 
 
 def approve(

@@ -121,7 +121,7 @@ def run_agent(
     # Two agents in one directory would overwrite each other's private layers.
     with locked(state):
         agent = SiteAgent(open_site(name, state, policy, task, data_dir, device))
-        agent.site.audit.add("started", site=name, policy=policy.model_dump(mode="json"))
+        agent.site.begin()
         users = user_ids(node_users)
         with listening(meeting, agent.answer, users, group=group_of(node_users)):
             approval = "every new job needs approval" if policy.approval == "person" else "jobs start without approval"

@@ -59,6 +59,7 @@ class AuditLog:
         """The agent and the commands of a person may write at the same time."""
         import fcntl
 
+        self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600)
         with os.fdopen(descriptor, "r+b") as file:
             fcntl.flock(file, fcntl.LOCK_EX)

@@ -34,26 +34,9 @@ def listening(
 
     `users`: who may connect besides this process's own user. `group`: whose members may reach the socket.
     """
-    server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     allowed = {os.getuid(), *users}
     free = threading.BoundedSemaphore(MOST_CONNECTIONS)
-    try:
-        with short_path(path) as reachable:
-            _remove_old(path, reachable)
-            mask = os.umask(0o177)
-            try:
-                server.bind(reachable)
-            finally:
-                os.umask(mask)
-        if group is not None:
-            os.chown(path, -1, group)
-            path.chmod(0o660)
-        server.listen(MOST_CONNECTIONS)
-    except OSError as problem:
-        server.close()
-        raise ConfigError(
-            f"cannot listen at {path}: {problem.strerror or problem}; choose another --socket"
-        ) from problem
+    server = _bound(path, group)
 
     def serve() -> None:
         while True:
@@ -83,6 +66,31 @@ def listening(
         server.close()
         thread.join(5)
         path.unlink(missing_ok=True)
+
+
+def _bound(path: Path, group: int | None) -> socket.socket:
+    """A socket that nobody else can reach, not even for a moment, unless they belong to `group`."""
+    server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        with short_path(path) as reachable:
+            _remove_old(path, reachable)
+            mask = os.umask(0o177)
+            try:
+                server.bind(reachable)
+            finally:
+                os.umask(mask)
+        if group is not None:
+            os.chown(path, -1, group)
+            path.chmod(0o660)
+        server.listen(MOST_CONNECTIONS)
+    except OSError as problem:
+        server.close()
+        reason = problem.strerror or problem
+        raise ConfigError(f"cannot listen at {path}: {reason}; choose another --socket") from problem
+    except ConfigError:
+        server.close()
+        raise
+    return server
 
 
 def _respond(

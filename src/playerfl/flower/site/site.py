@@ -43,7 +43,8 @@ log = logging.getLogger("playerfl.flower.site")
 GENERATIONS = 2
 """Earlier states that are stored: a server that crashes may lose its last two exchanges."""
 LOG, AUDIT, OWN = "site.log", "audit.jsonl", ".agent"
-"""What the site's directory holds besides its jobs; OWN is for the budget and the secret of the noise."""
+"""What the site's directory holds besides its jobs; OWN is for the budget, the secret of the noise, and the policy."""
+POLICY = "policy.json"
 
 
 @dataclass(frozen=True)
@@ -62,6 +63,13 @@ class Site:
     @property
     def ledger(self) -> BudgetLedger:
         return BudgetLedger(self.home / OWN / "budget.json", self.policy.budget)
+
+    def begin(self) -> None:
+        """Records the policy, for the audit log and for the commands that show the jobs."""
+        policy = self.policy.model_dump(mode="json", exclude_none=True)
+        make_directory(self.home / OWN, secret=True)
+        write_atomically(self.home / OWN / POLICY, json.dumps(policy).encode())
+        self.audit.add("started", site=self.name, policy=policy)
 
     def respond(self, envelope: Envelope) -> Response:
         """Does what an envelope asks. If something goes wrong at the site, the response is a code, not an exception."""
@@ -102,7 +110,9 @@ class Site:
         if refusal:
             raise RefusedError("refused", refusal)
         # Hyper-parameters come from the server: types first, since an algorithm checks only their values.
-        resolved_algorithm(experiment.algorithm)
+        resolved = resolved_algorithm(experiment.algorithm)
+        if {name: value for name, value in resolved.items() if value is not None} != experiment.algorithm:
+            raise RefusedError("refused", f"the algorithm's options are not complete: {experiment.algorithm}")
         return experiment
 
     def _contract(self, envelope: Envelope, experiment: Experiment) -> Contract:
@@ -343,7 +353,7 @@ class Site:
         with locked(folder, wait=True):
             try:
                 yield
-            except RefusedError:
+            except Exception:
                 # A job that was never agreed to leaves nothing behind.
                 with suppress(OSError):
                     folder.rmdir()
