@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -21,6 +21,7 @@ from playerfl.storage.atomic_files import RERUN_HINT, fsync_dir, write_atomicall
 CONTRACT = "contract.json"
 DECISION = "decision.json"
 
+Kept = TypeVar("Kept")
 Choice = Literal["approved", "refused", "stopped"]
 Status = Literal["waiting", "approved", "refused", "stopped", "finished"]
 
@@ -111,7 +112,7 @@ class Contract:
     @classmethod
     def read(cls, folder: Path) -> Contract | None:
         """None if the job is new. A damaged contract is an error: without it, nothing may leave."""
-        return _read(folder / CONTRACT, _CONTRACTS)
+        return _read(folder / CONTRACT, TypeAdapter(Contract))
 
 
 @dataclass(frozen=True)
@@ -128,14 +129,10 @@ class Decision:
 
     @classmethod
     def read(cls, folder: Path) -> Decision | None:
-        return _read(folder / DECISION, _DECISIONS)
+        return _read(folder / DECISION, TypeAdapter(Decision))
 
 
-_CONTRACTS = TypeAdapter(Contract)
-_DECISIONS = TypeAdapter(Decision)
-
-
-def _read(file: Path, adapter: TypeAdapter[Any]) -> Any:
+def _read(file: Path, adapter: TypeAdapter[Kept]) -> Kept | None:
     try:
         return adapter.validate_json(file.read_bytes(), strict=True)
     except FileNotFoundError:

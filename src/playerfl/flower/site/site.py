@@ -20,7 +20,7 @@ from playerfl.federation.client import Client
 from playerfl.federation.messages import Reply, Request, SiteId, Upload
 from playerfl.flower.site.audit import AuditLog
 from playerfl.flower.site.budget import BudgetLedger
-from playerfl.flower.site.contract import CONTRACT, Contract, Decision, Terms, check_status, status
+from playerfl.flower.site.contract import CONTRACT, Contract, Decision, Status, Terms, check_status, status
 from playerfl.flower.site.pinning import Pinned, check_step
 from playerfl.flower.site.policy import Policy
 from playerfl.flower.site.privacy import check_privacy, outside, private_upload, secret_generator, secret_key
@@ -143,9 +143,9 @@ class Site:
         log.info("%s: new job, approval by %s", envelope.job, self.policy.approval)
         return contract
 
-    def statuses(self) -> dict[str, str]:
+    def statuses(self) -> dict[str, Status]:
         """Every job of this site, and where it stands."""
-        found = {}
+        found: dict[str, Status] = {}
         for file in sorted(self.home.glob(f"*/{CONTRACT}")):
             contract = Contract.read(file.parent)
             assert contract is not None
@@ -173,6 +173,7 @@ class Site:
             if difference:
                 raise RefusedError("schema", difference)
         shared = schema if self.policy.sharing.column_names else None
+        log.info("%s, %s: done", envelope.job, envelope.key)
         return Response(self.name, envelope.key, introduction=workspace.introduction(shared))
 
     def _work(
