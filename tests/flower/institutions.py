@@ -14,7 +14,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
-from flower.held_task import SITES
+from flower.held_task import SITES, responses
 from playerfl.flower.deployment import Deployment
 from playerfl.flower.operate.app_folder import write_app_folder
 from playerfl.flower.operate.enrolment import enrol
@@ -86,6 +86,10 @@ class Institutions:
         else:
             # The same, without two more processes.
             enrol(ServerHome(self.home), public, name)
+        self.begin(name)
+
+    def begin(self, name: str) -> None:
+        """Starts a site that is registered."""
         environment = {
             "PLAYERFL_TEST_SITE": str(self.state(name)),
             "PYTHONPATH": str(Path(__file__).with_name("fast_heartbeat")),
@@ -101,8 +105,14 @@ class Institutions:
             "site",
             *("--name", name, "--key", str(self.folder / name / f"{name}.key"), "--ca", str(self.home / "ca.crt")),
             *("--server", f"127.0.0.1:{self.public_port}", "--state", str(self.state(name))),
+            *("--policy", str(self.policy()), "--task", settings(1)["task"]),
             *("--port", str(free_port()), "--retry", "5"),
         ]
+
+    def policy(self) -> Path:
+        file = self.folder / "site.toml"
+        file.write_text('approval = "automatic"\n')
+        return file
 
     def state(self, name: str) -> Path:
         return self.folder / name / "state"
@@ -129,8 +139,9 @@ class Institutions:
         return json.loads(output)  # type: ignore[no-any-return]
 
     def hold(self, name: str, after: int) -> None:
+        """Makes a site stop in the middle of a response, after this many more."""
         self.state(name).mkdir(parents=True, exist_ok=True)
-        (self.state(name) / "hold").write_text(str(after))
+        (self.state(name) / "hold").write_text(str(responses(self.state(name)) + after))
 
     def release(self, name: str) -> None:
         (self.state(name) / "hold").unlink()

@@ -45,17 +45,23 @@ def test_sites_and_server_are_killed_within_a_round(institutions: Institutions) 
     write_key_pair("stranger", here.folder / "stranger")
     stranger = here.start([*here.site_command("stranger")[:-2], "--retry", "0"], "stranger.log")
 
-    # West is killed in the second round, so that it has a state to continue from.
+    # In the second round, so that they have a state to continue from: west loses its node, south its agent.
     here.hold("west", after=2)
+    here.hold("south", after=2)
     app = here.init("patient", 2, min_sites=3, deadline=300)
     first = here.submit(app)
     here.wait_until_held("west", first)
+    here.wait_until_held("south", first)
     here.kill_node("west")
+    here.sites["south"].kill()
     [link] = children(here.server.pid)
     os.kill(link, signal.SIGKILL)
     assert here.server.wait(60) != 0
     end(first)
     here.release("west")
+    here.release("south")
+    here.sites["south"].wait()
+    here.begin("south")
     assert stranger.wait(60) == 1
     assert "its key is not registered yet" in (here.folder / "stranger.log").read_text()
 
@@ -109,7 +115,7 @@ def test_ctrl_c_in_the_demo_leaves_nothing_behind(tmp_path: Path) -> None:
     command = [*COMMAND, "demo", "--out", str(tmp_path / "demo")]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr
-        while "SuperNode started" not in process.stderr.readline():
+        while "site started" not in process.stderr.readline():
             assert process.poll() is None
         process.send_signal(signal.SIGINT)
         said = process.communicate(timeout=120)[1]

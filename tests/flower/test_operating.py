@@ -369,13 +369,13 @@ def test_the_doctor_compares_clocks_over_tls(home: ServerHome, days: int, outcom
 
 
 def test_stop_and_status_without_a_job_are_sentences(home: ServerHome) -> None:
-    done = CliRunner().invoke(app, ["flower", "stop", str(home.path), "hart"])
+    done = CliRunner().invoke(app, ["flower", "stop", "hart", "--home", str(home.path)])
     assert isinstance(done.exception, ConfigError) and "unknown job 'hart'" in str(done.exception)
-    done = CliRunner().invoke(app, ["flower", "stop", str(home.path), "../up"])
+    done = CliRunner().invoke(app, ["flower", "stop", "../up", "--home", str(home.path)])
     assert isinstance(done.exception, ConfigError) and "is not a valid job name" in str(done.exception)
 
 
 def test_stopping_an_interrupted_job_needs_no_server(home: ServerHome) -> None:
     write_status(home, status_of("heart", "running"))
-    done = CliRunner().invoke(app, ["flower", "stop", str(home.path), "heart", "--final"])
+    done = CliRunner().invoke(app, ["flower", "stop", "heart", "--home", str(home.path), "--final"])
     assert done.exit_code == 0 and done.stdout.startswith("ended, round 3 of 10"), done.exception

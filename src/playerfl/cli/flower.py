@@ -10,22 +10,15 @@ from typing import Annotated
 
 import typer
 
-from playerfl.cli.flower_jobs import (
-    INIT_EXAMPLES,
-    RUN_EXAMPLES,
-    STATUS_EXAMPLES,
-    STOP_EXAMPLES,
-    init,
-    run,
-    say,
-    status,
-    status_line,
-    stop,
-)
+from playerfl.cli.flower_jobs import INIT_EXAMPLES, RUN_EXAMPLES, STATUS_EXAMPLES, init, run, say, status, status_line
 from playerfl.cli.flower_server.doctor import DOCTOR_EXAMPLES, doctor
 from playerfl.cli.flower_server.server import RENEW_EXAMPLES, UP_EXAMPLES, renew, up
 from playerfl.cli.flower_server.sites import REGISTER_EXAMPLES, UNREGISTER_EXAMPLES, register, unregister
-from playerfl.cli.options import DataDir, Json, examples
+from playerfl.cli.flower_server.stop import STOP_EXAMPLES, stop
+from playerfl.cli.options import Json, examples
+from playerfl.cli.site.audit import AUDIT_EXAMPLES, audit
+from playerfl.cli.site.jobs import APPROVE_EXAMPLES, JOBS_EXAMPLES, REFUSE_EXAMPLES, approve, jobs, refuse
+from playerfl.cli.site.run import SITE_EXAMPLES, site
 
 flower_app = typer.Typer(
     name="flower",
@@ -33,7 +26,7 @@ flower_app = typer.Typer(
     epilog=examples(
         "flower demo",
         "flower up /var/lib/playerfl --name fl.example.org",
-        "flower site --name north --key north.key --ca ca.crt --server fl.example.org:443 --state /var/lib/playerfl",
+        "flower site --name north --key north.key --ca ca.crt --server fl.example.org:443 --state state --task ./data",
     ),
     no_args_is_help=True,
     rich_markup_mode="rich",
@@ -90,59 +83,11 @@ flower_app.command(epilog=UNREGISTER_EXAMPLES)(unregister)
 flower_app.command(epilog=INIT_EXAMPLES)(init)
 
 
-_SITE_EXAMPLES = examples(
-    "flower site --name north --key north.key --ca ca.crt --server fl.example.org:443 --state /var/lib/playerfl",
-    "flower site --name north --key north.key --ca ca.crt --server fl.example.org:443 --state state --task ./data",
-)
-
-
-@flower_app.command(epilog=_SITE_EXAMPLES)
-def site(
-    name: Annotated[str, typer.Option(help="The site's name in the federation.")],
-    key: Annotated[Path, typer.Option(help="The site's private key.")],
-    ca: Annotated[Path, typer.Option(help="The server's ca.crt.")],
-    server: Annotated[str, typer.Option(metavar="NAME:PORT", help="The server's address.")],
-    state: Annotated[Path, typer.Option(help="The site's directory: private layers and log. Back it up.")],
-    task: Annotated[
-        str | None,
-        typer.Option(help="The site's data as a task: a folder or FILE.py:NAME (default: the experiment's)."),
-    ] = None,
-    data_dir: DataDir = None,
-    device: Annotated[str | None, typer.Option(help="cpu, cuda or mps (default: the experiment's).")] = None,
-    port: Annotated[int, typer.Option(help="Port on loopback; must differ between sites on one machine.")] = 9094,
-    retry: Annotated[
-        float, typer.Option(help="Seconds before a node that has stopped is restarted (0: never).")
-    ] = 15.0,
-) -> None:
-    """Take part as a site (a SuperNode), until Ctrl-C. The node accepts no connections; it only opens them."""
-    from playerfl.flower.operate.launch import SiteNode
-    from playerfl.flower.operate.processes import Running, ending_on_signals
-    from playerfl.storage.locking import DirectoryLock
-
-    node = SiteNode(name, key, server, ca, state, task, data_dir, device, port)
-    node.check()
-    # Two sites in one directory would overwrite each other's private layers.
-    lock = DirectoryLock(state)
-    lock.take()
-    try:
-        with ending_on_signals():
-            while True:
-                with Running(node.supernode(), node.environment()) as running:
-                    code = running.process.wait()
-                if code == 0:
-                    return
-                say(
-                    f"the node stopped with exit code {code}; usually this means that its key is not registered yet, "
-                    "or that the server has not yet noticed that the previous node is gone (which takes up to a "
-                    "minute)"
-                )
-                if not retry:
-                    raise typer.Exit(1)
-                time.sleep(retry)
-    finally:
-        lock.release()
-
-
+flower_app.command(epilog=SITE_EXAMPLES)(site)
+flower_app.command(epilog=JOBS_EXAMPLES)(jobs)
+flower_app.command(epilog=APPROVE_EXAMPLES)(approve)
+flower_app.command(epilog=REFUSE_EXAMPLES)(refuse)
+flower_app.command(epilog=AUDIT_EXAMPLES)(audit)
 flower_app.command(epilog=RUN_EXAMPLES)(run)
 flower_app.command(epilog=STATUS_EXAMPLES)(status)
 flower_app.command(epilog=STOP_EXAMPLES)(stop)

@@ -1,4 +1,4 @@
-"""`playerfl flower init`, `run`, `status` and `stop`: a job from start to finish."""
+"""`playerfl flower init`, `run` and `status`: a job from start to finish."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def init(
     from playerfl.flower.operate.app_folder import write_app_folder
     from playerfl.flower.server.job import checked_experiment
     from playerfl.flower.site.privacy import epsilon
-    from playerfl.flower.site.site import TEMPLATE, experiment_sites
+    from playerfl.flower.site.setup import TEMPLATE, experiment_sites
     from playerfl.flower.wire.envelopes import Privacy
     from playerfl.runs.experiment import Experiment, read_toml
 
@@ -227,26 +227,6 @@ def _print_status(sites: list[SiteStatus], jobs: list[JobStatus]) -> None:
     for job in jobs:
         for line in filter(None, (job.detail, job.missing and f"missing: {_missing(job)}")):
             console.print(f"{job.job}: {line}", soft_wrap=True, markup=False)
-
-
-STOP_EXAMPLES = examples("flower stop /var/lib/playerfl heart", "flower stop /var/lib/playerfl heart --final")
-
-
-def stop(
-    home: Home,
-    job: Annotated[str, typer.Argument()],
-    final: Annotated[bool, typer.Option("--final", help="For good: the job cannot be resumed.")] = False,
-) -> None:
-    """Stop a job. Its complete rounds are kept, and playerfl flower run resumes it, unless --final is given.
-
-    HOME is the server's directory. Sites keep their state; work on a round that was not completed is undone.
-    """
-    from playerfl.flower.operate.job_monitor import stop_job
-    from playerfl.flower.operate.launch import ServerHome
-
-    server = ServerHome(home)
-    _ = server.port
-    typer.echo(status_line(stop_job(server, job, final=final)))
 
 
 def say(line: str) -> None:

@@ -168,7 +168,7 @@ class Experiment(AddedOptions):
         if name is None:
             raise ConfigError(f"no task given; choose one of {', '.join(sorted(TASKS))}, a folder, or FILE.py:NAME")
         task = task or find_task(name)
-        algorithm = _resolved_algorithm(settings.get("algorithm", {"name": "player_fl"}))
+        algorithm = resolved_algorithm(settings.get("algorithm", {"name": "player_fl"}))
         table = merged(task.defaults_for(algorithm["name"]), settings)
         table["task"] = task.name
         table["data"] = _resolved_data(task, table.get("data", {}))
@@ -290,7 +290,8 @@ def resolve_device(name: str) -> str:
     return name
 
 
-def _resolved_algorithm(given: Any) -> dict[str, Any]:
+def resolved_algorithm(given: Any) -> dict[str, Any]:
+    """An experiment's `[algorithm]` table with defaults filled in; ConfigError if it is not allowed."""
     table = {"name": given} if isinstance(given, str) else given
     if not isinstance(table, Mapping):
         raise ConfigError(f"algorithm must be a table with a name, not {given!r}")

@@ -28,6 +28,7 @@ from playerfl.data.readers import site_tables
 from playerfl.data.readers.file_limits import check_array
 from playerfl.data.readers.image_folders import listed, pictures_by_class, read_pictures
 from playerfl.data.readers.site_tables import NPZ_TARGET, SiteTable, read_site_table
+from playerfl.data.schema import ColumnSchema, Schema, categories_fingerprint
 from playerfl.data.sites import Sites
 from playerfl.errors import ConfigError, DataError, one_of
 from playerfl.learning.losses import cross_entropy, squared_error
@@ -159,11 +160,22 @@ def _table_task(files: Mapping[str, Path], options: FolderOptions) -> Task:
             "gives a loss of 1",
         )
     widths = (len(is_number), 64, 32, len(target.classes) or 1)
-    return _task(sites, notes, lambda: MLP(widths), is_number=not target.classes)
+    schema = Schema(tuple(_column_schema(column) for column in columns), target_name, target.classes)
+    return _task(sites, notes, lambda: MLP(widths), schema, is_number=not target.classes)
+
+
+def _column_schema(column: Column) -> ColumnSchema:
+    categories = categories_fingerprint(column.categories) if column.kind == "category" else ""
+    return ColumnSchema(column.name, column.kind, categories)
 
 
 def _task(
-    sites: Mapping[str, SiteData], notes: Sequence[str], model: Callable[[], nn.Module], *, is_number: bool = False
+    sites: Mapping[str, SiteData],
+    notes: Sequence[str],
+    model: Callable[[], nn.Module],
+    schema: Schema,
+    *,
+    is_number: bool = False,
 ) -> Task:
     alone = ["there is only one site, so nothing is federated"] if len(sites) == 1 else []
     return Task(
@@ -172,6 +184,7 @@ def _task(
         build_model=lambda _: model(),
         loss=squared_error if is_number else cross_entropy,
         metrics={} if is_number else METRICS,
+        schema=schema,
     )
 
 
@@ -292,4 +305,7 @@ def _picture_task(folder: Path, folders: Mapping[str, Path], options: FolderOpti
         f"kind: {_listed_classes(classes)}",
         f"inputs: 3 x {side} x {side} (colours from -1 to 1, scaled to {side} pixels per side)",
     ]
-    return _task(sites, notes, lambda: ConvNet(3, (16, 32, 64), hidden=32, classes=len(classes), pool_after=(1, 2)))
+    schema = Schema((ColumnSchema("image", f"{side} x {side} pixels"),), "folder", tuple(classes))
+    return _task(
+        sites, notes, lambda: ConvNet(3, (16, 32, 64), hidden=32, classes=len(classes), pool_after=(1, 2)), schema
+    )

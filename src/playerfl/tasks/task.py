@@ -13,6 +13,7 @@ from pydantic import BeforeValidator, ConfigDict, Field
 from torch import Tensor, nn
 
 from playerfl.data.examples import SiteData, TensorExamples, as_examples
+from playerfl.data.schema import Schema
 from playerfl.data.sites import Sites
 from playerfl.data.splits import SHARES, Shares, three_way_split
 from playerfl.errors import ConfigError, DataError
@@ -105,6 +106,8 @@ class Task:
     """Its name in the paper's tables, if it is one of the paper's datasets."""
     adapt: Callable[[Any], Task] | None = None
     """Builds the task from its data, for tasks whose loss and metrics depend on the data; see `for_options`."""
+    schema: Schema | None = None
+    """What its columns and classes are called, where that is known: across institutions, all sites must agree."""
 
     def for_options(self, options: DataOptions) -> Task:
         """The task with these options: itself, unless its loss and metrics depend on the data."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from playerfl.data.schema import Schema
 from playerfl.federation.messages import ExpectedUpload, Reply, Request, SiteId, Upload
 from playerfl.flower.server.influence import capped_examples, far_away
 from playerfl.flower.server.job import Job
@@ -37,6 +38,8 @@ class JobChecks:
 
     def admit(self, site: SiteId, introduction: Introduction) -> str | None:
         """Why a site cannot take part, or None. Its layers count once all sites have spoken; see `settle`."""
+        if reason := self._differing_schema(site, introduction.schema):
+            return reason
         layers, agreed = introduction.layers, self.state.layers
         if introduction.examples > MOST_EXAMPLES:
             return f"it claims {introduction.examples:.3g} training examples; at most {MOST_EXAMPLES:,} are believed"
@@ -63,6 +66,17 @@ class JobChecks:
             for site, layers in stated.items()
             if agreed is not None and not same_layers(agreed, layers)
         }
+
+    def _differing_schema(self, site: SiteId, schema: Schema | None) -> str | None:
+        contacts = self.state.contacts
+        if contacts.schema is None and self.job.schema is not None:
+            contacts.schema = ("the server", self.job.schema)
+        if schema is None:
+            return None
+        if contacts.schema is None:
+            contacts.schema = (site, schema)
+        other, agreed = contacts.schema
+        return schema.difference(agreed, site, other)
 
     def refused(self, requests: Mapping[SiteId, Request], replies: Mapping[SiteId, Reply]) -> dict[SiteId, str]:
         """The replies that cannot be used, and why."""

@@ -41,6 +41,8 @@ class Exchange:
     """How often a node was asked since it last responded."""
     later: dict[SiteId, tuple[int, str]] = field(default_factory=dict)
     """Sites that asked to be asked later: how often, and why."""
+    differing: dict[SiteId, str] = field(default_factory=dict)
+    """How a site's columns or classes differ; it is asked once more, so that its own log says so too."""
     unreadable: dict[SiteId, int] = field(default_factory=dict)
     spool: Spool = field(default_factory=Spool)
 

@@ -74,8 +74,10 @@ class Messenger:
     _nodes: list[tuple[NodeId, SiteId]] = field(default_factory=list)
     """The nodes that were online at the last look; the name is "" where it is not known yet."""
     _missing_since: dict[SiteId, float] = field(default_factory=dict)
-    _told: dict[SiteId, Missing] = field(default_factory=dict)
+    _shown: dict[SiteId, Missing] = field(default_factory=dict)
     _trouble_since: float | None = None
+    _told: set[SiteId] = field(default_factory=set)
+    """Sites that know what the others' columns and classes are."""
 
     def deliver(self, envelopes: Mapping[SiteId, Envelope]) -> Exchange:
         """Sends, waits, and asks again, until all have responded or time is up.
@@ -166,8 +168,8 @@ class Messenger:
             why = exchange.later[site][1] if site in exchange.later else why
             asked = exchange.asked.get(online[site], 0) if site in online else 0
             missing[site] = Missing(self._missing_since[site], asked, why)
-        if missing != self._told:
-            self._told = missing
+        if missing != self._shown:
+            self._shown = missing
             self.on_missing(missing)
 
     def _skip_absent(self, exchange: Exchange) -> None:
@@ -206,7 +208,8 @@ class Messenger:
         for site, node in self._online().items():
             if site in exchange.waiting:
                 envelope = exchange.envelopes[site]
-                hello = replace(envelope, request=None, initial=False)
+                schema = self.contacts.schema[1].to_text() if self.contacts.schema else ""
+                hello = replace(envelope, request=None, initial=False, schema=schema)
                 pending.append((envelope if site in self._introduced else hello, node))
         unknown = [node for node, name in self._nodes if not name and node not in self._named]
         return pending + [(replace(self.header, site="", request=None), node) for node in unknown]
@@ -281,7 +284,11 @@ class Messenger:
                 exchange.ask_later(site, node, SENTENCES[response.code], self.clock())
             return None
         if response.code is not None:
-            return SENTENCES[response.code]
+            return (
+                exchange.differing.get(site, SENTENCES[response.code])
+                if response.code == "schema"
+                else SENTENCES[response.code]
+            )
         if response.site != site:
             return f"it responds as {response.site[:63]!r}"
         return self._accept(exchange, site, response)
@@ -292,6 +299,11 @@ class Messenger:
             if introduction is None:
                 return "it did not introduce itself"
             if reason := self.admit(site, introduction):
+                if self.contacts.schema and site not in self._told and introduction.schema:
+                    # Asked again with the schema of the others, the site can say in its own log what differs.
+                    self._told.add(site)
+                    exchange.differing[site] = reason
+                    return None
                 return reason
             self._introduced.add(site)
             torch = ascii(introduction.torch)[1:-1]

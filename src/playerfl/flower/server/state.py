@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from playerfl.data.schema import Schema
 from playerfl.errors import RunDirectoryError
 from playerfl.federation.messages import SiteId
 from playerfl.federation.server import Server
@@ -24,6 +25,8 @@ class Contacts:
     """The fingerprint of each site's finished model."""
     away: set[SiteId] = field(default_factory=set)
     """Sites that missed the last deadline."""
+    schema: tuple[SiteId, Schema] | None = None
+    """The columns and classes that all sites must have, and who has them; asked for again after a restart."""
 
 
 @dataclass
