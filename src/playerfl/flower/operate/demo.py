@@ -84,7 +84,7 @@ def demonstrate(
     )
 
 
-def _site(name: str, key: Path, server: str, home: ServerHome, folder: Path, task: str) -> Running:
+def start_site(name: str, key: Path, server: str, home: ServerHome, folder: Path, task: str) -> Running:
     """Starts a site as its administrator would. Its policy lets jobs start at once, since nobody is there to ask."""
     policy = folder / name / "site.toml"
     write_atomically(policy, b'approval = "automatic"\n')
@@ -112,7 +112,7 @@ def _over_flower(
     for site in SITES:
         private, public = write_key_pair(site, folder / site)
         enrol(home, public, site)
-        stack.enter_context(_site(site, private, f"{LOOPBACK}:{port}", home, folder, experiment.task))
+        stack.enter_context(start_site(site, private, f"{LOOPBACK}:{port}", home, folder, experiment.task))
         say(f"{site}: key created and registered, site started")
     app = folder / "app"
     write_app_folder(app, Deployment(JOB, SITES, experiment.to_toml(), min_sites=len(SITES), deadline=600.0))
