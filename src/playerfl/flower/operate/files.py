@@ -9,7 +9,7 @@ from pathlib import Path
 
 from playerfl.storage.atomic_files import RERUN_HINT, make_directory, write_atomically
 
-NAMES = ("nginx.conf", "playerfl-server.service", "playerfl-site.service")
+NAMES = ("nginx.conf", "playerfl-server.service", "playerfl-agent.service", "playerfl-node.service")
 
 
 def filled(name: str, values: dict[str, str]) -> str:
