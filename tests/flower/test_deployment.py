@@ -49,6 +49,7 @@ def test_sites_and_server_are_killed_within_a_round(institutions: Institutions) 
     here.hold("west", after=2)
     here.hold("south", after=2)
     app = here.init("patient", 2, min_sites=3, deadline=300)
+    stolen = ship_other_code(app)
     first = here.submit(app)
     here.wait_until_held("west", first)
     here.wait_until_held("south", first)
@@ -70,6 +71,7 @@ def test_sites_and_server_are_killed_within_a_round(institutions: Institutions) 
     assert result["completed"]
     assert here.fingerprints("patient")["models"] == in_process(2)
     assert_only_federated_layers_travelled(here, "patient", result["bytes_in"])
+    assert not stolen.exists()
 
     here.hold("west", after=1)
     hasty = here.submit(here.init("hasty", 1, deadline=30))
@@ -85,6 +87,15 @@ def test_sites_and_server_are_killed_within_a_round(institutions: Institutions) 
     if proxied:
         log = (here.folder / "nginx" / "access.log").read_text()
         assert "/v1/fleet/" in log and "/v1/control" not in log
+
+
+def ship_other_code(app: Path) -> Path:
+    """H7: an app of the server's own, which ran at the sites and could read what the node's user can."""
+    stolen = app.with_name("stolen")
+    (app / "other.py").write_text(f"open({str(stolen)!r}, 'w').close()\nfrom playerfl.flower.client_app import app\n")
+    file = app / "pyproject.toml"
+    file.write_text(file.read_text().replace("playerfl.flower.client_app:app", "other:app"))
+    return stolen
 
 
 def without_west(home: Path) -> str:

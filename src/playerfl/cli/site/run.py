@@ -110,10 +110,12 @@ def run_agent(
     from playerfl.cli.flower_jobs import say
     from playerfl.flower.site.agent import SiteAgent
     from playerfl.flower.site.listen import listening
+    from playerfl.flower.site.memory import use_one_arena
     from playerfl.flower.site.open_site import group_of, open_site, user_ids
     from playerfl.storage.atomic_files import make_directory
     from playerfl.storage.locking import locked
 
+    use_one_arena()
     policy = read_policy(state, policy_file)
     if node is not None:
         policy.check_server(node[0].server)

@@ -10,7 +10,14 @@ from pathlib import Path
 from playerfl.storage.atomic_files import RERUN_HINT, make_directory, write_atomically
 from playerfl.version import __version__
 
-NAMES = ("nginx.conf", "playerfl-server.service", "playerfl-site.service", "Dockerfile", "compose.yaml")
+NAMES = (
+    "nginx.conf",
+    "playerfl-server.service",
+    "playerfl-agent.service",
+    "playerfl-node.service",
+    "Dockerfile",
+    "compose.yaml",
+)
 
 
 def filled(name: str, values: dict[str, str]) -> str:

@@ -47,7 +47,8 @@ class SiteNode:
         make_directory(self.home, secret=True)
 
     def environment(self) -> dict[str, str]:
-        return safe_environment(self.home.resolve())
+        # One pool of memory for all of the node's threads.
+        return {**safe_environment(self.home.resolve()), "MALLOC_ARENA_MAX": "1"}
 
     def command(self) -> list[str]:
         """Starts the SuperNode with the postman; no app that a server ships is ever run."""

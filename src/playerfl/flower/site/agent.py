@@ -9,10 +9,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from playerfl.errors import PlayerflError
-from playerfl.flower.site.refusal import RefusedError
 from playerfl.flower.site.site import Site
 from playerfl.flower.wire.codec import CodecError, decode_envelope, response_parcel
-from playerfl.flower.wire.envelopes import WAIT, Envelope, Response
+from playerfl.flower.wire.envelopes import WAIT, Envelope, RefusedError, Response
 from playerfl.flower.wire.parcel import Parcel
 
 log = logging.getLogger("playerfl.flower.site")

@@ -10,7 +10,7 @@ from pathlib import Path
 from playerfl.errors import RunDirectoryError
 from playerfl.flower.site.policy import PrivacyBudget
 from playerfl.flower.site.privacy import epsilon_of, round_cost
-from playerfl.flower.site.refusal import RefusedError
+from playerfl.flower.wire.envelopes import RefusedError
 from playerfl.storage.atomic_files import fsync_dir, write_atomically
 
 

@@ -14,8 +14,7 @@ from typing import Literal, TypeVar
 from pydantic import TypeAdapter, ValidationError
 
 from playerfl.errors import RunDirectoryError
-from playerfl.flower.site.refusal import RefusedError
-from playerfl.flower.wire.envelopes import Code, Envelope, Privacy
+from playerfl.flower.wire.envelopes import Code, Envelope, Privacy, RefusedError
 from playerfl.storage.atomic_files import RERUN_HINT, fsync_dir, write_atomically
 
 CONTRACT = "contract.json"

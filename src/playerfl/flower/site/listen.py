@@ -12,6 +12,7 @@ from pathlib import Path
 
 from playerfl.errors import ConfigError, PlayerflError
 from playerfl.flower.node.connection import peer_user, short_path
+from playerfl.flower.site.memory import return_freed_memory
 from playerfl.flower.wire.parcel import MOST_BYTES, Parcel, receive, send
 
 log = logging.getLogger("playerfl.flower.site")
@@ -55,6 +56,7 @@ def listening(
                 _respond(connection, answer, allowed, most_bytes)
         finally:
             free.release()
+            return_freed_memory()
 
     thread = threading.Thread(target=serve, daemon=True, name="agent")
     thread.start()

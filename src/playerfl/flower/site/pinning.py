@@ -16,8 +16,7 @@ from playerfl.federation.messages import Download, Request, Upload, Verb
 from playerfl.federation.server import Server
 from playerfl.flower.site.contract import Contract, Decision
 from playerfl.flower.site.policy import ProtectedLayers
-from playerfl.flower.site.refusal import RefusedError
-from playerfl.flower.wire.envelopes import Envelope
+from playerfl.flower.wire.envelopes import Envelope, RefusedError
 from playerfl.layers.layer_map import LayerMap
 from playerfl.weights import Weights
 

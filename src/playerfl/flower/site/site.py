@@ -24,10 +24,9 @@ from playerfl.flower.site.contract import CONTRACT, Contract, Decision, Status, 
 from playerfl.flower.site.pinning import Pinned, check_step
 from playerfl.flower.site.policy import Policy
 from playerfl.flower.site.privacy import check_privacy, outside, private_upload, secret_generator, secret_key
-from playerfl.flower.site.refusal import RefusedError
 from playerfl.flower.site.setup import FindSetup
 from playerfl.flower.site.stored_state import ClientState, Generation, StoredState
-from playerfl.flower.wire.envelopes import Code, Envelope, Privacy, Response, check_job
+from playerfl.flower.wire.envelopes import Code, Envelope, Privacy, RefusedError, Response, check_job
 from playerfl.flower.wire.introduction import Introduction
 from playerfl.runs.api import limited_threads
 from playerfl.runs.experiment import Experiment, resolved_algorithm

@@ -127,6 +127,14 @@ class Response:
     """Why there is no reply, for the site's own audit log. It is never sent."""
 
 
+class RefusedError(Exception):
+    """A site does not do what an envelope asks. The server receives the code; the details stay in the site's logs."""
+
+    def __init__(self, code: Code, detail: str) -> None:
+        super().__init__(detail)
+        self.code: Code = code
+
+
 def check_job(name: str) -> str:
     """A job's name, which becomes a directory at every party.
 
