@@ -63,7 +63,7 @@ def arrived(file: Path) -> Any:
 @cache
 def federation() -> Any:
     """An experiment and its sites' setups, prepared once."""
-    from playerfl.flower.site.site import site_setup
+    from playerfl.flower.site.setup import site_setup
     from playerfl.runs.experiment import Experiment, find_task
 
     experiment = Experiment.resolve(settings())
@@ -84,10 +84,11 @@ def silent_sites() -> Iterator[None]:
 
 
 def site_of(folder: Path) -> Any:
+    from playerfl.flower.site.policy import Policy
     from playerfl.flower.site.site import Site
 
     _, setups = federation()
-    return Site("site-0", folder / "state", lambda _, name: setups[name])
+    return Site("site-0", folder / "state", lambda _, name: setups[name], Policy.trusting())
 
 
 def envelopes(folder: Path) -> Any:

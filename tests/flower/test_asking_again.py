@@ -210,3 +210,17 @@ def test_all_sites_are_asked_for_a_status_that_version_0_1_wrote(tmp_path: Path)
     (job.folder / STATUS).write_text(json.dumps(table))
     status = read_status(job.folder)
     assert status is not None and status.state == "finished" and set(status.sites) == set(SITES)
+
+
+def test_a_site_gets_a_new_key_while_a_job_runs(tmp_path: Path) -> None:
+    """Its old node is gone before it has responded; the new one, with another number and key, goes on in its place."""
+    job = Job(tmp_path, "player_fl", rounds=2)
+
+    def replaced(_: Message, __: Message) -> None:
+        job.grid.numbers["site-1"] = 999
+
+    job.tamper(Accident("site-1", ["1:evaluate+fit"], replaced))
+    job.run(deadline=600.0, min_sites=3)
+    job.assert_equals_in_process()
+    assert {row["outcome"] for row in job.participation()} == {"answered"}
+    assert job.clock.now < 60

@@ -14,7 +14,8 @@ from playerfl.flower.operate.launch import CONNECTION, ServerHome
 from playerfl.flower.operate.processes import FlowerError
 from playerfl.flower.server.files import JobStatus, read_status, request_stop
 from playerfl.flower.wire.envelopes import check_job
-from playerfl.storage.atomic_files import RERUN_HINT, write_atomically
+from playerfl.storage.atomic_files import RERUN_HINT, make_directory, write_atomically
+from playerfl.storage.locking import locked
 
 LOOK_SECONDS = 1.0
 """Between two reads of the job's status file."""
@@ -22,6 +23,8 @@ ASK_SECONDS = 15.0
 """Between two queries to Flower, each of which starts a process."""
 LOST_SECONDS = 60.0
 """How long the SuperLink may be unreachable, and an interrupted job may wait to be submitted again."""
+STARTING_SECONDS = 30.0
+"""From the submission of a job until its process has taken its folder."""
 RUN = "run.json"
 STOPPED = ("stopped", "ended")
 ENDED = ("finished", "failed", *STOPPED)
@@ -52,23 +55,39 @@ class FlowerRun:
 
 
 def submit(home: ServerHome, app: Path, readmit: tuple[str, ...] = ()) -> str:
-    """Starts or resumes a job; returns Flower's run ID. Keeps the app folder, to resume the job after a crash."""
+    """Starts or resumes a job; returns Flower's run ID. Keeps the app folder, to resume the job after a crash.
+
+    A job that is under way, or was submitted a moment ago, is not submitted again: its run is returned.
+    """
     deployment = read_app_folder(app)
     status = read_status(home.jobs / deployment.job)
     if status is not None and status.state == "ended":
         raise ConfigError(f"job {deployment.job} was ended for good; start a new job under another name")
     kept = home.submitted / deployment.job
-    write_app_folder(kept / "app", deployment)
-    extra = ["--run-config", f'readmit="{",".join(readmit)}"'] if readmit else []
-    run_id = str(home.flwr("run", str((kept / "app").resolve()), CONNECTION, *extra)["run-id"])
-    write_atomically(kept / RUN, json.dumps({"run-id": run_id}).encode(), RERUN_HINT)
+    make_directory(kept)
+    with locked(kept, wait=True):
+        last = _last_submission(home, deployment.job)
+        just_now = last is not None and time.time() - last[1] < STARTING_SECONDS
+        if last is not None and status is not None and (status.under_way or (just_now and status.state not in ENDED)):
+            return last[0]
+        write_app_folder(kept / "app", deployment)
+        extra = ["--run-config", f'readmit="{",".join(readmit)}"'] if readmit else []
+        run_id = str(home.flwr("run", str(app.resolve()), CONNECTION, *extra)["run-id"])
+        submission = {"run-id": run_id, "time": time.time()}
+        write_atomically(kept / RUN, json.dumps(submission).encode(), RERUN_HINT)
     return run_id
 
 
 def last_run(home: ServerHome, job: str) -> str | None:
     """Flower's ID of the run that a job was last submitted as; None if it never was."""
+    last = _last_submission(home, job)
+    return last and last[0]
+
+
+def _last_submission(home: ServerHome, job: str) -> tuple[str, float] | None:
     try:
-        return str(json.loads((home.submitted / job / RUN).read_text(encoding="utf-8"))["run-id"])
+        table = json.loads((home.submitted / job / RUN).read_text(encoding="utf-8"))
+        return str(table["run-id"]), float(table["time"])
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
@@ -95,6 +114,9 @@ def follow(home: ServerHome, job: str, run_id: str, on_change: Callable[[JobStat
             try:
                 run = run_of(home, run_id)
                 reached = now
+                if run.ended and status is not None and status.under_way:
+                    # Another run, which was submitted earlier, does the work.
+                    continue
                 if run.ended and status is not None and status.state == "interrupted":
                     interrupted = interrupted or now
                     if now - interrupted < LOST_SECONDS:
