@@ -68,7 +68,7 @@ class Institutions:
         self.server = self.start(["up", str(self.home), "--port", str(self.port)], "server.log")
         log = self.folder / "server.log"
         count = log.read_text().count("the server is listening")
-        wait_until(lambda: log.read_text().count("the server is listening") > count, 60, "server up")
+        wait_until(lambda: log.read_text().count("the server is listening") > count, 200, "server up")
 
     def proxy(self) -> bool:
         """Puts nginx with the shipped configuration in front of the server; False if nginx is not installed."""
