@@ -99,7 +99,7 @@ def envelopes(folder: Path) -> Any:
     from playerfl.weights import digest
 
     experiment, setups = federation()
-    initial = setups["site-0"].initial
+    initial = setups["site-0"].setup.initial
     head = ("job", "site-0", experiment.to_toml(), __version__, digest(initial))
     return Envelope(*head), Envelope(*head, request=Request(("prepare",), Download(0, initial, {"n": [1.0, 2.5]})))
 
@@ -150,8 +150,9 @@ def read_responses(folder: Path) -> object:
     job, state = server_job(), JobState()
     checks = JobChecks(job, state)
     _, asked = envelopes(folder)
-    state.examples["site-0"] = len(setups["site-0"].sites["site-0"].train)
-    state.layers = setups["site-0"].learner.layers
+    setup = setups["site-0"].setup
+    state.examples["site-0"] = len(setup.sites["site-0"].train)
+    state.layers = setup.learner.layers
     server = state.start(job)
     for file in sorted(folder.glob("*.records")):
         response = decode_response(arrived(file))
