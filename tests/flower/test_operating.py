@@ -379,3 +379,31 @@ def test_stopping_an_interrupted_job_needs_no_server(home: ServerHome) -> None:
     write_status(home, status_of("heart", "running"))
     done = CliRunner().invoke(app, ["flower", "stop", "heart", "--home", str(home.path), "--final"])
     assert done.exit_code == 0 and done.stdout.startswith("ended, round 3 of 10"), done.exception
+
+
+def test_container_files_run_commands_that_exist_and_share_nothing_they_should_not(tmp_path: Path) -> None:
+    import typer
+    import yaml
+
+    done = CliRunner().invoke(
+        app, ["flower", "files", str(tmp_path), "--home", str(tmp_path), "--name", "fl.example.org"]
+    )
+    assert done.exit_code == 0
+    compose = yaml.safe_load((tmp_path / "compose.yaml").read_text())
+    group: Any = typer.main.get_command(app)
+    for name in ("server", "agent", "node"):
+        service = compose["services"][name]
+        assert service["read_only"] and service["cap_drop"] == ["ALL"] and service["init"]
+        assert service["user"].split(":")[0] != "0"
+        command = service["command"]
+        group.commands["flower"].commands[command[0]].make_context(
+            command[0], list(command[1:]), resilient_parsing=True
+        )
+    agent, node = compose["services"]["agent"], compose["services"]["node"]
+    assert agent["network_mode"] == "none" and agent["user"] != node["user"]
+    shared = {volume.split(":")[0] for volume in agent["volumes"]} & {v.split(":")[0] for v in node["volumes"]}
+    assert shared == {"meeting"}
+    named = {volume.split(":")[0] for s in compose["services"].values() for volume in s.get("volumes", ())}
+    assert {volume for volume in named if volume[0] not in "./"} == set(compose["volumes"])
+    lines = (tmp_path / "Dockerfile").read_text().splitlines()
+    assert "USER nobody" in lines and not any(line.startswith("ADD ") for line in lines)
