@@ -63,7 +63,7 @@ def arrived(file: Path) -> Any:
 @cache
 def federation() -> Any:
     """An experiment and its sites' setups, prepared once."""
-    from playerfl.flower.site.site import site_setup
+    from playerfl.flower.site.setup import site_setup
     from playerfl.runs.experiment import Experiment, find_task
 
     experiment = Experiment.resolve(settings())
@@ -84,10 +84,11 @@ def silent_sites() -> Iterator[None]:
 
 
 def site_of(folder: Path) -> Any:
+    from playerfl.flower.site.policy import Policy
     from playerfl.flower.site.site import Site
 
     _, setups = federation()
-    return Site("site-0", folder / "state", lambda _, name: setups[name])
+    return Site("site-0", folder / "state", lambda _, name: setups[name], Policy.trusting())
 
 
 def envelopes(folder: Path) -> Any:
@@ -98,9 +99,9 @@ def envelopes(folder: Path) -> Any:
     from playerfl.weights import digest
 
     experiment, setups = federation()
-    initial = setups["site-0"].initial
+    initial = setups["site-0"].setup.initial
     head = ("job", "site-0", experiment.to_toml(), __version__, digest(initial))
-    return Envelope(*head), Envelope(*head, request=Request(("prepare",), Download(0, initial, {"n": [1.0, 2.5]})))
+    return Envelope(*head), Envelope(*head, request=Request(("prepare",), Download(0, initial, {"cut": 2})))
 
 
 def envelope_records(folder: Path) -> None:
@@ -138,7 +139,7 @@ def read_responses(folder: Path) -> object:
     from playerfl.flower.wire.codec import CodecError, decode_response
 
     experiment, setups = federation()
-    setup = setups["site-0"]
+    setup = setups["site-0"].setup
     deployment = Deployment("job", ("site-0",), experiment.to_toml())
     job = Job(deployment, experiment, experiment.build_algorithm(), setup.initial)
     checks = JobChecks(job, JobState())
