@@ -101,7 +101,7 @@ def envelopes(folder: Path) -> Any:
     experiment, setups = federation()
     initial = setups["site-0"].setup.initial
     head = ("job", "site-0", experiment.to_toml(), __version__, digest(initial))
-    return Envelope(*head), Envelope(*head, request=Request(("prepare",), Download(0, initial, {"n": [1.0, 2.5]})))
+    return Envelope(*head), Envelope(*head, request=Request(("prepare",), Download(0, initial, {"cut": 2})))
 
 
 def envelope_records(folder: Path) -> None:

@@ -183,3 +183,36 @@ def test_the_postman_and_the_node_import_neither_torch_nor_pandas() -> None:
     )
     said = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True)
     assert said.stdout.strip() == "[]"
+
+
+@pytest.mark.system
+@pytest.mark.skipif(not hasattr(os, "getuid") or os.getuid() != 0, reason="only root can become other users")
+def test_the_nodes_user_reaches_the_agent_and_others_do_not() -> None:
+    """With real users: the socket's mode keeps out who is not in the node's group, and the kernel names the rest."""
+    from killing import ended, forked
+
+    node, group, other = 40_001, 40_002, 40_003
+    folder = Path("/tmp") / f"playerfl-agent-{os.getpid()}"
+    folder.mkdir(mode=0o755)
+
+    def asks_as(user: int, of_group: int) -> int:
+        def work() -> int:
+            os.setgroups([])
+            os.setgid(of_group)
+            os.setuid(user)
+            try:
+                return 0 if ask_agent(str(folder / "agent.sock"), PARCEL).kind == "response" else 4
+            except PermissionError:
+                return 5
+            except (ParcelError, OSError):
+                return 6
+
+        return ended(forked(work))
+
+    try:
+        with listening(folder / "agent.sock", echo, users=[node], group=group):
+            assert asks_as(node, group) == 0
+            assert asks_as(other, other) == 5
+            assert asks_as(other, group) == 6
+    finally:
+        folder.rmdir()

@@ -92,7 +92,8 @@ def test_sites_and_server_are_killed_within_a_round(institutions: Institutions) 
 def ship_other_code(app: Path) -> Path:
     """H7: an app of the server's own, which ran at the sites and could read what the node's user can."""
     stolen = app.with_name("stolen")
-    (app / "other.py").write_text(f"open({str(stolen)!r}, 'w').close()\nfrom playerfl.flower.client_app import app\n")
+    code = f"open({str(stolen)!r}, 'w').close()\nfrom playerfl.flower import client_app\napp = client_app.app\n"
+    (app / "other.py").write_text(code)
     file = app / "pyproject.toml"
     file.write_text(file.read_text().replace("playerfl.flower.client_app:app", "other:app"))
     return stolen

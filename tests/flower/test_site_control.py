@@ -18,8 +18,9 @@ from playerfl.algorithms import FedPer, PLayerFL
 from playerfl.flower.server.transport import TooFewSitesError
 from playerfl.flower.site.audit import AuditLog
 from playerfl.flower.site.contract import Contract, decide
-from playerfl.flower.site.policy import Policy
-from playerfl.flower.wire.envelopes import Envelope, Privacy
+from playerfl.flower.site.pinning import Pinned
+from playerfl.flower.site.policy import Policy, ProtectedLayers
+from playerfl.flower.wire.envelopes import Envelope, Privacy, RefusedError
 
 KEEN = {"approval": "automatic"}
 
@@ -339,6 +340,8 @@ POLICIES: dict[str, dict[str, Any]] = {
     "rounds": {"jobs": {"most_rounds": 1}},
     "data": {"jobs": {"data": {"target": "outcome"}}},
     "layer": {"layers": {"never_send": ["0"]}},
+    "tensor": {"layers": {"never_send": ["2.bias"]}},
+    "misspelt layer": {"layers": {"never_send": ["fc3"]}},
     "private": {"layers": {"least_private": 2}},
     "clip": {"privacy": {"most_clip": 1.0}},
     "noise": {"privacy": {"least_noise": 1.0}},
@@ -354,6 +357,21 @@ def test_a_policy_refuses_before_anything_is_computed(name: str, tmp_path: Path)
         job.run()
     assert left(job) == set() and len(audit(job, "refused")) == 1
     assert not (job.home / SITE / "job").exists()
+
+
+def test_a_tensor_that_a_protected_layer_uses_does_not_leave_with_another_one() -> None:
+    from torch import nn
+
+    from playerfl.layers.layer_map import LayerMap
+
+    model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3), nn.Linear(3, 3))
+    model[2].weight = model[0].weight
+    layers = LayerMap.of(model)
+    initial = {name: tensor.detach() for name, tensor in model.named_parameters()}
+    pinned = Pinned(FedPer(1), layers, initial, ProtectedLayers(never_send=["2"]))
+    assert pinned.never_sent() >= {"0.weight", "2.bias"}
+    with pytest.raises(RefusedError, match=r"shares 0\.weight, which the policy never sends"):
+        pinned.check_shared(2, None)
 
 
 def test_the_budget_covers_all_jobs_and_ends_them(tmp_path: Path) -> None:

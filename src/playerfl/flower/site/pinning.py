@@ -86,17 +86,29 @@ class Pinned:
 
     def check_shared(self, cut: int | None, decision: Decision | None) -> None:
         """Refuses a job that would share more than the policy and the person who approved it allow."""
+        kept = self.never_sent()
         shared = self.shared(cut)
         if shared is None:
             return
-        for layer in self.protected.never_send:
-            if layer in shared:
-                raise RefusedError("refused", f"the job shares {layer}, which the policy never sends")
+        if leaving := kept & self.layers.travelling(self.initial, shared).keys():
+            raise RefusedError("refused", f"the job shares {min(leaving)}, which the policy never sends")
         most = len(self.layers.names) - self.protected.least_private
         if decision is not None and decision.most_layers is not None:
             most = min(most, decision.most_layers)
         if len(shared) > most:
             raise RefusedError("refused", f"the job shares {len(shared)} layers, but at most {most} are allowed here")
+
+    def never_sent(self) -> set[str]:
+        """The tensors that the policy never sends, also where another layer owns what a protected one uses."""
+        entries: set[str] = set()
+        for name in self.protected.never_send:
+            if name not in self.layers.entries and name not in self.layers.all_entries:
+                # A name that protects nothing is a mistake that nobody would notice.
+                known = ", ".join(self.layers.names)
+                raise RefusedError("refused", f"the policy never sends {name!r}, but the model has the layers {known}")
+            entries |= {name} | set(self.layers.entries.get(name, ()))
+            entries |= {entry for entry, users in self.layers.tied.items() if name in users}
+        return entries
 
     def told_cut(self, contract: Contract, download: Download) -> int | None:
         """The cut after this envelope: what is pinned, or what the server says for the first time."""
@@ -142,8 +154,8 @@ class Pinned:
         if cut is not None and memory.get("cut", cut) != cut:
             raise RefusedError("pinned", f"the site's cut became {memory['cut']}, but {cut} was agreed to")
         layers, numbers = self._expected(memory, request.download.round, request.verbs)
-        allowed = [layer for layer in layers if layer not in self.protected.never_send]
-        extra = upload.weights.keys() - self.layers.travelling(self.initial, allowed).keys()
+        allowed = self.layers.travelling(self.initial, layers).keys() - self.never_sent()
+        extra = upload.weights.keys() - allowed
         if extra:
             raise RefusedError("privacy", f"{min(extra)} would leave this site, which was not agreed to")
         for name, values in upload.info.items():

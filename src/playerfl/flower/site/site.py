@@ -44,6 +44,7 @@ GENERATIONS = 2
 LOG, AUDIT, OWN = "site.log", "audit.jsonl", ".agent"
 """What the site's directory holds besides its jobs; OWN is for the budget, the secret of the noise, and the policy."""
 POLICY = "policy.json"
+MOST_EXPERIMENT = 2**20
 
 
 @dataclass(frozen=True)
@@ -104,6 +105,8 @@ class Site:
             raise RefusedError("name", f"the envelope is addressed to {envelope.site!r}, but this is {self.name!r}")
         if envelope.version != __version__:
             raise RefusedError("version", f"the server has version {envelope.version!r}, but this is {__version__!r}")
+        if len(envelope.experiment) > MOST_EXPERIMENT:
+            raise RefusedError("refused", f"the experiment has {len(envelope.experiment):,} characters")
         experiment = Experiment.from_resolved(envelope.experiment)
         refusal = self.policy.refusal(envelope.job, experiment, envelope.privacy, envelope.merge_sites)
         if refusal:
