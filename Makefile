@@ -100,6 +100,7 @@ reliability: $(STAMP)
 	$(BIN)/python reliability/long_run.py
 	$(BIN)/python reliability/many_sites.py
 	$(BIN)/python reliability/large_model.py
+	$(BIN)/python reliability/many_institutions.py
 
 # Datasets are read from $PLAYERFL_DATA; missing ones are reported before anything runs. After an interruption, run it again.
 SMALL := --set data.size=small --set data.rows_per_site=500 --set training.batch_size=16

@@ -63,7 +63,7 @@ def arrived(file: Path) -> Any:
 @cache
 def federation() -> Any:
     """An experiment and its sites' setups, prepared once."""
-    from playerfl.flower.site.site import site_setup
+    from playerfl.flower.site.setup import site_setup
     from playerfl.runs.experiment import Experiment, find_task
 
     experiment = Experiment.resolve(settings())
@@ -84,10 +84,11 @@ def silent_sites() -> Iterator[None]:
 
 
 def site_of(folder: Path) -> Any:
+    from playerfl.flower.site.policy import Policy
     from playerfl.flower.site.site import Site
 
     _, setups = federation()
-    return Site("site-0", folder / "state", lambda _, name: setups[name])
+    return Site("site-0", folder / "state", lambda _, name: setups[name], Policy.trusting())
 
 
 def envelopes(folder: Path) -> Any:
@@ -98,9 +99,9 @@ def envelopes(folder: Path) -> Any:
     from playerfl.weights import digest
 
     experiment, setups = federation()
-    initial = setups["site-0"].initial
+    initial = setups["site-0"].setup.initial
     head = ("job", "site-0", experiment.to_toml(), __version__, digest(initial))
-    return Envelope(*head), Envelope(*head, request=Request(("prepare",), Download(0, initial, {"n": [1.0, 2.5]})))
+    return Envelope(*head), Envelope(*head, request=Request(("prepare",), Download(0, initial, {"cut": 2})))
 
 
 def envelope_records(folder: Path) -> None:
@@ -128,34 +129,44 @@ def response_records(folder: Path) -> None:
         (folder / f"response{number}.records").write_text(json.dumps(as_tree(encode_response(response))))
 
 
-def read_responses(folder: Path) -> object:
-    """What the server does with a site's messages."""
-    from playerfl.federation.messages import ExpectedUpload
+@cache
+def server_job() -> Any:
+    """The job at the server, built once: its model and its own layers."""
     from playerfl.flower.deployment import Deployment
-    from playerfl.flower.server.checks import JobChecks, far_away, refused_reply
     from playerfl.flower.server.job import Job
+    from playerfl.runs.experiment import find_task
+
+    experiment, _ = federation()
+    return Job.of(Deployment("job", ("site-0",), experiment.to_toml()), find_task("synthetic"))
+
+
+def read_responses(folder: Path) -> object:
+    """What the server does with a site's messages, from the first check to the merge; it must never do more."""
+    from playerfl.flower.server.checks import JobChecks
     from playerfl.flower.server.state import JobState
     from playerfl.flower.wire.codec import CodecError, decode_response
 
-    experiment, setups = federation()
-    setup = setups["site-0"]
-    deployment = Deployment("job", ("site-0",), experiment.to_toml())
-    job = Job(deployment, experiment, experiment.build_algorithm(), setup.initial)
-    checks = JobChecks(job, JobState())
+    _, setups = federation()
+    job, state = server_job(), JobState()
+    checks = JobChecks(job, state)
     _, asked = envelopes(folder)
-    layers = setup.learner.layers
-    reasons: list[object] = []
+    setup = setups["site-0"].setup
+    state.examples["site-0"] = len(setup.sites["site-0"].train)
+    state.layers = setup.learner.layers
+    server = state.start(job)
     for file in sorted(folder.glob("*.records")):
         response = decode_response(arrived(file))
-        reasons.append(checks.admit("site-0", response.introduction) if response.introduction else None)
+        if response.introduction and (reason := checks.admit("site-0", response.introduction)):
+            raise CodecError(reason)
+        if different := checks.settle():
+            raise CodecError(different["site-0"])
         if response.reply:
-            expected = ExpectedUpload((), {"importance": len(layers.names)})
-            reasons.append(refused_reply(response.reply, asked.request, expected, layers, setup.initial, 7))
-            if response.reply.upload.weights.keys() <= setup.initial.keys():
-                reasons.append(far_away({"a": {}, "b": {}}, setup.initial, 20))
-    for reason in filter(None, reasons):
-        raise CodecError(str(reason))
-    return reasons
+            replies = {"site-0": response.reply}
+            if reasons := checks.refused({"site-0": asked.request}, replies):
+                raise CodecError(reasons["site-0"])
+            accepted = checks.weighted(replies)["site-0"]
+            job.algorithm.server_prepare(server, {"site-0": accepted.upload})
+    return server.memory
 
 
 @silent_sites()

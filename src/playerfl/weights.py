@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
 import torch
@@ -18,11 +18,14 @@ Key = TypeVar("Key", bound=Hashable)
 _BYTES_AT_ONCE = 2**26
 
 
-def weighted_mean(parts: Sequence[tuple[Mapping[str, Tensor], float]]) -> Weights:
+def weighted_mean(
+    parts: Sequence[tuple[Mapping[str, Tensor], float]], combine: Callable[[Sequence[Tensor]], Tensor] | None = None
+) -> Weights:
     """The weighted mean of each entry over the sites that sent it, summed in float64 in the given order.
 
     One function serves full, partial and random uploads. Equal uploads give the same bits back, and so
     does a single one. Integer entries (batch norm's step counter) have no mean, so the largest is taken.
+    `combine` makes one entry of those that differ, instead of the mean.
 
     >>> mean = weighted_mean([({"w": torch.tensor([1.0])}, 1), ({"w": torch.tensor([4.0])}, 2)])
     >>> mean["w"]
@@ -37,14 +40,20 @@ def weighted_mean(parts: Sequence[tuple[Mapping[str, Tensor], float]]) -> Weight
         sent = [parts[i] for i in group]
         of_first = ((name, sent[0][0][name]) for name, sites in senders.items() if sites == group)
         for first in some_at_once(of_first, _BYTES_AT_ONCE):
-            means |= _means(first, sent)
+            means |= _means(first, sent, combine)
     return {name: means[name] for name in senders}
 
 
-def _means(first: Weights, parts: Sequence[tuple[Mapping[str, Tensor], float]]) -> Weights:
+def _means(
+    first: Weights,
+    parts: Sequence[tuple[Mapping[str, Tensor], float]],
+    combine: Callable[[Sequence[Tensor]], Tensor] | None,
+) -> Weights:
     """The means of the entries that all of these parts have; `first` holds those of the first part."""
     # Equal entries are not summed: in float64 three thirds need not be one, and 0.0 + -0.0 loses its sign.
     means = {name: e.clone() for name, e in first.items() if all(torch.equal(w[name], e) for w, _ in parts[1:])}
+    if combine is not None:
+        return means | {name: combine([w[name] for w, _ in parts]) for name in first if name not in means}
     counts = [name for name, entry in first.items() if name not in means and not entry.is_floating_point()]
     means |= {name: torch.stack([w[name] for w, _ in parts]).amax(0) for name in counts}
     if others := [name for name in first if name not in means]:

@@ -14,12 +14,13 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
-from flower.held_task import SITES
+from flower.held_task import SITES, responses
 from playerfl.flower.deployment import Deployment
 from playerfl.flower.operate.app_folder import write_app_folder
+from playerfl.flower.operate.enrolment import enrol
 from playerfl.flower.operate.files import filled
 from playerfl.flower.operate.keys import write_key_pair
-from playerfl.flower.operate.launch import CONNECTION, ServerHome
+from playerfl.flower.operate.launch import ServerHome
 from playerfl.flower.operate.processes import free_port
 from playerfl.runs.api import run_experiments
 from playerfl.runs.experiment import Experiment
@@ -67,7 +68,7 @@ class Institutions:
         self.server = self.start(["up", str(self.home), "--port", str(self.port)], "server.log")
         log = self.folder / "server.log"
         count = log.read_text().count("the server is listening")
-        wait_until(lambda: log.read_text().count("the server is listening") > count, 60, "server up")
+        wait_until(lambda: log.read_text().count("the server is listening") > count, 200, "server up")
 
     def proxy(self) -> bool:
         """Puts nginx with the shipped configuration in front of the server; False if nginx is not installed."""
@@ -84,7 +85,11 @@ class Institutions:
             self.do("register", str(self.home), str(public))
         else:
             # The same, without two more processes.
-            ServerHome(self.home).flwr("supernode", "register", str(public), CONNECTION, "--name", name)
+            enrol(ServerHome(self.home), public, name)
+        self.begin(name)
+
+    def begin(self, name: str) -> None:
+        """Starts a site that is registered."""
         environment = {
             "PLAYERFL_TEST_SITE": str(self.state(name)),
             "PYTHONPATH": str(Path(__file__).with_name("fast_heartbeat")),
@@ -100,8 +105,14 @@ class Institutions:
             "site",
             *("--name", name, "--key", str(self.folder / name / f"{name}.key"), "--ca", str(self.home / "ca.crt")),
             *("--server", f"127.0.0.1:{self.public_port}", "--state", str(self.state(name))),
+            *("--policy", str(self.policy()), "--task", settings(1)["task"]),
             *("--port", str(free_port()), "--retry", "5"),
         ]
+
+    def policy(self) -> Path:
+        file = self.folder / "site.toml"
+        file.write_text('approval = "automatic"\n')
+        return file
 
     def state(self, name: str) -> Path:
         return self.folder / name / "state"
@@ -128,8 +139,9 @@ class Institutions:
         return json.loads(output)  # type: ignore[no-any-return]
 
     def hold(self, name: str, after: int) -> None:
+        """Makes a site stop in the middle of a response, after this many more."""
         self.state(name).mkdir(parents=True, exist_ok=True)
-        (self.state(name) / "hold").write_text(str(after))
+        (self.state(name) / "hold").write_text(str(responses(self.state(name)) + after))
 
     def release(self, name: str) -> None:
         (self.state(name) / "hold").unlink()

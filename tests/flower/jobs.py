@@ -21,7 +21,10 @@ from playerfl.engine.scheduler import drive
 from playerfl.flower.client_app import make_app
 from playerfl.flower.deployment import Deployment
 from playerfl.flower.server.run_job import run_job
-from playerfl.flower.site.site import Site, site_setup
+from playerfl.flower.site.agent import SiteAgent
+from playerfl.flower.site.policy import Policy
+from playerfl.flower.site.setup import site_setup
+from playerfl.flower.site.site import Site
 from playerfl.runs.directory import SCORE_COLUMNS, TRAFFIC_COLUMNS, RunDirectory
 from playerfl.runs.experiment import Experiment
 from playerfl.runs.run import Run
@@ -42,21 +45,30 @@ class Job:
         a_task: Task | None = None,
         rounds: int = 3,
         sites: tuple[str, ...] = SITES,
+        policy: Policy | None = None,
         **settings: Any,
     ) -> None:
         self.home = home
+        self.policy = policy or Policy.of({"approval": "automatic", "jobs": {"least_sites": 1}})
         self.task = a_task or task()
         self.experiment = Experiment.resolve(settings_of(algorithm, {"rounds": rounds, **settings}), self.task)
         self.deployment = Deployment("job", sites, self.experiment.to_toml(), deadline=6.0)
         self.clock = Clock()
         self.said: list[str] = []
         self.sites = {name: self.site(name) for name in sites}
-        self.grid = LoopGrid({name: make_app(lambda _, name=name: self.sites[name]) for name in sites})
+        self.agents: dict[str, SiteAgent] = {}
+        self.grid = LoopGrid({name: make_app(lambda _, name=name: self.agent(name).answer) for name in sites})
 
     def site(self, name: str) -> Site:
         # Data and model are read once; a site's state is read from its directory for every envelope.
         find = cache(lambda _: site_setup(self.experiment, self.task, name))
-        return Site(name, self.home / name, lambda _, n: find(n))
+        return Site(name, self.home / name, lambda _, n: find(n), self.policy)
+
+    def agent(self, name: str) -> SiteAgent:
+        """The agent of a site, also if a test has replaced the site."""
+        if name not in self.agents or self.agents[name].site is not self.sites[name]:
+            self.agents[name] = SiteAgent(self.sites[name])
+        return self.agents[name]
 
     def tamper(self, change: Change | None) -> None:
         self.grid.change = change

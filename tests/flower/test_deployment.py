@@ -45,17 +45,24 @@ def test_sites_and_server_are_killed_within_a_round(institutions: Institutions) 
     write_key_pair("stranger", here.folder / "stranger")
     stranger = here.start([*here.site_command("stranger")[:-2], "--retry", "0"], "stranger.log")
 
-    # West is killed in the second round, so that it has a state to continue from.
+    # In the second round, so that they have a state to continue from: west loses its node, south its agent.
     here.hold("west", after=2)
+    here.hold("south", after=2)
     app = here.init("patient", 2, min_sites=3, deadline=300)
+    stolen = ship_other_code(app)
     first = here.submit(app)
     here.wait_until_held("west", first)
+    here.wait_until_held("south", first)
     here.kill_node("west")
+    here.sites["south"].kill()
     [link] = children(here.server.pid)
     os.kill(link, signal.SIGKILL)
     assert here.server.wait(60) != 0
     end(first)
     here.release("west")
+    here.release("south")
+    here.sites["south"].wait()
+    here.begin("south")
     assert stranger.wait(60) == 1
     assert "its key is not registered yet" in (here.folder / "stranger.log").read_text()
 
@@ -64,6 +71,7 @@ def test_sites_and_server_are_killed_within_a_round(institutions: Institutions) 
     assert result["completed"]
     assert here.fingerprints("patient")["models"] == in_process(2)
     assert_only_federated_layers_travelled(here, "patient", result["bytes_in"])
+    assert not stolen.exists()
 
     here.hold("west", after=1)
     hasty = here.submit(here.init("hasty", 1, deadline=30))
@@ -79,6 +87,16 @@ def test_sites_and_server_are_killed_within_a_round(institutions: Institutions) 
     if proxied:
         log = (here.folder / "nginx" / "access.log").read_text()
         assert "/v1/fleet/" in log and "/v1/control" not in log
+
+
+def ship_other_code(app: Path) -> Path:
+    """H7: an app of the server's own, which ran at the sites and could read what the node's user can."""
+    stolen = app.with_name("stolen")
+    code = f"open({str(stolen)!r}, 'w').close()\nfrom playerfl.flower import client_app\napp = client_app.app\n"
+    (app / "other.py").write_text(code)
+    file = app / "pyproject.toml"
+    file.write_text(file.read_text().replace("playerfl.flower.client_app:app", "other:app"))
+    return stolen
 
 
 def without_west(home: Path) -> str:
@@ -109,7 +127,7 @@ def test_ctrl_c_in_the_demo_leaves_nothing_behind(tmp_path: Path) -> None:
     command = [*COMMAND, "demo", "--out", str(tmp_path / "demo")]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr
-        while "SuperNode started" not in process.stderr.readline():
+        while "site started" not in process.stderr.readline():
             assert process.poll() is None
         process.send_signal(signal.SIGINT)
         said = process.communicate(timeout=120)[1]

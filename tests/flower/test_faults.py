@@ -324,6 +324,7 @@ def test_a_full_disk_at_the_server_advises_to_submit_the_job_again(
 
     monkeypatch.setattr("playerfl.engine.spool.HELD_BYTES", 0)
     job = Job(tmp_path, "fedavg", rounds=1)
-    job.tamper(lambda site, request, reply: monkeypatch.setattr(place, full) or reply)  # type: ignore[func-returns-value]
+    # Once all sites have written their own files: in this test, they share the server's disk.
+    job.tamper(Accident("site-2", ["0:fit"], lambda _, reply: monkeypatch.setattr(place, full) or reply))  # type: ignore[func-returns-value]
     with pytest.raises(StorageError, match=r"free some space .*and submit the job again with playerfl flower run$"):
         job.run()

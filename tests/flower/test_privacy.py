@@ -20,9 +20,8 @@ from playerfl.errors import ConfigError
 from playerfl.federation.messages import Upload
 from playerfl.flower.server.transport import TooFewSitesError
 from playerfl.flower.site.privacy import epsilon, outside, private_upload
-from playerfl.flower.site.site import RefusedError
 from playerfl.flower.wire.codec import decode_envelope, decode_response
-from playerfl.flower.wire.envelopes import Privacy
+from playerfl.flower.wire.envelopes import Privacy, RefusedError
 from playerfl.flower.wire.secure import check_secure
 from playerfl.weights import squared_distance
 

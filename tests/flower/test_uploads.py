@@ -20,7 +20,7 @@ from playerfl.algorithms import FedLP
 from playerfl.engine.handle import handle
 from playerfl.engine.scheduler import drive
 from playerfl.federation.messages import Request
-from playerfl.flower.server.checks import far_away
+from playerfl.flower.server.influence import far_away
 from playerfl.flower.wire.codec import (
     RAW,
     CodecError,
@@ -28,12 +28,16 @@ from playerfl.flower.wire.codec import (
     decode_response,
     encode_envelope,
     encode_response,
-    to_array,
+    raw_array,
     to_tensor,
 )
 from playerfl.flower.wire.envelopes import Envelope, Response
 
 Poison = Callable[[RecordDict], None]
+
+
+def to_array(tensor: torch.Tensor) -> Array:
+    return Array(*raw_array(tensor))
 
 
 class Exploding:
@@ -157,7 +161,7 @@ def test_with_two_sites_the_distant_one_is_found() -> None:
 @pytest.mark.parametrize("shape", [(), (0,), (3,), (2, 0, 3), (2, 3)])
 def test_tensors_arrive_bit_for_bit(kind: str, shape: tuple[int, ...]) -> None:
     tensor = (torch.randn(shape, generator=torch.Generator().manual_seed(0)) * 100).to(getattr(torch, kind))
-    again = to_tensor("w", to_array(tensor))
+    again = to_tensor("w", raw_array(tensor))
     assert again.dtype == tensor.dtype and torch.equal(again, tensor)
 
 
@@ -174,7 +178,7 @@ def test_confusion_matrices_do_not_leave_a_site() -> None:
 
 def test_a_type_that_cannot_be_sent_is_reported() -> None:
     with pytest.raises(CodecError, match="complex64 cannot be sent"):
-        to_array(torch.zeros(1, dtype=torch.complex64))
+        raw_array(torch.zeros(1, dtype=torch.complex64))
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,8 @@ SHIPPED = [
     "playerfl/report/assets/page.css",
     "playerfl/report/assets/page.js",
     "playerfl/flower/deploy/nginx.conf",
-    "playerfl/flower/deploy/playerfl-site.service",
+    "playerfl/flower/deploy/playerfl-agent.service",
+    "playerfl/flower/deploy/playerfl-node.service",
 ]
 
 

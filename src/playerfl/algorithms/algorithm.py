@@ -12,7 +12,6 @@ from playerfl.federation.messages import Download, ExpectedUpload, SiteId, Uploa
 from playerfl.federation.server import Server
 from playerfl.federation.server_optimizer import ServerOptimizer, ServerRule
 from playerfl.layers.layer_map import LayerMap
-from playerfl.weights import weighted_mean
 
 ADDED = MappingProxyType({"added": True})
 """Metadata for a hyper-parameter that was added after runs had been saved without it. It is not written while it has
@@ -83,7 +82,7 @@ class Algorithm:
 
     def server_merge(self, server: Server, uploads: Mapping[SiteId, Upload]) -> None:
         """Averages the uploads: w ← Σ_c (n_c / Σ n) · θ_c, entry by entry over the sites that sent it."""
-        average = weighted_mean([(upload.weights, upload.num_examples) for upload in uploads.values()])
+        average = server.merged([(upload.weights, upload.num_examples) for upload in uploads.values()])
         if self.server_optimizer != "average":
             memory = server.memory.setdefault("server_optimizer", {})
             average = self.server_steps().moved(server.weights, average, server.layers.buffers, memory)

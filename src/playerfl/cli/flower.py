@@ -11,7 +11,14 @@ from typing import Annotated
 import typer
 
 from playerfl.cli.flower_jobs import INIT_EXAMPLES, RUN_EXAMPLES, STATUS_EXAMPLES, init, run, say, status, status_line
-from playerfl.cli.options import DataDir, Home, Json, examples
+from playerfl.cli.flower_server.doctor import DOCTOR_EXAMPLES, doctor
+from playerfl.cli.flower_server.server import RENEW_EXAMPLES, UP_EXAMPLES, renew, up
+from playerfl.cli.flower_server.sites import REGISTER_EXAMPLES, UNREGISTER_EXAMPLES, register, unregister
+from playerfl.cli.flower_server.stop import STOP_EXAMPLES, stop
+from playerfl.cli.options import Json, examples
+from playerfl.cli.site.audit import AUDIT_EXAMPLES, audit
+from playerfl.cli.site.jobs import APPROVE_EXAMPLES, JOBS_EXAMPLES, REFUSE_EXAMPLES, approve, jobs, refuse
+from playerfl.cli.site.run import SITE_EXAMPLES, site
 
 flower_app = typer.Typer(
     name="flower",
@@ -19,16 +26,10 @@ flower_app = typer.Typer(
     epilog=examples(
         "flower demo",
         "flower up /var/lib/playerfl --name fl.example.org",
-        "flower site --name north --key north.key --ca ca.crt --server fl.example.org:443 --state /var/lib/playerfl",
+        "flower site --name north --key north.key --ca ca.crt --server fl.example.org:443 --state state --task ./data",
     ),
     no_args_is_help=True,
     rich_markup_mode="rich",
-)
-
-_UNGUARDED = (
-    "WARNING: Flower's control interface has NO AUTHENTICATION and shares the SuperLink's port. Anyone who reaches it "
-    "can run code at every site. It listens on loopback only. Give others access only through the proxy that "
-    "`playerfl flower files` configures: it forwards nothing but the fleet interface."
 )
 
 
@@ -48,39 +49,17 @@ def keys(
     out: Annotated[Path, typer.Option(metavar="DIR", help="Where to write the key pair.")] = Path(),
 ) -> None:
     """Create a site's key pair: NAME.key stays at the site, NAME.pub goes to the server."""
-    from playerfl.flower.operate.keys import write_key_pair
+    from playerfl.flower.operate.keys import fingerprint_of, write_key_pair
 
     private, public = write_key_pair(name, out)
     typer.echo(private)
     typer.echo(public)
     say(f"keep {private} secret; send {public} to the server's operator")
+    say(f"fingerprint: {fingerprint_of(public.read_bytes())}; tell it to the operator by phone, who compares it")
 
 
-@flower_app.command(epilog=examples("flower up /var/lib/playerfl --name fl.example.org"))
-def up(
-    home: Home,
-    name: Annotated[
-        list[str] | None, typer.Option(help="A name or address of the server, as sites see it; can be repeated.")
-    ] = None,
-    port: Annotated[int, typer.Option(help="Port on loopback.")] = 8000,
-) -> None:
-    """Run the server (a SuperLink) with TLS and node authentication, until Ctrl-C.
-
-    HOME is the server's directory. The first start creates it with new certificates; existing ones are kept.
-    """
-    from playerfl.flower.operate.launch import ServerHome
-    from playerfl.flower.operate.processes import Running, ending_on_signals, wait_for_port
-
-    server = ServerHome(home)
-    server.prepare(name or (), port)
-    say(_UNGUARDED)
-    with ending_on_signals(), Running(server.superlink(port), server.environment()) as link:
-        wait_for_port(port, link)
-        say(
-            f"the server is listening on 127.0.0.1:{port}; sites need {server.authority}; "
-            f"jobs are stored in {server.jobs}"
-        )
-        raise typer.Exit(link.process.wait())
+flower_app.command(epilog=UP_EXAMPLES)(up)
+flower_app.command(epilog=RENEW_EXAMPLES)(renew)
 
 
 @flower_app.command(epilog=examples("flower files conf --home /var/lib/playerfl --name fl.example.org"))
@@ -99,103 +78,20 @@ def files(
         typer.echo(file)
 
 
-@flower_app.command(epilog=examples("flower register /var/lib/playerfl north.pub"))
-def register(
-    home: Home,
-    public_key: Annotated[Path, typer.Argument()],
-    name: Annotated[str | None, typer.Option(help="The site's name (default: the file's name, without .pub).")] = None,
-) -> None:
-    """Admit a site: register its public key under the site's name.
-
-    HOME is the directory of the server, which must be running. PUBLIC_KEY is the file NAME.pub of the site.
-    """
-    from playerfl.errors import ConfigError
-    from playerfl.flower.operate.job_monitor import registered_sites
-    from playerfl.flower.operate.launch import CONNECTION, ServerHome
-    from playerfl.flower.wire.envelopes import check_site
-
-    server = ServerHome(home)
-    chosen = check_site(name or public_key.stem)
-    if any(site.name == chosen and site.status != "unregistered" for site in registered_sites(server)):
-        raise ConfigError(f"{chosen} is already registered; to replace its key, run playerfl flower unregister first")
-    typer.echo(server.flwr("supernode", "register", str(public_key), CONNECTION, "--name", chosen)["node-id"])
-
-
-@flower_app.command(epilog=examples("flower unregister /var/lib/playerfl north"))
-def unregister(home: Home, name: Annotated[str, typer.Argument()]) -> None:
-    """Exclude the site NAME: its key is no longer accepted.
-
-    HOME is the directory of the server, which must be running.
-    """
-    from playerfl.errors import ConfigError, one_of
-    from playerfl.flower.operate.job_monitor import registered_sites
-    from playerfl.flower.operate.launch import CONNECTION, ServerHome
-
-    server = ServerHome(home)
-    known = {site.name: site.node_id for site in registered_sites(server) if site.status != "unregistered"}
-    if name not in known:
-        raise ConfigError(one_of(name, known, "site"))
-    server.flwr("supernode", "unregister", known[name], CONNECTION)
-
-
+flower_app.command(epilog=REGISTER_EXAMPLES)(register)
+flower_app.command(epilog=UNREGISTER_EXAMPLES)(unregister)
 flower_app.command(epilog=INIT_EXAMPLES)(init)
 
 
-_SITE_EXAMPLES = examples(
-    "flower site --name north --key north.key --ca ca.crt --server fl.example.org:443 --state /var/lib/playerfl",
-    "flower site --name north --key north.key --ca ca.crt --server fl.example.org:443 --state state --task ./data",
-)
-
-
-@flower_app.command(epilog=_SITE_EXAMPLES)
-def site(
-    name: Annotated[str, typer.Option(help="The site's name in the federation.")],
-    key: Annotated[Path, typer.Option(help="The site's private key.")],
-    ca: Annotated[Path, typer.Option(help="The server's ca.crt.")],
-    server: Annotated[str, typer.Option(metavar="NAME:PORT", help="The server's address.")],
-    state: Annotated[Path, typer.Option(help="The site's directory: private layers and log. Back it up.")],
-    task: Annotated[
-        str | None,
-        typer.Option(help="The site's data as a task: a folder or FILE.py:NAME (default: the experiment's)."),
-    ] = None,
-    data_dir: DataDir = None,
-    device: Annotated[str | None, typer.Option(help="cpu, cuda or mps (default: the experiment's).")] = None,
-    port: Annotated[int, typer.Option(help="Port on loopback; must differ between sites on one machine.")] = 9094,
-    retry: Annotated[
-        float, typer.Option(help="Seconds before a node that has stopped is restarted (0: never).")
-    ] = 15.0,
-) -> None:
-    """Take part as a site (a SuperNode), until Ctrl-C. The node accepts no connections; it only opens them."""
-    from playerfl.flower.operate.launch import SiteNode
-    from playerfl.flower.operate.processes import Running, ending_on_signals
-    from playerfl.storage.locking import DirectoryLock
-
-    node = SiteNode(name, key, server, ca, state, task, data_dir, device, port)
-    node.check()
-    # Two sites in one directory would overwrite each other's private layers.
-    lock = DirectoryLock(state)
-    lock.take()
-    try:
-        with ending_on_signals():
-            while True:
-                with Running(node.supernode(), node.environment()) as running:
-                    code = running.process.wait()
-                if code == 0:
-                    return
-                say(
-                    f"the node stopped with exit code {code}; usually this means that its key is not registered yet, "
-                    "or that the server has not yet noticed that the previous node is gone (which takes up to a "
-                    "minute)"
-                )
-                if not retry:
-                    raise typer.Exit(1)
-                time.sleep(retry)
-    finally:
-        lock.release()
-
-
+flower_app.command(epilog=SITE_EXAMPLES)(site)
+flower_app.command(epilog=JOBS_EXAMPLES)(jobs)
+flower_app.command(epilog=APPROVE_EXAMPLES)(approve)
+flower_app.command(epilog=REFUSE_EXAMPLES)(refuse)
+flower_app.command(epilog=AUDIT_EXAMPLES)(audit)
 flower_app.command(epilog=RUN_EXAMPLES)(run)
 flower_app.command(epilog=STATUS_EXAMPLES)(status)
+flower_app.command(epilog=STOP_EXAMPLES)(stop)
+flower_app.command(epilog=DOCTOR_EXAMPLES)(doctor)
 
 
 @flower_app.command(epilog=examples("flower demo", "flower demo --out demo --rounds 3"))

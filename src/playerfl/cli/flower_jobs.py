@@ -13,7 +13,7 @@ import typer
 from playerfl.cli.options import Home, Json, Quiet, examples
 
 if TYPE_CHECKING:
-    from playerfl.flower.operate.job_monitor import RegisteredSite
+    from playerfl.flower.operate.enrolment import SiteStatus
     from playerfl.flower.server.files import JobStatus
 
 INIT_EXAMPLES = examples(
@@ -34,7 +34,13 @@ def init(
     norm_bound: Annotated[
         float,
         typer.Option(help="Refuse uploads that changed by more than this many times the round's median (0: off)."),
-    ] = 20.0,
+    ] = 6.0,
+    max_weight: Annotated[
+        float, typer.Option(help="The largest share of the mean that one site can have (1: no cap).")
+    ] = 0.75,
+    ask_again: Annotated[
+        float, typer.Option(help="Seconds before a site that has not responded is asked again; doubles each time.")
+    ] = 30.0,
     clip: Annotated[float, typer.Option(help="Experimental: clip a site's update to this norm (0: off).")] = 0.0,
     noise: Annotated[float, typer.Option(help="Experimental: noise on updates, in units of --clip (0: off).")] = 0.0,
     sensitivity_noise: Annotated[
@@ -51,7 +57,7 @@ def init(
     from playerfl.flower.operate.app_folder import write_app_folder
     from playerfl.flower.server.job import checked_experiment
     from playerfl.flower.site.privacy import epsilon
-    from playerfl.flower.site.site import TEMPLATE, experiment_sites
+    from playerfl.flower.site.setup import TEMPLATE, experiment_sites
     from playerfl.flower.wire.envelopes import Privacy
     from playerfl.runs.experiment import Experiment, read_toml
 
@@ -66,6 +72,8 @@ def init(
         min_sites=min_sites or 0,
         deadline=deadline,
         norm_bound=norm_bound,
+        max_weight=max_weight,
+        ask_again=ask_again,
         privacy=Privacy(clip, noise, sensitivity_noise, secure_range),
     )
     rounds = checked_experiment(deployment).rounds
@@ -113,6 +121,9 @@ def run(
         typer.echo(json.dumps({**result, "bytes_in": ended.bytes_in, "bytes_out": ended.bytes_out}, indent=1))
     elif ended.completed:
         typer.echo(folder)
+    if ended.stopped:
+        say(f"playerfl: {ended.detail}")
+        raise typer.Exit(1)
     if not ended.completed:
         say(f"playerfl: the job failed: {ended.detail}")
         raise typer.Exit(1)
@@ -123,13 +134,21 @@ def _show_status(status: JobStatus) -> None:
 
 
 def status_line(status: JobStatus) -> str:
-    """How far a job is, and the last response of each site."""
+    """How far a job is, the last response of each site, and who is missing."""
     done = "" if status.round is None else f", round {status.round} of {status.rounds}"
-    return f"{status.state}{done} ({_last_responses(status)})"
+    missing = f"; missing: {_missing(status)}" if status.missing else ""
+    return f"{status.state}{done} ({_last_responses(status)}){missing}"
 
 
 def _last_responses(status: JobStatus) -> str:
     return ", ".join(f"{site} {key or '-'}" for site, key in status.sites.items())
+
+
+def _missing(status: JobStatus) -> str:
+    return "; ".join(
+        f"{site} since {one.get('since', '?')} ({one.get('why', '?')}; asked {one.get('asked', 0)} times)"
+        for site, one in status.missing.items()
+    )
 
 
 STATUS_EXAMPLES = examples("flower status /var/lib/playerfl --json")
@@ -139,54 +158,75 @@ def status(
     home: Home,
     as_json: Json = False,
 ) -> None:
-    """Show which sites are online and how far each job has got.
+    """Show which sites are online, how far each job has got, who is missing, and when certificates expire.
 
     HOME is the server's directory. Exits with code 1 if the server cannot be reached.
     """
-    from playerfl.flower.operate.job_monitor import registered_sites
+    from playerfl.flower.operate.certificates import expiry, expiry_warnings
+    from playerfl.flower.operate.enrolment import site_statuses
     from playerfl.flower.operate.launch import ServerHome
     from playerfl.flower.operate.processes import FlowerError
-    from playerfl.flower.server.files import read_status
+    from playerfl.flower.operate.supervision import job_statuses
 
     server = ServerHome(home)
     port = server.port
     problem = None
-    sites: list[RegisteredSite] = []
+    sites: list[SiteStatus] = []
     try:
-        sites = registered_sites(server)
+        sites = site_statuses(server)
     except FlowerError as error:
         problem = str(error)
-    folders = sorted(folder for folder in server.jobs.iterdir() if folder.is_dir())
-    jobs = [job for folder in folders if (job := read_status(folder))]
+    jobs = job_statuses(server)
+    expires = expiry(home / "server.pem")
     if as_json:
-        nodes = [{"name": site.name, "status": site.status, "node-id": site.node_id} for site in sites]
-        table = {"port": port, "problem": problem, "sites": nodes, "jobs": [asdict(job) for job in jobs]}
+        table = {
+            "port": port,
+            "problem": problem,
+            "certificate_expires": f"{expires:%Y-%m-%dT%H:%M:%SZ}",
+            "sites": [_site_table(site) for site in sites],
+            "jobs": [asdict(job) for job in jobs],
+        }
         typer.echo(json.dumps(table, indent=1))
     else:
         _print_status(sites, jobs)
+        typer.echo(f"the server's certificate is valid until {expires:%Y-%m-%d}")
+    for warning in expiry_warnings(home):
+        say(f"WARNING: {warning}")
     if problem:
         say(f"playerfl: the server on port {port} cannot be reached: {problem}")
         raise typer.Exit(1)
 
 
-def _print_status(sites: list[RegisteredSite], jobs: list[JobStatus]) -> None:
+def _site_table(site: SiteStatus) -> dict[str, str]:
+    return {
+        "name": site.name,
+        "status": site.status,
+        "since": site.since,
+        "node-id": site.node_id,
+        "fingerprint": site.fingerprint,
+        "registered": site.registered,
+    }
+
+
+def _print_status(sites: list[SiteStatus], jobs: list[JobStatus]) -> None:
+    from rich.markup import escape
     from rich.table import Table
 
     from playerfl.cli.tables.console import wide_console
 
     console = wide_console()
-    table = Table("site", "node")
+    table = Table("site", "node", "since", "key")
     for site in sites:
-        table.add_row(site.name, site.status)
+        table.add_row(escape(site.name), site.status, site.since, site.fingerprint)
     console.print(table)
     table = Table("job", "state", "round", "last responses", "updated")
     for job in jobs:
         done = "-" if job.round is None else str(job.round)
-        table.add_row(job.job, job.state, f"{done}/{job.rounds}", _last_responses(job), job.updated)
+        table.add_row(job.job, job.state, f"{done}/{job.rounds}", escape(_last_responses(job)), job.updated)
     console.print(table)
     for job in jobs:
-        if job.detail:
-            console.print(f"{job.job}: {job.detail}", soft_wrap=True, markup=False)
+        for line in filter(None, (job.detail, job.missing and f"missing: {_missing(job)}")):
+            console.print(f"{job.job}: {line}", soft_wrap=True, markup=False)
 
 
 def say(line: str) -> None:

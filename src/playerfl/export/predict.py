@@ -18,7 +18,6 @@ from playerfl.data.readers.site_tables import ENDINGS as TABLE_ENDINGS
 from playerfl.data.readers.site_tables import SiteTable
 from playerfl.errors import ConfigError, DataError
 from playerfl.export.folder import ExportedModel, ModelFolderError, read_folder, tensor_for
-from playerfl.report.write.escaping import csv_value
 from playerfl.storage.csv_table import csv_text
 
 _ROWS_AT_ONCE = 512
@@ -34,7 +33,7 @@ class Predictions:
 
     def csv(self) -> str:
         """The text of a CSV file, in which no cell is a formula."""
-        return csv_text([csv_value(cell) for cell in row] for row in (self.columns, *self.rows))
+        return csv_text((self.columns, *self.rows))
 
 
 def predict(folder: Path | str, new: Path | str) -> Predictions:

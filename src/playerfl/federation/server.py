@@ -3,19 +3,32 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+
+from torch import Tensor
 
 from playerfl.federation.client import Memory
+from playerfl.federation.merging import Merge
 from playerfl.federation.messages import Download, Scalar, SiteId
 from playerfl.layers.layer_map import LayerMap, LayerName
 from playerfl.weights import Weights
+
+MEAN = Merge()
 
 
 class Server:
     """The common model, the sites, and what the algorithm remembers between rounds."""
 
-    def __init__(self, weights: Weights, layers: LayerMap, sites: Iterable[SiteId], seed: int = 0) -> None:
+    def __init__(
+        self,
+        weights: Weights,
+        layers: LayerMap,
+        sites: Iterable[SiteId],
+        seed: int = 0,
+        merge: Merge = MEAN,
+    ) -> None:
         self.layers = layers
+        self.merge = merge
         self.weights = layers.travelling(weights)
         self.sites = tuple(sorted(sites))
         self.seed = seed
@@ -35,6 +48,10 @@ class Server:
         """Since the validation loss over all sites was lowest."""
         self.stopped: str | None = None
         """Why no further round is trained, if a listener has ended the run (see `StopRun`)."""
+
+    def merged(self, parts: Sequence[tuple[Mapping[str, Tensor], float]]) -> Weights:
+        """One model from uploads and their weights, by the experiment's merge rule: the mean, unless it says more."""
+        return self.merge(parts, self.weights)
 
     def download(self, layers: Iterable[LayerName] | None = None, **info: Scalar | list[Scalar]) -> Download:
         """A message with the common weights of some layers (default: all) and small values."""

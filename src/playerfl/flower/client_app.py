@@ -1,47 +1,41 @@
-"""The app that a SuperNode runs: passes Flower's messages to the site, and its responses back."""
+"""The postman: passes Flower's messages to the site's agent, and its responses back. It has no torch and no data."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from pathlib import Path
 
 from flwr.app import Context, Error, Message
 from flwr.clientapp import ClientApp
 
 from playerfl.errors import ConfigError
-from playerfl.flower.site.site import Site, setup_finder
-from playerfl.flower.wire.codec import CodecError, decode_envelope, encode_response
-from playerfl.flower.wire.envelopes import Response, check_site
+from playerfl.flower.node.connection import ask_agent
+from playerfl.flower.wire.parcel import Parcel
+from playerfl.flower.wire.records import from_records, to_records
 
-log = logging.getLogger("playerfl.flower.site")
+log = logging.getLogger("playerfl.flower.node")
+
+Answer = Callable[[Parcel], Parcel]
 
 
-def make_app(site_of: Callable[[Context], Site]) -> ClientApp:
-    """An app whose messages are handled by the site that `site_of` returns."""
+def make_app(agent_of: Callable[[Context], Answer]) -> ClientApp:
+    """An app whose messages are answered by the agent that `agent_of` returns."""
     client_app = ClientApp()
 
-    def respond(message: Message, context: Context) -> Message:
+    def respond(message: Message, context: Context, kind: str = "envelope") -> Message:
         # Flower would send the text of an exception to the server, with any data it quotes.
         try:
-            response = site_of(context).respond(decode_envelope(message.content))
-        except CodecError:
-            # Only playerfl writes to a site, so an unreadable envelope comes from another version of it.
-            log.exception("the server's message could not be read")
-            response = Response("", "", code="version")
+            response = agent_of(context)(from_records(message.content, kind, message.metadata.dst_node_id))
+            return Message(to_records(response), reply_to=message)
         except Exception:
-            log.exception("a message could not be handled")
-            response = Response("", "", code="failed")
-        return Message(encode_response(response), reply_to=message)
+            log.exception("a message could not be passed on")
+            return Message(Error(2, "the site's agent did not answer"), reply_to=message)
 
     def respond_to_secure_aggregation(message: Message, context: Context) -> Message:
-        from playerfl.flower.wire.secure import respond_to_stage
-
-        try:
-            return respond_to_stage(message, context, site_of(context).held)
-        except Exception:
-            log.exception("a stage of secure aggregation failed")
+        reply = respond(message, context, "secure")
+        if reply.has_content() and "response" in reply.content:
             return Message(Error(2, "the site could not do what was asked"), reply_to=message)
+        return reply
 
     client_app.query("hello")(respond)
     client_app.query("prepare")(respond)
@@ -51,30 +45,12 @@ def make_app(site_of: Callable[[Context], Site]) -> ClientApp:
     return client_app
 
 
-def site_from_node(context: Context) -> Site:
-    """The site that `playerfl flower site` configured this SuperNode for."""
-
-    def setting(key: str) -> str | None:
-        value = context.node_config.get(key)
-        return str(value) if value not in (None, "") else None
-
-    name, home, data_dir = setting("site"), setting("state"), setting("data-dir")
-    if name is None or home is None:
-        raise ConfigError("the SuperNode has no site or state setting; start it with playerfl flower site")
-    _write_log(Path(home))
-    find_setup = setup_finder(setting("task"), Path(data_dir) if data_dir else None, setting("device"))
-    return Site(check_site(name), Path(home), find_setup)
+def agent_of_node(context: Context) -> Answer:
+    """The agent whose socket `playerfl flower site` configured this node with."""
+    socket = context.node_config.get("agent")
+    if not socket:
+        raise ConfigError("the node has no agent; start it with playerfl flower site")
+    return lambda parcel: ask_agent(str(socket), parcel)
 
 
-def _write_log(folder: Path) -> None:
-    if log.handlers:
-        return
-    folder.mkdir(parents=True, exist_ok=True)
-    handler = logging.FileHandler(folder / "site.log", encoding="utf-8")
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
-    log.addHandler(handler)
-    log.setLevel(logging.INFO)
-    log.propagate = False
-
-
-app = make_app(site_from_node)
+app = make_app(agent_of_node)

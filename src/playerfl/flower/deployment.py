@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from playerfl.errors import ConfigError, one_of
 from playerfl.federation.messages import SiteId
+from playerfl.flower.server.influence import MAX_WEIGHT
 from playerfl.flower.wire.envelopes import Privacy, check_job, check_site
 
-_NUMBERS = ("deadline", "norm_bound", "poll")
+_NUMBERS = ("deadline", "norm_bound", "max_weight", "ask_again", "poll")
 
 
 @dataclass(frozen=True)
@@ -25,8 +27,14 @@ class Deployment:
     """Minimum sites per round; 0: more than half."""
     deadline: float = 3600.0
     """Seconds a round waits for its sites; also how long a message stays valid."""
-    norm_bound: float = 20.0
-    """Uploads that changed by more than this many times the round's median are refused; 0: off."""
+    norm_bound: float = 6.0
+    """Uploads that changed by more than this many times the round's median are refused (up to twice as many for a site
+    with more examples than the median site); 0: off. Honest sites were seen to reach 3.3."""
+    max_weight: float = MAX_WEIGHT
+    """The largest share of the mean that one site can have, however many examples it claims; 1: no cap."""
+    ask_again: float = 30.0
+    """Seconds before a site that has not responded is asked again; doubles each time. Responses are stored at the
+    site, so a lost one is sent again without training again."""
     poll: float = 1.0
     """Seconds between two checks for responses."""
     readmit: tuple[SiteId, ...] = ()
@@ -45,6 +53,10 @@ class Deployment:
             )
         if self.deadline <= 0 or self.poll <= 0:
             raise ConfigError(f"deadline and poll must be above 0, not {self.deadline} and {self.poll}")
+        if not 0 < self.max_weight <= 1:
+            raise ConfigError(f"max_weight must be above 0 and at most 1, not {self.max_weight}")
+        if not 0 < self.ask_again < math.inf:
+            raise ConfigError(f"ask_again must be above 0, not {self.ask_again}")
         if self.norm_bound < 0 or 0 < self.norm_bound < 1:
             raise ConfigError(f"norm_bound must be at least 1, or 0 to switch it off, not {self.norm_bound}")
         for site in self.readmit:
@@ -81,7 +93,10 @@ class Deployment:
         """
 
         def number(name: str) -> float:
-            return float(config[name.replace("_", "-")])
+            # An app folder of version 0.1 has no max-weight and no ask-again.
+            added = {"max_weight": cls.max_weight, "ask_again": cls.ask_again}
+            key = name.replace("_", "-")
+            return float(config.get(key, added[name]) if name in added else config[key])
 
         try:
             return cls(

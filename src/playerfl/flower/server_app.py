@@ -11,6 +11,7 @@ from flwr.serverapp import Grid, ServerApp
 
 from playerfl.errors import ConfigError
 from playerfl.flower.deployment import Deployment
+from playerfl.flower.operate.register import names_by_key
 from playerfl.flower.server.run_job import run_job
 
 JOBS = "PLAYERFL_FLOWER_JOBS"
@@ -26,4 +27,5 @@ def main(grid: Grid, context: Context) -> None:
     if not jobs:
         raise ConfigError(f"{JOBS} is not set; start the SuperLink with playerfl flower up")
     say = logging.getLogger("flwr").info
-    run_job(grid, Deployment.from_run_config(context.run_config), Path(jobs), say=say)
+    deployment = Deployment.from_run_config(context.run_config)
+    run_job(grid, deployment, Path(jobs), say=say, name_of=names_by_key(Path(jobs).parent))

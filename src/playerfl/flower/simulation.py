@@ -19,9 +19,13 @@ from playerfl.flower.deployment import Deployment
 from playerfl.flower.server.messenger import Grid
 from playerfl.flower.server.state import Contacts
 from playerfl.flower.server.transport import FlowerTransport
-from playerfl.flower.site.site import Site, experiment_sites, setup_finder
+from playerfl.flower.site.agent import SiteAgent
+from playerfl.flower.site.policy import Policy
+from playerfl.flower.site.setup import experiment_sites, setup_finder
+from playerfl.flower.site.site import Site
 from playerfl.flower.wire.envelopes import Envelope
 from playerfl.flower.wire.introduction import Introduction
+from playerfl.flower.wire.parcel import Parcel
 from playerfl.runs.experiment import Experiment
 from playerfl.runs.run import Run
 from playerfl.version import __version__
@@ -62,7 +66,7 @@ class Simulated:
         return replies
 
     def _site(self, name: SiteId) -> Site:
-        return Site(name, self.home / name, setup_finder())
+        return Site(name, self.home / name, setup_finder(), Policy.trusting())
 
 
 class _NoChecks:
@@ -70,6 +74,12 @@ class _NoChecks:
 
     def admit(self, site: SiteId, introduction: Introduction) -> None:
         return None
+
+    def settle(self) -> dict[SiteId, str]:
+        return {}
+
+    def weighted(self, replies: Mapping[SiteId, Reply]) -> dict[SiteId, Reply]:
+        return dict(replies)
 
     def refused(self, requests: Mapping[SiteId, Request], replies: Mapping[SiteId, Reply]) -> dict[SiteId, str]:
         return {}
@@ -114,16 +124,16 @@ def _on_ray(names: Sequence[SiteId], sites: Path, serve: Callable[[Grid], None])
     def main(grid: Any, _: Context) -> None:
         serve(grid)
 
-    def site_of(context: Context) -> Site:
+    def agent_of(context: Context) -> Callable[[Parcel], Parcel]:
         name = names[int(str(context.node_config["partition-id"]))]
-        return Site(name, home / name, setup_finder(data_dir=data_dir))
+        return SiteAgent(Site(name, home / name, setup_finder(data_dir=data_dir), Policy.trusting())).answer
 
     logging.getLogger("flwr").setLevel(logging.ERROR)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         run_simulation(
             server,
-            make_app(site_of),
+            make_app(agent_of),
             num_supernodes=len(names),
             backend_config={"client_resources": {"num_cpus": 1, "num_gpus": 0.0}},
         )

@@ -21,7 +21,7 @@ from playerfl.layers.sensitivity import Importance
 from playerfl.layers.split import SplitRule, choose_cut
 from playerfl.probe.measure import probe_sites
 from playerfl.storage.atomic_files import RERUN_HINT, make_directory, storage_error, write_atomically
-from playerfl.storage.csv_table import csv_text
+from playerfl.storage.csv_table import csv_text, plain_cell
 
 RATIO_RULES: tuple[SplitRule, ...] = ("cumulative_ratio", "layer_ratio")
 # The upper end of an interval that nothing bounds from above.
@@ -209,14 +209,14 @@ def _from_row(row: Mapping[str, str]) -> Case:
     if printed < 1:
         raise ValueError(f"the printed cut is {printed}, not at least 1")
     return Case(
-        row["task"],
+        plain_cell(row["task"]),
         row["mode"],
         row["init"],
         int(row["seed"]),
         printed,
         int(row["max_jump"]),
         ratios,
-        row["settings"],
+        plain_cell(row["settings"]),
     )
 
 

@@ -30,7 +30,7 @@ from playerfl.runs.run import Resumed
 from playerfl.runs.schema import checked
 from playerfl.storage import tensor_tree
 from playerfl.storage.atomic_files import RESUME, make_directory, storage_error, write_atomically
-from playerfl.storage.csv_table import csv_text
+from playerfl.storage.csv_table import csv_text, plain_cell
 from playerfl.storage.locking import DirectoryLock
 from playerfl.weights import Weights
 
@@ -254,7 +254,7 @@ class RunDirectory:
                 # Version 0.1 headed the column of sites "client".
                 if tuple("site" if name == "client" else name for name in next(lines, ())) != tuple(columns):
                     raise ValueError(f"its columns are not {', '.join(columns)}")
-                convert = [kinds.get(column, str) for column in columns]
+                convert = [kinds.get(column, plain_cell) for column in columns]
                 return [tuple(f(v) for f, v in zip(convert, line, strict=True)) for line in lines]
         except (OSError, ValueError, csv.Error) as problem:
             raise RunDirectoryError(f"{self.path / name} cannot be read: {problem}") from problem

@@ -17,6 +17,7 @@ from playerfl.algorithms import ALGORITHMS, Algorithm
 from playerfl.engine.handle import EvalPoint, EvaluationPlan, Selection
 from playerfl.errors import ConfigError, one_of
 from playerfl.federation.client import TrainingPlan
+from playerfl.federation.merging import Merge, MergeRule
 from playerfl.layers.derive import Granularity
 from playerfl.layers.layer_map import BatchNormStatistics, TiePolicy
 from playerfl.learning.metrics.catalogue import check_names
@@ -101,6 +102,30 @@ class TrainingOptions(AddedOptions):
         return TrainingPlan(optimizer, self.batch_size, self.local_epochs, self.optimizer_state, schedule)
 
 
+class MergeOptions(BaseModel):
+    """The `[merge]` table: how uploads become one model; see `playerfl.federation.merging`."""
+
+    model_config = _STRICT
+
+    rule: MergeRule = "mean"
+    """The weighted mean, the median of every number, or its mean without the smallest and largest values."""
+    trim: float = Field(0.1, ge=0, lt=0.5)
+    """For trimmed_mean: the share of sites left out at each end."""
+    clip_norm: float = Field(0.0, ge=0, allow_inf_nan=False)
+    """Shortens updates longer than this many times the median length; 0 for never."""
+
+    def build(self) -> Merge:
+        return Merge(self.rule, self.trim, self.clip_norm)
+
+    @model_validator(mode="after")
+    def _options_belong_together(self) -> MergeOptions:
+        if "trim" in self.model_fields_set and self.rule != "trimmed_mean" and self.trim != 0.1:
+            raise ValueError(f"trim = {self.trim} has no effect with rule = {self.rule!r}; use rule = 'trimmed_mean'")
+        if 0 < self.clip_norm < 1:
+            raise ValueError(f"clip_norm = {self.clip_norm} must be at least 1, or 0 to switch it off")
+        return self
+
+
 class Experiment(AddedOptions):
     """One run: a task, an algorithm, and every setting that decides the result."""
 
@@ -110,6 +135,7 @@ class Experiment(AddedOptions):
             "early_stopping",
             "confusions",
             "granularity",
+            "merge",
             "model",
             "metrics",
             "positive_class",
@@ -173,8 +199,19 @@ class Experiment(AddedOptions):
     """The method's `name` and its hyper-parameters."""
     training: TrainingOptions = TrainingOptions()
     """How every site trains."""
+    merge: MergeOptions = MergeOptions()
+    """How uploads become one model."""
     data: dict[str, Any] = Field(default_factory=dict)
     """The task's own options: how its data are read, divided and split."""
+
+    @model_validator(mode="after")
+    def _merged_in_one_way(self) -> Experiment:
+        kind = ALGORITHMS.get(str(self.algorithm.get("name")))
+        if not self.merge.build().is_mean and kind is not None and not kind().averages:
+            raise ValueError(
+                f"merge has no effect on {self.algorithm['name']}, which does not send a mean to the sites"
+            )
+        return self
 
     @model_validator(mode="after")
     def _scored_together(self) -> Experiment:
@@ -192,7 +229,7 @@ class Experiment(AddedOptions):
         if name is None:
             raise ConfigError(f"no task given; choose one of {', '.join(sorted(TASKS))}, a folder, or FILE.py:NAME")
         task = task or find_task(name)
-        algorithm = _resolved_algorithm(settings.get("algorithm", {"name": "player_fl"}))
+        algorithm = resolved_algorithm(settings.get("algorithm", {"name": "player_fl"}))
         table = merged(task.defaults_for(algorithm["name"]), settings)
         table["task"] = task.name
         table["data"] = _resolved_data(task, table.get("data", {}))
@@ -330,7 +367,8 @@ def resolve_device(name: str) -> str:
     return name
 
 
-def _resolved_algorithm(given: Any) -> dict[str, Any]:
+def resolved_algorithm(given: Any) -> dict[str, Any]:
+    """An experiment's `[algorithm]` table with defaults filled in; ConfigError if it is not allowed."""
     table = {"name": given} if isinstance(given, str) else given
     if not isinstance(table, Mapping):
         raise ConfigError(f"algorithm must be a table with a name, not {given!r}")

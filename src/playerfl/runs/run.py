@@ -152,7 +152,9 @@ class Run:
         self.joining = {name: client for name, client in everyone.items() if name in experiment.unseen}
         """The sites that join after the last round."""
         self.clients = {name: client for name, client in everyone.items() if name not in self.joining}
-        self.server = Server(setup.initial, setup.learner.layers, self.clients, experiment.seed)
+        self.server = Server(
+            setup.initial, setup.learner.layers, self.clients, experiment.seed, experiment.merge.build()
+        )
         self.score_rows: list[Row] = []
         self.traffic_rows: list[Row] = []
         self._confusions = ConfusionLog()

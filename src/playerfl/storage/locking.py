@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from playerfl.errors import RunDirectoryError
+
+_TRIES = 4
+_TRY_SECONDS = 0.02
 
 
 class DirectoryLock:
@@ -23,12 +27,20 @@ class DirectoryLock:
             import fcntl
         except ImportError:  # Windows
             return
+        kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
         handle = os.open(self.path, os.O_RDONLY)
-        try:
-            fcntl.flock(handle, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | (0 if wait else fcntl.LOCK_NB))
-        except BlockingIOError as problem:
-            os.close(handle)
-            raise RunDirectoryError(f"{self.path} is in use by another process; wait for it to end") from problem
+        # Somebody who only looks (`in_use`) holds the lock for a moment.
+        for tries_left in reversed(range(_TRIES)):
+            try:
+                fcntl.flock(handle, kind | (0 if wait else fcntl.LOCK_NB))
+                break
+            except BlockingIOError as problem:
+                if not tries_left:
+                    os.close(handle)
+                    raise RunDirectoryError(
+                        f"{self.path} is in use by another process; wait for it to end"
+                    ) from problem
+                time.sleep(_TRY_SECONDS)
         self._held = handle
 
     @contextmanager
@@ -55,3 +67,12 @@ def locked(path: Path, *, wait: bool = False) -> Iterator[None]:
         yield
     finally:
         lock.release()
+
+
+def in_use(path: Path) -> bool:
+    """Whether a process holds the lock of a directory; on Windows, always False."""
+    try:
+        with locked(path):
+            return False
+    except RunDirectoryError:
+        return True

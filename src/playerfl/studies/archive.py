@@ -23,7 +23,7 @@ from playerfl.runs.result import Row, RunResult, no_model
 from playerfl.runs.schema import checked
 from playerfl.storage import tensor_tree
 from playerfl.storage.atomic_files import RERUN_HINT, make_directory, write_atomically
-from playerfl.storage.csv_table import csv_text
+from playerfl.storage.csv_table import csv_text, plain_cell
 from playerfl.studies.directory import StudyDirectory, data_name
 from playerfl.studies.run_file import OwnData, own_data
 
@@ -231,7 +231,7 @@ def _by_run(path: Path, read: Callable[[dict[str, str]], Iterable[Any]]) -> dict
 
 
 def _tall_scores(row: dict[str, str]) -> Iterator[Row]:
-    place = (row.pop("stage"), int(row.pop("round")), row.pop("site"))
+    place = (row.pop("stage"), int(row.pop("round")), plain_cell(row.pop("site")))
     for name, value in row.items():
         if value:
             split, _, metric = name.partition(" ")
@@ -239,7 +239,7 @@ def _tall_scores(row: dict[str, str]) -> Iterator[Row]:
 
 
 def _traffic_rows(row: Mapping[str, str]) -> Iterator[Row]:
-    yield int(row["round"]), row["site"], row["verbs"], int(row["down"]), int(row["up"])
+    yield int(row["round"]), plain_cell(row["site"]), row["verbs"], int(row["down"]), int(row["up"])
 
 
 def _times(row: Mapping[str, str]) -> Iterator[TimingFile]:

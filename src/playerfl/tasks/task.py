@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from playerfl.data.check.result import DataCheck
 from playerfl.data.examples import SiteData, TensorExamples, as_examples
 from playerfl.data.partition import Indices
+from playerfl.data.schema import Schema
 from playerfl.data.sites import Sites
 from playerfl.data.splits import SHARES, Shares, three_way_split
 from playerfl.errors import ConfigError, DataError
@@ -116,6 +117,8 @@ class Task:
     """Its name in the paper's tables, if it is one of the paper's datasets."""
     adapt: Callable[[Any], Task] | None = None
     """Builds the task from its data, for tasks whose loss and metrics depend on the data; see `for_options`."""
+    schema: Schema | None = None
+    """What its columns and classes are called, where that is known: across institutions, all sites must agree."""
 
     check: Callable[[Any, int], DataCheck] | None = None
     """Checks the data (options, batch size), for tasks that know more of them than their examples; see `check_task`."""

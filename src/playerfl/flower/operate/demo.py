@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -11,9 +12,10 @@ from pathlib import Path
 
 from playerfl.flower.deployment import Deployment
 from playerfl.flower.operate.app_folder import write_app_folder
-from playerfl.flower.operate.job_monitor import FlowerRun, follow, registered_sites, submit
+from playerfl.flower.operate.enrolment import enrol, site_statuses
+from playerfl.flower.operate.job_monitor import FlowerRun, follow, submit
 from playerfl.flower.operate.keys import write_key_pair
-from playerfl.flower.operate.launch import CONNECTION, ServerHome, SiteNode
+from playerfl.flower.operate.launch import ServerHome, safe_environment
 from playerfl.flower.operate.processes import (
     LOOPBACK,
     FlowerError,
@@ -26,6 +28,7 @@ from playerfl.flower.server.files import SITES as SITES_FILE
 from playerfl.flower.server.files import JobStatus
 from playerfl.runs.api import run_experiments
 from playerfl.runs.experiment import Experiment
+from playerfl.storage.atomic_files import write_atomically
 from playerfl.weights import digest
 
 SITES = ("site-0", "site-1", "site-2")
@@ -81,6 +84,18 @@ def demonstrate(
     )
 
 
+def start_site(name: str, key: Path, server: str, home: ServerHome, folder: Path, task: str) -> Running:
+    """Starts a site as its administrator would. Its policy lets jobs start at once, since nobody is there to ask."""
+    policy = folder / name / "site.toml"
+    write_atomically(policy, b'approval = "automatic"\n')
+    command = [
+        *(sys.executable, "-m", "playerfl", "flower", "site", "--name", name, "--task", task),
+        *("--key", str(key), "--ca", str(home.authority), "--server", server, "--policy", str(policy)),
+        *("--state", str(folder / name / "state"), "--port", str(free_port())),
+    ]
+    return Running(command, safe_environment(folder / name / "flwr"), folder / f"{name}.log")
+
+
 def _over_flower(
     folder: Path,
     experiment: Experiment,
@@ -96,13 +111,11 @@ def _over_flower(
     wait_for_port(port, link)
     for site in SITES:
         private, public = write_key_pair(site, folder / site)
-        home.flwr("supernode", "register", str(public), CONNECTION, "--name", site)
-        node = SiteNode(site, private, f"{LOOPBACK}:{port}", home.authority, folder / site / "state", port=free_port())
-        node.check()
-        stack.enter_context(Running(node.supernode(), node.environment(), folder / f"{site}.log"))
-        say(f"{site}: key created and registered, SuperNode started")
+        enrol(home, public, site)
+        stack.enter_context(start_site(site, private, f"{LOOPBACK}:{port}", home, folder, experiment.task))
+        say(f"{site}: key created and registered, site started")
     app = folder / "app"
     write_app_folder(app, Deployment(JOB, SITES, experiment.to_toml(), min_sites=len(SITES), deadline=600.0))
     run_id = submit(home, app)
-    say(f"job submitted; {sum(site.status == 'online' for site in registered_sites(home))} sites are online")
+    say(f"job submitted; {sum(site.status == 'online' for site in site_statuses(home))} sites are online")
     return home, follow(home, JOB, run_id, on_change)

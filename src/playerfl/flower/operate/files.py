@@ -1,4 +1,4 @@
-"""Ready-made configuration: the proxy in front of the server, and services that restart by themselves."""
+"""Ready-made configuration: the proxy in front of the server, services that restart by themselves, containers."""
 
 from __future__ import annotations
 
@@ -8,8 +8,16 @@ from importlib.resources import files
 from pathlib import Path
 
 from playerfl.storage.atomic_files import RERUN_HINT, make_directory, write_atomically
+from playerfl.version import __version__
 
-NAMES = ("nginx.conf", "playerfl-server.service", "playerfl-site.service")
+NAMES = (
+    "nginx.conf",
+    "playerfl-server.service",
+    "playerfl-agent.service",
+    "playerfl-node.service",
+    "Dockerfile",
+    "compose.yaml",
+)
 
 
 def filled(name: str, values: dict[str, str]) -> str:
@@ -31,6 +39,7 @@ def write_files(folder: Path, home: Path, name: str, port: int, listen: int, sit
         "LISTEN": str(listen),
         "SITE": site,
         "PLAYERFL": command,
+        "VERSION": __version__,
     }
     make_directory(folder)
     for file in NAMES:

@@ -1,23 +1,33 @@
-"""Submits a job to a SuperLink and follows it until Flower says that it has ended."""
+"""Submits a job to a SuperLink, follows it until it has ended, and stops it."""
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from playerfl.flower.operate.app_folder import read_app_folder
+from playerfl.errors import ConfigError, one_of
+from playerfl.flower.operate.app_folder import read_app_folder, write_app_folder
 from playerfl.flower.operate.launch import CONNECTION, ServerHome
 from playerfl.flower.operate.processes import FlowerError
-from playerfl.flower.server.files import JobStatus, read_status
+from playerfl.flower.server.files import JobStatus, read_status, request_stop
+from playerfl.flower.wire.envelopes import check_job
+from playerfl.storage.atomic_files import RERUN_HINT, make_directory, write_atomically
+from playerfl.storage.locking import locked
 
 LOOK_SECONDS = 1.0
 """Between two reads of the job's status file."""
 ASK_SECONDS = 15.0
 """Between two queries to Flower, each of which starts a process."""
 LOST_SECONDS = 60.0
-"""How long the SuperLink may be unreachable."""
+"""How long the SuperLink may be unreachable, and an interrupted job may wait to be submitted again."""
+STARTING_SECONDS = 30.0
+"""From the submission of a job until its process has taken its folder."""
+RUN = "run.json"
+STOPPED = ("stopped", "ended")
+ENDED = ("finished", "failed", *STOPPED)
 
 
 @dataclass(frozen=True)
@@ -35,56 +45,124 @@ class FlowerRun:
         return self.status.startswith("finished")
 
     @property
+    def stopped(self) -> bool:
+        """Whether an operator stopped it."""
+        return self.status.removeprefix("finished:") in STOPPED
+
+    @property
     def completed(self) -> bool:
         return self.status == "finished:completed"
 
 
-@dataclass(frozen=True)
-class RegisteredSite:
-    """A site whose key the server knows."""
-
-    name: str
-    status: str
-    """online, offline, registered or unregistered."""
-    node_id: str
-
-
 def submit(home: ServerHome, app: Path, readmit: tuple[str, ...] = ()) -> str:
-    """Starts or resumes a job; returns Flower's run ID."""
-    read_app_folder(app)
-    extra = ["--run-config", f'readmit="{",".join(readmit)}"'] if readmit else []
-    return str(home.flwr("run", str(app.resolve()), CONNECTION, *extra)["run-id"])
+    """Starts or resumes a job; returns Flower's run ID. Keeps the app folder, to resume the job after a crash.
+
+    A job that is under way, or was submitted a moment ago, is not submitted again: its run is returned.
+    """
+    deployment = read_app_folder(app)
+    status = read_status(home.jobs / deployment.job)
+    if status is not None and status.state == "ended":
+        raise ConfigError(f"job {deployment.job} was ended for good; start a new job under another name")
+    kept = home.submitted / deployment.job
+    make_directory(kept)
+    with locked(kept, wait=True):
+        last = _last_submission(home, deployment.job)
+        just_now = last is not None and time.time() - last[1] < STARTING_SECONDS
+        if last is not None and status is not None and (status.under_way or (just_now and status.state not in ENDED)):
+            return last[0]
+        write_app_folder(kept / "app", deployment)
+        extra = ["--run-config", f'readmit="{",".join(readmit)}"'] if readmit else []
+        run_id = str(home.flwr("run", str(app.resolve()), CONNECTION, *extra)["run-id"])
+        submission = {"run-id": run_id, "time": time.time()}
+        write_atomically(kept / RUN, json.dumps(submission).encode(), RERUN_HINT)
+    return run_id
+
+
+def last_run(home: ServerHome, job: str) -> str | None:
+    """Flower's ID of the run that a job was last submitted as; None if it never was."""
+    last = _last_submission(home, job)
+    return last and last[0]
+
+
+def _last_submission(home: ServerHome, job: str) -> tuple[str, float] | None:
+    try:
+        table = json.loads((home.submitted / job / RUN).read_text(encoding="utf-8"))
+        return str(table["run-id"]), float(table["time"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
 
 
 def follow(home: ServerHome, job: str, run_id: str, on_change: Callable[[JobStatus], None]) -> FlowerRun:
-    """Waits until a run has ended; calls `on_change` whenever the job's status changes.
+    """Waits until a job has ended; calls `on_change` whenever its status changes.
 
-    `flwr run --stream` exits with 0 even if the run failed, so Flower's record of the run is read instead.
+    `flwr run --stream` exits with 0 even if the run failed, so Flower's record of the run is read instead. A job that
+    is interrupted goes on as another run once the server has submitted it again.
     """
     last: JobStatus | None = None
     asked = reached = time.monotonic()
+    interrupted: float | None = None
     while True:
         status = read_status(home.jobs / job)
         if status is not None and status != last:
             last = status
             on_change(status)
+        run_id = last_run(home, job) or run_id
         now = time.monotonic()
-        over = status is not None and status.state in ("finished", "failed")
+        over = status is not None and status.state in ENDED
         if now - asked >= ASK_SECONDS or (over and now - asked >= 2):
             asked = now
             try:
                 run = run_of(home, run_id)
                 reached = now
+                if run.ended and status is not None and status.under_way:
+                    # Another run, which was submitted earlier, does the work.
+                    continue
+                if run.ended and status is not None and status.state == "interrupted":
+                    interrupted = interrupted or now
+                    if now - interrupted < LOST_SECONDS:
+                        continue
                 if run.ended:
-                    detail = "" if run.completed else (status and status.detail) or run.detail or run.status
-                    return replace(run, detail=detail)
+                    return _ended(run, status)
             except FlowerError as problem:
                 if now - reached > LOST_SECONDS:
                     raise FlowerError(
-                        f"the SuperLink cannot be reached ({problem}); start it again with playerfl flower up, then "
-                        "run the same job again: it resumes where it stopped"
+                        f"the SuperLink cannot be reached ({problem}); start it again with playerfl flower up: "
+                        "the job then resumes where it stopped"
                     ) from problem
         time.sleep(LOOK_SECONDS)
+
+
+def _ended(run: FlowerRun, status: JobStatus | None) -> FlowerRun:
+    if status is not None and status.state in STOPPED:
+        return replace(run, status=f"finished:{status.state}", detail=status.detail)
+    detail = "" if run.completed else (status and status.detail) or run.detail or run.status
+    return replace(run, detail=detail)
+
+
+def stop_job(home: ServerHome, job: str, *, final: bool, seconds: float = 90.0) -> JobStatus:
+    """Stops a job after its last complete round; with `final`, for good. Returns its last status.
+
+    The job notices the wish while it waits for sites. One that does not react in time is ended by Flower.
+    """
+    folder = home.jobs / check_job(job)
+    if not folder.is_dir():
+        names = (path.name for path in home.jobs.iterdir() if path.is_dir())
+        raise ConfigError(one_of(job, names, "job"))
+    request_stop(folder, final=final)
+    ends = time.monotonic() + seconds
+    while (status := read_status(folder)) is not None and status.under_way and time.monotonic() < ends:
+        time.sleep(LOOK_SECONDS)
+    if status is not None and status.under_way and (run_id := last_run(home, job)):
+        home.flwr("stop", run_id, CONNECTION)
+        while (status := read_status(folder)) is not None and status.under_way and time.monotonic() < ends + seconds:
+            time.sleep(LOOK_SECONDS)
+    if status is None or status.under_way:
+        raise FlowerError(f"job {job} does not stop; end its process at the server")
+    if status.state not in (*STOPPED, "finished"):
+        request_stop(folder, final=final)
+    final_status = read_status(folder)
+    assert final_status is not None
+    return final_status
 
 
 def run_of(home: ServerHome, run_id: str) -> FlowerRun:
@@ -98,8 +176,3 @@ def run_of(home: ServerHome, run_id: str) -> FlowerRun:
                 int(traffic.get("outbound-bytes", 0)),
             )
     raise FlowerError(f"the SuperLink has no run {run_id}")
-
-
-def registered_sites(home: ServerHome) -> list[RegisteredSite]:
-    nodes = home.flwr("supernode", "list", CONNECTION)["nodes"]
-    return [RegisteredSite(node.get("name") or "", node["status"], str(node["node-id"])) for node in nodes]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 from pathlib import Path
 
 from cryptography.exceptions import UnsupportedAlgorithm
@@ -28,6 +30,24 @@ def write_key_pair(name: str, folder: Path) -> tuple[Path, Path]:
     public_bytes = key.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
     write_atomically(public, public_bytes + f" {name}\n".encode(), RERUN_HINT)
     return private, public
+
+
+def fingerprint_of(public_key: bytes) -> str:
+    """A public key's fingerprint, as `ssh-keygen -lf` shows it; from OpenSSH's format or from PEM, which Flower uses.
+
+    Raises ValueError for anything else.
+    """
+    try:
+        pem = public_key.lstrip().startswith(b"-----")
+        load = serialization.load_pem_public_key if pem else serialization.load_ssh_public_key
+        loaded = load(public_key)
+    except (ValueError, UnsupportedAlgorithm, TypeError) as problem:
+        raise ValueError(f"not a public key: {problem}") from problem
+    if not isinstance(loaded, ec.EllipticCurvePublicKey):
+        raise ValueError(f"a key of the kind {type(loaded).__name__}; an elliptic-curve key is needed")
+    text = loaded.public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
+    hashed = hashlib.sha256(base64.b64decode(text.split()[1])).digest()
+    return f"SHA256:{base64.b64encode(hashed).decode().rstrip('=')}"
 
 
 def private_key(file: Path, form: serialization.PrivateFormat) -> ec.EllipticCurvePrivateKey:

@@ -17,7 +17,6 @@ import tomli_w
 from playerfl.errors import ConfigError
 from playerfl.flower.operate.certificates import names_in, write_certificates
 from playerfl.flower.operate.processes import LOOPBACK, FlowerError
-from playerfl.flower.wire.envelopes import check_site
 from playerfl.storage.atomic_files import RERUN_HINT, make_directory, write_atomically
 
 CONNECTION = "playerfl"
@@ -32,6 +31,11 @@ class ServerHome:
     @property
     def jobs(self) -> Path:
         return self.path / "jobs"
+
+    @property
+    def submitted(self) -> Path:
+        """The app folders of all jobs, from which an interrupted job is submitted again."""
+        return self.path / "submitted"
 
     @property
     def authority(self) -> Path:
@@ -50,7 +54,7 @@ class ServerHome:
     def prepare(self, names: Sequence[str], port: int) -> None:
         """Creates missing files; existing certificates are kept and checked."""
         make_directory(self.path, secret=True)
-        for folder in (self.jobs, self.path / "flwr"):
+        for folder in (self.jobs, self.submitted, self.path / "flwr"):
             make_directory(folder)
         certificate = self.path / "server.pem"
         if not certificate.exists():
@@ -113,53 +117,6 @@ class ServerHome:
             reason = output.get("error-message") or output.get("error_message") or output
             raise FlowerError(f"flwr {arguments[0]} failed: {' '.join(str(reason).split())[-300:]}")
         return output
-
-
-@dataclass(frozen=True)
-class SiteNode:
-    """A site operator's settings: the site's name and key, the server, and where state and data are."""
-
-    name: str
-    key: Path
-    server: str
-    authority: Path
-    state: Path
-    task: str | None = None
-    data_dir: Path | None = None
-    device: str | None = None
-    port: int = 9094
-
-    def check(self) -> None:
-        check_site(self.name)
-        for file, what in ((self.key, "key"), (self.authority, "ca")):
-            if not file.is_file():
-                raise ConfigError(f"there is no file {file}; check --{what}")
-        if ":" not in self.server:
-            raise ConfigError(f"--server must be NAME:PORT, as in fl.example.org:443, not {self.server!r}")
-        make_directory(self.state, secret=True)
-
-    def environment(self) -> dict[str, str]:
-        return safe_environment(self.state.resolve() / "flwr")
-
-    def supernode(self) -> list[str]:
-        settings = {
-            "site": self.name,
-            "state": str(self.state.resolve()),
-            "task": self.task or "",
-            "data-dir": str(self.data_dir.resolve()) if self.data_dir else "",
-            "device": self.device or "",
-        }
-        for key, value in settings.items():
-            if any(character in value for character in "\"'\\\n"):
-                raise ConfigError(f"{key} must not contain quotes or backslashes, but is {value!r}")
-        return [
-            program("flower-supernode"),
-            *("--superlink", self.server),
-            *("--root-certificates", str(self.authority.resolve())),
-            *("--auth-supernode-private-key", str(self.key.resolve())),
-            *("--host", LOOPBACK, "--port", str(self.port)),
-            *("--node-config", " ".join(f'{key}="{value}"' for key, value in settings.items())),
-        ]
 
 
 def safe_environment(flwr_home: Path) -> dict[str, str]:

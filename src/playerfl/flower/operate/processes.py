@@ -140,7 +140,7 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def wait_for_port(port: int, running: Running, seconds: float = 60.0) -> None:
+def wait_for_port(port: int, running: Running, seconds: float = 180.0) -> None:
     """Waits until a server listens on loopback."""
     ends = time.monotonic() + seconds
     while time.monotonic() < ends:

@@ -3,19 +3,30 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from statistics import median_low
 
 import torch
 from torch import Tensor
 
+from playerfl.data.schema import Schema
 from playerfl.federation.messages import ExpectedUpload, Reply, Request, SiteId, Upload
+from playerfl.flower.server.influence import capped_examples, far_away
 from playerfl.flower.server.job import Job
+from playerfl.flower.server.model_layers import same_layers
 from playerfl.flower.server.state import JobState
 from playerfl.flower.wire.introduction import Introduction
 from playerfl.layers.layer_map import LayerMap
-from playerfl.weights import Weights, squared_distance
+from playerfl.weights import Weights
+
+MOST_EXAMPLES = 10**9
+MOST_SCORES = 1000
+LARGEST_WEIGHT = 1e32
+"""Far beyond the weights of any model that still works; means and distances of such numbers do not overflow."""
+LARGEST_COUNT = 2.0**53
+LARGEST_NUMBER = 1e100
+"""For the numbers in an upload's info: layer scores are products of squares."""
+LONGEST_REASON = 300
 
 
 @dataclass(frozen=True)
@@ -26,17 +37,46 @@ class JobChecks:
     state: JobState
 
     def admit(self, site: SiteId, introduction: Introduction) -> str | None:
-        """Why a site cannot take part, or None. The first site to be admitted decides the layers."""
+        """Why a site cannot take part, or None. Its layers count once all sites have spoken; see `settle`."""
+        if reason := self._differing_schema(site, introduction.schema):
+            return reason
         layers, agreed = introduction.layers, self.state.layers
+        if introduction.examples > MOST_EXAMPLES:
+            return f"it claims {introduction.examples:.3g} training examples; at most {MOST_EXAMPLES:,} are believed"
         if sorted(entry for entries in layers.entries.values() for entry in entries) != sorted(self.job.initial):
             return "its layers are not those of the model"
-        if agreed is None:
-            self.job.algorithm.check_layers(layers)
-            self.state.layers = layers
-        elif agreed != layers:
-            return "it divides the model into different layers than the other sites; declare them with layer_groups()"
+        if agreed is not None and not same_layers(agreed, layers):
+            return _OTHER_LAYERS
+        self.state.stated_layers[site] = layers
         self.state.examples[site] = introduction.examples
         return None
+
+    def settle(self) -> dict[SiteId, str]:
+        """Decides the layers of the job, once the sites have introduced themselves; returns who differs, and why."""
+        stated = self.state.stated_layers
+        if self.state.layers is None and stated:
+            agreed = self.job.layers.agreed(stated)
+            if agreed is None:
+                return dict.fromkeys(stated, "its layers are not those of the model")
+            self.job.algorithm.check_layers(agreed)
+            self.state.layers = agreed
+        agreed = self.state.layers
+        return {
+            site: _OTHER_LAYERS
+            for site, layers in stated.items()
+            if agreed is not None and not same_layers(agreed, layers)
+        }
+
+    def _differing_schema(self, site: SiteId, schema: Schema | None) -> str | None:
+        contacts = self.state.contacts
+        if contacts.schema is None and self.job.schema is not None:
+            contacts.schema = ("the server", self.job.schema)
+        if schema is None:
+            return None
+        if contacts.schema is None:
+            contacts.schema = (site, schema)
+        other, agreed = contacts.schema
+        return schema.difference(agreed, site, other)
 
     def refused(self, requests: Mapping[SiteId, Request], replies: Mapping[SiteId, Reply]) -> dict[SiteId, str]:
         """The replies that cannot be used, and why."""
@@ -47,12 +87,39 @@ class JobChecks:
             expected = self.job.algorithm.server_expects(server, requests[site].verbs)
             if deployment.privacy.secure_range:
                 expected = replace(expected, layers=())
-            examples = self.state.examples[site]
-            reason = refused_reply(reply, requests[site], expected, server.layers, self.job.initial, examples)
+            reason = _or_failure(
+                lambda reply=reply, site=site, expected=expected: refused_reply(  # type: ignore[misc]
+                    reply, requests[site], expected, server.layers, self.job.initial, self.state.examples[site]
+                )
+            )
             if reason:
-                reasons[site] = reason
-        accepted = {site: reply.upload.weights for site, reply in replies.items() if site not in reasons}
-        return {**reasons, **far_away(accepted, server.weights, deployment.norm_bound)}
+                reasons[site] = reason[:LONGEST_REASON]
+        accepted = {site: reply.upload for site, reply in replies.items() if site not in reasons}
+        weights = {site: upload.weights for site, upload in accepted.items()}
+        examples = {site: upload.num_examples for site, upload in accepted.items()}
+        too_heavy = self._too_heavy(examples) if deployment.privacy.secure_range else {}
+        return {**reasons, **far_away(weights, server.weights, deployment.norm_bound, examples), **too_heavy}
+
+    def weighted(self, replies: Mapping[SiteId, Reply]) -> dict[SiteId, Reply]:
+        """The replies with each site's number of examples capped at its share; unchanged if no site is above it."""
+        examples = {site: reply.upload.num_examples for site, reply in replies.items()}
+        capped = capped_examples(examples, self.job.deployment.max_weight)
+        return {
+            site: reply
+            if capped[site] == examples[site]
+            else replace(reply, upload=replace(reply.upload, num_examples=capped[site]))
+            for site, reply in replies.items()
+        }
+
+    def _too_heavy(self, examples: Mapping[SiteId, int]) -> dict[SiteId, str]:
+        """Sites above their share under secure aggregation, where each site weighs its own upload."""
+        share = self.job.deployment.max_weight
+        capped = capped_examples(examples, share)
+        return {
+            site: f"it claims more than {share:.0%} of all examples, and secure aggregation cannot cap its weight"
+            for site in examples
+            if capped[site] < examples[site]
+        }
 
     def expected_weights(self) -> Weights:
         """What a fit uploads now: only names, shapes and types matter."""
@@ -60,6 +127,20 @@ class JobChecks:
         assert server is not None
         expected = self.job.algorithm.server_expects(server, ("fit",))
         return expected.entries(server.layers, self.job.initial)
+
+
+_OTHER_LAYERS = (
+    "it divides the model into other layers, or another order of layers, than the server; declare them with "
+    "layer_groups()"
+)
+
+
+def _or_failure(check: Callable[[], str | None]) -> str | None:
+    """What a check says. One that fails on what a site has sent refuses it: no upload may end the job."""
+    try:
+        return check()
+    except Exception as problem:
+        return f"its upload cannot be checked ({type(problem).__name__})"
 
 
 def refused_reply(
@@ -98,54 +179,58 @@ def _refused_weights(
         wanted = expected[name]
         if tensor.shape != wanted.shape or tensor.dtype != wanted.dtype:
             return f"{name!r} is {tuple(tensor.shape)} {tensor.dtype}, not {tuple(wanted.shape)} {wanted.dtype}"
-        if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
-            return f"{name!r} has NaN or infinite values"
+        if reason := _refused_values(name, tensor):
+            return reason
+    return None
+
+
+def _refused_values(name: str, tensor: Tensor) -> str | None:
+    if not tensor.numel() or tensor.dtype == torch.bool:
+        return None
+    lowest, highest = (float(value) for value in torch.aminmax(tensor))
+    if math.isnan(lowest) or math.isinf(lowest) or math.isinf(highest):
+        return f"{name!r} has NaN or infinite values"
+    largest = LARGEST_WEIGHT if tensor.is_floating_point() else LARGEST_COUNT
+    if max(-lowest, highest) > largest:
+        return f"{name!r} has values beyond {largest:g}"
+    # A negative variance, or a negative count, would turn the other sites' models into NaN.
+    if lowest < 0 and (name.endswith("running_var") or not tensor.is_floating_point()):
+        return f"{name!r} has negative values"
     return None
 
 
 def _refused_numbers(upload: Upload, expected_upload: ExpectedUpload) -> str | None:
     if upload.info.keys() != expected_upload.numbers.keys():
-        return f"its info holds {sorted(upload.info)}, not {sorted(expected_upload.numbers)}"
+        held = [key[:40] for key in sorted(upload.info)[:10]]
+        return f"its info holds {held}, not {sorted(expected_upload.numbers)}"
     for key, length in expected_upload.numbers.items():
         values = upload.info[key]
         if not isinstance(values, list) or len(values) != length:
             return f"{key!r} is not a list of {length} numbers"
-        least = -math.inf if expected_upload.signed else 0
-        if not all(isinstance(value, int | float) and math.isfinite(value) and value >= least for value in values):
-            return f"{key!r} must be finite" + ("" if expected_upload.signed else " and non-negative")
+        if not all(_is_bounded(value, signed=expected_upload.signed) for value in values):
+            sign = "" if expected_upload.signed else " and non-negative"
+            return f"{key!r} must be finite{sign}, and at most {LARGEST_NUMBER:g}"
     return None
 
 
+def _is_bounded(value: object, *, signed: bool) -> bool:
+    """Whether a value is a plain number that can be added and multiplied without surprises. True is none."""
+    least = -LARGEST_NUMBER if signed else 0
+    return isinstance(value, int | float) and type(value) is not bool and least <= value <= LARGEST_NUMBER
+
+
 def _refused_scores(reply: Reply, request: Request) -> str | None:
-    # Values are not checked: a diverged model's loss is NaN, and scores do not enter the average of weights.
+    # A diverged model's loss is NaN or infinite, and scores do not enter the average of weights. No loss is -infinity:
+    # one would make its round the best of all.
+    if len(reply.scores) > MOST_SCORES:
+        return f"it has {len(reply.scores)} scores; at most {MOST_SCORES} are expected"
+    if any(score.value == -math.inf for score in reply.scores):
+        return "it has a score of minus infinity"
+    if any(not score.metric.isprintable() or not 0 < len(score.metric) <= 64 for score in reply.scores):
+        return "it has a score whose name is not one"
     allowed = {request.download.round, request.download.round + 1}
     if any(score.round not in allowed for score in reply.scores):
         return "it has scores for a round that was not asked for"
     if len({score[:4] for score in reply.scores}) != len(reply.scores):
         return "it has the same score twice"
     return None
-
-
-def far_away(
-    uploads: Mapping[SiteId, Mapping[str, Tensor]], common: Mapping[str, Tensor], bound: float
-) -> dict[SiteId, str]:
-    """Sites whose weights moved more than `bound` times as far from the common model as the round's median site.
-
-    With two sites the nearer one is the median, so a distant site is noticed.
-
-    >>> common = {"w": torch.zeros(1)}
-    >>> far_away({"a": {"w": torch.ones(1)}, "b": {"w": torch.full((1,), 1e30)}}, common, 20)
-    {'b': "it moved 1e+30 away from the common model, more than 20 times the round's median of 1"}
-    """
-    if not bound or len(uploads) < 2:
-        return {}
-    moved = {site: math.sqrt(squared_distance(weights, common)) for site, weights in uploads.items() if weights}
-    if len(moved) < 2:
-        return {}
-    median = median_low(sorted(moved.values()))
-    return {
-        site: f"it moved {far:.3g} away from the common model, more than {bound:g} times the round's median of "
-        f"{median:.3g}"
-        for site, far in moved.items()
-        if far > bound * median
-    }

@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from playerfl.algorithms import Algorithm
+from playerfl.data.schema import Schema
 from playerfl.errors import ConfigError
 from playerfl.flower.deployment import Deployment
+from playerfl.flower.server.model_layers import ModelLayers
 from playerfl.flower.site.privacy import check_privacy
 from playerfl.flower.wire.envelopes import Envelope
 from playerfl.flower.wire.secure import check_secure
@@ -29,6 +31,9 @@ class Job:
     algorithm: Algorithm
     initial: Weights
     """The seeded initial model; sites check that theirs is the same."""
+    layers: ModelLayers
+    schema: Schema | None = None
+    """The columns and classes of the server's own template, if it has one."""
 
     @classmethod
     def of(cls, deployment: Deployment, task: Task | None = None) -> Job:
@@ -36,19 +41,27 @@ class Job:
         experiment = checked_experiment(deployment)
         task = task or load_task(experiment.task)
         options = experiment.data_options(task)
-        model = seeded_model(experiment.seed, task.for_options(options), options)
+        adapted = task.for_options(options)
+        model = seeded_model(experiment.seed, adapted, options)
         entries = state_entries(model)
         buffers = entries.keys() - dict(model.named_parameters()).keys()
         check_privacy(deployment.privacy, statistics_travel=experiment.bn_stats == "follow" and bool(buffers))
         initial = {name: entry.detach().clone() for name, entry in entries.items()}
-        return cls(deployment, experiment, experiment.build_algorithm(), initial)
+        layers = ModelLayers.of(model, experiment, task)
+        return cls(deployment, experiment, experiment.build_algorithm(), initial, layers, adapted.schema)
 
     @property
     def header(self) -> Envelope:
         """The part that all envelopes of the job have in common."""
         deployment = self.deployment
         return Envelope(
-            deployment.job, "", deployment.experiment, __version__, digest(self.initial), privacy=deployment.privacy
+            deployment.job,
+            "",
+            deployment.experiment,
+            __version__,
+            digest(self.initial),
+            privacy=deployment.privacy,
+            merge_sites=deployment.needed,
         )
 
     @property
@@ -70,6 +83,11 @@ def checked_experiment(deployment: Deployment) -> Experiment:
     experiment = Experiment.from_resolved(deployment.experiment)
     if deployment.privacy.secure_range:
         check_secure(experiment.build_algorithm(), deployment.needed)
+        if not experiment.merge.build().is_mean:
+            raise ConfigError(
+                "secure aggregation shows the server only the mean of all uploads; merge.rule and merge.clip_norm need "
+                "the uploads themselves, so leave out one or the other"
+            )
     if experiment.selection in ("by_owner", "round_best") and deployment.needed < len(deployment.sites):
         raise ConfigError(
             f'selection = "{experiment.selection}" compares rounds over all sites; '

@@ -2,25 +2,33 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
+import httpx
 from flwr.app import Message
 
-from playerfl.engine.spool import Spool
+from playerfl.errors import PlayerflError
 from playerfl.federation.messages import SiteId
 from playerfl.flower.deployment import Deployment
+from playerfl.flower.server.exchange import MOST_UNREADABLE, Exchange, MessageId, NodeId
 from playerfl.flower.server.state import Contacts
 from playerfl.flower.wire.codec import CodecError, decode_response, encode_envelope
-from playerfl.flower.wire.envelopes import SENTENCES, Envelope, Response
+from playerfl.flower.wire.envelopes import SENTENCES, WAIT, Envelope, Response
 from playerfl.flower.wire.introduction import Introduction
 
-RETRY_SECONDS = 5.0
-"""Before an unreachable site is tried again: its node takes a few seconds to come back."""
+UNREACHABLE_SECONDS = 300.0
+"""How long the SuperLink may answer with errors, as it does under load, before the job gives up."""
+SITES_PER_POLL = 8
+"""With more messages in flight, responses are looked for less often: each look costs the SuperLink a query."""
 
-NodeId = int
-MessageId = str
+Answer = TypeVar("Answer")
+
+
+class StoppedJobError(PlayerflError):
+    """An operator asked the job to stop."""
 
 
 class Grid(Protocol):
@@ -31,37 +39,14 @@ class Grid(Protocol):
     def pull_messages(self, message_ids: Iterable[MessageId]) -> Iterable[Message]: ...
 
 
-@dataclass
-class Exchange:
-    """One envelope per site, and the responses so far."""
+@dataclass(frozen=True)
+class Missing:
+    """A site that the job waits for."""
 
-    envelopes: Mapping[SiteId, Envelope]
-    started: float
-    ends: float
-    waiting: set[SiteId] = field(init=False)
-    responses: dict[SiteId, Response] = field(default_factory=dict)
-    failures: dict[SiteId, tuple[str, str]] = field(default_factory=dict)
-    """Sites without a usable response: outcome (refused, late or offline) and reason."""
-    in_flight: dict[MessageId, tuple[SiteId, NodeId]] = field(default_factory=dict)
-    """The site is "" where only the node is known."""
-    not_before: dict[NodeId, float] = field(default_factory=dict)
-    spool: Spool = field(default_factory=Spool)
-
-    def __post_init__(self) -> None:
-        self.waiting = set(self.envelopes)
-
-    def succeed(self, site: SiteId, response: Response) -> None:
-        self.waiting.discard(site)
-        self.responses[site] = replace(response, reply=response.reply and self.spool.keep(response.reply))
-
-    def fail(self, site: SiteId, outcome: str, reason: str) -> None:
-        self.waiting.discard(site)
-        self.responses.pop(site, None)
-        self.failures[site] = (outcome, reason)
-
-    def may_send(self, node: NodeId, now: float) -> bool:
-        busy = any(node == receiver for _, receiver in self.in_flight.values())
-        return not busy and now >= self.not_before.get(node, 0.0)
+    since: float
+    """Unix time of the first message that it has not responded to."""
+    asked: int
+    why: str
 
 
 @dataclass
@@ -77,44 +62,119 @@ class Messenger:
     clock: Callable[[], float]
     sleep: Callable[[float], None]
     say: Callable[[str], None]
+    name_of: Callable[[Any], SiteId | None] = lambda node: str(node.name or "")
+    """The name that a node's key is registered under; "": the node may state its own name; None: it takes no part."""
+    stopping: Callable[[], bool] = lambda: False
+    on_missing: Callable[[Mapping[SiteId, Missing]], None] = lambda _: None
+    """Told whom the job waits for, whenever that changes."""
+    wall_clock: Callable[[], float] = time.time
     _introduced: set[SiteId] = field(default_factory=set)
     _named: dict[NodeId, SiteId] = field(default_factory=dict)
     """Names that nodes without a registered key have given."""
+    _nodes: list[tuple[NodeId, SiteId]] = field(default_factory=list)
+    """The nodes that were online at the last look; the name is "" where it is not known yet."""
+    _missing_since: dict[SiteId, float] = field(default_factory=dict)
+    _shown: dict[SiteId, Missing] = field(default_factory=dict)
+    _trouble_since: float | None = None
+    _told: set[SiteId] = field(default_factory=set)
+    """Sites that know what the others' columns and classes are."""
 
     def deliver(self, envelopes: Mapping[SiteId, Envelope]) -> Exchange:
-        """Sends, waits, and sends again to sites that could not be reached, until all have responded or time is up."""
-        now = self.clock()
-        exchange = Exchange(envelopes, now, now + self.deployment.deadline)
+        """Sends, waits, and asks again, until all have responded or time is up.
+
+        A site that has asked to be asked later, because a person has to approve the job, does not run into the
+        deadline as long as the job cannot go on without it.
+        """
+        now, deadline = self.clock(), self.deployment.deadline
+        exchange = Exchange(envelopes, now, now + deadline, min(self.deployment.ask_again, deadline / 5))
         while exchange.waiting:
+            if self.stopping():
+                raise StoppedJobError("the job was stopped; playerfl flower run continues it")
+            self._look()
             self._skip_absent(exchange)
             self._push(exchange)
             self._pull(exchange)
-            if not exchange.waiting or self.clock() >= exchange.ends:
+            self._tell_missing(exchange)
+            if not exchange.waiting or self._time_is_up(exchange):
                 break
-            self.sleep(self.deployment.poll)
-        online = self.nodes()
+            self.sleep(self.deployment.poll * max(1.0, len(exchange.in_flight) / SITES_PER_POLL))
+        self._give_up(exchange)
+        return exchange
+
+    def nodes(self) -> dict[SiteId, NodeId]:
+        """The node of each site that is online."""
+        self._look()
+        return self._online()
+
+    def forget(self, site: SiteId) -> None:
+        """Has a site introduce itself again before it is asked for work."""
+        self._introduced.discard(site)
+
+    def _look(self) -> None:
+        online = self._tried(lambda: list(self.grid.get_nodes()), "which nodes are online")
+        if online is not None:
+            named = ((int(node.node_id), self.name_of(node)) for node in online)
+            self._nodes = sorted((node, name) for node, name in named if name is not None)
+
+    def _online(self) -> dict[SiteId, NodeId]:
+        online: dict[SiteId, NodeId] = {}
+        for node, registered in self._nodes:
+            # A node cannot choose the name its key is registered under; without keys, it states its own name.
+            name = registered or self._named.get(node, "")
+            if name in self.deployment.sites:
+                online.setdefault(name, node)
+        return online
+
+    def _tried(self, ask: Callable[[], Answer], what: str) -> Answer | None:
+        """What the SuperLink answers; None if it is too busy to answer, which passes."""
+        try:
+            answer = ask()
+        except (httpx.HTTPError, OSError) as problem:
+            now = self.clock()
+            self._trouble_since = now if self._trouble_since is None else self._trouble_since
+            if now - self._trouble_since > UNREACHABLE_SECONDS:
+                raise
+            self.say(f"the SuperLink did not say {what} ({type(problem).__name__}); asking again")
+            return None
+        self._trouble_since = None
+        return answer
+
+    def _time_is_up(self, exchange: Exchange) -> bool:
+        enough = len(exchange.responses) >= min(self.deployment.needed, len(exchange.envelopes))
+        return self.clock() >= exchange.ends and (enough or not exchange.later)
+
+    def _give_up(self, exchange: Exchange) -> None:
+        online = self._online()
         for site in sorted(exchange.waiting):
+            if site in exchange.later:
+                exchange.fail(site, "late", exchange.later[site][1])
+                continue
             self.contacts.away.add(site)
             if site in online:
                 exchange.fail(site, "late", f"it did not respond within {self.deployment.deadline:g} s")
             else:
                 exchange.fail(site, "offline", "its node is offline")
         self.contacts.away -= exchange.responses.keys()
-        return exchange
 
-    def nodes(self) -> dict[SiteId, NodeId]:
-        """The node of each site that is online."""
-        online: dict[SiteId, NodeId] = {}
-        for node in sorted(self.grid.get_nodes(), key=lambda node: int(node.node_id)):
-            # A node cannot choose the name its key is registered under; without keys, it states its own name.
-            name = node.name or self._named.get(node.node_id, "")
-            if name in self.deployment.sites:
-                online.setdefault(name, node.node_id)
-        return online
+    def _tell_missing(self, exchange: Exchange) -> None:
+        online = self._online()
+        for site in exchange.waiting:
+            self._missing_since.setdefault(site, self.wall_clock())
+        for site in exchange.responses:
+            self._missing_since.pop(site, None)
+        missing = {}
+        for site in sorted(exchange.waiting):
+            why = "it is working, or its response was lost" if site in online else "its node is offline"
+            why = exchange.later[site][1] if site in exchange.later else why
+            asked = exchange.asked.get(online[site], 0) if site in online else 0
+            missing[site] = Missing(self._missing_since[site], asked, why)
+        if missing != self._shown:
+            self._shown = missing
+            self.on_missing(missing)
 
     def _skip_absent(self, exchange: Exchange) -> None:
         """A site that missed a deadline is not waited for again until its node is online."""
-        online = self.nodes()
+        online = self._online()
         absent = {site for site in exchange.waiting if site in self.contacts.away and site not in online}
         possible = len(exchange.responses) + len(exchange.waiting) - len(absent)
         if possible >= min(self.deployment.needed, len(exchange.envelopes)):
@@ -131,44 +191,80 @@ class Messenger:
                 node,
                 _message_type(envelope),
                 group_id=str(envelope.request.download.round if envelope.request else 0),
-                ttl=max(1.0, exchange.ends - now),
+                ttl=max(1.0, exchange.ends - now) if exchange.ends > now else self.deployment.deadline,
             )
-            message_id = next(iter(self.grid.push_messages([message])), None)
-            if message_id is None:
-                exchange.not_before[node] = now + RETRY_SECONDS
-            else:
-                exchange.in_flight[message_id] = (envelope.site, node)
+            numbers = self._tried(lambda sent=message: list(self.grid.push_messages([sent])), "that it took a message")  # type: ignore[misc]
+            number = next(iter(numbers or ()), None)
+            if number is None:
+                exchange.retry(node, now)
+                continue
+            exchange.sent(number, envelope.site, node, now)
+            if exchange.asked[node] > 1:
+                self.say(f"{envelope.site or node}: asked again ({exchange.asked[node]} times so far)")
 
     def _to_send(self, exchange: Exchange) -> list[tuple[Envelope, NodeId]]:
         """A site must introduce itself before it is asked for work; an unknown node is first asked for its name."""
         pending = []
-        for site, node in self.nodes().items():
+        for site, node in self._online().items():
             if site in exchange.waiting:
                 envelope = exchange.envelopes[site]
-                hello = replace(envelope, request=None, initial=False)
+                schema = self.contacts.schema[1].to_text() if self.contacts.schema else ""
+                hello = replace(envelope, request=None, initial=False, schema=schema)
                 pending.append((envelope if site in self._introduced else hello, node))
-        unknown = [node.node_id for node in self.grid.get_nodes() if not node.name and node.node_id not in self._named]
+        unknown = [node for node, name in self._nodes if not name and node not in self._named]
         return pending + [(replace(self.header, site="", request=None), node) for node in unknown]
 
     def _pull(self, exchange: Exchange) -> None:
-        # One at a time, so that large responses are spooled one by one.
-        for message in (m for message_id in list(exchange.in_flight) for m in self.grid.pull_messages([message_id])):
-            site, node = exchange.in_flight.pop(message.metadata.reply_to_message_id, ("", None))
-            if node is None:
+        # One at a time, so that large responses are spooled one by one, and a broken one can be told from the others.
+        for number, (site, node) in list(exchange.in_flight.items()):
+            if number not in exchange.in_flight:
                 continue
+            try:
+                messages = self._tried(lambda pulled=number: list(self.grid.pull_messages([pulled])), "what arrived")  # type: ignore[misc]
+            except (PlayerflError, httpx.HTTPError, OSError):
+                raise
+            except Exception as problem:
+                # Flower could not put the response together. It is gone, so the site is asked again.
+                self._unreadable(exchange, number, site, node, type(problem).__name__)
+                continue
+            for message in messages or ():
+                self._receive(exchange, number, site, node, message)
+
+    def _receive(self, exchange: Exchange, number: MessageId, site: SiteId, node: NodeId, message: Message) -> None:
+        exchange.in_flight.pop(number, None)
+        try:
             if message.has_error():
                 # Node gone, app died, message expired: all may be temporary. The error's text may quote data.
-                exchange.not_before[node] = self.clock() + RETRY_SECONDS
+                exchange.retry(node, self.clock())
                 code = message.error.code
                 self.say(f"{site or node}: no response (Flower error {code}); retrying until the deadline")
-                continue
-            if reason := self._read(exchange, site, node, message):
-                site = site or self._named.get(node, "")
-                self.say(f"{site or f'node {node}'}: {reason}")
-                if site:
-                    exchange.fail(site, "refused", reason)
-                else:
-                    exchange.not_before[node] = float("inf")
+                return
+            exchange.heard(node)
+            reason = self._read(exchange, site, node, message)
+        except PlayerflError:
+            raise
+        except Exception as problem:
+            # Whatever a site sends, the job goes on.
+            self._unreadable(exchange, number, site, node, type(problem).__name__)
+            return
+        if reason:
+            site = site or self._named.get(node, "")
+            self.say(f"{site or f'node {node}'}: {reason}")
+            if site:
+                exchange.fail(site, "refused", reason)
+            else:
+                exchange.not_before[node] = float("inf")
+
+    def _unreadable(self, exchange: Exchange, number: MessageId, site: SiteId, node: NodeId, why: str) -> None:
+        exchange.in_flight.pop(number, None)
+        self.say(f"{site or f'node {node}'}: its response cannot be read ({why})")
+        if not site:
+            exchange.not_before[node] = float("inf")
+            return
+        exchange.unreadable[site] = exchange.unreadable.get(site, 0) + 1
+        exchange.retry(node, self.clock())
+        if exchange.unreadable[site] >= MOST_UNREADABLE:
+            exchange.fail(site, "refused", f"its response cannot be read ({why})")
 
     def _read(self, exchange: Exchange, site: SiteId, node: NodeId, message: Message) -> str | None:
         """Accepts a response, or returns why it cannot be used."""
@@ -177,24 +273,44 @@ class Messenger:
         except CodecError as problem:
             return f"its response cannot be read: {problem}; does it run the same version of playerfl?"
         if not site:
-            if response.site not in self.deployment.sites or response.site in self.nodes():
+            if response.site not in self.deployment.sites or response.site in self._online():
                 return f"{response.site[:63]!r} is not a site of this job"
             self._named[node] = site = response.site
+        if response.code in WAIT:
+            assert response.code is not None
+            if site in exchange.waiting:
+                if site not in exchange.later:
+                    self.say(f"{site}: {SENTENCES[response.code]}")
+                exchange.ask_later(site, node, SENTENCES[response.code], self.clock())
+            return None
         if response.code is not None:
-            return SENTENCES[response.code]
+            return (
+                exchange.differing.get(site, SENTENCES[response.code])
+                if response.code == "schema"
+                else SENTENCES[response.code]
+            )
         if response.site != site:
             return f"it responds as {response.site[:63]!r}"
+        return self._accept(exchange, site, response)
+
+    def _accept(self, exchange: Exchange, site: SiteId, response: Response) -> str | None:
         if response.key == "hello":
             introduction = response.introduction
             if introduction is None:
                 return "it did not introduce itself"
             if reason := self.admit(site, introduction):
+                if self.contacts.schema and site not in self._told and introduction.schema:
+                    # Asked again with the schema of the others, the site can say in its own log what differs.
+                    self._told.add(site)
+                    exchange.differing[site] = reason
+                    return None
                 return reason
             self._introduced.add(site)
-            self.say(f"{site}: ready, {introduction.examples} training examples, torch {introduction.torch}")
+            torch = ascii(introduction.torch)[1:-1]
+            self.say(f"{site}: ready, {introduction.examples} training examples, torch {torch}")
         if site in exchange.waiting and response.key == exchange.envelopes[site].key:
             exchange.succeed(site, response)
-        elif response.key != "hello":
+        elif response.key != "hello" and site in exchange.waiting:
             return "its response is to a different request"
         return None
 

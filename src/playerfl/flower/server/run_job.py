@@ -7,20 +7,21 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from playerfl.engine.loop import run_rounds
 from playerfl.engine.scheduler import drive
 from playerfl.engine.transport import Traffic
-from playerfl.errors import StorageError
+from playerfl.errors import ConfigError, StorageError
 from playerfl.federation.messages import ConfusionKey, Score, SiteId
 from playerfl.federation.server import Server
 from playerfl.flower.deployment import Deployment
 from playerfl.flower.server.checks import JobChecks
-from playerfl.flower.server.files import JobFiles
+from playerfl.flower.server.files import STOP, UNDER_WAY, JobFiles, stop_requested, stopped_state
 from playerfl.flower.server.job import Job
-from playerfl.flower.server.messenger import Grid
+from playerfl.flower.server.messenger import Grid, Missing, StoppedJobError
 from playerfl.flower.server.state import JobState
-from playerfl.flower.server.transport import FlowerTransport
+from playerfl.flower.server.transport import FlowerTransport, Participation
 from playerfl.learning.confusion import Matrix
 from playerfl.runs.api import limited_threads
 from playerfl.storage.atomic_files import storage_advice
@@ -39,27 +40,41 @@ def run_job(
     say: Callable[[str], None] = lambda _: None,
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
+    name_of: Callable[[Any], SiteId | None] | None = None,
 ) -> None:
     """Runs a job to its end, or resumes it from its last checkpoint, in the folder of its name in `jobs`.
 
-    `task` defaults to the experiment's.
+    `task` defaults to the experiment's. `name_of` is as in `Messenger`. Returns early if an operator stops the job.
     """
     job = Job.of(deployment, task)
     with storage_advice(RUN_AGAIN):
         files = JobFiles.open(jobs, job)
+        if stop_requested(files.path):
+            raise ConfigError(f"job {deployment.job} was ended for good; start a new job under another name")
     if files.directory.is_finished:
         files.confirm_finished()
         say(f"job {deployment.job} is already finished; see {files.path}")
         return
     state = JobState()
+    recorder = _Recorder(job, files, state, say, clock, clock(), TimeLeft(job.experiment.rounds, clock))
     transport = FlowerTransport(
-        grid, deployment, job.header, JobChecks(job, state), state.contacts, clock=clock, sleep=sleep, say=say
+        grid,
+        deployment,
+        job.header,
+        JobChecks(job, state),
+        state.contacts,
+        clock=clock,
+        sleep=sleep,
+        say=say,
+        name_of=name_of,
+        stopping=lambda: stop_requested(files.path) is not None,
+        on_missing=recorder.missing,
     )
-    time_left = TimeLeft(job.experiment.rounds, clock)
-    recorder = _Recorder(job, files, state, transport, say, clock, clock(), time_left)
+    recorder.take_participation = transport.take_participation
     files.directory.lock()
     try:
         with storage_advice(RUN_AGAIN):
+            (files.path / STOP).unlink(missing_ok=True)
             files.resume(state)
             files.write_status("waiting for sites", state)
             if state.server is not None:
@@ -72,6 +87,11 @@ def run_job(
             assert state.server is not None
             files.write_results(state.server, state)
             say(f"job {deployment.job} is finished; results: {files.path}")
+    except StoppedJobError:
+        name, detail = stopped_state(bool(stop_requested(files.path)))
+        files.write_status(name, state, detail)
+        files.add_participation(transport.take_participation(), state)
+        say(f"job {deployment.job}: {detail}")
     except BaseException as problem:
         # If the disk is full, the original error is raised, not one from here.
         with suppress(StorageError):
@@ -106,11 +126,16 @@ class _Recorder:
     job: Job
     files: JobFiles
     state: JobState
-    transport: FlowerTransport
     say: Callable[[str], None]
     clock: Callable[[], float]
     counted_until: float
     time_left: TimeLeft
+    take_participation: Callable[[], list[Participation]] = list
+    under_way: str = UNDER_WAY[0]
+
+    def missing(self, missing: Mapping[SiteId, Missing]) -> None:
+        """Shows whom the job waits for."""
+        self.files.write_status(self.under_way, self.state, missing=missing)
 
     def exchanged(
         self,
@@ -125,9 +150,10 @@ class _Recorder:
         self.state.seconds += now - self.counted_until
         self.counted_until = now
         self.state.done = done
-        self.files.add_participation(self.transport.take_participation(), self.state)
+        self.files.add_participation(self.take_participation(), self.state)
         self.files.exchanged(scores, traffic, self.state)
-        self.files.write_status("running", self.state)
+        self.under_way = UNDER_WAY[1]
+        self.files.write_status(self.under_way, self.state)
         self.say(self._progress(scores))
 
     def _progress(self, scores: Mapping[SiteId, tuple[Score, ...]]) -> str:

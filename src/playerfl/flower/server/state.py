@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from playerfl.data.schema import Schema
 from playerfl.errors import RunDirectoryError
 from playerfl.federation.messages import SiteId
 from playerfl.federation.server import Server
@@ -23,6 +24,8 @@ class Contacts:
     """The fingerprint of each site's finished model."""
     away: set[SiteId] = field(default_factory=set)
     """Sites that missed the last deadline."""
+    schema: tuple[SiteId, Schema] | None = None
+    """The columns and classes that all sites must have, and who has them; asked for again after a restart."""
 
 
 @dataclass
@@ -31,6 +34,8 @@ class JobState:
 
     contacts: Contacts = field(default_factory=Contacts)
     examples: dict[SiteId, int] = field(default_factory=dict)
+    stated_layers: dict[SiteId, LayerMap] = field(default_factory=dict)
+    """The layers of each site by its own account. Not in the checkpoint: sites introduce themselves again."""
     layers: LayerMap | None = None
     server: Server | None = None
     participation_bytes: int = 0
@@ -42,7 +47,8 @@ class JobState:
     def start(self, job: Job) -> Server:
         """The algorithm's server for the layers that sites have agreed on."""
         assert self.layers is not None
-        self.server = Server(job.initial, self.layers, job.deployment.sites, job.experiment.seed)
+        experiment = job.experiment
+        self.server = Server(job.initial, self.layers, job.deployment.sites, experiment.seed, experiment.merge.build())
         return self.server
 
     def checkpoint(self) -> dict[str, Any]:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from playerfl.errors import PlayerflError
 from playerfl.federation.messages import Reply, Request, SiteId
 from playerfl.flower.deployment import Deployment
-from playerfl.flower.server.messenger import Exchange, Grid, Messenger
+from playerfl.flower.server.exchange import Exchange
+from playerfl.flower.server.messenger import Grid, Messenger, Missing
 from playerfl.flower.server.state import Contacts
 from playerfl.flower.wire.envelopes import Envelope
 from playerfl.flower.wire.introduction import Introduction
@@ -37,7 +38,9 @@ class Checks(Protocol):
     """Decides which sites and replies are accepted; see `JobChecks`."""
 
     def admit(self, site: SiteId, introduction: Introduction) -> str | None: ...
+    def settle(self) -> Mapping[SiteId, str]: ...
     def refused(self, requests: Mapping[SiteId, Request], replies: Mapping[SiteId, Reply]) -> Mapping[SiteId, str]: ...
+    def weighted(self, replies: Mapping[SiteId, Reply]) -> dict[SiteId, Reply]: ...
     def expected_weights(self) -> Weights: ...
 
 
@@ -55,14 +58,30 @@ class FlowerTransport:
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
         say: Callable[[str], None] = lambda _: None,
+        name_of: Callable[[Any], SiteId | None] | None = None,
+        stopping: Callable[[], bool] = lambda: False,
+        on_missing: Callable[[Mapping[SiteId, Missing]], None] = lambda _: None,
     ) -> None:
-        """`contacts` are updated here and saved by the caller."""
+        """`contacts` are updated here and saved by the caller. The last three are as in `Messenger`."""
         self.grid = grid
         self.deployment = deployment
         self.header = header
         self.checks = checks
         self.contacts = contacts
-        self._messenger = Messenger(grid, deployment, header, contacts, checks.admit, clock, sleep, say)
+        self._messenger = Messenger(
+            grid,
+            deployment,
+            header,
+            contacts,
+            checks.admit,
+            clock,
+            sleep,
+            say,
+            stopping=stopping,
+            on_missing=on_missing,
+        )
+        if name_of is not None:
+            self._messenger.name_of = name_of
         self._clock, self._say = clock, say
         self._initial: str | None = None
         self._participation: list[Participation] = []
@@ -79,6 +98,10 @@ class FlowerTransport:
     def hello(self) -> None:
         """Asks every site whether it is ready, before anything trains."""
         exchange = self._messenger.deliver({site: self._envelope(site, None) for site in self.deployment.sites})
+        for site, reason in self.checks.settle().items():
+            self._say(f"{site}: {reason}")
+            exchange.fail(site, "refused", reason)
+            self._messenger.forget(site)
         self._note(exchange, 0, dict.fromkeys(exchange.envelopes, "hello"))
         self._require(len(exchange.responses), self.deployment.needed, exchange)
 
@@ -97,6 +120,7 @@ class FlowerTransport:
         self._require(len(counted & replies.keys()), min(self.deployment.needed, len(counted)), exchange)
         if self.deployment.privacy.secure_range and fitting:
             replies |= self._unmasked(exchange, {site: replies[site] for site in sorted(fitting & replies.keys())})
+        replies = self.checks.weighted(replies)
         for site in replies:
             response = exchange.responses[site]
             self.contacts.accepted[site] = response.key

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 import math
 import secrets
 from collections.abc import Mapping
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -12,6 +15,7 @@ from torch import Tensor
 from playerfl.errors import ConfigError
 from playerfl.federation.messages import Info, Upload
 from playerfl.flower.wire.envelopes import Privacy
+from playerfl.storage.atomic_files import fsync_dir, write_atomically
 from playerfl.weights import Weights, squared_distance
 
 
@@ -80,9 +84,21 @@ def outside(weights: Mapping[str, Tensor], bound: float) -> str | None:
     return next((name for name, w in weights.items() if not bool((w.abs() <= bound).all())), None)
 
 
-def secret_generator() -> torch.Generator:
-    """For noise that nobody can subtract: the server knows the seed of the run's other random streams."""
-    return torch.Generator().manual_seed(secrets.randbits(63))
+def secret_key(file: Path) -> bytes:
+    """The site's own secret, from which its noise is derived; made once, readable by its owner only."""
+    if not file.exists():
+        write_atomically(file, secrets.token_bytes(32), secret=True)
+        fsync_dir(file.parent)
+    return file.read_bytes()
+
+
+def secret_generator(key: bytes, *asked: str) -> torch.Generator:
+    """For noise that nobody can subtract: the server knows the seed of the run's other random streams.
+
+    The same question always gets the same noise, also after a crash, so asking again reveals nothing new.
+    """
+    seed = hmac.new(key, "\0".join(asked).encode(), hashlib.sha256).digest()
+    return torch.Generator().manual_seed(int.from_bytes(seed[:8], "little") >> 1)
 
 
 def epsilon(noise: float, rounds: int, delta: float = 1e-5) -> float:
@@ -95,7 +111,18 @@ def epsilon(noise: float, rounds: int, delta: float = 1e-5) -> float:
     >>> round(epsilon(noise=20.0, rounds=10), 2)
     1.57
     """
-    if noise <= 0:
-        return math.inf
-    rho = 2 * rounds / noise**2
+    return epsilon_of(rounds * round_cost(noise), delta)
+
+
+def round_cost(noise: float) -> float:
+    """ρ of one round's upload."""
+    return 2 / noise**2 if noise > 0 else math.inf
+
+
+def epsilon_of(rho: float, delta: float) -> float:
+    """ε of ρ-zero-concentrated privacy; losses of several uploads add up in ρ.
+
+    >>> epsilon_of(0.0, 1e-5)
+    0.0
+    """
     return rho + 2 * math.sqrt(rho * math.log(1 / delta))

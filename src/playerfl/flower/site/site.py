@@ -1,117 +1,241 @@
-"""Site: one institution's side of a job. Its state is written to its directory before a response is sent."""
+"""Site: one institution's side of a job. It keeps to what was agreed, and writes its state before it responds."""
 
 from __future__ import annotations
 
+import json
 import logging
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from functools import lru_cache
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from safetensors.torch import save
 
-from playerfl.data.download.directory import use_data_directory
+from playerfl.data.schema import Schema
 from playerfl.engine.handle import handle
 from playerfl.engine.scheduler import Work, drive
 from playerfl.errors import ConfigError, DataError, LayerError, RunDirectoryError
 from playerfl.federation.client import Client
 from playerfl.federation.messages import Reply, Request, SiteId, Upload
-from playerfl.flower.site.privacy import check_privacy, outside, private_upload, secret_generator
+from playerfl.flower.site.audit import AuditLog
+from playerfl.flower.site.budget import BudgetLedger
+from playerfl.flower.site.contract import CONTRACT, Contract, Decision, Status, Terms, check_status, status
+from playerfl.flower.site.pinning import Pinned, check_step
+from playerfl.flower.site.policy import Policy
+from playerfl.flower.site.privacy import check_privacy, outside, private_upload, secret_generator, secret_key
+from playerfl.flower.site.setup import FindSetup
 from playerfl.flower.site.stored_state import ClientState, Generation, StoredState
-from playerfl.flower.wire.envelopes import Code, Envelope, Privacy, Response, check_job
+from playerfl.flower.wire.envelopes import Code, Envelope, Privacy, RefusedError, Response, check_job
 from playerfl.flower.wire.introduction import Introduction
 from playerfl.runs.api import limited_threads
-from playerfl.runs.experiment import Experiment
-from playerfl.runs.setup import Setup, prepare_setup
+from playerfl.runs.experiment import Experiment, resolved_algorithm
+from playerfl.runs.setup import Setup
 from playerfl.storage import tensor_tree
-from playerfl.storage.atomic_files import fsync_dir, storage_advice, write_atomically
+from playerfl.storage.atomic_files import fsync_dir, make_directory, storage_advice, write_atomically
 from playerfl.storage.locking import locked
-from playerfl.tasks.load import load_task
-from playerfl.tasks.task import Task
 from playerfl.version import __version__
 from playerfl.weights import digest
 
 log = logging.getLogger("playerfl.flower.site")
 
-TEMPLATE = "template"
-"""A synthetic table with all columns and classes, so that parties with different data build the same model."""
-
 GENERATIONS = 2
 """Earlier states that are stored: a server that crashes may lose its last two exchanges."""
-
-FindSetup = Callable[[Experiment, SiteId], Setup]
-
-
-class RefusedError(Exception):
-    """The server receives the code; the details stay in the site's log."""
-
-    def __init__(self, code: Code, detail: str) -> None:
-        super().__init__(detail)
-        self.code: Code = code
+LOG, AUDIT, OWN = "site.log", "audit.jsonl", ".agent"
+"""What the site's directory holds besides its jobs; OWN is for the budget, the secret of the noise, and the policy."""
+POLICY = "policy.json"
+MOST_EXPERIMENT = 2**20
 
 
 @dataclass(frozen=True)
 class Site:
-    """A site: its name, its directory, and how it finds its data."""
+    """A site: its name, its directory, how it finds its data, and what it agrees to."""
 
     name: SiteId
     home: Path
     find_setup: FindSetup
+    policy: Policy = field(default_factory=Policy)
+
+    @property
+    def audit(self) -> AuditLog:
+        return AuditLog(self.home / AUDIT)
+
+    @property
+    def ledger(self) -> BudgetLedger:
+        return BudgetLedger(self.home / OWN / "budget.json", self.policy.budget)
+
+    def begin(self) -> None:
+        """Records the policy, for the audit log and for the commands that show the jobs."""
+        policy = self.policy.model_dump(mode="json", exclude_none=True)
+        make_directory(self.home / OWN, secret=True)
+        write_atomically(self.home / OWN / POLICY, json.dumps(policy).encode())
+        self.audit.add("started", site=self.name, policy=policy)
 
     def respond(self, envelope: Envelope) -> Response:
         """Does what an envelope asks. If something goes wrong at the site, the response is a code, not an exception."""
         try:
-            self._check(envelope)
+            experiment = self._check(envelope)
             with self._locked(envelope.job), storage_advice("wait: the server asks again in the next round"):
-                return self._hello(envelope) if envelope.request is None else self._work(envelope, envelope.request)
+                contract = self._contract(envelope, experiment)
+                decision = Decision.read(self._folder(envelope.job))
+                check_status(contract, decision, automatic=self._automatic)
+                if envelope.request is None:
+                    return self._hello(envelope, experiment)
+                return self._work(envelope, envelope.request, experiment, contract, decision)
         except RefusedError as refused:
             log.warning("%s, %s: %s (%s)", envelope.job[:64], envelope.key[:64], refused.code, refused)
-            return Response(self.name, envelope.key, code=refused.code)
+            return Response(self.name, envelope.key, code=refused.code, detail=str(refused))
         except Exception as problem:
             log.exception("%s, %s: failed", envelope.job[:64], envelope.key[:64])
-            return Response(self.name, envelope.key, code=_code_of(problem))
+            return Response(self.name, envelope.key, code=_code_of(problem), detail=f"{type(problem).__name__}")
 
-    def _check(self, envelope: Envelope) -> None:
-        check_job(envelope.job)
+    @property
+    def _automatic(self) -> bool:
+        return self.policy.approval == "automatic"
+
+    def _check(self, envelope: Envelope) -> Experiment:
+        """Refuses what needs no file to be refused, so that it leaves no file behind."""
+        try:
+            check_job(envelope.job)
+        except ConfigError as problem:
+            raise RefusedError("refused", str(problem)) from problem
+        if envelope.job.lower() in (LOG, AUDIT):
+            raise RefusedError("refused", f"{envelope.job!r} cannot be the name of a job")
         if envelope.site not in ("", self.name):
             raise RefusedError("name", f"the envelope is addressed to {envelope.site!r}, but this is {self.name!r}")
         if envelope.version != __version__:
             raise RefusedError("version", f"the server has version {envelope.version!r}, but this is {__version__!r}")
-
-    def _prepare(self, envelope: Envelope) -> _Workspace:
+        if len(envelope.experiment) > MOST_EXPERIMENT:
+            raise RefusedError("refused", f"the experiment has {len(envelope.experiment):,} characters")
         experiment = Experiment.from_resolved(envelope.experiment)
+        refusal = self.policy.refusal(envelope.job, experiment, envelope.privacy, envelope.merge_sites)
+        if refusal:
+            raise RefusedError("refused", refusal)
+        # Hyper-parameters come from the server: types first, since an algorithm checks only their values.
+        resolved = resolved_algorithm(experiment.algorithm)
+        if {name: value for name, value in resolved.items() if value is not None} != experiment.algorithm:
+            raise RefusedError("refused", f"the algorithm's options are not complete: {experiment.algorithm}")
+        return experiment
+
+    def _contract(self, envelope: Envelope, experiment: Experiment) -> Contract:
+        """What was agreed to about this job; an envelope that differs from it is refused."""
+        folder = self._folder(envelope.job)
+        known = Contract.read(folder)
+        if known is not None:
+            if difference := known.terms.difference(Terms.of(envelope)):
+                raise RefusedError("pinned", difference)
+            return known
+        if (
+            not self._automatic
+            and sum(s == "waiting" for s in self.statuses().values()) >= self.policy.jobs.most_waiting
+        ):
+            raise RefusedError("refused", f"{self.policy.jobs.most_waiting} jobs wait for approval already")
+        workspace = self._prepare(envelope, experiment)
+        rows = len(workspace.setup.sites[self.name].train)
+        if rows < self.policy.jobs.least_rows:
+            raise RefusedError(
+                "refused", f"this site has {rows} training rows, but the policy asks for {self.policy.jobs.least_rows}"
+            )
+        pinned = workspace.pinned(self.policy)
+        cut = pinned.first_cut()
+        pinned.check_shared(cut, None)
+        contract = Contract.begin(envelope, workspace.setup.learner.layers.entries, rows, cut)
+        contract.write(folder)
+        self.audit.add("job", job=envelope.job, terms=contract.terms.digest(), approval=self.policy.approval)
+        log.info("%s: new job, approval by %s", envelope.job, self.policy.approval)
+        return contract
+
+    def statuses(self) -> dict[str, Status]:
+        """Every job of this site, and where it stands."""
+        found: dict[str, Status] = {}
+        for file in sorted(self.home.glob(f"*/{CONTRACT}")):
+            contract = Contract.read(file.parent)
+            assert contract is not None
+            found[file.parent.name] = status(contract, Decision.read(file.parent), automatic=self._automatic)
+        return found
+
+    def _prepare(self, envelope: Envelope, experiment: Experiment) -> _Workspace:
         with limited_threads(experiment.threads):
-            workspace = _Workspace(experiment, self.name, self.find_setup(experiment, self.name))
+            workspace = _Workspace(experiment, self.name, *self.find_setup(experiment, self.name))
         fingerprint = digest(workspace.setup.initial)
         if fingerprint != envelope.model:
             raise RefusedError("model", f"the server's model is {envelope.model}, but this one is {fingerprint}")
         layers = workspace.setup.learner.layers
+        experiment.build_algorithm().check_layers(layers)
         check_privacy(envelope.privacy, statistics_travel=layers.statistics == "follow" and bool(layers.buffers))
         return workspace
 
-    def _hello(self, envelope: Envelope) -> Response:
-        workspace = self._prepare(envelope)
+    def _hello(self, envelope: Envelope, experiment: Experiment) -> Response:
+        workspace = self._prepare(envelope, experiment)
         if envelope.after and self._load(envelope.job) is None:
             raise self._lost(envelope)
-        return Response(self.name, envelope.key, introduction=workspace.introduction())
+        schema = workspace.schema and workspace.schema.with_units(self.policy.units)
+        if schema and envelope.schema:
+            difference = schema.difference(_schema(envelope.schema), self.name, "the server")
+            if difference:
+                raise RefusedError("schema", difference)
+        shared = schema if self.policy.sharing.column_names else None
+        log.info("%s, %s: done", envelope.job, envelope.key)
+        return Response(self.name, envelope.key, introduction=workspace.introduction(shared))
 
-    def _work(self, envelope: Envelope, request: Request) -> Response:
+    def _work(
+        self,
+        envelope: Envelope,
+        request: Request,
+        experiment: Experiment,
+        contract: Contract,
+        decision: Decision | None,
+    ) -> Response:
         stored = self._load(envelope.job)
         asked = envelope.digest()
+        if stored is None and not envelope.after and contract.answers:
+            # Only a site that lost its state, whether by accident or by hand, can be asked to start again.
+            self.audit.add("restart", job=envelope.job, detail="the state is gone; the site starts as a new one")
+            contract = replace(contract, answers={})
+        check_step(contract, envelope, request, asked, experiment.rounds)
         if stored and (stored.key, stored.asked) == (envelope.key, asked):
             log.info("%s, %s: responded again with the stored reply", envelope.job, envelope.key)
             return self._stored_response(envelope, stored)
         history = self._accepted_history(envelope, stored)
-        workspace = self._prepare(envelope)
+        workspace = self._prepare(envelope, experiment)
         if envelope.initial:
             initial = workspace.setup.learner.layers.travelling(workspace.setup.initial)
             request = replace(request, download=replace(request.download, weights=initial))
+        pinned = workspace.pinned(self.policy)
+        pinned.check_download(request.download)
+        cut = pinned.told_cut(contract, request.download)
+        pinned.check_shared(cut, decision)
+        if "fit" in request.verbs and pinned.shared(cut) != ():
+            self._charge(envelope, asked)
         client = workspace.client(history[-1].state)
-        with limited_threads(workspace.experiment.threads):
+        with limited_threads(experiment.threads):
             reply = drive(workspace.handle(client, request))
-        reply = self._private(reply, request, envelope.privacy, workspace)
+        pinned.check_upload(reply.upload, client, request, cut)
+        reply = self._private(reply, request, envelope, asked, workspace)
+        # A person may have stopped the job while it trained.
+        check_status(contract, Decision.read(self._folder(envelope.job)), automatic=self._automatic)
+        now = self._store(envelope, request, replace(contract, cut=cut), asked, history, client, reply)
+        log.info("%s, %s: done", envelope.job, envelope.key)
+        return self._stored_response(envelope, now)
+
+    def _charge(self, envelope: Envelope, asked: str) -> None:
+        """Counts an upload before it exists, so that no crash can make it free."""
+        make_directory(self.home / OWN, secret=True)
+        noise = envelope.privacy.noise
+        # Uploads without noise cost everything at once; one line for all of a job's uploads says so.
+        self.ledger.charge(f"{envelope.job}/{envelope.key}/{asked}" if noise else envelope.job, noise)
+
+    def _store(
+        self,
+        envelope: Envelope,
+        request: Request,
+        contract: Contract,
+        asked: str,
+        history: tuple[Generation, ...],
+        client: Client,
+        reply: Reply,
+    ) -> StoredState:
+        """Writes everything that the site must remember of an answer, before it leaves."""
         finished = "finish" in request.verbs
         model = client.kept.weights if client.kept else {}
         now = StoredState(
@@ -128,19 +252,22 @@ class Site:
             contiguous = {name: entry.contiguous() for name, entry in model.items()}
             write_atomically(folder / "model.safetensors", save(contiguous))
         write_atomically(folder / "experiment.toml", envelope.experiment.encode())
+        contract.answering(envelope, asked).write(folder)
         write_atomically(self._state_file(envelope.job), tensor_tree.pieces(now.to_tree()))
         fsync_dir(folder)
-        log.info("%s, %s: done", envelope.job, envelope.key)
-        return self._stored_response(envelope, now)
+        return now
 
-    def _private(self, reply: Reply, request: Request, privacy: Privacy, workspace: _Workspace) -> Reply:
+    def _private(self, reply: Reply, request: Request, envelope: Envelope, asked: str, workspace: _Workspace) -> Reply:
         """The reply as it may leave the site."""
+        privacy: Privacy = envelope.privacy
         if privacy.clip or privacy.sensitivity_noise:
+            make_directory(self.home / OWN, secret=True)
+            noise = secret_generator(secret_key(self.home / OWN / "noise.key"), envelope.job, envelope.key, asked)
             known = {**workspace.setup.initial, **request.download.weights}
-            reply = replace(reply, upload=private_upload(reply.upload, known, privacy, secret_generator()))
+            reply = replace(reply, upload=private_upload(reply.upload, known, privacy, noise))
         if privacy.secure_range and (name := outside(reply.upload.weights, privacy.secure_range)):
             raise RefusedError("privacy", f"{name} has values beyond ±{privacy.secure_range}, which would be clipped")
-        return reply
+        return reply if self.policy.sharing.scores else replace(reply, scores=())
 
     def adopt(self, job: str, key: str, state: ClientState) -> None:
         """Stores a state that was computed elsewhere as the client's state after the response `key`."""
@@ -166,7 +293,7 @@ class Site:
             raise RefusedError(
                 "state_differs",
                 f"the last responses of this site are {', '.join(key or 'none' for key in keys)}, "
-                f"but the last one accepted is {envelope.after or 'none'}",
+                f"but the last one accepted is {envelope.after[:64] or 'none'}",
             )
         accepted = keys.index(envelope.after)
         for key in keys[accepted + 1 :]:
@@ -174,7 +301,9 @@ class Site:
         return stored.generations[: accepted + 1]
 
     def _lost(self, envelope: Envelope) -> RefusedError:
-        return RefusedError("state_lost", f"{self.home} has no state for this job, but {envelope.after} was accepted")
+        return RefusedError(
+            "state_lost", f"{self.home} has no state for this job, but {envelope.after[:64]} was accepted"
+        )
 
     def _stored_response(self, envelope: Envelope, stored: StoredState) -> Response:
         reply = stored.reply
@@ -185,10 +314,21 @@ class Site:
 
     def held(self, job: str, key: str) -> Upload:
         """The upload of the last response, for secure aggregation."""
-        stored = self._load(check_job(job))
-        if stored is None or stored.key != key or not stored.secure:
+        folder = self._folder(check_job(job))
+        contract = Contract.read(folder)
+        stored = self._load(job)
+        if contract is None or stored is None or stored.key != key or not stored.secure:
             raise RefusedError("state_differs", f"there is no upload for {key!r} to mask")
+        check_status(contract, Decision.read(folder), automatic=self._automatic)
         return stored.reply.upload
+
+    def unmask(self, job: str, key: str, participants: tuple[int, ...]) -> None:
+        """Notes whose sum is opened for an exchange; a second sum over others is refused."""
+        folder = self._folder(check_job(job))
+        contract = Contract.read(folder)
+        if contract is None or contract.opened.get(key, list(participants)) != list(participants):
+            raise RefusedError("privacy", f"the sum for {key!r} was opened before, over other sites")
+        replace(contract, opened={**contract.opened, key: list(participants)}).write(folder)
 
     def _folder(self, job: str) -> Path:
         return self.home / job
@@ -214,7 +354,13 @@ class Site:
         except OSError as problem:
             raise RefusedError("storage", f"{folder}: {problem}") from problem
         with locked(folder, wait=True):
-            yield
+            try:
+                yield
+            except Exception:
+                # A job that was never agreed to leaves nothing behind.
+                with suppress(OSError):
+                    folder.rmdir()
+                raise
 
 
 @dataclass(frozen=True)
@@ -224,6 +370,11 @@ class _Workspace:
     experiment: Experiment
     name: SiteId
     setup: Setup
+    schema: Schema | None
+
+    def pinned(self, policy: Policy) -> Pinned:
+        learner = self.setup.learner
+        return Pinned(self.experiment.build_algorithm(), learner.layers, self.setup.initial, policy.layers)
 
     def client(self, state: ClientState | None) -> Client:
         plan = self.experiment.training.plan(self.experiment.rounds)
@@ -237,11 +388,18 @@ class _Workspace:
         experiment = self.experiment
         return handle(experiment.build_algorithm(), client, request, experiment.seed, experiment.evaluation)
 
-    def introduction(self) -> Introduction:
+    def introduction(self, schema: Schema | None) -> Introduction:
         import torch
 
         examples = len(self.setup.sites[self.name].train)
-        return Introduction(examples, self.setup.learner.layers, str(torch.__version__), self.experiment.device)
+        return Introduction(examples, self.setup.learner.layers, str(torch.__version__), self.experiment.device, schema)
+
+
+def _schema(text: str) -> Schema:
+    try:
+        return Schema.from_json(json.loads(text))
+    except (ValueError, RecursionError) as problem:
+        raise RefusedError("schema", "the server's schema cannot be read") from problem
 
 
 def _code_of(problem: Exception) -> Code:
@@ -250,45 +408,3 @@ def _code_of(problem: Exception) -> Code:
     if isinstance(problem, DataError | ConfigError | LayerError):
         return "data"
     return "failed"
-
-
-def setup_finder(task: str | None = None, data_dir: Path | None = None, device: str | None = None) -> FindSetup:
-    """Finds a site's data: that of `task`, or by default of the experiment's task."""
-
-    def find(experiment: Experiment, name: SiteId) -> Setup:
-        return _setup(experiment.to_toml(), name, task, data_dir, device)
-
-    return find
-
-
-# Cached for the next envelope, in case the process lives that long.
-@lru_cache(maxsize=4)
-def _setup(toml: str, name: SiteId, task: str | None, data_dir: Path | None, device: str | None) -> Setup:
-    experiment = Experiment.from_resolved(toml)
-    if device is not None:
-        experiment = experiment.model_copy(update={"device": device})
-    with use_data_directory(data_dir):
-        return site_setup(experiment, load_task(task or experiment.task), name)
-
-
-def site_setup(experiment: Experiment, task: Task, name: SiteId) -> Setup:
-    """The setup of an experiment at one site: the model, and the data of this site only."""
-    options = experiment.data_options(task)
-    adapted = task.for_options(options)
-
-    def load_sites(_: Any) -> dict[str, Any]:
-        sites = {site: data for site, data in adapted.load_sites(options).items() if site != TEMPLATE}
-        if name in sites:
-            return {name: sites[name]}
-        if len(sites) == 1:
-            return {name: next(iter(sites.values()))}
-        raise DataError(f"the task has no data for {name!r}; it has data for: {', '.join(sorted(sites)) or 'no site'}")
-
-    return prepare_setup(experiment, replace(adapted, load_sites=load_sites, adapt=None))
-
-
-def experiment_sites(experiment: Experiment) -> list[SiteId]:
-    """The sites of the experiment's task, including the template."""
-    task = load_task(experiment.task)
-    options = experiment.data_options(task)
-    return sorted(task.for_options(options).load_sites(options))

@@ -1,23 +1,29 @@
-"""Envelopes and responses as Flower records, bit for bit. Nothing is pickled; nothing received is trusted."""
+"""Envelopes and responses as parcels and as Flower's records, bit for bit. Nothing is pickled; nothing is trusted.
+
+The site's agent works with parcels and does without Flower, which would cost it memory; the server has records.
+"""
 
 from __future__ import annotations
 
 import json
 import math
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
-from typing import Any, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
 import torch
-from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from torch import Tensor
 
 from playerfl.errors import ConfigError, PlayerflError
-from playerfl.federation.messages import Download, Info, Reply, Request, Score, Upload, Verb
+from playerfl.federation.messages import Download, Reply, Request, Score, Upload, Verb
 from playerfl.flower.wire.envelopes import Code, Envelope, Privacy, Response
 from playerfl.flower.wire.introduction import Introduction
+from playerfl.flower.wire.parcel import Parcel, RawArray
 from playerfl.weights import Weights
+
+if TYPE_CHECKING:
+    from flwr.app import RecordDict
 
 # Not numpy's file format: parsing its header is one more attack surface, and it has no bfloat16.
 RAW = "playerfl.raw"
@@ -28,7 +34,14 @@ KINDS = {
         torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.bool,
     )
 }  # fmt: skip
-TEXTS = ("job", "site", "experiment", "version", "model", "after")
+MOST_DIMENSIONS = 16
+MOST_NUMBERS = 2**40
+"""In one tensor. torch refuses larger shapes by an error of its own, even if one of their sides is 0."""
+MOST_ENTRIES = 100_000
+LONGEST_TEXT = 2**22
+"""For an introduction, which lists the entries of a model."""
+LONGEST_NAME = 200
+TEXTS = ("job", "site", "experiment", "version", "model", "after", "schema")
 
 Wanted = TypeVar("Wanted")
 
@@ -38,12 +51,19 @@ class CodecError(PlayerflError):
 
 
 def encode_envelope(envelope: Envelope) -> RecordDict:
-    """An envelope as one record of arrays and two of settings.
+    """An envelope as Flower's records.
 
     >>> envelope = Envelope("job", "north", "rounds = 2", "0.1", "f00", request=Request(("fit",), Download(3)))
     >>> decode_envelope(encode_envelope(envelope)) == envelope
     True
     """
+    from playerfl.flower.wire.records import to_records
+
+    return to_records(envelope_parcel(envelope))
+
+
+def envelope_parcel(envelope: Envelope) -> Parcel:
+    """An envelope as one record of arrays and two of settings."""
     request = envelope.request or Request((), Download(0))
     config: dict[str, Any] = {
         **{name: getattr(envelope, name) for name in TEXTS},
@@ -54,23 +74,24 @@ def encode_envelope(envelope: Envelope) -> RecordDict:
         "best-round": -1 if request.best_round is None else request.best_round,
         "common": request.common,
         "privacy": json.dumps(asdict(envelope.privacy)),
+        "merge-sites": envelope.merge_sites,
     }
-    content = RecordDict({"weights": _arrays({} if envelope.initial else request.download.weights)})
-    content["envelope"] = ConfigRecord(config)
-    content["info"] = _info_record(request.download.info)
-    return content
+    weights = _arrays({} if envelope.initial else request.download.weights)
+    return Parcel("envelope", {"weights": weights}, configs={"envelope": config, "info": dict(request.download.info)})
 
 
-def decode_envelope(content: RecordDict) -> Envelope:
-    config = _record(content, "envelope", ConfigRecord)
+def decode_envelope(content: Parcel | RecordDict) -> Envelope:
+    """The inverse of `envelope_parcel` and `encode_envelope`; CodecError for anything else."""
+    parcel = _parcel(content)
+    config = _record(parcel.configs, "envelope")
     verbs = tuple(_typed(config, "verbs", list))
     if not all(verb in get_args(Verb) for verb in verbs):
         raise CodecError(f"the envelope asks for {verbs!r}, which is not known")
     best = _typed(config, "best-round", int)
     download = Download(
         _typed(config, "round", int),
-        _tensors(_record(content, "weights", ArrayRecord)),
-        _info(_record(content, "info", ConfigRecord)),
+        _tensors(_record(parcel.arrays, "weights")),
+        _info(_record(parcel.configs, "info")),
     )
     request = Request(verbs, download, None if best < 0 else best, _typed(config, "common", bool))
     return Envelope(
@@ -78,6 +99,7 @@ def decode_envelope(content: RecordDict) -> Envelope:
         request=None if _typed(config, "hello", bool) else request,
         initial=_typed(config, "initial", bool),
         privacy=_privacy(_typed(config, "privacy", str)),
+        merge_sites=_typed(config, "merge-sites", int),
     )
 
 
@@ -90,6 +112,13 @@ def _privacy(text: str) -> Privacy:
 
 
 def encode_response(response: Response) -> RecordDict:
+    """A response as Flower's records."""
+    from playerfl.flower.wire.records import to_records
+
+    return to_records(response_parcel(response))
+
+
+def response_parcel(response: Response) -> Parcel:
     """A response as records: arrays are the uploaded weights, metrics are counts and scores, settings are the rest.
 
     The reply's confusion matrices are left out: they stay at the site.
@@ -98,37 +127,41 @@ def encode_response(response: Response) -> RecordDict:
     numbers: dict[str, Any] = {"num-examples": reply.upload.num_examples}
     if reply.scores:
         numbers["scores"] = [float(score.value) for score in reply.scores]
-    content = RecordDict({"weights": _arrays(reply.upload.weights)})
-    content["numbers"] = MetricRecord(numbers)
-    content["info"] = _info_record(reply.upload.info)
-    content["response"] = ConfigRecord(
-        {
-            "site": response.site,
-            "key": response.key,
-            "code": response.code or "",
-            "has-reply": response.reply is not None,
-            "score-names": [f"{s.stage}/{s.round}/{s.split}/{s.metric}" for s in reply.scores],
-            "introduction": json.dumps(response.introduction.to_json() if response.introduction else None),
-            "fingerprint": response.fingerprint,
-        }
+    config: dict[str, Any] = {
+        "site": response.site,
+        "key": response.key,
+        "code": response.code or "",
+        "has-reply": response.reply is not None,
+        "score-names": [f"{s.stage}/{s.round}/{s.split}/{s.metric}" for s in reply.scores],
+        "introduction": json.dumps(response.introduction.to_json() if response.introduction else None),
+        "fingerprint": response.fingerprint,
+    }
+    return Parcel(
+        "response",
+        {"weights": _arrays(reply.upload.weights)},
+        {"numbers": numbers},
+        {"info": dict(reply.upload.info), "response": config},
     )
-    return content
 
 
-def decode_response(content: RecordDict) -> Response:
-    """The inverse of `encode_response`; CodecError for anything else."""
-    if content.keys() != {"weights", "numbers", "info", "response"}:
-        raise CodecError(f"the response holds unexpected records: {', '.join(sorted(content))}")
-    config = _record(content, "response", ConfigRecord)
-    numbers = _record(content, "numbers", MetricRecord)
+def decode_response(content: Parcel | RecordDict) -> Response:
+    """The inverse of `response_parcel` and `encode_response`; CodecError for anything else."""
+    parcel = _parcel(content)
+    names = [*parcel.arrays, *parcel.metrics, *parcel.configs]
+    if sorted(names) != ["info", "numbers", "response", "weights"]:
+        raise CodecError(f"the response holds unexpected records: {_some(names)}")
+    config = _record(parcel.configs, "response")
+    numbers = _record(parcel.metrics, "numbers")
     if not numbers.keys() <= {"num-examples", "scores"}:
-        raise CodecError(f"the response holds unexpected numbers: {', '.join(sorted(numbers))}")
+        raise CodecError(f"the response holds unexpected numbers: {_some(numbers)}")
     upload = Upload(
         _typed(numbers, "num-examples", int),
-        _tensors(_record(content, "weights", ArrayRecord)),
-        _info(_record(content, "info", ConfigRecord)),
+        _tensors(_record(parcel.arrays, "weights")),
+        _info(_record(parcel.configs, "info")),
     )
     code = _typed(config, "code", str)
+    if max(len(_typed(config, name, str)) for name in ("site", "key", "fingerprint")) > LONGEST_NAME:
+        raise CodecError(f"its name, key or fingerprint has more than {LONGEST_NAME} characters")
     if code not in ("", *get_args(Code)):
         raise CodecError(f"the response has the unknown code {code[:20]!r}")
     values = numbers.get("scores", [])
@@ -146,7 +179,14 @@ def decode_response(content: RecordDict) -> Response:
     )
 
 
+def _some(names: Iterable[str]) -> str:
+    """A few of the names that somebody else chose."""
+    return ", ".join(ascii(name[:40]) for name in sorted(names)[:5])
+
+
 def _introduction(text: str) -> Introduction | None:
+    if len(text) > LONGEST_TEXT:
+        raise CodecError(f"its introduction has {len(text)} characters, more than {LONGEST_TEXT}")
     try:
         table = json.loads(text)
         return None if table is None else Introduction.from_json(table)
@@ -163,11 +203,18 @@ def _score(name: object, value: object) -> Score:
     return Score(parts[0], int(parts[1]), parts[2], parts[3], value)  # type: ignore[arg-type]
 
 
-def _record(content: RecordDict, name: str, kind: type[Wanted]) -> Wanted:
-    record = content.get(name)
-    if not isinstance(record, kind):
+def _parcel(content: Parcel | RecordDict) -> Parcel:
+    if isinstance(content, Parcel):
+        return content
+    from playerfl.flower.wire.records import from_records
+
+    return from_records(content)
+
+
+def _record(records: Mapping[str, Wanted], name: str) -> Wanted:
+    if name not in records:
         raise CodecError(f"the message has no record {name!r}")
-    return record
+    return records[name]
 
 
 def _typed(record: Mapping[str, Any], key: str, kind: type[Wanted]) -> Wanted:
@@ -177,12 +224,7 @@ def _typed(record: Mapping[str, Any], key: str, kind: type[Wanted]) -> Wanted:
     return value
 
 
-def _info_record(info: Info) -> ConfigRecord:
-    values: dict[str, Any] = dict(info)
-    return ConfigRecord(values)
-
-
-def _info(record: ConfigRecord) -> dict[str, Any]:
+def _info(record: Mapping[str, Any]) -> dict[str, Any]:
     for key, value in record.items():
         values = value if isinstance(value, list) else [value]
         if not all(type(one) in (int, float, str) for one in values):
@@ -190,11 +232,11 @@ def _info(record: ConfigRecord) -> dict[str, Any]:
     return dict(record)
 
 
-def _arrays(weights: Mapping[str, Tensor]) -> ArrayRecord:
-    return ArrayRecord({name: to_array(tensor) for name, tensor in weights.items()})
+def _arrays(weights: Mapping[str, Tensor]) -> dict[str, RawArray]:
+    return {name: raw_array(tensor) for name, tensor in weights.items()}
 
 
-def to_array(tensor: Tensor) -> Array:
+def raw_array(tensor: Tensor) -> RawArray:
     kind = str(tensor.dtype).removeprefix("torch.")
     if kind not in KINDS:
         raise CodecError(f"weights of type {kind} cannot be sent; allowed: {', '.join(KINDS)}")
@@ -202,14 +244,16 @@ def to_array(tensor: Tensor) -> Array:
     data = flat.view(torch.uint8).numpy()
     if sys.byteorder == "big":
         data = data.reshape(-1, flat.element_size())[:, ::-1]
-    return Array(dtype=kind, shape=tuple(tensor.shape), stype=RAW, data=data.tobytes())
+    return RawArray(kind, tuple(tensor.shape), RAW, data.tobytes())
 
 
-def _tensors(record: ArrayRecord) -> Weights:
+def _tensors(record: Mapping[str, RawArray]) -> Weights:
+    if len(record) > MOST_ENTRIES:
+        raise CodecError(f"the message holds {len(record)} tensors, more than {MOST_ENTRIES}")
     return {name: to_tensor(name, array) for name, array in record.items()}
 
 
-def to_tensor(name: str, array: Array) -> Tensor:
+def to_tensor(name: str, array: RawArray) -> Tensor:
     """The tensor of an array; refused unless it has exactly the bytes of its type and shape."""
     if array.stype != RAW or array.dtype not in KINDS:
         raise CodecError(
@@ -217,8 +261,11 @@ def to_tensor(name: str, array: Array) -> Tensor:
         )
     kind = KINDS[array.dtype]
     shape = tuple(array.shape)
-    if any(type(side) is not int or side < 0 for side in shape):
-        raise CodecError(f"{name[:80]!r} has the invalid shape {shape}")
+    sides = [side for side in shape if side != 0]
+    if len(shape) > MOST_DIMENSIONS or any(type(side) is not int or side < 0 for side in shape):
+        raise CodecError(f"{name[:80]!r} has the invalid shape {str(shape)[:80]}")
+    if math.prod(sides) > MOST_NUMBERS:
+        raise CodecError(f"{name[:80]!r} has the impossible shape {str(shape)[:80]}; it has {len(array.data)} bytes")
     size = torch.empty((), dtype=kind).element_size()
     if len(array.data) != math.prod(shape) * size:
         raise CodecError(f"{name[:80]!r} has {len(array.data)} bytes, which do not fit {shape} {array.dtype}")

@@ -13,7 +13,10 @@ from playerfl.federation.messages import Reply, Request, SiteId
 from playerfl.flower.wire.introduction import Introduction
 from playerfl.storage import tensor_tree
 
-Code = Literal["version", "model", "name", "data", "state_lost", "state_differs", "storage", "privacy", "failed"]
+Code = Literal[
+    "version", "model", "name", "data", "state_lost", "state_differs", "storage", "privacy", "failed",
+    "waiting", "refused", "stopped", "finished", "pinned", "budget", "schema",
+]  # fmt: skip
 
 SENTENCES: dict[Code, str] = {
     "version": "the site has a different version of playerfl; install the same version everywhere",
@@ -25,8 +28,18 @@ SENTENCES: dict[Code, str] = {
     "storage": "the site cannot write its state; see its log",
     "privacy": "the site refuses to send what was asked for; see its log",
     "failed": "the site could not do what was asked; see its log",
+    "waiting": "it waits for a person at the site to approve the job",
+    "refused": "the site's policy or a person there refuses the job; ask the site",
+    "stopped": "a person at the site has stopped its part in the job",
+    "finished": "the site has finished this job and answers no more requests for it",
+    "pinned": "the request differs from what the site agreed to when the job began; see the site's audit log",
+    "budget": "the site's privacy budget is spent",
+    "schema": "the site's columns or classes differ from the server's; see its log",
 }
 """All that a site reveals when something goes wrong there: no path, no value, no exception text."""
+
+WAIT: frozenset[Code] = frozenset({"waiting"})
+"""Codes that may turn into a reply without a change at the server: it asks again later."""
 
 _JOB = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 _SITE = re.compile(r"[^\s\"'\\,/\x00-\x1f][^\"'\\,/\x00-\x1f]{0,62}")
@@ -71,6 +84,10 @@ class Envelope:
     initial: bool = False
     """Whether the download is the initial model: the site has it, so no weights are sent."""
     privacy: Privacy = field(default_factory=Privacy)
+    merge_sites: int = 0
+    """How many sites the server says it merges at least; 0: it does not say."""
+    schema: str = ""
+    """The schema (JSON) that all sites must have, once the server knows one."""
 
     @property
     def key(self) -> str:
@@ -106,6 +123,16 @@ class Response:
     """In response to the first envelope."""
     fingerprint: str = ""
     """The fingerprint of the finished model; the model itself stays at the site."""
+    detail: str = field(default="", compare=False)
+    """Why there is no reply, for the site's own audit log. It is never sent."""
+
+
+class RefusedError(Exception):
+    """A site does not do what an envelope asks. The server receives the code; the details stay in the site's logs."""
+
+    def __init__(self, code: Code, detail: str) -> None:
+        super().__init__(detail)
+        self.code: Code = code
 
 
 def check_job(name: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from playerfl.data.schema import Schema
 from playerfl.errors import LayerError
 from playerfl.layers.layer_map import LayerMap
 
@@ -17,6 +18,8 @@ class Introduction:
     layers: LayerMap
     torch: str
     device: str
+    schema: Schema | None = None
+    """None if the task does not know its columns, or if the site's policy keeps them."""
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -24,6 +27,7 @@ class Introduction:
             "layers": self.layers.to_json(),
             "torch": self.torch,
             "device": self.device,
+            "schema": self.schema and self.schema.to_json(),
         }
 
     @classmethod
@@ -34,6 +38,7 @@ class Introduction:
             if type(examples) is not int or examples < 1:
                 raise ValueError("the number of examples must be a positive integer")
             layers = LayerMap.from_json(table["layers"])
-            return cls(examples, layers, str(table["torch"])[:20], str(table["device"])[:20])
+            schema = None if table.get("schema") is None else Schema.from_json(table["schema"])
+            return cls(examples, layers, str(table["torch"])[:20], str(table["device"])[:20], schema)
         except (KeyError, TypeError, AttributeError, OverflowError, LayerError) as problem:
             raise ValueError(f"fields are missing or have the wrong type ({type(problem).__name__})") from problem

@@ -9,18 +9,22 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import torch
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.common import Code, FitIns, FitRes, Status, ndarrays_to_parameters, parameters_to_ndarrays
+from flwr.common.secure_aggregation.secaggplus_constants import RECORD_KEY_CONFIGS, Key
 from flwr.compat.common import recorddict_compat as compat
 from torch import Tensor
 
 from playerfl.algorithms import Algorithm, Local, PFedMe
 from playerfl.errors import ConfigError
 from playerfl.federation.messages import SiteId, Upload
+from playerfl.flower.wire.parcel import Parcel
+from playerfl.flower.wire.records import from_records, to_records
 from playerfl.weights import Weights
 
 QUANTISATION = 2**22
@@ -44,18 +48,82 @@ def check_secure(algorithm: Algorithm, num_sites: int) -> None:
         )
 
 
-def respond_to_stage(message: Message, context: Context, held: Callable[[str, str], Upload]) -> Message:
-    """A site's part in one of the four stages. `held` returns the upload stored for a job and an exchange's key."""
+@dataclass
+class StageMemory:
+    """What a site remembers from one stage to the next; lost when the site restarts, as the masks must be."""
+
+    context: Context = field(default_factory=lambda: Context(0, 0, {}, RecordDict(), {}))
+    participants: tuple[int, ...] = ()
+    job: str = ""
+    key: str = ""
+
+
+class Stage(NamedTuple):
+    """What a site has just done for a secure aggregation."""
+
+    name: str
+    job: str
+    key: str
+    entries: dict[str, list[Any]]
+    """The masked tensors that leave: name to type and shape."""
+
+
+def respond_to_stage(
+    parcel: Parcel,
+    memory: StageMemory,
+    held: Callable[[str, str], Upload],
+    unmask: Callable[[str, str, tuple[int, ...]], None],
+    least_sites: int = LEAST_SITES,
+) -> tuple[Parcel, Stage]:
+    """A site's part in one of the four stages. `held` returns the upload stored for a job and an exchange's key.
+
+    `unmask` is called before the shares that open a sum leave; it refuses a second sum over other sites, from which
+    the first one could be subtracted.
+    """
+    from flwr.app.message import make_message
+    from flwr.app.metadata import Metadata
     from flwr.client.mod import secaggplus_mod
+
+    content = to_records(parcel)
+    configs = content.config_records[RECORD_KEY_CONFIGS]
+    stage = str(configs.get(Key.STAGE))
+    _check_stage(stage, configs, memory, least_sites)
+    entries: dict[str, list[Any]] = {}
+    if stage == "unmask":
+        unmask(memory.job, memory.key, memory.participants)
 
     def vectors(asked: Message, _: Context) -> Message:
         config = compat.recorddict_to_fitins(asked.content, keep_input=True).config
-        upload = held(str(config["job"]), str(config["key"]))
+        memory.job, memory.key = str(config["job"]), str(config["key"])
+        upload = held(memory.job, memory.key)
         arrays = [upload.weights[name].double().numpy() for name in sorted(upload.weights)]
+        entries.update({name: ["masked", list(upload.weights[name].shape)] for name in sorted(upload.weights)})
         result = FitRes(Status(Code.OK, ""), ndarrays_to_parameters(arrays), upload.num_examples, {})
         return Message(compat.fitres_to_recorddict(result, keep_input=False), reply_to=asked)
 
-    return secaggplus_mod(message, context, vectors)
+    metadata = Metadata(0, "", 0, parcel.node, "", "", time.time(), 3600.0, "train")
+    reply = secaggplus_mod(make_message(metadata, content), memory.context, vectors)
+    return from_records(reply.content, "secure"), Stage(stage, memory.job, memory.key, entries)
+
+
+def _check_stage(stage: str, configs: Mapping[str, Any], memory: StageMemory, least_sites: int) -> None:
+    """Refuses what would let the server open a single upload; Flower's own code trusts it."""
+    if stage == "setup":
+        memory.participants, memory.job, memory.key = (), "", ""
+        sites, threshold = configs.get(Key.SAMPLE_NUMBER), configs.get(Key.THRESHOLD)
+        if not isinstance(sites, int) or sites < max(least_sites, LEAST_SITES):
+            raise ConfigError(f"secure aggregation over {sites} sites is refused")
+        if not isinstance(threshold, int) or threshold <= sites / 2:
+            raise ConfigError(f"a threshold of {threshold} out of {sites} sites is refused")
+    elif stage == "share_keys":
+        memory.participants = tuple(sorted(int(node) for node in configs if node != Key.STAGE))
+        if len(memory.participants) < max(least_sites, LEAST_SITES):
+            raise ConfigError(f"secure aggregation over {len(memory.participants)} sites is refused")
+    elif stage == "unmask":
+        # A site whose two kinds of shares are both revealed has no mask left. If one is lost, our server starts again.
+        active = tuple(sorted(configs.get(Key.ACTIVE_NODE_ID_LIST) or ()))
+        if configs.get(Key.DEAD_NODE_ID_LIST) or active != memory.participants:
+            raise ConfigError("the sum of fewer sites than took part is not opened")
 
 
 class SecureMean(NamedTuple):
@@ -79,13 +147,14 @@ def secure_mean(
     """The mean of what these sites hold, weighted by examples; None if too many were lost."""
     from flwr.server.compat import LegacyContext
     from flwr.server.workflow import SecAggPlusWorkflow
-    from flwr.server.workflow.constant import MAIN_CONFIGS_RECORD, MAIN_PARAMS_RECORD, Key
+    from flwr.server.workflow.constant import MAIN_CONFIGS_RECORD, MAIN_PARAMS_RECORD
+    from flwr.server.workflow.constant import Key as WorkflowKey
 
     strategy = _Mean({"job": job, "key": key}, nodes)
     context = Context(0, 0, {}, RecordDict(), {})
     manager = SimpleNamespace(num_available=lambda: len(nodes))
     legacy = LegacyContext(context=context, strategy=strategy, client_manager=manager)  # type: ignore[arg-type]
-    legacy.state.config_records[MAIN_CONFIGS_RECORD] = ConfigRecord({Key.CURRENT_ROUND: 1})
+    legacy.state.config_records[MAIN_CONFIGS_RECORD] = ConfigRecord({WorkflowKey.CURRENT_ROUND: 1})
     legacy.state.array_records[MAIN_PARAMS_RECORD] = compat.parameters_to_arrayrecord(
         ndarrays_to_parameters([]), keep_input=True
     )

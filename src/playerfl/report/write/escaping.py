@@ -1,4 +1,4 @@
-"""Escaping: data is text in every format, never markup, a command or a formula."""
+"""Escaping: data is text in every format, never markup or a command. For CSV, see `storage.csv_table`."""
 
 from __future__ import annotations
 
@@ -61,14 +61,3 @@ def _in_latex(character: str) -> str:
     if character in _LATEX:
         return _LATEX[character]
     return character if character.isprintable() and character < "\u0180" else f"[U+{ord(character):04X}]"
-
-
-def csv_value(value: object) -> object:
-    """A value for a CSV file; text that a spreadsheet would take for a formula gets an apostrophe in front.
-
-    >>> csv_value("=1+1"), csv_value("-x"), csv_value(-0.5), csv_value("PLayer-FL")
-    ("'=1+1", "'-x", -0.5, 'PLayer-FL')
-    """
-    if isinstance(value, str) and (value.lstrip()[:1] in set("=+-@＝＋－＠") or value[:1] in set("\t\r\n")):
-        return f"'{value}"
-    return value

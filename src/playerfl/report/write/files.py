@@ -70,13 +70,11 @@ def write_report(report: Report, place: Place, title: str) -> None:
 
 def _write_tables(report: Report, folder: Path) -> None:
     from playerfl.report.view.facts import records
-    from playerfl.report.write.escaping import csv_value
 
     for name, rows in records(report).items():
         if not rows:
             continue
-        values = [[csv_value(value) for value in row.values()] for row in rows]
-        _write(folder / f"{name}.csv", csv_text([list(rows[0]), *values]))
+        _write(folder / f"{name}.csv", csv_text([list(rows[0]), *(list(row.values()) for row in rows)]))
 
 
 def _write(place: Path, text: str) -> None:

@@ -6,6 +6,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from playerfl.data.encoding.encoding import Encoding, PictureEncoding
+from playerfl.data.schema import ColumnSchema, Schema, categories_fingerprint
 from playerfl.learning.losses import cross_entropy, squared_error
 from playerfl.learning.metrics.catalogue import FOR_NUMBERS
 from playerfl.learning.metrics.numbers import TargetScale
@@ -45,7 +47,8 @@ def _read(folder: Path, options: FolderOptions) -> Task:
     data = read_table_sites(files, options) if files else read_picture_sites(folder, folders, options)
     if len(data.sites) == 1:
         data.sites.notes += ("there is only one site, so nothing is federated",)
-    target = next(iter(data.sites.encodings.values())).target
+    encoding = next(iter(data.sites.encodings.values()))
+    target = encoding.target
     return Task(
         **_SHARED,
         load_sites=lambda _: data.sites,
@@ -54,4 +57,20 @@ def _read(folder: Path, options: FolderOptions) -> Task:
         metrics=METRICS if target.classes else FOR_NUMBERS,
         scale=UNSCALED if target.classes else TargetScale(target.mean, target.spread),
         classes=target.classes,
+        schema=_schema(encoding),
     )
+
+
+def _schema(encoding: Encoding) -> Schema:
+    """What other sites must have, too: the columns or the size of images, and the classes."""
+    inputs = encoding.inputs
+    if isinstance(inputs, PictureEncoding):
+        return Schema(
+            (ColumnSchema("image", f"{inputs.side} x {inputs.side} pixels"),), "folder", encoding.target.classes
+        )
+    kinds = [column.kind for column in inputs.columns]
+    columns = tuple(
+        ColumnSchema(kind.name, kind.kind, categories_fingerprint(kind.categories) if kind.kind == "category" else "")
+        for kind in kinds
+    )
+    return Schema(columns, target.name, target.classes)

@@ -1,0 +1,1 @@
+"""The commands of `playerfl flower` for the server's operator: the server, its sites' keys, its certificates."""

@@ -1,0 +1,32 @@
+"""`python -m playerfl.flower.node`: the SuperNode and the postman in one process, started by `playerfl flower site`.
+
+Usage: python -m playerfl.flower.node SECRET_FILE HOST:PORT OPTIONS-OF-FLOWER-SUPERNODE
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from pathlib import Path
+
+
+def main(secret_file: str, address: str, options: list[str]) -> None:
+    """Runs until the SuperNode stops."""
+    from flwr.supernode.cli.flower_supernode import flower_supernode
+
+    from playerfl.flower.client_app import app
+    from playerfl.flower.node.postman import carry_messages
+
+    secret = Path(secret_file).read_bytes()
+    threading.Thread(target=carry_messages, args=(address, secret, app), daemon=True, name="postman").start()
+    sys.argv = [
+        "flower-supernode",
+        # The node itself starts no app; the postman takes its messages, and proves with the secret that it is the one.
+        *("--isolation", "process", "--superexec-auth-secret-file", secret_file),
+        *options,
+    ]
+    flower_supernode()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2], sys.argv[3:])

@@ -1,0 +1,92 @@
+"""The postman: takes messages from Flower's node, passes them to the agent, and hands the answers back.
+
+It stands where Flower would start a process for every message and run the app that the server shipped. Here no process
+is started, and no code that came from the server ever runs: whatever app a job names, the postman is the same.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from functools import partial
+
+import httpx
+from flwr.app import Context, Message
+from flwr.common.constant import SubStatus
+from flwr.proto.runtime_pb2 import AcquireTaskRequest, SendTaskHeartbeatRequest
+from flwr.supercore.constant import TaskType
+from flwr.supercore.heartbeat import HeartbeatSender
+from flwr.supercore.interceptors import (
+    RuntimeTokenHttpInterceptor,
+    RuntimeVersionHttpInterceptor,
+    SuperExecAuthHttpInterceptor,
+)
+from flwr.supercore.retry import RetryInvoker, constant
+from flwr.supercore.runtime import RuntimeHttpClient
+from flwr.supernode.runtime.run_clientapp import pull_task_input, push_message, push_task_output
+
+log = logging.getLogger("playerfl.flower.node")
+
+LOOK_SECONDS = 0.2
+"""Between two looks for a message, over loopback."""
+RETRY_SECONDS = 1.0
+_PROTECTED = frozenset({"/flwr.proto.Runtime/AcquireTask"})
+
+App = Callable[[Message, Context], Message]
+
+
+def carry_messages(address: str, secret: bytes, app: App) -> None:
+    """Carries messages for as long as the process lives; no failure of a single one ends it."""
+    auth = SuperExecAuthHttpInterceptor(master_secret=secret, protected_methods=_PROTECTED)
+    node = _client(address, auth)
+    request = AcquireTaskRequest(supported_task_types=[TaskType.CLIENT_APP])
+    while True:
+        try:
+            found = node.AcquireTask(request)
+            if found.HasField("task") and found.token:
+                _carry(_client(address, RuntimeTokenHttpInterceptor(found.token)), app)
+            else:
+                time.sleep(LOOK_SECONDS)
+        except Exception as problem:
+            # The node is starting, or stopping, or gave up on the message: the server asks again.
+            log.warning("no message could be carried (%s: %s)", type(problem).__name__, problem)
+            time.sleep(RETRY_SECONDS)
+
+
+def _carry(client: RuntimeHttpClient, app: App) -> None:
+    """One message and its answer. The node gives up on a message without heartbeats."""
+    heart = HeartbeatSender(partial(_beat, client))
+    heart.start()
+    context: Context | None = None
+    status, detail = SubStatus.FAILED, "the message could not be handled"
+    try:
+        message, context, _, _ = pull_task_input(client)
+        push_message(client, app(message, context), context)
+        status, detail = SubStatus.COMPLETED, ""
+    finally:
+        push_task_output(client, context, status, detail)
+        heart.stop()
+        client.close()
+
+
+def _beat(client: RuntimeHttpClient) -> bool:
+    # Flower's own function ends the process when the node has dropped the message; the next one may still be carried.
+    try:
+        client.SendTaskHeartbeat(SendTaskHeartbeatRequest())
+    except httpx.TransportError:
+        return False
+    except httpx.HTTPStatusError as problem:
+        log.warning("the node no longer waits for this message (%s)", problem.response.status_code)
+    return True
+
+
+def _client(address: str, interceptor: SuperExecAuthHttpInterceptor | RuntimeTokenHttpInterceptor) -> RuntimeHttpClient:
+    return RuntimeHttpClient.from_server_address(
+        server_address=address,
+        insecure=True,
+        root_certificates=None,
+        interceptors=[RuntimeVersionHttpInterceptor(component_name="flwr-clientapp"), interceptor],
+        # Flower's own one would end the process if a message has expired.
+        retry_invoker=RetryInvoker(lambda: constant(RETRY_SECONDS), httpx.TransportError, max_tries=10, max_time=30.0),
+    )

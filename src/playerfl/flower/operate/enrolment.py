@@ -1,0 +1,130 @@
+"""Admitting sites, replacing their keys, and excluding them: always by name."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from playerfl.errors import ConfigError, one_of
+from playerfl.flower.operate.keys import fingerprint_of
+from playerfl.flower.operate.launch import CONNECTION, ServerHome
+from playerfl.flower.operate.processes import FlowerError
+from playerfl.flower.operate.register import KeyRegister, RegisteredKey
+from playerfl.flower.wire.envelopes import check_site
+from playerfl.storage.locking import locked
+
+UNNAMED = "(registered without playerfl)"
+
+
+@dataclass(frozen=True)
+class SiteStatus:
+    """A registered site, and what Flower says about its node."""
+
+    name: str
+    status: str
+    """online, offline, registered (its node has never been online) or unregistered."""
+    node_id: str
+    fingerprint: str
+    registered: str
+    since: str
+    """Since when its node is online or offline; empty if it has never been online."""
+
+
+def enrol(
+    home: ServerHome, public_key: Path, name: str, *, expected: str | None = None, replace: bool = False
+) -> RegisteredKey:
+    """Registers a public key under a site's name.
+
+    `expected`: the fingerprint that the site has told the operator. `replace`: the site has a new key; its old one is
+    no longer accepted, and a running job goes on with the new one.
+    """
+    check_site(name)
+    fingerprint = _fingerprint(public_key)
+    if expected is not None and expected.strip() != fingerprint:
+        raise ConfigError(
+            f"the key in {public_key} has the fingerprint {fingerprint}, not {expected.strip()}; it may have been "
+            "exchanged on its way, so ask the site for its key again"
+        )
+    register = KeyRegister(home.path)
+    with locked(home.path, wait=True):
+        keys = register.read()
+        owner = next((key.name for key in keys.values() if key.fingerprint == fingerprint), None)
+        if owner is not None:
+            raise ConfigError(f"this key is already registered, for {owner}; every site needs a key of its own")
+        before = keys.get(name)
+        if before is not None and not replace:
+            raise ConfigError(
+                f"{name} is already registered, with the key {before.fingerprint}; to replace that key, add --replace"
+            )
+        if before is None and replace:
+            raise ConfigError(f"{one_of(name, keys, 'site')}; leave out --replace to register a new site")
+        node = str(home.flwr("supernode", "register", str(public_key), CONNECTION, "--name", name)["node-id"])
+        # The new key counts before the old one is gone, so that the site is never without one.
+        register.put(name, node, fingerprint)
+        if before is not None:
+            _unregister(home, before)
+    return register.read()[name]
+
+
+def exclude(home: ServerHome, name: str) -> RegisteredKey:
+    """Revokes a site's key: Flower accepts nothing from it any more, and its name is free again."""
+    register = KeyRegister(home.path)
+    with locked(home.path, wait=True):
+        keys = register.read()
+        if name not in keys:
+            raise ConfigError(one_of(name, keys, "site"))
+        _unregister(home, keys[name])
+        register.remove(name)
+    return keys[name]
+
+
+def site_statuses(home: ServerHome) -> list[SiteStatus]:
+    """All registered sites by name; then nodes that Flower knows, but the register does not."""
+    nodes = {str(node["node-id"]): node for node in home.flwr("supernode", "list", CONNECTION)["nodes"]}
+    keys = KeyRegister(home.path).read()
+    known = [
+        SiteStatus(
+            key.name,
+            str(nodes[key.node_id]["status"]) if key.node_id in nodes else "unregistered",
+            key.node_id,
+            key.fingerprint,
+            key.registered,
+            _since(nodes.get(key.node_id, {})),
+        )
+        for key in keys.values()
+    ]
+    ours = {key.node_id for key in keys.values()}
+    others = [
+        SiteStatus(UNNAMED, str(node["status"]), number, "", "", _since(node))
+        for number, node in nodes.items()
+        if number not in ours and node["status"] != "unregistered"
+    ]
+    return sorted(known, key=lambda site: site.name) + others
+
+
+def _since(node: dict[str, object]) -> str:
+    moment = str(node.get("online-at" if node.get("status") == "online" else "offline-at") or "")
+    return "" if moment in ("", "N/A") else moment
+
+
+def _unregister(home: ServerHome, key: RegisteredKey) -> None:
+    try:
+        home.flwr("supernode", "unregister", key.node_id, CONNECTION)
+    except FlowerError as problem:
+        # After a crash between the two steps Flower has forgotten the key already.
+        statuses = {
+            str(node["node-id"]): node["status"] for node in home.flwr("supernode", "list", CONNECTION)["nodes"]
+        }
+        if statuses.get(key.node_id, "unregistered") != "unregistered":
+            raise FlowerError(f"{key.name} could not be unregistered: {problem}") from problem
+
+
+def _fingerprint(public_key: Path) -> str:
+    try:
+        return fingerprint_of(public_key.read_bytes())
+    except OSError as problem:
+        raise ConfigError(f"cannot read {public_key}: {problem.strerror or problem}") from problem
+    except ValueError as problem:
+        raise ConfigError(
+            f"{public_key} is not a public key; a site creates one with playerfl flower keys, and sends NAME.pub"
+        ) from problem

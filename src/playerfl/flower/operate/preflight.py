@@ -1,0 +1,212 @@
+"""Checks before a deployment starts, at the server and at a site: what would fail later, in one sentence each."""
+
+from __future__ import annotations
+
+import errno
+import http.client
+import os
+import shutil
+import socket
+import ssl
+import stat
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Literal
+
+from playerfl.errors import PlayerflError
+from playerfl.flower.operate.certificates import expiry, expiry_warnings
+from playerfl.flower.operate.keys import fingerprint_of
+from playerfl.flower.operate.launch import ServerHome, program
+from playerfl.flower.operate.processes import LOOPBACK
+from playerfl.flower.operate.register import KeyRegister
+from playerfl.version import __version__
+
+SECONDS = 10.0
+CLOCK_SECONDS = 60.0
+"""Flower refuses a node whose clock is 300 s off."""
+SPACE = 2**30
+Outcome = Literal["ok", "warning", "failure"]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """The result of one check."""
+
+    check: str
+    outcome: Outcome
+    said: str
+    """What was found, and what to do about it."""
+
+
+def check_machine() -> Iterator[Finding]:
+    """What every party needs: versions, Flower's programs."""
+    python = ".".join(map(str, sys.version_info[:3]))
+    yield Finding("versions", "ok", f"playerfl {__version__}, Python {python}, {_versions('flwr', 'torch')}")
+    for name in ("flwr", "flower-superlink", "flower-supernode"):
+        try:
+            program(name)
+        except PlayerflError as problem:
+            yield Finding("programs", "failure", str(problem))
+
+
+def check_server(home: ServerHome) -> Iterator[Finding]:
+    """The server's directory: permissions, certificates, keys, port, space."""
+    try:
+        port = home.port
+    except PlayerflError as problem:
+        yield Finding("directory", "failure", str(problem))
+        return
+    yield from _private(home.path, "directory")
+    yield from _private(home.path / "server.key", "server.key")
+    yield from _writable(home.jobs)
+    try:
+        warnings = expiry_warnings(home.path)
+        ends = expiry(home.path / "server.pem")
+        for warning in warnings:
+            yield Finding("certificate", "warning", warning)
+        if not warnings:
+            yield Finding("certificate", "ok", f"valid until {ends:%Y-%m-%d}")
+        keys = KeyRegister(home.path).read()
+        yield Finding("sites", "ok" if keys else "warning", f"registered: {', '.join(sorted(keys)) or 'none yet'}")
+    except PlayerflError as problem:
+        yield Finding("files", "failure", str(problem))
+    yield from _server_port(home, port)
+
+
+def _server_port(home: ServerHome, port: int) -> Iterator[Finding]:
+    if not _listens(LOOPBACK, port):
+        with socket.socket() as probe:
+            try:
+                probe.bind((LOOPBACK, port))
+            except OSError as problem:
+                yield Finding("port", "failure", f"port {port} is not free: {problem.strerror}; choose another --port")
+            else:
+                yield Finding("port", "warning", f"the server is not running; port {port} is free: playerfl flower up")
+        return
+    yield from check_connection(LOOPBACK, port, home.authority)
+    outside = _outside_address()
+    if outside and _listens(outside, port):
+        yield Finding(
+            "exposure",
+            "failure",
+            f"{outside}:{port} answers, so others can reach Flower's control interface, which has no authentication; "
+            "let only the proxy reach it",
+        )
+
+
+def check_site(
+    server: str, authority: Path, key: Path, state: Path, load_data: Callable[[], str] | None = None
+) -> Iterator[Finding]:
+    """A site: its key, its directory, its data, and the way to the server."""
+    try:
+        public = key.with_suffix(".pub")
+        shown = fingerprint_of(public.read_bytes()) if public.exists() else "(no .pub beside it)"
+        yield Finding("key", "ok", f"{key}, fingerprint {shown}")
+        yield from _private(key, "key")
+    except (OSError, ValueError) as problem:
+        yield Finding("key", "failure", f"{key} cannot be used: {problem}")
+    yield from _writable(state)
+    if load_data is not None:
+        try:
+            yield Finding("data", "ok", load_data())
+        except PlayerflError as problem:
+            yield Finding("data", "failure", str(problem))
+    host, _, port = server.rpartition(":")
+    if not host or not port.isdecimal():
+        yield Finding("server", "failure", f"--server must be NAME:PORT, as in fl.example.org:443, not {server!r}")
+        return
+    yield from check_connection(host, int(port), authority)
+
+
+def check_connection(host: str, port: int, authority: Path) -> Iterator[Finding]:
+    """Reaches a server as its sites do: TLS with its certificate, its health, its clock."""
+    try:
+        context = ssl.create_default_context(cafile=str(authority))
+    except (OSError, ssl.SSLError) as problem:
+        yield Finding("TLS", "failure", f"{authority} is not a file of certificates: {problem}")
+        return
+    connection = http.client.HTTPSConnection(host, port, timeout=SECONDS, context=context)
+    try:
+        asked = time.time()
+        connection.request("GET", "/health")
+        answer = connection.getresponse()
+        answer.read()
+    except ssl.SSLCertVerificationError as problem:
+        reason = problem.verify_message or str(problem)
+        yield Finding("TLS", "failure", f"{authority} does not vouch for the certificate of {host}:{port}: {reason}")
+        return
+    except ssl.SSLError as problem:
+        yield Finding("TLS", "failure", f"{host}:{port} does not speak TLS as it should: {problem}")
+        return
+    except OSError as problem:
+        yield Finding("server", "failure", f"{host}:{port} cannot be reached: {problem}; is a firewall in the way?")
+        return
+    except http.client.HTTPException as problem:
+        yield Finding("server", "failure", f"{host}:{port} does not answer like a server: {type(problem).__name__}")
+        return
+    finally:
+        connection.close()
+    outcome: Outcome = "ok" if answer.status == 200 else "warning"
+    yield Finding("server", outcome, f"{host}:{port} answers over TLS (/health: {answer.status})")
+    with suppress(TypeError, ValueError):
+        offset = parsedate_to_datetime(answer.headers["Date"]).timestamp() - (asked + time.time()) / 2
+        outcome = "ok" if abs(offset) < CLOCK_SECONDS else "failure"
+        advice = "" if outcome == "ok" else "; Flower refuses nodes that are 5 minutes off: use NTP"
+        yield Finding("clock", outcome, f"{abs(offset):.0f} s apart from the server's{advice}")
+
+
+def _private(path: Path, what: str) -> Iterator[Finding]:
+    try:
+        mode = path.stat().st_mode
+        if not os.access(path, os.R_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+    except OSError as problem:
+        yield Finding("permissions", "failure", f"the {what} {path} cannot be read: {problem.strerror}")
+        return
+    if mode & (stat.S_IRWXG | stat.S_IRWXO):
+        yield Finding("permissions", "warning", f"others may read the {what} {path}: chmod go-rwx {path}")
+
+
+def _writable(folder: Path) -> Iterator[Finding]:
+    if not os.access(folder if folder.exists() else folder.parent, os.W_OK | os.X_OK):
+        user = os.environ.get("USER", "this user")
+        yield Finding("permissions", "failure", f"{user} may not write to {folder}: chown it to the service's user")
+        return
+    free = shutil.disk_usage(folder if folder.exists() else folder.parent).free
+    outcome: Outcome = "ok" if free >= SPACE else "warning"
+    yield Finding("space", outcome, f"{free / 2**30:.1f} GiB free in {folder}")
+
+
+def _listens(host: str, port: int) -> bool:
+    try:
+        with socket.create_connection((host, port), timeout=1):
+            return True
+    except OSError:
+        return False
+
+
+def _outside_address() -> str | None:
+    """This machine's own address as others see it; nothing is sent."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.1", 9))
+            address = str(probe.getsockname()[0])
+        except OSError:
+            return None
+    return None if address.startswith("127.") else address
+
+
+def _versions(*names: str) -> str:
+    found = []
+    for name in names:
+        try:
+            found.append(f"{name} {version(name)}")
+        except PackageNotFoundError:
+            found.append(f"{name} is missing")
+    return ", ".join(found)

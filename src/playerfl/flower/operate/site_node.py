@@ -1,0 +1,65 @@
+"""How a site's node and agent are started: folders, permissions, safe flags, safe environment."""
+
+from __future__ import annotations
+
+import secrets
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from playerfl.errors import ConfigError
+from playerfl.flower.operate.launch import safe_environment
+from playerfl.flower.operate.processes import LOOPBACK
+from playerfl.flower.wire.envelopes import check_site
+from playerfl.storage.atomic_files import RERUN_HINT, make_directory, write_atomically
+
+
+@dataclass(frozen=True)
+class SiteNode:
+    """The node of a site: it has the key and the connection to the server, and no data."""
+
+    name: str
+    key: Path
+    server: str
+    authority: Path
+    home: Path
+    """The node's own directory, for Flower's files."""
+    agent: Path
+    """The socket of the site's agent."""
+    port: int = 9094
+
+    def check(self) -> None:
+        check_site(self.name)
+        for file, what in ((self.key, "key"), (self.authority, "ca")):
+            if not file.is_file():
+                raise ConfigError(f"there is no file {file}; check --{what}")
+            try:
+                file.open("rb").close()
+            except OSError as problem:
+                raise ConfigError(
+                    f"{file} cannot be read by this user ({problem.strerror}); the key belongs to the user that runs "
+                    "the node"
+                ) from problem
+        if ":" not in self.server:
+            raise ConfigError(f"--server must be NAME:PORT, as in fl.example.org:443, not {self.server!r}")
+        if any(character in str(self.agent) for character in "\"'\\\n"):
+            raise ConfigError(f"the path of the socket must not contain quotes or backslashes, but is {self.agent}")
+        make_directory(self.home, secret=True)
+
+    def environment(self) -> dict[str, str]:
+        # One pool of memory for all of the node's threads.
+        return {**safe_environment(self.home.resolve()), "MALLOC_ARENA_MAX": "1"}
+
+    def command(self) -> list[str]:
+        """Starts the SuperNode with the postman; no app that a server ships is ever run."""
+        secret = self.home.resolve() / "postman.secret"
+        # A new one for every start: only the postman in the node's own process may take its messages.
+        write_atomically(secret, secrets.token_bytes(32), RERUN_HINT, secret=True)
+        return [
+            *(sys.executable, "-m", "playerfl.flower.node", str(secret), f"{LOOPBACK}:{self.port}"),
+            *("--superlink", self.server),
+            *("--root-certificates", str(self.authority.resolve())),
+            *("--auth-supernode-private-key", str(self.key.resolve())),
+            *("--host", LOOPBACK, "--port", str(self.port)),
+            *("--node-config", f'agent="{self.agent.resolve()}"'),
+        ]

@@ -1,0 +1,127 @@
+"""SiteAgent: opens parcels, lets the site respond, and records what leaves before it leaves."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from playerfl.errors import PlayerflError
+from playerfl.flower.site.site import Site
+from playerfl.flower.wire.codec import CodecError, decode_envelope, response_parcel
+from playerfl.flower.wire.envelopes import WAIT, Envelope, RefusedError, Response
+from playerfl.flower.wire.parcel import Parcel
+
+log = logging.getLogger("playerfl.flower.site")
+
+_MOST_REMEMBERED = 1000
+
+
+@dataclass
+class SiteAgent:
+    """The only way to a site's data, private layers and state."""
+
+    site: Site
+    _one_at_a_time: threading.Lock = field(default_factory=threading.Lock)
+    _refused: set[tuple[str, str, str]] = field(default_factory=set)
+    """Refusals that are in the audit log: a server that keeps asking must not fill the disk."""
+    _masking: dict[str, Any] = field(default_factory=dict)
+    """What secure aggregation remembers; its module needs Flower, so it is imported only if it is used."""
+
+    def answer(self, parcel: Parcel) -> Parcel:
+        """The response to one parcel. Nothing of an exception leaves the site."""
+        with self._one_at_a_time:
+            try:
+                return self._secure(parcel) if parcel.kind == "secure" else self._envelope(parcel)
+            except RefusedError as refused:
+                log.warning("refused: %s (%s)", refused.code, refused)
+                return self._without_reply("", refused.code, str(refused))
+            except Exception:
+                log.exception("a message could not be handled")
+                return response_parcel(Response("", "", code="failed"))
+
+    def _envelope(self, parcel: Parcel) -> Parcel:
+        try:
+            envelope = decode_envelope(parcel)
+        except CodecError as problem:
+            # Only playerfl writes to a site, so an unreadable envelope comes from another version of it.
+            log.warning("the server's message could not be read: %s", problem)
+            return self._without_reply("", "version", str(problem))
+        response = self.site.respond(envelope)
+        if response.code is not None:
+            self._note_refusal(envelope.job, envelope.key, response.code, response.detail)
+            return response_parcel(response)
+        leaving = response_parcel(response)
+        try:
+            self.site.audit.add("left", **self._facts(envelope, response, leaving))
+        except PlayerflError:
+            log.exception("%s, %s: the audit log cannot be written, so nothing leaves", envelope.job, envelope.key)
+            return response_parcel(Response(self.site.name, envelope.key, code="storage"))
+        return leaving
+
+    def _facts(self, envelope: Envelope, response: Response, leaving: Parcel) -> dict[str, Any]:
+        request = envelope.request
+        upload = response.reply.upload if response.reply else None
+        noise = envelope.privacy.noise
+        facts: dict[str, Any] = {
+            "job": envelope.job,
+            "key": envelope.key,
+            "round": request.download.round if request else None,
+            "verbs": list(request.verbs) if request else ["hello"],
+            "entries": _shapes(leaving.arrays.get("weights", {})),
+            "numbers": {name: len(v) if isinstance(v, list) else 1 for name, v in upload.info.items()}
+            if upload
+            else {},
+            "scores": len(response.reply.scores) if response.reply else 0,
+            "bytes": leaving.num_bytes,
+            "sha256": leaving.sha256(),
+            "epsilon": self.site.ledger.epsilon() if noise else None,
+        }
+        if envelope.privacy.secure_range:
+            facts["masked"] = True
+        if response.introduction:
+            schema = response.introduction.schema
+            facts["introduced"] = ["layers", "rows", *(["columns", "classes"] if schema else [])]
+        return facts
+
+    def _secure(self, parcel: Parcel) -> Parcel:
+        """One of the four stages of SecAgg+."""
+        from playerfl.flower.wire.secure import StageMemory, respond_to_stage
+
+        memory = self._masking.setdefault("memory", StageMemory())
+        least_sites = self.site.policy.jobs.least_sites
+        reply, stage = respond_to_stage(parcel, memory, self.site.held, self.site.unmask, least_sites)
+        self.site.audit.add(
+            "left",
+            job=stage.job,
+            key=stage.key,
+            round=None,
+            verbs=[f"secure {stage.name}"],
+            entries=stage.entries,
+            masked=True,
+            bytes=reply.num_bytes,
+            sha256=reply.sha256(),
+        )
+        return reply
+
+    def _without_reply(self, job: str, code: Any, detail: str) -> Parcel:
+        self._note_refusal(job, "", code, detail)
+        return response_parcel(Response(self.site.name if job else "", "", code=code))
+
+    def _note_refusal(self, job: str, key: str, code: str, detail: str) -> None:
+        fact = (job, key, code)
+        if code in WAIT or fact in self._refused:
+            return
+        if len(self._refused) >= _MOST_REMEMBERED:
+            self._refused.clear()
+        self._refused.add(fact)
+        try:
+            self.site.audit.add("refused", job=job[:64], key=key[:64], code=code, detail=detail[:500])
+        except PlayerflError:
+            log.exception("the audit log cannot be written")
+
+
+def _shapes(arrays: Mapping[str, Any]) -> dict[str, list[Any]]:
+    return {name: [array.dtype, list(array.shape)] for name, array in arrays.items()}

@@ -1,0 +1,184 @@
+"""Contract: what a site agreed to when a job began, and what it has answered since; a file beside the job's state."""
+
+from __future__ import annotations
+
+import getpass
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Literal, TypeVar
+
+from pydantic import TypeAdapter, ValidationError
+
+from playerfl.errors import RunDirectoryError
+from playerfl.flower.wire.envelopes import Code, Envelope, Privacy, RefusedError
+from playerfl.storage.atomic_files import RERUN_HINT, fsync_dir, write_atomically
+
+CONTRACT = "contract.json"
+DECISION = "decision.json"
+
+Kept = TypeVar("Kept")
+Choice = Literal["approved", "refused", "stopped"]
+Status = Literal["waiting", "approved", "refused", "stopped", "finished"]
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What an envelope must repeat as long as the job runs."""
+
+    job: str
+    experiment: str
+    model: str
+    """Fingerprint of the initial model."""
+    privacy: dict[str, float]
+    merge_sites: int
+
+    @classmethod
+    def of(cls, envelope: Envelope) -> Terms:
+        privacy = {name: float(value) for name, value in asdict(envelope.privacy).items()}
+        return cls(envelope.job, envelope.experiment, envelope.model, privacy, envelope.merge_sites)
+
+    def digest(self) -> str:
+        """What a person's decision refers to."""
+        return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()
+
+    def difference(self, asked: Terms) -> str | None:
+        """What an envelope asks for that was not agreed to; more sites per merge than agreed is no harm."""
+        for name in ("job", "experiment", "model", "privacy"):
+            if getattr(self, name) != getattr(asked, name):
+                return f"the envelope has a different {name} than the one this site agreed to"
+        if asked.merge_sites < self.merge_sites:
+            return f"the server now merges {asked.merge_sites} sites; it was at least {self.merge_sites}"
+        return None
+
+
+@dataclass(frozen=True)
+class Answered:
+    """An answer that has left, or may have."""
+
+    key: str
+    asked: str
+    """Fingerprint of the envelope."""
+
+
+@dataclass(frozen=True)
+class Contract:
+    """The terms, the model's layers for people to read, the cut once it is known, and every answer given."""
+
+    terms: Terms
+    since: str
+    layers: dict[str, list[str]]
+    """The entries of each layer, from input to output."""
+    rows: int
+    cut: int | None = None
+    """How many layers are shared; None until the server has said so."""
+    answers: dict[str, Answered] = field(default_factory=dict)
+    """By round and verb, as in "3:fit"."""
+    opened: dict[str, list[int]] = field(default_factory=dict)
+    """By exchange: the nodes over which a securely aggregated sum was opened."""
+
+    @classmethod
+    def begin(cls, envelope: Envelope, layers: Mapping[str, tuple[str, ...]], rows: int, cut: int | None) -> Contract:
+        entries = {layer: list(members) for layer, members in layers.items()}
+        return cls(Terms.of(envelope), _now(), entries, rows, cut)
+
+    @property
+    def privacy(self) -> Privacy:
+        return Privacy(**self.terms.privacy)
+
+    @property
+    def finished(self) -> bool:
+        return any(key.endswith(":finish") for key in self.answers)
+
+    @property
+    def latest_round(self) -> int:
+        return max((int(key.partition(":")[0]) for key in self.answers), default=-1)
+
+    def answering(self, envelope: Envelope, asked: str) -> Contract:
+        """The contract after answering; each round and verb is answered once."""
+        assert envelope.request is not None
+        round_ = envelope.request.download.round
+        new = {f"{round_}:{verb}": Answered(envelope.key, asked) for verb in envelope.request.verbs}
+        return replace(self, answers={**self.answers, **new})
+
+    def write(self, folder: Path) -> None:
+        write_atomically(folder / CONTRACT, (json.dumps(asdict(self), indent=1) + "\n").encode(), RERUN_HINT)
+        fsync_dir(folder)
+
+    @classmethod
+    def read(cls, folder: Path) -> Contract | None:
+        """None if the job is new. A damaged contract is an error: without it, nothing may leave."""
+        return _read(folder / CONTRACT, TypeAdapter(Contract))
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What a person at the site said about a job."""
+
+    choice: Choice
+    terms: str
+    """The digest of the terms that the person saw."""
+    by: str
+    time: str
+    most_layers: int | None = None
+    """The most layers that may be shared."""
+
+    @classmethod
+    def read(cls, folder: Path) -> Decision | None:
+        return _read(folder / DECISION, TypeAdapter(Decision))
+
+
+def _read(file: Path, adapter: TypeAdapter[Kept]) -> Kept | None:
+    try:
+        return adapter.validate_json(file.read_bytes(), strict=True)
+    except FileNotFoundError:
+        return None
+    except (OSError, ValidationError) as problem:
+        raise RunDirectoryError(f"{file} cannot be read, so nothing of this job leaves the site") from problem
+
+
+def decide(folder: Path, contract: Contract, choice: Choice, most_layers: int | None = None) -> Decision:
+    """Records a person's decision. It needs no lock, so a job can be stopped while it trains."""
+    before = Decision.read(folder)
+    if most_layers is None and before is not None:
+        most_layers = before.most_layers
+    decision = Decision(choice, contract.terms.digest(), _user(), _now(), most_layers)
+    write_atomically(folder / DECISION, (json.dumps(asdict(decision), indent=1) + "\n").encode(), RERUN_HINT)
+    fsync_dir(folder)
+    return decision
+
+
+def status(contract: Contract, decision: Decision | None, *, automatic: bool) -> Status:
+    """Where a job stands at this site."""
+    if decision is not None and decision.terms == contract.terms.digest() and decision.choice != "approved":
+        return decision.choice
+    if contract.finished:
+        return "finished"
+    if decision is not None and decision.terms == contract.terms.digest():
+        return "approved"
+    return "approved" if automatic else "waiting"
+
+
+_CODES: dict[Status, Code] = {"waiting": "waiting", "refused": "refused", "stopped": "stopped"}
+
+
+def check_status(contract: Contract, decision: Decision | None, *, automatic: bool) -> None:
+    """Refuses work for a job that waits for approval, was refused or was stopped."""
+    now = status(contract, decision, automatic=automatic)
+    if now in _CODES:
+        by = f" by {decision.by}, {decision.time}" if decision else ""
+        raise RefusedError(_CODES[now], f"the job is {now}{by}")
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return "unknown"
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")

@@ -1,0 +1,57 @@
+"""A site from its administrator's settings: policy, task, directory, log."""
+
+from __future__ import annotations
+
+import logging
+import pwd
+from pathlib import Path
+
+from playerfl.errors import ConfigError
+from playerfl.flower.site.policy import Policy
+from playerfl.flower.site.setup import setup_finder
+from playerfl.flower.site.site import LOG, Site
+from playerfl.flower.wire.envelopes import check_site
+from playerfl.storage.atomic_files import make_directory
+from playerfl.tasks.load import load_task
+
+
+def open_site(
+    name: str, home: Path, policy: Policy, task: str | None, data_dir: Path | None = None, device: str | None = None
+) -> Site:
+    """The site with its own task, which is found now, so that a mistake is noticed before a job is."""
+    chosen = task or policy.task
+    if task and policy.task and task != policy.task:
+        raise ConfigError(f"--task is {task}, but the policy says {policy.task}; change one of them")
+    if chosen is None:
+        raise ConfigError(
+            "this site has no data; say which with --task, or with task = in its policy: a folder, FILE.py:NAME or "
+            "the name of a bundled task"
+        )
+    load_task(chosen)
+    make_directory(home, secret=True)
+    _write_log(home / LOG)
+    return Site(check_site(name), home, setup_finder(chosen, data_dir, device), policy)
+
+
+def user_ids(names: list[str]) -> list[int]:
+    """The ids of users by name."""
+    try:
+        return [pwd.getpwnam(name).pw_uid for name in names]
+    except KeyError as problem:
+        raise ConfigError(f"there is no user {problem}; check --node-user") from problem
+
+
+def group_of(names: list[str]) -> int | None:
+    """The group through which the node's user reaches the socket; None if the node runs as the agent's own user."""
+    return pwd.getpwnam(names[0]).pw_gid if names else None
+
+
+def _write_log(file: Path) -> None:
+    log = logging.getLogger("playerfl.flower.site")
+    if log.handlers:
+        return
+    handler = logging.FileHandler(file, encoding="utf-8")
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    log.addHandler(handler)
+    log.setLevel(logging.INFO)
+    log.propagate = False

@@ -1,0 +1,169 @@
+"""Checks of one envelope against what a site agreed to, and of one upload before it leaves."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from playerfl.algorithms import Algorithm, PartialAlgorithm, PLayerFL
+from playerfl.federation.client import Client
+from playerfl.federation.messages import Download, Request, Upload, Verb
+from playerfl.federation.server import Server
+from playerfl.flower.site.contract import Contract, Decision
+from playerfl.flower.site.policy import ProtectedLayers
+from playerfl.flower.wire.envelopes import Envelope, RefusedError
+from playerfl.layers.layer_map import LayerMap
+from playerfl.weights import Weights
+
+_STEPS: frozenset[tuple[Verb, ...]] = frozenset(
+    {("prepare",), ("fit",), ("evaluate",), ("finish",), ("evaluate", "fit"), ("evaluate", "finish")}
+)
+_CLOSE = 1e-5
+"""How far the weights of round 0 may be from the initial model: some methods average equal models first."""
+
+
+def check_step(contract: Contract, envelope: Envelope, request: Request, asked: str, rounds: int) -> None:
+    """Refuses verbs and rounds that no server following the protocol asks for, and a second answer to one of them."""
+    round_, verbs = request.download.round, request.verbs
+    if verbs not in _STEPS:
+        raise RefusedError("pinned", f"no step of a job asks for {'+'.join(verbs) or 'nothing'}")
+    least, most = (0, 0) if "prepare" in verbs else (0, rounds - 1) if "fit" in verbs else (1, rounds)
+    if not least <= round_ <= most:
+        raise RefusedError("pinned", f"round {round_} of {rounds} cannot {verbs[-1]}")
+    if request.best_round is not None and not 0 <= request.best_round <= round_:
+        raise RefusedError("pinned", f"round {request.best_round} cannot be the best of {round_} rounds")
+    for verb in verbs:
+        before = contract.answers.get(f"{round_}:{verb}")
+        if before is not None and (before.key, before.asked) != (envelope.key, asked):
+            raise RefusedError(
+                "pinned", f"{round_}:{verb} was answered before, to a different request ({before.key}); one is enough"
+            )
+    known = all(f"{round_}:{verb}" in contract.answers for verb in verbs)
+    if contract.finished and not known:
+        raise RefusedError("finished", "this site has finished the job")
+    if round_ < contract.latest_round and not known:
+        raise RefusedError("pinned", f"round {round_} comes after round {contract.latest_round} was answered")
+
+
+@dataclass(frozen=True)
+class Pinned:
+    """What may be loaded and what may leave, by the pinned algorithm, the cut and the site's policy."""
+
+    algorithm: Algorithm
+    layers: LayerMap
+    initial: Weights
+    protected: ProtectedLayers
+
+    def first_cut(self) -> int | None:
+        """The cut that the algorithm's settings decide; None if the server decides it, or if there is none."""
+        if isinstance(self.algorithm, PLayerFL):
+            # Variants that move the measured cut say so only to the server.
+            return self.algorithm.fixed_cut if type(self.algorithm).final_cut is PLayerFL.final_cut else None
+        if not isinstance(self.algorithm, PartialAlgorithm) or self.algorithm.prepares:
+            return None
+        return self.algorithm.cut(Server(self.initial, self.layers, ("site",), 0))
+
+    def shared(self, cut: int | None) -> tuple[str, ...] | None:
+        """The layers that a fit uploads at most; None if that is not known yet."""
+        memory = {} if cut is None else {"cut": cut}
+        if cut is None and isinstance(self.algorithm, PartialAlgorithm) and self.algorithm.prepares:
+            return None
+        return self._expected(memory, 0, ("fit",))[0]
+
+    def _expected(
+        self, memory: Mapping[str, Any], round_: int, verbs: tuple[Verb, ...]
+    ) -> tuple[tuple[str, ...], Mapping[str, int]]:
+        """Layers and lists of numbers that the algorithm's server accepts in return for these verbs."""
+        server = Server(self.initial, self.layers, ("site",), 0)
+        server.memory, server.round = dict(memory), round_
+        expected = self.algorithm.server_expects(server, verbs)
+        return tuple(expected.layers), expected.numbers
+
+    def check_shared(self, cut: int | None, decision: Decision | None) -> None:
+        """Refuses a job that would share more than the policy and the person who approved it allow."""
+        kept = self.never_sent()
+        shared = self.shared(cut)
+        if shared is None:
+            return
+        if leaving := kept & self.layers.travelling(self.initial, shared).keys():
+            raise RefusedError("refused", f"the job shares {min(leaving)}, which the policy never sends")
+        most = len(self.layers.names) - self.protected.least_private
+        if decision is not None and decision.most_layers is not None:
+            most = min(most, decision.most_layers)
+        if len(shared) > most:
+            raise RefusedError("refused", f"the job shares {len(shared)} layers, but at most {most} are allowed here")
+
+    def never_sent(self) -> set[str]:
+        """The tensors that the policy never sends, also where another layer owns what a protected one uses."""
+        entries: set[str] = set()
+        for name in self.protected.never_send:
+            if name not in self.layers.entries and name not in self.layers.all_entries:
+                # A name that protects nothing is a mistake that nobody would notice.
+                known = ", ".join(self.layers.names)
+                raise RefusedError("refused", f"the policy never sends {name!r}, but the model has the layers {known}")
+            entries |= {name} | set(self.layers.entries.get(name, ()))
+            entries |= {entry for entry, users in self.layers.tied.items() if name in users}
+        return entries
+
+    def told_cut(self, contract: Contract, download: Download) -> int | None:
+        """The cut after this envelope: what is pinned, or what the server says for the first time."""
+        told = download.info.get("cut")
+        if told is None:
+            return contract.cut
+        if type(told) is not int or not 0 <= told <= len(self.layers.names):
+            raise RefusedError("pinned", f"the cut must be between 0 and {len(self.layers.names)}, not {told!r:.40}")
+        if contract.cut is not None and told != contract.cut:
+            raise RefusedError("pinned", f"the envelope has the cut {told}, but this site agreed to {contract.cut}")
+        return told
+
+    def check_download(self, download: Download) -> None:
+        """Refuses weights that are not those of the model, and numbers that no algorithm sends."""
+        travelling = self.layers.travelling(self.initial)
+        for name, tensor in download.weights.items():
+            wanted = travelling.get(name)
+            if wanted is None:
+                raise RefusedError("pinned", f"the envelope holds {name[:80]!r}, which is not a part that travels")
+            if tensor.shape != wanted.shape or tensor.dtype != wanted.dtype:
+                raise RefusedError(
+                    "pinned",
+                    f"{name!r} is {tuple(tensor.shape)} {tensor.dtype}, not {tuple(wanted.shape)} {wanted.dtype}",
+                )
+            if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
+                raise RefusedError("pinned", f"{name!r} has NaN or infinite values")
+            if download.round == 0 and not _close(tensor, wanted):
+                # A first layer made for the purpose can copy rows into its gradient.
+                raise RefusedError("pinned", f"round 0 starts from the initial model, but {name!r} is another")
+        intervals = download.info.get("intervals")
+        if not download.info.keys() <= {"cut", "intervals"}:
+            raise RefusedError("pinned", f"the envelope holds unknown information: {sorted(download.info)[0][:80]!r}")
+        if intervals is not None and not (
+            isinstance(intervals, list)
+            and len(intervals) == len(self.layers.names)
+            and all(type(interval) is int and 1 <= interval < 2**31 for interval in intervals)
+        ):
+            raise RefusedError("pinned", "the intervals must be one positive integer per layer")
+
+    def check_upload(self, upload: Upload, client: Client, request: Request, cut: int | None) -> None:
+        """The last check before anything leaves: only what the pinned algorithm uploads, and no protected layer."""
+        memory = dict(client.memory)
+        if cut is not None and memory.get("cut", cut) != cut:
+            raise RefusedError("pinned", f"the site's cut became {memory['cut']}, but {cut} was agreed to")
+        layers, numbers = self._expected(memory, request.download.round, request.verbs)
+        allowed = self.layers.travelling(self.initial, layers).keys() - self.never_sent()
+        extra = upload.weights.keys() - allowed
+        if extra:
+            raise RefusedError("privacy", f"{min(extra)} would leave this site, which was not agreed to")
+        for name, values in upload.info.items():
+            if name not in numbers or not isinstance(values, list) or len(values) != numbers[name]:
+                raise RefusedError("privacy", f"{name!r} would leave this site, which was not agreed to")
+            if not all(isinstance(value, int | float) and math.isfinite(value) for value in values):
+                raise RefusedError("privacy", f"{name!r} is not a list of numbers")
+
+
+def _close(tensor: Tensor, initial: Tensor) -> bool:
+    return torch.allclose(tensor.double(), initial.double(), rtol=_CLOSE, atol=_CLOSE)

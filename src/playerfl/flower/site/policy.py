@@ -1,0 +1,175 @@
+"""Policy: what a site agrees to, as a strict TOML file that only the site's administrator can write."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+from playerfl.algorithms import ALGORITHMS
+from playerfl.errors import ConfigError, one_of
+from playerfl.flower.wire.envelopes import Privacy
+from playerfl.runs.experiment import Experiment, read_toml, validated
+from playerfl.tasks.load import names_object
+
+_STRICT = ConfigDict(strict=True, extra="forbid", frozen=True)
+
+
+class AcceptedJobs(BaseModel):
+    """The `[jobs]` table: which jobs are considered at all."""
+
+    model_config = _STRICT
+
+    names: list[str] = ["*"]
+    """Patterns of job names, such as "heart-*"."""
+    algorithms: list[str] = sorted(ALGORITHMS)
+    """Algorithms by name; one of your own as FILE.py:NAME runs code from your disk, never from a message."""
+    data: dict[str, Any] | None = None
+    """If given, the experiment's [data] table must be exactly this: the target, the columns left out, the split."""
+    least_rows: int = Field(20, ge=0)
+    """The fewest training rows with which this site takes part."""
+    least_sites: int = Field(2, ge=0)
+    """The fewest sites that the server may merge. Only secure aggregation proves that it does."""
+    most_rounds: int = Field(1000, ge=1)
+    most_local_epochs: int = Field(100, ge=1)
+    most_threads: int = Field(64, ge=1)
+    most_waiting: int = Field(20, ge=1)
+    """How many jobs may wait for approval at the same time."""
+
+    @field_validator("algorithms")
+    @classmethod
+    def _known(cls, names: list[str]) -> list[str]:
+        for name in names:
+            if name not in ALGORITHMS and not names_object(name):
+                raise ValueError(one_of(name, ALGORITHMS, "algorithm"))
+        return names
+
+
+class ProtectedLayers(BaseModel):
+    """The `[layers]` table: what never leaves, whatever a job says."""
+
+    model_config = _STRICT
+
+    never_send: list[str] = []
+    """Layers that never leave this site."""
+    least_private: int = Field(0, ge=0)
+    """The fewest layers that must stay private, counted from the output."""
+
+
+class RequiredPrivacy(BaseModel):
+    """The `[privacy]` table: what every job must do to uploads; a job may do more."""
+
+    model_config = _STRICT
+
+    most_clip: float = Field(0.0, ge=0, allow_inf_nan=False)
+    """Updates must be clipped to at most this norm; 0: need not be."""
+    least_noise: float = Field(0.0, ge=0, allow_inf_nan=False)
+    least_sensitivity_noise: float = Field(0.0, ge=0, allow_inf_nan=False)
+    secure: bool = False
+    """Whether uploads must be sent by secure aggregation."""
+
+
+class PrivacyBudget(BaseModel):
+    """The `[budget]` table: what all jobs together may reveal through uploads."""
+
+    model_config = _STRICT
+
+    epsilon: float | None = Field(None, gt=0, allow_inf_nan=False)
+    """The largest ε over all uploads of all jobs; a job without noise is then refused. Default: no budget."""
+    delta: float = Field(1e-5, gt=0, lt=1)
+
+
+class Sharing(BaseModel):
+    """The `[sharing]` table: what the server learns besides uploads."""
+
+    model_config = _STRICT
+
+    column_names: bool = True
+    """Whether names of columns and classes are sent for comparison; categories are only ever sent as fingerprints."""
+    scores: bool = True
+    """Whether validation and test scores are sent. Without them, the report leaves this site out."""
+
+
+class Policy(BaseModel):
+    """A site's policy (`site.toml`). Every key has a default; the defaults are the careful choice."""
+
+    model_config = _STRICT
+
+    approval: Literal["person", "automatic"] = "person"
+    """Whether a person must approve every new job with `playerfl flower approve`."""
+    task: str | None = None
+    """This site's data, like `--task`. A message never chooses it."""
+    coordinators: list[str] = []
+    """Servers (NAME:PORT) that this site connects to; empty: the one given to `--server`."""
+    jobs: AcceptedJobs = AcceptedJobs()
+    layers: ProtectedLayers = ProtectedLayers()
+    privacy: RequiredPrivacy = RequiredPrivacy()
+    budget: PrivacyBudget = PrivacyBudget()
+    sharing: Sharing = Sharing()
+    units: dict[str, str] = {}
+    """The units of columns, compared with those of other sites: `glucose = "mmol/l"`."""
+
+    @classmethod
+    def read(cls, path: Path) -> Policy:
+        return cls.of(read_toml(path), str(path))
+
+    @classmethod
+    def of(cls, table: Mapping[str, Any], where: str = "site.toml") -> Policy:
+        """A policy from a table.
+
+        >>> Policy.of({"aproval": "automatic"})
+        Traceback (most recent call last):
+        playerfl.errors.ConfigError: unknown key 'aproval'; did you mean 'approval'? allowed: approval, budget, \
+coordinators, jobs, layers, privacy, sharing, task, units in [site.toml]
+        """
+        return validated(cls, table, where)
+
+    @classmethod
+    def trusting(cls) -> Policy:
+        """For a simulation or a test, where server and sites belong to one person: everything is accepted."""
+        return cls.of({"approval": "automatic", "jobs": {"least_rows": 0, "least_sites": 0, "most_rounds": 10**9}})
+
+    def check_server(self, server: str) -> None:
+        if self.coordinators and server not in self.coordinators:
+            raise ConfigError(f"the policy does not accept this server: {one_of(server, self.coordinators, 'server')}")
+
+    def refusal(self, job: str, experiment: Experiment, privacy: Privacy, merge_sites: int) -> str | None:
+        """Why this site takes no part in a job, as far as its envelope tells; None if it may."""
+        jobs, training = self.jobs, experiment.training
+        algorithm = experiment.algorithm.get("name")
+        if not any(fnmatchcase(job, pattern) for pattern in jobs.names):
+            return f"the policy accepts jobs called {', '.join(jobs.names) or 'nothing'}, not {job!r}"
+        if algorithm not in jobs.algorithms:
+            return f"the policy does not accept the algorithm {str(algorithm)[:80]!r}"
+        if jobs.data is not None and experiment.data != jobs.data:
+            return f"the policy accepts only the data options {jobs.data}, not {experiment.data}"
+        if merge_sites < jobs.least_sites:
+            return f"the server merges at least {merge_sites} sites, but the policy asks for {jobs.least_sites}"
+        for what, value, most in (
+            ("rounds", experiment.rounds, jobs.most_rounds),
+            ("training.local_epochs", training.local_epochs, jobs.most_local_epochs),
+            ("threads", experiment.threads, jobs.most_threads),
+        ):
+            if value > most:
+                return f"{what} = {value}, but the policy accepts at most {most}"
+        return self._unprotected(privacy)
+
+    def _unprotected(self, privacy: Privacy) -> str | None:
+        required = self.privacy
+        if required.most_clip and not 0 < privacy.clip <= required.most_clip:
+            return f"clip = {privacy.clip:g}, but the policy asks for at most {required.most_clip:g}"
+        if privacy.noise < required.least_noise:
+            return f"noise = {privacy.noise:g}, but the policy asks for at least {required.least_noise:g}"
+        if privacy.sensitivity_noise < required.least_sensitivity_noise:
+            return (
+                f"sensitivity_noise = {privacy.sensitivity_noise:g}, but the policy asks for at least "
+                f"{required.least_sensitivity_noise:g}"
+            )
+        if required.secure and not privacy.secure_range:
+            return "the job does not use secure aggregation, but the policy asks for it"
+        if self.budget.epsilon is not None and not privacy.noise:
+            return "this site has a privacy budget, so a job must add noise to what it uploads"
+        return None
