@@ -22,7 +22,7 @@ from playerfl.flower.server.transport import TooFewSitesError
 from playerfl.flower.site.privacy import epsilon, outside, private_upload
 from playerfl.flower.wire.codec import decode_envelope, decode_response
 from playerfl.flower.wire.envelopes import Privacy, RefusedError
-from playerfl.flower.wire.secure import check_secure
+from playerfl.flower.wire.secure import StageMemory, _check_stage, check_secure
 from playerfl.weights import squared_distance
 
 
@@ -165,3 +165,32 @@ def test_a_site_masks_only_the_upload_it_was_asked_for(tmp_path: Path) -> None:
     job.run()
     with pytest.raises(RefusedError, match="no upload"):
         job.sites["site-0"].held("job", "1:evaluate+finish")
+
+
+@pytest.mark.parametrize(
+    ("stage", "configs"),
+    [
+        ("setup", {"sample_num": 2, "threshold": 2}),
+        ("setup", {"sample_num": 4, "threshold": 2}),
+        ("share_keys", {"1": [b"", b""], "2": [b"", b""]}),
+        ("unmask", {"active_nids": [1, 2], "dead_nids": [3]}),
+        ("unmask", {"active_nids": [1, 2, 3], "dead_nids": [3]}),
+        ("unmask", {"active_nids": [1, 2], "dead_nids": []}),
+    ],
+)
+def test_a_site_does_not_help_to_open_a_single_upload(stage: str, configs: dict[str, Any]) -> None:
+    """Flower's code reveals both kinds of shares of a site if it is called active and dead."""
+    with pytest.raises(ConfigError, match=r"refused|not opened"):
+        _check_stage(stage, configs, StageMemory(participants=(1, 2, 3)), 3)
+    _check_stage("unmask", {"active_nids": [3, 1, 2], "dead_nids": []}, StageMemory(participants=(1, 2, 3)), 3)
+
+
+def test_a_second_sum_over_other_sites_is_not_opened(tmp_path: Path) -> None:
+    """The difference of the two sums would be one site's upload."""
+    job = private_job(tmp_path, "fedavg", Privacy(secure_range=8.0), rounds=1)
+    job.run()
+    site = job.sites["site-0"]
+    nodes = tuple(sorted(job.grid.numbers.values()))
+    site.unmask("job", "0:fit", nodes)
+    with pytest.raises(RefusedError, match="was opened before, over other sites"):
+        site.unmask("job", "0:fit", nodes[:2])
