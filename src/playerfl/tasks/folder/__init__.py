@@ -63,11 +63,9 @@ def _read(folder: Path, options: FolderOptions) -> Task:
 
 def _schema(encoding: Encoding) -> Schema:
     """What other sites must have, too: the columns or the size of images, and the classes."""
-    inputs = encoding.inputs
+    inputs, target = encoding.inputs, encoding.target
     if isinstance(inputs, PictureEncoding):
-        return Schema(
-            (ColumnSchema("image", f"{inputs.side} x {inputs.side} pixels"),), "folder", encoding.target.classes
-        )
+        return Schema((ColumnSchema("image", f"{inputs.side} x {inputs.side} pixels"),), "folder", target.classes)
     kinds = [column.kind for column in inputs.columns]
     columns = tuple(
         ColumnSchema(kind.name, kind.kind, categories_fingerprint(kind.categories) if kind.kind == "category" else "")
