@@ -91,6 +91,20 @@ class Job:
             self.run(**changes)
         self.tamper(None)
 
+    def wait_in_vain(self, seconds: float = 60.0) -> None:
+        """Runs the job until the server has waited this long by the job's clock, and stops it."""
+        advance, ends = self.clock.sleep, self.clock.now + seconds
+
+        def sleep(duration: float) -> None:
+            advance(duration)
+            if self.clock.now > ends:
+                raise StoppedError
+
+        self.clock.sleep = sleep  # type: ignore[method-assign]
+        with pytest.raises(StoppedError):
+            self.run()
+        self.clock.sleep = advance  # type: ignore[method-assign]
+
     @property
     def folder(self) -> Path:
         return self.home / "jobs" / "job"
