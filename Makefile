@@ -26,7 +26,7 @@ help:
 	@echo "make bench-growth      check that cost grows linearly with sites, rounds, parameters and rows (ten minutes)"
 	@echo "make bench-rivals      compare the speed with that of Flower, pfl and FedLab (half an hour)"
 	@echo "make reproduce-quick   run a small study on digits and write its report (a few minutes)"
-	@echo "make reproduce         run every study in docs/reproduce.md, resumable (about two hours; prints an estimate first)"
+	@echo "make reproduce         run every study in docs/reproduce.md, resumable (a few hours; prints an estimate first)"
 	@echo "make clean             remove .venv and everything that was built"
 
 $(STAMP): pyproject.toml constraints.txt
@@ -112,13 +112,17 @@ estimate: $(STAMP)
 	done
 
 reproduce: estimate
-	@for study in $(STUDIES); do $(BIN)/playerfl study experiments/$$study.toml --archive results/$$study || exit 1; done
+	@for study in $(STUDIES); do $(BIN)/playerfl study experiments/$$study.toml --archive results/2026.1/$$study || exit 1; done
+	$(BIN)/playerfl study experiments/heart_per_run.toml --archive results/2026.2/heart
+	$(BIN)/playerfl study experiments/heart_authors.toml --archive results/authors-2024/heart
+	@for name in heart digits; do $(BIN)/playerfl multiverse experiments/$${name}_multiverse.toml || exit 1; \
+		mkdir -p results/multiverse/$$name && cp runs/$$name-multiverse/multiverse.* runs/$$name-multiverse/*.csv results/multiverse/$$name/; done
 	$(BIN)/playerfl paper thresholds experiments/thresholds.toml --out results/thresholds
 	$(BIN)/playerfl analyze heart --seeds 3 --out results/analysis/heart
 	$(BIN)/playerfl analyze heart --drift 5 --rounds 50 --out results/analysis/heart-drift
 	$(BIN)/playerfl analyze fashion_mnist --rounds 10 $(SMALL) --out results/analysis/fashion_mnist
 	$(BIN)/playerfl analyze fashion_mnist --drift 2 --rounds 10 $(SMALL) --out results/analysis/fashion_mnist-drift
-	$(BIN)/playerfl report results --paper --out results/report.md
+	$(BIN)/playerfl report results/2026.1 --paper --out results/report.md
 
 reproduce-quick: $(STAMP)
 	$(BIN)/playerfl study experiments/quick.toml

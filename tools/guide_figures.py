@@ -25,7 +25,7 @@ LEARNT = ("heart", "digits", "fashion_mnist", "emnist", "tweets")
 def heart() -> dict[str, dict[int, float]]:
     """Macro-F1 in % of every run on heart, by method and seed: the average over sites by training examples."""
     scores: dict[str, dict[int, float]] = {}
-    for run in collect(ROOT / "results" / "heart").results:
+    for run in collect(ROOT / "results" / "2026.1" / "heart").results:
         rows = {site: run.data["sites"][site]["train"]["examples"] for site in run.site_scores}
         total = sum(rows[site] * values["f1"] for site, values in run.site_scores.items())
         scores.setdefault(run.algorithm, {})[run.experiment["seed"]] = 100 * total / sum(rows.values())
