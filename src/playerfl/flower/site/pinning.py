@@ -12,7 +12,7 @@ from torch import Tensor
 
 from playerfl.algorithms import Algorithm, PartialAlgorithm, PLayerFL
 from playerfl.federation.client import Client
-from playerfl.federation.messages import Download, Request, Upload, Verb
+from playerfl.federation.messages import Download, ExpectedUpload, Request, Upload, Verb
 from playerfl.federation.server import Server
 from playerfl.flower.site.contract import Contract, Decision
 from playerfl.flower.site.policy import ProtectedLayers
@@ -73,16 +73,13 @@ class Pinned:
         memory = {} if cut is None else {"cut": cut}
         if cut is None and isinstance(self.algorithm, PartialAlgorithm) and self.algorithm.prepares:
             return None
-        return self._expected(memory, 0, ("fit",))[0]
+        return tuple(self._expected(memory, 0, ("fit",)).layers)
 
-    def _expected(
-        self, memory: Mapping[str, Any], round_: int, verbs: tuple[Verb, ...]
-    ) -> tuple[tuple[str, ...], Mapping[str, int]]:
-        """Layers and lists of numbers that the algorithm's server accepts in return for these verbs."""
+    def _expected(self, memory: Mapping[str, Any], round_: int, verbs: tuple[Verb, ...]) -> ExpectedUpload:
+        """What the algorithm's server accepts in return for these verbs."""
         server = Server(self.initial, self.layers, ("site",), 0)
         server.memory, server.round = dict(memory), round_
-        expected = self.algorithm.server_expects(server, verbs)
-        return tuple(expected.layers), expected.numbers
+        return self.algorithm.server_expects(server, verbs)
 
     def check_shared(self, cut: int | None, decision: Decision | None) -> None:
         """Refuses a job that would share more than the policy and the person who approved it allow."""
@@ -123,7 +120,7 @@ class Pinned:
 
     def check_download(self, download: Download) -> None:
         """Refuses weights that are not those of the model, and numbers that no algorithm sends."""
-        travelling = self.layers.travelling(self.initial)
+        travelling = self._downloaded()
         for name, tensor in download.weights.items():
             wanted = travelling.get(name)
             if wanted is None:
@@ -135,12 +132,18 @@ class Pinned:
                 )
             if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
                 raise RefusedError("pinned", f"{name!r} has NaN or infinite values")
-            if download.round == 0 and not _close(tensor, wanted):
+            if download.round == 0 and not _close(tensor, wanted if name in self.initial else torch.zeros_like(wanted)):
                 # A first layer made for the purpose can copy rows into its gradient.
                 raise RefusedError("pinned", f"round 0 starts from the initial model, but {name!r} is another")
         intervals = download.info.get("intervals")
-        if not download.info.keys() <= {"cut", "intervals"}:
-            raise RefusedError("pinned", f"the envelope holds unknown information: {sorted(download.info)[0][:80]!r}")
+        # What sites measured at the start comes back as one list of the same length.
+        measured = self._expected({}, 0, ("prepare",)).numbers if self.algorithm.prepares else {}
+        for name in sorted(download.info.keys() - {"cut", "intervals"}):
+            values = download.info[name]
+            if name not in measured or not isinstance(values, list) or len(values) != measured[name]:
+                raise RefusedError("pinned", f"the envelope holds unknown information: {name[:80]!r}")
+            if not all(isinstance(value, int | float) and math.isfinite(value) for value in values):
+                raise RefusedError("pinned", f"{name!r} must be a list of finite numbers")
         if intervals is not None and not (
             isinstance(intervals, list)
             and len(intervals) == len(self.layers.names)
@@ -148,18 +151,29 @@ class Pinned:
         ):
             raise RefusedError("pinned", "the intervals must be one positive integer per layer")
 
+    def _downloaded(self) -> Weights:
+        """Names, shapes and types of all tensors that a server following the algorithm may send."""
+        travelling = self.layers.travelling(self.initial)
+        beside = self._expected({}, 0, ("fit",)).beside if not self.algorithm.prepares else ()
+        return travelling | {
+            prefix + name: tensor
+            for prefix in beside
+            for name, tensor in travelling.items()
+            if name not in self.layers.buffers
+        }
+
     def check_upload(self, upload: Upload, client: Client, request: Request, cut: int | None) -> None:
         """The last check before anything leaves: only what the pinned algorithm uploads, and no protected layer."""
         memory = dict(client.memory)
         if cut is not None and memory.get("cut", cut) != cut:
             raise RefusedError("pinned", f"the site's cut became {memory['cut']}, but {cut} was agreed to")
-        layers, numbers = self._expected(memory, request.download.round, request.verbs)
-        allowed = self.layers.travelling(self.initial, layers).keys() - self.never_sent()
-        extra = upload.weights.keys() - allowed
+        expected = self._expected(memory, request.download.round, request.verbs)
+        kept = {prefix + name for prefix in ("", *expected.beside) for name in self.never_sent()}
+        extra = upload.weights.keys() - (expected.entries(self.layers, self.initial).keys() - kept)
         if extra:
             raise RefusedError("privacy", f"{min(extra)} would leave this site, which was not agreed to")
         for name, values in upload.info.items():
-            if name not in numbers or not isinstance(values, list) or len(values) != numbers[name]:
+            if name not in expected.numbers or not isinstance(values, list) or len(values) != expected.numbers[name]:
                 raise RefusedError("privacy", f"{name!r} would leave this site, which was not agreed to")
             if not all(isinstance(value, int | float) and math.isfinite(value) for value in values):
                 raise RefusedError("privacy", f"{name!r} is not a list of numbers")
