@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from playerfl.algorithms import ALGORITHMS
 from playerfl.cli.tables.catalogue import TABLES
-from playerfl.runs.experiment import Experiment, TrainingOptions
+from playerfl.runs.experiment import Experiment, MergeOptions, TrainingOptions
 from playerfl.runs.settings import QUESTIONS, Setting, settings_of
 from playerfl.studies.plan import Study
 from playerfl.tasks import TASKS
@@ -52,6 +52,7 @@ def sections() -> Iterator[tuple[str, str, list[Setting]]]:
     """Heading, a sentence, and the settings, each of them in one section only."""
     yield "## The run", "", settings_of(Experiment, leave_out=TABLES[1:])
     yield "## `[training]`", "How every site trains.", settings_of(TrainingOptions, "training")
+    yield "## `[merge]`", "How uploads become one model.", settings_of(MergeOptions, "merge")
     yield from _data_sections()
     yield from _algorithm_sections()
     about = "A study plans many runs; see [studies](../studies.md). Its `[settings]` take everything above."

@@ -26,6 +26,7 @@ COMMAND_LINE: Any = typer.main.get_command(app)
 
 NAMED_ONLY = {
     "playerfl run": "names the command",
+    "playerfl run --open": "names an option; it opens a browser",
     "playerfl export": "names the command",
     "playerfl flower": "names a group of commands",
     "playerfl run --engine flower-simulation": "names an option; tests/flower/test_simulation.py runs it",

@@ -10,7 +10,7 @@ import pytest
 from command_line import playerfl
 from playerfl.algorithms import ALGORITHMS
 from playerfl.errors import PlayerflError
-from playerfl.runs.experiment import Experiment, TrainingOptions
+from playerfl.runs.experiment import Experiment, MergeOptions, TrainingOptions
 from playerfl.runs.settings import QUESTIONS, Setting, question_of, settings_of
 from playerfl.studies.plan import Study
 from playerfl.tasks import TASKS
@@ -20,6 +20,7 @@ from settings_page import sections, settings_page
 CLASSES = (
     (Experiment, ""),
     (TrainingOptions, "training"),
+    (MergeOptions, "merge"),
     (Study, "study"),
     *((options, "data") for options in dict.fromkeys((*(task.options for task in TASKS.values()), FolderOptions))),
     *((kind, "algorithm") for kind in ALGORITHMS.values()),
@@ -37,7 +38,7 @@ def test_every_setting_says_what_it_means_and_which_question_it_touches() -> Non
 
 def test_every_setting_is_on_the_page() -> None:
     names = set(re.findall(r"^\| `([\w.]+)` \|", settings_page(), flags=re.MULTILINE))
-    assert {setting.name for setting in ALL} - names == {"algorithm", "training", "data"}, "these are sections"
+    assert {setting.name for setting in ALL} - names == {"algorithm", "training", "merge", "data"}, "these are sections"
     assert all(settings or "settings are those of" in about for _, about, settings in sections())
 
 

@@ -129,7 +129,7 @@ def test_settings_may_be_for_one_algorithm(place: Path) -> None:
     [
         ("-a local --set player_fl.threshold=3", "which is not run here; add -a player_fl"),
         ("-a local -a player_fl --set algorithm.threshold=3", "say for which, as in --set player_fl.threshold=…"),
-        ("-a local --set local.threshold=3", "unknown key 'threshold'; allowed: none in [algorithm local]"),
+        ("-a local --set local.threshold=3", "unknown key 'threshold'; allowed: server_beta2, "),
         ("--set algorithm=fedavg --set player_fl.threshold=3", "which is not run here"),
     ],
 )
@@ -165,12 +165,16 @@ class OneMapping(Ids):
         return super().forward(**batch)
 
 
+def test_a_model_that_takes_one_mapping_gets_it_whole() -> None:
+    assert own_run(OneMapping, {"ids": X, "mask": MASK}).sites == ["a", "b"]
+
+
 @pytest.mark.parametrize(
     ("model", "inputs", "says"),
     [
         (Ids, X, "one tensor is passed, forward(…), but Ids.forward takes (ids, mask)"),
         (Ids, (X, MASK, MASK), "a tuple is passed as positional arguments, forward(…, …, …), but Ids.forward takes"),
-        (OneMapping, {"ids": X, "mask": MASK}, "forward(ids=…, mask=…), but OneMapping.forward takes (batch)"),
+        (Ids, {"ids": X, "other": MASK}, "forward(ids=…, other=…), but Ids.forward takes (ids, mask)"),
         (Ids, {"ids": X[:, :3], "mask": MASK}, "(float32 (2, 3), float32 (2,)): mat1 and mat2 shapes"),
     ],
 )

@@ -29,9 +29,13 @@ class Algorithm:
     server_optimizer: ServerRule = field(default="average", kw_only=True, metadata=ADDED)
     """How the server moves the common model towards the average of the uploads: see `ServerOptimizer`."""
     server_learning_rate: float = field(default=1.0, kw_only=True, metadata=ADDED)
+    """η of the server's optimiser."""
     server_momentum: float = field(default=0.9, kw_only=True, metadata=ADDED)
+    """β₁ of the server's optimiser: how slowly it forgets earlier directions."""
     server_beta2: float = field(default=0.99, kw_only=True, metadata=ADDED)
+    """β₂ of adam and yogi: how slowly they forget earlier squared changes."""
     server_tau: float = field(default=1e-3, kw_only=True, metadata=ADDED)
+    """τ of adagrad, adam and yogi: added to the root of the squared changes, so that small ones are not blown up."""
 
     def __post_init__(self) -> None:
         """Rejects invalid hyper-parameters."""

@@ -32,19 +32,19 @@ QUESTIONS = {
 }
 """The questions of a study that a setting can touch."""
 
-_BY_TABLE = {"training": "training", "data": "data", "algorithm": "method", "study": "budget"}
+_BY_TABLE = {"training": "training", "data": "data", "algorithm": "method", "study": "budget", "merge": "method"}
 _BY_NAME = {
-    "layers": "bn_stats tie_policy personal_layers rule threshold fixed_cut sensitivity_mode include_bias "
+    "layers": "bn_stats tie_policy granularity personal_layers rule threshold fixed_cut sensitivity_mode include_bias "
     "weight_batches embedding_rows max_batches on_no_transition client_weight normalise reduce reference_cut "
     "exclude_reference",
     "budget": "rounds learning_rate local_epochs learning_rates tuning_metric early_stopping",
     "sites": "participation sites partition alpha shards_per_site min_size partition_seed accept_small_sites labels "
-    "rows_per_site first_rank last_rank most_per_site",
-    "reported": "eval_point selection",
-    "data": "task",
-    "method": "algorithm algorithms by_algorithm",
+    "rows_per_site first_rank last_rank most_per_site unseen unseen_epochs",
+    "reported": "eval_point selection metrics positive_class",
+    "data": "task model",
+    "method": "algorithm algorithms by_algorithm merge",
     "chance": "seed seeds tuning_seeds split split_seed shares data_seed",
-    "none": "device threads trainer confusions name keep_weights seeds_per_group checkpoint_seconds",
+    "none": "outcomes device threads trainer confusions name keep_weights seeds_per_group checkpoint_seconds",
 }
 """The question by a setting's last name, if it is not that of its table."""
 
@@ -123,7 +123,10 @@ def meanings(kind: type) -> dict[str, str]:
 
 @cache
 def _sentences(kind: type) -> dict[str, str]:
-    body = ast.parse(textwrap.dedent(inspect.getsource(kind))).body[0]
+    try:
+        body = ast.parse(textwrap.dedent(inspect.getsource(kind))).body[0]
+    except OSError:  # a class that was typed in has no source
+        return {}
     assert isinstance(body, ast.ClassDef)
     return {
         field.target.id: " ".join(sentence.value.value.split())

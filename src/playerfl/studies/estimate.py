@@ -13,6 +13,7 @@ import torch
 
 from playerfl.data.examples import Examples, TensorExamples
 from playerfl.engine.scheduler import drive, gather
+from playerfl.layers.derive import call_model
 from playerfl.layers.sensitivity import Profile
 from playerfl.learning.job import EvalJob, Evaluated, Job, Trained, TrainJob
 from playerfl.runs.api import limited_threads
@@ -148,6 +149,10 @@ class _Count:
         known = self.examples.setdefault(kind, [])
         if all(other.examples is not job.examples for other in known):
             known.append(job)
+        if job.attach is not None:
+            # What is attached to the model expects to see a batch.
+            with job.attach(job.learner.model), torch.no_grad():
+                call_model(job.learner.model, next(iter(job.examples.batches(job.batch_size)))[0])
         for slot in job.optimizer.slots:
             job.state.setdefault(slot, dict(job.weights))
         profile = None

@@ -29,6 +29,7 @@ class APFL(Algorithm):
     """
 
     alpha: float = 0.5
+    """α: the share of the personal model in the mixture."""
     alpha_learning_rate: float = 0.0
     """η_α; 0: α stays as it is."""
 

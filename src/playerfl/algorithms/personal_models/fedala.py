@@ -32,11 +32,15 @@ class FedALA(Algorithm):
     """
 
     mixed_layers: int = 1
+    """How many layers, from the last, are mixed."""
     eta: float = 1.0
+    """η: the rate at which W is learned."""
     rows: float = 0.8
     """The share of a site's rows that W is learned on, drawn anew in every round."""
     settled: float = 0.1
+    """W has settled when the standard deviation of the loss over ten epochs is below this."""
     most_epochs: int = 50
+    """Epochs after which learning W ends in any case."""
 
     def __post_init__(self) -> None:
         at_least_zero("eta", self.eta)

@@ -32,7 +32,9 @@ class FedCAC(Algorithm):
     """
 
     tau: float = 0.5
+    """τ: the share of each tensor that is critical."""
     beta: int = 100
+    """β: the round after which each site keeps its critical weights to itself."""
 
     def __post_init__(self) -> None:
         at_least_zero("beta", self.beta)

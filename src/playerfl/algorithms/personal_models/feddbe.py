@@ -34,6 +34,7 @@ class FedDBE(Algorithm):
     """
 
     kappa: float = 1.0
+    """κ: the weight of the distance between the site's mean and the common one."""
     momentum: float = 1.0
     """μ: the weight of the newest batch in the running mean."""
     offset: bool = True

@@ -35,7 +35,9 @@ class FedSelect(Algorithm):
     """
 
     rate: float = 0.05
+    """The share of the shared weights that becomes a site's own in each round."""
     limit: float = 0.5
+    """The largest share of a tensor that can be a site's own."""
 
     def __post_init__(self) -> None:
         for name in ("rate", "limit"):

@@ -21,6 +21,7 @@ class LGFedAvg(PartialAlgorithm):
     """
 
     shared_layers: int = 1
+    """How many layers, from the last, are averaged."""
 
     def check_layers(self, layers: LayerMap) -> None:
         if not 0 <= self.shared_layers <= len(layers.names):

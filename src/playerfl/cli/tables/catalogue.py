@@ -6,12 +6,12 @@ import dataclasses
 from typing import Any, TypedDict
 
 from playerfl.algorithms import ALGORITHMS, Algorithm
-from playerfl.runs.experiment import Experiment, TrainingOptions
+from playerfl.runs.experiment import Experiment, MergeOptions, TrainingOptions
 from playerfl.runs.settings import meanings, settings_of
 from playerfl.tasks import TASKS
 from playerfl.tasks.folder import folder_task
 
-TABLES = ("task", "algorithm", "training", "data")
+TABLES = ("task", "algorithm", "training", "merge", "data")
 """The keys of an experiment that have a list, a section or a table of their own."""
 
 
@@ -65,5 +65,6 @@ def settings() -> list[Entry]:
         for title, about, known in (
             ("experiment", "the whole run", settings_of(Experiment, leave_out=TABLES)),
             ("training", "training at every site", settings_of(TrainingOptions, "training")),
+            ("merge", "how uploads become one model", settings_of(MergeOptions, "merge")),
         )
     ]

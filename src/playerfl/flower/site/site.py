@@ -140,8 +140,9 @@ class Site:
         cut = pinned.first_cut()
         pinned.check_shared(cut, None)
         contract = Contract.begin(envelope, workspace.setup.learner.layers.entries, rows, cut)
-        contract.write(folder)
+        # The log first: a contract without its line would never get one, a line without its contract gets another.
         self.audit.add("job", job=envelope.job, terms=contract.terms.digest(), approval=self.policy.approval)
+        contract.write(folder)
         log.info("%s: new job, approval by %s", envelope.job, self.policy.approval)
         return contract
 

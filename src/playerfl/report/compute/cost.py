@@ -68,6 +68,8 @@ def never_leaves(result: RunResult) -> float | None:
         return 0.0
     if all(int(row[4]) == 0 for row in result.traffic_rows):
         return 1.0
+    if "shared_layers" in result.experiment["algorithm"]:
+        return 1.0 - sum(sizes[len(sizes) - int(result.experiment["algorithm"]["shared_layers"]) :]) / sum(sizes)
     federated = len(sizes)
     if result.cut is not None:
         federated = result.cut.index
