@@ -16,7 +16,8 @@ from playerfl.data.examples import TensorExamples, map_tensors
 from playerfl.layers.derive import call_arguments
 from playerfl.learning.job import EvalJob
 from playerfl.learning.losses import logits_of
-from playerfl.learning.stacked import LANES, evaluate, outputs_of
+from playerfl.learning.stacked import LANES, outputs_of
+from playerfl.learning.stacked_scoring import evaluate
 from playerfl.learning.training import Learner, TrainerName
 
 # With more parameters than this, the matrix products of one model keep a core busy on their own.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, TypeVar
 
-from playerfl.learning import stacked
+from playerfl.learning import stacked, stacked_scoring
 from playerfl.learning.job import AbandonedError, EvalJob, Failed, Job, TrainJob
 
 AnyJob = TypeVar("AnyJob", bound=Job)
@@ -27,7 +27,7 @@ def run_jobs(jobs: Sequence[Job]) -> list[Any]:
     for trained in training.values():
         results.update(zip(trained, _stacked(stacked.train, list(trained.values())), strict=True))
     for scored in evaluation.values():
-        results.update(zip(scored, _stacked(stacked.evaluate, list(scored.values())), strict=True))
+        results.update(zip(scored, _stacked(stacked_scoring.evaluate, list(scored.values())), strict=True))
     return [results[i] for i in range(len(jobs))]
 
 
