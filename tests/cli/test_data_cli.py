@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from command_line import playerfl, refused
+from own_data import table
 from playerfl.data.download.sources import SOURCES, RemoteFile
 from web import Web, serving
 
@@ -139,3 +140,19 @@ def test_plot_draws_a_partition(tmp_path: Path) -> None:
     assert "site-4" in drawn or "<svg" in drawn
     assert "unknown figure format" in refused(playerfl("data", "plot", "digits", "--out", "d.doc", cwd=tmp_path))
     assert "unknown task" in refused(playerfl("data", "plot", "digit", cwd=tmp_path))
+
+
+def test_what_the_check_warned_about_is_in_the_report(tmp_path: Path) -> None:
+    for name, seed in (("north", 1), ("south", 2)):
+        rows = table(seed=seed)
+        if name == "south":
+            rows["outcome"] = rows["outcome"].astype(str).str.upper()
+        (tmp_path / "clinics").mkdir(exist_ok=True)
+        rows.to_csv(tmp_path / "clinics" / f"{name}.csv", index=False)
+    run = playerfl("run", "clinics", "-a", "fedavg", "--rounds", "1", "--out", "out", cwd=tmp_path)
+    assert run.returncode == 0, run.stderr
+    (warnings,) = [json.loads(file.read_text())["warnings"] for file in (tmp_path / "out").rglob("data.json")]
+    assert any("look like one and the same" in warning for warning in warnings)
+    assert playerfl("report", "out", cwd=tmp_path).returncode == 0
+    page = (tmp_path / "out" / "report" / "report.html").read_text()
+    assert "What the data check of" in page and "look like one and the same" in page

@@ -197,7 +197,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("reader")
     shutil.copytree(ROOT / "examples", place / "examples")
     shutil.copytree(ROOT / "examples" / "hospitals", place / "hospitals")
-    shutil.copytree(ROOT / "results" / "digits", place / "results" / "digits")
+    shutil.copytree(ROOT / "results" / "2026.1" / "digits", place / "results" / "2026.1" / "digits")
     (place / "mymodule.py").write_text(MODULE)
     own = blocks((ROOT / "docs" / "your-own-data.md").read_text(), "python")
     (place / "mymodel.py").write_text(next(block for block in own if block.startswith("# mymodel.py")))

@@ -40,10 +40,14 @@ problems = pytest.mark.parametrize("problem", [FULL, READ_ONLY], ids=["full", "r
 
 
 @problems
-def test_a_site_across_institutions_answers_with_a_code_and_goes_on(problem: int, tmp_path: Path) -> None:
+def test_a_site_across_institutions_answers_with_a_code_and_goes_on(
+    problem: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Each write while handling an envelope fails once; when asked again, the site gives the undisturbed response."""
     from flower_files import envelopes, silent_sites, site_of
 
+    # A contract says when the job began.
+    monkeypatch.setattr("playerfl.flower.site.contract._now", lambda: "2026-11-18T09:00:00+00:00")
     _, envelope = envelopes(tmp_path)
     whole = FaultyDisk(tmp_path / "whole")
     with whole.mounted():

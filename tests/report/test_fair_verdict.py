@@ -29,7 +29,7 @@ from playerfl.studies.archive import read_archive
 NAMES = ("local", "fedavg", "ditto", "player_fl")
 HALVES: list[tuple[Counts, Counts]] = [({"0": 6, "1": 4}, {"0": 5, "1": 5})] * 3
 """Accuracy 0.5, F1 1/3 at every site."""
-HEART = Path(__file__).parents[2] / "results" / "heart"
+HEART = Path(__file__).parents[2] / "results" / "2026.1" / "heart"
 
 
 def report_of(*results: RunResult, **options: Any) -> Report:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -138,25 +139,38 @@ def run(
         places = [*_places(experiments, home)]
     with use_data_directory(data_dir), watched(home, wanted=open_):
         observers = _observers(tensorboard, mlflow)
-        if resume is None and not quiet:
-            _show_check(experiments[0])
+        warnings = _show_check(experiments[0]) if resume is None and not quiet else []
         results = _run_all(experiments, places, home, engine, observers, overwrite=overwrite, quiet=quiet)
+        _keep_warnings(results, warnings)
     _show(results, home, as_json=as_json)
 
 
-def _show_check(experiment: Experiment) -> None:
-    """What a folder's data hold, before anything trains on them; other tasks are checked by `playerfl data check`."""
+def _show_check(experiment: Experiment) -> list[str]:
+    """What a folder's data hold, before anything trains on them; other tasks are checked by `playerfl data check`.
+
+    Returns the warnings, for the report.
+    """
     from playerfl.runs.experiment import find_task
 
     task = find_task(experiment.task)
-    if task.check is not None:
-        from playerfl.cli.tables.data_check import print_short_check
-        from playerfl.tasks.check import check_task
+    if task.check is None:
+        return []
+    from playerfl.cli.tables.data_check import print_short_check
+    from playerfl.tasks.check import check_task
 
-        found = check_task(task, experiment.data_options(task), experiment.training.batch_size)
-        # What stops training is refused in one sentence as soon as the data are loaded.
-        if not found.having("stop"):
-            print_short_check(found)
+    found = check_task(task, experiment.data_options(task), experiment.training.batch_size)
+    # What stops training is refused in one sentence as soon as the data are loaded.
+    if not found.having("stop"):
+        print_short_check(found)
+    return [f"{f.text} [{f.setting}]" if f.setting else f.text for f in found.having("warning")]
+
+
+def _keep_warnings(results: Sequence[RunResult], warnings: list[str]) -> None:
+    from playerfl.runs.directory import RunDirectory
+
+    for result in results:
+        if warnings and result.path is not None:
+            RunDirectory(result.path).note_warnings(warnings)
 
 
 def _experiments(

@@ -162,6 +162,10 @@ class RunDirectory:
     def write_json(self, name: str, content: Mapping[str, Any]) -> None:
         write_atomically(self.path / name, (json.dumps(content, indent=1) + "\n").encode())
 
+    def note_warnings(self, warnings: Sequence[str]) -> None:
+        """Adds what the data check warned about to data.json, for the report."""
+        self.write_json("data.json", {**self.read_json("data.json"), "warnings": list(warnings)})
+
     def resume(self, description: DataFile) -> Resumed | None:
         """The last checkpoint, with the tables cut back to it; None for a run that has none."""
         self._check_same_setup(description)

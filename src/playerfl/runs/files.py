@@ -50,6 +50,8 @@ class DataFile(DataRecord):
     """The class that metrics of two classes are about, if it is not number 1."""
     class_names: NotRequired[list[str]]
     """The names of the classes, where they have names."""
+    warnings: NotRequired[list[str]]
+    """What the data check warned about before the run."""
 
 
 class LayerRecord(TypedDict):

@@ -149,7 +149,8 @@ def column_of(
     if len(categories) > MOST_CATEGORIES:
         raise DataError(
             f"column {name!r} has {len(categories):,} different texts, such as {min(categories)[:40]!r}; at most "
-            f"{MOST_CATEGORIES} categories are supported, so group them, or leave the column out with data.drop_columns"
+            f"{MOST_CATEGORIES} categories are supported, so merge some, leave the column out with data.drop_columns, "
+            f"or, if it says whose row it is, keep each patient's rows together with data.group={name}"
         )
     return Column(ColumnKind(name, kind, tuple(sorted(categories)), as_text), cells)
 

@@ -24,6 +24,8 @@ def data_section(report: Report) -> Section:
     for task in report.grid.tasks:
         run = next(placed.result for placed in report.grid.runs if placed.task == task)
         blocks.append(_rows_by_site(task, run))
+        if warnings := run.data.get("warnings"):
+            blocks.append(Points(tuple(warnings), f"What the data check of {task} warned about", note=True))
     if report.data_notes:
         prefix = f"{report.grid.tasks[0]}: " if len(report.grid.tasks) == 1 else ""
         lines = tuple(note.removeprefix(prefix) for note in report.data_notes)
