@@ -82,6 +82,7 @@ SMALL = {
     "results/authors-2024/heart": "results/2026.1/digits",
     "results/multiverse/heart": "runs/heart-multiverse",
     "DIR": "runs/compared",
+    "FOLDER": "hospitals",
     "NAME": "digits",
     "FILE": "experiments/heart_multiverse.toml",
     "/etc/playerfl": "etc",
