@@ -13,6 +13,7 @@ import torch
 from PIL import Image
 
 import playerfl
+from command_line import playerfl as playerfl_command
 from own_data import as_gzip, csv, load, sentence_of, table, whole
 
 PATIENTS, VISITS = 50, 3
@@ -151,3 +152,22 @@ def test_pictures_of_one_lesion_stay_together(lesions: Path) -> None:
     assert sentence_of(lesions, group="lesions.csv").startswith(
         "lesions.csv has no row for the picture north/mole/mole-00_1.png"
     )
+
+
+@pytest.mark.parametrize("respelled", [lambda i: i.lstrip("0"), lambda i: f"{int(i)}.0", lambda i: f" {i} "])
+def test_a_patient_whose_name_is_spelled_in_two_ways_is_one_group(
+    tmp_path: Path, respelled: Callable[[str], str]
+) -> None:
+    rows = visits(1)
+    names = [f"0{name}" for name in rows["patient_id"]]
+    rows["patient_id"] = [respelled(name) if number % 2 else name for number, name in enumerate(names)]
+    sites = load(csv(tmp_path, north=rows, south=visits(2)), group="patient_id")
+    assert sum(map(len, parts_of(sites.groups["north"]))) == PATIENTS
+
+
+def test_the_check_warns_about_rows_without_a_group(tmp_path: Path) -> None:
+    rows = visits(1)
+    rows.loc[::10, "patient_id"] = None
+    csv(tmp_path, north=rows, south=visits(2))
+    checked = playerfl_command("data", "check", ".", "--set", "data.group=patient_id", cwd=tmp_path)
+    assert "rows without a group (north 15)" in " ".join(checked.stdout.split())

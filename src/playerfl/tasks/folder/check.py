@@ -100,7 +100,11 @@ def _check_tables(check: DataCheck, files: Mapping[str, Path], options: FolderOp
     )
     found.run([name for name in names if name not in (chosen, options.group)], options.group)
     _note_kinds(check)
-    _check_groups(check, group_names(tables, {s: np.ones(n, dtype=bool) for s, n in check.rows.items()}, options.group))
+    _check_groups(
+        check,
+        group_names(tables, {s: np.ones(n, dtype=bool) for s, n in check.rows.items()}, options.group),
+        span_sites=options.groups_span_sites,
+    )
 
 
 def _target(check: DataCheck, tables: Mapping[str, SiteTable], name: str, options: FolderOptions) -> Target | None:
@@ -148,15 +152,23 @@ def _note_kinds(check: DataCheck) -> None:
             check.add("note", "kind", text, f"data.category_columns={names[0]}")
 
 
-def _check_groups(check: DataCheck, groups: Mapping[str, list[str | None]] | None) -> None:
+def _check_groups(check: DataCheck, groups: Mapping[str, list[str | None]] | None, *, span_sites: bool) -> None:
     if groups is None:
         return
+    if lacking := {site: of_site.count(None) for site, of_site in groups.items() if None in of_site}:
+        check.add(
+            "warning",
+            "groups",
+            f"rows without a group ({listing([f'{site} {count:,}' for site, count in lacking.items()])}): they may "
+            "belong to patients who have other rows in another part; fill in the column, or leave these rows out",
+            sites=lacking,
+        )
     names = {site: set(of_site) - {None} for site, of_site in groups.items()}
     check.groups = {site: len(of_site) + groups[site].count(None) for site, of_site in names.items()}
     at_several = [
         name for name, count in Counter(name for of_site in names.values() for name in of_site).items() if count > 1
     ]
-    if at_several:
+    if at_several and not span_sites:
         check.add(
             "note",
             "groups",
@@ -190,7 +202,11 @@ def _check_picture_folders(check: DataCheck, folder: Path, folders: Mapping[str,
     listed = {site: [file for of_class in by_class.values() for file in of_class] for site, by_class in files.items()}
     groups = groups_of_pictures(folder, listed, options)
     check_pictures(check, files, grouped=groups is not None)
-    _check_groups(check, None if groups is None else {site: list(names) for site, names in groups.items()})
+    _check_groups(
+        check,
+        None if groups is None else {site: list(names) for site, names in groups.items()},
+        span_sites=options.groups_span_sites,
+    )
 
 
 def _check_sizes(check: DataCheck, options: FolderOptions, batch_size: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -24,7 +25,21 @@ Names = Sequence[str | None]
 def names_in(cells: Cells) -> list[str | None]:
     """The groups that a column names."""
     names, codes = cells.spellings
-    return [None if code < 0 else names[code] for code in codes.tolist()]
+    plain = [plain_name(name) for name in names]
+    return [None if code < 0 else plain[code] for code in codes.tolist()]
+
+
+def plain_name(name: str) -> str:
+    """A group's name without what programs and people change: case, spaces, leading zeros, a ".0" at the end.
+
+    Two patients whose names differ only in these become one group, which is never divided; the other mistake, one
+    patient in two groups, would leak from training into test.
+
+    >>> plain_name("00028"), plain_name("28.0"), plain_name(" P 012"), plain_name("p012"), plain_name("1.5")
+    ('28', '28', 'p12', 'p12', '1.5')
+    """
+    joined = "".join(unicodedata.normalize("NFKC", name).casefold().split())
+    return re.sub(r"(?<![\d.])0+(?=\d)", "", re.sub(r"^(\d+)\.0+$", r"\1", joined))
 
 
 def groups_of_pictures(
@@ -35,7 +50,7 @@ def groups_of_pictures(
         raise ConfigError("data.group and data.group_pattern both name groups; give one of them")
     if options.group_pattern is not None:
         pattern = _compiled(options.group_pattern)
-        return {site: [_matched(pattern, file) for file in at_site] for site, at_site in files.items()}
+        return {site: [plain_name(_matched(pattern, file)) for file in at_site] for site, at_site in files.items()}
     if options.group is None:
         return None
     table = folder / options.group
@@ -45,7 +60,7 @@ def groups_of_pictures(
             "picture and group, or set data.group_pattern"
         )
     known = {row["picture"].strip().replace("\\", "/"): row["group"].strip() for row in read_rows(table, _COLUMNS)}
-    return {site: [_listed(known, file, table.name) for file in at_site] for site, at_site in files.items()}
+    return {site: [plain_name(_listed(known, file, table.name)) for file in at_site] for site, at_site in files.items()}
 
 
 _COLUMNS = ("picture", "group")
