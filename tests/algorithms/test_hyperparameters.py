@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
@@ -10,8 +11,9 @@ from torch import nn
 import playerfl
 from federations import CLASSES, FEATURES, sites, task
 from playerfl.algorithms import ALGORITHMS
+from playerfl.algorithms.one_model.fedavg import FedAvg
 from playerfl.errors import ConfigError
-from playerfl.runs.experiment import Experiment
+from playerfl.runs.experiment import Experiment, algorithm_options
 from playerfl.tasks.task import own_task
 
 INVALID: dict[str, list[dict[str, Any]]] = {
@@ -76,3 +78,11 @@ def test_feddbe_refuses_a_last_layer_without_bias() -> None:
 
 def headless() -> nn.Module:
     return nn.Sequential(nn.Linear(FEATURES, 8), nn.ReLU(), nn.Linear(8, CLASSES, bias=False))
+
+
+def test_a_default_can_be_made_by_a_factory() -> None:
+    @dataclass(frozen=True)
+    class Scheduled(FedAvg):
+        factors: list[float] = field(default_factory=lambda: [1.0, 0.5])
+
+    assert algorithm_options(Scheduled)["factors"][1] == [1.0, 0.5]

@@ -13,7 +13,7 @@ import torch
 from PIL import Image
 
 from own_data import csv, load, sentence_of, set_cell, table, whole
-from playerfl.data.encoding.encoding import Encoding, TableEncoding
+from playerfl.data.encoding.encoding import Encoding, PictureEncoding, TableEncoding
 from playerfl.errors import DataError
 from playerfl.tasks.folder import FolderOptions, folder_task
 
@@ -188,3 +188,12 @@ def test_pictures_are_turned_as_the_camera_says(tmp_path: Path) -> None:
     Image.fromarray(upright[::-1]).save(turned, exif=exif)
     first, second = read_picture_files([plain, turned], 8).pixels
     assert np.array_equal(first, second)
+
+
+def test_a_16_bit_picture_is_refused_by_an_encoding_of_8_bit_pictures(tmp_path: Path) -> None:
+    """By the range of 16 bits, most scans would be nearly black."""
+    deep = tmp_path / "scan.png"
+    Image.fromarray(np.full((16, 16), 4000, dtype=np.uint16)).save(deep)
+    with pytest.raises(DataError, match=r"scan\.png has 16 bits per colour, but the model was trained with 8-bit"):
+        PictureEncoding(16).encode([deep])
+    assert PictureEncoding(16, 0.0, 4095.0).encode([deep]).shape == (1, 3, 16, 16)

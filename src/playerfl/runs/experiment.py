@@ -348,7 +348,11 @@ def with_settings(table: Mapping[str, Any], settings: Mapping[str, Any] | Iterab
 def algorithm_options(algorithm: type[Algorithm]) -> dict[str, tuple[Any, Any]]:
     """The hyper-parameters of an algorithm: name to (type, default)."""
     hints = get_type_hints(algorithm)
-    return {field.name: (hints[field.name], field.default) for field in dataclasses.fields(algorithm)}
+    return {field.name: (hints[field.name], _default_of(field)) for field in dataclasses.fields(algorithm)}
+
+
+def _default_of(field: dataclasses.Field[Any]) -> Any:
+    return field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
 
 
 def resolve_device(name: str) -> str:

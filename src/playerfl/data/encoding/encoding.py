@@ -124,7 +124,13 @@ class PictureEncoding:
 
     def encode(self, files: Sequence[Path]) -> Tensor:
         """Inputs (pictures, channels, side, side) of picture files."""
-        return self.scaled(read_picture_files(files, self.side))
+        pictures = read_picture_files(files, self.side)
+        if pictures.is_deep.any() and (self.low, self.high) == (PictureEncoding.low, PictureEncoding.high):
+            first = files[int(pictures.is_deep.argmax())]
+            raise DataError(
+                f"{first.name} has 16 bits per colour, but the model was trained with 8-bit images; convert it to 8"
+            )
+        return self.scaled(pictures)
 
     def scaled(self, pictures: Pictures) -> Tensor:
         """Pictures as the model takes them."""
