@@ -9,8 +9,9 @@ from typing import Any
 import httpx
 import pytest
 from flwr.app import Message
+from flwr.supercore.run import RunNotRunningException
 
-from flower.accidents import Accident, StoppedError, key_of, nothing_arrives, stop
+from flower.accidents import Accident, key_of, nothing_arrives
 from flower.jobs import SITES, Job
 from playerfl.errors import ConfigError
 from playerfl.flower.server.files import STATUS, read_status, request_stop
@@ -175,8 +176,9 @@ def test_a_job_that_was_ended_for_good_does_not_run_again(tmp_path: Path) -> Non
         request_stop(job.folder, final=False)
 
 
-def test_a_job_whose_process_is_gone_does_not_say_running(tmp_path: Path) -> None:
-    """Killed by the system, it cannot write that it failed."""
+@pytest.mark.parametrize("ending", [KeyboardInterrupt, SystemExit, RunNotRunningException])
+def test_a_job_whose_process_is_gone_was_interrupted(tmp_path: Path, ending: type[BaseException]) -> None:
+    """So Flower ends a job whose SuperLink is killed. Unlike a job that failed, it is resumed."""
     job = Job(tmp_path, "fedper", rounds=2)
     states = []
 
@@ -184,14 +186,11 @@ def test_a_job_whose_process_is_gone_does_not_say_running(tmp_path: Path) -> Non
         status = read_status(job.folder)
         assert status is not None
         states.append(status.state)
-        stop()
+        raise ending
 
     job.tamper(Accident("site-2", ["1:evaluate+fit"], look))
-    file = job.folder / STATUS
-    with pytest.raises(StoppedError):
+    with pytest.raises(ending):
         job.run()
-    table = json.loads(file.read_text())
-    file.write_text(json.dumps({**table, "state": "running", "detail": ""}))
     status = read_status(job.folder)
     assert states == ["running"] and status is not None and status.state == "interrupted"
     request_stop(job.folder, final=False)

@@ -45,6 +45,8 @@ def run_job(
     """Runs a job to its end, or resumes it from its last checkpoint, in the folder of its name in `jobs`.
 
     `task` defaults to the experiment's. `name_of` is as in `Messenger`. Returns early if an operator stops the job.
+    Only an `Exception` is a failure. Flower ends the process of a job whose SuperLink is gone by other means (a signal,
+    exceptions of its own): the status then stays as it is, which reads as interrupted, so that the job is resumed.
     """
     job = Job.of(deployment, task)
     with storage_advice(RUN_AGAIN):
@@ -92,7 +94,7 @@ def run_job(
         files.write_status(name, state, detail)
         files.add_participation(transport.take_participation(), state)
         say(f"job {deployment.job}: {detail}")
-    except BaseException as problem:
+    except Exception as problem:
         # If the disk is full, the original error is raised, not one from here.
         with suppress(StorageError):
             files.write_status("failed", state, str(problem) or type(problem).__name__)
