@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sized
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from operator import itemgetter
 from typing import Any, Protocol
 
@@ -60,7 +60,7 @@ class TensorExamples:
         start = 0
         for stop in stops if rows else ():
             chosen = slice(start, stop) if shuffled is None else shuffled[start:stop]
-            yield map_tensors(self.inputs, itemgetter(chosen)), self.targets[chosen]
+            yield map_tensors(self.inputs, partial(_taken, rows=chosen)), _taken(self.targets, chosen)
             start = stop
 
     def mapped(self, change: Callable[[Tensor], Tensor]) -> TensorExamples:
@@ -227,6 +227,14 @@ def tensors_in(inputs: Any) -> list[Tensor]:
     if isinstance(inputs, Tensor):
         return [inputs]
     return list(inputs.values() if isinstance(inputs, Mapping) else inputs)
+
+
+def _taken(tensor: Tensor, rows: Tensor | slice) -> Tensor:
+    # `index_select` takes a quarter of the time that indexing takes for pictures, but forgets that they are stored
+    # channels last.
+    if isinstance(rows, slice) or not tensor.is_contiguous():
+        return tensor[rows]
+    return tensor.index_select(0, rows)
 
 
 def map_tensors(inputs: Any, change: Callable[[Any], Tensor]) -> Any:
