@@ -131,9 +131,9 @@ def sweep_cuts(
 ) -> Sweep:
     """Trains with every cut from none to all layers, and finds the cut that each way of choosing would pick.
 
-    With `cuts`, only these are trained, and no way of choosing is looked at.
+    With `cuts`, only these are trained, and no way of choosing is evaluated.
 
-    All ways except the recommendation look at the sites' models after one epoch of training alone. The score is
+    All ways except the recommendation use the sites' models after one epoch of training alone. The score is
     macro-F1 (minus the loss if targets are not classes), averaged over sites weighted by their examples, at the round
     chosen by each site's validation loss. `watch` is called with the number of runs and returns a function to call
     after each of them.

@@ -31,7 +31,7 @@ class APFL(Algorithm):
     alpha: float = 0.5
     """α: the share of the personal model in the mixture."""
     alpha_learning_rate: float = 0.0
-    """η_α; 0: α stays as it is."""
+    """η_α; 0 keeps α fixed."""
 
     def __post_init__(self) -> None:
         at_least_zero("alpha_learning_rate", self.alpha_learning_rate)
