@@ -194,7 +194,7 @@ def _experiments(
         and (more := table["algorithm"].keys() - {"name"})
     ):
         raise ConfigError(
-            f"algorithm.{min(more)} would be set for all {len(algorithms)} algorithms; say for which, as in "
+            f"algorithm.{min(more)} would be set for all {len(algorithms)} algorithms; name one of them, as in "
             f"--set {algorithms[-1]}.{min(more)}=…"
         )
     return [

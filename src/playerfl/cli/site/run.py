@@ -30,7 +30,7 @@ def site(
     server: Annotated[str | None, typer.Option(metavar="NAME:PORT", help="The server's address.")] = None,
     policy: Annotated[
         Path | None,
-        typer.Option(help="What this site agrees to (default: site.toml in --state, else the careful defaults)."),
+        typer.Option(help="What this site agrees to (default: site.toml in --state, else the strict defaults)."),
     ] = None,
     task: Annotated[
         str | None,
@@ -42,8 +42,8 @@ def site(
     retry: Annotated[
         float, typer.Option(help="Seconds before a node that has stopped is restarted (0: never).")
     ] = 15.0,
-    agent_only: Annotated[bool, typer.Option("--agent-only", help="Run the agent; the node is started apart.")] = False,
-    node_only: Annotated[bool, typer.Option("--node-only", help="Run the node; the agent is started apart.")] = False,
+    agent_only: Annotated[bool, typer.Option("--agent-only", help="Run the agent; start the node separately.")] = False,
+    node_only: Annotated[bool, typer.Option("--node-only", help="Run the node; start the agent separately.")] = False,
     socket: Annotated[
         Path | None, typer.Option(help="Where agent and node meet (default: agent.sock in --state).")
     ] = None,
@@ -136,7 +136,7 @@ def run_agent(
 
 
 def read_policy(state: Path, file: Path | None) -> Policy:
-    """The policy in a file; by default site.toml in the site's directory, or the careful defaults."""
+    """The policy in a file; by default site.toml in the site's directory, or the strict defaults."""
     from playerfl.flower.site.policy import Policy
 
     if file is None and (state / "site.toml").exists():
@@ -145,7 +145,7 @@ def read_policy(state: Path, file: Path | None) -> Policy:
 
 
 def keep_running(node: SiteNode, retry: float) -> None:
-    """Starts the node again whenever it has stopped, unless it was told to."""
+    """Restarts the node whenever it stops, unless it was told to stop."""
     from playerfl.cli.flower_jobs import say
     from playerfl.flower.operate.processes import Running
 
