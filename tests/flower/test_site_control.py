@@ -256,7 +256,7 @@ def test_nothing_leaves_before_a_person_approves_and_the_server_waits(tmp_path: 
     """H7: a job trained and uploaded as soon as it arrived."""
     job = Job(tmp_path, "fedper", rounds=1, policy=Policy.of({"jobs": {"least_sites": 1}}))
     job.wait_in_vain()
-    assert any("waits for a person at the site to approve the job" in line for line in job.said)
+    assert any("waiting for a person at the site to approve the job" in line for line in job.said)
     for site in job.sites.values():
         assert site.statuses() == {"job": "waiting"}
         assert audit(job, "left", site.name) == []
@@ -279,7 +279,7 @@ def test_a_job_that_is_approved_while_the_server_waits_goes_on(tmp_path: Path) -
     job.clock.sleep = approve  # type: ignore[method-assign]
     job.run()
     job.assert_equals_in_process()
-    assert sum("waits for a person" in line for line in job.said) == 3
+    assert sum("waiting for a person" in line for line in job.said) == 3
 
 
 @pytest.mark.parametrize(("choice", "code"), [("refused", "refused"), ("stopped", "stopped")])

@@ -43,7 +43,7 @@ def enrol(
     if expected is not None and expected.strip() != fingerprint:
         raise ConfigError(
             f"the key in {public_key} has the fingerprint {fingerprint}, not {expected.strip()}; it may have been "
-            "exchanged on its way, so ask the site for its key again"
+            "swapped on the way, so ask the site for its key again"
         )
     register = KeyRegister(home.path)
     with locked(home.path, wait=True):
@@ -67,7 +67,7 @@ def enrol(
 
 
 def exclude(home: ServerHome, name: str) -> RegisteredKey:
-    """Revokes a site's key: Flower accepts nothing from it any more, and its name is free again."""
+    """Revokes a site's key: Flower accepts nothing more from it, and its name is free again."""
     register = KeyRegister(home.path)
     with locked(home.path, wait=True):
         keys = register.read()

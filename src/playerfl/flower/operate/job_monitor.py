@@ -142,7 +142,7 @@ def _ended(run: FlowerRun, status: JobStatus | None) -> FlowerRun:
 def stop_job(home: ServerHome, job: str, *, final: bool, seconds: float = 90.0) -> JobStatus:
     """Stops a job after its last complete round; with `final`, for good. Returns its last status.
 
-    The job notices the wish while it waits for sites. One that does not react in time is ended by Flower.
+    The job notices the request while it waits for sites. Flower ends a job that does not react in time.
     """
     folder = home.jobs / check_job(job)
     if not folder.is_dir():

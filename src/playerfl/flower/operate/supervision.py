@@ -29,7 +29,7 @@ class _Attempts:
 
 @dataclass
 class Supervisor:
-    """Looks after the jobs of a server. A job that was stopped, or has failed with a reason, is left alone."""
+    """Watches the jobs of a server. A job that was stopped, or that failed with a reason, is left alone."""
 
     home: ServerHome
     say: Callable[[str], None]
