@@ -54,7 +54,7 @@ class PartRecord(TypedDict):
     classes: NotRequired[dict[str, int]]
     """Examples per class, where targets are classes held in memory."""
     undefined: NotRequired[dict[str, str]]
-    """Of test data: the metrics that have no value for its targets, whatever is predicted, and why."""
+    """For test data: the metrics that have no value for its targets, whatever is predicted, and why."""
 
 
 class SiteRecord(TypedDict):

@@ -60,7 +60,7 @@ class SiteModel:
 
 
 def model_of_run(path: Path, site: str, task: Task | None = None) -> SiteModel:
-    """The model that a site keeps of a finished run; its data must be where they were when it was trained."""
+    """The model that a site keeps from a finished run; its data must be where they were when it was trained."""
     _check_run(path)
     result = load_result(path, task=task)
     if site not in result.sites:
@@ -94,7 +94,7 @@ def model_of_run(path: Path, site: str, task: Task | None = None) -> SiteModel:
 
 
 def model_of_site(state: Path, site: str, task: Task | None = None) -> SiteModel:
-    """The model that a site keeps of a finished job, from the site's own state (STATE/JOB) and its own data.
+    """The model that a site keeps after a finished job, from the site's own state (STATE/JOB) and its own data.
 
     `task`: where the site's data are, if they are not where the experiment says.
     """

@@ -1,4 +1,4 @@
-"""export_model: from a site's trained model to a folder that stands alone."""
+"""export_model: from a site's trained model to a self-contained folder."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def export_model(
     onnx: OnnxChoice = "auto",
     overwrite: bool = False,
 ) -> Exported:
-    """Writes the model that a site keeps of a finished run into a folder that stands alone.
+    """Writes the model that a site keeps from a finished run into a self-contained folder.
 
     Pass the `task` again if it was your own. `onnx`: whether to write an ONNX file too.
     """

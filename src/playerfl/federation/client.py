@@ -135,7 +135,7 @@ class Client:
         the optimiser state; a second model at the same site (as in Ditto) has its own. `round_` is the round that this
         training belongs to, if it is done with a later message. `slots` are tensors that the optimiser works with
         in this training only, such as a correction or a mask, by slot and parameter; `Trained.slots` has what became
-        of them. `attach` attaches something to the model, and `examples` takes the place of the training data.
+        of them. `attach` attaches something to the model, and `examples` replaces the training data.
         """
         entries = None if only is None else frozenset(self.layers.select(self._loaded, only))
         epochs = self.plan.local_epochs if epochs is None else epochs

@@ -125,7 +125,7 @@ class Reply:
     scores: tuple[Score, ...] = ()
     confusions: Mapping[tuple[ScoreStage, int, str], Matrix] = field(default_factory=dict)
     """The confusion matrices behind the scores, by stage, round and split. They are for the results of a run in one
-    process and never cross between machines: how many patients of each class a site has is its own business."""
+    process and never leave the machine: they show how many patients of each class a site has."""
 
 
 def info_bytes(info: Info) -> int:

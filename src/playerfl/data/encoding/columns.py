@@ -139,7 +139,7 @@ def column_of(
 ) -> Column:
     """A column at all sites; refuses text among numbers, dates, and too many categories for one-hot encoding.
 
-    `codes` are values that mean a missing one.
+    `codes` are values that stand for a missing one.
     """
     cells = {site: cells_of(table, name, as_text=as_text, codes=codes) for site, table in tables.items()}
     kind = "category" if as_text else kind_of(cells)

@@ -45,7 +45,7 @@ class TableEncoding:
     ignored: tuple[str, ...] = ()
     """Columns that a table may have, but that are not inputs: the target, the group, those left out."""
     missing_codes: tuple[str, ...] = ()
-    """Values that mean a missing one."""
+    """Values that stand for a missing one."""
     fills_missing: bool = False
     """Whether a missing value gets the fill value of its input; otherwise it is refused."""
 
