@@ -49,7 +49,7 @@ class CutRecord(TypedDict):
 
 @dataclass(frozen=True)
 class Cut:
-    """The decision: the first `index` layers are shared, the others stay private at each site."""
+    """The decision: the first `index` layers are shared, the others stay private."""
 
     index: int
     layers: tuple[LayerName, ...]
@@ -183,7 +183,7 @@ def _first_jump(
     layers: tuple[LayerName, ...], rule: str, threshold: float | None, ratios: Ratios
 ) -> tuple[int | None, str]:
     if len(layers) == 1:
-        return 1, "there is one layer only"
+        return 1, "there is only one layer"
     known = [(p, ratio) for p, ratio in enumerate(ratios, start=1) if ratio is not None]
     if rule == "max_jump":
         if not known:

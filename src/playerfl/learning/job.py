@@ -124,7 +124,7 @@ class TrainJob(_Awaitable[Trained]):
     """What the learning rate is multiplied by, one number per epoch; empty: nothing (see Schedule)."""
 
     def optimizer_in(self, epoch: int) -> Optimizer:
-        """The optimiser at the rate of one epoch."""
+        """The optimiser with one epoch's learning rate."""
         return self.optimizer.scaled(self.rate_factors[epoch]) if self.rate_factors else self.optimizer
 
     def run(self) -> Trained:

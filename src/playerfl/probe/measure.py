@@ -38,12 +38,12 @@ class Measurement:
     model: nn.Module
     layers: LayerMap
     options: Mapping[str, Any]
-    """How PLayer-FL was asked to decide: rule, threshold and the rest."""
+    """How PLayer-FL is to decide: rule, threshold and the rest."""
     run_seconds: float | None = None
     """How long a whole run would take, from the time that the measured epoch took; None if it was not measured now."""
 
     def recommend(self, **changes: Any) -> Recommendation:
-        """The cut and its evidence; `changes` override how PLayer-FL was asked to decide."""
+        """The cut and its evidence; `changes` override `options`."""
         options = changed_decision(self.options, changes)
         return recommend(self.profiles, self.model, layers=self.layers, **options)
 

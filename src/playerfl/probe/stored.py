@@ -43,7 +43,7 @@ class StoredProbe:
     recommendation: Recommendation
     scores: StoredScores
     notes: tuple[str, ...] = ()
-    """What could not be worked out from the files alone."""
+    """What could not be determined from the files alone."""
 
 
 def stored_probe_at(path: Path) -> Callable[[Mapping[str, Any]], StoredProbe] | None:
