@@ -62,7 +62,7 @@ class Failure:
 
 
 class StudyDirectory:
-    """A study and its results so far: one run file per finished run, named after all that decides its result."""
+    """A study and its results so far: one run file per finished run, named after everything that decides its result."""
 
     def __init__(self, path: Path, study: Study, software: Software, data: Mapping[str, DataFile]) -> None:
         """`data`: the description of each task's sites, by `data_name`."""

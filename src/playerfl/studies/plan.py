@@ -24,7 +24,7 @@ PAPER_ALGORITHMS = (
     "local", "fedavg", "fedprox", "pfedme", "ditto", "local_adaptation", "fedper", "fedrep", "fedbabu", "fedlp",
     "fedlama", "pfedla", "player_fl", "player_fl_random", "player_fl_minus_1", "player_fl_plus_1",
 )  # fmt: skip
-"""The methods the paper compares, and the two that its own is closest to."""
+"""The methods the paper compares, and the two that are closest to its own."""
 _GROUPS: dict[str, Sequence[str]] = {"paper": PAPER_ALGORITHMS, "all": tuple(ALGORITHMS)}
 _FIRST_TUNING_SEED = 1001
 MOST_SEEDS = 2000
@@ -287,7 +287,7 @@ def _seeds(key: str, given: Any, first: int) -> list[int]:
         given = range(first, first + given)
     seeds = list(given) if isinstance(given, list | tuple | range) else None
     if seeds is None or not all(isinstance(s, int) and not isinstance(s, bool) and s >= 0 for s in seeds):
-        raise ConfigError(f"{key} = {given!r} must be a number of seeds, or a list of integers from 0 up")
+        raise ConfigError(f"{key} = {given!r} must be a number of seeds, or a list of non-negative integers")
     if len(seeds) > MOST_SEEDS:
         raise ConfigError(f"{key} has {len(seeds):,} seeds; at most {MOST_SEEDS:,} can be run")
     if len(set(seeds)) < len(seeds):
@@ -299,7 +299,7 @@ def _seeds(key: str, given: Any, first: int) -> list[int]:
 
 def _check_group_size(given: Any) -> None:
     if given != "auto" and (not isinstance(given, int) or isinstance(given, bool) or given < 1):
-        raise ConfigError(f'seeds_per_group = {given!r} must be "auto" or an integer from 1 up')
+        raise ConfigError(f'seeds_per_group = {given!r} must be "auto" or a positive integer')
 
 
 def _labels(what: str, tables: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -121,7 +121,7 @@ class Task:
     """What its columns and classes are called, where that is known: across institutions, all sites must agree."""
 
     check: Callable[[Any, int], DataCheck] | None = None
-    """Checks the data (options, batch size), for tasks that know more of them than their examples; see `check_task`."""
+    """Checks the data (options, batch size), for tasks that know more than their examples; see `check_task`."""
 
     def for_options(self, options: DataOptions) -> Task:
         """The task with these options: itself, unless its loss and metrics depend on the data."""

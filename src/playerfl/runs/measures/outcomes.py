@@ -1,4 +1,4 @@
-"""Outcomes: what the reported model of each site said about each of its test rows, for intervals over rows."""
+"""Outcomes: the output of each site's reported model for each of its test rows, for intervals over rows."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class SiteOutcomes:
     losses: Tensor | None = None
     """Of each row; None if the loss is not one number per row."""
     groups: Tensor | None = None
-    """Which rows belong together, such as visits of one patient; None if no two do."""
+    """Which rows belong together, such as one patient's visits; None if no two do."""
 
     @property
     def of_classes(self) -> bool:

@@ -93,7 +93,7 @@ class MultiversePlan(BaseModel):
             if factor in Computed.model_fields:
                 raise ConfigError(f"{factor} is computed from finished runs; it is not allowed in [trained]")
             if factor in PROTOCOL_COLUMNS:
-                raise ConfigError(f"a factor cannot be called {factor!r}: a column of protocols.csv has that name")
+                raise ConfigError(f"a factor cannot be called {factor!r}: protocols.csv has a column of that name")
             if not choices:
                 raise ConfigError(f"[trained.{factor}] is empty; give at least one choice")
         for name, values in multiverse.computed:
