@@ -156,8 +156,8 @@ def words_for(annotation: Any) -> str:
     if origin is Literal:
         return _either([json.dumps(value) for value in arguments])
     if origin in (Union, types.UnionType):
-        types = [words_for(argument) for argument in arguments if argument is not type(None)]
-        return _either(types) + (", or none" if type(None) in arguments else "")
+        words = [words_for(argument) for argument in arguments if argument is not type(None)]
+        return _either(words) + (", or none" if type(None) in arguments else "")
     if origin in (list, tuple):
         inner = list(dict.fromkeys(words_for(argument) for argument in arguments if argument is not Ellipsis))
         length = f" of {len(arguments)}" if origin is tuple and Ellipsis not in arguments else ""

@@ -90,7 +90,7 @@ def add_baseline(record: SiteRecord, site: SiteData, learner: Learner, outputs: 
 
 
 def _constant(targets: Tensor, outputs: int) -> Tensor | None:
-    """The prediction for every row, in the form of a model's output; None if targets are neither classes nor numbers."""
+    """The prediction for every row, like a model's output; None if targets are neither classes nor numbers."""
     if outputs:
         return torch.bincount(targets, minlength=outputs).double().div(len(targets)).log()
     return targets.double().mean().view(1) if targets.is_floating_point() and targets.dim() == 1 else None
