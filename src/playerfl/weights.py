@@ -97,7 +97,7 @@ def squared_distance(left: Mapping[str, Tensor], right: Mapping[str, Tensor]) ->
 
 
 def prefixed(prefix: str, weights: Mapping[str, Tensor]) -> Weights:
-    """The same tensors under longer names, to send them beside the weights they belong to.
+    """The same tensors under longer names, to send them along with the weights they belong to.
 
     >>> list(prefixed("control/", {"w": torch.zeros(1)}))
     ['control/w']

@@ -28,7 +28,7 @@ class Sites(dict[str, SiteData]):
         encodings: Mapping[str, Encoding] | None = None,
         groups: Mapping[str, PartGroups] | None = None,
     ) -> None:
-        """`encodings`: how each site's rows became inputs, for tasks that read tables or pictures.
+        """`encodings`: how each site's rows became inputs, for tasks that read tables or images.
 
         `groups`: for every site, the group of each example (such as its patient), for tasks that know it.
         """

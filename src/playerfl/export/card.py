@@ -1,4 +1,4 @@
-"""The model card: what a model predicts, from what, how well, how it was trained and what it is not for, in words."""
+"""The model card: what a model predicts, from what, how well, how it was trained and what it is not for."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def _limits(about: Mapping[str, Any]) -> list[str]:
         "",
         f"- Patients of other sites: it was chosen and tested on rows of {site}"
         + (", and scales numbers as for that site.\n" if "table" in about["encoding"] else ".\n")
-        + "- Rows measured in other units, or coded differently, than its training rows.\n"
+        + "- Rows measured in different units from its training rows, or coded differently.\n"
         "- Decisions without a person: it has not been validated for clinical use.\n"
         "- Probabilities are the network's own; check their calibration before you rely on them.",
     ]

@@ -82,7 +82,7 @@ class AboutFile(TypedDict):
     model: str
     """Its class."""
     encoding: dict[str, Any]
-    """How rows or pictures become inputs, if the task has an `Encoding`; and what the outputs mean."""
+    """How rows or images become inputs, if the task has an `Encoding`; and what the outputs mean."""
     inputs: list[InputRecord]
     test: ScoresRecord
     layers: LayersRecord
@@ -106,7 +106,7 @@ class ExportedModel:
 
     @cached_property
     def encoding(self) -> Encoding | None:
-        """How rows or pictures become inputs; None for a model that takes tensors."""
+        """How rows or images become inputs; None for a model that takes tensors."""
         stored = self.about["encoding"]
         return Encoding.from_dict(stored) if {"table", "pictures"} & stored.keys() else None
 

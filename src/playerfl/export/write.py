@@ -123,7 +123,7 @@ def _onnx(
     if choice == "never":
         return None, "it was not asked for"
     pictures = source.encoding.inputs if source.encoding is not None else None
-    # 16-bit pictures have a range of their own, which one input cannot know.
+    # 16-bit images have their own range, which one input cannot know.
     eight_bit = isinstance(pictures, PictureEncoding) and (pictures.low, pictures.high) == (0.0, 65535.0)
     answering = Answering(standalone, None if target.classes else target.mean, target.spread, eight_bit=eight_bit)
     some = {name: (tensor + 1) * 127.5 for name, tensor in inputs.items()} if eight_bit else dict(inputs)

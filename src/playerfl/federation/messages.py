@@ -71,7 +71,7 @@ class ExpectedUpload:
         return sent | {p + n: w for p in self.beside for n, w in sent.items() if n not in layers.buffers}
 
     def differs(self, upload: Upload, layers: LayerMap, model: Mapping[str, Tensor]) -> str | None:
-        """How an upload differs from this, in words; None if it does not. Values are not looked at."""
+        """How an upload differs from this, in words; None if it does not. Values are not compared."""
         expected = self.entries(layers, model)
         if extra := sorted(upload.weights.keys() - expected.keys()):
             return f"has {extra[0]!r}, which server_expects does not announce"

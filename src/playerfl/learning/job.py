@@ -68,7 +68,7 @@ class Trained:
     loss: float | None
     profile: Profile | None = None
     slots: Mapping[str, Weights] = field(default_factory=dict)
-    """What became of the `slots` given to `client.train`."""
+    """The final values of the `slots` given to `client.train`."""
 
 
 @dataclass(frozen=True)

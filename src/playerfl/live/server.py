@@ -58,7 +58,7 @@ class LiveServer:
             return self._watcher.look()
 
     def report(self) -> str:
-        """The report of the runs that have finished; computed again only if more have."""
+        """The report on the finished runs; computed again only if more have finished."""
         finished = self.status().finished
         with self._reporting:
             if self._report is None or self._report[0] != finished:

@@ -142,7 +142,7 @@ def decision_options(settings: Mapping[str, Any]) -> dict[str, Any]:
     """How an algorithm with these settings decides, as keyword arguments of `recommend`."""
     names = ("rule", "threshold", "on_no_transition", "client_weight", "normalise", "reduce")
     options = {name: settings[name] for name in names if name in settings}
-    # A fixed cut says nothing about the measurement, so the default rule is used instead.
+    # A fixed cut does not depend on the measurement, so the default rule is used instead.
     return {**options, "rule": "layer_ratio", "threshold": None} if options.get("rule") == "fixed" else options
 
 

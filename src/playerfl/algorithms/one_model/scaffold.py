@@ -76,7 +76,7 @@ class Scaffold(Algorithm):
     def _control(
         self, control: Weights, name: str, uploads: Mapping[SiteId, Upload], before: int, total: int
     ) -> Tensor:
-        """c of one parameter: the mean of c_i over the sites seen so far, of which some have changed."""
+        """c of one parameter: the mean of c_i over the sites seen so far, some of which have changed."""
         changes = ((upload.weights[_CONTROL + name], upload.num_examples) for upload in uploads.values())
         change = sum((share * tensor.double() for tensor, share in changes), torch.zeros((), dtype=torch.float64))
         held = control[name].double() * before if name in control else 0.0

@@ -36,7 +36,7 @@ class FedALA(Algorithm):
     eta: float = 1.0
     """η: the rate at which W is learned."""
     rows: float = 0.8
-    """The share of a site's rows that W is learned on, drawn anew in every round."""
+    """The share of a site's rows that W is learned on, drawn again in every round."""
     settled: float = 0.1
     """W has settled when the standard deviation of the loss over ten epochs is below this."""
     most_epochs: int = 50

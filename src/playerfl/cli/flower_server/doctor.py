@@ -37,7 +37,7 @@ def doctor(
     from playerfl.flower.operate.preflight import check_machine, check_server, check_site
 
     if home is None and server is None:
-        raise ConfigError("say what to check: --home DIR for the server, --server NAME:PORT for a site")
+        raise ConfigError("give --home DIR to check the server, or --server NAME:PORT to check a site")
     findings = list(check_machine())
     if home is not None:
         findings += check_server(ServerHome(home))

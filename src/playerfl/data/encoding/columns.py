@@ -148,7 +148,7 @@ def column_of(
     categories = {text for site_cells in cells.values() for text in site_cells.spellings[0]}
     if len(categories) > MOST_CATEGORIES:
         raise DataError(
-            f"column {name!r} has {len(categories):,} different texts, such as {min(categories)[:40]!r}; at most "
+            f"column {name!r} has {len(categories):,} different text values, such as {min(categories)[:40]!r}; at most "
             f"{MOST_CATEGORIES} categories are supported, so merge some, leave the column out with data.drop_columns, "
             f"or, if it says whose row it is, keep each patient's rows together with data.group={name}"
         )
@@ -170,7 +170,7 @@ def kind_of(cells: Mapping[str, Cells]) -> Kind:
             texts = next((other for other in every if 2 * int(other.is_text.sum()) > len(other)), None)
             if texts is not None and texts.texts is not None and not site.is_text.any():
                 raise DataError(
-                    f"{site.file} has numbers in column {site.column!r}, but {texts.file} has texts, such as "
+                    f"{site.file} has numbers in column {site.column!r}, but {texts.file} has text, such as "
                     f"{texts.texts[int(texts.is_text.argmax())][:40]!r}; code them alike, or name the column in "
                     "data.category_columns if its numbers are codes"
                 )

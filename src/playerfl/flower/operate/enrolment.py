@@ -36,7 +36,7 @@ def enrol(
     """Registers a public key under a site's name.
 
     `expected`: the fingerprint that the site has told the operator. `replace`: the site has a new key; its old one is
-    no longer accepted, and a running job goes on with the new one.
+    no longer accepted, and a running job continues with the new one.
     """
     check_site(name)
     fingerprint = _fingerprint(public_key)

@@ -96,7 +96,7 @@ def follow(home: ServerHome, job: str, run_id: str, on_change: Callable[[JobStat
     """Waits until a job has ended; calls `on_change` whenever its status changes.
 
     `flwr run --stream` exits with 0 even if the run failed, so Flower's record of the run is read instead. A job that
-    is interrupted goes on as another run once the server has submitted it again.
+    is interrupted continues as another run once the server has submitted it again.
     """
     last: JobStatus | None = None
     asked = reached = time.monotonic()

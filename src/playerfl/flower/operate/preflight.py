@@ -106,7 +106,7 @@ def check_site(
     """A site: its key, its directory, its data, and the connection to the server."""
     try:
         public = key.with_suffix(".pub")
-        shown = fingerprint_of(public.read_bytes()) if public.exists() else "(no .pub beside it)"
+        shown = fingerprint_of(public.read_bytes()) if public.exists() else "(no .pub file next to it)"
         yield Finding("key", "ok", f"{key}, fingerprint {shown}")
         yield from _private(key, "key")
     except (OSError, ValueError) as problem:

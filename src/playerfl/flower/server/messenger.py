@@ -77,13 +77,13 @@ class Messenger:
     _shown: dict[SiteId, Missing] = field(default_factory=dict)
     _trouble_since: float | None = None
     _told: set[SiteId] = field(default_factory=set)
-    """Sites that know what the others' columns and classes are."""
+    """Sites that know the columns and classes of the others."""
 
     def deliver(self, envelopes: Mapping[SiteId, Envelope]) -> Exchange:
         """Sends, waits, and asks again, until all have responded or time is up.
 
         A site that has asked for more time, because a person has to approve the job, does not run into the
-        deadline as long as the job cannot go on without it.
+        deadline as long as the job cannot continue without it.
         """
         now, deadline = self.clock(), self.deployment.deadline
         exchange = Exchange(envelopes, now, now + deadline, min(self.deployment.ask_again, deadline / 5))
@@ -244,7 +244,7 @@ class Messenger:
         except PlayerflError:
             raise
         except Exception as problem:
-            # Whatever a site sends, the job goes on.
+            # Whatever a site sends, the job continues.
             self._unreadable(exchange, number, site, node, type(problem).__name__)
             return
         if reason:

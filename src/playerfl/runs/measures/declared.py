@@ -43,7 +43,7 @@ def metric_records(metrics: Mapping[str, Metric]) -> dict[str, MetricRecord]:
 
 
 def _same(metric: Metric, known: Metric | None) -> bool:
-    """Whether a metric is that of the catalogue: metrics of probabilities are made anew for each positive class."""
+    """Whether a metric is that of the catalogue: metrics of probabilities are created for each positive class."""
     if known is None or metric.weighted is None or known.weighted is None:
         return False
     plain, other = (getattr(weighted, "func", weighted) for weighted in (metric.weighted, known.weighted))
