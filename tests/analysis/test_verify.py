@@ -38,7 +38,7 @@ def test_the_conclusion_is_in_words() -> None:
     assert not chance.told_apart
     better = replace(chance, interval=(0.01, 0.03))
     assert "prefer the cut after layer 3" in str(better)
-    assert "one seed cannot tell" in str(replace(chance, interval=None, seeds=1))
+    assert "one seed cannot show" in str(replace(chance, interval=None, seeds=1))
 
 
 @pytest.mark.parametrize(("freedom", "expected"), [(1, 12.706), (2, 4.303), (3, 3.182), (4, 2.776), (30, 2.042)])

@@ -66,7 +66,7 @@ def test_a_reversed_order_of_layers_refuses_only_the_site_that_states_it(tmp_pat
     job = changed(tmp_path, reversed_layers)
     job.run()
     assert {row["site"] for row in job.participation("refused")} == {"site-0"}
-    assert "order of layers" in job.participation("refused")[0]["reason"]
+    assert "or their order" in job.participation("refused")[0]["reason"]
     assert job.fingerprints.keys() == {"site-1", "site-2"}
     assert {"0.weight", "0.bias"} <= job.common.keys()
 

@@ -176,7 +176,7 @@ def first_letter(job: Job) -> Envelope:
 
 
 def test_a_crafted_first_layer_is_refused_in_round_0(tmp_path: Path) -> None:
-    """H6: one letter with a huge batch and a first layer made for the purpose returned rows."""
+    """H6: one envelope with a huge batch and a crafted first layer returned rows."""
     job = Job(tmp_path, "fedavg", rounds=2, **{"training.batch_size": 36, "training.optimizer": "sgd"})
     hello = first_letter(job)
     initial = job.sites[SITE].find_setup(job.experiment, SITE).setup.initial
