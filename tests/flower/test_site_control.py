@@ -77,7 +77,7 @@ def test_a_finished_job_answers_no_more(finished: Job) -> None:
 
 
 def test_the_cut_cannot_grow_or_change(tmp_path: Path) -> None:
-    """H1: a larger cut in a later letter made private layers travel."""
+    """H1: a larger cut in a later envelope made private layers travel."""
     job = Job(tmp_path, "player_fl", rounds=3)
     job.interrupt("site-2", "1:evaluate+fit")
     contract = Contract.read(job.home / SITE / "job")
@@ -230,7 +230,7 @@ def test_a_job_cannot_be_named_like_a_path_or_a_file_of_the_site(name: str, tmp_
     ],
 )
 def test_experiments_that_no_one_agreed_to_are_refused(old: str, new: str, tmp_path: Path) -> None:
-    """Further: a letter that named FILE.py as its algorithm had the site run that file."""
+    """Further: an envelope that named FILE.py as its algorithm had the site run that file."""
     job = Job(tmp_path, "fedper", rounds=2)
     hello = first_letter(job)
     response = ask(job, with_settings(replace(hello, job="other"), old, new))
@@ -239,12 +239,12 @@ def test_experiments_that_no_one_agreed_to_are_refused(old: str, new: str, tmp_p
 
 
 def test_the_task_is_the_sites_own(tmp_path: Path) -> None:
-    """Further: a letter could name any folder or file as the task."""
+    """Further: an envelope could name any folder or file as the task."""
     from playerfl.flower.site.setup import setup_finder
 
     job = Job(tmp_path, "fedavg", task(), rounds=1)
     evil = tmp_path / "evil.py"
-    evil.write_text("raise SystemExit('the letter chose what runs')")
+    evil.write_text("raise SystemExit('the envelope chose what runs')")
     site = replace(job.sites[SITE], find_setup=setup_finder("digits"))
     job.sites[SITE] = site
     hello = replace(first_letter(job), job="other")
