@@ -44,7 +44,7 @@ class Algorithm:
         """Rejects hyper-parameters that do not fit the model, before anything is written or trained."""
 
     def training_notes(self, learning_rate: float) -> tuple[str, ...]:
-        """What a reader of the results should know about these hyper-parameters with this learning rate."""
+        """Notes for the results about these hyper-parameters with this learning rate."""
         return ()
 
     @property
@@ -81,7 +81,7 @@ class Algorithm:
         raise TypeError(f"{type(self).__name__} must define client_fit")
 
     def server_expects(self, server: Server, verbs: tuple[Verb, ...]) -> ExpectedUpload:
-        """What sites upload in reply to these verbs, so that anything else can be refused."""
+        """The layers and numbers that sites upload in reply to these verbs, so that anything else can be refused."""
         return ExpectedUpload(server.layers.names if "fit" in verbs else ())
 
     def server_merge(self, server: Server, uploads: Mapping[SiteId, Upload]) -> None:

@@ -158,7 +158,7 @@ def status(
     home: Home,
     as_json: Json = False,
 ) -> None:
-    """Show which sites are online, how far each job has got, who is missing, and when certificates expire.
+    """Show which sites are online, each job's progress, who is missing, and when certificates expire.
 
     HOME is the server's directory. Exits with code 1 if the server cannot be reached.
     """

@@ -19,7 +19,7 @@ _SECONDS_FOR_THE_LAST_REPORT = 10.0
 
 def watch(
     directory: Annotated[Path, typer.Argument(metavar="DIR")],
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port on 127.0.0.1 (default: any that is free).")] = 0,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port on 127.0.0.1 (default: any free port).")] = 0,
     open_: Annotated[bool, typer.Option("--open", help="Also open the page in your browser.")] = False,
 ) -> None:
     """Show the runs in a folder, in progress or finished, on a page that refreshes itself, until Ctrl-C.

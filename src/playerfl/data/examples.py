@@ -15,7 +15,7 @@ from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset,
 from playerfl.errors import DataError
 
 Inputs = Tensor | tuple[Tensor, ...] | Mapping[str, Tensor]
-"""What the model is called with: `model(x)`, `model(*x)` or `model(**x)`."""
+"""A model's inputs, for `model(x)`, `model(*x)` or `model(**x)`."""
 Batch = tuple[Any, Tensor]
 
 

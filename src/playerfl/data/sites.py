@@ -68,7 +68,7 @@ class SiteRecord(TypedDict):
 
 
 class DataRecord(TypedDict):
-    """What a run records about its data."""
+    """A run's record of its data."""
 
     notes: list[str]
     partition_hash: str | None

@@ -9,7 +9,7 @@ from playerfl.errors import DataError
 from playerfl.seeding import seed_for
 
 Shares = tuple[float, float, float]
-"""Of training, validation and test."""
+"""Shares of training, validation and test."""
 SHARES: Shares = (0.64, 0.16, 0.2)
 
 

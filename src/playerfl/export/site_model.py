@@ -32,7 +32,7 @@ from playerfl.tasks.task import Task
 from playerfl.weights import Weights
 
 TEMPLATE = "template"
-"""What a synthetic table for sites with different data is called."""
+"""The name of a synthetic table for sites with different data."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class SiteModel:
     experiment: Experiment
     model: nn.Module
     inputs: Any
-    """Of a few training rows."""
+    """The inputs of a few training rows."""
     test: Examples
     classification: bool
     encoding: Encoding | None
@@ -228,7 +228,7 @@ def _weights(file: Path) -> Weights:
 
 
 def _memory(state: Path) -> dict[str, Any]:
-    """What the site remembers of the cut and of the round it chose, as far as its state says."""
+    """The cut and the chosen round, as far as the site's state has them."""
     file = state / "state.safetensors"
     try:
         client = tensor_tree.read(file)["state"] if file.is_file() else {}

@@ -27,7 +27,7 @@ OnnxChoice = Literal["auto", "never", "require"]
 
 @dataclass(frozen=True)
 class Exported:
-    """What an export wrote."""
+    """The result of an export."""
 
     path: Path
     why_no_onnx: str | None

@@ -1,4 +1,4 @@
-"""What passes between the server and a site: named tensors and small values, nothing else."""
+"""The messages between the server and a site: named tensors and small values, nothing else."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Info = Mapping[str, Scalar | list[Scalar]]
 Verb = Literal["prepare", "fit", "evaluate", "finish"]
 ScoreStage = Literal["round", "finish", "unseen"]
 ConfusionKey = tuple[str, int, SiteId, str]
-"""What one confusion matrix of a run is about: stage, round, site and split."""
+"""Identifies one confusion matrix of a run: stage, round, site and split."""
 
 
 @dataclass(frozen=True)

@@ -84,7 +84,7 @@ def padded_rows(rows: int) -> int:
 
 
 def train(jobs: Sequence[TrainJob]) -> list[Trained]:
-    """What `Learner.train` does, for jobs of one group."""
+    """Like `Learner.train`, for jobs of one group."""
     learner, only = jobs[0].learner, jobs[0].only
     chosen = learner.trainable(only)
     if not chosen or jobs[0].epochs == 0:
@@ -168,7 +168,7 @@ class _Cohort:
 
     @property
     def batches(self) -> int:
-        """Of one epoch."""
+        """Batches of one epoch."""
         return self.sizes.shape[1]
 
     @property

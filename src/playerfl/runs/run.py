@@ -96,7 +96,7 @@ class Record(Protocol):
     """Whether the outcomes of test rows are saved with it."""
 
     def resume(self, description: DataFile) -> Resumed | None:
-        """What was saved of the run; None if it starts now."""
+        """The saved part of the run; None if it starts now."""
         ...
 
     def exchanged(

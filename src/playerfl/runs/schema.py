@@ -1,4 +1,4 @@
-"""What the files of a finished run must contain, checked before anything is computed from them."""
+"""Checks the files of a finished run before anything is computed from them."""
 
 from __future__ import annotations
 

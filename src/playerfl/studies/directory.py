@@ -214,7 +214,7 @@ class StudyDirectory:
             return read_run_file(file, self.data[data_name(experiment)], self._timings.get(key, unknown), path)
 
     def rate_losses(self, line: Line) -> dict[float, float]:
-        """What each rate of a line is judged by, lower is better, once all of its tuning runs have ended."""
+        """The loss that each rate of a line is judged by, once all of its tuning runs have ended."""
         if PROTOCOLS[self.study.protocol].tunes_reported:
             metric = self.study.tuning_metric
             return {rate: reported_regret(values, metric) for rate, values in self._reported_values(line).items()}
@@ -225,7 +225,7 @@ class StudyDirectory:
         }
 
     def tuning_notes(self, line: Line) -> list[str]:
-        """What a reader should know about the choice of a line's rate."""
+        """Notes on the choice of a line's rate."""
         if not PROTOCOLS[self.study.protocol].tunes_reported or self.chosen_rate(line) is None:
             return []
         return tuning_notes(self._reported_values(line), self.study.tuning_metric)
@@ -292,7 +292,7 @@ class StudyDirectory:
         return [e for phase in phases for e in self._experiments(phase) if self.planned(e).key not in known]
 
     def failures(self, rates: Mapping[tuple[str, str], float | None] | None = None) -> list[Failure]:
-        """What failed, and why; pass `chosen_rates` if you have them."""
+        """The failures, with reasons; pass `chosen_rates` if you have them."""
         rates = self.chosen_rates if rates is None else rates
         finished, failed = self.finished, self.failed
         known = finished | failed

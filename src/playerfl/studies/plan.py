@@ -33,7 +33,7 @@ _OF_THE_STUDY = ("task", "algorithm", "seed")
 
 
 class Study(BaseModel):
-    """What a study compares. Use `resolve` to make one: it checks every name and value."""
+    """A study's plan. Use `resolve` to make one: it checks every name and value."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -52,7 +52,7 @@ class Study(BaseModel):
     tuning_seeds: list[int] = Field(default_factory=lambda: [1001, 1002, 1003])
     """Seeds of the runs that choose a rate; a number n stands for 1001 to 1000 + n."""
     tuning_metric: TuningMetric = "loss"
-    """What a rate is chosen by: this metric of the validation data, in the rounds that would be reported."""
+    """The validation metric that a rate is chosen by, in the rounds that would be reported."""
     settings: dict[str, Any] = Field(default_factory=dict)
     """Settings of every run: those of an experiment file, except task, algorithm and seed."""
     by_algorithm: dict[str, dict[str, Any]] = Field(default_factory=dict)
@@ -240,7 +240,7 @@ def _algorithm_tables(given: Any) -> list[dict[str, Any]]:
 
 
 def _members(entry: Any) -> Sequence[Any]:
-    """What a name in the list of algorithms stands for: one algorithm, or all those of a group."""
+    """The algorithms that a name in the list stands for: one, or all those of a group."""
     if not isinstance(entry, str) or entry in ALGORITHMS or names_object(entry):
         return [entry]
     if entry not in _GROUPS:

@@ -45,7 +45,7 @@ def site(
     agent_only: Annotated[bool, typer.Option("--agent-only", help="Run the agent; start the node separately.")] = False,
     node_only: Annotated[bool, typer.Option("--node-only", help="Run the node; start the agent separately.")] = False,
     socket: Annotated[
-        Path | None, typer.Option(help="Where agent and node meet (default: agent.sock in --state).")
+        Path | None, typer.Option(help="The socket between agent and node (default: agent.sock in --state).")
     ] = None,
     node_user: Annotated[
         list[str] | None, typer.Option(help="With --agent-only: the user that the node runs as; can be repeated.")

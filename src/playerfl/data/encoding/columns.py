@@ -156,7 +156,7 @@ def column_of(
 
 
 def kind_of(cells: Mapping[str, Cells]) -> Kind:
-    """What the cells of all sites hold; refuses text among numbers, and dates."""
+    """The kind of a column, from the cells of all sites; refuses text among numbers, and dates."""
     every = cells.values()
     if not any(site.is_text.any() for site in every):
         all_boolean = all((site.is_boolean | site.is_missing).all() for site in every)

@@ -19,7 +19,7 @@ from playerfl.errors import DataError
 
 @dataclass(frozen=True)
 class _Wanted:
-    """What an array must hold."""
+    """The required content of an array."""
 
     name: str
     kinds: str

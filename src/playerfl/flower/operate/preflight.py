@@ -41,11 +41,11 @@ class Finding:
     check: str
     outcome: Outcome
     said: str
-    """What was found, and what to do about it."""
+    """The finding, and what to do about it."""
 
 
 def check_machine() -> Iterator[Finding]:
-    """What every party needs: versions, Flower's programs."""
+    """For every party: versions, Flower's programs."""
     python = ".".join(map(str, sys.version_info[:3]))
     yield Finding("versions", "ok", f"playerfl {__version__}, Python {python}, {_versions('flwr', 'torch')}")
     for name in ("flwr", "flower-superlink", "flower-supernode"):

@@ -20,7 +20,7 @@ MOST_ATTEMPTS = 5
 
 @dataclass
 class _Attempts:
-    """What was done for one interrupted job."""
+    """The attempts to resume one interrupted job."""
 
     round: int | None
     count: int = 0

@@ -122,7 +122,7 @@ class JobChecks:
         }
 
     def expected_weights(self) -> Weights:
-        """What a fit uploads now: only names, shapes and types matter."""
+        """The tensors that a fit uploads now: only names, shapes and types matter."""
         server = self.state.server
         assert server is not None
         expected = self.job.algorithm.server_expects(server, ("fit",))

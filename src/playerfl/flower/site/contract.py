@@ -27,7 +27,7 @@ Status = Literal["waiting", "approved", "refused", "stopped", "finished"]
 
 @dataclass(frozen=True)
 class Terms:
-    """What an envelope must repeat as long as the job runs."""
+    """The terms that every envelope of a job must repeat."""
 
     job: str
     experiment: str
@@ -42,7 +42,7 @@ class Terms:
         return cls(envelope.job, envelope.experiment, envelope.model, privacy, envelope.merge_sites)
 
     def digest(self) -> str:
-        """What a person's decision refers to."""
+        """The fingerprint that a person's decision refers to."""
         return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()
 
     def difference(self, asked: Terms) -> str | None:
@@ -116,7 +116,7 @@ class Contract:
 
 @dataclass(frozen=True)
 class Decision:
-    """What a person at the site decided about a job."""
+    """A person's decision about a job."""
 
     choice: Choice
     terms: str

@@ -76,7 +76,7 @@ class Pinned:
         return tuple(self._expected(memory, 0, ("fit",)).layers)
 
     def _expected(self, memory: Mapping[str, Any], round_: int, verbs: tuple[Verb, ...]) -> ExpectedUpload:
-        """What the algorithm's server accepts in return for these verbs."""
+        """The upload that the algorithm's server accepts in return for these verbs."""
         server = Server(self.initial, self.layers, ("site",), 0)
         server.memory, server.round = dict(memory), round_
         return self.algorithm.server_expects(server, verbs)

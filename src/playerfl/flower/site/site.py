@@ -42,7 +42,7 @@ log = logging.getLogger("playerfl.flower.site")
 GENERATIONS = 2
 """Earlier states that are stored: a server that crashes may lose its last two exchanges."""
 LOG, AUDIT, OWN = "site.log", "audit.jsonl", ".agent"
-"""What the site's directory holds besides its jobs; OWN is for the budget, the secret of the noise, and the policy."""
+"""Files in the site's directory besides its jobs; OWN is for the budget, the secret of the noise, and the policy."""
 POLICY = "policy.json"
 MOST_EXPERIMENT = 2**20
 
@@ -118,7 +118,7 @@ class Site:
         return experiment
 
     def _contract(self, envelope: Envelope, experiment: Experiment) -> Contract:
-        """What was agreed to about this job; an envelope that differs from it is refused."""
+        """The contract of this job; an envelope that differs from it is refused."""
         folder = self._folder(envelope.job)
         known = Contract.read(folder)
         if known is not None:

@@ -59,7 +59,7 @@ class StageMemory:
 
 
 class Stage(NamedTuple):
-    """What a site has just done for a secure aggregation."""
+    """A site's last step in a secure aggregation."""
 
     name: str
     job: str

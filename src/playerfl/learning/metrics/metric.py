@@ -53,7 +53,7 @@ class Metric:
     direction: Direction = "higher"
     """Which values are better."""
     needs: Needs = "classes"
-    """What the function gets besides the targets, and so for which kind of task it is: the predicted classes (rows),
+    """The function's input besides the targets, which decides the kind of task it is for: the predicted classes (rows),
     the probabilities of all classes (rows × classes, float64), or predicted numbers (rows, float64, in the target's own
     units, as are the targets)."""
     averaging: str = ""

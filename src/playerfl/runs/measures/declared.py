@@ -1,4 +1,4 @@
-"""What a report must know about a metric: from the declarations stored with a run, or else by its name."""
+"""A metric's declarations for a report: those stored with a run, or else by its name."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Declared:
 
 
 def metric_records(metrics: Mapping[str, Metric]) -> dict[str, MetricRecord]:
-    """What a run stores about its metrics, in their order."""
+    """The declarations of metrics as a run stores them, in order."""
     return {name: metric.record(bundled=_same(metric, find_metric(name))) for name, metric in metrics.items()}
 
 

@@ -27,7 +27,7 @@ class SiteOutcomes:
     targets: Tensor
     """Class numbers, or numbers in their own units."""
     losses: Tensor | None = None
-    """Of each row; None if the loss is not one number per row."""
+    """The loss of each row; None if the loss is not one number per row."""
     groups: Tensor | None = None
     """Which rows belong together, such as one patient's visits; None if no two do."""
 

@@ -76,7 +76,7 @@ def _weighted(outcomes: SiteOutcomes, metric: str, positive: int) -> Callable[[T
 
 
 def _predicted(outcomes: SiteOutcomes, needs: str) -> Tensor | None:
-    """What the metric is given; None if the model diverged."""
+    """The predictions that a metric is given; None if the model diverged."""
     if not bool(outcomes.outputs.isfinite().all()):
         return None
     if needs == "classes":

@@ -47,7 +47,7 @@ def keep_freed_memory() -> None:
 
 
 def large_pages() -> dict[str, str]:
-    """What to set for a new process so that its C library asks for large pages (glibc; others ignore it).
+    """Environment variables for a new process that make its C library use large pages (glibc; others ignore them).
 
     A step of a stack passes through tens of megabytes: with pages of four kilobytes, looking up where they are takes
     a twentieth of the time.

@@ -37,7 +37,7 @@ class Computed(BaseModel):
     """Learning rates: as the paper prints them, or tuned by the validation loss or macro-F1 that would be reported."""
     selection: list[Selection] = Field(default=["by_owner", "client_best", "round_best"], min_length=1)
     measure: list[Measure] = Field(default=["f1", "f1_true", "accuracy", "loss"], min_length=1)
-    """What methods are ranked by. f1_true averages over the classes that occur, f1_all over all classes."""
+    """The measures that rank methods. f1_true averages over the classes that occur, f1_all over all classes."""
 
 
 @dataclass(frozen=True)

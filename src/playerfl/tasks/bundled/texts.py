@@ -1,4 +1,4 @@
-"""What the text tasks share: how texts become tokens, and the transformer that reads them."""
+"""Shared by the text tasks: how texts become tokens, and the transformer that reads them."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ class FolderOptions(DataOptions):
 
 @dataclass(frozen=True)
 class FolderData:
-    """What a folder holds: its sites, and the model that fits them."""
+    """A folder's content: its sites, and the model that fits them."""
 
     sites: Sites
     build_model: Callable[[], nn.Module]

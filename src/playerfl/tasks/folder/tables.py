@@ -157,7 +157,7 @@ def common_columns(tables: Mapping[str, SiteTable], options: FolderOptions) -> l
 
 
 def column_differences(tables: Mapping[str, SiteTable]) -> Iterator[str]:
-    """What the other sites' tables lack, or have in addition, compared with the first."""
+    """Columns that the other sites' tables lack, or have in addition, compared with the first."""
     first = next(iter(tables.values()))
     for table in tables.values():
         for missing in first.frame.columns.difference(table.frame.columns, sort=False):
