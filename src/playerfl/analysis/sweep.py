@@ -210,8 +210,8 @@ def divergence_cut(models: Mapping[str, Weights], layers: LayerMap) -> int:
         trained = [name for name in layers.entries[layer] if name not in layers.frozen | layers.buffers]
         middle = {name: centre[name] for name in trained}
         size = squared_distance(middle, nothing)
-        apart = [squared_distance(middle, weights) ** 0.5 for _, weights in sorted(models.items())]
-        drift[layer] = fmean(apart) / size**0.5 if size else 0.0
+        distances = [squared_distance(middle, weights) ** 0.5 for _, weights in sorted(models.items())]
+        drift[layer] = fmean(distances) / size**0.5 if size else 0.0
     return transition_point(drift, "max_jump").index
 
 

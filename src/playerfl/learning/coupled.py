@@ -133,17 +133,17 @@ class Mixture(Around):
         move_local = self.base.stepper(local, {slot: state[slot] for slot in self.base.slots})
         move_personal = self.base.stepper(personal, {slot: state[f"personal_{slot}"] for slot in self.base.slots})
         at_mixture = False
-        apart: Sequence[Tensor] = ()
+        differences: Sequence[Tensor] = ()
 
         def step(gradients: Sequence[Tensor]) -> None:
-            nonlocal at_mixture, apart
+            nonlocal at_mixture, differences
             if at_mixture:
                 if self.sloped:
-                    torch._foreach_addcmul_(slope, list(apart), list(gradients))
+                    torch._foreach_addcmul_(slope, list(differences), list(gradients))
                 move_personal(torch._foreach_mul(list(gradients), self.alpha))
                 torch._foreach_copy_(weights, local)
             else:
-                apart = torch._foreach_sub(personal, local) if self.sloped else ()
+                differences = torch._foreach_sub(personal, local) if self.sloped else ()
                 mixed = torch._foreach_mul(personal, self.alpha)
                 torch._foreach_add_(mixed, local, alpha=1 - self.alpha)
                 move_local(gradients)

@@ -251,7 +251,7 @@ def seeded_model(seed: int, task: Task, options: DataOptions) -> nn.Module:
 def _check_outputs(model: nn.Module, task: Task, sites: Mapping[SiteId, SiteData]) -> tuple[Any, int]:
     """Tries the model on a few inputs and compares its outputs with the sites' targets.
 
-    Returns these inputs, and how many classes the model tells apart (0 if targets are not classes).
+    Returns these inputs, and the model's number of classes (0 if targets are not classes).
     """
     inputs, _ = next(iter(sites[min(sites)].train.batches(2)))
     model.eval()

@@ -95,11 +95,11 @@ class StudyDirectory:
     def _check_free(path: Path) -> None:
         if path.exists() and not path.is_dir():
             raise RunDirectoryError(f"{path} is a file; give a directory for --out")
-        strangers = [entry.name for entry in path.iterdir()] if path.is_dir() else []
-        strangers = [name for name in strangers if name not in _FILES and not name.startswith(".")]
-        if strangers and not (path / "study.toml").is_file():
+        other_files = [entry.name for entry in path.iterdir()] if path.is_dir() else []
+        other_files = [name for name in other_files if name not in _FILES and not name.startswith(".")]
+        if other_files and not (path / "study.toml").is_file():
             raise RunDirectoryError(
-                f"{path} holds files that are not a study's ({min(strangers)}); choose another directory for --out"
+                f"{path} holds files that are not a study's ({min(other_files)}); choose another directory for --out"
             )
 
     def begin(self) -> None:

@@ -1,4 +1,4 @@
-"""`playerfl flower audit`: what left a site, whether its log is whole, and whether a layer ever left."""
+"""`playerfl flower audit`: what left a site, whether its log is intact, and whether a layer ever left."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def audit(
     else:
         _table(chosen)
     head = entries[-1]["hash"] if entries else "none"
-    say(f"{len(entries)} lines, the chain is whole; last hash: {head}")
+    say(f"{len(entries)} lines, the chain is intact; last hash: {head}")
 
 
 def _answer(state: Path, entries: list[dict[str, Any]], name: str) -> None:

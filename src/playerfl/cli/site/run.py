@@ -62,16 +62,16 @@ def site(
 
     if agent_only and node_only:
         raise ConfigError("--agent-only and --node-only exclude each other; leave both out to run agent and node")
-    meeting = socket or state / "agent.sock"
+    agent_socket = socket or state / "agent.sock"
     with ending_on_signals():
         if agent_only:
-            run_agent(name, state, meeting, policy, task, data_dir, device, node_user or [], None)
+            run_agent(name, state, agent_socket, policy, task, data_dir, device, node_user or [], None)
             return
-        node = _node(name, key, ca, server, state, meeting, port, apart=node_only)
+        node = _node(name, key, ca, server, state, agent_socket, port, separate=node_only)
         if node_only:
             keep_running(node, retry)
         else:
-            run_agent(name, state, meeting, policy, task, data_dir, device, [], (node, retry))
+            run_agent(name, state, agent_socket, policy, task, data_dir, device, [], (node, retry))
 
 
 def _node(
@@ -80,17 +80,17 @@ def _node(
     ca: Path | None,
     server: str | None,
     state: Path,
-    meeting: Path,
+    agent_socket: Path,
     port: int,
     *,
-    apart: bool,
+    separate: bool,
 ) -> SiteNode:
     from playerfl.errors import ConfigError
     from playerfl.flower.operate.site_node import SiteNode
 
     if key is None or ca is None or server is None:
         raise ConfigError("a node needs --key, --ca and --server; or run the agent alone with --agent-only")
-    node = SiteNode(name, key, server, ca, state if apart else state / ".node", meeting, port)
+    node = SiteNode(name, key, server, ca, state if separate else state / ".node", agent_socket, port)
     node.check()
     return node
 
@@ -98,7 +98,7 @@ def _node(
 def run_agent(
     name: str,
     state: Path,
-    meeting: Path,
+    agent_socket: Path,
     policy_file: Path | None,
     task: str | None,
     data_dir: Path | None,
@@ -125,7 +125,7 @@ def run_agent(
         agent = SiteAgent(open_site(name, state, policy, task, data_dir, device))
         agent.site.begin()
         users = user_ids(node_users)
-        with listening(meeting, agent.answer, users, group=group_of(node_users)):
+        with listening(agent_socket, agent.answer, users, group=group_of(node_users)):
             approval = "every new job needs approval" if policy.approval == "person" else "jobs start without approval"
             say(f"{name}: the agent is ready ({approval}); playerfl flower jobs --state {state} shows the jobs")
             if node is not None:

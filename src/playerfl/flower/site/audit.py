@@ -109,7 +109,7 @@ def _last(file: BinaryIO) -> tuple[int, str, int]:
                     return int(entry["n"]), str(entry["hash"]), max(0, size - back) + len(whole) + 1
                 except (ValueError, KeyError, TypeError) as problem:
                     raise RunDirectoryError(
-                        f"{file.name}: the last line is damaged; move the file away, and keep it"
+                        f"{file.name}: the last line is damaged; move the file elsewhere, and keep it"
                     ) from problem
         elif back >= size:
             break

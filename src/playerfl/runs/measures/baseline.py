@@ -68,7 +68,7 @@ def add_baseline(record: SiteRecord, site: SiteData, learner: Learner, outputs: 
     """Adds to a site's record what a report cannot compute from class counts: the baseline's scores, and which metrics
     have no value for its test rows.
 
-    `outputs`: how many classes the model tells apart; `with_loss`: whether the report will not know the task's loss.
+    `outputs`: the model's number of classes; `with_loss`: whether the report will not know the task's loss.
     """
     train, test = site.train, site.test
     if not isinstance(train, TensorExamples) or not isinstance(test, TensorExamples) or not len(train) or not len(test):

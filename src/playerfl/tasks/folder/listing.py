@@ -48,7 +48,7 @@ def sites_in(folder: Path, options: FolderOptions) -> tuple[dict[str, Path], dic
         raise ConfigError(f"data.skip_sites: {folder} has no {', '.join(sorted(not_met))}; name files or sites in it")
     if len(kinds) > 1:
         raise DataError(
-            f"{folder} mixes {' and '.join(sorted(kinds))}; use one format for all sites and move other files away"
+            f"{folder} mixes {' and '.join(sorted(kinds))}; use one format for all sites and move other files elsewhere"
         )
     if not kinds:
         raise DataError(

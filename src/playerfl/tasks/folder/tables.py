@@ -214,8 +214,8 @@ def _input_notes(columns: Sequence[Column]) -> list[str]:
         ("number", "numeric, standardised with each site's own training rows"),
         ("boolean", "true/false as 1 and 0"),
         ("category", "categories, one input each"),
-        ("percent", "percentages, standardised likewise"),
-        ("ratio", "ratios such as 120/80, two inputs each, standardised likewise"),
+        ("percent", "percentages, standardised too"),
+        ("ratio", "ratios such as 120/80, two inputs each, standardised too"),
         ("time", "times of day, two inputs each on a clock face"),
     ):
         if width := sum(column.kind.width for column in columns if column.kind.kind == kind):
