@@ -15,7 +15,7 @@ from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset,
 from playerfl.errors import DataError
 
 Inputs = Tensor | tuple[Tensor, ...] | Mapping[str, Tensor]
-"""What the model is called with: `model(x)`, `model(*x)` or `model(**x)`."""
+"""A model's inputs, for `model(x)`, `model(*x)` or `model(**x)`."""
 Batch = tuple[Any, Tensor]
 
 
@@ -212,7 +212,7 @@ def split_batch(batch: Any) -> Batch:
 
 
 def check_inputs(inputs: object, where: str = "") -> None:
-    """Refuses inputs that a model cannot be called with, such as mappings within mappings, or texts."""
+    """Refuses inputs that a model cannot be called with, such as mappings within mappings, or text."""
     parts = inputs.items() if isinstance(inputs, Mapping) else enumerate(inputs) if isinstance(inputs, tuple) else None
     for name, value in parts if parts is not None else [("", inputs)]:
         if not isinstance(value, Tensor):

@@ -28,7 +28,7 @@ class Optimizer(Protocol):
 
     @property
     def slots(self) -> tuple[str, ...]:
-        """What it remembers for every parameter, by name."""
+        """The names of its state tensors, one of each per parameter."""
         ...
 
     @property

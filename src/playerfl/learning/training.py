@@ -91,7 +91,7 @@ class Learner:
         return moved
 
     def train(self, job: TrainJob) -> Trained:
-        """Trains for some epochs: for each batch the gradient, then layer scores and pull if asked for, then a step."""
+        """Trains for some epochs: for each batch the gradient, then layer scores and pull if requested, then a step."""
         self.load(job.weights)
         chosen = self.trainable(job.only)
         if not chosen or job.epochs == 0:
@@ -243,7 +243,7 @@ class Learner:
         return scores, matrices[0] if matrices else None
 
     def outputs(self, weights: Weights, examples: Examples) -> tuple[Tensor, Tensor, Tensor | None]:
-        """What a model says about each row, the targets, and the losses (if there is one per row), on the CPU."""
+        """A model's output for each row, the targets, and the losses (if there is one per row), on the CPU."""
         self.load(weights)
         self.model.eval()
         outputs, expected, losses = list[Tensor](), list[Tensor](), list[Tensor]()

@@ -33,7 +33,7 @@ from playerfl.weights import digest
 
 STATUS = "status.json"
 STOP = "stop.json"
-"""An operator's wish, which the job looks for while it waits."""
+"""An operator's request, which the job looks for while it waits."""
 UNDER_WAY = ("waiting for sites", "running")
 PARTICIPATION = "participation.csv"
 COMMON = "common.safetensors"
@@ -42,7 +42,7 @@ SITES = "sites.json"
 
 @dataclass(frozen=True)
 class JobStatus:
-    """The content of status.json: how far a job has got."""
+    """The content of status.json: a job's progress."""
 
     job: str
     state: str
@@ -58,7 +58,7 @@ class JobStatus:
     seconds: float
     updated: str
     missing: Mapping[SiteId, Mapping[str, Any]] = field(default_factory=dict)
-    """Whom the job waits for: since when, how often it was asked, and why."""
+    """The sites the job waits for: since when, how often each was asked, and why."""
 
     @property
     def under_way(self) -> bool:
@@ -66,7 +66,7 @@ class JobStatus:
 
 
 def read_status(folder: Path) -> JobStatus | None:
-    """How far the job in a folder has got; None if it has not started.
+    """The progress of the job in a folder; None if it has not started.
 
     A job whose file says that it is under way, although no process works in its folder, was interrupted.
     """
@@ -83,7 +83,7 @@ def read_status(folder: Path) -> JobStatus | None:
     if not fits:
         raise RunDirectoryError(f"{file} cannot be read: its sites or its round have the wrong type")
     if status.under_way and not in_use(folder):
-        # Between the two looks the job may have ended by itself.
+        # Between the two checks the job may have ended by itself.
         again = json.loads(file.read_text(encoding="utf-8"))
         if again == table:
             detail = "its process ended unexpectedly; it continues when the server is started, or submitted again"

@@ -14,10 +14,10 @@ from playerfl.weights import squared_distance
 MAX_WEIGHT = 0.75
 """No site counts for more than three times as much as all the others together. Real federations stay below this (the
 largest hospital of the bundled heart data has 41 % of the patients, that of ISIC 2019 has 53 % of the images), so that
-honest results do not change; a site that invents its number of examples stops here."""
+honest results do not change; this limits a site that invents its number of examples."""
 MOST_SIZE = 2.0
 """A site with more examples makes more steps, so it may move further: as many times as it has more examples than the
-median site, but at most this many times, because the number is the site's own word."""
+median site, but at most this many times, because the number is only what the site claims."""
 
 
 def capped_examples(examples: Mapping[SiteId, int], max_weight: float = MAX_WEIGHT) -> dict[SiteId, int]:

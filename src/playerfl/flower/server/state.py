@@ -16,7 +16,7 @@ from playerfl.layers.layer_map import LayerMap
 
 @dataclass
 class Contacts:
-    """What the server last accepted from each site, and who is away."""
+    """What the server last accepted from each site, and which sites are absent."""
 
     accepted: dict[SiteId, str] = field(default_factory=dict)
     """The key of each site's last accepted response."""
@@ -25,7 +25,7 @@ class Contacts:
     away: set[SiteId] = field(default_factory=set)
     """Sites that missed the last deadline."""
     schema: tuple[SiteId, Schema] | None = None
-    """The columns and classes that all sites must have, and who has them; asked for again after a restart."""
+    """The columns and classes that all sites must have, and which sites have them; asked for again after a restart."""
 
 
 @dataclass
@@ -35,7 +35,7 @@ class JobState:
     contacts: Contacts = field(default_factory=Contacts)
     examples: dict[SiteId, int] = field(default_factory=dict)
     stated_layers: dict[SiteId, LayerMap] = field(default_factory=dict)
-    """The layers of each site by its own account. Not in the checkpoint: sites introduce themselves again."""
+    """The layers that each site states. Not in the checkpoint: sites introduce themselves again."""
     layers: LayerMap | None = None
     server: Server | None = None
     participation_bytes: int = 0

@@ -41,7 +41,7 @@ def check_step(contract: Contract, envelope: Envelope, request: Request, asked: 
         before = contract.answers.get(f"{round_}:{verb}")
         if before is not None and (before.key, before.asked) != (envelope.key, asked):
             raise RefusedError(
-                "pinned", f"{round_}:{verb} was answered before, to a different request ({before.key}); one is enough"
+                "pinned", f"{round_}:{verb} was already answered, for a different request ({before.key})"
             )
     known = all(f"{round_}:{verb}" in contract.answers for verb in verbs)
     if contract.finished and not known:
@@ -69,14 +69,14 @@ class Pinned:
         return self.algorithm.cut(Server(self.initial, self.layers, ("site",), 0))
 
     def shared(self, cut: int | None) -> tuple[str, ...] | None:
-        """The layers that a fit uploads at most; None if that is not known yet."""
+        """The most layers that a fit may upload; None if that is not known yet."""
         memory = {} if cut is None else {"cut": cut}
         if cut is None and isinstance(self.algorithm, PartialAlgorithm) and self.algorithm.prepares:
             return None
         return tuple(self._expected(memory, 0, ("fit",)).layers)
 
     def _expected(self, memory: Mapping[str, Any], round_: int, verbs: tuple[Verb, ...]) -> ExpectedUpload:
-        """What the algorithm's server accepts in return for these verbs."""
+        """The upload that the algorithm's server accepts in return for these verbs."""
         server = Server(self.initial, self.layers, ("site",), 0)
         server.memory, server.round = dict(memory), round_
         return self.algorithm.server_expects(server, verbs)
@@ -96,7 +96,7 @@ class Pinned:
             raise RefusedError("refused", f"the job shares {len(shared)} layers, but at most {most} are allowed here")
 
     def never_sent(self) -> set[str]:
-        """The tensors that the policy never sends, also where another layer owns what a protected one uses."""
+        """The tensors that the policy never sends, even where another layer owns what a protected one uses."""
         entries: set[str] = set()
         for name in self.protected.never_send:
             if name not in self.layers.entries and name not in self.layers.all_entries:
@@ -108,7 +108,7 @@ class Pinned:
         return entries
 
     def told_cut(self, contract: Contract, download: Download) -> int | None:
-        """The cut after this envelope: what is pinned, or what the server says for the first time."""
+        """The cut after this envelope: the pinned one, or the one that the server states for the first time."""
         told = download.info.get("cut")
         if told is None:
             return contract.cut
@@ -124,7 +124,7 @@ class Pinned:
         for name, tensor in download.weights.items():
             wanted = travelling.get(name)
             if wanted is None:
-                raise RefusedError("pinned", f"the envelope holds {name[:80]!r}, which is not a part that travels")
+                raise RefusedError("pinned", f"the envelope holds {name[:80]!r}, which is never sent")
             if tensor.shape != wanted.shape or tensor.dtype != wanted.dtype:
                 raise RefusedError(
                     "pinned",
@@ -133,8 +133,8 @@ class Pinned:
             if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
                 raise RefusedError("pinned", f"{name!r} has NaN or infinite values")
             if download.round == 0 and not _close(tensor, wanted if name in self.initial else torch.zeros_like(wanted)):
-                # A first layer made for the purpose can copy rows into its gradient.
-                raise RefusedError("pinned", f"round 0 starts from the initial model, but {name!r} is another")
+                # A crafted first layer can copy rows into its gradient.
+                raise RefusedError("pinned", f"round 0 starts from the initial model, but {name!r} differs from it")
         intervals = download.info.get("intervals")
         # What sites measured at the start comes back as one list of the same length.
         measured = self._expected({}, 0, ("prepare",)).numbers if self.algorithm.prepares else {}

@@ -42,7 +42,7 @@ log = logging.getLogger("playerfl.flower.site")
 GENERATIONS = 2
 """Earlier states that are stored: a server that crashes may lose its last two exchanges."""
 LOG, AUDIT, OWN = "site.log", "audit.jsonl", ".agent"
-"""What the site's directory holds besides its jobs; OWN is for the budget, the secret of the noise, and the policy."""
+"""Files in the site's directory besides its jobs; OWN is for the budget, the secret of the noise, and the policy."""
 POLICY = "policy.json"
 MOST_EXPERIMENT = 2**20
 
@@ -94,7 +94,7 @@ class Site:
         return self.policy.approval == "automatic"
 
     def _check(self, envelope: Envelope) -> Experiment:
-        """Refuses what needs no file to be refused, so that it leaves no file behind."""
+        """Refuses what can be refused without reading a file, so that no file is left behind."""
         try:
             check_job(envelope.job)
         except ConfigError as problem:
@@ -118,7 +118,7 @@ class Site:
         return experiment
 
     def _contract(self, envelope: Envelope, experiment: Experiment) -> Contract:
-        """What was agreed to about this job; an envelope that differs from it is refused."""
+        """The contract of this job; an envelope that differs from it is refused."""
         folder = self._folder(envelope.job)
         known = Contract.read(folder)
         if known is not None:
@@ -129,7 +129,7 @@ class Site:
             not self._automatic
             and sum(s == "waiting" for s in self.statuses().values()) >= self.policy.jobs.most_waiting
         ):
-            raise RefusedError("refused", f"{self.policy.jobs.most_waiting} jobs wait for approval already")
+            raise RefusedError("refused", f"{self.policy.jobs.most_waiting} jobs are already waiting for approval")
         workspace = self._prepare(envelope, experiment)
         rows = len(workspace.setup.sites[self.name].train)
         if rows < self.policy.jobs.least_rows:
@@ -147,7 +147,7 @@ class Site:
         return contract
 
     def statuses(self) -> dict[str, Status]:
-        """Every job of this site, and where it stands."""
+        """Every job of this site, and its status."""
         found: dict[str, Status] = {}
         for file in sorted(self.home.glob(f"*/{CONTRACT}")):
             contract = Contract.read(file.parent)
@@ -220,7 +220,7 @@ class Site:
         return self._stored_response(envelope, now)
 
     def _charge(self, envelope: Envelope, asked: str) -> None:
-        """Counts an upload before it exists, so that no crash can make it free."""
+        """Charges an upload before it exists, so that a crash cannot make it free."""
         make_directory(self.home / OWN, secret=True)
         noise = envelope.privacy.noise
         # Uploads without noise cost everything at once; one line for all of a job's uploads says so.
@@ -324,7 +324,7 @@ class Site:
         return stored.reply.upload
 
     def unmask(self, job: str, key: str, participants: tuple[int, ...]) -> None:
-        """Notes whose sum is opened for an exchange; a second sum over others is refused."""
+        """Notes which sites' sum is opened for an exchange; a second sum over other sites is refused."""
         folder = self._folder(check_job(job))
         contract = Contract.read(folder)
         if contract is None or contract.opened.get(key, list(participants)) != list(participants):

@@ -19,7 +19,7 @@ class Introduction:
     torch: str
     device: str
     schema: Schema | None = None
-    """None if the task does not know its columns, or if the site's policy keeps them."""
+    """None if the task does not know its columns, or if the site's policy withholds them."""
 
     def to_json(self) -> dict[str, Any]:
         return {

@@ -72,7 +72,7 @@ def macro_f1s(predicted: Tensor, targets: Tensor, labels: Literal["present"] | i
 def f1_of_counts(hits: Tensor, seen: Tensor, classes: Tensor) -> list[float]:
     """The sum of F1 over classes, divided by `classes`, for each model.
 
-    `hits`: right predictions by model and class; `seen`: how often a class was predicted plus how often it was true.
+    `hits`: correct predictions by model and class; `seen`: how often a class was predicted plus how often it was true.
     Classes that were never seen add nothing, whatever `classes` counts.
 
     >>> f1_of_counts(torch.tensor([[1, 1]]), torch.tensor([[3, 3]]), torch.tensor([2]))
@@ -104,8 +104,8 @@ def weighted_accuracy(predicted: Tensor, targets: Tensor, weights: Tensor) -> Te
 
 def weighted_macro_f1(predicted: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
     """`macro_f1` of weighted rows, one value per row of weights."""
-    said, true = _one_hot(predicted, targets)
-    hits, seen = weights @ (said * true), weights @ said + weights @ true
+    chosen, true = _one_hot(predicted, targets)
+    hits, seen = weights @ (chosen * true), weights @ chosen + weights @ true
     return torch.tensor(f1_of_counts(hits, seen, (seen > 0).sum(1)), dtype=torch.float64)
 
 
@@ -115,8 +115,8 @@ def weighted_balanced_accuracy(predicted: Tensor, targets: Tensor, weights: Tens
     >>> weighted_balanced_accuracy(torch.tensor([0, 0, 1]), torch.tensor([0, 1, 1]), torch.ones(1, 3).double())
     tensor([0.7500], dtype=torch.float64)
     """
-    said, true = _one_hot(predicted, targets)
-    return (weights @ (said * true) / (weights @ true)).nanmean(1)
+    chosen, true = _one_hot(predicted, targets)
+    return (weights @ (chosen * true) / (weights @ true)).nanmean(1)
 
 
 def _one_hot(predicted: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
