@@ -120,6 +120,7 @@ class Client:
         epochs: int | None = None,
         *,
         only: Iterable[LayerName] | None = None,
+        without: frozenset[str] = frozenset(),
         pull: Pull | None = None,
         measure: Measure | None = None,
         optimizer: Optimizer | None = None,
@@ -131,13 +132,16 @@ class Client:
     ) -> Trained:
         """Trains the loaded model on this site's training data.
 
-        `only` freezes the other layers, including their batch-norm statistics. `stream` names the random stream and
-        the optimiser state; a second model at the same site (as in Ditto) has its own. `round_` is the round that this
-        training belongs to, if it is done with a later message. `slots` are tensors that the optimiser works with
-        in this training only, such as a correction or a mask, by slot and parameter; `Trained.slots` has what became
-        of them. `attach` attaches something to the model, and `examples` takes the place of the training data.
+        `only` freezes the other layers, including their batch-norm statistics, and `without` freezes some entries of
+        the layers that train. `stream` names the random stream and the optimiser state; a second model at the same
+        site (as in Ditto) has its own. `round_` is the round that this training belongs to, if it is done with a later
+        message. `slots` are tensors that the optimiser works with in this training only, such as a correction or a
+        mask, by slot and parameter; `Trained.slots` has what became of them. `attach` attaches something to the model,
+        and `examples` takes the place of the training data.
         """
-        entries = None if only is None else frozenset(self.layers.select(self._loaded, only))
+        entries = None
+        if only is not None or without:
+            entries = frozenset(self.layers.select(self._loaded, only)) - without
         epochs = self.plan.local_epochs if epochs is None else epochs
         counted_as = self._stream_parts[1] if round_ is None else round_
         state = self.optimizers.setdefault(stream, {})
