@@ -150,7 +150,8 @@ def _adapted_modules(model: nn.Module) -> list[str]:
     return [
         path
         for path, module in model.named_modules()
-        if path and _is_peft(module) and (hasattr(module, "base_layer") or hasattr(module, _SAVED))
+        # Children, not attributes: a peft model passes on attributes of the model inside it.
+        if path and _is_peft(module) and module._modules.keys() & {"base_layer", _SAVED}
     ]
 
 
