@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar
+
+from torch import Tensor
 
 from playerfl.algorithms.algorithm import Algorithm
 from playerfl.federation.client import Client
@@ -56,6 +59,6 @@ class PrivateEntries(Algorithm):
     def client_model(self, client: Client, download: Download) -> None:
         client.load(download.weights, client.memory.get(self.remembered, {}))
 
-    def _shared(self, layers: LayerMap, weights: Weights) -> Weights:
+    def _shared(self, layers: LayerMap, weights: Mapping[str, Tensor]) -> Weights:
         private = self.private(layers)
         return {name: w for name, w in weights.items() if name not in private}

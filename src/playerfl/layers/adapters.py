@@ -115,8 +115,9 @@ def adapted_layers(
 ) -> tuple[list[tuple[str, list[str]]], dict[str, str]]:
     """The layers of a model with adapters, and the reason for each, given the layers that were found in it.
 
-    All parts of an adapter (A, B, DoRA's magnitude) are in the layer that they adapt; a trained head and its frozen copy
-    are one layer; and what does not train goes with the layer before it, so that every layer has something to share.
+    All parts of an adapter (A, B, DoRA's magnitude) are in the layer that they adapt; a trained head and its frozen
+    copy are one layer; and what does not train goes with the layer before it, so that every layer has something to
+    share.
     """
     _refuse_changing_ranks(model)
     layers = [_Layer(name, list(entries)) for name, entries in groups]

@@ -191,6 +191,11 @@ class RunDirectory:
                 raise RunDirectoryError(
                     f"{self.path} was started with {what}; resume it as it was started, or start a new run"
                 )
+        if begun.get("frozen", description.get("frozen")) != description.get("frozen"):
+            raise RunDirectoryError(
+                f"{self.path} was started with other frozen weights, such as another revision of the pretrained model; "
+                "resume it with those, or start a new run"
+            )
 
     def exchanged(
         self,
