@@ -39,6 +39,7 @@ class EnvironmentFile(TypedDict):
 class FrozenRecord(TypedDict):
     """The weights that no site trains, such as the pretrained model under adapters."""
 
+    entries: list[str]
     parameters: int
     digest: str
     """A run continues only with the same ones."""

@@ -221,12 +221,13 @@ def _description(
 
 def _frozen(initial: Weights, layers: LayerMap) -> Any:
     """What a run's description says about frozen weights; nothing if there are none."""
-    frozen = {name: initial[name] for name in layers.frozen}
+    frozen = {name: initial[name] for name in sorted(layers.frozen)}
     if not frozen:
         return {}
     whole = {name: initial[name] for name in without_adapters(initial)}
     return {
         "frozen": FrozenRecord(
+            entries=list(frozen),
             parameters=sum(entry.numel() for entry in frozen.values()),
             digest=digest(frozen),
             full_fine_tuning_bytes=num_bytes(whole),
