@@ -28,7 +28,7 @@ class Adapted(nn.Module):
         return logits
 
 
-def make_model(inputs: int, outputs: int) -> nn.Module:
+def make_model(inputs: int = 64, outputs: int = 3) -> nn.Module:
     return Adapted(bert(inputs, outputs), LoraConfig(task_type="SEQ_CLS", r=4, lora_alpha=8))
 
 
@@ -47,7 +47,7 @@ def bert(length: int, classes: int) -> Any:
 
 
 def from_hub(classes: int) -> Any:
-    """Needs word pieces as well: --set data.tokenizer=tokenizer.json, the file of the same repository."""
+    """Needs its word pieces as well: --set data.tokenizer=tokenizer.json --set data.token_ids=own."""
     return AutoModelForSequenceClassification.from_pretrained(
         "google-bert/bert-base-uncased", revision="86b5e0934494bd15c9632b12f734a8a67f723594", num_labels=classes
     )

@@ -63,6 +63,7 @@ NOT_RUN = {
 """What is not run, and why."""
 
 OTHER_TESTS = {
+    "docs/adapters.md": "tests/adapters/test_docs_adapters.py runs them on a small stand-in for the tweets",
     "docs/your-own-data.md": "tests/project/test_docs_own_data.py runs them exactly as printed",
     "docs/use-the-model.md": "tests/project/test_docs_use_the_model.py runs them exactly as printed",
     "docs/benchmark-your-method.md": "tests/project/test_tutorials.py runs them",
