@@ -90,6 +90,8 @@ def test_fixed_projections_never_travel() -> None:
     layers = LayerMap.of(model, peft_models.tokens())
     assert len(fixed_buffers(model)) == 2
     assert fixed_buffers(model) <= layers.never_sent
+    # Nor do they count as statistics of a site's data.
+    assert not layers.buffers
 
 
 def test_adapters_whose_ranks_change_are_refused() -> None:

@@ -52,6 +52,7 @@ class LayerMap:
     """What never changes: every site has it already, so it is never sent. Parameters that do not train, and the fixed
     buffers of adapters."""
     buffers: frozenset[str] = frozenset()
+    """Tensors that are not parameters and change in training, such as batch-norm statistics."""
     tied: Mapping[str, tuple[LayerName, ...]] = field(default_factory=dict)
     """Entries that more than one layer uses, with those layers."""
     statistics: BatchNormStatistics = "follow"
@@ -138,7 +139,7 @@ class LayerMap:
             layer: sum(parameters[e].numel() for e in members if e in parameters and e not in frozen)
             for layer, members in entries.items()
         }
-        buffers = frozenset(tensors.keys() - parameters.keys())
+        buffers = frozenset(tensors.keys() - parameters.keys() - frozen)
         return cls(entries, sizes, frozen, buffers, tied, statistics)
 
     def to_json(self) -> dict[str, Any]:
