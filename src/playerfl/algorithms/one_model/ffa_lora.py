@@ -18,7 +18,7 @@ class FFALoRA(PrivateEntries):
 
     With A and B both averaged, the product of the averages is not the average of the products.
 
-    Paper: Sun et al. 2024, section 4, https://arxiv.org/abs/2403.12313. Without LoRA it is FedAvg.
+    Paper: Sun et al. 2024, https://arxiv.org/abs/2403.12313. Without LoRA it is FedAvg.
     Differs: averages are weighted by the sites' examples. Everything else that trains (the head, DoRA's magnitude) is
     trained and averaged, too.
     """
