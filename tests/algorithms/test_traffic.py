@@ -125,6 +125,20 @@ def test_fedbn_sends_no_batch_norm() -> None:
     assert_every_site(watched, down=WEIGHT * (1 + R) * whole + norms, up=WEIGHT * R * whole)
 
 
+@pytest.mark.parametrize(
+    ("method", "shared"), [(methods.FedAvg, "ABH"), (methods.FedSALoRA, "A"), (methods.FFALoRA, "BH")]
+)
+def test_of_adapters_only_what_is_shared_is_sent_and_never_what_is_frozen(method: Any, shared: str) -> None:
+    watched = watch(build(method(), task("low-rank adapters"), rounds=R))
+    rank = 2
+    sizes = {"A": rank * (6 + 8 + 8), "B": rank * 3 * 8, "H": 8 * 3 + 3}
+    each = sum(sizes[part] for part in shared)
+    assert_every_site(watched, down=WEIGHT * (sum(sizes.values()) + R * each), up=WEIGHT * R * each)
+    assert watched.result.bytes_up_per_round == WEIGHT * each
+    # Three frozen layers and the head, without the adapters.
+    assert watched.result.full_fine_tuning_bytes == WEIGHT * (6 * 8 + 8 + 2 * (8 * 8 + 8) + sizes["H"])
+
+
 @pytest.mark.parametrize("keep", [0.0, 0.3, 0.7, 1.0])
 def test_fedlp_sends_everything_down_and_the_kept_layers_up(keep: float) -> None:
     watched = run(methods.FedLP(keep=keep))

@@ -15,7 +15,8 @@ from flower.jobs import SITES, Job
 from flower.loop_grid import over_the_wire
 from playerfl.algorithms import ALGORITHMS, PartialAlgorithm, PLayerFL
 from playerfl.engine.scheduler import drive
-from playerfl.errors import ConfigError
+from playerfl.errors import ConfigError, PlayerflError
+from playerfl.flower.site.policy import Policy
 from playerfl.studies.collecting import collect
 from playerfl.weights import num_bytes
 
@@ -153,3 +154,24 @@ def test_the_loop_back_grid_takes_messages_apart(tmp_path: Path) -> None:
     again, size = over_the_wire(message)
     assert again is not message and size > 0
     assert again.content == message.content
+
+
+@pytest.mark.parametrize("name", ["fedsa_lora", "ffa_lora"])
+def test_adapters_that_are_not_shared_never_leave(name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A policy that protects the head accepts a method that keeps it, and refuses one that shares it."""
+    policy = Policy.of({"approval": "automatic", "jobs": {"least_sites": 1}, "layers": {"never_send": ["6"]}})
+    job = Job(tmp_path, name, task("low-rank adapters"), rounds=2, policy=policy)
+    if name == "ffa_lora":
+        with pytest.raises(PlayerflError, match="policy or a person there refuses the job"):
+            job.run()
+        assert "the job shares 6.bias, which the policy never sends" in caplog.text
+        return
+    job.run()
+    job.assert_equals_in_process()
+    sent = {
+        entry
+        for _, message in (*job.grid.requests, *job.grid.replies)
+        for record in message.content.array_records.values()
+        for entry in record
+    }
+    assert sent == {f"{layer}.lora_A.weight" for layer in (0, 2, 4)}

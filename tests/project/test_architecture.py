@@ -102,7 +102,7 @@ def test_docs_show_the_same_rooms() -> None:
 
 def test_algorithms_do_not_import_each_other() -> None:
     """Except PLayer-FL's variants: PLayer-FL with another cut, or under another method."""
-    shared = {"algorithm", "partial", "fine_tuning"}
+    shared = {"algorithm", "partial", "private_entries", "fine_tuning"}
     for file in (SOURCE / "algorithms").rglob("*.py"):
         if file.stem not in {"__init__", *shared} and not file.stem.startswith("player_fl_"):
             others = {name.split(".")[-2] for name in imports(file) if name.startswith("algorithms.")}

@@ -17,6 +17,7 @@ from documented import PAGES, ROOT, blocks
 from site_pages import MODULES
 
 ELSEWHERE = {
+    "docs/adapters.md": "tests/adapters/test_docs_adapters.py runs its blocks",
     "docs/your-own-data.md": "tests/project/test_docs_own_data.py runs its blocks",
     "docs/use-the-model.md": "tests/project/test_docs_use_the_model.py runs its block in a model folder",
     "docs/benchmark-your-method.md": "tests/project/test_tutorials.py runs its blocks",

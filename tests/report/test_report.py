@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from federations import federate, quick_for
+from federations import federate, quick_for, task
 from made_up_runs import by_site, constant, made_up, plausible
 from playerfl.algorithms import ALGORITHMS
 from playerfl.algorithms.shared_layers.player_fl import PLayerFL
@@ -481,6 +481,18 @@ def test_the_share_that_never_leaves_is_what_the_messages_show(algorithm: str | 
     assert largest / 4 <= (1 - share) * sum(sizes) + 8
     if algorithm not in ("fedlp", "fedlama"):
         assert largest / 4 == pytest.approx((1 - share) * sum(sizes), abs=8)
+
+
+@pytest.mark.parametrize("algorithm", ["fedavg", "fedper", "fedsa_lora", "ffa_lora"])
+def test_of_adapters_the_share_that_never_leaves_is_of_what_trains(algorithm: str) -> None:
+    result = federate(algorithm, task("low-rank adapters"), rounds=1)
+    share = never_leaves(result)
+    assert share is not None
+    trained = sum(layer["parameters"] for layer in result.layers["layers"])
+    assert result.bytes_up_per_round / 4 == pytest.approx((1 - share) * trained)
+    (cost,) = report_of(result).costs
+    assert cost.full_fine_tuning == 3 * result.full_fine_tuning_bytes  # type: ignore[operator]
+    assert cost.up_per_round < cost.full_fine_tuning
 
 
 def test_costs_are_bytes_per_round_and_in_total() -> None:

@@ -7,6 +7,7 @@ from playerfl.algorithms.one_model.fedavg import FedAvg
 from playerfl.algorithms.one_model.fedlama import FedLAMA
 from playerfl.algorithms.one_model.fedlp import FedLP
 from playerfl.algorithms.one_model.fedprox import FedProx
+from playerfl.algorithms.one_model.ffa_lora import FFALoRA
 from playerfl.algorithms.one_model.scaffold import Scaffold
 from playerfl.algorithms.partial import PartialAlgorithm
 from playerfl.algorithms.personal_models.apfl import APFL
@@ -23,6 +24,7 @@ from playerfl.algorithms.shared_layers.fedbabu import FedBABU
 from playerfl.algorithms.shared_layers.fedbn import FedBN
 from playerfl.algorithms.shared_layers.fedper import FedPer
 from playerfl.algorithms.shared_layers.fedrep import FedRep
+from playerfl.algorithms.shared_layers.fedsa_lora import FedSALoRA
 from playerfl.algorithms.shared_layers.lg_fedavg import LGFedAvg
 from playerfl.algorithms.shared_layers.player_fl import PLayerFL
 from playerfl.algorithms.shared_layers.player_fl_random import PLayerFLRandom
@@ -50,6 +52,8 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
     "feddbe": FedDBE,
     "fedcac": FedCAC,
     "fedselect": FedSelect,
+    "fedsa_lora": FedSALoRA,
+    "ffa_lora": FFALoRA,
     "player_fl": PLayerFL,
     "player_fl_random": PLayerFLRandom,
     "player_fl_minus_1": PLayerFLMinusOne,
@@ -74,6 +78,7 @@ __all__ = [
     "APFL",
     "Algorithm",
     "Ditto",
+    "FFALoRA",
     "FedALA",
     "FedAvg",
     "FedBABU",
@@ -85,6 +90,7 @@ __all__ = [
     "FedPer",
     "FedProx",
     "FedRep",
+    "FedSALoRA",
     "FedSelect",
     "LGFedAvg",
     "Local",

@@ -47,6 +47,10 @@ class Algorithm:
         """Notes for the results about these hyper-parameters with this learning rate."""
         return ()
 
+    def layer_notes(self, layers: LayerMap) -> tuple[str, ...]:
+        """What a reader of the results should know about this method with this model."""
+        return ()
+
     @property
     def averages(self) -> bool:
         """Whether `server_merge` averages the uploads, so that a `server_optimizer` can use the average."""

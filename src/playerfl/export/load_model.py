@@ -19,7 +19,7 @@ from playerfl.data.encoding.forms import FORMS
 
 ALLOWED = frozenset(  # one long text is easier to read than 200 quoted names
     """
-    _adaptive_avg_pool2d _log_softmax _native_batch_norm_legit_no_training
+    __and__ __or__ __xor__ _adaptive_avg_pool2d _log_softmax _native_batch_norm_legit_no_training
     _scaled_dot_product_flash_attention_for_cpu _softmax _to_copy _weight_norm abs adaptive_avg_pool1d
     adaptive_avg_pool2d adaptive_max_pool1d adaptive_max_pool2d add addbmm addmm alias all amax amin any arange
     argmax argmin avg_pool1d avg_pool2d avg_pool3d baddbmm batch_norm bitwise_and bitwise_not bitwise_or bitwise_xor

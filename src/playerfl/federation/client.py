@@ -24,6 +24,9 @@ from playerfl.weights import Weights
 Memory = dict[str, Any]
 """Trees of tensors, numbers, strings, lists and dicts: what a checkpoint can hold."""
 
+_FROZEN = "__frozen__"
+"""In a stored state, in place of a frozen entry: its name."""
+
 
 @dataclass(frozen=True)
 class TrainingPlan:
@@ -64,6 +67,7 @@ class Client:
         self._learner = learner
         # What is never sent starts out the same at every site: frozen layers, and statistics kept local.
         self._at_home: Weights = {name: initial[name] for name in learner.layers.never_sent}
+        self._frozen: Weights = {name: initial[name] for name in learner.layers.frozen}
         self._loaded: Weights = {}
         self._streams: dict[tuple[str, int], torch.Generator] = {}
         self._stream_parts: tuple[int, int] = (0, 0)
@@ -120,6 +124,7 @@ class Client:
         epochs: int | None = None,
         *,
         only: Iterable[LayerName] | None = None,
+        without: frozenset[str] = frozenset(),
         pull: Pull | None = None,
         measure: Measure | None = None,
         optimizer: Optimizer | None = None,
@@ -131,13 +136,16 @@ class Client:
     ) -> Trained:
         """Trains the loaded model on this site's training data.
 
-        `only` freezes the other layers, including their batch-norm statistics. `stream` names the random stream and
-        the optimiser state; a second model at the same site (as in Ditto) has its own. `round_` is the round that this
-        training belongs to, if it is done with a later message. `slots` are tensors that the optimiser works with
-        in this training only, such as a correction or a mask, by slot and parameter; `Trained.slots` has their final
-        values. `attach` attaches something to the model, and `examples` replaces the training data.
+        `only` freezes the other layers, including their batch-norm statistics, and `without` freezes some entries of
+        the layers that train. `stream` names the random stream and the optimiser state; a second model at the same
+        site (as in Ditto) has its own. `round_` is the round that this training belongs to, if it is done with a later
+        message. `slots` are tensors that the optimiser works with in this training only, such as a correction or a
+        mask, by slot and parameter; `Trained.slots` has what became of them. `attach` attaches something to the model,
+        and `examples` takes the place of the training data.
         """
-        entries = None if only is None else frozenset(self.layers.select(self._loaded, only))
+        entries = None
+        if only is not None or without:
+            entries = frozenset(self.layers.select(self._loaded, only)) - without
         epochs = self.plan.local_epochs if epochs is None else epochs
         counted_as = self._stream_parts[1] if round_ is None else round_
         state = self.optimizers.setdefault(stream, {})
@@ -187,19 +195,38 @@ class Client:
         return Upload(self.num_examples, self.layers.travelling(self._loaded, layers), info)
 
     def state(self) -> Memory:
-        """Everything this site needs to resume."""
-        return {
+        """Everything this site needs to resume. Frozen entries are left out, since the model is built with them."""
+        state = {
             "memory": self.memory,
             "optimizers": self.optimizers,
             "at_home": self._at_home,
             "kept": self.kept and self.kept.__dict__,
             "candidate": self.candidate and self.candidate.__dict__,
         }
+        return self._without_frozen(state) if self._frozen else state
 
     def restore(self, state: Memory) -> None:
         """Continues from what `state` returned."""
+        state = self._with_frozen(state) if self._frozen else state
         self.memory = state["memory"]
         self.optimizers = state["optimizers"]
         self._at_home = state["at_home"]
         self.kept = state["kept"] and Snapshot(**state["kept"])
         self.candidate = state["candidate"] and Snapshot(**state["candidate"])
+
+    def _without_frozen(self, tree: Any) -> Any:
+        if isinstance(tree, Mapping):
+            return {
+                key: {_FROZEN: key}
+                if isinstance(value, Tensor) and value is self._frozen.get(key)
+                else self._without_frozen(value)
+                for key, value in tree.items()
+            }
+        return [self._without_frozen(value) for value in tree] if isinstance(tree, list | tuple) else tree
+
+    def _with_frozen(self, tree: Any) -> Any:
+        if isinstance(tree, Mapping):
+            if tree.keys() == {_FROZEN}:
+                return self._frozen[tree[_FROZEN]]
+            return {key: self._with_frozen(value) for key, value in tree.items()}
+        return [self._with_frozen(value) for value in tree] if isinstance(tree, list | tuple) else tree

@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import nn
 
+from playerfl.layers.adapters import without_adapters
 from playerfl.layers.layer_map import LayerMap, LayerName, state_entries
 from playerfl.weights import num_bytes
 
@@ -30,6 +31,8 @@ class CutSummary:
     """Keys of `model.state_dict()` that are sent, in its order; both names of a tied tensor."""
     private_keys: tuple[str, ...]
     warnings: tuple[str, ...] = ()
+    bytes_of_full_fine_tuning: int | None = None
+    """What a round would send, each way, if the whole model were trained, without adapters; None if all of it is."""
 
     @property
     def private_share(self) -> float:
@@ -76,4 +79,7 @@ def summarise_cut(model: nn.Module, layers: LayerMap, cut: int) -> CutSummary:
         federated_keys=tuple(key for key in keys if owners.get(key) in travels),
         private_keys=tuple(key for key in keys if owners.get(key) not in travels),
         warnings=tuple(layers.cut_warnings(cut)),
+        bytes_of_full_fine_tuning=num_bytes({name: tensors[name] for name in without_adapters(tensors)})
+        if layers.frozen
+        else None,
     )

@@ -13,6 +13,7 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 
 from playerfl.errors import LayerError
+from playerfl.layers.adapters import adapted_layers, is_adapted
 from playerfl.layers.finding.layers import found_layers
 from playerfl.layers.finding.registered import registered_groups
 from playerfl.layers.finding.trace import order_of_calls, trace
@@ -92,6 +93,14 @@ def derive_layers(model: nn.Module, example: object = None, granularity: Granula
     reject_lazy(model)
     if next(model.parameters(), None) is None:
         raise LayerError(f"{type(model).__name__} has no parameters, so there are no layers to federate")
+    found = _found(model, example, granularity)
+    if not is_adapted(model):
+        return found
+    groups, reasons = adapted_layers(model, found.groups, found.reasons)
+    return Derived(groups, reasons, found.notes)
+
+
+def _found(model: nn.Module, example: object, granularity: Granularity) -> Derived:
     if example is None:
         return Derived(
             registered_groups(model, {}),

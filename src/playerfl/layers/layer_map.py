@@ -10,6 +10,7 @@ from typing import Any, Literal, get_args
 from torch import Tensor, nn
 
 from playerfl.errors import LayerError, one_of
+from playerfl.layers.adapters import fixed_buffers
 from playerfl.layers.derive import Derived, Granularity, derive_layers, reject_lazy
 from playerfl.weights import Weights
 
@@ -48,8 +49,10 @@ class LayerMap:
     num_parameters: Mapping[LayerName, int]
     """Trainable scalars of each layer: the paper's n_l."""
     frozen: frozenset[str] = frozenset()
-    """Parameters that never train: every site has them already, so they are never sent."""
+    """What never changes: every site has it already, so it is never sent. Parameters that do not train, and the fixed
+    buffers of adapters."""
     buffers: frozenset[str] = frozenset()
+    """Tensors that are not parameters and change in training, such as batch-norm statistics."""
     tied: Mapping[str, tuple[LayerName, ...]] = field(default_factory=dict)
     """Entries that more than one layer uses, with those layers."""
     statistics: BatchNormStatistics = "follow"
@@ -131,11 +134,12 @@ class LayerMap:
             if layer in owner.values()
         }
         frozen = frozenset(name for name, parameter in parameters.items() if not parameter.requires_grad)
+        frozen |= fixed_buffers(model) & tensors.keys()
         sizes = {
             layer: sum(parameters[e].numel() for e in members if e in parameters and e not in frozen)
             for layer, members in entries.items()
         }
-        buffers = frozenset(tensors.keys() - parameters.keys())
+        buffers = frozenset(tensors.keys() - parameters.keys() - frozen)
         return cls(entries, sizes, frozen, buffers, tied, statistics)
 
     def to_json(self) -> dict[str, Any]:
@@ -204,6 +208,11 @@ class LayerMap:
     def all_entries(self) -> tuple[str, ...]:
         """Every entry, layer by layer."""
         return tuple(name for names in self.entries.values() for name in names)
+
+    @cached_property
+    def trained(self) -> tuple[str, ...]:
+        """The parameters that train, layer by layer."""
+        return tuple(name for name in self.all_entries if name not in self.frozen and name not in self.buffers)
 
     @property
     def local_statistics(self) -> bool:

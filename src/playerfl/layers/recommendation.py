@@ -144,6 +144,8 @@ class Recommendation:
                 f"{self.summary.bytes_per_round:,} bytes per site and round each way instead of "
                 f"{self.summary.bytes_of_whole_model:,}; {self.summary.private_share:.0%} of parameters stay private"
             )
+            if self.summary.bytes_of_full_fine_tuning is not None:
+                lines.append(f"full fine-tuning would send {self.summary.bytes_of_full_fine_tuning:,} bytes instead")
             lines += [f"note: {warning}" for warning in self.summary.warnings]
         return "\n".join(lines)
 

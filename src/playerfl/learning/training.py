@@ -72,12 +72,18 @@ class Learner:
         self._trainable: dict[frozenset[str] | None, list[str]] = {}
         self._layouts: dict[tuple[str, ...], Layout] = {}
         self._owner = {entry: layer for layer, entries in layers.entries.items() for entry in entries}
+        self._frozen: Weights = {}
 
-    def weights(self) -> Weights:
-        """Copies of the scratch model's entries, on the CPU, where they are exchanged and averaged."""
-        if self.device.type == "cpu":
-            return {name: entry.detach().clone() for name, entry in self.entries.items()}
-        return {name: entry.detach().to("cpu", copy=True) for name, entry in self.entries.items()}
+    def weights(self, given: Mapping[str, Tensor] | None = None) -> Weights:
+        """Copies of the scratch model's entries, on the CPU, where they are exchanged and averaged.
+
+        Frozen entries are not copied if they are `given`: all sites then share one large base model.
+        """
+        same = {} if given is None else {name: given[name] for name in self.layers.frozen}
+        return {
+            name: same[name] if name in same else entry.detach().to("cpu", copy=True)
+            for name, entry in self.entries.items()
+        }
 
     def place(self, data: SiteData) -> SiteData:
         """A site's data on the device."""
@@ -95,7 +101,7 @@ class Learner:
         self.load(job.weights)
         chosen = self.trainable(job.only)
         if not chosen or job.epochs == 0:
-            return Trained(self.weights(), None)
+            return Trained(self.weights(job.weights), None)
         parameters = [self.parameters[name] for name in chosen]
         steps: dict[Optimizer, dict[tuple[str, ...], Callable[[], None]]] = {}
         probe = job.measure and self.probe(job.measure)
@@ -133,7 +139,7 @@ class Learner:
                     profile = self._profile(probe, job)
         if not seen:
             raise DataError("a site has no training examples; every site needs at least one")
-        return Trained(self.weights(), float(loss_sum) / seen, profile)
+        return Trained(self.weights(job.weights), float(loss_sum) / seen, profile)
 
     def trainable(self, only: frozenset[str] | None) -> list[str]:
         """The parameters that train, all or some of them."""
@@ -272,12 +278,12 @@ class Learner:
             raise DataError(f"a site's targets do not fit the model's outputs: {problem}") from problem
 
     def load(self, weights: Weights) -> None:
-        """Loads these weights into the scratch model."""
+        """Loads these weights into the scratch model; frozen ones only if they are not those loaded before."""
+        known = self._frozen
+        names = [name for name in self.entries if name not in known or weights[name] is not known[name]]
         with torch.no_grad():
-            torch._foreach_copy_(
-                [entry.detach() for entry in self.entries.values()],
-                [weights[name] for name in self.entries],
-            )
+            torch._foreach_copy_([self.entries[name].detach() for name in names], [weights[name] for name in names])
+        self._frozen = {name: weights[name] for name in self.layers.frozen}
 
     def _state(self, optimizer: Optimizer, state: OptimizerState, names: list[str]) -> dict[str, list[Tensor]]:
         """The slots of these parameters, created if missing, and brought into the parameters' layout if necessary."""

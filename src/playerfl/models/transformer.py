@@ -13,13 +13,16 @@ PADDING = 0
 class TextTransformer(nn.Module):
     """Embeddings, one single-head attention and one feed-forward block with residuals, then a linear head.
 
-    Takes token ids (rows, at most `length`): a summary token first, 0 where there is no token. Without layer norm,
-    as in the paper's table.
+    Takes token ids (rows, at most `length`): a summary token first, `padding` where there is no token. Without layer
+    norm, as in the paper's table.
     """
 
-    def __init__(self, vocabulary: int, length: int, width: int, hidden: int, classes: int) -> None:
+    def __init__(
+        self, vocabulary: int, length: int, width: int, hidden: int, classes: int, padding: int = PADDING
+    ) -> None:
         super().__init__()
-        self.tokens = nn.Embedding(vocabulary, width, padding_idx=PADDING)
+        self.padding = padding
+        self.tokens = nn.Embedding(vocabulary, width, padding_idx=padding)
         self.positions = nn.Embedding(length, width)
         self.query = nn.Linear(width, width, bias=False)
         self.key = nn.Linear(width, width, bias=False)
@@ -37,7 +40,7 @@ class TextTransformer(nn.Module):
         # single query, q·(K x) = (Kᵀq)·x and Σ p·(V x) = V (Σ p·x): keys and values need not be computed by token.
         first = x[:, 0]
         asked = self.query(first) @ self.key.weight
-        first = self.attention(first + self.projection(self.value(_attend(asked, x, ids))))
+        first = self.attention(first + self.projection(self.value(_attend(asked, x, ids == self.padding))))
         first = self.feed_forward(first + self.fc2(self.fc1(first).relu()))
         logits: Tensor = self.head(first)
         return logits
@@ -51,9 +54,9 @@ class TextTransformer(nn.Module):
         ]
 
 
-def _attend(asked: Tensor, x: Tensor, ids: Tensor) -> Tensor:
+def _attend(asked: Tensor, x: Tensor, padded: Tensor) -> Tensor:
     """The attention-weighted mean of each row's tokens: (rows, width), padding left out."""
-    mask = x.new_zeros(ids.shape).masked_fill(ids == PADDING, -math.inf)
+    mask = x.new_zeros(padded.shape).masked_fill(padded, -math.inf)
     # (rows, heads, tokens, width): with the head axis, torch uses its fused kernel.
     attended = F.scaled_dot_product_attention(asked[:, None, None], x[:, None], x[:, None], mask[:, None, None])
     return attended[:, 0, 0]

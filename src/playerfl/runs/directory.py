@@ -8,15 +8,12 @@ import json
 import os
 import shutil
 import tomllib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
-from urllib.parse import quote, unquote
 
-from safetensors import SafetensorError
-from safetensors.torch import load, save
 from torch import nn
 
 from playerfl.errors import RunDirectoryError
@@ -25,11 +22,12 @@ from playerfl.learning.confusion import Matrix
 from playerfl.runs.confusions import CONFUSION_COLUMNS, Confusions
 from playerfl.runs.files import DataFile, EnvironmentFile, LayersFile, TimingFile
 from playerfl.runs.measures.outcomes import Outcomes, from_tree, tree_of
+from playerfl.runs.model_files import FOLDER, FROZEN, ModelFiles, write_models
 from playerfl.runs.result import SCORE_COLUMNS, TRAFFIC_COLUMNS, Row, RunResult, digest_of
 from playerfl.runs.run import Resumed
 from playerfl.runs.schema import checked
 from playerfl.storage import tensor_tree
-from playerfl.storage.atomic_files import RESUME, make_directory, storage_error, write_atomically
+from playerfl.storage.atomic_files import make_directory, storage_error, write_atomically
 from playerfl.storage.csv_table import csv_text, plain_cell
 from playerfl.storage.locking import DirectoryLock
 from playerfl.weights import Weights
@@ -53,7 +51,8 @@ _FILES = {
     "timing.json",
     "checkpoint.safetensors",
     "finished.json",
-    "weights",
+    FOLDER,
+    FROZEN,
     "comparison.png",
     "report",
 }
@@ -191,6 +190,11 @@ class RunDirectory:
                 raise RunDirectoryError(
                     f"{self.path} was started with {what}; resume it as it was started, or start a new run"
                 )
+        if begun.get("frozen", description.get("frozen")) != description.get("frozen"):
+            raise RunDirectoryError(
+                f"{self.path} was started with other frozen weights, such as another revision of the pretrained model; "
+                "resume it with those, or start a new run"
+            )
 
     def exchanged(
         self,
@@ -304,7 +308,7 @@ class RunDirectory:
             # A listener has stopped the run since it began.
             self.write_json("data.json", cast(Mapping[str, Any], result.data))
         self.write_ending(result.weights, result.layers, result.timing)
-        models = _ModelFiles(self.path / "weights")
+        models = ModelFiles(self.path)
         return replace(
             result,
             experiment=self.read_toml("experiment.toml"),
@@ -315,11 +319,8 @@ class RunDirectory:
 
     def write_ending(self, weights: Mapping[str, Weights], layers: LayersFile, timing: TimingFile) -> None:
         """Writes models, layers and times, marks the run as finished and drops the checkpoint."""
-        folder = self.path / "weights"
-        make_directory(folder, RESUME)
-        for site, entries in weights.items():
-            contiguous = {name: entry.contiguous() for name, entry in entries.items()}
-            write_atomically(folder / f"{quote(site, safe=' ')}.safetensors", save(contiguous))
+        frozen = self.read_json("data.json").get("frozen", {}) if weights else {}
+        write_models(self.path, weights, frozen.get("entries", ()))
         self.write_json("layers.json", layers)
         self.write_json("timing.json", timing)
         self.write_json("finished.json", {"weights_digest": digest_of(weights)})
@@ -336,7 +337,7 @@ class RunDirectory:
             raise RunDirectoryError(f"{self.path} is not finished; continue it with  {self.continued_with}")
         weights: Mapping[str, Weights] = {}
         if with_weights:
-            models = _ModelFiles(self.path / "weights")
+            models = ModelFiles(self.path)
             weights = models if models.num_bytes > _HELD_BYTES else dict(models)
         if with_weights and digest_of(weights) != self.read_json("finished.json").get("weights_digest"):
             raise RunDirectoryError(f"{self.path / 'weights'} has been changed since the run ended; run it again")
@@ -358,30 +359,3 @@ class RunDirectory:
         if weights and sorted([*result.sites, *result.unseen_scores]) != sorted(weights):
             raise RunDirectoryError(f"{self.path / 'data.json'} does not describe the sites of this run")
         return result
-
-
-class _ModelFiles(Mapping[str, Weights]):
-    """Every site's model by site name, read on demand; the last one stays in memory."""
-
-    def __init__(self, folder: Path) -> None:
-        self._files = {unquote(file.stem): file for file in sorted(folder.glob("*.safetensors"))}
-        self._last: tuple[str, Weights] = ("", {})
-
-    @property
-    def num_bytes(self) -> int:
-        return sum(file.stat().st_size for file in self._files.values())
-
-    def __getitem__(self, site: str) -> Weights:
-        file = self._files[site]
-        if self._last[0] != site:
-            try:
-                self._last = (site, load(file.read_bytes()))
-            except (OSError, SafetensorError) as problem:
-                raise RunDirectoryError(f"{file} cannot be read: {problem}") from problem
-        return self._last[1]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._files)
-
-    def __len__(self) -> int:
-        return len(self._files)

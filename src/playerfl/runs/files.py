@@ -36,6 +36,17 @@ class EnvironmentFile(TypedDict):
     """Other environments in which the run was continued."""
 
 
+class FrozenRecord(TypedDict):
+    """The weights that no site trains, such as the pretrained model under adapters."""
+
+    entries: list[str]
+    parameters: int
+    digest: str
+    """A run continues only with the same ones."""
+    full_fine_tuning_bytes: int
+    """What a site would send per round if the whole model were trained instead, without its adapters."""
+
+
 class DataFile(DataRecord):
     """data.json: the data and the model of a run, which must be the same when it is resumed."""
 
@@ -44,6 +55,8 @@ class DataFile(DataRecord):
     model: dict[str, list[int]]
     """The shape of every entry."""
     trainer: str
+    frozen: NotRequired[FrozenRecord]
+    """Where part of the model is frozen; earlier versions did not say."""
     metrics: NotRequired[dict[str, MetricRecord]]
     """What is recorded besides the loss, in order; not recorded by earlier versions."""
     positive_class: NotRequired[int]

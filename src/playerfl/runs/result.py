@@ -72,6 +72,18 @@ class RunResult:
         return pd.DataFrame(list(self.traffic_rows), columns=list(TRAFFIC_COLUMNS))
 
     @property
+    def bytes_up_per_round(self) -> float:
+        """What a site sends in a round, averaged over all trainings."""
+        trainings = sum("fit" in str(row[2]) for row in self.traffic_rows)
+        return sum(int(row[4]) for row in self.traffic_rows) / trainings if trainings else 0.0
+
+    @property
+    def full_fine_tuning_bytes(self) -> int | None:
+        """What a site would send in a round if the whole model were trained; None if all of it is."""
+        frozen = self.data.get("frozen")
+        return frozen["full_fine_tuning_bytes"] if frozen else None
+
+    @property
     def algorithm(self) -> str:
         return str(self.experiment["algorithm"]["name"])
 

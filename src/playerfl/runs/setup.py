@@ -17,6 +17,7 @@ from playerfl.data.examples import SiteData, tensors_in
 from playerfl.data.sites import describe
 from playerfl.errors import ConfigError, DataError, PlayerflError, one_of
 from playerfl.federation.messages import SiteId
+from playerfl.layers.adapters import without_adapters
 from playerfl.layers.derive import arguments_mismatch, call_model
 from playerfl.layers.layer_map import LayerMap, state_entries
 from playerfl.learning.losses import logits_of, squared_error
@@ -25,14 +26,14 @@ from playerfl.learning.stackable import choose_trainer
 from playerfl.learning.training import Learner
 from playerfl.runs.confusions import MOST_CLASSES
 from playerfl.runs.experiment import Experiment, find_task
-from playerfl.runs.files import DataFile
+from playerfl.runs.files import DataFile, FrozenRecord
 from playerfl.runs.measures.baseline import add_baseline
 from playerfl.runs.measures.declared import metric_records
 from playerfl.seeding import seed_for, seeded_rng
 from playerfl.tasks import TASKS
 from playerfl.tasks.named_models import with_model
 from playerfl.tasks.task import DataOptions, Task
-from playerfl.weights import Weights
+from playerfl.weights import Weights, digest, num_bytes
 
 # Rows for testing whether a model can be stacked: enough for the rows and their targets to differ.
 _TRIED_ROWS = 8
@@ -106,7 +107,9 @@ def seeded_setup(setup: Setup, experiment: Experiment, task: Task) -> Setup:
     task = with_model(task, experiment.model).for_options(options)
     build = partial(seeded_model, experiment.seed, task, options)
     if options.split == "fixed":
-        return replace(setup, initial=_entries(build()), build_model=build)
+        initial = _entries(build())
+        described: DataFile = {**setup.description, **_frozen(initial, setup.learner.layers)}
+        return replace(setup, initial=initial, build_model=build, description=described)
     sites = _checked_sites(experiment, task, options)
     model = build()
     _, outputs = _check_outputs(model, task, sites)
@@ -208,11 +211,28 @@ def _description(
         trainer=learner.trainer,
         metrics=metric_records(learner.metrics),
     )
+    described = {**described, **_frozen(initial, learner.layers)}
     if positive != 1:
         described["positive_class"] = positive
     if task.classes:
         described["class_names"] = list(task.classes)
     return described
+
+
+def _frozen(initial: Weights, layers: LayerMap) -> Any:
+    """What a run's description says about frozen weights; nothing if there are none."""
+    frozen = {name: initial[name] for name in sorted(layers.frozen)}
+    if not frozen:
+        return {}
+    whole = {name: initial[name] for name in without_adapters(initial)}
+    return {
+        "frozen": FrozenRecord(
+            entries=list(frozen),
+            parameters=sum(entry.numel() for entry in frozen.values()),
+            digest=digest(frozen),
+            full_fine_tuning_bytes=num_bytes(whole),
+        )
+    }
 
 
 def _test_groups(sites: Mapping[SiteId, SiteData]) -> dict[SiteId, Tensor]:

@@ -208,13 +208,13 @@ def remembers_what_can_be_stored(subject: Subject) -> None:
 
 def uploads_what_it_announces(subject: Subject) -> None:
     """Uploads are what server_expects announces."""
-    for model, statistics in (("mlp", "follow"), ("batch norm", "local"), ("frozen first layer", "follow")):
+    for model, statistics in (("mlp", "follow"), ("batch norm", "local"), ("low-rank adapters", "follow")):
         subject.run(model, transport=_Announced, bn_stats=statistics)
 
 
 def survives_the_wire(subject: Subject) -> None:
     """Messages and memory that are serialised, and sites in reverse order, give the same bits."""
-    for model in ("mlp", "batch norm"):
+    for model in ("mlp", "batch norm", "low-rank adapters"):
         where = _difference(subject.run(model), subject.run(model, transport=WireTransport))
         if where:
             raise BrokenError(

@@ -26,7 +26,9 @@ from playerfl.algorithms import (
     FedPer,
     FedProx,
     FedRep,
+    FedSALoRA,
     FedSelect,
+    FFALoRA,
     LGFedAvg,
     Local,
     LocalAdaptation,
@@ -49,6 +51,7 @@ from playerfl.runs.api import limited_threads
 from playerfl.runs.experiment import Experiment, with_settings
 from playerfl.runs.run import Run
 from playerfl.runs.setup import prepare_setup
+from playerfl.selftest.small import with_adapters
 from playerfl.tasks.task import Task, own_task
 from playerfl.weights import Weights
 
@@ -65,7 +68,8 @@ class Side:
     name: str
     algorithm: Algorithm
     sites: int = 3
-    frozen_head: bool = False
+    model: str = "mlp"
+    """A key of `_MODELS`."""
     renamed: bool = False
     """Whether two sites swap their names; each model is compared with that of the site's new name."""
     settings: tuple[tuple[str, Any], ...] = ()
@@ -201,8 +205,10 @@ def identities() -> Iterator[Identity]:
     yield Identity(Side(f"PLayer-FL-Random(drew {drawn})", random), fedper)
     yield Identity(
         Side("FedBABU(before tuning)", FedBABU(finetune_epochs=0)),
-        Side("FedAvg(head frozen in the model)", FedAvg(), frozen_head=True),
+        Side("FedAvg(head frozen in the model)", FedAvg(), model="head frozen"),
     )
+
+    yield from adapter_identities()
 
     # These hold without batch norm and dropout, of which the two passes per batch, or the average, see more.
     fedavg, local = Side("FedAvg", FedAvg()), Side("Local", Local())
@@ -227,7 +233,7 @@ def identities() -> Iterator[Identity]:
     envelope = PFedMe(lam=1 / rate, inner_steps=1)
     plain = Side("FedAvg with SGD", FedAvg(), settings=sgd)
     yield Identity(Side("w of pFedMe(K=1, η_w λ=1)", envelope, settings=sgd), plain, 1e-6, common=True)
-    sizes = tuple(len(site.train) for _, site in sorted(_task(3, False).load_sites(_options()).items()))
+    sizes = tuple(len(site.train) for _, site in sorted(_task(3).load_sites(_options()).items()))
     by_size = BySize(hyper_learning_rate=0.0, sizes=sizes)
     yield Identity(Side("pFedLA(α by size, fixed)", by_size, settings=sgd), plain, 1e-6)
 
@@ -239,6 +245,28 @@ def identities() -> Iterator[Identity]:
         same = drawn_by_name.get(name, kind())
         side = Side(name, same, settings=sgd)
         yield Identity(replace(side, name=f"{name}, sites renamed", renamed=True), side, 1e-6)
+
+
+def adapter_identities() -> Iterator[Identity]:
+    """Of models whose only trained entries are low-rank adapters and a head."""
+
+    def side(name: str, algorithm: Algorithm, model: str = "adapters", **changes: Any) -> Side:
+        return Side(
+            f"{name} over adapters" if model == "adapters" else f"{name}({model})", algorithm, model=model, **changes
+        )
+
+    yield Identity(Side("FedSA-LoRA(no LoRA)", FedSALoRA()), Side("FedAvg", FedAvg()))
+    yield Identity(Side("FFA-LoRA(no LoRA)", FFALoRA()), Side("FedAvg", FedAvg()))
+    yield Identity(side("FFA-LoRA", FFALoRA()), side("FedAvg", FedAvg(), "adapters, A frozen"))
+    only_a = "adapters, B and head frozen"
+    yield Identity(side("FedSA-LoRA", FedSALoRA(), only_a), side("FedAvg", FedAvg(), only_a))
+    alone = side("Local, one site,", Local(), sites=1)
+    yield Identity(side("FedSA-LoRA, one site,", FedSALoRA(), sites=1), alone)
+    yield Identity(side("FedAvg, one site,", FedAvg(), sites=1), alone)
+    for cut in (1, 2, 3, 4):
+        shared = FedPer(LAYERS - cut) if cut < LAYERS else FedAvg()
+        same = side(f"FedPer({LAYERS - cut} private)" if cut < LAYERS else "FedAvg", shared)
+        yield Identity(side(f"PLayer-FL(cut {cut})", PLayerFL(rule="fixed", fixed_cut=cut)), same)
 
 
 def check(progress: Callable[[CheckedIdentity], None] | None = None) -> list[CheckedIdentity]:
@@ -273,7 +301,7 @@ def final_models(side: Side) -> Models:
     settings: dict[str, Any] = {"rounds": ROUNDS, "selection": "last", "device": "cpu"}
     options = {"training.batch_size": 8, "training.learning_rate": 0.01, "data.accept_small_sites": True}
     settings = with_settings(settings, {**options, **dict(side.settings)})
-    task = _task(side.sites, side.frozen_head, side.renamed)
+    task = _task(side.sites, side.model, side.renamed)
     experiment = Experiment.resolve(settings, task)
     run = Run(experiment, prepare_setup(experiment, task), algorithm=side.algorithm)
     return {**drive(run.rounds()).weights, COMMON: run.server.weights}
@@ -284,7 +312,7 @@ def _renamed(site: str) -> str:
 
 
 @cache
-def _task(sites: int, frozen_head: bool, renamed: bool = False) -> Task:
+def _task(sites: int, model: str = "mlp", renamed: bool = False) -> Task:
     """Small sites of different sizes that name their classes differently."""
     rng = torch.Generator().manual_seed(0)
     direction = torch.randn(6, 3, generator=rng)
@@ -294,19 +322,35 @@ def _task(sites: int, frozen_head: bool, renamed: bool = False) -> Task:
         site = f"site-{i}"
         data = {**data, (_renamed(site) if renamed else site): (inputs, ((inputs @ direction).argmax(1) + i) % 3)}
 
-    def model() -> nn.Module:
-        net = MLP((6, 8, 8, 8, 3))
-        if frozen_head:
-            net.get_submodule("fc4").requires_grad_(False)
-        return net
+    return own_task(_MODELS[model], data, name="selftest")
 
-    return own_task(model, data, name="selftest")
+
+def _without(build: Callable[[], nn.Module], *frozen: str) -> nn.Module:
+    """A model in which the parameters with these words in their names do not train."""
+    net = build()
+    for name, parameter in net.named_parameters():
+        if any(word in name for word in frozen):
+            parameter.requires_grad_(False)
+    return net
+
+
+def _mlp() -> nn.Module:
+    return MLP((6, 8, 8, 8, 3))
+
+
+_MODELS: Mapping[str, Callable[[], nn.Module]] = {
+    "mlp": _mlp,
+    "head frozen": lambda: _without(_mlp, "fc4"),
+    "adapters": with_adapters,
+    "adapters, A frozen": lambda: _without(with_adapters, "lora_A"),
+    "adapters, B and head frozen": lambda: _without(with_adapters, "lora_B", "6."),
+}
 
 
 def _options() -> Any:
-    return _task(3, False).options()
+    return _task(3).options()
 
 
 def _server() -> Server:
-    experiment = Experiment.resolve({"rounds": 1, "training": {"batch_size": 8}}, _task(3, False))
-    return Run(experiment, prepare_setup(experiment, _task(3, False))).server
+    experiment = Experiment.resolve({"rounds": 1, "training": {"batch_size": 8}}, _task(3))
+    return Run(experiment, prepare_setup(experiment, _task(3))).server

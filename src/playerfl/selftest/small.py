@@ -42,12 +42,34 @@ def frozen_first() -> nn.Module:
     return model
 
 
+class LowRank(nn.Module):
+    """A frozen linear layer with a LoRA adapter, as peft names its parts: x ↦ W·x + B·A·x."""
+
+    def __init__(self, features: int, outputs: int, rank: int = 2) -> None:
+        super().__init__()
+        self.base_layer = nn.Linear(features, outputs).requires_grad_(False)
+        self.lora_A = nn.Linear(features, rank, bias=False)
+        self.lora_B = nn.Linear(rank, outputs, bias=False)
+        nn.init.zeros_(self.lora_B.weight)
+
+    def forward(self, x: Tensor) -> Tensor:
+        adapted: Tensor = self.base_layer(x) + self.lora_B(self.lora_A(x))
+        return adapted
+
+
+def with_adapters() -> nn.Module:
+    return nn.Sequential(
+        LowRank(FEATURES, 8), nn.ReLU(), LowRank(8, 8), nn.ReLU(), LowRank(8, 8), nn.ReLU(), nn.Linear(8, CLASSES)
+    )
+
+
 MODELS: dict[str, Callable[[], nn.Module]] = {
     "mlp": mlp,
     "batch norm": with_batch_norm,
     "dropout": with_dropout,
     "convolutional": convolutional,
     "frozen first layer": frozen_first,
+    "low-rank adapters": with_adapters,
 }
 
 

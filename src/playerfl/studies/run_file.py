@@ -17,6 +17,7 @@ from typing_extensions import TypedDict
 from playerfl.data.sites import SiteRecord
 from playerfl.errors import RunDirectoryError
 from playerfl.federation.messages import ConfusionKey
+from playerfl.layers.adapters import adapter_entries
 from playerfl.learning.confusion import Matrix
 from playerfl.runs.confusions import ConfusionLog, Confusions
 from playerfl.runs.experiment import Experiment
@@ -83,6 +84,9 @@ def planned_run(
         "trainer": data["trainer"],
         "software": {**made_with, "code": code},
     }
+    if "frozen" in data and adapter_entries(data["model"]):
+        # Another revision of the pretrained model has the same shapes.
+        decides["frozen"] = data["frozen"]["digest"]
     if keep_weights:
         decides["keep_weights"] = True
     text = json.dumps(decides, sort_keys=True)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from playerfl.data.readers.text import HashedVocabulary, WordPieces
+from playerfl.data.readers.text import HashedVocabulary, PretrainedPieces, WordPieces
 from playerfl.errors import ConfigError, DataError, PlayerflError
 
 SIZE = 1_000_000
@@ -129,6 +129,18 @@ def test_pieces_of_a_tokenizer_file_without_its_padding(tmp_path: Path) -> None:
     pytest.importorskip("tokenizers", reason="the extra 'text' is not installed")
     file = tokenizer_file(tmp_path, {piece: number for number, piece in enumerate(PIECES)})
     assert WordPieces(file).encode(["unaffable fares !"] * 300, 7)[299].tolist() == [1, 6, 7, 8, 9, 10, 0]
+
+
+def test_a_pretrained_model_gets_the_ids_it_knows(tmp_path: Path) -> None:
+    pytest.importorskip("tokenizers", reason="the extra 'text' is not installed")
+    bert = PretrainedPieces(vocabulary_file(tmp_path, PIECES))
+    assert (bert.size, bert.padding) == (len(PIECES), 0)
+    assert bert.encode(["UNAFFABLE fares!", ""], 8).tolist() == [[2, 4, 5, 6, 7, 8, 3, 0], [2, 3, 0, 0, 0, 0, 0, 0]]
+    assert bert.encode(["unaffable fares!"], 4).tolist() == [[2, 4, 5, 3]]
+    # A file that says nothing about special tokens adds none, and other families pad with other ids.
+    roberta = PretrainedPieces(tokenizer_file(tmp_path, {"<s>": 0, "<pad>": 1, "[UNK]": 2, "fares": 3}))
+    assert roberta.encode(["fares"] * 300, 3)[299].tolist() == [3, 1, 1]
+    assert "4 word pieces of tokenizer.json, with its own ids (padding: 1)" in roberta.about
 
 
 def test_ids_that_are_left_out_still_have_room(tmp_path: Path) -> None:

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import ClassVar
 
-from playerfl.algorithms.algorithm import Algorithm
-from playerfl.federation.client import Client
-from playerfl.federation.messages import Download, ExpectedUpload, SiteId, Upload, Verb
-from playerfl.federation.server import Server
+from playerfl.algorithms.private_entries import PrivateEntries
 from playerfl.layers.layer_map import LayerMap
 
 
 @dataclass(frozen=True)
-class FedBN(Algorithm):
+class FedBN(PrivateEntries):
     """FedAvg in which each site keeps its own batch norm: the scale γ, the shift β and the running statistics.
 
     θ_c = (w, norm_c);  w ← Σ_c (n_c / Σ n) · w_c over everything but norm_c, which never leaves its site.
@@ -21,30 +19,10 @@ class FedBN(Algorithm):
     Differs: nothing. Layer and group norm have no statistics of the site's data, so they are shared.
     """
 
-    def common_model(self, server: Server) -> bool:
-        return not batch_norm_entries(server.layers)
+    remembered: ClassVar[str] = "norms"
 
-    def server_send(self, server: Server, site: SiteId) -> Download:
-        download = server.download()
-        if site not in server.initialised:
-            return download
-        norms = batch_norm_entries(server.layers)
-        return replace(download, weights={n: w for n, w in download.weights.items() if n not in norms})
-
-    def server_expects(self, server: Server, verbs: tuple[Verb, ...]) -> ExpectedUpload:
-        layers = server.layers.names if "fit" in verbs else ()
-        return ExpectedUpload(layers, without=batch_norm_entries(server.layers))
-
-    async def client_fit(self, client: Client, download: Download) -> Upload:
-        self.client_model(client, download)
-        await client.train()
-        norms = batch_norm_entries(client.layers)
-        client.memory["norms"] = {n: w for n, w in client.weights().items() if n in norms}
-        upload = client.upload()
-        return replace(upload, weights={n: w for n, w in upload.weights.items() if n not in norms})
-
-    def client_model(self, client: Client, download: Download) -> None:
-        client.load(download.weights, client.memory.get("norms", {}))
+    def private(self, layers: LayerMap) -> frozenset[str]:
+        return batch_norm_entries(layers)
 
 
 def batch_norm_entries(layers: LayerMap) -> frozenset[str]:

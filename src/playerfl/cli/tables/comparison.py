@@ -72,6 +72,10 @@ def print_comparison(
     for metric_name, sites in summaries[0].undefined.items():
         for site, why in sites.items():
             console.print(f"[yellow]Note:[/yellow] {escape(site)} has no {escape(metric_name)}: {escape(why)}.")
+    full = summaries[0].full_fine_tuning_bytes
+    if full is not None:
+        sent = ", ".join(f"{escape(s.algorithm)} {size(s.bytes_up_per_round)}" for s in summaries)
+        console.print(f"From a site per round: {sent}. Full fine-tuning would send {size(full)}, as much to each site.")
     if baseline:
         console.print("baseline: each site predicts the most frequent class (or the mean) of its training data.")
     console.print(f"Averages weight sites by their number of examples; fairness is the variance of {first} over sites.")

@@ -293,6 +293,8 @@ def print_cut_summary(summary: CutSummary, console: Console) -> None:
     table.add_row("sent per round, each way", size(summary.bytes_per_round), f"saved: {saved}")
     if summary.frozen_parameters:
         table.add_row("frozen parameters (never sent)", f"{summary.frozen_parameters:,}", "")
+    if summary.bytes_of_full_fine_tuning is not None:
+        table.add_row("full fine-tuning would send", size(summary.bytes_of_full_fine_tuning), "")
     console.print(table)
     for warning in summary.warnings:
         console.print(f"[yellow]Note:[/yellow] {escape(warning)}.")

@@ -23,12 +23,15 @@ RESERVED = 2
 _WORD = re.compile(r"[@#]?\w+(?:['’]\w+)*|[^\w\s]")
 _LARGEST_FILE = 2**26
 _MOST_PIECES = 1_000_000
+_BATCH = 256
+"""Texts at a time: the library holds a few hundred bytes per token until a batch is done."""
 
 
 class Tokens(Protocol):
     """Turns texts into ids below `size`."""
 
     size: int
+    padding: int
     about: str
     """A note for readers of the results."""
 
@@ -50,6 +53,7 @@ class HashedVocabulary:
         if size <= RESERVED:
             raise ConfigError(f"a vocabulary needs more than {RESERVED} ids, not {size}; 10,000 is usual")
         self.size = size
+        self.padding = PADDING
         self.about = f"hashed word vocabulary of {size:,} ids instead of BERT word pieces"
         self._known: dict[str, int] = {}
 
@@ -82,16 +86,38 @@ class WordPieces:
         if pieces > _MOST_PIECES:
             raise DataError(f"{file} has ids up to {pieces - 1:,}; the limit is {_MOST_PIECES:,} pieces")
         self.size = pieces + RESERVED
+        self.padding = PADDING
         self.about = f"{pieces:,} word pieces of {file.name}; their embeddings start at random instead of from BERT"
 
     def encode(self, texts: Sequence[str], length: int) -> Tensor:
         return _padded(self._ids(texts), len(texts), length)
 
     def _ids(self, texts: Sequence[str]) -> Iterator[Iterator[int]]:
-        # The library holds a few hundred bytes per token until a batch is done.
-        for start in range(0, len(texts), 256):
-            for encoding in self._tokenizer.encode_batch(texts[start : start + 256], add_special_tokens=False):
+        for start in range(0, len(texts), _BATCH):
+            for encoding in self._tokenizer.encode_batch(texts[start : start + _BATCH], add_special_tokens=False):
                 yield (i + RESERVED for i in encoding.ids)
+
+
+class PretrainedPieces:
+    """Word pieces with the ids, special tokens and padding of their file: what a pretrained model was trained with."""
+
+    def __init__(self, file: Path) -> None:
+        self._tokenizer = _read_tokenizer(file)
+        pieces = self._tokenizer.get_vocab()
+        self.size = 1 + max(pieces.values(), default=0)
+        if self.size > _MOST_PIECES:
+            raise DataError(f"{file} has ids up to {self.size - 1:,}; the limit is {_MOST_PIECES:,} pieces")
+        self.padding = next((pieces[name] for name in ("[PAD]", "<pad>") if name in pieces), PADDING)
+        self.about = f"{self.size:,} word pieces of {file.name}, with its own ids (padding: {self.padding})"
+
+    def encode(self, texts: Sequence[str], length: int) -> Tensor:
+        ids = np.full((len(texts), length), self.padding, dtype=np.int64)
+        # Truncation by the library keeps the special tokens at both ends.
+        self._tokenizer.enable_truncation(length)
+        for start in range(0, len(texts), _BATCH):
+            for row, encoding in enumerate(self._tokenizer.encode_batch(texts[start : start + _BATCH]), start):
+                ids[row, : len(encoding.ids)] = encoding.ids
+        return torch.from_numpy(ids)
 
 
 def _padded(rows: Iterable[Iterator[int]], count: int, length: int) -> Tensor:
@@ -139,7 +165,7 @@ def _read_text(file: Path) -> str:
 
 
 def _bert_tokenizer(text: str) -> Any:
-    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
+    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 
     pieces = {piece: number for number, piece in enumerate(text.rstrip("\n").split("\n"))}
     if "[UNK]" not in pieces:
@@ -149,4 +175,7 @@ def _bert_tokenizer(text: str) -> Any:
     tokenizer = Tokenizer(models.WordPiece(pieces, unk_token="[UNK]"))
     tokenizer.normalizer = normalizers.BertNormalizer(lowercase=lowercase)
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    if {"[CLS]", "[SEP]"} <= pieces.keys():
+        ends = [(name, pieces[name]) for name in ("[SEP]", "[CLS]")]
+        tokenizer.post_processor = processors.BertProcessing(*ends)
     return tokenizer

@@ -87,7 +87,8 @@ class Pinned:
         shared = self.shared(cut)
         if shared is None:
             return
-        if leaving := kept & self.layers.travelling(self.initial, shared).keys():
+        memory = {} if cut is None else {"cut": cut}
+        if leaving := kept & self._expected(memory, 0, ("fit",)).entries(self.layers, self.initial).keys():
             raise RefusedError("refused", f"the job shares {min(leaving)}, which the policy never sends")
         most = len(self.layers.names) - self.protected.least_private
         if decision is not None and decision.most_layers is not None:

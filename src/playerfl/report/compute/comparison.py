@@ -88,6 +88,10 @@ class AlgorithmSummary:
     bytes_down: int
     bytes_up: int
     seconds: float
+    bytes_up_per_round: float
+    """From one site, averaged over sites and rounds."""
+    full_fine_tuning_bytes: int | None = None
+    """What a site would send per round if nothing were frozen; None if nothing is."""
 
 
 def compare(
@@ -165,6 +169,8 @@ def _summary(
         bytes_down=sum(int(row[3]) for row in result.traffic_rows),
         bytes_up=sum(int(row[4]) for row in result.traffic_rows),
         seconds=float(result.timing["wall_seconds"]),
+        bytes_up_per_round=result.bytes_up_per_round,
+        full_fine_tuning_bytes=result.full_fine_tuning_bytes,
     )
 
 
@@ -213,6 +219,8 @@ def as_json(result: RunResult, summary: AlgorithmSummary) -> dict[str, Any]:
         "gains": summary.gains,
         "bytes_down": summary.bytes_down,
         "bytes_up": summary.bytes_up,
+        "bytes_up_per_site_and_round": summary.bytes_up_per_round,
+        "full_fine_tuning_bytes": summary.full_fine_tuning_bytes,
         "wall_seconds": summary.seconds,
         "cut": result.layers.get("decision"),
         "metrics": {name: asdict(declared) for name, declared in summary.metrics.items()},

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from statistics import median
 
+from playerfl.layers.adapters import factors_a
 from playerfl.report.compute.grid import RunGrid
 from playerfl.runs.result import RunResult
 
@@ -24,6 +26,8 @@ class Cost:
     up: float
     never_leaves: float | None
     """Share of the model's parameters that no site ever sends; None where the layers are not recorded."""
+    full_fine_tuning: int | None
+    """What all sites would send per round if the whole model were trained; None if all of it is."""
     seconds: float
     side_by_side: int
     """How many runs shared the process, and so the wall time."""
@@ -39,6 +43,7 @@ def _cost(task: str, algorithm: str, results: list[RunResult]) -> Cost:
     down = median(sum(int(row[3]) for row in result.traffic_rows) for result in results)
     up = median(sum(int(row[4]) for row in result.traffic_rows) for result in results)
     shares = [share for share in map(never_leaves, results) if share is not None]
+    of_one_site = results[0].full_fine_tuning_bytes
     return Cost(
         task=task,
         algorithm=algorithm,
@@ -49,6 +54,7 @@ def _cost(task: str, algorithm: str, results: list[RunResult]) -> Cost:
         down=down,
         up=up,
         never_leaves=median(shares) if shares else None,
+        full_fine_tuning=None if of_one_site is None else of_one_site * len(results[0].sites),
         seconds=median(float(result.timing.get("wall_seconds", 0.0)) for result in results),
         side_by_side=max(int(result.timing.get("runs_side_by_side", 1)) for result in results),
     )
@@ -70,6 +76,9 @@ def never_leaves(result: RunResult) -> float | None:
         return 1.0
     if "shared_layers" in result.experiment["algorithm"]:
         return 1.0 - sum(sizes[len(sizes) - int(result.experiment["algorithm"]["shared_layers"]) :]) / sum(sizes)
+    if result.algorithm in ("fedsa_lora", "ffa_lora") and (found := factors_a(result.data["model"])):
+        factors = sum(math.prod(result.data["model"][entry]) for entry in found) / sum(sizes)
+        return 1.0 - factors if result.algorithm == "fedsa_lora" else factors
     federated = len(sizes)
     if result.cut is not None:
         federated = result.cut.index

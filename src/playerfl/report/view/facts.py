@@ -206,6 +206,18 @@ def costs(report: Report) -> Facts[Cost]:
                 "down_per_round", "to sites per round", lambda c: c.down_per_round, lambda c: size(c.down_per_round)
             ),
             Column("up_per_round", "from sites per round", lambda c: c.up_per_round, lambda c: size(c.up_per_round)),
+            *(
+                [
+                    Column[Cost](
+                        "full_fine_tuning",
+                        "with full fine-tuning",
+                        lambda c: c.full_fine_tuning,
+                        lambda c: NOTHING if c.full_fine_tuning is None else size(c.full_fine_tuning),
+                    )
+                ]
+                if any(cost.full_fine_tuning is not None for cost in report.costs)
+                else []
+            ),
             *fields("down", "up"),
             Column("", "in total", lambda c: c.down + c.up, lambda c: size(c.down + c.up)),
             Column(

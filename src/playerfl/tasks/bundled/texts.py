@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import ClassVar, Literal
 
 import torch
 from pydantic import Field
@@ -11,9 +12,9 @@ from torch import nn
 
 from playerfl.data.examples import SiteData, TensorExamples
 from playerfl.data.partition import Indices
-from playerfl.data.readers.text import RESERVED, HashedVocabulary, Tokens, WordPieces
+from playerfl.data.readers.text import RESERVED, HashedVocabulary, PretrainedPieces, Tokens, WordPieces
 from playerfl.data.sites import PartGroups, Sites
-from playerfl.errors import DataError
+from playerfl.errors import ConfigError, DataError
 from playerfl.models.transformer import TextTransformer
 from playerfl.tasks.task import PaperOptions, split_across_sites, split_site
 
@@ -30,14 +31,24 @@ class TextOptions(PaperOptions):
     tokenizer: str | None = None
     """Path of a tokenizer.json or a BERT vocab.txt, for word pieces (extra `text`)."""
 
+    token_ids: Literal["shifted", "own"] = "shifted"
+    """Own: the ids, special tokens and padding of the tokenizer's file, which a pretrained model expects. Shifted: ids
+    make room for padding (0) and a summary token (1)."""
+    added: ClassVar[frozenset[str]] = frozenset({"token_ids"})
+
     def tokens(self) -> Tokens:
         if self.tokenizer is not None:
-            return WordPieces(Path(self.tokenizer).expanduser())
+            kind = PretrainedPieces if self.token_ids == "own" else WordPieces
+            return kind(Path(self.tokenizer).expanduser())
+        if self.token_ids == "own":
+            raise ConfigError('token_ids = "own" needs the file that has the ids; set data.tokenizer as well')
         return HashedVocabulary(self.vocabulary)
 
     def transformer(self, classes: int) -> nn.Module:
         width, hidden = _WIDTHS[self.size]
-        return self.initialised(TextTransformer(self.tokens().size, self.length, width, hidden, classes))
+        tokens = self.tokens()
+        model = TextTransformer(tokens.size, self.length, width, hidden, classes, tokens.padding)
+        return self.initialised(model)
 
 
 def encode_sites(

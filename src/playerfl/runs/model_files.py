@@ -1,0 +1,62 @@
+"""Every site's model as files: one for each site, and one for the frozen entries, which are the same at all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
+from urllib.parse import quote, unquote
+
+from safetensors import SafetensorError
+from safetensors.torch import load, save
+
+from playerfl.errors import RunDirectoryError
+from playerfl.storage.atomic_files import RESUME, make_directory, write_atomically
+from playerfl.weights import Weights
+
+FOLDER = "weights"
+FROZEN = "frozen.safetensors"
+"""Next to the folder, whose files are named after sites."""
+
+
+def write_models(directory: Path, models: Mapping[str, Weights], frozen: Collection[str]) -> None:
+    """Writes the models into a run's directory."""
+    folder = directory / FOLDER
+    make_directory(folder, RESUME)
+    for number, (site, entries) in enumerate(models.items()):
+        contiguous = {name: entry.contiguous() for name, entry in entries.items()}
+        if frozen and not number:
+            write_atomically(directory / FROZEN, save({name: contiguous[name] for name in frozen}))
+        own = {name: entry for name, entry in contiguous.items() if name not in frozen}
+        write_atomically(folder / f"{quote(site, safe=' ')}.safetensors", save(own))
+
+
+class ModelFiles(Mapping[str, Weights]):
+    """Every site's model by site name, read on demand; the last one stays in memory."""
+
+    def __init__(self, directory: Path) -> None:
+        self._files = {unquote(file.stem): file for file in sorted((directory / FOLDER).glob("*.safetensors"))}
+        self._frozen = _loaded(directory / FROZEN) if (directory / FROZEN).exists() else {}
+        self._last: tuple[str, Weights] = ("", {})
+
+    @property
+    def num_bytes(self) -> int:
+        return sum(file.stat().st_size for file in self._files.values())
+
+    def __getitem__(self, site: str) -> Weights:
+        file = self._files[site]
+        if self._last[0] != site:
+            self._last = (site, {**self._frozen, **_loaded(file)})
+        return self._last[1]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._files)
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+
+def _loaded(file: Path) -> Weights:
+    try:
+        return load(file.read_bytes())
+    except (OSError, SafetensorError) as problem:
+        raise RunDirectoryError(f"{file} cannot be read: {problem}") from problem
