@@ -14,8 +14,8 @@ from playerfl.cli.options import Home, examples
 
 _UNGUARDED = (
     "WARNING: Flower's control interface has NO AUTHENTICATION and shares the SuperLink's port. Anyone who reaches it "
-    "can run code on this server and submit jobs to every site. It listens on loopback only. Give others access only through the proxy that "
-    "`playerfl flower files` configures: it forwards nothing but the fleet interface."
+    "can run code on this server and submit jobs to every site. It listens on loopback only. Give others access only "
+    "through the proxy that `playerfl flower files` configures: it forwards nothing but the fleet interface."
 )
 UP_EXAMPLES = examples("flower up /var/lib/playerfl --name fl.example.org")
 RENEW_EXAMPLES = examples("flower renew /var/lib/playerfl", "flower renew /var/lib/playerfl --activate")
