@@ -1,4 +1,4 @@
-"""Columns of numbers by site: codes among them, values far away, other units, columns without information."""
+"""Columns of numbers by site: codes among them, values far away, columns without information."""
 
 from __future__ import annotations
 
@@ -6,14 +6,16 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from playerfl.data.check.dates import check_dates
 from playerfl.data.check.result import ColumnProfile, DataCheck, SiteColumn, listing
-from playerfl.data.encoding.cells import Cells, Numbers, spelled
+from playerfl.data.check.units import check_units
+from playerfl.data.encoding.cells import Cells, Numbers
+from playerfl.data.encoding.rules import spelled
 from playerfl.data.encoding.scaling import FAR, robust_spread
 
 _CODES = (*(-1, -9, -99, -999, -9999, -99999, -999999, 0), *(99, 999, 9999, 99999, 999999, 888, 8888, 777, 7777))
 _AWAY = 5.0
 _ENOUGH = 10
-_OTHER_UNIT = 2.0
 
 
 def profile(cells: Cells, numbers: Numbers | None) -> SiteColumn:
@@ -56,7 +58,8 @@ def check_numbers(
         for site, values in numbers.items()
     }
     _check_far(check, name, cleaned, can_set)
-    _check_units(check, column)
+    check_units(check, column, cleaned)
+    check_dates(check, column, cleaned, can_drop=can_set)
 
 
 def check_information(check: DataCheck, column: ColumnProfile, *, can_drop: bool = True) -> None:
@@ -122,29 +125,3 @@ def _check_far(check: DataCheck, name: str, numbers: Mapping[str, Numbers], can_
             name,
             far,
         )
-
-
-def _check_units(check: DataCheck, column: ColumnProfile) -> None:
-    known = {s: c for s, c in column.sites.items() if c.rows - c.missing >= _ENOUGH and c.median is not None}
-    for site, own in known.items():
-        others = [c for s, c in known.items() if s != site]
-        if not others or own.low_5 is None or own.high_95 is None or own.median is None:
-            continue
-        # With two sites, only one of them is reported.
-        if len(known) == 2 and site == min(known):
-            continue
-        apart = all(own.low_5 > (c.high_95 or 0) or own.high_95 < (c.low_5 or 0) for c in others)
-        usual = float(np.median([c.median for c in others if c.median is not None]))
-        large, small = max(abs(own.median), abs(usual)), min(abs(own.median), abs(usual))
-        if apart and (large > _OTHER_UNIT * small or own.median * usual < 0):
-            more = "more" if abs(own.median) > abs(usual) else "less"
-            factor = f", {large / small:.3g} times {more}" if small else ""
-            place = "elsewhere" if len(others) > 1 else f"at {next(other for other in known if other != site)}"
-            check.add(
-                "warning",
-                "units",
-                f"{column.name!r}: the median is {own.median:.4g} at {site}, but {usual:.4g} {place}{factor}, and the "
-                "values hardly overlap; are the units the same?",
-                column=column.name,
-                sites=(site,),
-            )

@@ -61,7 +61,7 @@ def fit_scales(train: Numbers, is_measured: Flags, scaling: Scaling = "auto", cl
         else:
             present = train[seen[:, i], i]
             median, typical = robust_spread(present)
-            if scaling == "robust" or (scaling == "auto" and is_heavy(present)):
+            if is_robust(present, scaling):
                 scales.append(_bounded(median, typical, clip, robust=True))
             else:
                 reach = (lowest[i] - mean[i]) / spread[i], (highest[i] - mean[i]) / spread[i]
@@ -90,6 +90,11 @@ def robust_spread(values: Numbers) -> tuple[float, float]:
     distances = np.abs(values - median)
     distances = distances[distances > 0]
     return median, float(_NORMAL * np.median(distances)) if len(distances) else 0.0
+
+
+def is_robust(values: Numbers, scaling: Scaling) -> bool:
+    """Whether median and robust spread are used for these values."""
+    return scaling == "robust" or (scaling == "auto" and is_heavy(values))
 
 
 def is_heavy(values: Numbers) -> bool:

@@ -9,8 +9,8 @@ import re
 import warnings
 import zlib
 from collections import Counter
-from collections.abc import Collection
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -25,6 +25,29 @@ ENDINGS = (".csv", ".csv.gz", ".parquet", ".npz")
 NPZ_TARGET = "y"
 _LONGEST_HEADING = 2**22
 _MOST_COLUMNS = 100_000
+_ROWS_AT_ONCE = 50_000
+_FEW_NUMBERS = 20
+# What pandas takes for a missing value.
+_MISSING_WORDS = (
+    *(
+        "None",
+        "none",
+        "NA",
+        "N/A",
+        "n/a",
+        "<NA>",
+        "#NA",
+        "#N/A",
+        "#N/A N/A",
+        "NULL",
+        "null",
+        "NaN",
+        "nan",
+        "-NaN",
+        "-nan",
+    ),
+    *("1.#IND", "-1.#IND", "1.#QNAN", "-1.#QNAN"),
+)
 
 
 @dataclass(frozen=True)
@@ -36,6 +59,20 @@ class SiteTable:
     """Its index counts rows as a spreadsheet does: from 1, including a CSV file's header."""
     dropped: frozenset[str] = frozenset()
     """Columns of the file that were left out on request."""
+    words: Mapping[str, pd.Series[Any]] = field(default_factory=dict)
+    """For columns of texts or of few numbers: cells that count as missing although they hold a word, such as None or
+    NA; by row number."""
+
+    def with_words(self, column: str, kept: Collection[str] = ()) -> pd.Series[Any]:
+        """A column's cells; those of its `words` that are among `kept` are there, the others missing."""
+        cells = self.frame[column]
+        words = self.words.get(column)
+        named = words[words.isin(list(kept))] if words is not None and kept else None
+        if named is None or named.empty:
+            return cells
+        cells = cells.astype(object)
+        cells[named.index] = named
+        return cells
 
 
 def read_site_table(
@@ -46,12 +83,13 @@ def read_site_table(
     In `text_columns` and in `group`, anything that looks like a number (such as a code with leading zeros) stays text.
     """
     text_columns = [*text_columns, *([] if group is None else [group])]
+    words: dict[str, pd.Series[Any]] = {}
     if path.name.lower().endswith(".npz"):
         frame = _from_npz(path, group)
     elif path.name.lower().endswith(".parquet"):
         frame = _from_parquet(path, drop)
     else:
-        frame = _from_csv(path, text_columns)
+        frame, words = _from_csv(path, text_columns, drop)
     dropped = frozenset(drop) & frozenset(frame.columns)
     frame = frame.drop(columns=list(dropped))
     if frame.shape[1] == 0:
@@ -59,7 +97,7 @@ def read_site_table(
     frame = frame.dropna(how="all")
     if len(frame) == 0:
         raise DataError(f"{path.name} has no rows; add data, or remove the file")
-    return SiteTable(path.name, frame, dropped)
+    return SiteTable(path.name, frame, dropped, words)
 
 
 def _from_npz(path: Path, group: str | None) -> pd.DataFrame:
@@ -109,10 +147,10 @@ def _check_parquet(name: str, file: Any, size: int, drop: Collection[str], types
             "if that is right, save it as CSV"
         )
     check_array(stated.num_rows, stated.num_columns, 8, name, "split it or leave columns out")
-    for field in file.schema_arrow:
-        if field.name in drop:
+    for column in file.schema_arrow:
+        if column.name in drop:
             continue
-        kind = field.type.value_type if types.is_dictionary(field.type) else field.type
+        kind = column.type.value_type if types.is_dictionary(column.type) else column.type
         known = (
             types.is_integer,
             types.is_floating,
@@ -124,17 +162,19 @@ def _check_parquet(name: str, file: Any, size: int, drop: Collection[str], types
         )
         if types.is_temporal(kind):
             raise DataError(
-                f"{name}, column {field.name!r}, row 1: dates and times ({kind}) are not numbers; convert them to a "
+                f"{name}, column {column.name!r}, row 1: dates and times ({kind}) are not numbers; convert them to a "
                 "number, such as days since admission, or leave the column out with data.drop_columns"
             )
         if not any(is_kind(kind) for is_kind in known):
             raise DataError(
-                f"{name}, column {field.name!r}, row 1: values of kind {kind} cannot be read; numbers, texts and "
+                f"{name}, column {column.name!r}, row 1: values of kind {kind} cannot be read; numbers, texts and "
                 "true/false can, so convert them or leave the column out with data.drop_columns"
             )
 
 
-def _from_csv(path: Path, text_columns: Collection[str]) -> pd.DataFrame:
+def _from_csv(
+    path: Path, text_columns: Collection[str], drop: Collection[str]
+) -> tuple[pd.DataFrame, dict[str, pd.Series[Any]]]:
     import pandas as pd
 
     size = check_file(path, path.name)
@@ -155,6 +195,7 @@ def _from_csv(path: Path, text_columns: Collection[str]) -> pd.DataFrame:
                 low_memory=False,
                 skip_blank_lines=False,
             )
+        words = _missing_words(path, size, separator, names, [n for n in _may_hold_words(frame) if n not in drop])
     except UnicodeError as problem:
         raise DataError(f"{path.name} is not UTF-8 text; save it as CSV in UTF-8") from problem
     except pd.errors.ParserWarning as problem:
@@ -170,7 +211,48 @@ def _from_csv(path: Path, text_columns: Collection[str]) -> pd.DataFrame:
     except OSError as problem:
         raise DataError(f"cannot read {path.name}: {problem.strerror or problem}") from problem
     frame.index += 2
-    return frame
+    return frame, words
+
+
+def _may_hold_words(frame: pd.DataFrame) -> Iterator[str]:
+    """Columns with missing values in which a word such as None may be a value: those of texts or of few numbers."""
+    import pandas as pd
+
+    for name in frame.columns[frame.isna().any()]:
+        column = frame[name].dropna()
+        if not pd.api.types.is_numeric_dtype(column.dtype) or column.nunique() <= _FEW_NUMBERS:
+            yield str(name)
+
+
+def _missing_words(
+    path: Path, size: int, separator: str, names: list[str], columns: list[str]
+) -> dict[str, pd.Series[Any]]:
+    """The cells of columns that are missing because of a word; an empty cell is none."""
+    import pandas as pd
+
+    if not columns:
+        return {}
+    found: dict[str, list[pd.Series[Any]]] = {name: [] for name in columns}
+    with _opened(path, size) as content:
+        for piece in pd.read_csv(
+            content,
+            sep=separator,
+            header=0,
+            names=names,
+            index_col=False,
+            usecols=columns,
+            dtype=str,
+            keep_default_na=False,
+            encoding="utf-8-sig",
+            skip_blank_lines=False,
+            chunksize=_ROWS_AT_ONCE,
+        ):
+            for name in columns:
+                found[name].append(piece.loc[piece[name].isin(_MISSING_WORDS), name])
+    words = {name: pd.concat(pieces) for name, pieces in found.items()}
+    for of_column in words.values():
+        of_column.index += 2
+    return {name: of_column for name, of_column in words.items() if len(of_column)}
 
 
 def _opened(path: Path, size: int) -> IO[bytes]:

@@ -18,7 +18,17 @@ from playerfl.models.cnn import ConvNet
 from playerfl.tasks.folder.groups import group_notes, groups_of_pictures, split_sites
 from playerfl.tasks.folder.options import FolderData, FolderOptions, listed_classes
 
-_FOR_TABLES = ("target", "kind", "missing", "missing_codes", "drop_columns", "category_columns", "scaling", "clip")
+_FOR_TABLES = (
+    "target",
+    "kind",
+    "missing",
+    "missing_codes",
+    "recode",
+    "drop_columns",
+    "category_columns",
+    "scaling",
+    "clip",
+)
 
 
 def read_picture_sites(folder: Path, folders: Mapping[str, Path], options: FolderOptions) -> FolderData:

@@ -1,0 +1,63 @@
+"""Words such as None and NA that are read as missing values, although they may be values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from playerfl.data.check.codings import recode_setting
+from playerfl.data.check.labels import missing_setting
+from playerfl.data.check.result import DataCheck, listing
+from playerfl.data.encoding.rules import CellRules
+from playerfl.data.encoding.target import Target
+from playerfl.data.readers.site_tables import SiteTable
+
+_AMBIGUOUS = "none"
+
+
+def check_words(
+    check: DataCheck,
+    tables: Mapping[str, SiteTable],
+    target: Target | None,
+    inputs: Sequence[str],
+    rules: CellRules,
+) -> None:
+    """Adds findings on words that no rule says anything about.
+
+    In the target, any of them may be a class. In an input, NA is hardly ever a value, but None may be: no complication.
+    """
+    for name in [*([] if target is None else [target.name]), *inputs]:
+        found: dict[str, dict[str, int]] = {}
+        for site, table in tables.items():
+            own = rules.at(site)
+            known = own.missing(name) | own.new_values(name).keys()
+            for word, count in table.words[name].value_counts().items() if name in table.words else ():
+                if str(word) not in known:
+                    found.setdefault(str(word), {})[site] = int(count)
+        is_target = target is not None and name == target.name
+        if found and (is_target or any(word.lower() == _AMBIGUOUS for word in found)):
+            shown = [
+                f"{w!r} ({', '.join(f'{site} {n:,}' for site, n in by_site.items())})" for w, by_site in found.items()
+            ]
+            counts, value, it = (
+                ("counts as a missing value", "it as a value", "it")
+                if len(found) == 1
+                else ("count as missing values", "them as values", "them")
+            )
+            check.add(
+                "warning",
+                "missing",
+                f"{'target' if is_target else 'column'} {name!r}: {listing(shown)} {counts}; to keep {value}, "
+                f"name {it}",
+                f"{recode_setting({name: {word: word for word in found}})} (or, if missing is right, "
+                f"{missing_setting(name, list(found))})",
+                name,
+                sorted({site for by_site in found.values() for site in by_site}),
+            )
+        elif found:
+            check.add(
+                "note",
+                "missing",
+                f"{name!r}: {listing(sorted(map(repr, found)))} counts as a missing value",
+                recode_setting({name: {word: word for word in found}}),
+                name,
+            )
