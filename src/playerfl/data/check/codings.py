@@ -92,6 +92,8 @@ def _labels_by_site(counts: Counts) -> dict[str, frozenset[str]]:
 
 def _disjoint(labels: Mapping[str, frozenset[str]], counts: Counts) -> list[Coding]:
     """Sites are connected if they have a label in common; labels that differ only in spelling are the same here."""
+    if all(len(names) == 1 for names in labels.values()):
+        return []
     forms = {site: {normal_form(name) or name for name in names} for site, names in labels.items()}
     groups: list[list[str]] = []
     for site in labels:

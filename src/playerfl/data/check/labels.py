@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from playerfl.data.check.codings import coded_differently, recode_setting
 from playerfl.data.check.result import Counts, DataCheck, listing, one_or_list
@@ -18,8 +18,13 @@ FEW_NUMBERS = 10
 """A column with at most so many different whole numbers may hold codes for categories."""
 
 
-def check_labels(check: DataCheck, counts: Counts, what: str, column: str | None) -> None:
-    """Adds findings on the classes of the target, or on the categories of a column; `column` is None for images."""
+def check_labels(
+    check: DataCheck, counts: Counts, what: str, column: str | None, accepted: Collection[str] = ()
+) -> None:
+    """Adds findings on the classes of the target, or on the categories of a column.
+
+    `column` is None for images. `accepted`: labels that a user has chosen, so that they do not mean unknown.
+    """
     remedy = "write them alike in the files" if column is not None else "give the folders one name"
     totals = {name: sum(by_site.values()) for name, by_site in counts.items()}
     alike = spelled_alike(counts)
@@ -41,12 +46,19 @@ def check_labels(check: DataCheck, counts: Counts, what: str, column: str | None
             _recoded(column, {rare: common}),
             column,
         )
-    check_codes(check, counts, what, column)
+    check_codes(check, counts, what, column, accepted)
 
 
-def check_codes(check: DataCheck, counts: Counts, what: str, column: str | None, missing: str = "drop") -> None:
+def check_codes(
+    check: DataCheck,
+    counts: Counts,
+    what: str,
+    column: str | None,
+    accepted: Collection[str] = (),
+    missing: str = "drop",
+) -> None:
     """Adds findings on labels that mean unknown, and on sites that code the same labels differently."""
-    if codes := _unknown_codes(counts):
+    if codes := [code for code in _unknown_codes(counts) if code not in accepted]:
         several = len(codes) > 1
         setting = f"{missing_setting(column, codes)} data.missing={missing}" if column is not None else None
         then = "" if column is not None else f"; if so, move the folder{'s' if several else ''} away"

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 import numpy as np
 
 from playerfl.data.check.codings import coded_differently, counts_of, recode_setting
-from playerfl.data.check.labels import means_unknown, missing_setting
+from playerfl.data.check.labels import means_unknown
 from playerfl.data.check.predictors import sounds_like_a_subject
-from playerfl.data.check.result import Counts
+from playerfl.data.check.result import Counts, one_or_list
 from playerfl.data.encoding.cells import Cells
 from playerfl.data.encoding.columns import MOST_CATEGORIES, dates_in
 
@@ -42,13 +42,14 @@ def _stray_remedy(name: str, cells: Mapping[str, Cells]) -> str | None:
     """For a column of numbers with a few texts among them: codes for unknown, or limits such as <5."""
     numbers = sum(len(of_site.present) for of_site in cells.values())
     texts = sorted({text for site in cells.values() if site.texts is not None for text in site.texts[site.is_text]})
-    if numbers <= sum(int(site.is_text.sum()) for site in cells.values()) or not 0 < len(texts) <= _MOST_TEXTS:
+    if numbers == 0 or not 0 < len(texts) <= _MOST_TEXTS:
         return None
     unknown = [text for text in texts if means_unknown(text)]
     limits = {text: match[1] for text in texts if (match := _LIMIT.fullmatch(text))}
     if len(unknown) + len(limits) < len(texts):
         return None
-    settings = [f"{missing_setting(name, unknown)} data.missing=mean"] if unknown else []
+    # Without the column's name: what means unknown in one column does so in others, and one setting answers them all.
+    settings = [f"data.missing_codes={one_or_list(unknown)} data.missing=mean"] if unknown else []
     return " ".join([*settings, *([recode_setting({name: limits})] if limits else [])])
 
 

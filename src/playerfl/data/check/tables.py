@@ -92,7 +92,7 @@ class TableCheck:
         if target.classes:
             counts = counts_of(target.cells)
             self.check.classes = counts = {name: counts[name] for name in target.classes}
-            check_labels(self.check, counts, f"target {target.name!r}", target.name)
+            check_labels(self.check, counts, f"target {target.name!r}", target.name, self._chosen(target.name))
             check_classes(self.check, counts)
         numbers = None if target.classes else {site: cells.present for site, cells in target.cells.items()}
         column = self._profile(target.name, "class" if target.classes else "number", target.cells, numbers)
@@ -123,12 +123,16 @@ class TableCheck:
                 check_numbers(self.check, found, numbers)
             if kind == "number" and whole and all(0 < c.distinct <= FEW_NUMBERS for c in found.sites.values()):
                 digits = {site: replace(cells, booleans=None) for site, cells in column.cells.items()}
-                check_codes(self.check, counts_of(digits), f"column {name!r}", name, "mean")
+                check_codes(self.check, counts_of(digits), f"column {name!r}", name, missing="mean")
             elif kind == "category":
-                check_labels(self.check, counts_of(column.cells), f"column {name!r}", name)
+                check_labels(self.check, counts_of(column.cells), f"column {name!r}", name, self._chosen(name))
             self._check_leak(column)
             self._remember_near(column)
         self._note_gaps(name, column.cells)
+
+    def _chosen(self, name: str) -> set[str]:
+        """Values of a column that a rule names as what others are to be read as."""
+        return {new for site in self.tables for new in self.rules.at(site).new_values(name).values()}
 
     def _numbers(self, column: Column) -> dict[str, Numbers] | None:
         """The numbers that are there, of the first of two inputs for a ratio; None for other kinds of columns."""

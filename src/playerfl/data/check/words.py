@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from playerfl.data.check.codings import recode_setting
 from playerfl.data.check.labels import missing_setting
@@ -48,7 +48,7 @@ def check_words(
                 "missing",
                 f"{'target' if is_target else 'column'} {name!r}: {listing(shown)} {counts}; to keep {value}, "
                 f"name {it}",
-                f"{recode_setting({name: {word: word for word in found}})} (or, if missing is right, "
+                f"{_kept(name, found, tables, is_target)} (or, if missing is right, "
                 f"{missing_setting(name, list(found))})",
                 name,
                 sorted({site for by_site in found.values() for site in by_site}),
@@ -58,6 +58,12 @@ def check_words(
                 "note",
                 "missing",
                 f"{name!r}: {listing(sorted(map(repr, found)))} counts as a missing value",
-                recode_setting({name: {word: word for word in found}}),
+                _kept(name, found, tables, is_target),
                 name,
             )
+
+
+def _kept(name: str, words: Iterable[str], tables: Mapping[str, SiteTable], is_target: bool) -> str:
+    setting = recode_setting({name: {word: word for word in words}})
+    beside_numbers = not is_target and any(table.frame[name].dtype.kind in "if" for table in tables.values())
+    return f"{setting} data.category_columns={name}" if beside_numbers else setting

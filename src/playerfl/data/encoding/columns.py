@@ -159,7 +159,7 @@ def kind_of(cells: Mapping[str, Cells]) -> Kind:
     if not any(site.is_text.any() for site in every):
         all_boolean = all((site.is_boolean | site.is_missing).all() for site in every)
         return "boolean" if all_boolean and any(site.is_boolean.any() for site in every) else "number"
-    form = _form_of(every)
+    form = form_of(every)
     if form is not None:
         return form
     for site in every:
@@ -193,7 +193,7 @@ def dates_in(cells: Cells) -> Flags:
     return _matching(cells, _DATE.fullmatch)
 
 
-def _form_of(sites: Collection[Cells]) -> Form | None:
+def form_of(sites: Collection[Cells]) -> Form | None:
     """The form in which most cells of at least one site are written; other sites may leave out a percent sign."""
     for form, parse in FORMS.items():
         if any(2 * int(_matching(site, parse).sum()) > int((~site.is_missing).sum()) for site in sites):

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from playerfl.data.encoding.cells import NO_RULES, Cells, Flags, cells_of, text_among_numbers
-from playerfl.data.encoding.columns import Column, ColumnKind, kind_of
+from playerfl.data.encoding.columns import Column, ColumnKind, form_of, kind_of
 from playerfl.data.encoding.forms import EXAMPLES
 from playerfl.data.encoding.rules import CellRules
 from playerfl.data.readers.site_tables import SiteTable
@@ -53,7 +53,11 @@ def target_of(tables: Mapping[str, SiteTable], name: str, kind: TargetKind, rule
         for site in cells.values():
             if site.is_text.any():
                 raise text_among_numbers(site, 'or set data.kind="classes"')
-    is_class = kind == "classes" or (kind == "auto" and (_kind(name, cells) != "number" or _few_numbers(cells)))
+    # Texts that a rule put among numbers are meant to be there.
+    has_chosen = any(rules.at(site).new_values(name) and of_site.is_text.any() for site, of_site in cells.items())
+    is_class = kind == "classes" or (
+        kind == "auto" and (has_chosen or _kind(name, cells) != "number" or _few_numbers(cells))
+    )
     target = Target(name, cells, _classes(name, cells) if is_class else (), merges)
     values = {value for site in cells.values() for value in np.unique(site.present).tolist()}
     if len(target.classes or values) < 2:
@@ -71,7 +75,7 @@ def _has_booleans_and_digits(cells: Mapping[str, Cells]) -> bool:
 
 def _as_numbers(cells: Cells) -> Cells:
     """Percentages as numbers."""
-    if cells.is_text.any() and kind_of({"": cells}) == "percent":
+    if cells.is_text.any() and form_of([cells]) == "percent":
         return replace(cells, numbers=ColumnKind(cells.column, "percent").inputs(cells)[:, 0], texts=None)
     return cells
 
