@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from playerfl.data.check.predictors import name_parts
-from playerfl.data.check.result import ColumnProfile, DataCheck
+from playerfl.data.check.result import DataCheck
 from playerfl.data.encoding.cells import Flags, Numbers
 from playerfl.data.encoding.rules import spelled
 
@@ -17,14 +17,12 @@ _ENOUGH = 10
 _MOST = 0.95
 
 
-def check_dates(
-    check: DataCheck, column: ColumnProfile, numbers: Mapping[str, Numbers], *, can_drop: bool = True
-) -> None:
-    """Adds a finding on a column of whole numbers that are dates; `numbers` are those that are there."""
+def check_dates(check: DataCheck, column: str, numbers: Mapping[str, Numbers]) -> bool:
+    """Adds a finding if a column's whole numbers are dates, and returns whether; `numbers` are those that are there."""
     values = np.concatenate([of_site[:1000] for of_site in numbers.values()])
     if len(values) < _ENOUGH or (values % 1).any() or len(np.unique(values)) < 3:
-        return
-    sounds_so = bool(name_parts(column.name) & _NAMES)
+        return False
+    sounds_so = bool(name_parts(column) & _NAMES)
     if are_calendar_dates(values).mean() >= _MOST:
         meaning = "a date written as one number (year, month, day)"
     elif sounds_so and ((values > 3e8) & (values < 4e12)).all():
@@ -32,15 +30,16 @@ def check_dates(
     elif sounds_so and ((values > 20_000) & (values < 60_000)).all():
         meaning = "a date as a spreadsheet counts days"
     else:
-        return
+        return False
     check.add(
         "warning",
         "dates",
-        f"{column.name!r}: {spelled(float(values[0]))} looks like {meaning}, but is read as a measurement; convert "
+        f"{column!r}: {spelled(float(values[0]))} looks like {meaning}, but is read as a measurement; convert "
         "it to a number such as days since admission, or leave it out",
-        f"data.drop_columns={column.name}" if can_drop else None,
-        column.name,
+        f"data.drop_columns={column}",
+        column,
     )
+    return True
 
 
 def are_calendar_dates(values: Numbers) -> Flags:

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from playerfl.data.check.dates import check_dates
 from playerfl.data.check.result import ColumnProfile, DataCheck, SiteColumn, listing
 from playerfl.data.check.units import check_units
 from playerfl.data.encoding.cells import Cells, Numbers
@@ -59,7 +58,6 @@ def check_numbers(
     }
     _check_far(check, name, cleaned, can_set)
     check_units(check, column, cleaned)
-    check_dates(check, column, cleaned, can_drop=can_set)
 
 
 def check_information(check: DataCheck, column: ColumnProfile, *, can_drop: bool = True) -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from playerfl.data.check.codings import counts_of
+from playerfl.data.check.dates import check_dates
 from playerfl.data.check.labels import FEW_NUMBERS, check_classes, check_codes, check_labels
 from playerfl.data.check.numbers import check_information, check_numbers, profile
 from playerfl.data.check.predictors import (
@@ -116,7 +117,8 @@ class TableCheck:
         found = self._profile(name, kind, column.cells, numbers)
         check_information(self.check, found)
         whole = kind == "number" and numbers is not None and not any((v % 1).any() for v in numbers.values())
-        names_subject = check_names_a_subject(self.check, found, are_whole=whole or kind == "category")
+        is_date = whole and numbers is not None and check_dates(self.check, name, numbers)
+        names_subject = not is_date and check_names_a_subject(self.check, found, are_whole=whole or kind == "category")
         if not names_subject:
             self._add_hashes(column.cells)
             if numbers is not None:

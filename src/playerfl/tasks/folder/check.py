@@ -23,6 +23,7 @@ from playerfl.errors import DataError, PlayerflError
 from playerfl.tasks.folder.groups import groups_of_pictures, numbered
 from playerfl.tasks.folder.listing import sites_in
 from playerfl.tasks.folder.options import FolderOptions, listed_classes
+from playerfl.tasks.folder.pictures import check_picture_options
 from playerfl.tasks.folder.rehearsal import rehearse
 from playerfl.tasks.folder.tables import (
     check_named_columns,
@@ -247,6 +248,7 @@ def _check_groups(check: DataCheck, groups: Mapping[str, list[str | None]] | Non
 def _check_picture_folders(
     check: DataCheck, folder: Path, folders: Mapping[str, Path], options: FolderOptions, batch_size: int
 ) -> None:
+    check_picture_options(folder, options)
     files: dict[str, dict[str, list[Path]]] = {}
     for site, path in folders.items():
         try:
