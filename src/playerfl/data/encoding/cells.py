@@ -241,7 +241,4 @@ def text_among_numbers(cells: Cells, remedy: str) -> DataError:
     assert cells.texts is not None
     text = cells.texts[first]
     hint = " (write decimals with a point)" if DECIMAL_COMMA.fullmatch(text) else ""
-    return DataError(
-        f"{cells.at(first)}: {text[:40]!r} is text in a column of numbers{hint}; correct it, name it in "
-        f"data.missing_codes if it means unknown, {remedy}"
-    )
+    return DataError(f"{cells.at(first)}: {text[:40]!r} is text in a column of numbers{hint}; correct it, {remedy}")

@@ -174,7 +174,8 @@ def kind_of(cells: Mapping[str, Cells]) -> Kind:
                 )
             raise text_among_numbers(
                 next(other for other in every if other.is_text.any()),
-                "clear the cell, or name the column in data.category_columns if its numbers are codes",
+                "clear the cell, name it in data.missing_codes if it means unknown, or name the column in "
+                "data.category_columns if its numbers are codes",
             )
     for site in every:
         is_date = dates_in(site)
