@@ -149,7 +149,7 @@ def costs(seed: int) -> pd.DataFrame:
 
 def test_a_heavy_tailed_number_is_learnt_robustly_and_scored_as_it_is(tmp_path: Path) -> None:
     sites = {"north": costs(1), "south": costs(2)}
-    sites["north"].loc[::5, "cost"] = 1e12
+    sites["north"].loc[::7, "cost"] = 1e12
     options = FolderOptions(target="cost")
     task = folder_task(csv(tmp_path, **sites)).for_options(options)
     data = task.load_sites(options)
@@ -165,6 +165,11 @@ def test_a_heavy_tailed_number_is_learnt_robustly_and_scored_as_it_is(tmp_path: 
     assert float(unclipped.train.targets.max()) > 1e9
     standard = load(tmp_path, target="cost", scaling="standard")["north"]
     assert float(whole(standard, "targets").abs().max()) < 10
+
+
+def test_a_site_in_other_units_is_not_clipped(tmp_path: Path) -> None:
+    sites = load(csv(tmp_path, north=costs(1), south=costs(2), west=costs(3).assign(cost=costs(3)["cost"] * 100)))
+    assert not sites.encodings["west"].target.robust
 
 
 def test_an_ordinary_number_is_scaled_as_before(tmp_path: Path) -> None:

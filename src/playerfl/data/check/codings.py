@@ -26,6 +26,10 @@ _TRUTH = (
     *(
         ("nej", "ja"),
         ("nei", "ja"),
+        ("falsch", "wahr"),
+        ("faux", "vrai"),
+        ("falso", "vero"),
+        ("falso", "verdadero"),
         ("unaffected", "affected"),
         ("control", "case"),
         ("healthy", "ill"),
@@ -36,6 +40,11 @@ _TRUTH = (
 _SEX = (("m", "f"), ("male", "female"), ("m", "w"), ("mann", "frau"), ("man", "woman"), ("homme", "femme"), ("h", "f"))
 _DIGITS = ({"0", "1"}, {"1", "2"}, {"-1", "1"})
 _MOST_LABELS = 10
+_IN_FULL = {
+    frozenset(short): frozenset(full)
+    for short, full in ((("y", "n"), ("yes", "no")), (("t", "f"), ("true", "false")), (("m", "f"), ("male", "female")))
+}
+"""Abbreviations, which are reported as spellings of the same words."""
 
 
 @dataclass(frozen=True)
@@ -78,10 +87,13 @@ def counts_of(cells: Mapping[str, Cells]) -> dict[str, dict[str, int]]:
     return counts
 
 
-def coded_differently(counts: Counts) -> list[Coding]:
-    """Groups of sites that share no label with the others, or whose labels are those of the others coded otherwise."""
+def coded_differently(counts: Counts, *, are_measured: bool = False) -> list[Coding]:
+    """Groups of sites that share no label with the others, or whose labels are those of the others coded otherwise.
+
+    `are_measured`: whether labels are numbers that may be measurements, for which only the latter is odd.
+    """
     labels = _labels_by_site(counts)
-    return [*_disjoint(labels, counts), *_otherwise(labels, counts)]
+    return [*([] if are_measured else _disjoint(labels, counts)), *_otherwise(labels, counts)]
 
 
 def _labels_by_site(counts: Counts) -> dict[str, frozenset[str]]:
@@ -94,20 +106,27 @@ def _disjoint(labels: Mapping[str, frozenset[str]], counts: Counts) -> list[Codi
     """Sites are connected if they have a label in common; labels that differ only in spelling are the same here."""
     if all(len(names) == 1 for names in labels.values()):
         return []
-    forms = {site: {normal_form(name) or name for name in names} for site, names in labels.items()}
+    forms = {site: _forms(names) for site, names in labels.items()}
     groups: list[list[str]] = []
     for site in labels:
         met = [group for group in groups if any(forms[site] & forms[other] for other in group)]
         groups = [group for group in groups if group not in met]
         groups.append([*(other for group in met for other in group), site])
     found = []
-    for group in sorted(groups, key=lambda group: (-len(group), -_rows(counts, group), group))[1:]:
+    usual, *others = sorted(groups, key=lambda group: (-len(group), -_rows(counts, group), group))
+    usually = max((labels[site] for site in usual), key=lambda names: (_rows(counts, usual, names), sorted(names)))
+    for group in others:
         names = frozenset().union(*(labels[site] for site in group))
         rest = frozenset().union(*(labels[site] for site in labels if site not in group))
         have = f"{listing(sorted(group))} {'has' if len(group) == 1 else 'have'}"
         text = f"{have} {_quoted(names)}, and no other site has any of these ({_quoted(rest)} there)"
-        found.append(Coding(text, tuple(sorted(group)), translated(names, rest)))
+        found.append(Coding(text, tuple(sorted(group)), translated(names, usually)))
     return found
+
+
+def _forms(names: frozenset[str]) -> frozenset[str]:
+    forms = frozenset(normal_form(name) or name for name in names)
+    return _IN_FULL.get(forms, forms)
 
 
 def _otherwise(labels: Mapping[str, frozenset[str]], counts: Counts) -> list[Coding]:
@@ -176,8 +195,10 @@ def _are_digits(labels: Iterable[str]) -> bool:
     return set(labels) in _DIGITS
 
 
-def _rows(counts: Counts, sites: Sequence[str]) -> int:
-    return sum(by_site.get(site, 0) for by_site in counts.values() for site in sites)
+def _rows(counts: Counts, sites: Iterable[str], names: Iterable[str] | None = None) -> int:
+    """The rows that some sites have; of some labels, or of all."""
+    chosen = counts if names is None else names
+    return sum(counts[name].get(site, 0) for name in chosen for site in sites)
 
 
 def _quoted(names: frozenset[str]) -> str:

@@ -29,7 +29,7 @@ def check_labels(
     totals = {name: sum(by_site.values()) for name, by_site in counts.items()}
     alike = spelled_alike(counts)
     for names in alike:
-        usual = max(names, key=totals.__getitem__)
+        usual = max(names, key=lambda name: (totals[name], len(name)))
         check.add(
             "warning",
             "labels",
@@ -55,12 +55,20 @@ def check_codes(
     what: str,
     column: str | None,
     accepted: Collection[str] = (),
-    missing: str = "drop",
+    *,
+    are_measured: bool = False,
 ) -> None:
-    """Adds findings on labels that mean unknown, and on sites that code the same labels differently."""
+    """Adds findings on labels that mean unknown, and on sites that code the same labels differently.
+
+    `are_measured`: whether the labels are the numbers of an input, which may be measurements.
+    """
     if codes := [code for code in _unknown_codes(counts) if code not in accepted]:
         several = len(codes) > 1
-        setting = f"{missing_setting(column, codes)} data.missing={missing}" if column is not None else None
+        setting = (
+            f"{missing_setting(column, codes)} data.missing={'mean' if are_measured else 'drop'}"
+            if column is not None
+            else None
+        )
         then = "" if column is not None else f"; if so, move the folder{'s' if several else ''} away"
         check.add(
             "warning",
@@ -70,7 +78,7 @@ def check_codes(
             setting,
             column,
         )
-    for coding in coded_differently(counts):
+    for coding in coded_differently(counts, are_measured=are_measured):
         remedy = (
             "give the folders the same names"
             if column is None

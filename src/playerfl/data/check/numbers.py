@@ -123,3 +123,14 @@ def _check_far(check: DataCheck, name: str, numbers: Mapping[str, Numbers], can_
             name,
             far,
         )
+
+
+def ends_with_total(values: Numbers) -> bool:
+    """Whether the last value is the sum of all others, as in a row of totals.
+
+    >>> ends_with_total(np.array([3.0, 4, 5, 6, 7, 8, 9, 10, 11, 12, 75])), ends_with_total(np.zeros(20))
+    (True, False)
+    """
+    if len(values) <= _ENOUGH or np.isnan(values[-1]) or values[-1] == 0:
+        return False
+    return bool(np.isclose(np.nansum(values[:-1]), values[-1], rtol=1e-6))

@@ -20,8 +20,13 @@ _MOST_LABELS = 5
 _MOST_ROWS_PER_SUBJECT = 20
 
 
-def remedy_for(name: str, cells: Mapping[str, Cells]) -> str:
-    """The exact setting for an input; `cells` are those of the sites where they could be read."""
+def remedy_for(name: str, cells: Mapping[str, Cells], *, are_all: bool) -> str | None:
+    """The exact setting for an input; `cells` are those of the sites where they could be read, perhaps not `are_all`.
+
+    None if a site's cells cannot be read at all: a number with a comma is no reason to give the column up.
+    """
+    if not are_all:
+        return None
     drop = f"data.drop_columns={name}"
     return texts_remedy(name, cells) or _subject_remedy(name, cells, drop) or drop
 

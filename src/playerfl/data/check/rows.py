@@ -75,8 +75,14 @@ def check_duplicates(
     `can_set`: whether the task has settings for groups and sites.
     """
     unique = {site: np.unique(of_site) for site, of_site in hashes.items()}
-    repeated = {site: _repeated(of_site, None if groups is None else groups[site]) for site, of_site in hashes.items()}
-    repeated = {site: n for site, n in repeated.items() if _too_many(n, chance * len(hashes[site]) ** 2 / 2)}
+    repeated = {
+        site: len(set_of) - len(np.unique(set_of))
+        for site, of_site in hashes.items()
+        if _too_many(
+            _equal_pairs(set_of := _one_per_group(of_site, None if groups is None else groups[site])),
+            chance * len(of_site) ** 2 / 2,
+        )
+    }
     if repeated:
         shown = ", ".join(f"{site} {count:,} of {len(hashes[site]):,}" for site, count in repeated.items())
         start = f"{what} that repeat an earlier one ({shown}): copies may be in training and in test; remove them"
@@ -103,17 +109,21 @@ def check_duplicates(
         check.add("warning", "duplicates", f"{text} (of {smaller:,}){hint}", setting, sites=(first, second))
 
 
-def _too_many(count: int, expected: float) -> bool:
-    """Whether there are more copies than chance explains; where it explains any, one or two are not worth a word."""
-    return count > _BY_CHANCE * expected + (2 if expected > _NEGLIGIBLE else 0)
+def _too_many(pairs: int, expected: float) -> bool:
+    """Whether more rows are equal than chance explains; where it explains any, one or two are not worth a word."""
+    return pairs > _BY_CHANCE * expected + (2 if expected > _NEGLIGIBLE else 0)
 
 
-def _repeated(hashes: Hashes, groups: Indices | None) -> int:
-    """How many rows repeat an earlier one; with groups, one of another group."""
+def _one_per_group(hashes: Hashes, groups: Indices | None) -> Hashes:
+    """Equal rows of one group as one row."""
     if groups is None:
-        return len(hashes) - len(np.unique(hashes))
-    pairs = np.unique(np.stack([hashes.view(np.int64), groups]), axis=1)[0]
-    return len(pairs) - len(np.unique(pairs))
+        return hashes
+    return np.unique(np.stack([hashes.view(np.int64), groups]), axis=1)[0].view(np.uint64)
+
+
+def _equal_pairs(hashes: Hashes) -> int:
+    counts = np.unique(hashes, return_counts=True)[1]
+    return int((counts * (counts - 1) // 2).sum())
 
 
 def nearly_repeated(columns: Sequence[Numbers], groups: Indices | None = None) -> float:

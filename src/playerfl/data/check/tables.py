@@ -10,7 +10,7 @@ import numpy as np
 from playerfl.data.check.codings import counts_of
 from playerfl.data.check.dates import check_dates
 from playerfl.data.check.labels import FEW_NUMBERS, check_classes, check_codes, check_labels
-from playerfl.data.check.numbers import check_information, check_numbers, profile
+from playerfl.data.check.numbers import check_information, check_numbers, ends_with_total, profile
 from playerfl.data.check.predictors import (
     check_leak,
     check_missing_leak,
@@ -33,7 +33,7 @@ from playerfl.data.check.rows import (
 )
 from playerfl.data.check.words import check_words
 from playerfl.data.encoding.cells import NO_RULES, Cells, Flags, Numbers, cells_of
-from playerfl.data.encoding.columns import Column, column_of
+from playerfl.data.encoding.columns import MOST_CATEGORIES, Column, column_of
 from playerfl.data.encoding.rules import CellRules
 from playerfl.data.encoding.target import Target
 from playerfl.data.partition import Indices
@@ -63,6 +63,8 @@ class TableCheck:
     _hashes: dict[str, Hashes] = field(default_factory=dict)
     _near: dict[str, list[Numbers]] = field(default_factory=dict)
     _gaps: dict[str, dict[str, int]] = field(default_factory=dict)
+    _totals: dict[str, list[str]] = field(default_factory=dict)
+    """Columns by site whose last value is the sum of the others."""
     _chance: float = 1.0
     _sample: dict[str, Indices] = field(default_factory=dict)
 
@@ -82,6 +84,10 @@ class TableCheck:
                 said = " ".join(f"{type(problem).__name__}: {problem}".split())
                 self.check.add("note", "column", f"{name!r} could not be checked ({said[:200]})", column=name)
         self._check_missing()
+        for site, columns in self._totals.items():
+            row = f"{self.tables[site].file}, row {self.tables[site].frame.index[-1]}"
+            text = f"{row} is the sum of the rows above it in {listing(list(map(repr, columns)))}; remove it"
+            self.check.add("warning", "files", text, sites=(site,))
         check_words(self.check, self.tables, self.target, inputs, self.rules)
         groups = self.groups or {}
         if self._hashes:
@@ -110,7 +116,9 @@ class TableCheck:
             numbers = self._numbers(column)
         except DataError as problem:
             cells = self._refused_cells(name)
-            self.check.add("stop", "column", str(problem), remedy_for(name, cells), name)
+            self.check.add(
+                "stop", "column", str(problem), remedy_for(name, cells, are_all=len(cells) == len(self.tables)), name
+            )
             self._profile(name, "refused", cells, None)
             return
         kind = column.kind.kind
@@ -118,19 +126,35 @@ class TableCheck:
         check_information(self.check, found)
         whole = kind == "number" and numbers is not None and not any((v % 1).any() for v in numbers.values())
         is_date = whole and numbers is not None and check_dates(self.check, name, numbers)
+        self._check_zeros(name, max(of_site.distinct for of_site in found.sites.values()))
         names_subject = not is_date and check_names_a_subject(self.check, found, are_whole=whole or kind == "category")
+        if kind == "number":
+            for site, cells in column.cells.items():
+                if ends_with_total(cells.numbers):
+                    self._totals.setdefault(site, []).append(name)
         if not names_subject:
             self._add_hashes(column.cells)
             if numbers is not None:
                 check_numbers(self.check, found, numbers)
             if kind == "number" and whole and all(0 < c.distinct <= FEW_NUMBERS for c in found.sites.values()):
                 digits = {site: replace(cells, booleans=None) for site, cells in column.cells.items()}
-                check_codes(self.check, counts_of(digits), f"column {name!r}", name, missing="mean")
+                check_codes(self.check, counts_of(digits), f"column {name!r}", name, are_measured=True)
             elif kind == "category":
                 check_labels(self.check, counts_of(column.cells), f"column {name!r}", name, self._chosen(name))
             self._check_leak(column)
             self._remember_near(column)
         self._note_gaps(name, column.cells)
+
+    def _check_zeros(self, name: str, distinct: int) -> None:
+        """Codes such as postcodes that lost their leading zeros, because they were read as numbers."""
+        written = {
+            site: table.leading_zeros[name] for site, table in self.tables.items() if name in table.leading_zeros
+        }
+        if written:
+            keep = f"data.category_columns={name}" if distinct <= MOST_CATEGORIES else f"data.drop_columns={name}"
+            example = next(iter(written.values()))
+            text = f"{name!r} has leading zeros, such as {example}, as codes do, but is read as a measurement"
+            self.check.add("warning", "codes", text, keep, name, written)
 
     def _chosen(self, name: str) -> set[str]:
         """Values of a column that a rule names as what others are to be read as."""

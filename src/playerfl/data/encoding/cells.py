@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 Numbers = NDArray[np.float64]
 Flags = NDArray[np.bool_]
-DECIMAL_COMMA = re.compile(r"-?\d+,\d+")
+DECIMAL_COMMA = re.compile(r"-?\d+(,\d+)+(\.\d+)?")
+THOUSANDS = re.compile(r"-?[1-9]\d{0,2}(,\d{3})+(\.\d+)?")
 # Anything larger is infinity in float32.
 _LARGEST_NUMBER = 3e38
 NO_RULES = CellRules()
@@ -170,9 +171,11 @@ def _all_cells(table: SiteTable, column: str, *, as_text: bool, kept: Collection
     is_comma = np.array([*(DECIMAL_COMMA.fullmatch(name) is not None for name in names), False])[spelling]
     commas = np.flatnonzero(is_comma)
     if 2 * len(commas) > int(is_text.sum()):
-        raise DataError(
-            f"{mixed.at(commas[0])}: {texts[commas[0]]!r} is a number with a comma; write decimals with a point (1.5)"
-        )
+        first = texts[commas[0]]
+        written = "decimals with a point (1.5)"
+        if all(THOUSANDS.fullmatch(texts[position]) for position in commas[:1000]):
+            written = f"thousands without a comma ({first.replace(',', '')}), and decimals with a point (1.5)"
+        raise DataError(f"{mixed.at(commas[0])}: {first!r} is a number with a comma; write {written}")
     return mixed
 
 

@@ -135,6 +135,11 @@ def rows_left(incomplete: Mapping[str, Flags], target: Target, policy: MissingPo
     usable = {}
     for site, targets in target.cells.items():
         usable[site] = ~targets.is_missing & ~(incomplete[site] & (policy == "drop"))
+        if targets.is_missing.all():
+            raise DataError(
+                f"{targets.file} has no value in the target column {target.name!r}; fill it in, or leave the site out "
+                "with data.skip_sites"
+            )
         if not usable[site].any():
             raise DataError(
                 f"{targets.file} has no row without missing values; fill them in, leave columns out with "

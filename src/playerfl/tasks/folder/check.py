@@ -13,6 +13,7 @@ from playerfl.data.check.labels import check_classes, check_labels
 from playerfl.data.check.pictures import check_pictures
 from playerfl.data.check.refused import texts_remedy
 from playerfl.data.check.result import DataCheck, listing
+from playerfl.data.check.spelling import normal_form
 from playerfl.data.check.tables import MOST_SAMPLED, TableCheck
 from playerfl.data.encoding.cells import cells_of
 from playerfl.data.encoding.rules import CellRules
@@ -63,6 +64,13 @@ def _check_names(check: DataCheck, folder: Path, sites: list[str]) -> None:
         if site.lower() in _NOT_SITES:
             text = f"{site!r} is read as a site, although its name suggests otherwise"
             check.add("warning", "files", text, f"data.skip_sites={site}", sites=(site,))
+    known: dict[str, str] = {}
+    for site in sites:
+        other = known.setdefault(normal_form(site) or site, site)
+        if other != site:
+            check.add(
+                "warning", "files", f"{other!r} and {site!r} are two sites, although their names are nearly the same"
+            )
     left = sorted(path.name for path in folder.iterdir() if path.name.startswith("~$"))
     if left:
         check.add("note", "files", f"not read: {listing(left)}")
@@ -123,7 +131,11 @@ def _rehearse_tables(
     check: DataCheck, found: TableCheck, target: Target, options: FolderOptions, batch_size: int
 ) -> None:
     """What is left when rows with missing values are left out, and whether a run accepts it."""
-    rows = rows_left(found.incomplete, target, options.missing)
+    try:
+        rows = rows_left(found.incomplete, target, options.missing)
+    except DataError as problem:
+        check.add("stop", "missing", str(problem))
+        return
     left = target.filtered(rows)
     for site, used in rows.items():
         if not used.all():

@@ -13,7 +13,7 @@ from playerfl.data.encoding.cells import Flags, cells_of
 from playerfl.data.encoding.columns import Column, column_of
 from playerfl.data.encoding.encoding import ColumnEncoding, Encoding, TableEncoding, TargetEncoding, raw_inputs
 from playerfl.data.encoding.rules import split_code
-from playerfl.data.encoding.scaling import Scaling, fit_scales, is_robust, robust_spread
+from playerfl.data.encoding.scaling import Scaling, fit_scales, robust_spread, share_far
 from playerfl.data.encoding.target import MissingPolicy, Target, target_of, usable_rows
 from playerfl.data.examples import SiteData, TensorExamples
 from playerfl.data.readers.file_limits import check_array
@@ -25,6 +25,7 @@ from playerfl.tasks.folder.groups import group_notes, names_in, split_sites
 from playerfl.tasks.folder.options import FolderData, FolderOptions, listed_classes
 from playerfl.tasks.task import Parts
 
+_MOST_FAR = 0.1
 TARGET_NAMES = ("target", "label", "class", "outcome", "y")
 
 
@@ -142,7 +143,9 @@ def _target_encoding(target: Target, train: Sequence[torch.Tensor], scaling: Sca
     if target.classes:
         return TargetEncoding(target.name, target.classes)
     values = torch.cat(list(train))
-    if is_robust(values.numpy(), scaling):
+    # If many are far away, as at a site with other units, clipping them would hide what is to be learnt.
+    far = share_far(values.numpy())
+    if scaling == "robust" or (scaling == "auto" and 0 < far <= _MOST_FAR):
         median, spread = robust_spread(values.numpy())
         return TargetEncoding(target.name, (), median, spread or 1.0, robust=True)
     return TargetEncoding(target.name, (), float(values.mean()), float(values.std(correction=0)) or 1.0)
