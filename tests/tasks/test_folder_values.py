@@ -184,3 +184,7 @@ def test_codes_among_few_numbers_are_codes(tmp_path: Path) -> None:
     at("west", "sex", [3, 8, 60], 9)(sites)
     found = checked(csv(tmp_path, **sites))
     assert [f.setting for f in found.having("warning")] == ['data.missing_codes="sex=9" data.missing=mean']
+    sites = change(with_column("grade", lambda frame: np.arange(ROWS) % 4))
+    at("west", "grade", [3, 8, 60], 99)(sites)
+    found = checked(csv(tmp_path, **sites))
+    assert [f.setting for f in found.having("warning")] == ['data.missing_codes="grade=99" data.missing=mean']

@@ -62,7 +62,10 @@ def check_codes(
 
     `are_measured`: whether the labels are the numbers of an input, which may be measurements.
     """
-    if codes := [code for code in _unknown_codes(counts) if code not in accepted]:
+    # Far away from all other numbers, a code has been found already.
+    known = {finding.text.partition(" (")[0] for finding in check.findings if finding.topic == "codes"}
+    codes = [c for c in _unknown_codes(counts) if c not in accepted and f"{column!r}: {c}" not in known]
+    if codes:
         several = len(codes) > 1
         setting = (
             f"{missing_setting(column, codes)} data.missing={'mean' if are_measured else 'drop'}"

@@ -75,13 +75,13 @@ def check_duplicates(
     `can_set`: whether the task has settings for groups and sites.
     """
     unique = {site: np.unique(of_site) for site, of_site in hashes.items()}
+    apart = {
+        site: _one_per_group(of_site, None if groups is None else groups[site]) for site, of_site in hashes.items()
+    }
     repeated = {
-        site: len(set_of) - len(np.unique(set_of))
-        for site, of_site in hashes.items()
-        if _too_many(
-            _equal_pairs(set_of := _one_per_group(of_site, None if groups is None else groups[site])),
-            chance * len(of_site) ** 2 / 2,
-        )
+        site: len(of_site) - len(np.unique(of_site))
+        for site, of_site in apart.items()
+        if _too_many(_equal_pairs(of_site), chance * len(of_site) ** 2 / 2)
     }
     if repeated:
         shown = ", ".join(f"{site} {count:,} of {len(hashes[site]):,}" for site, count in repeated.items())
@@ -118,7 +118,8 @@ def _one_per_group(hashes: Hashes, groups: Indices | None) -> Hashes:
     """Equal rows of one group as one row."""
     if groups is None:
         return hashes
-    return np.unique(np.stack([hashes.view(np.int64), groups]), axis=1)[0].view(np.uint64)
+    different: Hashes = np.unique(np.stack([hashes.view(np.int64), groups]), axis=1)[0].view(np.uint64)
+    return different
 
 
 def _equal_pairs(hashes: Hashes) -> int:

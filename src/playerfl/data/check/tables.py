@@ -128,17 +128,18 @@ class TableCheck:
         is_date = whole and numbers is not None and check_dates(self.check, name, numbers)
         self._check_zeros(name, max(of_site.distinct for of_site in found.sites.values()))
         names_subject = not is_date and check_names_a_subject(self.check, found, are_whole=whole or kind == "category")
-        if kind == "number":
-            for site, cells in column.cells.items():
-                if ends_with_total(cells.numbers):
-                    self._totals.setdefault(site, []).append(name)
+        for site, of_site in column.cells.items() if kind == "number" else ():
+            if ends_with_total(of_site.numbers):
+                self._totals.setdefault(site, []).append(name)
         if not names_subject:
             self._add_hashes(column.cells)
             if numbers is not None:
                 check_numbers(self.check, found, numbers)
             if kind == "number" and whole and all(0 < c.distinct <= FEW_NUMBERS for c in found.sites.values()):
                 digits = {site: replace(cells, booleans=None) for site, cells in column.cells.items()}
-                check_codes(self.check, counts_of(digits), f"column {name!r}", name, are_measured=True)
+                check_codes(
+                    self.check, counts_of(digits), f"column {name!r}", name, self._chosen(name), are_measured=True
+                )
             elif kind == "category":
                 check_labels(self.check, counts_of(column.cells), f"column {name!r}", name, self._chosen(name))
             self._check_leak(column)

@@ -25,42 +25,50 @@ def check_words(
 
     In the target, any of them may be a class. In an input, NA is hardly ever a value, but None may be: no complication.
     """
+    certain: dict[str, list[str]] = {}
     for name in [*([] if target is None else [target.name]), *inputs]:
-        found: dict[str, dict[str, int]] = {}
-        for site, table in tables.items():
-            own = rules.at(site)
-            known = own.missing(name) | own.new_values(name).keys()
-            for word, count in table.words[name].value_counts().items() if name in table.words else ():
-                if str(word) not in known:
-                    found.setdefault(str(word), {})[site] = int(count)
+        found = _unexplained(name, tables, rules)
         is_target = target is not None and name == target.name
         if found and (is_target or any(word.lower() == _AMBIGUOUS for word in found)):
-            shown = [
-                f"{w!r} ({', '.join(f'{site} {n:,}' for site, n in by_site.items())})" for w, by_site in found.items()
-            ]
-            counts, value, it = (
-                ("counts as a missing value", "it as a value", "it")
-                if len(found) == 1
-                else ("count as missing values", "them as values", "them")
-            )
-            check.add(
-                "warning",
-                "missing",
-                f"{'target' if is_target else 'column'} {name!r}: {listing(shown)} {counts}; to keep {value}, "
-                f"name {it}",
-                f"{_kept(name, found, tables, is_target)} (or, if missing is right, "
-                f"{missing_setting(name, list(found))})",
-                name,
-                sorted({site for by_site in found.values() for site in by_site}),
-            )
+            _ask(check, name, found, _kept(name, found, tables, is_target), is_target=is_target)
         elif found:
-            check.add(
-                "note",
-                "missing",
-                f"{name!r}: {listing(sorted(map(repr, found)))} counts as a missing value",
-                _kept(name, found, tables, is_target),
-                name,
-            )
+            certain[name] = list(found)
+    if certain:
+        words = sorted({word for of_column in certain.values() for word in of_column})
+        name, of_column = next(iter(certain.items()))
+        check.add(
+            "note",
+            "missing",
+            f"read as missing: {listing(list(map(repr, words)))} in {listing(list(map(repr, certain)))}",
+            _kept(name, of_column, tables, is_target=False),
+        )
+
+
+def _unexplained(name: str, tables: Mapping[str, SiteTable], rules: CellRules) -> dict[str, dict[str, int]]:
+    """The words of a column that no rule names, with their number at each site."""
+    found: dict[str, dict[str, int]] = {}
+    for site, table in tables.items():
+        own = rules.at(site)
+        known = own.missing(name) | own.new_values(name).keys()
+        for word, count in table.words[name].value_counts().items() if name in table.words else ():
+            if str(word) not in known:
+                found.setdefault(str(word), {})[site] = int(count)
+    return found
+
+
+def _ask(check: DataCheck, name: str, found: Mapping[str, Mapping[str, int]], keep: str, *, is_target: bool) -> None:
+    shown = [f"{w!r} ({', '.join(f'{site} {n:,}' for site, n in by_site.items())})" for w, by_site in found.items()]
+    said = "counts as a missing value; to keep it as a value, name it"
+    if len(found) > 1:
+        said = "count as missing values; to keep them as values, name them"
+    check.add(
+        "warning",
+        "missing",
+        f"{'target' if is_target else 'column'} {name!r}: {listing(shown)} {said}",
+        f"{keep} (or, if missing is right, {missing_setting(name, list(found))})",
+        name,
+        sorted({site for by_site in found.values() for site in by_site}),
+    )
 
 
 def _kept(name: str, words: Iterable[str], tables: Mapping[str, SiteTable], is_target: bool) -> str:
