@@ -141,6 +141,7 @@ STRAY = {
     "-": 'data.missing_codes="-" data.missing=mean',
     "unknown": 'data.missing_codes="unknown" data.missing=mean',
     "N.A.": 'data.missing_codes="N.A." data.missing=mean',
+    "#DIV/0!": 'data.missing_codes="#DIV/0!" data.missing=mean',
     "<5": 'data.recode="age: <5=5"',
 }
 

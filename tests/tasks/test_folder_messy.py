@@ -106,6 +106,12 @@ def without_outcome(folder: Path) -> None:
     csv(folder, **sites)
 
 
+def other_headings(folder: Path) -> None:
+    sites = frames()
+    sites["south"] = sites["south"].rename(columns={"age": "Age", "ward": "WARD"})
+    csv(folder, **sites)
+
+
 REFUSED: dict[str, tuple[Callable[[Path], object], str]] = {
     "thousands": (with_costs, "is a number with a comma; write thousands without a comma ("),
     "decimal commas": (
@@ -114,6 +120,7 @@ REFUSED: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "a line for Excel": (for_excel, "south.csv starts with the line 'sep=,', which is for Excel; remove it"),
     "a site without outcomes": (without_outcome, "south.csv has no value in the target column 'outcome'"),
+    "headings": (other_headings, "south.csv has a column 'Age' where north.csv has 'age'; write the name alike"),
     "UTF-16": (lambda folder: written(folder, frames(), encoding="utf-16"), "is not UTF-8 text"),
 }
 

@@ -258,7 +258,8 @@ def check(
     experiment = Experiment.resolve(with_settings({"task": task}, settings or []), chosen)
     with use_data_directory(data_dir):
         found = check_task(chosen, experiment.data_options(chosen), experiment.training.batch_size)
-        if not found.having("stop"):
+        # Other tasks may have models that are slow to build.
+        if chosen.check is not None and not found.having("stop"):
             _try_setup(found, experiment, chosen)
     if as_json:
         typer.echo(json.dumps(found.as_dict(), indent=1))

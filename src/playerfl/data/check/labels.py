@@ -11,6 +11,7 @@ from playerfl.data.check.spelling import is_number, normal_form, spelled_alike, 
 _UNKNOWN = {
     *("unknown", "unk", "unbekannt", "inconnu", "missing", "notknown", "notavailable", "na", "null", "notrecorded"),
     *("x", "tbd", "nd", "nk", "notdone", "notspecified", "desconocido", "onbekend", "notapplicable", "refused"),
+    *("keineangabe", "ka", "nichterhoben", "pending", "notmeasured", "nonrenseigne", "unspecified", "sindato"),
 }
 _CODES = {"9", "99", "999", "9999", "88", "888", "77", "777", "-1", "-9", "-99", "-999", "-9999"}
 _FEW = 3
@@ -106,13 +107,13 @@ def missing_setting(column: str, codes: Sequence[str]) -> str:
 
 
 def means_unknown(text: str) -> bool:
-    """Whether a text says that nothing is known: a word such as unknown, or punctuation alone.
+    """Whether a text says that nothing is known: a word such as unknown, a spreadsheet's error, or punctuation alone.
 
-    >>> [means_unknown(text) for text in ("?", ".", "n/a", "Unknown", "heart", "+")]
-    [True, True, True, True, False, False]
+    >>> [means_unknown(text) for text in ("?", ".", "n/a", "Unknown", "#DIV/0!", "heart", "+")]
+    [True, True, True, True, True, False, False]
     """
     form = normal_form(text)
-    return form in _UNKNOWN or (not form and "+" not in text)
+    return form in _UNKNOWN or text.strip().startswith("#") or (not form and "+" not in text)
 
 
 def check_classes(check: DataCheck, counts: Counts, *, are_split: bool = False) -> None:

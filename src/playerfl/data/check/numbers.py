@@ -34,7 +34,12 @@ def profile(cells: Cells, numbers: Numbers | None) -> SiteColumn:
 
 
 def check_numbers(
-    check: DataCheck, column: ColumnProfile, numbers: Mapping[str, Numbers], *, can_set: bool = True
+    check: DataCheck,
+    column: ColumnProfile,
+    numbers: Mapping[str, Numbers],
+    *,
+    can_set: bool = True,
+    is_target: bool = False,
 ) -> None:
     """Adds findings on a column of numbers; `numbers` are those that are there.
 
@@ -56,7 +61,7 @@ def check_numbers(
         site: values[~np.isin(values, [float(code) for code, at in codes.items() if site in at])]
         for site, values in numbers.items()
     }
-    _check_far(check, name, cleaned, can_set)
+    _check_far(check, name, cleaned, can_set, is_target)
     check_units(check, column, cleaned)
 
 
@@ -102,7 +107,7 @@ def _codes(column: ColumnProfile, numbers: Mapping[str, Numbers]) -> dict[str, d
     return found
 
 
-def _check_far(check: DataCheck, name: str, numbers: Mapping[str, Numbers], can_set: bool) -> None:
+def _check_far(check: DataCheck, name: str, numbers: Mapping[str, Numbers], can_set: bool, is_target: bool) -> None:
     far: dict[str, str] = {}
     for site, values in numbers.items():
         if len(values) < _ENOUGH:
@@ -113,11 +118,14 @@ def _check_far(check: DataCheck, name: str, numbers: Mapping[str, Numbers], can_
             furthest = float(values[distance.argmax()])
             far[site] = f"{furthest:.6g} at {site} (median {median:.4g})"
     if far:
-        then = "; the column is scaled with its median and robust spread, and clipped" if can_set else ""
+        then = ""
+        if can_set:
+            where = " in training, if such values are few" if is_target else ""
+            then = f"; the column is scaled with its median and robust spread, and clipped{where}"
         check.add(
             "warning",
             "outliers",
-            f"{name!r}: {listing(list(far.values()))} is very far from the other values; correct it if it is "
+            f"{name!r}: {listing(list(far.values()))} {'is' if len(far) == 1 else 'are'} very far from the other values; correct it if it is "
             f"wrong{then}",
             "data.scaling=standard" if can_set else None,
             name,

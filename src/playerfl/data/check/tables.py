@@ -104,7 +104,7 @@ class TableCheck:
         numbers = None if target.classes else {site: cells.present for site, cells in target.cells.items()}
         column = self._profile(target.name, "class" if target.classes else "number", target.cells, numbers)
         if numbers is not None:
-            check_numbers(self.check, column, numbers)
+            check_numbers(self.check, column, numbers, is_target=True)
         self._add_hashes(target.cells)
         self._note_gaps(target.name, target.cells, is_input=False)
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from playerfl.data.check.spelling import normal_form
 from playerfl.data.encoding.cells import Flags, cells_of
 from playerfl.data.encoding.columns import Column, column_of
 from playerfl.data.encoding.encoding import ColumnEncoding, Encoding, TableEncoding, TargetEncoding, raw_inputs
@@ -194,12 +195,22 @@ def column_differences(tables: Mapping[str, SiteTable]) -> Iterator[str]:
     """What the other sites' tables lack, or have in addition, compared with the first."""
     first = next(iter(tables.values()))
     for table in tables.values():
-        for missing in first.frame.columns.difference(table.frame.columns, sort=False):
+        lacking = [str(name) for name in first.frame.columns.difference(table.frame.columns, sort=False)]
+        further = [str(name) for name in table.frame.columns.difference(first.frame.columns, sort=False)]
+        for missing in lacking:
+            alike = next((name for name in further if normal_form(name) == normal_form(missing)), None)
+            if alike is not None:
+                further.remove(alike)
+                yield (
+                    f"{table.file} has a column {alike!r} where {first.file} has {missing!r}; write the name alike in "
+                    "case, accents and spaces"
+                )
+                continue
             yield (
                 f"{table.file} has no column {missing!r}, which {first.file} has; add it, or leave it out everywhere "
                 "with data.drop_columns"
             )
-        for extra in table.frame.columns.difference(first.frame.columns, sort=False):
+        for extra in further:
             yield (
                 f"{table.file} has a column {extra!r}, which {first.file} does not have; add it there, or leave it "
                 "out everywhere with data.drop_columns"
