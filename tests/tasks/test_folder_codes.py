@@ -163,6 +163,13 @@ def test_a_text_that_names_patients_becomes_the_group(tmp_path: Path) -> None:
     assert problems(follow(tmp_path, said.setting)) == []
 
 
+def test_a_label_with_a_comma_gets_no_setting_that_would_be_misread(tmp_path: Path) -> None:
+    sites = each(lambda _, f: f.assign(ward=f["ward"].replace("lung", "lung, left")))
+    sites["south"]["ward"] = sites["south"]["ward"].str.upper()
+    said = warning(checked(csv(tmp_path, **sites)), "'LUNG, LEFT'")
+    assert said.setting is None
+
+
 def test_recode_reaches_training_and_new_rows(tmp_path: Path) -> None:
     sites = feature(1, 2)
     rules = ["south/smoker: 1=0, 2=1", "ward: gut=lung"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,33 +11,14 @@ import numpy as np
 from playerfl.data.check.result import Counts, listing, one_or_list
 from playerfl.data.check.spelling import is_number, normal_form
 from playerfl.data.encoding.cells import Cells
+from playerfl.data.encoding.rules import pairs_in
 
-_TRUTH = (
-    *(("no", "yes"), ("n", "y"), ("false", "true"), ("f", "t"), ("negative", "positive"), ("neg", "pos")),
-    *(
-        ("absent", "present"),
-        ("nein", "ja"),
-        ("nee", "ja"),
-        ("non", "oui"),
-        ("no", "si"),
-        ("nao", "sim"),
-        ("off", "on"),
-    ),
-    *(
-        ("nej", "ja"),
-        ("nei", "ja"),
-        ("falsch", "wahr"),
-        ("faux", "vrai"),
-        ("falso", "vero"),
-        ("falso", "verdadero"),
-        ("unaffected", "affected"),
-        ("control", "case"),
-        ("healthy", "ill"),
-        ("healthy", "sick"),
-    ),
+_NO_YES = (
+    "no/yes n/y false/true f/t negative/positive neg/pos absent/present off/on control/case unaffected/affected "
+    "healthy/ill healthy/sick nein/ja falsch/wahr nee/ja nej/ja nei/ja non/oui faux/vrai no/si falso/vero "
+    "falso/verdadero nao/sim"
 )
-"""Words for no and yes."""
-_SEX = (("m", "f"), ("male", "female"), ("m", "w"), ("mann", "frau"), ("man", "woman"), ("homme", "femme"), ("h", "f"))
+_MALE_FEMALE = "m/f male/female man/woman m/w mann/frau h/f homme/femme"
 _DIGITS = ({"0", "1"}, {"1", "2"}, {"-1", "1"})
 _MOST_LABELS = 10
 _IN_FULL = {
@@ -57,23 +38,26 @@ class Coding:
     new_values: Mapping[str, str] | None
     """What the labels of the odd sites probably are elsewhere; None if that cannot be guessed."""
 
-    def setting(self, column: str) -> str:
-        """The exact setting, with … where it cannot be guessed."""
+    def setting(self, column: str) -> str | None:
+        """The exact setting, with OLD=NEW where it cannot be guessed."""
         changed = {old: new for old, new in (self.new_values or {}).items() if old != new}
         return recode_setting({f"{site}/{column}": changed for site in self.odd})
 
 
-def recode_setting(rules: Mapping[str, Mapping[str, str]]) -> str:
-    """
+def recode_setting(rules: Mapping[str, Mapping[str, str]]) -> str | None:
+    """The setting for new values by column or SITE/COLUMN; None if a label holds what separates labels there.
+
     >>> recode_setting({"south/sex": {"1": "0", "2": "1"}})
     'data.recode="south/sex: 1=0, 2=1"'
     >>> recode_setting({"a/sex": {"1": "0"}, "b/sex": {}})
     'data.recode=["a/sex: 1=0", "b/sex: OLD=NEW"]'
     """
-    texts = [
-        f"{place}: {', '.join(f'{old}={new}' for old, new in values.items()) or 'OLD=NEW'}"
-        for place, values in rules.items()
-    ]
+    texts = []
+    for place, values in rules.items():
+        pairs = ", ".join(f"{old}={new}" for old, new in values.items())
+        if values and dict(pairs_in(pairs)) != dict(values):
+            return None
+        texts.append(f"{place}: {pairs or 'OLD=NEW'}")
     return f"data.recode={one_or_list(texts)}"
 
 
@@ -177,18 +161,20 @@ def translated(labels: frozenset[str], others: frozenset[str]) -> dict[str, str]
         return None
     if all(map(is_number, labels | others)):
         return dict(zip(sorted(labels, key=float), sorted(others, key=float), strict=True))
-    for words in (_TRUTH, _SEX):
+    for words in (_NO_YES, _MALE_FEMALE):
         old, new = (_in_order(names, words) for names in (labels, others))
-        if old and new and not (words is _SEX and (_are_digits(old) or _are_digits(new))):
+        # Which of two digits is a woman is anybody's guess.
+        if old and new and (words is _NO_YES or not (_are_digits(old) or _are_digits(new))):
             return dict(zip(old, new, strict=True))
     return None
 
 
-def _in_order(labels: frozenset[str], words: Sequence[tuple[str, str]]) -> list[str] | None:
+def _in_order(labels: frozenset[str], words: str) -> list[str] | None:
     if _are_digits(labels):
         return sorted(labels, key=float)
     by_form = {normal_form(label): label for label in labels}
-    return next(([by_form[a], by_form[b]] for a, b in words if by_form.keys() == {a, b}), None)
+    pairs = (pair.split("/") for pair in words.split())
+    return next(([by_form[word] for word in pair] for pair in pairs if by_form.keys() == set(pair)), None)
 
 
 def _are_digits(labels: Iterable[str]) -> bool:

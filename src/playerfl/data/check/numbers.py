@@ -125,8 +125,8 @@ def _check_far(check: DataCheck, name: str, numbers: Mapping[str, Numbers], can_
         check.add(
             "warning",
             "outliers",
-            f"{name!r}: {listing(list(far.values()))} {'is' if len(far) == 1 else 'are'} very far from the other values; correct it if it is "
-            f"wrong{then}",
+            f"{name!r}: {listing(list(far.values()))} {'is' if len(far) == 1 else 'are'} very far from the other "
+            f"values; correct it if it is wrong{then}",
             "data.scaling=standard" if can_set else None,
             name,
             far,

@@ -55,7 +55,9 @@ def _stray_remedy(name: str, cells: Mapping[str, Cells]) -> str | None:
         return None
     # Without the column's name: what means unknown in one column does so in others, and one setting answers them all.
     settings = [f"data.missing_codes={one_or_list(unknown)} data.missing=mean"] if unknown else []
-    return " ".join([*settings, *([recode_setting({name: limits})] if limits else [])])
+    if limits and (recode := recode_setting({name: limits})):
+        settings.append(recode)
+    return " ".join(settings)
 
 
 def _subject_remedy(name: str, cells: Mapping[str, Cells], drop: str) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
@@ -109,5 +110,6 @@ def one_or_list(texts: Sequence[str]) -> str:
     >>> one_or_list(["a"]), one_or_list(["a", "b"])
     ('"a"', '["a", "b"]')
     """
-    quoted = [f'"{text}"' for text in texts]
+    # A text in TOML is written as in JSON.
+    quoted = [json.dumps(text, ensure_ascii=False) for text in texts]
     return quoted[0] if len(quoted) == 1 else f"[{', '.join(quoted)}]"

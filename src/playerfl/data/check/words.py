@@ -72,6 +72,6 @@ def _ask(check: DataCheck, name: str, found: Mapping[str, Mapping[str, int]], ke
 
 
 def _kept(name: str, words: Iterable[str], tables: Mapping[str, SiteTable], is_target: bool) -> str:
-    setting = recode_setting({name: {word: word for word in words}})
+    setting = recode_setting({name: {word: word for word in words}}) or "data.recode"
     beside_numbers = not is_target and any(table.frame[name].dtype.kind in "if" for table in tables.values())
     return f"{setting} data.category_columns={name}" if beside_numbers else setting
