@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -13,49 +12,8 @@ import pytest
 from PIL import Image
 
 from command_line import playerfl
+from messy_folders import ROWS, Frames, at, change, checked, frames, patients, problems, with_column
 from own_data import csv
-from playerfl.data.check.result import DataCheck
-from playerfl.tasks.check import check_task
-from playerfl.tasks.folder import FolderOptions, folder_task
-
-ROWS = 120
-Frames = dict[str, pd.DataFrame]
-
-
-def patients(seed: int, rows: int = ROWS) -> pd.DataFrame:
-    rng = np.random.default_rng(seed)
-    age, pressure = rng.normal(60, 12, rows).round(), rng.normal(130, 15, rows).round()
-    risk = (age - 60) / 12 + (pressure - 130) / 15 + rng.normal(0, 1, rows)
-    return pd.DataFrame(
-        {
-            "age": age,
-            "pressure": pressure,
-            "glucose": rng.normal(5.5, 1, rows).round(1),
-            "ward": rng.choice(["heart", "lung", "gut"], rows),
-            "outcome": np.where(risk > 0, "yes", "no"),
-        }
-    )
-
-
-def frames() -> Frames:
-    return {site: patients(seed) for seed, site in enumerate(("north", "south", "west"))}
-
-
-def checked(folder: Path, **options: Any) -> DataCheck:
-    found = check_task(folder_task(folder), FolderOptions(**options))
-    json.dumps(found.as_dict(), allow_nan=False)
-    assert not [finding for finding in found.findings if "could not be checked" in finding.text]
-    return found
-
-
-def problems(found: DataCheck) -> list[tuple[str, str]]:
-    return [(finding.severity, finding.topic) for finding in found.sorted_findings if finding.severity != "note"]
-
-
-def change(make: Callable[[Frames], object]) -> Frames:
-    sites = frames()
-    make(sites)
-    return sites
 
 
 def test_clean_data_get_no_warning(tmp_path: Path) -> None:
@@ -77,24 +35,13 @@ def as_unknown(sites: Frames) -> None:
         frame.loc[::13, "outcome"] = 99
 
 
-def with_column(name: str, make: Callable[[pd.DataFrame], Any]) -> Callable[[Frames], None]:
-    def change_all(sites: Frames) -> None:
-        for site, frame in sites.items():
-            sites[site] = frame.assign(**{name: make(frame)})[[name, *frame.columns]]
-
-    return change_all
-
-
-def at(site: str, column: str, rows: Any, value: Any) -> Callable[[Frames], None]:
-    def change_one(sites: Frames) -> None:
-        sites[site][column] = sites[site][column].astype(object)
-        sites[site].loc[rows, column] = value
-
-    return change_one
-
-
 FAULTS: dict[str, tuple[Callable[[Frames], object], str, str, str | None]] = {
-    "labels from 1 at one site": (as_codes, "labels", "0 and 1 at north and west, but 1 and 2 at south", None),
+    "labels from 1 at one site": (
+        as_codes,
+        "labels",
+        "0 and 1 at north and west, but 1 and 2 at south",
+        'data.recode="south/outcome: 1=0, 2=1"',
+    ),
     "labels in capitals": (
         lambda sites: sites["south"].update(sites["south"]["outcome"].str.upper()),
         "labels",
@@ -131,7 +78,7 @@ FAULTS: dict[str, tuple[Callable[[Frames], object], str, str, str | None]] = {
     "other units": (
         lambda sites: sites["south"].update(sites["south"]["glucose"] * 18),
         "units",
-        "'glucose': the median is 100.8 at south, but 5.35 elsewhere, 18.8 times more",
+        "'glucose': the median is 100.8 at south, but 5.4 elsewhere, 18.7 times more",
         None,
     ),
     "copied rows": (
@@ -243,7 +190,7 @@ WEIRD: dict[str, tuple[Callable[[Path], object], list[str]]] = {
     "a pipe": (lambda folder: __import__("os").mkfifo(folder / "a.csv"), ["a.csv is not a regular file"]),
     "small sites": (
         lambda folder: csv(folder, a=patients(1, 8), b=patients(2).assign(outcome="yes")),
-        ["a has 8 rows, about 5 of them for training", "b has only rows of class yes"],
+        ["a has 5 training examples, fewer than training.batch_size 32", "b has only class yes in its training part"],
     ),
 }
 

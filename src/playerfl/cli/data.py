@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
     from playerfl.data.check.result import DataCheck
     from playerfl.data.download.sources import Source
+    from playerfl.runs.experiment import Experiment
+    from playerfl.tasks.task import Task
 
 data_app = typer.Typer(
     name="data",
@@ -29,6 +31,8 @@ data_app = typer.Typer(
 )
 
 _SECONDS_BETWEEN_LINES = 5.0
+_MOST_TRIED_CELLS = 5_000_000
+_CELLS_PER_IMAGE = 1_000
 
 
 @data_app.command(
@@ -254,6 +258,9 @@ def check(
     experiment = Experiment.resolve(with_settings({"task": task}, settings or []), chosen)
     with use_data_directory(data_dir):
         found = check_task(chosen, experiment.data_options(chosen), experiment.training.batch_size)
+        # Other tasks may have models that are slow to build.
+        if chosen.check is not None and not found.having("stop"):
+            _try_setup(found, experiment, chosen)
     if as_json:
         typer.echo(json.dumps(found.as_dict(), indent=1))
     else:
@@ -264,6 +271,21 @@ def check(
         _draw_check(found, out, Path(f"{Path(task).resolve().name.partition(':')[0]}-check.png"))
     if found.having("stop") or (strict and found.having("warning")):
         raise typer.Exit(1)
+
+
+def _try_setup(found: DataCheck, experiment: Experiment, task: Task) -> None:
+    """Prepares a run without training, so that what a run would refuse is said here, too."""
+    from playerfl.errors import PlayerflError
+    from playerfl.runs.setup import prepare_setup
+
+    cells = sum(found.rows.values()) * max(1, len(found.columns) or _CELLS_PER_IMAGE)
+    if cells > _MOST_TRIED_CELLS:
+        found.add("note", "sample", "the inputs and the model were not prepared as a run prepares them: too many data")
+        return
+    try:
+        prepare_setup(experiment, task)
+    except PlayerflError as problem:
+        found.add("stop", "training", str(problem))
 
 
 def _draw_check(found: DataCheck, out: Path | None, default: Path) -> None:

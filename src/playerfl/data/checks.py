@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 
@@ -11,11 +11,17 @@ from playerfl.errors import DataError
 
 
 def check_sites(
-    sites: Mapping[str, SiteData], *, batch_size: int, classification: bool = True, accept_small_sites: bool = False
+    sites: Mapping[str, SiteData],
+    *,
+    batch_size: int,
+    classification: bool = True,
+    accept_small_sites: bool = False,
+    classes: Sequence[str] = (),
 ) -> None:
     """Every site must have examples in all parts, finite numbers, two classes and enough rows for a batch.
 
-    `accept_small_sites` waives the last two: some real sites are small and still want to take part.
+    `accept_small_sites` waives the last two: some real sites are small and still want to take part. `classes` are their
+    names, where they have any.
     """
     if not sites:
         raise DataError("there are no sites; give at least one")
@@ -34,10 +40,11 @@ def check_sites(
                 f"use a smaller batch size, {hint}"
             )
         if classification and isinstance(site.train, TensorExamples):
-            classes = torch.unique(site.train.targets)
-            if len(classes) < 2:
+            present = torch.unique(site.train.targets)
+            if len(present) < 2:
+                only = dict(enumerate(classes)).get(int(present[0]), present[0].item())
                 raise DataError(
-                    f"{name} has only class {classes[0].item()} in its training part, so nothing can be learnt; for "
+                    f"{name} has only class {only} in its training part, so nothing can be learnt; for "
                     f"partitioned data use a larger alpha or fewer sites, {hint}"
                 )
 

@@ -170,6 +170,7 @@ def _checked_sites(experiment: Experiment, task: Task, options: DataOptions) -> 
         batch_size=experiment.training.batch_size,
         classification=task.classification,
         accept_small_sites=options.accept_small_sites,
+        classes=task.classes,
     )
     return sites
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from playerfl.data.check.examples import check_examples
 from playerfl.data.check.result import DataCheck
+from playerfl.data.checks import check_sites
 from playerfl.errors import PlayerflError
 from playerfl.tasks.task import DataOptions, Task
 
@@ -18,6 +19,13 @@ def check_task(task: Task, options: DataOptions, batch_size: int = 32) -> DataCh
     try:
         adapted = task.for_options(options)
         sites = adapted.load_sites(options)
+        check_sites(
+            sites,
+            batch_size=batch_size,
+            classification=adapted.classification,
+            accept_small_sites=options.accept_small_sites,
+            classes=adapted.classes,
+        )
     except PlayerflError as problem:
         check.add("stop", "task", str(problem))
         return check

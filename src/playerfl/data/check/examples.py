@@ -36,7 +36,7 @@ def check_examples(check: DataCheck, sites: Mapping[str, SiteData], *, classific
             for label, count in zip(labels.tolist(), counts.tolist(), strict=True):
                 check.classes.setdefault(str(label), {})[site] = count
         check.classes = dict(sorted(check.classes.items(), key=lambda item: float(item[0])))
-        check_classes(check, check.classes)
+        check_classes(check, check.classes, are_split=True)
     if isinstance(sites, Sites) and sites.groups:
         check.groups = {
             site: len(np.unique(np.concatenate(list(groups.__dict__.values()))))
@@ -65,7 +65,7 @@ def _check_repeats(check: DataCheck, sites: Mapping[str, Mapping[str, TensorExam
             text = f"{copies:,} of {len(parts['test']):,} test examples of {site} are in its training part too"
             check.add("warning", "duplicates", text, sites=(site,))
     whole = {site: np.unique(np.concatenate(list(parts.values()))) for site, parts in hashes.items() if parts}
-    check_duplicates(check, whole, np.inf, "examples")
+    check_duplicates(check, whole, 0.0, "examples", can_set=False)
 
 
 def _hashes(examples: TensorExamples) -> NDArray[np.uint64]:

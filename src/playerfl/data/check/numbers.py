@@ -1,4 +1,4 @@
-"""Columns of numbers by site: codes among them, values far away, other units, columns without information."""
+"""Columns of numbers by site: codes among them, values far away, columns without information."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ from collections.abc import Mapping
 import numpy as np
 
 from playerfl.data.check.result import ColumnProfile, DataCheck, SiteColumn, listing
-from playerfl.data.encoding.cells import Cells, Numbers, spelled
+from playerfl.data.check.units import check_units
+from playerfl.data.encoding.cells import Cells, Numbers
+from playerfl.data.encoding.rules import spelled
 from playerfl.data.encoding.scaling import FAR, robust_spread
 
 _CODES = (*(-1, -9, -99, -999, -9999, -99999, -999999, 0), *(99, 999, 9999, 99999, 999999, 888, 8888, 777, 7777))
 _AWAY = 5.0
 _ENOUGH = 10
-_OTHER_UNIT = 2.0
 
 
 def profile(cells: Cells, numbers: Numbers | None) -> SiteColumn:
@@ -33,7 +34,12 @@ def profile(cells: Cells, numbers: Numbers | None) -> SiteColumn:
 
 
 def check_numbers(
-    check: DataCheck, column: ColumnProfile, numbers: Mapping[str, Numbers], *, can_set: bool = True
+    check: DataCheck,
+    column: ColumnProfile,
+    numbers: Mapping[str, Numbers],
+    *,
+    can_set: bool = True,
+    is_target: bool = False,
 ) -> None:
     """Adds findings on a column of numbers; `numbers` are those that are there.
 
@@ -55,8 +61,8 @@ def check_numbers(
         site: values[~np.isin(values, [float(code) for code, at in codes.items() if site in at])]
         for site, values in numbers.items()
     }
-    _check_far(check, name, cleaned, can_set)
-    _check_units(check, column)
+    _check_far(check, name, cleaned, can_set, is_target)
+    check_units(check, column, cleaned)
 
 
 def check_information(check: DataCheck, column: ColumnProfile, *, can_drop: bool = True) -> None:
@@ -101,7 +107,7 @@ def _codes(column: ColumnProfile, numbers: Mapping[str, Numbers]) -> dict[str, d
     return found
 
 
-def _check_far(check: DataCheck, name: str, numbers: Mapping[str, Numbers], can_set: bool) -> None:
+def _check_far(check: DataCheck, name: str, numbers: Mapping[str, Numbers], can_set: bool, is_target: bool) -> None:
     far: dict[str, str] = {}
     for site, values in numbers.items():
         if len(values) < _ENOUGH:
@@ -112,39 +118,27 @@ def _check_far(check: DataCheck, name: str, numbers: Mapping[str, Numbers], can_
             furthest = float(values[distance.argmax()])
             far[site] = f"{furthest:.6g} at {site} (median {median:.4g})"
     if far:
-        then = "; the column is scaled with its median and robust spread, and clipped" if can_set else ""
+        then = ""
+        if can_set:
+            where = " in training, if such values are few" if is_target else ""
+            then = f"; the column is scaled with its median and robust spread, and clipped{where}"
         check.add(
             "warning",
             "outliers",
-            f"{name!r}: {listing(list(far.values()))} is very far from the other values; correct it if it is "
-            f"wrong{then}",
+            f"{name!r}: {listing(list(far.values()))} {'is' if len(far) == 1 else 'are'} very far from the other "
+            f"values; correct it if it is wrong{then}",
             "data.scaling=standard" if can_set else None,
             name,
             far,
         )
 
 
-def _check_units(check: DataCheck, column: ColumnProfile) -> None:
-    known = {s: c for s, c in column.sites.items() if c.rows - c.missing >= _ENOUGH and c.median is not None}
-    for site, own in known.items():
-        others = [c for s, c in known.items() if s != site]
-        if not others or own.low_5 is None or own.high_95 is None or own.median is None:
-            continue
-        # With two sites, only one of them is reported.
-        if len(known) == 2 and site == min(known):
-            continue
-        apart = all(own.low_5 > (c.high_95 or 0) or own.high_95 < (c.low_5 or 0) for c in others)
-        usual = float(np.median([c.median for c in others if c.median is not None]))
-        large, small = max(abs(own.median), abs(usual)), min(abs(own.median), abs(usual))
-        if apart and (large > _OTHER_UNIT * small or own.median * usual < 0):
-            more = "more" if abs(own.median) > abs(usual) else "less"
-            factor = f", {large / small:.3g} times {more}" if small else ""
-            place = "elsewhere" if len(others) > 1 else f"at {next(other for other in known if other != site)}"
-            check.add(
-                "warning",
-                "units",
-                f"{column.name!r}: the median is {own.median:.4g} at {site}, but {usual:.4g} {place}{factor}, and the "
-                "values hardly overlap; are the units the same?",
-                column=column.name,
-                sites=(site,),
-            )
+def ends_with_total(values: Numbers) -> bool:
+    """Whether the last value is the sum of all others, as in a row of totals.
+
+    >>> ends_with_total(np.array([3.0, 4, 5, 6, 7, 8, 9, 10, 11, 12, 75])), ends_with_total(np.zeros(20))
+    (True, False)
+    """
+    if len(values) <= _ENOUGH or np.isnan(values[-1]) or values[-1] == 0:
+        return False
+    return bool(np.isclose(np.nansum(values[:-1]), values[-1], rtol=1e-6))

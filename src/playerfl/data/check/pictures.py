@@ -25,6 +25,7 @@ def check_pictures(check: DataCheck, sites: Mapping[str, ByClass], *, grouped: b
     """Adds findings on the files of every site and class."""
     _check_copies(check, sites)
     brightness: dict[str, float] = {}
+    depths: dict[str, list[str]] = {"8-bit": [], "16-bit": []}
     for site, by_class in sites.items():
         files = [file for of_class in by_class.values() for file in of_class]
         try:
@@ -37,6 +38,8 @@ def check_pictures(check: DataCheck, sites: Mapping[str, ByClass], *, grouped: b
             check.add(
                 "warning", "depth", f"{site} mixes 8-bit and 16-bit images, which are scaled differently", sites=(site,)
             )
+        else:
+            depths["16-bit" if deep else "8-bit"].append(site)
         # By the largest value that occurs at the site, as in training.
         top = 255.0 if deep == 0 else max(1.0, float(np.percentile(read.pixels[read.is_deep], 99.9)))
         brightness[site] = float(read.pixels.mean()) / top
@@ -44,6 +47,15 @@ def check_pictures(check: DataCheck, sites: Mapping[str, ByClass], *, grouped: b
         if flat:
             text = f"{site} has {flat:,} images of a single colour (of {len(read.pixels):,} that were looked at)"
             check.add("warning", "blank", text, sites=(site,))
+    if all(depths.values()):
+        check.add(
+            "warning",
+            "depth",
+            f"16-bit images at {listing(depths['16-bit'])}, but 8-bit ones at {listing(depths['8-bit'])}: 16-bit "
+            "images are scaled by their range at the site, 8-bit ones from 0 to 255, so equal greys may differ; "
+            "convert them alike, with the same window",
+            sites=sorted(depths.values(), key=len)[0],
+        )
     _check_brightness(check, brightness)
     if not grouped:
         _suggest_groups(check, sites)
@@ -62,8 +74,13 @@ def _check_copies(check: DataCheck, sites: Mapping[str, ByClass]) -> None:
                     places[_content(file)].append((site, name, file.name))
     copies = [found for found in places.values() if len(found) > 1]
     if contrary := [found for found in copies if len({name for _, name, _ in found}) > 1]:
-        shown = [f"{'/'.join(found[0])} and {'/'.join(found[1])}" for found in contrary]
-        check.add("warning", "duplicates", f"the same image in two classes: {listing(shown, 2)}")
+        # One place of each class: a picture may also be there twice in one of them.
+        places_of = [
+            list({name: "/".join((site, name, file)) for site, name, file in found}.values()) for found in contrary
+        ]
+        several = "two" if all(len(of_image) == 2 for of_image in places_of) else "several"
+        shown = listing([listing(of_image, 3) for of_image in places_of], 2)
+        check.add("warning", "duplicates", f"the same image in {several} classes: {shown}")
     if shared := [found for found in copies if len({site for site, _, _ in found}) > 1]:
         where = sorted({site for found in shared for site, _, _ in found})
         check.add(

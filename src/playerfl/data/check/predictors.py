@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from playerfl.data.check.result import ColumnProfile, DataCheck, listing
-from playerfl.data.encoding.cells import Numbers
+from playerfl.data.encoding.cells import Flags, Numbers
 from playerfl.data.partition import Indices
 
 _SUBJECTS = {
@@ -21,6 +21,7 @@ _ROWS_PER_BIN = 10
 _SURE = 0.98
 _ENOUGH = 30
 _STRAIGHT = 0.999
+_FEWEST_MISSING = 15
 
 
 def name_parts(name: str) -> set[str]:
@@ -29,6 +30,11 @@ def name_parts(name: str) -> set[str]:
     (['2', 'id', 'patient'], ['id', 'subject'])
     """
     return {part.lower() for part in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+", name)}
+
+
+def sounds_like_a_subject(name: str) -> bool:
+    """Whether a column's name says that it names patients, lesions or the like."""
+    return bool(name_parts(name) & _SUBJECTS)
 
 
 def check_names_a_subject(check: DataCheck, column: ColumnProfile, *, are_whole: bool) -> bool:
@@ -40,7 +46,7 @@ def check_names_a_subject(check: DataCheck, column: ColumnProfile, *, are_whole:
     present = {site: c.rows - c.missing for site, c in column.sites.items()}
     if not are_whole or not all(present.values()) or min(present.values()) < 20:
         return False
-    sounds_so = bool(name_parts(name) & _SUBJECTS)
+    sounds_so = sounds_like_a_subject(name)
     if all(c.distinct == present[site] for site, c in column.sites.items()):
         check.add(
             "warning",
@@ -122,6 +128,49 @@ def check_leak(check: DataCheck, column: str, shares: Mapping[str, float], targe
             f"data.drop_columns={column}",
             column,
             found,
+        )
+
+
+def missing_decides(is_missing: Flags, labels: Indices) -> bool:
+    """Whether the class is known from whether a value is there: nearly all rows with (or without) one have one class.
+
+    >>> labels = np.arange(100) % 2
+    >>> missing_decides(labels == 0, labels), missing_decides(np.arange(100) % 4 < 2, labels)
+    (True, False)
+    """
+    for rows, others in ((is_missing, ~is_missing), (~is_missing, is_missing)):
+        if rows.sum() < _FEWEST_MISSING or not others.any():
+            continue
+        classes, counts = np.unique(labels[rows], return_counts=True)
+        usual = classes[counts.argmax()]
+        elsewhere = float((labels[others] == usual).mean())
+        # By chance, all these rows would have this class about once in a million tables.
+        if counts.max() >= _SURE * rows.sum() and rows.sum() * np.log(max(elsewhere, 1e-9)) < np.log(1e-6):
+            return True
+    return False
+
+
+def missing_separates(is_missing: Flags, target: Numbers) -> bool:
+    """The same for a target that is a number: nearly all targets of the rows with a value are larger, or smaller."""
+    missing, present = target[is_missing], np.sort(target[~is_missing])
+    if min(len(missing), len(present)) < _FEWEST_MISSING:
+        return False
+    below, up_to = (np.searchsorted(present, missing, side).mean() / len(present) for side in ("left", "right"))
+    share = (below + up_to) / 2
+    return bool(max(share, 1 - share) >= _SURE)
+
+
+def check_missing_leak(check: DataCheck, column: str, sites: Sequence[str], target: str) -> None:
+    """`sites`: those where `missing_decides` or `missing_separates`."""
+    if sites:
+        check.add(
+            "warning",
+            "leak",
+            f"whether {column!r} is missing tells {target!r} at {listing(sites)}; if it is filled in only after the "
+            "outcome, or only for some outcomes, leave it out",
+            f"data.drop_columns={column}",
+            column,
+            sites,
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
@@ -9,6 +10,8 @@ from typing import Any, Literal
 Severity = Literal["stop", "warning", "note"]
 _ORDER: dict[Severity, int] = {"stop": 0, "warning": 1, "note": 2}
 _SHOWN = 5
+Counts = Mapping[str, Mapping[str, int]]
+"""Rows of each label at each site."""
 
 
 @dataclass(frozen=True)
@@ -99,3 +102,14 @@ def listing(names: Sequence[str], most: int = _SHOWN) -> str:
     if len(names) > most + 1:
         return f"{', '.join(names[:most])} and {len(names) - most:,} more"
     return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
+
+
+def one_or_list(texts: Sequence[str]) -> str:
+    """The value of a setting that takes one text or a list of them.
+
+    >>> one_or_list(["a"]), one_or_list(["a", "b"])
+    ('"a"', '["a", "b"]')
+    """
+    # A text in TOML is written as in JSON.
+    quoted = [json.dumps(text, ensure_ascii=False) for text in texts]
+    return quoted[0] if len(quoted) == 1 else f"[{', '.join(quoted)}]"

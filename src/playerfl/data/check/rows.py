@@ -11,12 +11,14 @@ from numpy.typing import NDArray
 from playerfl.data.check.result import DataCheck
 from playerfl.data.encoding.cells import Cells, Numbers
 from playerfl.data.encoding.scaling import robust_spread
+from playerfl.data.partition import Indices
 from playerfl.seeding import seed_for
 
 Hashes = NDArray[np.uint64]
 _MIX = np.uint64(0x9E3779B97F4A7C15)
-# Rows of a few coarse columns coincide by chance: there must be this many possible rows for each one.
-_ROOM = 50.0
+# Rows of a few coarse columns coincide by chance; and columns that depend on each other do so more often.
+_BY_CHANCE = 10.0
+_NEGLIGIBLE = 0.001
 _SAMPLED, _COMPARED = 400, 4000
 _NEIGHBOUR = 10
 _FEWEST_COLUMNS = 3
@@ -48,38 +50,88 @@ def combined(hashes: Hashes | None, further: Hashes) -> Hashes:
     return further if hashes is None else _mixed(hashes + _MIX) ^ further
 
 
-def check_duplicates(check: DataCheck, hashes: Mapping[str, Hashes], room: float, what: str = "rows") -> None:
-    """Adds findings on exact duplicates; `room` is the number of different rows that the columns allow."""
-    if not hashes or room < _ROOM * max(map(len, hashes.values())):
-        return
+def coincidence(hashes: Hashes) -> float:
+    """How often two different rows have the same value in a column.
+
+    >>> coincidence(np.array([1, 1, 2, 2], dtype=np.uint64)) == 2 / 6
+    True
+    """
+    counts = np.unique(hashes, return_counts=True)[1].astype(float)
+    return float((counts * (counts - 1)).sum() / max(1, len(hashes) * (len(hashes) - 1)))
+
+
+def check_duplicates(
+    check: DataCheck,
+    hashes: Mapping[str, Hashes],
+    chance: float,
+    what: str = "rows",
+    groups: Mapping[str, Indices] | None = None,
+    *,
+    can_set: bool = True,
+) -> None:
+    """Adds findings on exact duplicates; `chance` is that of two unrelated rows being equal (see `coincidence`).
+
+    `groups`: the group of every row, if there are any; copies within a group do no harm.
+    `can_set`: whether the task has settings for groups and sites.
+    """
     unique = {site: np.unique(of_site) for site, of_site in hashes.items()}
-    repeated = {site: len(hashes[site]) - len(unique[site]) for site in hashes}
-    if any(repeated.values()):
-        shown = ", ".join(f"{site} {count:,} of {len(hashes[site]):,}" for site, count in repeated.items() if count)
+    apart = {
+        site: _one_per_group(of_site, None if groups is None else groups[site]) for site, of_site in hashes.items()
+    }
+    repeated = {
+        site: len(of_site) - len(np.unique(of_site))
+        for site, of_site in apart.items()
+        if _too_many(_equal_pairs(of_site), chance * len(of_site) ** 2 / 2)
+    }
+    if repeated:
+        shown = ", ".join(f"{site} {count:,} of {len(hashes[site]):,}" for site, count in repeated.items())
+        start = f"{what} that repeat an earlier one ({shown}): copies may be in training and in test; remove them"
+        if groups is not None:
+            start = (
+                f"{what} that repeat one of another group ({shown}): copies may be in training and in test; remove them"
+            )
+        ask = groups is None and can_set
         check.add(
             "warning",
             "duplicates",
-            f"{what} that repeat an earlier one ({shown}): copies may be in training and in test; remove them, or keep "
-            "them together",
-            "data.group=COLUMN",
-            sites=[site for site, count in repeated.items() if count],
+            f"{start}, or keep them together" if ask else start,
+            "data.group=COLUMN" if ask else None,
+            sites=repeated,
         )
     for first, second in combinations(sorted(hashes), 2):
         common = len(np.intersect1d(unique[first], unique[second], assume_unique=True))
         smaller = min(len(unique[first]), len(unique[second]))
-        if common == 0:
+        if not _too_many(common, chance * len(unique[first]) * len(unique[second])):
             continue
-        setting = f"data.skip_sites={second}" if 2 * common > smaller else None
+        setting = f"data.skip_sites={second}" if 2 * common > smaller and can_set else None
         text = f"{first} and {second} have {common:,} {what} in common"
         hint = ", so one may be a copy of the other" if 2 * common > smaller else ""
         check.add("warning", "duplicates", f"{text} (of {smaller:,}){hint}", setting, sites=(first, second))
 
 
-def nearly_repeated(columns: Sequence[Numbers]) -> float:
+def _too_many(pairs: int, expected: float) -> bool:
+    """Whether more rows are equal than chance explains; where it explains any, one or two are not worth a word."""
+    return pairs > _BY_CHANCE * expected + (2 if expected > _NEGLIGIBLE else 0)
+
+
+def _one_per_group(hashes: Hashes, groups: Indices | None) -> Hashes:
+    """Equal rows of one group as one row."""
+    if groups is None:
+        return hashes
+    different: Hashes = np.unique(np.stack([hashes.view(np.int64), groups]), axis=1)[0].view(np.uint64)
+    return different
+
+
+def _equal_pairs(hashes: Hashes) -> int:
+    counts = np.unique(hashes, return_counts=True)[1]
+    return int((counts * (counts - 1) // 2).sum())
+
+
+def nearly_repeated(columns: Sequence[Numbers], groups: Indices | None = None) -> float:
     """The share of a site's rows that have a near-duplicate, as repeated measurements of one subject do.
 
     Such a row is much closer to its nearest neighbour than to its tenth; among unrelated rows of three or more
-    measurements, the two distances are alike. Judged on up to 400 rows.
+    measurements, the two distances are alike. Judged on up to 400 rows; with groups, rows of the same do not count.
 
     >>> rng = np.random.default_rng(0)
     >>> apart = rng.normal(size=(6, 300))
@@ -100,9 +152,12 @@ def nearly_repeated(columns: Sequence[Numbers]) -> float:
     squared = (rows**2).sum(1)
     distances = squared[chosen][:, None] + squared[None] - 2 * rows[chosen] @ rows.T
     distances[np.arange(len(chosen)), chosen] = np.inf
+    if groups is not None:
+        nearby = groups[start : start + _COMPARED]
+        distances[nearby[chosen][:, None] == nearby[None]] = np.inf
     nearest = np.sqrt(np.partition(distances, (0, _NEIGHBOUR - 1), axis=1).clip(0))
     first, tenth = nearest[:, 0], nearest[:, _NEIGHBOUR - 1]
-    return float(np.mean((first < _CLOSE * tenth) & (tenth > 0)))
+    return float(np.mean((first < _CLOSE * tenth) & (tenth > 0) & (tenth < np.inf)))
 
 
 def _is_fine(column: Numbers) -> bool:
@@ -110,16 +165,18 @@ def _is_fine(column: Numbers) -> bool:
     return len(np.unique(column[:_COMPARED])) > 0.2 * min(len(column), _COMPARED)
 
 
-def check_near_duplicates(check: DataCheck, shares: Mapping[str, float]) -> None:
-    """`shares`: of each site's rows, how many are nearly repeated."""
+def check_near_duplicates(check: DataCheck, shares: Mapping[str, float], *, grouped: bool) -> None:
+    """`shares`: of each site's rows, how many are nearly repeated; if rows are grouped, in another group."""
     found = {site: share for site, share in shares.items() if share > _MOST}
-    if found:
-        shown = ", ".join(f"{site} {share:.0%}" for site, share in found.items())
-        check.add(
-            "warning",
-            "groups",
-            f"most rows have a near-duplicate ({shown}), as repeated measurements of one subject do; if so, name the "
-            "column that says whose they are, or such rows will be in training and in test",
-            "data.group=COLUMN",
-            sites=found,
+    if not found:
+        return
+    shown = ", ".join(f"{site} {share:.0%}" for site, share in found.items())
+    alike = "as repeated measurements of one subject do"
+    if grouped:
+        text = f"most rows have a near-duplicate in another group ({shown}), {alike}; does data.group name the subject?"
+    else:
+        text = (
+            f"most rows have a near-duplicate ({shown}), {alike}; if so, name the column that says whose they are, or "
+            "such rows will be in training and in test"
         )
+    check.add("warning", "groups", text, None if grouped else "data.group=COLUMN", sites=found)

@@ -3,24 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from playerfl.data.check.labels import check_classes, check_labels
-from playerfl.data.check.numbers import check_information, check_numbers, profile
-from playerfl.data.check.predictors import check_leak, check_names_a_subject, decides, follows
+from playerfl.data.check.codings import counts_of
+from playerfl.data.check.dates import check_dates
+from playerfl.data.check.labels import FEW_NUMBERS, check_classes, check_codes, check_labels
+from playerfl.data.check.numbers import check_information, check_numbers, ends_with_total, profile
+from playerfl.data.check.predictors import (
+    check_leak,
+    check_missing_leak,
+    check_names_a_subject,
+    decides,
+    follows,
+    missing_decides,
+    missing_separates,
+)
+from playerfl.data.check.refused import remedy_for
 from playerfl.data.check.result import ColumnProfile, DataCheck, listing
 from playerfl.data.check.rows import (
     Hashes,
     cell_hashes,
     check_duplicates,
     check_near_duplicates,
+    coincidence,
     combined,
     nearly_repeated,
 )
-from playerfl.data.encoding.cells import Cells, Numbers, cells_of
-from playerfl.data.encoding.columns import Column, column_of
+from playerfl.data.check.words import check_words
+from playerfl.data.encoding.cells import NO_RULES, Cells, Flags, Numbers, cells_of
+from playerfl.data.encoding.columns import MOST_CATEGORIES, Column, column_of
+from playerfl.data.encoding.rules import CellRules
 from playerfl.data.encoding.target import Target
 from playerfl.data.partition import Indices
 from playerfl.data.readers.site_tables import SiteTable
@@ -40,17 +54,24 @@ class TableCheck:
     tables: Mapping[str, SiteTable]
     target: Target | None
     category_columns: Sequence[str] = ()
-    missing_codes: Sequence[str] = ()
+    rules: CellRules = NO_RULES
     accepts_missing: bool = False
+    groups: Mapping[str, Indices] | None = None
+    """The group of every row, if there are any."""
+    incomplete: dict[str, Flags] = field(default_factory=dict)
+    """Which rows of each site lack an input; complete when `run` has ended."""
     _hashes: dict[str, Hashes] = field(default_factory=dict)
     _near: dict[str, list[Numbers]] = field(default_factory=dict)
     _gaps: dict[str, dict[str, int]] = field(default_factory=dict)
-    _room: float = 1.0
+    _totals: dict[str, list[str]] = field(default_factory=dict)
+    """Columns by site whose last value is the sum of the others."""
+    _chance: float = 1.0
     _sample: dict[str, Indices] = field(default_factory=dict)
 
-    def run(self, inputs: Sequence[str], group: str | None) -> None:
+    def run(self, inputs: Sequence[str]) -> None:
         for site, table in self.tables.items():
             rows = len(table.frame)
+            self.incomplete[site] = np.zeros(rows, dtype=bool)
             rng = np.random.default_rng(seed_for("sampled rows", site))
             self._sample[site] = np.arange(rows) if rows <= MOST_SAMPLED else rng.permutation(rows)[:MOST_SAMPLED]
         if self.target is not None:
@@ -63,48 +84,82 @@ class TableCheck:
                 said = " ".join(f"{type(problem).__name__}: {problem}".split())
                 self.check.add("note", "column", f"{name!r} could not be checked ({said[:200]})", column=name)
         self._check_missing()
-        check_duplicates(self.check, self._hashes, self._room)
-        if group is None:
-            check_near_duplicates(self.check, {site: nearly_repeated(near) for site, near in self._near.items()})
+        for site, columns in self._totals.items():
+            row = f"{self.tables[site].file}, row {self.tables[site].frame.index[-1]}"
+            text = f"{row} is the sum of the rows above it in {listing(list(map(repr, columns)))}; remove it"
+            self.check.add("warning", "files", text, sites=(site,))
+        check_words(self.check, self.tables, self.target, inputs, self.rules)
+        groups = self.groups or {}
+        if self._hashes:
+            check_duplicates(self.check, self._hashes, self._chance, groups=self.groups)
+        near = {site: nearly_repeated(of_site, groups.get(site)) for site, of_site in self._near.items()}
+        check_near_duplicates(self.check, near, grouped=self.groups is not None)
 
     def _check_target(self, target: Target) -> None:
         if target.classes:
-            counts = _counts(target.cells)
+            counts = counts_of(target.cells)
             self.check.classes = counts = {name: counts[name] for name in target.classes}
-            check_labels(self.check, counts, f"target {target.name!r}", target.name)
+            check_labels(self.check, counts, f"target {target.name!r}", target.name, self._chosen(target.name))
             check_classes(self.check, counts)
         numbers = None if target.classes else {site: cells.present for site, cells in target.cells.items()}
         column = self._profile(target.name, "class" if target.classes else "number", target.cells, numbers)
         if numbers is not None:
-            check_numbers(self.check, column, numbers)
+            check_numbers(self.check, column, numbers, is_target=True)
         self._add_hashes(target.cells)
-        self._note_gaps(target.name, target.cells)
+        self._note_gaps(target.name, target.cells, is_input=False)
 
     def _check_column(self, name: str) -> None:
         as_text = name in self.category_columns
         try:
-            column = column_of(self.tables, name, as_text=as_text, codes=self.missing_codes)
+            column = column_of(self.tables, name, as_text=as_text, rules=self.rules)
             # Whatever training would refuse in a cell, such as a percentage written in words.
             numbers = self._numbers(column)
         except DataError as problem:
-            self.check.add("stop", "column", str(problem), f"data.drop_columns={name}", name)
-            self._profile_refused(name)
+            cells = self._refused_cells(name)
+            self.check.add(
+                "stop", "column", str(problem), remedy_for(name, cells, are_all=len(cells) == len(self.tables)), name
+            )
+            self._profile(name, "refused", cells, None)
             return
         kind = column.kind.kind
         found = self._profile(name, kind, column.cells, numbers)
         check_information(self.check, found)
         whole = kind == "number" and numbers is not None and not any((v % 1).any() for v in numbers.values())
-        names_subject = check_names_a_subject(self.check, found, are_whole=whole or kind == "category")
+        is_date = whole and numbers is not None and check_dates(self.check, name, numbers)
+        self._check_zeros(name, max(of_site.distinct for of_site in found.sites.values()))
+        names_subject = not is_date and check_names_a_subject(self.check, found, are_whole=whole or kind == "category")
+        for site, of_site in column.cells.items() if kind == "number" else ():
+            if ends_with_total(of_site.numbers):
+                self._totals.setdefault(site, []).append(name)
         if not names_subject:
             self._add_hashes(column.cells)
-            self._room *= max(1, max(of_site.distinct for of_site in found.sites.values()))
             if numbers is not None:
                 check_numbers(self.check, found, numbers)
+            if kind == "number" and whole and all(0 < c.distinct <= FEW_NUMBERS for c in found.sites.values()):
+                digits = {site: replace(cells, booleans=None) for site, cells in column.cells.items()}
+                check_codes(
+                    self.check, counts_of(digits), f"column {name!r}", name, self._chosen(name), are_measured=True
+                )
             elif kind == "category":
-                check_labels(self.check, _counts(column.cells), f"column {name!r}", name)
+                check_labels(self.check, counts_of(column.cells), f"column {name!r}", name, self._chosen(name))
             self._check_leak(column)
             self._remember_near(column)
         self._note_gaps(name, column.cells)
+
+    def _check_zeros(self, name: str, distinct: int) -> None:
+        """Codes such as postcodes that lost their leading zeros, because they were read as numbers."""
+        written = {
+            site: table.leading_zeros[name] for site, table in self.tables.items() if name in table.leading_zeros
+        }
+        if written:
+            keep = f"data.category_columns={name}" if distinct <= MOST_CATEGORIES else f"data.drop_columns={name}"
+            example = next(iter(written.values()))
+            text = f"{name!r} has leading zeros, such as {example}, as codes do, but is read as a measurement"
+            self.check.add("warning", "codes", text, keep, name, written)
+
+    def _chosen(self, name: str) -> set[str]:
+        """Values of a column that a rule names as what others are to be read as."""
+        return {new for site in self.tables for new in self.rules.at(site).new_values(name).values()}
 
     def _numbers(self, column: Column) -> dict[str, Numbers] | None:
         """The numbers that are there, of the first of two inputs for a ratio; None for other kinds of columns."""
@@ -123,27 +178,33 @@ class TableCheck:
         self.check.columns.append(found)
         return found
 
-    def _profile_refused(self, name: str) -> None:
-        """What can still be said of a column that training refuses."""
+    def _refused_cells(self, name: str) -> dict[str, Cells]:
+        """What can still be read of a column that training refuses."""
         cells: dict[str, Cells] = {}
         for site, table in self.tables.items():
             try:
-                cells[site] = cells_of(table, name, codes=self.missing_codes)
+                cells[site] = cells_of(table, name, rules=self.rules.at(site))
             except DataError:
                 continue
-        self._profile(name, "refused", cells, None)
+        return cells
 
     def _add_hashes(self, cells: Mapping[str, Cells]) -> None:
+        chances = []
         for site, of_site in cells.items():
-            self._hashes[site] = combined(self._hashes.get(site), cell_hashes(of_site))
+            hashes = cell_hashes(of_site)
+            chances.append(coincidence(hashes[self._sample[site]]))
+            self._hashes[site] = combined(self._hashes.get(site), hashes)
+        self._chance *= max(chances)
 
     def _check_leak(self, column: Column) -> None:
         if self.target is None:
             return
-        shares = {}
+        shares, by_missing = {}, []
         for site, cells in column.cells.items():
             rows = self._sample[site]
             target = self.target.cells[site]
+            if self._missing_leaks(cells.is_missing[rows], target, rows):
+                by_missing.append(site)
             if self.target.classes:
                 is_number = column.kind.kind == "number"
                 values = cells.numbers[rows] if is_number else cells.spellings[1][rows]
@@ -155,6 +216,15 @@ class TableCheck:
                 there = ~np.isnan(x) & ~np.isnan(y)
                 shares[site] = follows(x[there], y[there])
         check_leak(self.check, column.name, shares, self.target.name)
+        check_missing_leak(self.check, column.name, by_missing, self.target.name)
+
+    def _missing_leaks(self, is_missing: Flags, target: Cells, rows: Indices) -> bool:
+        if not is_missing.any():
+            return False
+        known = ~target.is_missing[rows]
+        if self.target is not None and self.target.classes:
+            return missing_decides(is_missing[known], target.spellings[1][rows][known])
+        return missing_separates(is_missing[known], target.numbers[rows][known])
 
     def _remember_near(self, column: Column) -> None:
         """Measurements are kept for the search for near-duplicates, of a few columns and rows."""
@@ -165,7 +235,10 @@ class TableCheck:
             if len(near) < _MOST_NEAR_COLUMNS:
                 near.append(cells.numbers[:MOST_SAMPLED])
 
-    def _note_gaps(self, name: str, cells: Mapping[str, Cells]) -> None:
+    def _note_gaps(self, name: str, cells: Mapping[str, Cells], *, is_input: bool = True) -> None:
+        if is_input:
+            for site, of_site in cells.items():
+                self.incomplete[site] |= of_site.is_missing
         if gaps := {site: count for site, of_site in cells.items() if (count := int(of_site.is_missing.sum()))}:
             self._gaps[name] = gaps
 
@@ -183,12 +256,3 @@ class TableCheck:
             "data.missing=mean (or drop)",
             sites=sorted({site for gaps in self._gaps.values() for site in gaps}),
         )
-
-
-def _counts(cells: Mapping[str, Cells]) -> dict[str, dict[str, int]]:
-    counts: dict[str, dict[str, int]] = {}
-    for site, of_site in cells.items():
-        names, codes = of_site.spellings
-        for name, count in zip(names, np.bincount(codes[codes >= 0], minlength=len(names)).tolist(), strict=True):
-            counts.setdefault(name, {})[site] = count
-    return counts

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from playerfl.data.encoding.rules import CellRules, parse, spelled
 from playerfl.data.readers.site_tables import SiteTable
 from playerfl.errors import DataError
 
@@ -20,10 +20,11 @@ if TYPE_CHECKING:
 
 Numbers = NDArray[np.float64]
 Flags = NDArray[np.bool_]
-DECIMAL_COMMA = re.compile(r"-?\d+,\d+")
+DECIMAL_COMMA = re.compile(r"-?\d+(,\d+)+(\.\d+)?")
+THOUSANDS = re.compile(r"-?[1-9]\d{0,2}(,\d{3})+(\.\d+)?")
 # Anything larger is infinity in float32.
 _LARGEST_NUMBER = 3e38
-_CODE = re.compile(r"\s*(?:(?P<column>.*?)\s*=)?\s*(?P<value>[^=]*?)\s*")
+NO_RULES = CellRules()
 
 
 @dataclass(frozen=True)
@@ -115,23 +116,11 @@ class Cells:
         )
 
 
-def spelled(number: float, boolean: bool = False) -> str:
-    """
-    >>> spelled(3.0), spelled(0.5), spelled(1.0, boolean=True)
-    ('3', '0.5', 'True')
-    """
-    if boolean:
-        return str(bool(number))
-    return str(int(number)) if number.is_integer() else repr(number)
-
-
-def cells_of(table: SiteTable, column: str, *, as_text: bool = False, codes: Sequence[str] = ()) -> Cells:
-    """The cells of a column, each as a number, a boolean or a text; `codes` are values that stand for a missing one.
-
-    A code is a value, or COLUMN=VALUE for one column only.
-    """
-    cells = _all_cells(table, column, as_text=as_text)
-    meant = {value for own, value in map(_split_code, codes) if own in (None, column)}
+def cells_of(table: SiteTable, column: str, *, as_text: bool = False, rules: CellRules = NO_RULES) -> Cells:
+    """The cells of a column, each as a number, a boolean or a text; `rules` are those of the table's site."""
+    new_values = rules.new_values(column)
+    cells = _recoded(_all_cells(table, column, as_text=as_text, kept=new_values), new_values, as_text=as_text)
+    meant = rules.missing(column)
     if not meant:
         return cells
     names, which = cells.spellings
@@ -142,21 +131,26 @@ def cells_of(table: SiteTable, column: str, *, as_text: bool = False, codes: Seq
     return Cells(table.file, column, cells.rows, np.where(is_code, np.nan, cells.numbers), texts, cells.booleans)
 
 
-def _split_code(code: str) -> tuple[str | None, str]:
-    """
-    >>> _split_code("-999"), _split_code("age = 99"), _split_code("9999.0")
-    ((None, '-999'), ('age', '99'), (None, '9999'))
-    """
-    split = _CODE.fullmatch(code)
-    column, value = (None, code) if split is None else split.group("column", "value")
-    parsed = _parsed(value)
-    return column, value if parsed is None or isinstance(parsed, str) else spelled(parsed, isinstance(parsed, bool))
+def _recoded(cells: Cells, new_values: Mapping[str, str], *, as_text: bool) -> Cells:
+    if not new_values or not new_values.keys() & set(cells.spellings[0]):
+        return cells
+    names, which = cells.spellings
+    numbers, booleans = cells.numbers.copy(), cells.is_boolean.copy()
+    texts = _objects([None] * len(cells)) if cells.texts is None else cells.texts.copy()
+    for position, name in enumerate(names):
+        if name not in new_values:
+            continue
+        rows, value = which == position, new_values[name] if as_text else parse(new_values[name])
+        is_text = isinstance(value, str)
+        numbers[rows], booleans[rows] = np.nan if is_text or value is None else value, isinstance(value, bool)
+        texts[rows] = value if is_text else None
+    return _finite(Cells(cells.file, cells.column, cells.rows, numbers, texts, booleans))
 
 
-def _all_cells(table: SiteTable, column: str, *, as_text: bool) -> Cells:
+def _all_cells(table: SiteTable, column: str, *, as_text: bool, kept: Collection[str]) -> Cells:
     import pandas as pd
 
-    series = table.frame[column]
+    series = table.with_words(column, kept)
     rows: Any = table.frame.index
     if as_text:
         return Cells(table.file, column, rows, np.full(len(series), np.nan), _each(series, _text))
@@ -164,7 +158,7 @@ def _all_cells(table: SiteTable, column: str, *, as_text: bool) -> Cells:
         return Cells(table.file, column, rows, _floats(series), None, np.ones(len(series), dtype=bool))
     if pd.api.types.is_numeric_dtype(series.dtype):
         return _finite(Cells(table.file, column, rows, _floats(series)))
-    cells = _each(series, _parsed)
+    cells = _each(series, parse)
     kinds, which = _kinds(cells)
     is_text = np.array([issubclass(kind, str) for kind in kinds])[which]
     is_boolean = np.array([issubclass(kind, bool) for kind in kinds])[which]
@@ -177,9 +171,11 @@ def _all_cells(table: SiteTable, column: str, *, as_text: bool) -> Cells:
     is_comma = np.array([*(DECIMAL_COMMA.fullmatch(name) is not None for name in names), False])[spelling]
     commas = np.flatnonzero(is_comma)
     if 2 * len(commas) > int(is_text.sum()):
-        raise DataError(
-            f"{mixed.at(commas[0])}: {texts[commas[0]]!r} is a number with a comma; write decimals with a point (1.5)"
-        )
+        first = texts[commas[0]]
+        written = "decimals with a point (1.5)"
+        if all(THOUSANDS.fullmatch(texts[position]) for position in commas[:1000]):
+            written = f"thousands without a comma ({first.replace(',', '')}), and decimals with a point (1.5)"
+        raise DataError(f"{mixed.at(commas[0])}: {first!r} is a number with a comma; write {written}")
     return mixed
 
 
@@ -229,26 +225,6 @@ def _text(cell: Any) -> str | None:
     if isinstance(cell, float | np.floating):
         return spelled(float(cell))
     return str(cell).strip() or None
-
-
-def _parsed(cell: Any) -> bool | float | str | None:
-    if isinstance(cell, bool | np.bool_):
-        return bool(cell)
-    if not isinstance(cell, str):
-        try:
-            return float(cell)
-        except OverflowError:  # an integer of more than 308 digits
-            return math.inf
-    text = cell.strip()
-    if text.lower() in ("true", "false"):
-        return text.lower() == "true"
-    if not text or text.lower() == "nan":
-        return None
-    try:
-        # Python reads 1_000 as a number, but in a table it is text.
-        return text if "_" in text else float(text)
-    except ValueError:
-        return text
 
 
 def _finite(cells: Cells) -> Cells:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from playerfl.data.encoding.cells import Cells, Flags, Numbers, cells_of, text_among_numbers
+from playerfl.data.encoding.cells import NO_RULES, Cells, Flags, Numbers, cells_of, text_among_numbers
 from playerfl.data.encoding.forms import EXAMPLES, FORMS, Form
+from playerfl.data.encoding.rules import CellRules
 from playerfl.data.readers.site_tables import SiteTable
 from playerfl.errors import DataError
 
@@ -21,8 +22,8 @@ _ENOUGH_ROWS = 20
 _SHOWN_CATEGORIES = 10
 _INPUTS: dict[Kind, tuple[str, ...]] = {"ratio": (" (first)", " (second)"), "time": (" (sine)", " (cosine)")}
 _DATE = re.compile(
-    r"\d{4}[-/.]\d{1,2}[-/.]\d{1,2}([ T].*)?|\d{1,2}[-/.]\d{1,2}[-/.]\d{2,4}([ T].*)?"
-    r"|\d{1,2}\.? [A-Za-zä]{3,9}\.? \d{4}"
+    r"\d{4}[-/.]\d{1,2}([-/.]\d{1,2}([ T].*)?)?|\d{8}T\d{4,6}.*|\d{1,2}[-/.]\d{1,2}[-/.]\d{2,4}([ T].*)?"
+    r"|\d{1,2}(\.? |-)[A-Za-zä]{3,9}(\.? |-)\d{2,4}([ :].*)?|[A-Za-zä]{3,9}\.? (\d{1,2}(st|nd|rd|th)?,? )?\d{4}"
 )
 
 
@@ -135,13 +136,10 @@ class Column:
 
 
 def column_of(
-    tables: Mapping[str, SiteTable], name: str, *, as_text: bool = False, codes: Sequence[str] = ()
+    tables: Mapping[str, SiteTable], name: str, *, as_text: bool = False, rules: CellRules = NO_RULES
 ) -> Column:
-    """A column at all sites; refuses text among numbers, dates, and too many categories for one-hot encoding.
-
-    `codes` are values that stand for a missing one.
-    """
-    cells = {site: cells_of(table, name, as_text=as_text, codes=codes) for site, table in tables.items()}
+    """A column at all sites; refuses text among numbers, dates, and too many categories for one-hot encoding."""
+    cells = {site: cells_of(table, name, as_text=as_text, rules=rules.at(site)) for site, table in tables.items()}
     kind = "category" if as_text else kind_of(cells)
     if kind != "category":
         return Column(ColumnKind(name, kind), cells)
@@ -161,7 +159,7 @@ def kind_of(cells: Mapping[str, Cells]) -> Kind:
     if not any(site.is_text.any() for site in every):
         all_boolean = all((site.is_boolean | site.is_missing).all() for site in every)
         return "boolean" if all_boolean and any(site.is_boolean.any() for site in every) else "number"
-    form = _form_of(every)
+    form = form_of(every)
     if form is not None:
         return form
     for site in every:
@@ -176,10 +174,11 @@ def kind_of(cells: Mapping[str, Cells]) -> Kind:
                 )
             raise text_among_numbers(
                 next(other for other in every if other.is_text.any()),
-                "clear the cell, or name the column in data.category_columns if its numbers are codes",
+                "clear the cell, name it in data.missing_codes if it means unknown, or name the column in "
+                "data.category_columns if its numbers are codes",
             )
     for site in every:
-        is_date = _matching(site, _DATE.fullmatch)
+        is_date = dates_in(site)
         if 2 * int(is_date.sum()) > int(site.is_text.sum()):
             assert site.texts is not None
             first = int(is_date.argmax())
@@ -190,7 +189,12 @@ def kind_of(cells: Mapping[str, Cells]) -> Kind:
     return "category"
 
 
-def _form_of(sites: Collection[Cells]) -> Form | None:
+def dates_in(cells: Cells) -> Flags:
+    """Which cells are texts that are dates."""
+    return _matching(cells, _DATE.fullmatch)
+
+
+def form_of(sites: Collection[Cells]) -> Form | None:
     """The form in which most cells of at least one site are written; other sites may leave out a percent sign."""
     for form, parse in FORMS.items():
         if any(2 * int(_matching(site, parse).sum()) > int((~site.is_missing).sum()) for site in sites):

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from playerfl.data.encoding.cells import Cells, Numbers, cells_of
 from playerfl.data.encoding.columns import ColumnKind
+from playerfl.data.encoding.rules import CellRules
 from playerfl.data.encoding.scaling import Scale, scaled
 from playerfl.data.readers.image_folders import Pictures, read_picture_files
 from playerfl.data.readers.site_tables import SiteTable, read_site_table
@@ -48,6 +49,8 @@ class TableEncoding:
     """Values that stand for a missing one."""
     fills_missing: bool = False
     """Whether a missing value gets the fill value of its input; otherwise it is refused."""
+    recode: tuple[str, ...] = ()
+    """Values that are read as others, at this site."""
 
     @property
     def input_names(self) -> tuple[str, ...]:
@@ -65,10 +68,8 @@ class TableEncoding:
         """The same before scaling; nan where a value is missing."""
         table = rows if isinstance(rows, SiteTable) else SiteTable("the table", rows)
         self._check_columns(table)
-        cells = [
-            cells_of(table, column.kind.name, as_text=column.kind.as_text, codes=self.missing_codes)
-            for column in self.columns
-        ]
+        rules = CellRules(self.missing_codes, self.recode)
+        cells = [cells_of(table, column.kind.name, as_text=column.kind.as_text, rules=rules) for column in self.columns]
         if not self.fills_missing:
             for of_column in cells:
                 of_column.refuse_missing("or leave out the row: the model was trained without missing values")
@@ -153,6 +154,8 @@ class TargetEncoding:
     mean: float = 0.0
     spread: float = 1.0
     """A number is scaled to (value - mean) / spread, the same at all sites."""
+    robust: bool = False
+    """Whether these are the median and the robust spread, because the target is heavy-tailed."""
 
     def scaled(self, numbers: Tensor) -> Tensor:
         """Numbers in the target's units as the model learns them."""

@@ -61,7 +61,7 @@ def fit_scales(train: Numbers, is_measured: Flags, scaling: Scaling = "auto", cl
         else:
             present = train[seen[:, i], i]
             median, typical = robust_spread(present)
-            if scaling == "robust" or (scaling == "auto" and is_heavy(present)):
+            if scaling == "robust" or (scaling == "auto" and share_far(present) > 0):
                 scales.append(_bounded(median, typical, clip, robust=True))
             else:
                 reach = (lowest[i] - mean[i]) / spread[i], (highest[i] - mean[i]) / spread[i]
@@ -92,15 +92,15 @@ def robust_spread(values: Numbers) -> tuple[float, float]:
     return median, float(_NORMAL * np.median(distances)) if len(distances) else 0.0
 
 
-def is_heavy(values: Numbers) -> bool:
-    """Whether standardising would squash most values, because a few are very far away.
+def share_far(values: Numbers) -> float:
+    """The share of values that are very far from the median; if there are any, standardising would squash the others.
 
-    >>> ages = np.arange(20.0, 80.0)
-    >>> is_heavy(ages), is_heavy(np.append(ages, 1e12)), is_heavy(np.array([0.0] * 99 + [1.0]))
-    (False, True, False)
+    >>> ages = np.arange(20.0, 79.0)
+    >>> share_far(ages), share_far(np.append(ages, 1e12)) == 1 / 60, share_far(np.array([0.0] * 99 + [1.0]))
+    (0.0, True, 0.0)
     """
     median, spread = robust_spread(values)
-    return bool(len(values)) and bool(np.abs(values - median).max() > FAR * spread)
+    return float((np.abs(values - median) > FAR * spread).mean()) if len(values) else 0.0
 
 
 def scaled(raw: Numbers, scales: Sequence[Scale]) -> np.ndarray[tuple[int, int], np.dtype[np.float32]]:

@@ -10,9 +10,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from playerfl.data.encoding.cells import Cells, Flags, cells_of, text_among_numbers
-from playerfl.data.encoding.columns import Column, ColumnKind, kind_of
+from playerfl.data.encoding.cells import NO_RULES, Cells, Flags, cells_of, text_among_numbers
+from playerfl.data.encoding.columns import Column, ColumnKind, form_of, kind_of
 from playerfl.data.encoding.forms import EXAMPLES
+from playerfl.data.encoding.rules import CellRules
 from playerfl.data.readers.site_tables import SiteTable
 from playerfl.errors import DataError
 
@@ -30,6 +31,8 @@ class Target:
     name: str
     cells: Mapping[str, Cells]
     classes: tuple[str, ...] = ()
+    merges_booleans: bool = False
+    """Whether true and false were read as 1 and 0, because the column holds these too."""
 
     def filtered(self, rows: Mapping[str, Flags]) -> Target:
         return replace(self, cells={site: cells.filtered(rows[site]) for site, cells in self.cells.items()})
@@ -40,24 +43,39 @@ class Target:
         return torch.tensor(cells.positions_in(self.classes) if self.classes else cells.numbers)
 
 
-def target_of(tables: Mapping[str, SiteTable], name: str, kind: TargetKind, codes: Sequence[str] = ()) -> Target:
-    """The target column at all sites, as classes or as a number; `codes` are values that stand for a missing one."""
-    cells = {site: _as_numbers(cells_of(table, name, codes=codes)) for site, table in tables.items()}
+def target_of(tables: Mapping[str, SiteTable], name: str, kind: TargetKind, rules: CellRules = NO_RULES) -> Target:
+    """The target column at all sites, as classes or as a number."""
+    cells = {site: _as_numbers(cells_of(table, name, rules=rules.at(site))) for site, table in tables.items()}
+    merges = _has_booleans_and_digits(cells)
+    if merges:
+        cells = {site: replace(of_site, booleans=None) for site, of_site in cells.items()}
     if kind == "number":
         for site in cells.values():
             if site.is_text.any():
                 raise text_among_numbers(site, 'or set data.kind="classes"')
-    is_class = kind == "classes" or (kind == "auto" and (_kind(name, cells) != "number" or _few_numbers(cells)))
-    target = Target(name, cells, _classes(name, cells) if is_class else ())
+    # Texts that a rule put among numbers are meant to be there.
+    has_chosen = any(rules.at(site).new_values(name) and of_site.is_text.any() for site, of_site in cells.items())
+    is_class = kind == "classes" or (
+        kind == "auto" and (has_chosen or _kind(name, cells) != "number" or _few_numbers(cells))
+    )
+    target = Target(name, cells, _classes(name, cells) if is_class else (), merges)
     values = {value for site in cells.values() for value in np.unique(site.present).tolist()}
     if len(target.classes or values) < 2:
         raise DataError(f"the target {name!r} has the same value in every row, so there is nothing to learn")
     return target
 
 
+def _has_booleans_and_digits(cells: Mapping[str, Cells]) -> bool:
+    """Whether a column holds true and false as well as 1 and 0, and nothing else: they mean the same."""
+    if any(site.is_text.any() or not np.isin(site.present, (0.0, 1.0)).all() for site in cells.values()):
+        return False
+    digits = any((~site.is_boolean & ~site.is_missing).any() for site in cells.values())
+    return digits and any(site.is_boolean.any() for site in cells.values())
+
+
 def _as_numbers(cells: Cells) -> Cells:
     """Percentages as numbers."""
-    if cells.is_text.any() and kind_of({"": cells}) == "percent":
+    if cells.is_text.any() and form_of([cells]) == "percent":
         return replace(cells, numbers=ColumnKind(cells.column, "percent").inputs(cells)[:, 0], texts=None)
     return cells
 
@@ -97,19 +115,34 @@ def _number(text: str) -> tuple[float, str]:
 
 def usable_rows(columns: Sequence[Column], target: Target, policy: MissingPolicy) -> dict[str, Flags]:
     """Which rows of each site are used under a policy for missing values."""
+    incomplete = {}
+    for site, targets in target.cells.items():
+        inputs = [column.cells[site] for column in columns]
+        if policy == "refuse":
+            for cells in (*inputs, targets):
+                cells.refuse_missing('or set data.missing="drop" (rows) or "mean"')
+        incomplete[site] = np.zeros(len(targets), dtype=bool)
+        for cells in inputs:
+            incomplete[site] |= cells.is_missing
+    return rows_left(incomplete, target, policy)
+
+
+def rows_left(incomplete: Mapping[str, Flags], target: Target, policy: MissingPolicy) -> dict[str, Flags]:
+    """Which rows of each site have what the policy asks for; `incomplete` says which lack an input.
+
+    Refuses a site of which nothing is left.
+    """
     usable = {}
     for site, targets in target.cells.items():
-        every = [*(column.cells[site] for column in columns), targets]
-        if policy == "refuse":
-            for cells in every:
-                cells.refuse_missing('or set data.missing="drop" (rows) or "mean"')
-        rows = np.ones(len(targets), dtype=bool)
-        for cells in every if policy == "drop" else [targets]:
-            rows &= ~cells.is_missing
-        if not rows.any():
+        usable[site] = ~targets.is_missing & ~(incomplete[site] & (policy == "drop"))
+        if targets.is_missing.all():
+            raise DataError(
+                f"{targets.file} has no value in the target column {target.name!r}; fill it in, or leave the site out "
+                "with data.skip_sites"
+            )
+        if not usable[site].any():
             raise DataError(
                 f"{targets.file} has no row without missing values; fill them in, leave columns out with "
                 'data.drop_columns, or set data.missing="mean"'
             )
-        usable[site] = rows
     return usable

@@ -3,26 +3,34 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
+import torch
 
 from playerfl.data.check.labels import check_classes, check_labels
 from playerfl.data.check.pictures import check_pictures
+from playerfl.data.check.refused import texts_remedy
 from playerfl.data.check.result import DataCheck, listing
+from playerfl.data.check.spelling import normal_form
 from playerfl.data.check.tables import MOST_SAMPLED, TableCheck
-from playerfl.data.encoding.target import Target, target_of
+from playerfl.data.encoding.cells import cells_of
+from playerfl.data.encoding.rules import CellRules
+from playerfl.data.encoding.target import Target, rows_left, target_of
 from playerfl.data.readers.image_folders import pictures_by_class
 from playerfl.data.readers.site_tables import SiteTable
 from playerfl.errors import DataError, PlayerflError
-from playerfl.tasks.folder.groups import groups_of_pictures
+from playerfl.tasks.folder.groups import groups_of_pictures, numbered
 from playerfl.tasks.folder.listing import sites_in
 from playerfl.tasks.folder.options import FolderOptions, listed_classes
+from playerfl.tasks.folder.pictures import check_picture_options
+from playerfl.tasks.folder.rehearsal import rehearse
 from playerfl.tasks.folder.tables import (
     check_named_columns,
     column_differences,
     group_names,
+    input_names,
     read_table,
     target_name,
 )
@@ -43,12 +51,11 @@ def check_folder(folder: Path, options: FolderOptions, batch_size: int) -> DataC
     _check_names(check, folder, [*files, *folders])
     try:
         if files:
-            _check_tables(check, files, options)
+            _check_tables(check, files, options, batch_size)
         else:
-            _check_picture_folders(check, folder, folders, options)
+            _check_picture_folders(check, folder, folders, options, batch_size)
     except PlayerflError as problem:
         check.add("stop", "settings", str(problem))
-    _check_sizes(check, options, batch_size)
     return check
 
 
@@ -57,6 +64,13 @@ def _check_names(check: DataCheck, folder: Path, sites: list[str]) -> None:
         if site.lower() in _NOT_SITES:
             text = f"{site!r} is read as a site, although its name suggests otherwise"
             check.add("warning", "files", text, f"data.skip_sites={site}", sites=(site,))
+    known: dict[str, str] = {}
+    for site in sites:
+        other = known.setdefault(normal_form(site) or site, site)
+        if other != site:
+            check.add(
+                "warning", "files", f"{other!r} and {site!r} are two sites, although their names are nearly the same"
+            )
     left = sorted(path.name for path in folder.iterdir() if path.name.startswith("~$"))
     if left:
         check.add("note", "files", f"not read: {listing(left)}")
@@ -64,7 +78,7 @@ def _check_names(check: DataCheck, folder: Path, sites: list[str]) -> None:
         check.add("note", "sites", "there is only one site, so nothing is federated")
 
 
-def _check_tables(check: DataCheck, files: Mapping[str, Path], options: FolderOptions) -> None:
+def _check_tables(check: DataCheck, files: Mapping[str, Path], options: FolderOptions, batch_size: int) -> None:
     tables: dict[str, SiteTable] = {}
     for site, path in files.items():
         try:
@@ -95,24 +109,87 @@ def _check_tables(check: DataCheck, files: Mapping[str, Path], options: FolderOp
         check.add("note", "target", f"the target is {chosen!r} ({why.partition(';')[0]})", f"data.target={chosen}")
     if target is not None:
         _note_kind(check, target, options)
+    groups = group_names(tables, {s: np.ones(n, dtype=bool) for s, n in check.rows.items()}, options.group)
     found = TableCheck(
-        check, tables, target, options.category_columns, options.missing_codes, options.missing != "refuse"
-    )
-    found.run([name for name in names if name not in (chosen, options.group)], options.group)
-    _note_kinds(check)
-    _check_groups(
         check,
-        group_names(tables, {s: np.ones(n, dtype=bool) for s, n in check.rows.items()}, options.group),
-        span_sites=options.groups_span_sites,
+        tables,
+        target,
+        options.category_columns,
+        options.rules,
+        options.missing != "refuse",
+        None if groups is None else numbered(groups),
     )
+    found.run(input_names(names, chosen, options, tables))
+    _note_kinds(check)
+    _check_groups(check, groups, span_sites=options.groups_span_sites)
+    _check_rules(check, tables, names, options)
+    if target is not None and not check.having("stop"):
+        _rehearse_tables(check, found, target, options, batch_size)
+
+
+def _rehearse_tables(
+    check: DataCheck, found: TableCheck, target: Target, options: FolderOptions, batch_size: int
+) -> None:
+    """What is left when rows with missing values are left out, and whether a run accepts it."""
+    try:
+        rows = rows_left(found.incomplete, target, options.missing)
+    except DataError as problem:
+        check.add("stop", "missing", str(problem))
+        return
+    left = target.filtered(rows)
+    for site, used in rows.items():
+        if not used.all():
+            text = f"{site}: {int((~used).sum()):,} of {len(used):,} rows are left out because of missing values"
+            check.add("note", "missing", text, sites=(site,))
+    lost = [name for name in target.classes if not any(name in cells.spellings[0] for cells in left.cells.values())]
+    if lost:
+        check.add(
+            "warning",
+            "labels",
+            f"no row of class {listing(lost)} is left when rows with missing values are left out; fill them in, or use "
+            "their means",
+            "data.missing=mean",
+            target.name,
+        )
+    groups = group_names(found.tables, rows, options.group)
+    rehearse(check, {site: left.values(site) for site in rows}, groups, target.classes, options, batch_size)
+
+
+def _check_rules(
+    check: DataCheck, tables: Mapping[str, SiteTable], names: Sequence[str], options: FolderOptions
+) -> None:
+    """Rules of `data.recode` that change nothing, because of a typing error in a site or a value."""
+
+    def changes(rule: str, site: str, name: str) -> bool:
+        old = CellRules(recode=(rule,)).at(site).new_values(name).keys()
+        if not old:
+            return False
+        table = tables[site]
+        cells = cells_of(table, name, as_text=name in options.category_columns)
+        return not old.isdisjoint((*cells.spellings[0], *table.words.get(name, ())))
+
+    for rule in options.recode:
+        if not any(changes(rule, site, name) for site in tables for name in names):
+            check.add("warning", "settings", f"data.recode: {rule!r} changes no value of any site")
 
 
 def _target(check: DataCheck, tables: Mapping[str, SiteTable], name: str, options: FolderOptions) -> Target | None:
     try:
-        return target_of(tables, name, options.kind, options.missing_codes)
+        target = target_of(tables, name, options.kind, options.rules)
     except DataError as problem:
-        check.add("stop", "target", str(problem), "data.target=COLUMN", name)
+        check.add("stop", "target", str(problem), _target_remedy(tables, name, options), name)
         return None
+    if target.merges_booleans:
+        check.add("note", "kind", f"{name!r}: true and false are read as 1 and 0, which it holds too")
+    return target
+
+
+def _target_remedy(tables: Mapping[str, SiteTable], name: str, options: FolderOptions) -> str:
+    try:
+        cells = {site: cells_of(table, name, rules=options.rules.at(site)) for site, table in tables.items()}
+    except DataError:
+        return "data.target=COLUMN"
+    return texts_remedy(name, cells) or "data.target=COLUMN"
 
 
 def _note_kind(check: DataCheck, target: Target, options: FolderOptions) -> None:
@@ -180,7 +257,10 @@ def _check_groups(check: DataCheck, groups: Mapping[str, list[str | None]] | Non
         check.add("stop", "groups", f"{listing(few)}: fewer than 3 groups, one for each part", sites=few)
 
 
-def _check_picture_folders(check: DataCheck, folder: Path, folders: Mapping[str, Path], options: FolderOptions) -> None:
+def _check_picture_folders(
+    check: DataCheck, folder: Path, folders: Mapping[str, Path], options: FolderOptions, batch_size: int
+) -> None:
+    check_picture_options(folder, options)
     files: dict[str, dict[str, list[Path]]] = {}
     for site, path in folders.items():
         try:
@@ -207,23 +287,10 @@ def _check_picture_folders(check: DataCheck, folder: Path, folders: Mapping[str,
         None if groups is None else {site: list(names) for site, names in groups.items()},
         span_sites=options.groups_span_sites,
     )
-
-
-def _check_sizes(check: DataCheck, options: FolderOptions, batch_size: int) -> None:
-    """Sites that training refuses because they are too small, or have a single class."""
-    if options.accept_small_sites:
-        return
-    for site, rows in check.rows.items():
-        train = int(options.shares[0] * rows)
-        if train < batch_size:
-            check.add(
-                "stop",
-                "sites",
-                f"{site} has {rows:,} rows, about {train:,} of them for training: fewer than a batch of {batch_size}",
-                f"training.batch_size={train // 2}" if train >= 16 else "data.accept_small_sites=true",
-                sites=(site,),
-            )
-        classes = [name for name, by_site in check.classes.items() if by_site.get(site)]
-        if check.classes and len(classes) < 2:
-            text = f"{site} has only rows of class {listing(classes) or 'none'}, so nothing can be learnt there"
-            check.add("stop", "labels", text, "data.accept_small_sites=true", sites=(site,))
+    if not check.having("stop"):
+        classes = list(check.classes)
+        targets = {
+            site: torch.tensor([classes.index(name) for name, of_class in by_class.items() for _ in of_class])
+            for site, by_class in files.items()
+        }
+        rehearse(check, targets, groups, classes, options, batch_size)

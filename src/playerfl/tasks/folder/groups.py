@@ -98,7 +98,7 @@ def split_sites(
             site: split_positions(values, options.split_seed, site, shares=options.shares)
             for site, values in targets.items()
         }, {}
-    numbers = _numbered(groups)
+    numbers = numbered(groups)
     if options.groups_span_sites:
         split = split_across_sites(targets, numbers, options.split_seed, shares=options.shares)
     else:
@@ -109,7 +109,7 @@ def split_sites(
     return split, {site: PartGroups(*(numbers[site][part] for part in parts)) for site, parts in split.items()}
 
 
-def _numbered(groups: Mapping[str, Names]) -> dict[str, Indices]:
+def numbered(groups: Mapping[str, Names]) -> dict[str, Indices]:
     """A number for every name, the same at all sites; rows without a name get a number each."""
     known: dict[str, int] = {}
     numbers = {}

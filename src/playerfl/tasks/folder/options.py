@@ -6,9 +6,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
-from pydantic import BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field
 from torch import nn
 
+from playerfl.data.encoding.rules import CellRules, check_recode
 from playerfl.data.encoding.scaling import FAR, Scaling
 from playerfl.data.encoding.target import MissingPolicy, TargetKind
 from playerfl.data.sites import Sites
@@ -26,11 +27,16 @@ Names = Annotated[tuple[str, ...], BeforeValidator(_as_texts)]
 """Column names or values; one need not be in a list."""
 
 
+def _checked_recode(rules: tuple[str, ...]) -> tuple[str, ...]:
+    check_recode(rules)
+    return rules
+
+
 class FolderOptions(DataOptions):
     """How a folder's tables or images are read."""
 
     added: ClassVar[frozenset[str]] = frozenset(
-        {"missing_codes", "scaling", "clip", "group", "group_pattern", "groups_span_sites", "skip_sites"}
+        {"missing_codes", "recode", "scaling", "clip", "group", "group_pattern", "groups_span_sites", "skip_sites"}
     )
 
     target: str | None = None
@@ -40,7 +46,10 @@ class FolderOptions(DataOptions):
     missing: MissingPolicy = "refuse"
     """What to do about missing values: refuse the file, drop the row, or use the mean of the site's training rows."""
     missing_codes: Names = ()
-    """Values that stand for a missing one, such as -999, or "age=99" for one column only."""
+    """Values that mean a missing one, such as -999, or "age=99" for one column only."""
+    recode: Annotated[Names, AfterValidator(_checked_recode)] = ()
+    """Values to be read as others: "outcome: YES=yes, NO=no", or "south/outcome: 1=0, 2=1" for one site only. A word
+    that usually means a missing value is kept if it is named, as in "outcome: None=None"."""
     drop_columns: Names = ()
     """Columns that are not read."""
     category_columns: Names = ()
@@ -61,6 +70,10 @@ class FolderOptions(DataOptions):
     """Scaled numbers beyond this are set to it; 0 switches it off."""
     image_size: int = Field(32, ge=8, le=512)
     """Images are scaled to this many pixels per side."""
+
+    @property
+    def rules(self) -> CellRules:
+        return CellRules(self.missing_codes, self.recode)
 
 
 @dataclass(frozen=True)

@@ -18,14 +18,22 @@ from playerfl.models.cnn import ConvNet
 from playerfl.tasks.folder.groups import group_notes, groups_of_pictures, split_sites
 from playerfl.tasks.folder.options import FolderData, FolderOptions, listed_classes
 
-_FOR_TABLES = ("target", "kind", "missing", "missing_codes", "drop_columns", "category_columns", "scaling", "clip")
+_FOR_TABLES = (
+    "target",
+    "kind",
+    "missing",
+    "missing_codes",
+    "recode",
+    "drop_columns",
+    "category_columns",
+    "scaling",
+    "clip",
+)
 
 
 def read_picture_sites(folder: Path, folders: Mapping[str, Path], options: FolderOptions) -> FolderData:
     """Reads one folder of images per site and class."""
-    for name in _FOR_TABLES:
-        if getattr(options, name) != FolderOptions.model_fields[name].default:
-            raise ConfigError(f"data.{name} is only for tables, but {folder} has images; leave it out")
+    check_picture_options(folder, options)
     files = {site: pictures_by_class(path) for site, path in folders.items()}
     classes = sorted({name for by_class in files.values() for name, pictures in by_class.items() if pictures})
     if len(classes) < 2:
@@ -59,3 +67,10 @@ def read_picture_sites(folder: Path, folders: Mapping[str, Path], options: Folde
     notes += group_notes(groups, options.group or "from file names")
     model = partial(ConvNet, 3, (16, 32, 64), hidden=32, classes=len(classes), pool_after=(1, 2))
     return FolderData(Sites(sites, notes, encodings, part_groups), model)
+
+
+def check_picture_options(folder: Path, options: FolderOptions) -> None:
+    """Refuses settings that mean nothing for images."""
+    for name in _FOR_TABLES:
+        if getattr(options, name) != FolderOptions.model_fields[name].default:
+            raise ConfigError(f"data.{name} is only for tables, but {folder} has images; leave it out")

@@ -9,10 +9,12 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from playerfl.data.check.spelling import normal_form
 from playerfl.data.encoding.cells import Flags, cells_of
 from playerfl.data.encoding.columns import Column, column_of
 from playerfl.data.encoding.encoding import ColumnEncoding, Encoding, TableEncoding, TargetEncoding, raw_inputs
-from playerfl.data.encoding.scaling import fit_scales
+from playerfl.data.encoding.rules import split_code
+from playerfl.data.encoding.scaling import Scaling, fit_scales, robust_spread, share_far
 from playerfl.data.encoding.target import MissingPolicy, Target, target_of, usable_rows
 from playerfl.data.examples import SiteData, TensorExamples
 from playerfl.data.readers.file_limits import check_array
@@ -24,6 +26,7 @@ from playerfl.tasks.folder.groups import group_notes, names_in, split_sites
 from playerfl.tasks.folder.options import FolderData, FolderOptions, listed_classes
 from playerfl.tasks.task import Parts
 
+_MOST_FAR = 0.1
 TARGET_NAMES = ("target", "label", "class", "outcome", "y")
 
 
@@ -32,14 +35,10 @@ def read_table_sites(files: Mapping[str, Path], options: FolderOptions) -> Folde
     tables = {site: read_table(path, options) for site, path in files.items()}
     names = common_columns(tables, options)
     chosen, why = target_name(names, options.target, tables)
-    if options.group == chosen:
-        raise ConfigError(f"data.group and the target are the same column, {chosen!r}; name another one")
-    inputs = [name for name in names if name not in (chosen, options.group)]
-    if not inputs:
-        raise DataError(f"{next(iter(tables.values())).file} has no column besides the target {chosen!r}")
-    codes = options.missing_codes
-    target = target_of(tables, chosen, options.kind, codes)
-    columns = [column_of(tables, name, as_text=name in options.category_columns, codes=codes) for name in inputs]
+    inputs = input_names(names, chosen, options, tables)
+    rules = options.rules
+    target = target_of(tables, chosen, options.kind, rules)
+    columns = [column_of(tables, name, as_text=name in options.category_columns, rules=rules) for name in inputs]
     rows = usable_rows(columns, target, options.missing)
     target = target.filtered(rows)
     columns = [column.filtered(rows) for column in columns]
@@ -57,6 +56,18 @@ def read_table_sites(files: Mapping[str, Path], options: FolderOptions) -> Folde
     ]
     widths = (sum(column.kind.width for column in columns), 64, 32, len(target.classes) or 1)
     return FolderData(Sites(sites, notes, encodings, part_groups), partial(MLP, widths))
+
+
+def input_names(
+    names: Sequence[str], target: str, options: FolderOptions, tables: Mapping[str, SiteTable]
+) -> list[str]:
+    """The columns that are neither the target nor the group; there must be one."""
+    if options.group == target:
+        raise ConfigError(f"data.group and the target are the same column, {target!r}; name another one")
+    inputs = [name for name in names if name not in (target, options.group)]
+    if not inputs:
+        raise DataError(f"{next(iter(tables.values())).file} has no column besides the target {target!r}")
+    return inputs
 
 
 def read_table(path: Path, options: FolderOptions) -> SiteTable:
@@ -96,29 +107,48 @@ def _encoded(
             (target.name, *([] if options.group is None else [options.group]), *dropped),
             options.missing_codes,
             options.missing == "mean",
+            options.rules.at(site).recode,
         )
         inputs = encodings[site].scaled(raw)
         targets[site] = [values[torch.from_numpy(part)] for part in parts]
         sites[site] = [inputs[torch.from_numpy(part)] for part in parts]
-    meaning = _target_encoding(target, [site_targets[0] for site_targets in targets.values()])
-    scaled = (lambda values: values) if target.classes else meaning.scaled
+    meaning = _target_encoding(target, [site_targets[0] for site_targets in targets.values()], options.scaling)
     return (
         {
-            site: SiteData(*(TensorExamples(x, scaled(y)) for x, y in zip(sites[site], targets[site], strict=True)))
+            site: SiteData(*map(TensorExamples, sites[site], _learnt(targets[site], meaning, options.clip)))
             for site in sites
         },
         {site: Encoding(encoding, meaning) for site, encoding in encodings.items()},
     )
 
 
-def _target_encoding(target: Target, train: Sequence[torch.Tensor]) -> TargetEncoding:
-    """Numbers get mean 0 and variance 1 over all sites' training rows.
+def _learnt(parts: Sequence[torch.Tensor], meaning: TargetEncoding, clip: float) -> list[torch.Tensor]:
+    """A site's targets as the model learns them.
+
+    A single target of 1e12 would decide every step and which round is best, so training and validation clip a
+    heavy-tailed one. Test does not: scores are of the targets as they are.
+    """
+    if meaning.classes:
+        return list(parts)
+    train, validation, test = map(meaning.scaled, parts)
+    if not meaning.robust or clip == 0:
+        return [train, validation, test]
+    return [train.clamp(-clip, clip), validation.clamp(-clip, clip), test]
+
+
+def _target_encoding(target: Target, train: Sequence[torch.Tensor], scaling: Scaling) -> TargetEncoding:
+    """Numbers get mean 0 and variance 1 over all sites' training rows; heavy-tailed ones are scaled robustly.
 
     One scale for all sites makes their losses comparable; a scale near 1 suits the usual learning rates.
     """
     if target.classes:
         return TargetEncoding(target.name, target.classes)
     values = torch.cat(list(train))
+    # If many are far away, as at a site with other units, clipping them would hide what is to be learnt.
+    far = share_far(values.numpy())
+    if scaling == "robust" or (scaling == "auto" and 0 < far <= _MOST_FAR):
+        median, spread = robust_spread(values.numpy())
+        return TargetEncoding(target.name, (), median, spread or 1.0, robust=True)
     return TargetEncoding(target.name, (), float(values.mean()), float(values.std(correction=0)) or 1.0)
 
 
@@ -127,10 +157,15 @@ def _target_notes(target: TargetEncoding, options: FolderOptions) -> list[str]:
         return [f"kind: {listed_classes(target.classes)}"]
     # A study shows one note for all of its runs.
     scale = "" if options.split == "per_run" else f"to (value - {target.mean:.6g}) / {target.spread:.6g} "
-    return [
-        f"kind: a number, scaled {scale}with the mean and spread of all training rows; always predicting the mean "
-        "gives a loss of 1"
-    ]
+    if not target.robust:
+        return [
+            f"kind: a number, scaled {scale}with the mean and spread of all training rows; always predicting the mean "
+            "gives a loss of 1"
+        ]
+    clipped = (
+        "" if options.clip == 0 else f"; training and validation clip it at {options.clip:g} spreads, test does not"
+    )
+    return [f"kind: a number, scaled {scale}with the median and robust spread of all training rows{clipped}"]
 
 
 def _far_notes(encodings: Mapping[str, Encoding]) -> list[str]:
@@ -160,12 +195,22 @@ def column_differences(tables: Mapping[str, SiteTable]) -> Iterator[str]:
     """Columns that the other sites' tables lack, or have in addition, compared with the first."""
     first = next(iter(tables.values()))
     for table in tables.values():
-        for missing in first.frame.columns.difference(table.frame.columns, sort=False):
+        lacking = [str(name) for name in first.frame.columns.difference(table.frame.columns, sort=False)]
+        further = [str(name) for name in table.frame.columns.difference(first.frame.columns, sort=False)]
+        for missing in lacking:
+            alike = next((name for name in further if normal_form(name) == normal_form(missing)), None)
+            if alike is not None:
+                further.remove(alike)
+                yield (
+                    f"{table.file} has a column {alike!r} where {first.file} has {missing!r}; write the name alike in "
+                    "case, accents and spaces"
+                )
+                continue
             yield (
                 f"{table.file} has no column {missing!r}, which {first.file} has; add it, or leave it out everywhere "
                 "with data.drop_columns"
             )
-        for extra in table.frame.columns.difference(first.frame.columns, sort=False):
+        for extra in further:
             yield (
                 f"{table.file} has a column {extra!r}, which {first.file} does not have; add it there, or leave it "
                 "out everywhere with data.drop_columns"
@@ -181,6 +226,13 @@ def check_named_columns(tables: Mapping[str, SiteTable], names: Sequence[str], o
     for name in options.category_columns:
         if name not in names and name not in dropped:
             raise unknown_column(name, names, "data.category_columns")
+    for code in options.missing_codes:
+        column = split_code(code)[0]
+        if column is not None and column not in names and column not in dropped:
+            raise unknown_column(column, names, "data.missing_codes")
+    for rule in options.recode:
+        if not any(rule.startswith(f"{name}:") or f"/{name}:" in rule for name in (*names, *dropped)):
+            raise unknown_column(rule.partition(":")[0].rpartition("/")[2], names, "data.recode")
     if options.group is not None and options.group not in names:
         raise unknown_column(options.group, names, "data.group")
     if options.group_pattern is not None:

@@ -1,0 +1,76 @@
+"""The setting that answers a column which training refuses."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+import numpy as np
+
+from playerfl.data.check.codings import coded_differently, counts_of, recode_setting
+from playerfl.data.check.labels import means_unknown
+from playerfl.data.check.predictors import sounds_like_a_subject
+from playerfl.data.check.result import Counts, one_or_list
+from playerfl.data.encoding.cells import Cells
+from playerfl.data.encoding.columns import MOST_CATEGORIES, dates_in
+
+_LIMIT = re.compile(r"[<>≤≥]=?\s*([-+]?\d+(?:\.\d+)?)")
+_MOST_TEXTS = 10
+_MOST_LABELS = 5
+_MOST_ROWS_PER_SUBJECT = 20
+
+
+def remedy_for(name: str, cells: Mapping[str, Cells], *, are_all: bool) -> str | None:
+    """The exact setting for an input; `cells` are those of the sites where they could be read, perhaps not `are_all`.
+
+    None if a site's cells cannot be read at all: a number with a comma is no reason to give the column up.
+    """
+    if not are_all:
+        return None
+    drop = f"data.drop_columns={name}"
+    return texts_remedy(name, cells) or _subject_remedy(name, cells, drop) or drop
+
+
+def texts_remedy(name: str, cells: Mapping[str, Cells]) -> str | None:
+    """The setting for texts among numbers, if they can be read: unknown, <5, yes and no against 1 and 0."""
+    return _coding_remedy(name, counts_of(cells)) or _stray_remedy(name, cells)
+
+
+def _coding_remedy(name: str, counts: Counts) -> str | None:
+    """For texts at one site and numbers at another that mean the same."""
+    if len(counts) > _MOST_LABELS:
+        return None
+    return next((coding.setting(name) for coding in coded_differently(counts) if coding.new_values), None)
+
+
+def _stray_remedy(name: str, cells: Mapping[str, Cells]) -> str | None:
+    """For a column of numbers with a few texts among them: codes for unknown, or limits such as <5."""
+    numbers = sum(len(of_site.present) for of_site in cells.values())
+    texts = sorted({text for site in cells.values() if site.texts is not None for text in site.texts[site.is_text]})
+    if numbers == 0 or not 0 < len(texts) <= _MOST_TEXTS:
+        return None
+    unknown = [text for text in texts if means_unknown(text)]
+    limits = {text: match[1] for text in texts if (match := _LIMIT.fullmatch(text))}
+    if len(unknown) + len(limits) < len(texts):
+        return None
+    # Without the column's name: what means unknown in one column does so in others, and one setting answers them all.
+    settings = [f"data.missing_codes={one_or_list(unknown)} data.missing=mean"] if unknown else []
+    if limits and (recode := recode_setting({name: limits})):
+        settings.append(recode)
+    return " ".join(settings)
+
+
+def _subject_remedy(name: str, cells: Mapping[str, Cells], drop: str) -> str | None:
+    """For a column of many texts that repeat, as the names of patients with several rows do."""
+    distinct = sum(len(site.spellings[0]) for site in cells.values())
+    present = sum(int((~site.is_missing).sum()) for site in cells.values())
+    texts = sum(int(np.sum(site.is_text)) for site in cells.values())
+    if distinct <= MOST_CATEGORIES or 2 * texts < present or present < 1.05 * distinct:
+        return None
+    if 2 * sum(int(dates_in(site).sum()) for site in cells.values()) > texts:
+        return None
+    if sounds_like_a_subject(name):
+        return f"data.group={name}"
+    if present <= _MOST_ROWS_PER_SUBJECT * distinct:
+        return f"data.group={name} (if it says whose row it is; otherwise {drop})"
+    return None

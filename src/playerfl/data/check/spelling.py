@@ -1,0 +1,81 @@
+"""Labels that are probably one and the same, but written in several ways."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterable, Mapping
+from itertools import combinations
+
+_RARE_SHARE = 0.02
+_MOST_COMPARED = 200
+_SHORT = (("y", "yes"), ("n", "no"), ("f", "female"), ("m", "male"), ("t", "true"), ("f", "false"))
+# Cyrillic and Greek letters that look like Latin ones.
+_LOOK_ALIKE = str.maketrans("авекмнорстухіјѕԁցһαερνοτιυκ", "abekmhopctyxijsdghaepvotiuk")
+
+
+def normal_form(label: str) -> str:
+    """A label without case, accents, punctuation and spaces, in Latin letters where others look the same.
+
+    >>> normal_form(" Non-Smoker "), normal_form("décédé"), normal_form("\N{CYRILLIC SMALL LETTER ES}ase")
+    ('nonsmoker', 'decede', 'case')
+    """
+    plain = "".join(c for c in unicodedata.normalize("NFKD", label.casefold()) if not unicodedata.combining(c))
+    return "".join(re.findall(r"[^\W_]+", plain.translate(_LOOK_ALIKE)))
+
+
+def is_number(text: str) -> bool:
+    try:
+        return float(text) == float(text)
+    except ValueError:
+        return False
+
+
+def spelled_alike(labels: Iterable[str]) -> list[list[str]]:
+    """Groups of labels that look like one and the same.
+
+    >>> spelled_alike(["Yes", "yes", "no", "n"])
+    [['Yes', 'yes'], ['n', 'no']]
+    """
+    forms: dict[str, list[str]] = {}
+    for name in labels:
+        if not is_number(name):
+            forms.setdefault(normal_form(name) or name, []).append(name)
+    found = [names for names in forms.values() if len(names) > 1]
+    for short, word in _SHORT:
+        both = [*forms.get(short, []), *forms.get(word, [])]
+        if short in forms and word in forms and not set(both) & {name for names in found for name in names}:
+            found.append(both)
+    return found
+
+
+def typing_errors(totals: Mapping[str, int], known: set[str]) -> list[tuple[str, str]]:
+    """Rare labels that differ in one letter from a common one, except those in `known`; `totals` are their rows."""
+    if len(totals) > _MOST_COMPARED:
+        return []
+    found: list[tuple[str, str]] = []
+    for a, b in combinations(totals, 2):
+        rare, common = sorted((a, b), key=totals.__getitem__)
+        is_rare = rare not in known and totals[rare] <= max(1, _RARE_SHARE * totals[common]) < totals[common]
+        if is_rare and one_letter_apart(rare, common) and rare not in [typo for typo, _ in found]:
+            found.append((rare, common))
+    return found
+
+
+def one_letter_apart(a: str, b: str) -> bool:
+    """Whether two words of some length differ in one letter, or in two neighbours that are swapped.
+
+    >>> one_letter_apart("helathy", "healthy"), one_letter_apart("yess", "yes"), one_letter_apart("low", "now")
+    (True, True, False)
+    >>> one_letter_apart("grade1", "grade2")
+    False
+    """
+    a, b = normal_form(a), normal_form(b)
+    shortest = 4 if len(a) == len(b) else 3
+    if min(len(a), len(b)) < shortest or abs(len(a) - len(b)) > 1 or re.sub(r"\d", "", a) == re.sub(r"\d", "", b):
+        return False
+    start = next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
+    rest_a, rest_b = a[start:], b[start:]
+    if len(a) != len(b):
+        return (rest_a[1:] == rest_b) if len(a) > len(b) else (rest_b[1:] == rest_a)
+    return rest_a[1:] == rest_b[1:] or (rest_a[:2] == rest_b[1::-1] and rest_a[2:] == rest_b[2:])

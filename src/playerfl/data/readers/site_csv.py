@@ -1,0 +1,176 @@
+"""One site's CSV file as pandas reads it, and what pandas does not tell: words read as missing, leading zeros."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import re
+import warnings
+import zlib
+from collections import Counter
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+from playerfl.data.readers.file_limits import Bounded, check_file, in_units, unpacked_limit
+from playerfl.errors import DataError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_SEPARATORS = ",;\t|"
+_LONGEST_HEADING = 2**22
+_MOST_COLUMNS = 100_000
+_ROWS_AT_ONCE = 50_000
+_ROWS_LOOKED_AT = 1_000
+_FEW_NUMBERS = 20
+# What pandas takes for a missing value.
+_MISSING_WORDS = (
+    *("None", "none", "NA", "N/A", "n/a", "<NA>", "#NA", "#N/A", "#N/A N/A", "NULL", "null", "NaN", "nan"),
+    *("-NaN", "-nan", "1.#IND", "-1.#IND", "1.#QNAN", "-1.#QNAN"),
+)
+# Rows are counted as a spreadsheet does, in which the column names are row 1.
+_FIRST_ROW = 2
+
+
+def read_site_csv(
+    path: Path, text_columns: Collection[str], drop: Collection[str]
+) -> tuple[pd.DataFrame, dict[str, pd.Series[Any]], dict[str, str]]:
+    """The table, its `words` and its `leading_zeros` (see `SiteTable`); nothing is said of columns in `drop`."""
+    import pandas as pd
+
+    size = check_file(path, path.name)
+    try:
+        file = _CsvFile(path, size, *_headings(path, size))
+        with file.opened() as content, warnings.catch_warnings():
+            # pandas only warns about rows longer than the header, and truncates them.
+            warnings.simplefilter("error", pd.errors.ParserWarning)
+            types = {name: str for name in text_columns if name in file.names}
+            # Types are inferred from whole columns.
+            frame = pd.read_csv(content, dtype=types, low_memory=False, **file.form)
+        words = _missing_words(file, [name for name in _may_hold_words(frame) if name not in drop])
+        numbers = [str(name) for name in frame.columns if frame[name].dtype.kind in "if" and name not in drop]
+        leading_zeros = _leading_zeros(file, numbers)
+    except UnicodeError as problem:
+        raise DataError(f"{path.name} is not UTF-8 text; save it as CSV in UTF-8") from problem
+    except pd.errors.ParserWarning as problem:
+        raise DataError(
+            f"{path.name} has rows with more values than the {len(file.names)} columns of its first row; "
+            "correct them, or quote values that contain a comma"
+        ) from problem
+    except (pd.errors.ParserError, pd.errors.EmptyDataError, csv.Error) as problem:
+        reason = str(problem).strip().removeprefix("Error tokenizing data. C error: ")
+        raise DataError(f"{path.name} cannot be read as a table: {reason}; correct that row") from problem
+    except (EOFError, zlib.error, gzip.BadGzipFile) as problem:
+        raise DataError(f"{path.name} is damaged or not a gzip file ({problem}); compress it again") from problem
+    except OSError as problem:
+        raise DataError(f"cannot read {path.name}: {problem.strerror or problem}") from problem
+    frame.index += _FIRST_ROW
+    return frame, words, leading_zeros
+
+
+@dataclass(frozen=True)
+class _CsvFile:
+    path: Path
+    size: int
+    separator: str
+    names: Sequence[str]
+
+    @property
+    def form(self) -> dict[str, Any]:
+        """How pandas has to read it; blank lines are kept, so that row numbers are right."""
+        return {
+            **{"sep": self.separator, "header": 0, "names": self.names, "index_col": False},
+            **{"encoding": "utf-8-sig", "skip_blank_lines": False},
+        }
+
+    def opened(self) -> IO[bytes]:
+        return _opened(self.path, self.size)
+
+
+def _may_hold_words(frame: pd.DataFrame) -> Iterator[str]:
+    """Columns with missing values in which a word such as None may be a value: those of texts or of few numbers."""
+    import pandas as pd
+
+    for name in frame.columns[frame.isna().any()]:
+        column = frame[name].dropna()
+        if not pd.api.types.is_numeric_dtype(column.dtype) or column.nunique() <= _FEW_NUMBERS:
+            yield str(name)
+
+
+def _missing_words(file: _CsvFile, columns: list[str]) -> dict[str, pd.Series[Any]]:
+    """The cells of columns that are missing because of a word; an empty cell is none."""
+    import pandas as pd
+
+    if not columns:
+        return {}
+    found: dict[str, list[pd.Series[Any]]] = {name: [] for name in columns}
+    texts: dict[str, Any] = {"usecols": columns, "dtype": str, "keep_default_na": False, "chunksize": _ROWS_AT_ONCE}
+    with file.opened() as content:
+        for piece in pd.read_csv(content, **texts, **file.form):
+            piece.index += _FIRST_ROW
+            for name in columns:
+                stripped = piece[name].str.strip()
+                found[name].append(stripped[stripped.isin(_MISSING_WORDS)])
+    words = {name: pd.concat(pieces) for name, pieces in found.items()}
+    return {name: of_column for name, of_column in words.items() if len(of_column)}
+
+
+def _leading_zeros(file: _CsvFile, columns: list[str]) -> dict[str, str]:
+    """Columns of numbers of which the first rows are written like 0123, and such a number."""
+    import pandas as pd
+
+    if not columns:
+        return {}
+    with file.opened() as content:
+        texts = pd.read_csv(content, usecols=columns, dtype=str, nrows=_ROWS_LOOKED_AT, **file.form)
+    found = {}
+    for name in columns:
+        written = texts[name].dropna()
+        coded = written[written.str.fullmatch(r"\s*0\d+\s*")]
+        if len(coded):
+            found[name] = str(coded.iloc[0]).strip()
+    return found
+
+
+def _opened(path: Path, size: int) -> IO[bytes]:
+    if path.name.lower().endswith(".gz"):
+        unpacked = Bounded(gzip.GzipFile(path), path.name, unpacked_limit(size))
+        return io.BufferedReader(unpacked)
+    return path.open("rb")
+
+
+def _headings(path: Path, size: int) -> tuple[str, list[str]]:
+    """The separator and the column names, from the first row."""
+    with _opened(path, size) as content:
+        start = content.read(_LONGEST_HEADING)
+    line_end = re.search(rb"[\r\n]", start)
+    if line_end is None and len(start) == _LONGEST_HEADING:
+        raise DataError(
+            f"{path.name} has no line break in its first {in_units(_LONGEST_HEADING)}; "
+            "it must be a CSV file with column names in its first row"
+        )
+    first = (start if line_end is None else start[: line_end.start()]).decode("utf-8-sig")
+    if first.lower().startswith("sep="):
+        raise DataError(f"{path.name} starts with the line {first.strip()[:20]!r}, which is for Excel; remove it")
+    separator = max(_SEPARATORS, key=first.count)
+    names = [name.strip() for name in next(csv.reader([first], delimiter=separator), [])]
+    check_names(path.name, names)
+    return separator, names
+
+
+def check_names(file: str, names: list[str]) -> None:
+    if not names:
+        raise DataError(f"{file} has an empty first row; put the column names there")
+    if len(names) > _MOST_COLUMNS:
+        raise DataError(f"{file} has {len(names):,} columns; the limit is {_MOST_COLUMNS:,}")
+    if "" in names:
+        raise DataError(
+            f"{file} has no name for column {names.index('') + 1}; name it or remove it (pandas writes such a column "
+            "of row numbers unless index=False)"
+        )
+    twice = [name for name, count in Counter(names).items() if count > 1]
+    if twice:
+        raise DataError(f"{file} has several columns called {twice[0]!r}; give each its own name")
