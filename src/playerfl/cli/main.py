@@ -184,7 +184,7 @@ def _contract(algorithm: str, seconds: float, as_json: bool, quiet: bool) -> boo
         print(json.dumps({"algorithm": algorithm, "checks": rows}, indent=1))
     else:
         for finding in findings:
-            print(f"{'BROKEN' if finding.problem else 'doubt' if finding.warning else 'holds'}  {finding.check}")
+            print(f"{'BROKEN' if finding.problem else 'warns' if finding.warning else 'holds'}  {finding.check}")
             if said := finding.problem or finding.warning:
                 print(f"        {said}")
         left_out = len(CHECKS) - len(findings)

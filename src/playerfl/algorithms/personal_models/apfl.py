@@ -24,8 +24,9 @@ class APFL(Algorithm):
 
     Paper: Deng et al. 2020, Algorithm 1, https://arxiv.org/abs/2003.13461. alpha = 0 is FedAvg, alpha = 1
     Local.
-    Differs: α is fixed by default (`alpha_learning_rate` makes it adaptive, at each site, once per round); any
-    optimiser instead of plain steps; batch-norm statistics are those of the common model.
+    Differs: α is fixed by default (`alpha_learning_rate` makes it adaptive, at each site, once per round, with the
+    gradients of all its batches; the authors' code: of the first batch, plus 0.02·α); weights are mixed (the code mixes
+    outputs); any optimiser; batch-norm statistics are those of the common model.
     """
 
     alpha: float = 0.5

@@ -18,7 +18,8 @@ class FedBN(Algorithm):
     θ_c = (w, norm_c);  w ← Σ_c (n_c / Σ n) · w_c over everything but norm_c, which never leaves its site.
 
     Paper: Li et al. 2021, Algorithm 1, https://arxiv.org/abs/2102.07623. Without batch norm it is FedAvg.
-    Differs: nothing. Layer and group norm have no statistics of the site's data, so they are shared.
+    Differs: averages are weighted by the sites' examples (the authors' code: all sites alike). Layer and group norm
+    have no statistics of the site's data, so they are shared.
     """
 
     def common_model(self, server: Server) -> bool:

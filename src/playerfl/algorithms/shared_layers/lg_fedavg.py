@@ -16,8 +16,8 @@ class LGFedAvg(PartialAlgorithm):
     """Each site learns its own representation; only the last `shared_layers` layers, which read it, are averaged.
 
     Paper: Liang et al. 2020, Algorithm 1, https://arxiv.org/abs/2001.01523
-    Differs: private layers start from the common initial model (the paper's experiments start from one that FedAvg
-    has trained); no adversarial loss for fair representations.
+    Differs: private layers start from the common initial model (the authors' code: from one that FedAvg has trained);
+    averages are weighted by the sites' examples (the code: all sites alike); no adversarial loss for fairness.
     """
 
     shared_layers: int = 1
