@@ -339,7 +339,7 @@ def _show(results: list[RunResult], home: Path, *, as_json: bool) -> None:
             print_cut(result)
         baseline = comparison.baseline_average(results[0])
         print_comparison(summaries, results[0].experiment["selection"], baseline)
-    for note in results[0].data["notes"]:
+    for note in dict.fromkeys(note for result in results for note in result.data["notes"]):
         _say(f"note: {note}")
     for result in results:
         if result.diverged:

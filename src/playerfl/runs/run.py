@@ -162,7 +162,7 @@ class Run:
         self._done = False
         self._seconds = 0.0
         self._clock = time.perf_counter()
-        notes = self.algorithm.training_notes(experiment.training.learning_rate)
+        notes = self.algorithm.notes(setup.learner.layers, experiment.training.learning_rate)
         self.description: DataFile = {**setup.description, "notes": [*setup.description["notes"], *notes]}
         if self.joining:
             described = setup.description["sites"]

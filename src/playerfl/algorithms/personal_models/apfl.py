@@ -11,6 +11,7 @@ from playerfl.errors import ConfigError, at_least_zero
 from playerfl.federation.client import Client
 from playerfl.federation.messages import Download, Upload
 from playerfl.federation.server import Server
+from playerfl.layers.layer_map import LayerMap
 from playerfl.learning.coupled import Mixture
 from playerfl.weights import Weights
 
@@ -39,8 +40,11 @@ class APFL(Algorithm):
         if not 0 <= self.alpha <= 1:
             raise ConfigError(f"alpha must be between 0 and 1, not {self.alpha}")
 
+    def same_as(self, layers: LayerMap) -> str | None:
+        return {0.0: "FedAvg", 1.0: "Local"}.get(self.alpha) if self.alpha_learning_rate == 0 else None
+
     def common_model(self, server: Server) -> bool:
-        return self.alpha == 0 and self.alpha_learning_rate == 0
+        return self.same_as(server.layers) == "FedAvg"
 
     async def client_fit(self, client: Client, download: Download) -> Upload:
         client.load(download.weights)

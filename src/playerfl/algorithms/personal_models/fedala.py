@@ -57,6 +57,9 @@ class FedALA(Algorithm):
                 f"not {self.mixed_layers}"
             )
 
+    def same_as(self, layers: LayerMap) -> str | None:
+        return "FedAvg" if self.eta == 0 or self.mixed_layers == 0 else None
+
     def mixed(self, client: Client) -> tuple[LayerName, ...]:
         """The layers that are mixed."""
         return client.layers.names[len(client.layers.names) - self.mixed_layers :]

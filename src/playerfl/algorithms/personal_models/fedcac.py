@@ -13,6 +13,7 @@ from playerfl.errors import ConfigError, at_least_zero
 from playerfl.federation.client import Client
 from playerfl.federation.messages import Download, SiteId, Upload
 from playerfl.federation.server import Server
+from playerfl.layers.layer_map import LayerMap
 from playerfl.weights import Weights, weighted_mean
 
 Masks = dict[str, Tensor]
@@ -46,6 +47,9 @@ class FedCAC(Algorithm):
     @property
     def averages(self) -> bool:
         return False
+
+    def same_as(self, layers: LayerMap) -> str | None:
+        return "FedAvg" if self.tau == 0 else None
 
     def common_model(self, server: Server) -> bool:
         return self.tau == 0

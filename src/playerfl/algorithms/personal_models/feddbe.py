@@ -48,6 +48,9 @@ class FedDBE(Algorithm):
     def check_layers(self, layers: LayerMap) -> None:
         head_of(layers)
 
+    def same_as(self, layers: LayerMap) -> str | None:
+        return "FedAvg" if self.kappa == 0 and not self.offset else None
+
     @property
     def prepares(self) -> bool:
         return self.kappa > 0

@@ -14,6 +14,7 @@ from playerfl.federation.bit_masks import Masks, packed, packed_length, unpacked
 from playerfl.federation.client import Client
 from playerfl.federation.messages import Download, ExpectedUpload, SiteId, Upload, Verb
 from playerfl.federation.server import Server
+from playerfl.layers.layer_map import LayerMap
 from playerfl.learning.coupled import Masked
 from playerfl.weights import Weights
 
@@ -46,8 +47,11 @@ class FedSelect(Algorithm):
     def averages(self) -> bool:
         return False
 
+    def same_as(self, layers: LayerMap) -> str | None:
+        return "FedAvg" if self.rate == 0 or self.limit == 0 else None
+
     def common_model(self, server: Server) -> bool:
-        return self.rate == 0 or self.limit == 0
+        return self.same_as(server.layers) is not None
 
     def server_expects(self, server: Server, verbs: tuple[Verb, ...]) -> ExpectedUpload:
         if "fit" not in verbs:

@@ -22,6 +22,9 @@ class FedBN(Algorithm):
     have no statistics of the site's data, so they are shared.
     """
 
+    def same_as(self, layers: LayerMap) -> str | None:
+        return None if batch_norm_entries(layers) else "FedAvg"
+
     def common_model(self, server: Server) -> bool:
         return not batch_norm_entries(server.layers)
 

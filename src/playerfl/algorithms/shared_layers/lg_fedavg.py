@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from playerfl.algorithms.partial import PartialAlgorithm
+from playerfl.algorithms.partial import PartialAlgorithm, simpler
 from playerfl.errors import ConfigError
 from playerfl.federation.client import Client
 from playerfl.federation.server import Server
@@ -29,6 +29,9 @@ class LGFedAvg(PartialAlgorithm):
                 f"shared_layers must be between 0 and {len(layers.names)}, the layers of the model, "
                 f"not {self.shared_layers}"
             )
+
+    def same_as(self, layers: LayerMap) -> str | None:
+        return simpler(self.shared_layers, layers)
 
     def cut(self, side: Client | Server) -> int:
         """Here the private layers come first."""
