@@ -333,12 +333,20 @@ def _show(results: list[RunResult], home: Path, *, as_json: bool) -> None:
         runs = [comparison.as_json(r, s) for r, s in zip(results, summaries, strict=True)]
         print(json.dumps(without_nan({"runs": runs}), indent=1))
     else:
-        from playerfl.cli.tables.comparison import print_comparison, print_cut
+        from playerfl.cli.tables.comparison import print_comparison, print_cut, print_unseen
 
         for result in results:
             print_cut(result)
         baseline = comparison.baseline_average(results[0])
         print_comparison(summaries, results[0].experiment["selection"], baseline)
+        metrics = summaries[0].metrics
+        print_unseen(
+            [
+                (result.algorithm, site, {metric: scores[metric] for metric in metrics})
+                for result in results
+                for site, scores in result.unseen_scores.items()
+            ]
+        )
     for note in dict.fromkeys(note for result in results for note in result.data["notes"]):
         _say(f"note: {note}")
     for result in results:
