@@ -170,7 +170,8 @@ def _participants(server: Server, participation: float) -> frozenset[SiteId]:
 
 def _stops_early(server: Server, evaluation: EvaluationPlan) -> bool:
     if server.stopped is not None:
-        return True
+        # Not before the first merge: until then there is no result, and PLayer-FL's sites have no model to score.
+        return server.round > 0
     return evaluation.early_stopping is not None and server.rounds_without_progress >= evaluation.early_stopping
 
 
