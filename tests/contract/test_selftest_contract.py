@@ -19,6 +19,7 @@ from playerfl.selftest.subject import Outcome, Subject
 IN_THIS_PROCESS = [check for check in CHECKS if check is not repeats_in_a_new_process]
 CHECK = {(check.__doc__ or "").splitlines()[0].rstrip("."): check for check in CHECKS}
 FILE = Path(__file__).with_name("broken.py")
+STRANGERS = Path(__file__).with_name("strangers.py")
 RUNS = "It trains every kind of model: finite weights and scores"
 DECLARED = "Every hyper-parameter that it reads is declared"
 TENSORS = "What was sent and received is not modified"
@@ -94,8 +95,16 @@ def test_every_algorithm_of_the_package_keeps_the_contract(name: str) -> None:
     assert [finding.warning for finding in findings] == [None] * len(IN_THIS_PROCESS)
 
 
-def test_a_sound_stranger_passes() -> None:
-    findings = check_contract(f"{FILE}:Sound", checks=IN_THIS_PROCESS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        f"{FILE}:Sound",
+        pytest.param(f"{STRANGERS}:FedNova", marks=pytest.mark.slow),
+        pytest.param(f"{STRANGERS}:Clusters", marks=pytest.mark.slow),
+    ],
+)
+def test_a_sound_stranger_passes(name: str) -> None:
+    findings = check_contract(name, checks=IN_THIS_PROCESS)
     assert broken(findings) == {}
     assert [finding.warning for finding in findings] == [None] * len(IN_THIS_PROCESS)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import inspect
+from contextlib import suppress
 from functools import cached_property
 from typing import Any
 
@@ -34,19 +35,21 @@ def built_from_defaults(subject: Subject) -> None:
 
 def declares_what_it_reads(subject: Subject) -> None:
     """Every hyper-parameter that it reads is declared."""
+    reads = _attributes_read(subject)
     for base in subject.kind.__mro__:
         if not base.__module__.startswith(("playerfl.", "builtins")):
             for name, value in vars(base).items():
-                if name not in inspect.get_annotations(base) and _looks_like_a_setting(name, value):
+                untyped = name not in inspect.get_annotations(base) and _looks_like_a_setting(name, value)
+                if untyped and name in reads:
                     raise BrokenError(
                         f"{name} = {value!r} of {base.__name__} has no type, so it is not a hyper-parameter and cannot "
                         f"be set; write {name}: {type(value).__name__} = {value!r}, or ClassVar if it is a constant"
                     )
-    reads = _undeclared_reads(subject)
-    if reads:
+    missing = [name for name, exists in reads.items() if not exists]
+    if missing:
         raise BrokenError(
-            f"it reads self.{reads[0]}, which is not declared; add a field with a type and a default, as in "
-            f"{reads[0]}: float = 0.1"
+            f"it reads self.{missing[0]}, which is not declared; add a field with a type and a default, as in "
+            f"{missing[0]}: float = 0.1"
         )
 
 
@@ -55,25 +58,26 @@ def _looks_like_a_setting(name: str, value: object) -> bool:
     return not name.startswith("_") and not name.isupper() and not callable(value) and not isinstance(value, code)
 
 
-def _undeclared_reads(subject: Subject) -> list[str]:
-    """Attributes that a short run asks for and that do not exist, also where a default takes their place."""
-    reads: list[str] = []
+def _attributes_read(subject: Subject) -> dict[str, bool]:
+    """What a short run reads from the algorithm, and whether it exists; it need not where a default takes its place."""
+    reads: dict[str, bool] = {}
+    kind = subject.kind
 
-    def missing(algorithm: Any, name: str) -> Any:
-        if not name.startswith("__"):
-            reads.append(name)
-        raise AttributeError(f"{type(algorithm).__name__!r} object has no attribute {name!r}", name=name, obj=algorithm)
+    def read(algorithm: Any, name: str) -> Any:
+        try:
+            value = kind.__getattribute__(algorithm, name)
+        except AttributeError:
+            if not name.startswith("__") and not hasattr(kind, "__getattr__"):
+                reads[name] = False
+            raise
+        reads.setdefault(name, True)
+        return value
 
+    spy = type(kind.__name__, (kind,), {"__getattribute__": read, "__module__": kind.__module__})
     run = subject.started(rounds=2)
-    if hasattr(subject.kind, "__getattr__"):
-        return []
-    spy = type(subject.kind.__name__, (subject.kind,), {"__getattr__": missing, "__module__": subject.kind.__module__})
     run.algorithm = copy.copy(run.algorithm)
     object.__setattr__(run.algorithm, "__class__", spy)
-    try:
-        with subject.statics.as_imported():
-            finished(run)
-    except Exception:
-        # Whether it runs at all is another check; here only what it has read so far counts.
-        return reads
+    # Whether it runs at all is another check; here only what it has read so far counts.
+    with subject.statics.as_imported(), suppress(Exception):
+        finished(run)
     return reads

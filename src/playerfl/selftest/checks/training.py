@@ -33,9 +33,14 @@ def learns(subject: Subject) -> str | None:
             f"after {ROUNDS} rounds every site still has the initial model; call await client.train() in client_fit, "
             "and merge what it gives"
         )
-    sent = [ended.algorithm.server_send(ended.server, site).weights for site in ended.server.sites]
+    start = subject.started()
+    start.algorithm.server_start(start.server)
+    unchanged = []
+    for site in ended.server.sites:
+        before, after = (run.algorithm.server_send(run.server, site).weights for run in (start, ended))
+        unchanged += [torch.equal(after[name], before[name]) for name in after.keys() & before.keys()]
     uploads = any(row[4] for row in ended.traffic_rows if "fit" in str(row[2]))
-    if uploads and all(torch.equal(weights[name], initial[name]) for weights in sent for name in weights):
+    if uploads and unchanged and all(unchanged):
         return f"sites upload, but after {ROUNDS} rounds they are still sent the initial model; look at server_merge"
     return None
 
