@@ -179,7 +179,7 @@ def test_methods_for_lora_refuse_other_adapters(kind: str, method: str, does: st
 
 def test_without_adapters_a_method_says_that_it_is_fedavg() -> None:
     result = federate("fedsa_lora", rounds=1)
-    assert result.data["notes"][-1] == "the model has no LoRA adapters, so fedsa_lora is FedAvg here"
+    assert result.data["notes"][-1] == "FedSALoRA amounts to FedAvg with this model and these settings"
 
 
 class StoppedError(Exception):

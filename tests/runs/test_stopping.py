@@ -7,9 +7,11 @@ from pathlib import Path
 import pytest
 
 import playerfl
+from command_line import playerfl as command
 from federations import assert_same, task
 from playerfl.observers.stopping import Patience, TimeBudget
 from playerfl.runs.run import Listener, Progress
+from playerfl.studies.scheduler import Status
 
 QUICK = {"training.batch_size": 8}
 
@@ -61,6 +63,49 @@ def test_a_kill_while_finishing_early_does_not_train_on(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         playerfl.run(own, "fedavg", rounds=6, settings=QUICK, out=tmp_path / "r", listener=killed)
     assert_same(playerfl.resume(tmp_path / "r", task=own), playerfl.run(own, "fedavg", rounds=2, settings=QUICK))
+
+
+def test_a_run_that_is_to_finish_before_its_first_round_trains_one() -> None:
+    own = task()
+    ended = playerfl.run(own, "player_fl", rounds=6, settings=QUICK, listener=TimeBudget(0.0, finish=True))
+    assert_same(ended, playerfl.run(own, "player_fl", rounds=1, settings=QUICK))
+    assert ended.data["notes"][-1].startswith("a listener stopped the run after round 1: the time budget")
+
+
+@pytest.mark.parametrize("trainer", ["loop", "stacked"])
+def test_stacked_training_stops_and_resumes_alike(trainer: str, tmp_path: Path) -> None:
+    own, settings = task(), {**QUICK, "trainer": trainer}
+    with pytest.raises(playerfl.StopRun):
+        playerfl.run(own, "scaffold", rounds=3, settings=settings, out=tmp_path / "r", listener=after(1))
+    assert_same(playerfl.resume(tmp_path / "r", task=own), playerfl.run(own, "scaffold", rounds=3, settings=settings))
+
+
+def test_a_study_that_a_listener_stops_continues_to_the_same_results(tmp_path: Path) -> None:
+    plan = {"name": "stopped", "tasks": ["synthetic"], "algorithms": ["local", "fedavg"], "seeds": 1, "quiet": True}
+    plan |= {"settings": {"rounds": 2, "data": {"sites": 2, "rows": 60}}, "backend": "serial"}
+
+    def stop(status: Status) -> None:
+        if sum(line.done["evaluation"] for line in status.lines) == 1:
+            raise playerfl.StopRun("one is enough")
+
+    with pytest.raises(playerfl.StopRun, match="one is enough"):
+        playerfl.study(**plan, out=tmp_path / "stopped", listener=stop)
+    assert len(list((tmp_path / "stopped" / "cells").iterdir())) == 1
+    continued, whole = (playerfl.study(**plan, out=tmp_path / name) for name in ("stopped", "whole"))
+    assert [run.score_rows for run in continued.results] == [run.score_rows for run in whole.results]
+
+
+@pytest.mark.slow
+def test_the_commands_stop_after_a_time_and_say_how_to_continue(tmp_path: Path) -> None:
+    small = ["--rounds", 1, "--quiet", "--set", "data.rows=60", "--set", "data.sites=2"]
+    said = command("run", "synthetic", "-a", "fedavg", *small, "--stop-after", 0, "--out", "r", cwd=tmp_path)
+    assert said.returncode == 130
+    assert said.stderr.strip().endswith("nothing is lost: continue with  playerfl run --resume r")
+    assert command("run", "--resume", "r", "--quiet", cwd=tmp_path).returncode == 0
+    (tmp_path / "s.toml").write_text('name = "s"\ntasks = ["synthetic"]\nalgorithms = ["local"]\nseeds = 1\n')
+    said = command("study", "s.toml", "--backend", "serial", "--quiet", "--stop-after", 0, cwd=tmp_path)
+    assert said.returncode == 130
+    assert "the time budget of 0 s is used up; finished runs are saved: continue with" in said.stderr
 
 
 def test_stopping_after_the_last_exchange_changes_nothing() -> None:

@@ -8,13 +8,15 @@ import pytest
 import torch
 
 import playerfl
+from command_line import playerfl as command
 from federations import federate, quick_for, sites, task
 from playerfl.algorithms import ALGORITHMS, FedAvg, FedPer, PartialAlgorithm
+from playerfl.cli.tables.study import medians
 from playerfl.errors import ConfigError
 from playerfl.report.compute.report import build_report
 from playerfl.report.view.sections import view
 from playerfl.runs.run import Progress
-from playerfl.studies.api import run_study
+from playerfl.studies.api import result_of, run_study
 from playerfl.studies.collecting import collect
 from playerfl.studies.plan import Study
 
@@ -99,7 +101,11 @@ def test_a_study_leaves_out_one_site_after_the_other_and_the_report_shows_them(t
         }
     )
     assert [line.experiment.unseen for line in study.lines[::2]] == [("site-0",), ("site-1",), ("site-2",)]
-    run_study(study, tmp_path / "study", backend="serial")
+    directory = run_study(study, tmp_path / "study", backend="serial")
+    for row in medians(result_of(directory)):
+        (site,) = row["unseen"]
+        assert site in row["task"]
+        assert row["unseen"][site].keys() == row["median"].keys()
     report = build_report(collect(tmp_path / "study"))
     rows = [row for row in report.unseen if row.metric == "accuracy"]
     assert {(row.site, row.algorithm, row.runs) for row in rows} == {
@@ -108,3 +114,21 @@ def test_a_study_leaves_out_one_site_after_the_other_and_the_report_shows_them(t
     for task_name in report.grid.tasks:
         assert len(report.grid.sites(task_name)) == 2
     assert any(section.title == "Unseen sites" for section in view(report, "x").sections)
+
+
+@pytest.mark.slow
+def test_the_command_prints_how_unseen_sites_do_and_what_a_method_amounts_to(tmp_path: Path) -> None:
+    options = ["--rounds", 1, "--quiet", "--set", 'unseen=["site-2"]', "--set", "data.rows=60", "--set", "data.sites=3"]
+    said = command("run", "synthetic", "-a", "local", "-a", "fedbn", *options, cwd=tmp_path)
+    assert said.returncode == 0
+    table = said.stdout.split("Unseen sites, which joined after the last round")[1]
+    assert [line.split()[1] for line in table.splitlines() if "site-2" in line] == ["local", "fedbn"]
+    assert "note: FedBN amounts to FedAvg with this model and these settings" in said.stderr
+
+
+def test_notes_about_a_method_are_kept_in_a_study(tmp_path: Path) -> None:
+    table = {"name": "notes", "tasks": ["synthetic"], "algorithms": ["local", "fedbn"], "seeds": 1}
+    small = {"settings": {"rounds": 1, "data": {"sites": 2, "rows": 60}}}
+    result = result_of(run_study(Study.resolve(table | small), tmp_path / "study", backend="serial"))
+    about = {algorithm: run.data["notes"] for (_, algorithm), (run,) in result.runs.items()}
+    assert about["fedbn"] == [*about["local"], "FedBN amounts to FedAvg with this model and these settings"]

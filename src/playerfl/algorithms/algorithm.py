@@ -47,9 +47,15 @@ class Algorithm:
         """Notes for the results about these hyper-parameters with this learning rate."""
         return ()
 
-    def layer_notes(self, layers: LayerMap) -> tuple[str, ...]:
-        """What a reader of the results should know about this method with this model."""
-        return ()
+    def same_as(self, layers: LayerMap) -> str | None:
+        """The simpler method that this one amounts to with these hyper-parameters and this model, if there is one."""
+        return None
+
+    def notes(self, layers: LayerMap, learning_rate: float) -> tuple[str, ...]:
+        """What a reader of the results should know: about this model, and about this learning rate."""
+        simpler = self.same_as(layers)
+        same = [f"{type(self).__name__} amounts to {simpler} with this model and these settings"] if simpler else []
+        return (*same, *self.training_notes(learning_rate))
 
     @property
     def averages(self) -> bool:

@@ -70,6 +70,11 @@ class PartialAlgorithm(Algorithm):
         self.client_assemble(client, download)
 
 
+def simpler(shared: int, layers: LayerMap) -> str | None:
+    """What a method is that only divides the layers, if all or none of them are shared."""
+    return "FedAvg" if shared == len(layers.names) else "Local" if shared == 0 else None
+
+
 def all_but_last(layers: LayerMap, personal_layers: int) -> int:
     """The cut that keeps the last `personal_layers` layers private."""
     count = len(layers.names)

@@ -34,6 +34,10 @@ Settings = Annotated[
         help="Any setting of an experiment file, e.g. training.batch_size=16; can be repeated.",
     ),
 ]
+StopAfter = Annotated[
+    float | None,
+    typer.Option(metavar="MINUTES", min=0, help="Stop after this time; the same work can be continued later."),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print the results as JSON on stdout.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Do not show progress.")]
 Home = Annotated[Path, typer.Argument(metavar="HOME")]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from playerfl.cli.options import DataDir, Quiet, Settings
+from playerfl.cli.options import DataDir, Quiet, Settings, StopAfter
 from playerfl.cli.watch import watched
 from playerfl.data.download.directory import use_data_directory
 from playerfl.errors import ConfigError, one_of
@@ -105,6 +105,7 @@ def run(
             metavar="DIR|URL", help="Also write scores and the layer profile for MLflow, to a directory or a server."
         ),
     ] = None,
+    stop_after: StopAfter = None,
     open_: Annotated[
         bool, typer.Option("--open", help="Open a page in your browser that shows the progress, and then the report.")
     ] = False,
@@ -138,7 +139,7 @@ def run(
         home = out or _next_free(Path("runs"), experiments)
         places = [*_places(experiments, home)]
     with use_data_directory(data_dir), watched(home, wanted=open_):
-        observers = _observers(tensorboard, mlflow)
+        observers = _observers(tensorboard, mlflow, stop_after)
         warnings = _show_check(experiments[0]) if resume is None and not quiet else []
         results = _run_all(experiments, places, home, engine, observers, overwrite=overwrite, quiet=quiet)
         _keep_warnings(results, warnings)
@@ -268,7 +269,7 @@ def _reopened(path: Path) -> tuple[list[Experiment], list[RunDirectory | Path]]:
     return compared, places
 
 
-def _observers(tensorboard: Path | None, mlflow: str | None) -> list[Listener]:
+def _observers(tensorboard: Path | None, mlflow: str | None, stop_after: float | None) -> list[Listener]:
     observers: list[Listener] = []
     if tensorboard is not None:
         from playerfl.observers.tensorboard import TensorBoardObserver
@@ -278,6 +279,10 @@ def _observers(tensorboard: Path | None, mlflow: str | None) -> list[Listener]:
         from playerfl.observers.mlflow import MLflowObserver
 
         observers.append(MLflowObserver(mlflow))
+    if stop_after is not None:
+        from playerfl.observers.stopping import TimeBudget
+
+        observers.append(TimeBudget(60 * stop_after))
     return observers
 
 
@@ -294,6 +299,7 @@ def _run_all(
     from playerfl.cli.progress import shown_progress
     from playerfl.observers import together
     from playerfl.runs.api import run_experiments
+    from playerfl.runs.run import StopRun
 
     if engine not in _ENGINES:
         raise ConfigError(one_of(engine, _ENGINES, "engine"))
@@ -319,8 +325,8 @@ def _run_all(
             from playerfl.flower.simulation import simulate
 
             return simulate(experiments, home, work)
-    except KeyboardInterrupt:
-        _say(f"interrupted; nothing is lost: continue with  playerfl run --resume {home}")
+    except (KeyboardInterrupt, StopRun) as stopped:
+        _say(f"{str(stopped) or 'interrupted'}; nothing is lost: continue with  playerfl run --resume {home}")
         sys.exit(130)
 
 
@@ -333,12 +339,20 @@ def _show(results: list[RunResult], home: Path, *, as_json: bool) -> None:
         runs = [comparison.as_json(r, s) for r, s in zip(results, summaries, strict=True)]
         print(json.dumps(without_nan({"runs": runs}), indent=1))
     else:
-        from playerfl.cli.tables.comparison import print_comparison, print_cut
+        from playerfl.cli.tables.comparison import print_comparison, print_cut, print_unseen
 
         for result in results:
             print_cut(result)
         baseline = comparison.baseline_average(results[0])
         print_comparison(summaries, results[0].experiment["selection"], baseline)
+        metrics = summaries[0].metrics
+        print_unseen(
+            [
+                (result.algorithm, site, {metric: scores[metric] for metric in metrics})
+                for result in results
+                for site, scores in result.unseen_scores.items()
+            ]
+        )
     for note in dict.fromkeys(note for result in results for note in result.data["notes"]):
         _say(f"note: {note}")
     for result in results:

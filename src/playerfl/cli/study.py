@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from playerfl.cli.options import DataDir, Quiet
+from playerfl.cli.options import DataDir, Quiet, StopAfter
 
 if TYPE_CHECKING:
     from playerfl.studies.api import StudyResult
@@ -52,6 +52,7 @@ def study(
             help="Also write the reported runs to this folder as small tables, which `playerfl report` can read."
         ),
     ] = None,
+    stop_after: StopAfter = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the results as JSON on stdout.")] = False,
     quiet: Quiet = False,
 ) -> None:
@@ -61,7 +62,9 @@ def study(
     continues it. Exits with code 1 if some runs failed.
     """
     from playerfl.cli.tables.study import shown_study
-    from playerfl.studies.api import check_backend, read_study, result_of, run_study
+    from playerfl.observers.stopping import TimeBudget
+    from playerfl.runs.run import StopRun
+    from playerfl.studies.api import both, check_backend, read_study, result_of, run_study
 
     plan, path = read_study(file, out)
     if plan.protocol != type(plan).model_fields["protocol"].default:
@@ -75,16 +78,16 @@ def study(
             directory = run_study(
                 plan,
                 path,
-                listener,
+                both(listener, None if stop_after is None else TimeBudget(60 * stop_after)),
                 workers=workers,
                 backend=backend,
                 ray_address=ray_address,
                 retry_failed=retry_failed,
                 data_dir=data_dir,
             )
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, StopRun) as stopped:
         started = path if (path / "study.toml").is_file() else file
-        _say(f"interrupted; finished runs are saved: continue with  playerfl study {started}")
+        _say(f"{str(stopped) or 'interrupted'}; finished runs are saved: continue with  playerfl study {started}")
         sys.exit(130)
     result = result_of(directory)
     if archive:

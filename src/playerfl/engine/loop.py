@@ -12,7 +12,7 @@ import torch
 from playerfl.algorithms import Algorithm, name_of
 from playerfl.engine.handle import EvaluationPlan
 from playerfl.engine.transport import Traffic, Transport, traffic_of
-from playerfl.errors import PlayerflError, note_place
+from playerfl.errors import LayerError, PlayerflError, note_place
 from playerfl.federation.messages import ConfusionKey, Download, Reply, Request, Score, SiteId, Upload, Verb
 from playerfl.federation.server import Server
 from playerfl.learning.confusion import Matrix
@@ -84,6 +84,11 @@ async def run_rounds(
         with _failing(algorithm, f"merging round {server.round + 1}"):
             algorithm.server_merge(server, uploads)
         del uploads
+        if wrong := server.conform():
+            raise LayerError(
+                f"after {name_of(algorithm)} merged round {server.round + 1}, server.weights {wrong}; merge only what "
+                "has the model's names and shapes, and keep anything else in server.memory"
+            )
         server.round += 1
         if evaluate and algorithm.common_model(server) and not server.layers.local_statistics:
             server.common_rounds.append(server.round)
@@ -165,7 +170,8 @@ def _participants(server: Server, participation: float) -> frozenset[SiteId]:
 
 def _stops_early(server: Server, evaluation: EvaluationPlan) -> bool:
     if server.stopped is not None:
-        return True
+        # Not before the first merge: until then there is no result, and PLayer-FL's sites have no model to score.
+        return server.round > 0
     return evaluation.early_stopping is not None and server.rounds_without_progress >= evaluation.early_stopping
 
 

@@ -105,7 +105,7 @@ class Client:
     def load(self, *parts: Mapping[str, Tensor]) -> None:
         """Loads a model from one or more parts. Later parts win, and together they must cover the whole model.
 
-        Anything less would silently keep layers of the model that was loaded before.
+        Anything less would silently keep layers of the model that was loaded before. Types become those of the model.
         """
         loaded = dict(self._at_home)
         for part in parts:
@@ -113,6 +113,16 @@ class Client:
         if not all(map(loaded.__contains__, self.layers.all_entries)):
             missing = [layer for layer, entries in self.layers.entries.items() if not loaded.keys() >= set(entries)]
             raise LayerError(f"site {self.site!r} has no weights for {', '.join(missing)}; load parts that cover them")
+        for name in self.layers.all_entries:
+            entry, wanted = loaded[name], self._learner.entries[name]
+            if entry.shape != wanted.shape:
+                # Copied into the model, it would be stretched to its shape without a word.
+                raise LayerError(
+                    f"site {self.site!r} loads {name!r} in the shape {tuple(entry.shape)}, but the model has "
+                    f"{tuple(wanted.shape)}; keep the shapes as they were"
+                )
+            if entry.dtype != wanted.dtype:
+                loaded[name] = entry.to(wanted.dtype)
         self._loaded = loaded
 
     def weights(self, layers: Iterable[LayerName] | None = None) -> Weights:

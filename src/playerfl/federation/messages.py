@@ -22,8 +22,28 @@ ConfusionKey = tuple[str, int, SiteId, str]
 """Identifies one confusion matrix of a run: stage, round, site and split."""
 
 
+class Message:
+    """What downloads and uploads have in common."""
+
+    weights: Mapping[str, Tensor]
+    info: Info
+
+    @property
+    def num_bytes(self) -> int:
+        return num_bytes(self.weights) + info_bytes(self.info)
+
+    def numbers(self, name: str) -> list[float]:
+        """The numbers that `info` has under a name: those of a list, or a single one.
+
+        >>> Upload(10, info={"mean": [0.5, 2], "rate": 0.1}).numbers("mean")
+        [0.5, 2.0]
+        """
+        values = self.info[name]
+        return [float(value) for value in (values if isinstance(values, list) else [values])]
+
+
 @dataclass(frozen=True)
-class Download:
+class Download(Message):
     """From the server to one site."""
 
     round: int
@@ -31,22 +51,14 @@ class Download:
     weights: Weights = field(default_factory=dict)
     info: Info = field(default_factory=dict)
 
-    @property
-    def num_bytes(self) -> int:
-        return num_bytes(self.weights) + info_bytes(self.info)
-
 
 @dataclass(frozen=True)
-class Upload:
+class Upload(Message):
     """From one site to the server."""
 
     num_examples: int
     weights: Mapping[str, Tensor] = field(default_factory=dict)
     info: Info = field(default_factory=dict)
-
-    @property
-    def num_bytes(self) -> int:
-        return num_bytes(self.weights) + info_bytes(self.info)
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 
+import torch
 from torch import Tensor
 
 from playerfl.federation.client import Memory
@@ -30,6 +31,7 @@ class Server:
         self.layers = layers
         self.merge = merge
         self.weights = layers.travelling(weights)
+        self._model = _described(self.weights)
         self.sites = tuple(sorted(sites))
         self.seed = seed
         self.round = 0
@@ -53,6 +55,23 @@ class Server:
         """One model from uploads and their weights, by the experiment's merge rule (default: the mean)."""
         return self.merge(parts, self.weights)
 
+    def conform(self) -> str | None:
+        """Converts merged weights to the model's types.
+
+        Returns how their names or shapes differ from the model's, in words; None if they do not.
+        """
+        for name in self.weights.keys() | self._model.keys():
+            if name not in self._model:
+                return f"has {name!r}, which the model does not have"
+            if name not in self.weights:
+                return f"lacks {name!r}"
+            entry, (shape, dtype) = self.weights[name], self._model[name]
+            if entry.shape != shape:
+                return f"has {name!r} in the shape {tuple(entry.shape)}, not {tuple(shape)}"
+            if entry.dtype != dtype:
+                self.weights[name] = entry.to(dtype)
+        return None
+
     def download(self, layers: Iterable[LayerName] | None = None, **info: Scalar | list[Scalar]) -> Download:
         """A message with the common weights of some layers (default: all) and small values."""
         return Download(self.round, self.layers.select(self.weights, layers), info)
@@ -75,8 +94,7 @@ class Server:
 
     def restore(self, state: Memory) -> None:
         """Continues from what `state` returned."""
-        known = {name: (entry.shape, entry.dtype) for name, entry in self.weights.items()}
-        if known != {name: (entry.shape, entry.dtype) for name, entry in state["weights"].items()}:
+        if _described(state["weights"]) != self._model:
             raise ValueError("the weights belong to another model")
         self.weights = state["weights"]
         self.round = state["round"]
@@ -91,3 +109,7 @@ class Server:
         self.lowest_loss = state.get("lowest_loss", math.inf)
         self.rounds_without_progress = state.get("rounds_without_progress", 0)
         self.stopped = state.get("stopped")
+
+
+def _described(weights: Mapping[str, Tensor]) -> dict[str, tuple[torch.Size, torch.dtype]]:
+    return {name: (entry.shape, entry.dtype) for name, entry in weights.items()}

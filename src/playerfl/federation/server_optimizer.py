@@ -27,7 +27,8 @@ class ServerOptimizer:
 
     Papers: Hsu et al. 2019, section 3 (FedAvgM), https://arxiv.org/abs/1909.06335; Reddi et al. 2021, Algorithm 2,
     https://arxiv.org/abs/2003.00295
-    Differs: Δ is weighted by the sites' examples; buffers (batch-norm statistics) are averaged as usual.
+    Differs: Δ is weighted by the sites' examples; buffers (batch-norm statistics) are averaged as ever. There is no
+    correction for bias (Flower's FedAdam has one, and its v starts at 0); for adagrad, Flower has β₁ = 0.
     """
 
     rule: ServerRule

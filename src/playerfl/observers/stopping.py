@@ -11,16 +11,16 @@ from playerfl.runs.run import Progress, StopRun
 
 @dataclass
 class TimeBudget:
-    """Pass it as `listener=`: stops the run after the first exchange that ends later than `seconds` from now.
+    """Pass it as `listener=`: stops a run after the first exchange that ends later than `seconds` from now, or a study.
 
-    The run can be resumed with another budget. With `finish`, it ends with a result instead.
+    Both can be resumed with another budget. With `finish`, a run ends with a result instead.
     """
 
     seconds: float
     finish: bool = False
     _start: float = field(default_factory=time.monotonic, repr=False)
 
-    def __call__(self, progress: Progress) -> None:
+    def __call__(self, progress: object) -> None:
         if time.monotonic() - self._start > self.seconds:
             raise StopRun(f"the time budget of {self.seconds:g} s is used up", finish=self.finish)
 

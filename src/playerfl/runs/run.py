@@ -50,9 +50,9 @@ Listener = Callable[[Progress], None]
 class StopRun(Exception):  # noqa: N818 it is a request, like StopIteration, not an error
     """Raised by a listener to stop a run after the exchange it was told about.
 
-    With `finish`, no further round is trained: the last merge is scored, sites tune if the method does so at the end,
-    and the result says why it stopped. Otherwise `playerfl.run` raises it to its caller; a run with a directory can be
-    resumed, and then gives the same bits as one that was never stopped.
+    With `finish`, no further round is trained (but at least one): the last merge is scored, sites tune if the method
+    does so at the end, and the result says why it stopped. Otherwise `playerfl.run` raises it to its caller; a run with
+    a directory can be resumed, and then gives the same bits as one that was never stopped.
     """
 
     def __init__(self, reason: str, *, finish: bool = False) -> None:
@@ -162,10 +162,7 @@ class Run:
         self._done = False
         self._seconds = 0.0
         self._clock = time.perf_counter()
-        notes = (
-            *self.algorithm.training_notes(experiment.training.learning_rate),
-            *self.algorithm.layer_notes(setup.learner.layers),
-        )
+        notes = self.algorithm.notes(setup.learner.layers, experiment.training.learning_rate)
         self.description: DataFile = {**setup.description, "notes": [*setup.description["notes"], *notes]}
         if self.joining:
             described = setup.description["sites"]
@@ -287,7 +284,7 @@ class Run:
             if not stop.finish:
                 raise
             self.server.stopped = str(stop)
-            note = f"a listener stopped the run after round {self.server.round}: {stop}"
+            note = f"a listener stopped the run after round {max(1, self.server.round)}: {stop}"
             self.description = {**self.description, "notes": [*self.description["notes"], note]}
 
     def _mean_loss(self, scores: Mapping[SiteId, tuple[Score, ...]], split: str) -> float:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from playerfl.engine.handle import handle
@@ -22,8 +23,10 @@ def over_the_wire(tree: object) -> dict[str, Any]:
 class WireTransport:
     """Keeps only bytes between calls: sites are rebuilt for each message, and work in reverse order."""
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: Run, new_process: Callable[[], AbstractContextManager[None]] = nullcontext) -> None:
+        """`new_process`: enters the state in which a new process finds the algorithm's file."""
         self.run = run
+        self.new_process = new_process
         self.stored = {name: tensor_tree.encode(client.state()) for name, client in run.clients.items()}
         self.uploads: list[tuple[tuple[str, ...], SiteId, Upload]] = []
 
@@ -36,7 +39,8 @@ class WireTransport:
         run = self.run
         client = Client(name, run.clients[name].data, run.setup.learner, run.clients[name].plan, run.setup.initial)
         client.restore(tensor_tree.decode(self.stored[name]))
-        reply = drive(handle(run.algorithm, client, arrived, run.experiment.seed, run.evaluation))
+        with self.new_process():
+            reply = drive(handle(run.algorithm, client, arrived, run.experiment.seed, run.evaluation))
         self.stored[name] = tensor_tree.encode(client.state())
         run.clients[name].restore(tensor_tree.decode(self.stored[name]))
         answer = over_the_wire(

@@ -18,7 +18,7 @@ from playerfl.studies.backends.group import WorkerConfig
 from playerfl.studies.backends.processes import Processes, available_cores
 from playerfl.studies.directory import Failure, StudyDirectory
 from playerfl.studies.plan import Study
-from playerfl.studies.scheduler import Scheduler, StatusListener, prepare
+from playerfl.studies.scheduler import Scheduler, Status, StatusListener, prepare
 
 BACKENDS = ("processes", "serial", "ray")
 
@@ -56,22 +56,24 @@ def study(
     retry_failed: bool = False,
     data_dir: Path | str | None = None,
     quiet: bool = False,
+    listener: StatusListener | None = None,
     **settings: Any,
 ) -> StudyResult:
     """Runs a study, or what is missing of it, and returns its results.
 
     `given` is a study file, the directory of an earlier study, or the same as a mapping; keyword arguments override
     it: `study(name="two", tasks=["digits"], algorithms=["local", "fedavg"], seeds=3)`. Results are saved in `out`
-    (default: "runs/NAME"); calling it again runs only what is missing.
+    (default: "runs/NAME"); calling it again runs only what is missing. `listener` is told the status every second or
+    so, and can stop the study by raising `StopRun`.
     """
     from playerfl.cli.tables.study import shown_study
 
     plan, path = read_study(given or {}, out, settings)
-    with shown_study(quiet=quiet) as listener:
+    with shown_study(quiet=quiet) as shown:
         directory = run_study(
             plan,
             path,
-            listener,
+            both(shown, listener),
             workers=workers,
             backend=backend,
             ray_address=ray_address,
@@ -79,6 +81,17 @@ def study(
             data_dir=None if data_dir is None else Path(data_dir),
         )
     return result_of(directory)
+
+
+def both(shown: StatusListener, listener: StatusListener | None) -> StatusListener:
+    """A listener that calls two, if there are two."""
+
+    def notify(status: Status) -> None:
+        shown(status)
+        if listener is not None:
+            listener(status)
+
+    return notify
 
 
 def read_study(

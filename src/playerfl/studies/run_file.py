@@ -163,6 +163,8 @@ class RunFileRecord:
         self.file = tensor_tree.encode(
             {
                 **({"data": own} if own else {}),
+                # Those about the method are not among the notes of its study's data.
+                **({"notes": result.data["notes"]} if result.data["notes"] else {}),
                 "format": FORMAT,
                 "experiment": result.experiment,
                 "environment": result.environment,
@@ -182,7 +184,7 @@ def read_run_file(file: bytes, data: DataFile, timing: TimingFile, path: Path | 
     """The run in a run file; `data` describes the sites of its study, which a run with its own split replaces."""
     try:
         tree = tensor_tree.decode(file)
-        data = {**data, **tree.get("data", {})}
+        data = {**data, **tree.get("data", {}), "notes": tree.get("notes", data["notes"])}
         if tree["format"] != FORMAT or tree["partition_hash"] != data["partition_hash"]:
             raise ValueError("it belongs to another study")
         weights = tree["weights"]

@@ -11,7 +11,7 @@ from playerfl.errors import ConfigError, at_least_zero
 from playerfl.federation.client import Client
 from playerfl.federation.messages import Download, ExpectedUpload, SiteId, Upload, Verb
 from playerfl.federation.server import Server
-from playerfl.layers.layer_map import LayerName
+from playerfl.layers.layer_map import LayerMap, LayerName
 from playerfl.weights import squared_distance
 
 
@@ -37,6 +37,9 @@ class FedLAMA(Algorithm):
         at_least_zero("warmup_rounds", self.warmup_rounds)
         if self.tau < 1 or self.phi < 1:
             raise ConfigError(f"tau and phi must be at least 1, not {self.tau} and {self.phi}")
+
+    def same_as(self, layers: LayerMap) -> str | None:
+        return "FedAvg" if self.tau == self.phi == 1 else None
 
     def intervals(self, side: Client | Server) -> dict[LayerName, int]:
         """τ_l of every layer, known at both ends."""

@@ -13,6 +13,7 @@ from playerfl.errors import ConfigError, one_of
 from playerfl.federation.client import Client
 from playerfl.federation.messages import Download, ExpectedUpload, SiteId, Upload, Verb
 from playerfl.federation.server import Server
+from playerfl.layers.layer_map import LayerMap
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,9 @@ class FedLP(Algorithm):
             raise ConfigError(f"keep must be between 0 and 1, not {self.keep}")
         if self.weighting not in ("samples", "uniform"):
             raise ConfigError(one_of(self.weighting, ("samples", "uniform"), "weighting"))
+
+    def same_as(self, layers: LayerMap) -> str | None:
+        return "FedAvg" if self.keep == 1 and self.weighting == "samples" else None
 
     def common_model(self, server: Server) -> bool:
         return True

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from playerfl.algorithms.partial import PartialAlgorithm
 from playerfl.errors import at_least_zero
 from playerfl.federation.client import Client
+from playerfl.layers.layer_map import LayerMap
 from playerfl.learning.job import Pull
 from playerfl.weights import Weights
 
@@ -24,6 +25,9 @@ class FedProx(PartialAlgorithm):
 
     def __post_init__(self) -> None:
         at_least_zero("mu", self.mu)
+
+    def same_as(self, layers: LayerMap) -> str | None:
+        return "FedAvg" if self.mu == 0 else None
 
     async def client_train(self, client: Client, received: Weights) -> None:
         await client.train(pull=Pull(received, self.mu))

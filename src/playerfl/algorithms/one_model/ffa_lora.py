@@ -30,9 +30,8 @@ class FFALoRA(PrivateEntries):
     def check_layers(self, layers: LayerMap) -> None:
         self.private(layers)
 
-    def layer_notes(self, layers: LayerMap) -> tuple[str, ...]:
-        without = "the model has no LoRA adapters whose A trains, so ffa_lora is FedAvg here"
-        return () if self.private(layers) else (without,)
+    def same_as(self, layers: LayerMap) -> str | None:
+        return None if self.private(layers) else "FedAvg"
 
     def common_model(self, server: Server) -> bool:
         return True

@@ -11,6 +11,7 @@ from playerfl.errors import ConfigError, at_least_zero
 from playerfl.federation.client import Client
 from playerfl.federation.messages import Download, Upload
 from playerfl.federation.server import Server
+from playerfl.layers.layer_map import LayerMap
 from playerfl.learning.coupled import Mixture
 from playerfl.weights import Weights
 
@@ -24,8 +25,9 @@ class APFL(Algorithm):
 
     Paper: Deng et al. 2020, Algorithm 1, https://arxiv.org/abs/2003.13461. alpha = 0 is FedAvg, alpha = 1
     Local.
-    Differs: α is fixed by default (`alpha_learning_rate` makes it adaptive, at each site, once per round); any
-    optimiser instead of plain steps; batch-norm statistics are those of the common model.
+    Differs: α is fixed by default (`alpha_learning_rate` makes it adaptive, at each site, once per round, with the
+    gradients of all its batches; the authors' code: of the first batch, plus 0.02·α); weights are mixed (the code mixes
+    outputs); any optimiser; batch-norm statistics are those of the common model.
     """
 
     alpha: float = 0.5
@@ -38,8 +40,11 @@ class APFL(Algorithm):
         if not 0 <= self.alpha <= 1:
             raise ConfigError(f"alpha must be between 0 and 1, not {self.alpha}")
 
+    def same_as(self, layers: LayerMap) -> str | None:
+        return {0.0: "FedAvg", 1.0: "Local"}.get(self.alpha) if self.alpha_learning_rate == 0 else None
+
     def common_model(self, server: Server) -> bool:
-        return self.alpha == 0 and self.alpha_learning_rate == 0
+        return self.same_as(server.layers) == "FedAvg"
 
     async def client_fit(self, client: Client, download: Download) -> Upload:
         client.load(download.weights)

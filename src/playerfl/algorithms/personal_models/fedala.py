@@ -12,7 +12,7 @@ from playerfl.data.examples import Examples, TensorExamples
 from playerfl.errors import ConfigError, at_least_zero
 from playerfl.federation.client import Client
 from playerfl.federation.messages import Download, Upload
-from playerfl.layers.layer_map import LayerMap
+from playerfl.layers.layer_map import LayerMap, LayerName
 from playerfl.learning.coupled import Interpolated
 from playerfl.weights import Weights
 
@@ -26,9 +26,9 @@ class FedALA(Algorithm):
     the second round, for one epoch in each later one. θ_c, trained from θ', is uploaded.
 
     Paper: Zhang et al. 2023, https://arxiv.org/abs/2212.01197. eta = 0 is FedAvg.
-    Differs: the loss has settled when its mean over an epoch (the code: its last batch) varies by less than
-    `settled` over ten epochs, or after `most_epochs` (the code: never). The mix that was learned last is applied when
-    models are scored after a merge.
+    Differs: the loss has settled when its mean over an epoch (the authors' code: its last batch) varies by less than
+    `settled` over ten epochs, or after `most_epochs` (the code: no limit). The mix that was learned last is applied
+    when models are scored after a merge.
     """
 
     mixed_layers: int = 1
@@ -56,15 +56,21 @@ class FedALA(Algorithm):
                 f"mixed_layers must be between 0 and {len(layers.names)}, the number of layers, not {self.mixed_layers}"
             )
 
+    def same_as(self, layers: LayerMap) -> str | None:
+        return "FedAvg" if self.eta == 0 or self.mixed_layers == 0 else None
+
+    def mixed(self, client: Client) -> tuple[LayerName, ...]:
+        """The layers that are mixed."""
+        return client.layers.names[len(client.layers.names) - self.mixed_layers :]
+
     async def client_fit(self, client: Client, download: Download) -> Upload:
         self.client_model(client, download)
         if "own" in client.memory:
             await self._learn_mix(client, download)
             self.client_model(client, download)
         await client.train()
-        upper = client.layers.names[len(client.layers.names) - self.mixed_layers :]
         fixed = client.layers.buffers | client.layers.frozen
-        client.memory["own"] = {name: w for name, w in client.weights(upper).items() if name not in fixed}
+        client.memory["own"] = {name: w for name, w in client.weights(self.mixed(client)).items() if name not in fixed}
         return client.upload()
 
     async def _learn_mix(self, client: Client, download: Download) -> None:
@@ -72,17 +78,12 @@ class FedALA(Algorithm):
         first = "mix" not in client.memory
         mix = client.memory.get("mix") or {name: torch.ones_like(w) for name, w in own.items()}
         ends: dict[str, Weights] = {"start": own, "end": {name: download.weights[name] for name in own}}
-        upper = client.layers.names[len(client.layers.names) - self.mixed_layers :]
         rows, losses = self._some_rows(client), list[float]()
         while len(losses) < (self.most_epochs if first else 1) and not self._has_settled(losses):
             learned = await client.train(
-                1,
-                only=upper,
-                optimizer=Interpolated(self.eta),
-                slots={"mix": mix, **ends},
-                examples=rows,
+                1, only=self.mixed(client), optimizer=Interpolated(self.eta), slots={"mix": mix, **ends}, examples=rows,
                 stream="mix",
-            )
+            )  # fmt: skip
             mix = learned.slots["mix"]
             losses.append(learned.loss or 0.0)
         client.memory["mix"] = mix

@@ -13,6 +13,7 @@ from playerfl.errors import ConfigError, at_least_zero
 from playerfl.federation.client import Client
 from playerfl.federation.messages import Download, SiteId, Upload
 from playerfl.federation.server import Server
+from playerfl.layers.layer_map import LayerMap
 from playerfl.weights import Weights, weighted_mean
 
 Masks = dict[str, Tensor]
@@ -27,8 +28,10 @@ class FedCAC(Algorithm):
 
     Paper: Wu et al. 2023, https://arxiv.org/abs/2309.11103. tau = 0 is FedAvg.
     Differs: the server computes the masks M_i, since it knows what it sent and what came back, so no mask is sent
-    (the same masks, less traffic); averages are weighted by the sites' examples; exactly τ of a tensor is critical
-    even if values tie. The server keeps every site's latest model, as with pFedLA, which matters for privacy.
+    (the same masks, less traffic); all averages are weighted by the sites' examples (the authors' code: not those of
+    critical weights); exactly τ of a tensor is critical even if values tie; batch-norm statistics are averaged over all
+    sites (the code: each site keeps its own). The server keeps every site's latest model, as with pFedLA, which matters
+    for privacy.
     """
 
     tau: float = 0.5
@@ -44,6 +47,9 @@ class FedCAC(Algorithm):
     @property
     def averages(self) -> bool:
         return False
+
+    def same_as(self, layers: LayerMap) -> str | None:
+        return "FedAvg" if self.tau == 0 else None
 
     def common_model(self, server: Server) -> bool:
         return self.tau == 0

@@ -17,7 +17,6 @@ from playerfl.federation.messages import Download, ExpectedUpload, SiteId, Uploa
 from playerfl.federation.server import Server
 from playerfl.layers.layer_map import LayerMap
 from playerfl.learning.optimizers import Optimizer, OptimizerState
-from playerfl.weights import Weights
 
 
 @dataclass(frozen=True)
@@ -29,8 +28,9 @@ class FedDBE(Algorithm):
     the sites' mean in an epoch of plain training before round 1. w with o_c is reported: its last bias is b + W·o_c.
 
     Paper: Zhang et al. 2023, https://arxiv.org/abs/2311.14975. kappa = 0 without an offset is FedAvg.
-    Differs: o_c has the optimiser of the weights (the code: plain steps); the running mean starts from the first batch
-    of a round (the code: from 0, which pulls every feature towards it). The last layer must be linear with a bias.
+    Differs: o_c has the optimiser of the weights (the authors' code: plain steps); m* is the mean over the whole epoch
+    (the code: the running mean at its end); the running mean starts from the first batch of a round (the code: from 0,
+    which pulls every feature towards it, unless μ = 1). The last layer must be linear with a bias.
     """
 
     kappa: float = 1.0
@@ -47,6 +47,9 @@ class FedDBE(Algorithm):
 
     def check_layers(self, layers: LayerMap) -> None:
         head_of(layers)
+
+    def same_as(self, layers: LayerMap) -> str | None:
+        return "FedAvg" if self.kappa == 0 and not self.offset else None
 
     @property
     def prepares(self) -> bool:
@@ -66,7 +69,7 @@ class FedDBE(Algorithm):
 
     def server_prepare(self, server: Server, uploads: Mapping[SiteId, Upload]) -> None:
         total = sum(upload.num_examples for upload in uploads.values())
-        means = [(numbers_of(upload.info["mean"]), upload.num_examples / total) for upload in uploads.values()]
+        means = [(upload.numbers("mean"), upload.num_examples / total) for upload in uploads.values()]
         server.memory["mean"] = [sum(mean[k] * share for mean, share in means) for k in range(len(means[0][0]))]
 
     def server_send(self, server: Server, site: SiteId) -> Download:
@@ -83,7 +86,7 @@ class FedDBE(Algorithm):
         client.load(download.weights)
         weight = client.weights()[f"{head_of(client.layers)}weight"]
         if "mean" in download.info:
-            client.memory["mean"] = torch.tensor(numbers_of(download.info["mean"]), dtype=weight.dtype)
+            client.memory["mean"] = torch.tensor(download.numbers("mean"), dtype=weight.dtype)
         features = Features(head_of(client.layers), self.kappa, self.momentum, client.memory.get("mean"))
         if self.offset:
             features.offset = client.memory.get("offset", weight.new_zeros(weight.shape[-1])).clone()
@@ -92,19 +95,19 @@ class FedDBE(Algorithm):
         if features.offset is not None:
             client.memory["offset"] = features.offset.cpu()
         upload = client.upload()
-        client.load(client.weights(), self._folded(client, client.weights()))
+        self._fold(client)
         return upload
 
     def client_model(self, client: Client, download: Download) -> None:
         client.load(download.weights)
-        client.load(client.weights(), self._folded(client, client.weights()))
+        self._fold(client)
 
-    def _folded(self, client: Client, weights: Weights) -> Weights:
-        """The last layer's bias with the offset folded into it."""
-        if "offset" not in client.memory:
-            return {}
-        head = head_of(client.layers)
-        return {f"{head}bias": weights[f"{head}bias"] + weights[f"{head}weight"] @ client.memory["offset"]}
+    def _fold(self, client: Client) -> None:
+        """Gives the loaded model the bias of the last layer that has the effect of the offset."""
+        if "offset" in client.memory:
+            weights, head = client.weights(), head_of(client.layers)
+            bias = weights[f"{head}bias"] + weights[f"{head}weight"] @ client.memory["offset"]
+            client.load(weights, {f"{head}bias": bias})
 
 
 def head_of(layers: LayerMap) -> str:
@@ -117,10 +120,6 @@ def head_of(layers: LayerMap) -> str:
             "another algorithm, or declare the last layer with layer_groups()"
         )
     return head
-
-
-def numbers_of(values: Any) -> list[float]:
-    return [float(value) for value in (values if isinstance(values, list) else [values])]
 
 
 class Features:

@@ -10,14 +10,13 @@ from torch import Tensor
 
 from playerfl.algorithms.algorithm import Algorithm
 from playerfl.errors import ConfigError
+from playerfl.federation.bit_masks import Masks, packed, packed_length, unpacked
 from playerfl.federation.client import Client
 from playerfl.federation.messages import Download, ExpectedUpload, SiteId, Upload, Verb
 from playerfl.federation.server import Server
+from playerfl.layers.layer_map import LayerMap
 from playerfl.learning.coupled import Masked
-from playerfl.weights import Weights, weighted_mean
-
-_BITS = 48
-Masks = dict[str, Tensor]
+from playerfl.weights import Weights
 
 
 @dataclass(frozen=True)
@@ -29,9 +28,9 @@ class FedSelect(Algorithm):
     weights with the largest |θ_c - θ_c before the round| becomes own, until the share `limit` of the tensor is own.
 
     Paper: Tamirisa et al. 2024, https://arxiv.org/abs/2404.02478. rate = 0 is FedAvg.
-    Differs: biases can become own too (the code: only tensors called weight); a weight that has become own keeps the
-    site's value (the code: starts from the average); averages are weighted by the sites' examples. Own weights are
-    not uploaded: their place holds what was received.
+    Differs: the mask grows in every round, by the change of that round (the authors' code: every third, by the change
+    since it last grew); biases can become own, too (the code: only tensors called weight); a weight that has become own
+    keeps the site's value (the code: starts from the average); averages are weighted by the sites' examples.
     """
 
     rate: float = 0.05
@@ -48,14 +47,17 @@ class FedSelect(Algorithm):
     def averages(self) -> bool:
         return False
 
+    def same_as(self, layers: LayerMap) -> str | None:
+        return "FedAvg" if self.rate == 0 or self.limit == 0 else None
+
     def common_model(self, server: Server) -> bool:
-        return self.rate == 0 or self.limit == 0
+        return self.same_as(server.layers) is not None
 
     def server_expects(self, server: Server, verbs: tuple[Verb, ...]) -> ExpectedUpload:
         if "fit" not in verbs:
             return ExpectedUpload()
         size = sum(w.numel() for name, w in server.weights.items() if name not in server.layers.buffers)
-        return ExpectedUpload(server.layers.names, {"own": -(-size // _BITS)})
+        return ExpectedUpload(server.layers.names, {"own": packed_length(size)})
 
     async def client_fit(self, client: Client, download: Download) -> Upload:
         self.client_model(client, download)
@@ -94,13 +96,10 @@ class FedSelect(Algorithm):
     def server_merge(self, server: Server, uploads: Mapping[SiteId, Upload]) -> None:
         in_order = server.layers.select(server.weights)
         parameters = {n: w for n, w in in_order.items() if n not in server.layers.buffers}
-        own = {site: unpacked(numbers_of(upload), parameters) for site, upload in uploads.items()}
-        before = dict(server.weights)
+        own = {site: unpacked(upload.numbers("own"), parameters) for site, upload in uploads.items()}
+        super().server_merge(server, uploads)
         if not any(bool(mask.any()) for masks in own.values() for mask in masks.values()):
-            super().server_merge(server, uploads)
             return
-        buffers = [({n: u.weights[n] for n in before if n not in parameters}, u.num_examples) for u in uploads.values()]
-        server.weights |= weighted_mean(buffers)
         for name, weight in parameters.items():
             total = torch.zeros_like(weight, dtype=torch.float64)
             count = torch.zeros_like(total)
@@ -116,29 +115,3 @@ class FedSelect(Algorithm):
         personal: Weights = client.memory.get("personal", {})
         mixed = {name: torch.where(mask, personal[name], download.weights[name]) for name, mask in own.items()}
         client.load(download.weights, mixed)
-
-
-def numbers_of(upload: Upload) -> list[int]:
-    values = upload.info["own"]
-    return [int(value) for value in (values if isinstance(values, list) else [values])]
-
-
-def packed(masks: Masks) -> list[int | float | str]:
-    """Masks as a list of integers of 48 bits each, which every wire carries exactly.
-
-    >>> packed({"w": torch.tensor([True, False, True])})
-    [5]
-    """
-    bits = torch.cat([mask.flatten() for mask in masks.values()])
-    bits = torch.cat([bits, bits.new_zeros(-len(bits) % _BITS)]).reshape(-1, _BITS)
-    return list((bits.long() << torch.arange(_BITS)).sum(1).tolist())
-
-
-def unpacked(numbers: list[int], like: Mapping[str, Tensor]) -> Masks:
-    """The inverse of `packed`, for tensors of the same names and shapes in the same order."""
-    bits = ((torch.tensor(numbers).unsqueeze(1) >> torch.arange(_BITS)) & 1).bool().flatten()
-    masks, start = {}, 0
-    for name, tensor in like.items():
-        masks[name] = bits[start : start + tensor.numel()].reshape(tensor.shape)
-        start += tensor.numel()
-    return masks

@@ -10,6 +10,7 @@ from playerfl.errors import at_least_zero
 from playerfl.federation.client import Client
 from playerfl.federation.messages import Download, Upload
 from playerfl.federation.server import Server
+from playerfl.layers.layer_map import LayerMap
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,9 @@ class LocalAdaptation(Algorithm):
 
     def __post_init__(self) -> None:
         at_least_zero("adapt_epochs", self.adapt_epochs)
+
+    def same_as(self, layers: LayerMap) -> str | None:
+        return "FedAvg" if self.adapt_epochs == 0 else None
 
     @property
     def finishes(self) -> bool:

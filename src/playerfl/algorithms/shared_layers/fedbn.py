@@ -16,10 +16,14 @@ class FedBN(PrivateEntries):
     θ_c = (w, norm_c);  w ← Σ_c (n_c / Σ n) · w_c over everything but norm_c, which never leaves its site.
 
     Paper: Li et al. 2021, Algorithm 1, https://arxiv.org/abs/2102.07623. Without batch norm it is FedAvg.
-    Differs: nothing. Layer and group norm have no statistics of the site's data, so they are shared.
+    Differs: averages are weighted by the sites' examples (the authors' code: all sites alike). Layer and group norm
+    have no statistics of the site's data, so they are shared.
     """
 
     remembered: ClassVar[str] = "norms"
+
+    def same_as(self, layers: LayerMap) -> str | None:
+        return None if batch_norm_entries(layers) else "FedAvg"
 
     def private(self, layers: LayerMap) -> frozenset[str]:
         return batch_norm_entries(layers)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from playerfl.algorithms.partial import PartialAlgorithm, all_but_last
+from playerfl.algorithms.partial import PartialAlgorithm, all_but_last, simpler
 from playerfl.federation.client import Client
 from playerfl.federation.server import Server
 from playerfl.layers.layer_map import LayerMap
@@ -23,6 +23,9 @@ class FedPer(PartialAlgorithm):
 
     def check_layers(self, layers: LayerMap) -> None:
         all_but_last(layers, self.personal_layers)
+
+    def same_as(self, layers: LayerMap) -> str | None:
+        return simpler(all_but_last(layers, self.personal_layers), layers)
 
     def cut(self, side: Client | Server) -> int:
         return all_but_last(side.layers, self.personal_layers)

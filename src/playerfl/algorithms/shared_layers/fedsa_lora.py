@@ -33,8 +33,8 @@ class FedSALoRA(PrivateEntries):
     def check_layers(self, layers: LayerMap) -> None:
         self.shared(layers)
 
-    def layer_notes(self, layers: LayerMap) -> tuple[str, ...]:
-        return () if self.shared(layers) else ("the model has no LoRA adapters, so fedsa_lora is FedAvg here",)
+    def same_as(self, layers: LayerMap) -> str | None:
+        return None if self.shared(layers) else "FedAvg"
 
     async def client_join(self, client: Client, download: Download, epochs: int) -> None:
         """Tunes what is private under the shared A."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from playerfl.algorithms.partial import PartialAlgorithm
+from playerfl.algorithms.partial import PartialAlgorithm, simpler
 from playerfl.errors import ConfigError
 from playerfl.federation.client import Client
 from playerfl.federation.server import Server
@@ -16,8 +16,8 @@ class LGFedAvg(PartialAlgorithm):
     """Each site learns its own representation; only the last `shared_layers` layers, which read it, are averaged.
 
     Paper: Liang et al. 2020, Algorithm 1, https://arxiv.org/abs/2001.01523
-    Differs: private layers start from the common initial model (the paper's experiments start from one that FedAvg
-    has trained); no adversarial loss for fair representations.
+    Differs: private layers start from the common initial model (the authors' code: from one that FedAvg has trained);
+    averages are weighted by the sites' examples (the code: all sites alike); no adversarial loss for fairness.
     """
 
     shared_layers: int = 1
@@ -29,6 +29,9 @@ class LGFedAvg(PartialAlgorithm):
                 f"shared_layers must be between 0 and {len(layers.names)}, the number of layers, "
                 f"not {self.shared_layers}"
             )
+
+    def same_as(self, layers: LayerMap) -> str | None:
+        return simpler(self.shared_layers, layers)
 
     def cut(self, side: Client | Server) -> int:
         """Here the private layers come first."""

@@ -87,6 +87,25 @@ def print_comparison(
             console.print()
 
 
+UnseenRow = tuple[str, str, Mapping[str, float]]
+"""An algorithm, an unseen site, and its scores."""
+
+
+def print_unseen(rows: Sequence[UnseenRow], title: str = "Unseen sites, which joined after the last round") -> None:
+    """The scores of sites that took no part in training; nothing if there are none."""
+    if not rows:
+        return
+    table = Table(title=escape(title), title_justify="left")
+    metrics = list(rows[0][2])
+    for heading in ("algorithm", "unseen site"):
+        table.add_column(heading, no_wrap=True)
+    for metric in metrics:
+        table.add_column(escape(metric), justify="right", min_width=6)
+    for algorithm, site, scores in rows:
+        table.add_row(escape(algorithm), escape(site), *(_number(scores[metric]) for metric in metrics))
+    wide_console().print(table)
+
+
 def _overview(summaries: Sequence[AlgorithmSummary], baseline: Mapping[str, float]) -> Table:
     table = Table(title="Comparison on the sites' test data", title_justify="left")
     table.add_column("algorithm", no_wrap=True)

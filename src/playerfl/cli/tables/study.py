@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from statistics import median
 from typing import Any
@@ -15,6 +15,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from playerfl.cli.tables.comparison import print_unseen
 from playerfl.cli.tables.console import wide_console
 from playerfl.report.compute.comparison import compare
 from playerfl.studies.api import StudyResult
@@ -126,16 +127,25 @@ def medians(result: StudyResult) -> list[dict[str, Any]]:
     rows = []
     for (task, algorithm), runs in result.runs.items():
         averages = [compare([run])[0].average for run in runs]
+        unseen = {
+            site: _medians([run.unseen_scores[site] for run in runs])
+            for site in (runs[0].unseen_scores if runs else ())
+        }
         rows.append(
             {
                 "task": task,
                 "algorithm": algorithm,
                 "learning_rate": result.chosen_rates[task, algorithm],
                 "runs": len(runs),
-                "median": {metric: median(a[metric] for a in averages) for metric in averages[0]} if averages else {},
+                "median": _medians(averages),
+                **({"unseen": unseen} if unseen else {}),
             }
         )
     return rows
+
+
+def _medians(runs: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    return {metric: median(run[metric] for run in runs) for metric in runs[0]} if runs else {}
 
 
 def print_medians(rows: Sequence[dict[str, Any]]) -> None:
@@ -159,3 +169,11 @@ def print_medians(rows: Sequence[dict[str, Any]]) -> None:
                 *(f"{values[metric]:.4f}" if values else "" for metric in shown),
             )
         console.print(table)
+        print_unseen(
+            [
+                (str(row["algorithm"]), site, {metric: scores[metric] for metric in shown})
+                for row in task_rows
+                for site, scores in row.get("unseen", {}).items()
+            ],
+            f"{task}: unseen sites, median over runs, test data",
+        )

@@ -213,6 +213,7 @@ def as_json(result: RunResult, summary: AlgorithmSummary) -> dict[str, Any]:
         "directory": str(result.path) if result.path else None,
         "average": summary.average,
         "sites": summary.sites,
+        **({"unseen": result.unseen_scores} if result.unseen_scores else {}),
         "chosen_rounds": result.chosen_rounds,
         "fairness": summary.fairness,
         "incentive": summary.incentive,
