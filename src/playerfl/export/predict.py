@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,8 @@ from playerfl.data.readers.site_tables import ENDINGS as TABLE_ENDINGS
 from playerfl.data.readers.site_tables import SiteTable
 from playerfl.errors import ConfigError, DataError
 from playerfl.export.folder import ExportedModel, ModelFolderError, read_folder, tensor_for
+from playerfl.export.load_model import LARGEST
+from playerfl.export.unusual import Unusual, unusual_values
 from playerfl.storage.csv_table import csv_text
 
 _ROWS_AT_ONCE = 512
@@ -30,18 +32,28 @@ class Predictions:
 
     columns: tuple[str, ...]
     rows: tuple[tuple[Any, ...], ...]
+    warnings: tuple[str, ...] = ()
+    """Why some of them should not be relied on, in sentences; the rows say which."""
 
     def csv(self) -> str:
         """The text of a CSV file, in which no cell is a formula."""
         return csv_text((self.columns, *self.rows))
 
 
-def predict(folder: Path | str, new: Path | str) -> Predictions:
+def predict(folder: Path | str, new: Path | str, *, strict: bool = False) -> Predictions:
     """The predictions of the model in a folder for the rows of a table, or for a picture or a folder of pictures.
 
     The table or pictures must be like those the model was trained on; anything else is refused in a sentence that
-    names the file, the column and the row.
+    names the file, the column and the row. Values far from those of the training rows are marked in the result, or,
+    with `strict`, refused too.
     """
+    predictions = _predicted(folder, new)
+    if strict and predictions.warnings:
+        raise DataError(f"{'; '.join(predictions.warnings)}; strict: nothing is predicted")
+    return predictions
+
+
+def _predicted(folder: Path | str, new: Path | str) -> Predictions:
     model = read_folder(Path(folder))
     given = Path(new)
     if not given.exists():
@@ -60,12 +72,27 @@ def _of_table(model: ExportedModel, encoding: TableEncoding, given: Path) -> Pre
     table = _new_rows(encoding, given)
     raw = torch.from_numpy(encoding.raw(table))
     numbers = [int(number) for number in table.frame.index]
+    places = [f"{table.file}, row {number}" for number in numbers]
+    _check_finite(raw.nan_to_num(nan=0.0).abs() <= LARGEST, places)
     # Identifiers that were left out of the training help to match predictions with patients.
     known = [name for name in encoding.ignored if name != model.target.name and name in table.frame.columns]
     before = [[_cell(value) for value in table.frame[name]] for name in known]
+    titles = ("row", *(f"{name} (in the table)" if name == "row" else name for name in known))
     batches = ((raw[start : start + _ROWS_AT_ONCE],) for start in range(0, len(raw), _ROWS_AT_ONCE))
-    places = [f"{table.file}, row {number}" for number in numbers]
-    return _answers(model, ("row", *known), list(zip(numbers, *before, strict=True)), places, batches)
+    unusual = unusual_values(model, (raw,), places)
+    unusual = replace(unusual, warnings=(*_blank_rows(table.file, numbers), *unusual.warnings))
+    return _answers(model, titles, list(zip(numbers, *before, strict=True)), places, batches, unusual)
+
+
+def _blank_rows(file: str, numbers: Sequence[int]) -> list[str]:
+    """A warning if the reader passed over blank rows before the last one."""
+    header = 1 if file.lower().endswith((".csv", ".csv.gz")) else 0
+    blank = numbers[-1] - header - len(numbers)
+    if blank <= 0:
+        return []
+    first = next(row for row, number in enumerate(numbers, start=1 + header) if row != number)
+    counted = "1 row has" if blank == 1 else f"{blank} rows have"
+    return [f"{counted} no values (the first is row {first} of {file}), and no prediction"]
 
 
 def _new_rows(encoding: TableEncoding, given: Path) -> SiteTable:
@@ -100,17 +127,45 @@ def _of_arrays(model: ExportedModel, given: Path) -> Predictions:
         raise DataError(f"{given} is not an npz file; this model takes the arrays {', '.join(names)} from np.savez")
     arrays = read_arrays(given, names)
     inputs = [tensor_for(record, arrays[record["name"]]) for record in records]
-    rows = {len(tensor) for tensor in inputs}
-    if len(rows) > 1:
-        raise DataError(f"{given.name} has arrays with {sorted(rows)} rows; all need the same number")
+    lengths = {len(tensor) for tensor in inputs}
+    if len(lengths) > 1:
+        raise DataError(f"{given.name} has arrays with {sorted(lengths)} rows; all need the same number")
     count = len(inputs[0])
+    if not count:
+        raise DataError(f"{given.name} has no rows; there is nothing to predict")
+    places = [f"{given.name}, row {n}" for n in range(1, count + 1)]
+    for tensor in inputs:
+        _check_finite(tensor.reshape(count, -1).isfinite(), places)
     starts = range(0, count, _ROWS_AT_ONCE)
     batches = (tuple(tensor[start : start + _ROWS_AT_ONCE] for tensor in inputs) for start in starts)
-    numbers = range(1, count + 1)
-    return _answers(model, ("row",), [(n,) for n in numbers], [f"{given.name}, row {n}" for n in numbers], batches)
+    rows = [(number,) for number in range(1, count + 1)]
+    return _answers(model, ("row",), rows, places, batches, unusual_values(model, inputs, places))
+
+
+def _check_finite(is_finite: Tensor, places: Sequence[str]) -> None:
+    """`is_finite`: by row and number."""
+    bad = ~is_finite.all(1)
+    if bool(bad.any()):
+        raise DataError(f"{places[int(bad.long().argmax())]}: a value is infinite or not a number; correct it")
 
 
 def _answers(
+    model: ExportedModel,
+    columns: tuple[str, ...],
+    rows: Sequence[tuple[Any, ...]],
+    places: Sequence[str],
+    batches: Iterator[tuple[Tensor, ...]],
+    unusual: Unusual | None = None,
+) -> Predictions:
+    """Predictions from batches of inputs; `places`: where each row is, for messages."""
+    found = _without_marks(model, columns, rows, places, batches)
+    if unusual is None:
+        return found
+    marked = tuple((*row, *marks) for row, marks in zip(found.rows, unusual.rows, strict=True))
+    return Predictions((*found.columns, *unusual.columns), marked, unusual.warnings)
+
+
+def _without_marks(
     model: ExportedModel,
     columns: tuple[str, ...],
     rows: Sequence[tuple[Any, ...]],

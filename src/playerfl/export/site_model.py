@@ -44,6 +44,7 @@ class SiteModel:
     model: nn.Module
     inputs: Any
     """Of a few training rows."""
+    train: Examples
     test: Examples
     classification: bool
     encoding: Encoding | None
@@ -78,6 +79,7 @@ def model_of_run(path: Path, site: str, task: Task | None = None) -> SiteModel:
         experiment=experiment,
         model=result.model(site),
         inputs=_some_inputs(sites[site]),
+        train=sites[site].train,
         test=sites[site].test,
         classification=setup.classification,
         encoding=encodings.get(site),
@@ -127,6 +129,7 @@ def model_of_site(state: Path, site: str, task: Task | None = None) -> SiteModel
         experiment=experiment,
         model=model,
         inputs=_some_inputs(sites[mine]),
+        train=sites[mine].train,
         test=sites[mine].test,
         classification=setup.classification,
         encoding=encodings.get(mine),

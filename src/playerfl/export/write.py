@@ -17,6 +17,7 @@ from playerfl.export.card import card_text
 from playerfl.export.folder import CARD, FORMAT, ONNX, check_free, input_records, write_folder
 from playerfl.export.graph import Graph, NotPortableError, graph_of
 from playerfl.export.onnx_file import TOLERANCE, NoOnnxError, onnx_bytes
+from playerfl.export.ranges import RangeRecord, table_ranges, tensor_ranges
 from playerfl.export.site_model import SiteModel, model_of_run
 from playerfl.export.standalone import ONE_INPUT, Answering, Standalone, named_inputs
 from playerfl.learning.training import EVALUATION_BATCH
@@ -137,6 +138,18 @@ def _onnx(
         return None, str(problem)
 
 
+def _ranges(source: SiteModel) -> list[RangeRecord]:
+    """Of the site's training rows; images have the same range everywhere."""
+    encoding = source.encoding.inputs if source.encoding is not None else None
+    if isinstance(encoding, PictureEncoding):
+        return []
+    batches = [named_inputs(inputs)[0] for inputs, _ in source.train.batches(EVALUATION_BATCH)]
+    train = {name: torch.cat([batch[name] for batch in batches]).cpu() for name in batches[0]}
+    if encoding is None:
+        return tensor_ranges(train)
+    return table_ranges(encoding, train[ONE_INPUT].double().numpy())
+
+
 def _about(source: SiteModel, inputs: Mapping[str, Tensor], target: TargetEncoding) -> dict[str, Any]:
     encoding = source.encoding.as_dict() if source.encoding else {"version": VERSION, "target": asdict(target)}
     private = [name for name in source.layers if name not in source.shared]
@@ -147,6 +160,7 @@ def _about(source: SiteModel, inputs: Mapping[str, Tensor], target: TargetEncodi
         "model": type(source.model).__name__,
         "encoding": encoding,
         "inputs": input_records(inputs),
+        "ranges": _ranges(source),
         "test": {
             "rows": len(source.test),
             "scores": {name: value if math.isfinite(value) else None for name, value in source.scores.items()},
