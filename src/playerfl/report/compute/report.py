@@ -15,7 +15,7 @@ from playerfl.report.compute.comparison import metrics_of
 from playerfl.report.compute.cost import Cost, costs
 from playerfl.report.compute.curves import Curve, curves
 from playerfl.report.compute.grid import MAJORITY, F1Labels, RunGrid, arrange
-from playerfl.report.compute.learnt import not_learnt
+from playerfl.report.compute.learnt import not_judged, not_learnt
 from playerfl.report.compute.multiverse import Multiverse
 from playerfl.report.compute.ranking import Ranking, rankings
 from playerfl.report.compute.sites import SiteTable, UnseenRow, site_tables, unseen_rows
@@ -64,8 +64,13 @@ class Report:
 
     @cached_property
     def not_learnt(self) -> tuple[str, ...]:
-        """The tasks on which no method is clearly ahead of the majority class."""
+        """The tasks on which no method is clearly ahead of the baseline."""
         return not_learnt(self.tables)
+
+    @cached_property
+    def not_judged(self) -> tuple[str, ...]:
+        """The tasks for which no baseline says whether they were learnt."""
+        return not_judged(self.tables)
 
     @cached_property
     def sites(self) -> list[SiteTable]:
@@ -268,7 +273,7 @@ def _without_majority(grid: RunGrid) -> list[str]:
         return []
     return [
         f"the majority class is not shown on {listed(tasks)}, because the runs do not record how many examples of each "
-        "class a site has; whether these tasks were learnt is not judged"
+        "class a site has"
     ]
 
 
