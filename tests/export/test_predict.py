@@ -225,6 +225,52 @@ def test_a_bundled_task_takes_arrays(tmp_path: Path) -> None:
     assert "x.npz has no array 'inputs'" in refused(playerfl("predict", "model", "x.npz", cwd=tmp_path))
 
 
+class Words(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = torch.nn.Embedding(50, 8)
+        self.head = torch.nn.Linear(8, 2)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        return self.head(self.embedding(tokens).mean(1))
+
+
+def test_arrays_that_are_not_like_the_training_data(tmp_path: Path) -> None:
+    tokens = torch.randint(50, (60, 6), generator=torch.Generator().manual_seed(0))
+    sites = {name: (tokens, tokens[:, 0] % 2) for name in ("a", "b")}
+    package.run(package.own_task(Words, sites), "fedavg", rounds=1, out=tmp_path / "run")
+    export_model(tmp_path / "run", "a", tmp_path / "model", task=package.own_task(Words, sites), onnx="never")
+    for values, says in (
+        (tokens.numpy() + 0.5, "takes whole numbers"),
+        (np.full((2, 6), np.nan), "takes whole numbers"),
+        (tokens.numpy() + 1000, "fails on these inputs: index out of range"),
+        (tokens.numpy()[:0], "new.npz has no rows"),
+    ):
+        np.savez(tmp_path / "new.npz", inputs=values)
+        assert says in refused(playerfl("predict", "model", "new.npz", cwd=tmp_path))
+    np.savez(tmp_path / "new.npz", inputs=tokens.numpy().astype(np.float64))
+    assert len(predict(tmp_path / "model", tmp_path / "new.npz").rows) == 60
+
+
+def test_numbers_far_from_the_training_data_in_an_array(tmp_path: Path) -> None:
+    x = torch.randn(90, 4, generator=torch.Generator().manual_seed(0))
+    sites = {name: (x, (x[:, 0] > 0).long()) for name in ("a", "b")}
+    task = package.own_task(lambda: torch.nn.Linear(4, 2), sites)
+    package.run(task, "fedavg", rounds=1, out=tmp_path / "run")
+    export_model(tmp_path / "run", "a", tmp_path / "model", task=task, onnx="never")
+    new = x.numpy()[:3].copy()
+    new[1, 2] = 255
+    np.savez(tmp_path / "new.npz", inputs=new)
+    found = predict(tmp_path / "model", tmp_path / "new.npz")
+    assert [row[-1] for row in found.rows] == ["", "inputs[2]", ""]
+    assert "new.npz, row 2: 255, usual is" in found.warnings[0]
+    # Not "the model diverged": the value is at fault.
+    new[2, 0] = np.inf
+    np.savez(tmp_path / "new.npz", inputs=new)
+    said = refused(playerfl("predict", "model", "new.npz", cwd=tmp_path))
+    assert "new.npz, row 3: a value is infinite or not a number" in said
+
+
 class Pair(torch.nn.Module):
     def __init__(self) -> None:
         super().__init__()

@@ -120,11 +120,14 @@ def test_missing_values_that_were_filled_in_are_named(tmp_path: Path) -> None:
     run = ("run", "clinics", "-a", "local", "--rounds", 1, "-q", *sets, "--out", "run")
     assert playerfl(*run, cwd=tmp_path).returncode == 0
     assert playerfl("export", "run", "--site", "north", "--out", "model", "--no-onnx", cwd=tmp_path).returncode == 0
-    (tmp_path / "new.csv").write_text("age,crp\n60,-999\n,5.1\n60,5.2\n-999,\n60,9999\n")
+    (tmp_path / "new.csv").write_text("age,crp\n60,-999\n,5.1\n60,5.2\n60,9999\n")
     found = package.predict(tmp_path / "model", tmp_path / "new.csv")
     filled = [row[found.columns.index("missing values filled in")] for row in found.rows]
-    assert filled == ["crp", "age", "", "age; crp", ""]
-    assert marks(found) == ["", "", "", "", "crp"]
+    assert filled == ["crp", "age", "", ""]
+    assert marks(found) == ["", "", "", "crp"]
+    (tmp_path / "empty.csv").write_text("age,crp\n60,5\n-999,\n")
+    with pytest.raises(DataError, match=r"empty.csv, row 3: all values are missing"):
+        package.predict(tmp_path / "model", tmp_path / "empty.csv")
     # Half of the values are filled in, which must not make the range narrower.
     crp = next(limits for limits in read_ranges(tmp_path / "model") if limits["column"] == "crp")
     assert crp["low"] < 3 and crp["high"] > 7

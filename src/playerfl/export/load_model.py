@@ -171,9 +171,11 @@ class Model:
         names: list[list[str]] = [[] for _ in range(len(inputs[0]))]
         for limits in self.about.get("ranges", []):
             values = inputs[limits["input"]].reshape(len(inputs[0]), -1)
-            values = values if limits["position"] is None else values[:, limits["position"], None]
-            # Of many numbers, such as pixels, a few are always far from the others.
-            beyond = ((values < limits["low"]) | (values > limits["high"])).double().mean(1) > 0.01
+            if limits["position"] is not None:
+                values = values[:, limits["position"]]
+            beyond = (values < limits["low"]) | (values > limits["high"])
+            if limits["position"] is None:  # of many numbers, such as pixels, a few are always far from the others
+                beyond = beyond.double().mean(1) > 0.01
             for row in beyond.nonzero().flatten().tolist():
                 if limits["column"] not in names[row]:
                     names[row].append(limits["column"])

@@ -74,6 +74,8 @@ def _of_table(model: ExportedModel, encoding: TableEncoding, given: Path) -> Pre
     numbers = [int(number) for number in table.frame.index]
     places = [f"{table.file}, row {number}" for number in numbers]
     _check_finite(raw.nan_to_num(nan=0.0).abs() <= LARGEST, places)
+    if bool((empty := raw.isnan().all(1)).any()):
+        raise DataError(f"{places[int(empty.long().argmax())]}: all values are missing; remove the row")
     # Identifiers that were left out of the training help to match predictions with patients.
     known = [name for name in encoding.ignored if name != model.target.name and name in table.frame.columns]
     before = [[_cell(value) for value in table.frame[name]] for name in known]
