@@ -237,7 +237,7 @@ class Words(torch.nn.Module):
 
 def test_arrays_that_are_not_like_the_training_data(tmp_path: Path) -> None:
     tokens = torch.randint(50, (60, 6), generator=torch.Generator().manual_seed(0))
-    sites = {name: (tokens, tokens[:, 0] % 2) for name in ("a", "b")}
+    sites = dict.fromkeys(("a", "b"), (tokens, tokens[:, 0] % 2))
     package.run(package.own_task(Words, sites), "fedavg", rounds=1, out=tmp_path / "run")
     export_model(tmp_path / "run", "a", tmp_path / "model", task=package.own_task(Words, sites), onnx="never")
     for values, says in (

@@ -23,7 +23,7 @@ from playerfl.report.compute.statistics import ENOUGH_RUNS
 from playerfl.report.compute.tables import Choices, ScoreTable, tables
 from playerfl.report.compute.what_if import LayerScores, layer_scores
 from playerfl.report.formats import listed
-from playerfl.runs.measures.calibration import Calibration, calibrations
+from playerfl.runs.measures.calibration import Calibration, baseline_calibration, calibrations
 from playerfl.runs.measures.declared import Declared, declared_as
 
 
@@ -102,6 +102,13 @@ class Report:
             for task, algorithm, runs in self.grid.cells()
             for calibration in calibrations(runs[min(runs)], task, algorithm, self.grid.sites(task))
         ]
+
+    @cached_property
+    def baseline_calibrations(self) -> list[Calibration]:
+        """By task, that of always saying how frequent each class is."""
+        first = {task: runs[min(runs)] for task, _, runs in reversed(list(self.grid.cells()))}
+        every = (baseline_calibration(first[t], t, MAJORITY, self.grid.sites(t)) for t in self.grid.tasks if t in first)
+        return [calibration for calibration in every if calibration is not None]
 
     @property
     def for_own_data(self) -> bool:

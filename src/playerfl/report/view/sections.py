@@ -236,7 +236,8 @@ def _averaging(report: Report, table: ScoreTable) -> list[str]:
         return [f"The positive class is {listed(sorted(names))}."] if names else []
     if not averaging:
         return []
-    return [averaging[0].upper() + averaging[1:] + "." if averaging.startswith("with") else f"It is {averaging}."]
+    about = averaging if averaging.startswith("with") else f"{table.declared.title} is {averaging}"
+    return [f"{about[0].upper()}{about[1:]}."]
 
 
 def _undefined(report: Report, table: ScoreTable) -> list[str]:
