@@ -76,10 +76,13 @@ def _class_totals(record: object) -> Counter[str]:
 
 def calibration_section(report: Report) -> Section:
     """Brier score and calibration error of each method, and the reliability curve of the one the summary is about."""
+    two = [task for task in report.grid.tasks if report.grid.classes(task) == 2]
+    names = ", ".join(dict.fromkeys(map(report.grid.positive_name, two)))
+    named = f" ({names})" if names else ""
     said = (
         "Of the rows to which a method gives a probability of 30 %, about 30 % should come true. A curve below the "
-        "diagonal promises too much. With two classes, the probability is that of the positive class; with more, that "
-        "of the predicted class."
+        f"diagonal promises too much. With two classes, the probability is that of the positive class{named}; with "
+        "more, that of the predicted class."
     )
     whole = [one for one in report.calibrations if one.site == ALL_SITES]
     blocks: list[Block] = [calibration_scores(whole, report.baseline_calibrations)]
