@@ -176,7 +176,7 @@ def test_pictures(tmp_path: Path) -> None:
     for site in ("north", "south"):
         for number, name in enumerate(("dark", "light")):
             (tmp_path / "skin" / site / name).mkdir(parents=True)
-            for i in range(12):
+            for i in range(20):
                 pixels = random.integers(0, 120, (9, 11, 3)) + 130 * number
                 image.fromarray(pixels.astype(np.uint8)).save(tmp_path / "skin" / site / name / f"{name}-{i}.png")
     sets = ("--set", "data.image_size=8", "--set", "training.batch_size=4")
@@ -190,7 +190,12 @@ def test_pictures(tmp_path: Path) -> None:
     for file in (tmp_path / "skin" / "north").glob("*/*.png"):
         shutil.copy(file, tmp_path / "new")
     answers = predict(tmp_path / "model", tmp_path / "new")
-    assert answers.columns == ("file", "predicted class", "probability of dark", "probability of light")
+    *plain, mark = answers.columns
+    assert (plain, mark) == (
+        ["file", "predicted class", "probability of dark", "probability of light"],
+        "outside training range",
+    )
+    assert {row[-1] for row in answers.rows} == {""}
     by_name = {row[0]: row[1] for row in answers.rows}
     inputs = {f.name: sites.encodings["north"].inputs.encode([f])[0] for f in (tmp_path / "new").iterdir()}
     test = sites["north"].test
@@ -202,7 +207,11 @@ def test_pictures(tmp_path: Path) -> None:
         onnxruntime = pytest.importorskip("onnxruntime")
         session = onnxruntime.InferenceSession(tmp_path / "model" / "model.onnx", providers=["CPUExecutionProvider"])
         (found,) = session.run(None, {"pixels": ((inputs["dark-0.png"][None] + 1) * 127.5).numpy()})
-        assert found[0].tolist() == pytest.approx(list(one[0][2:]), abs=1e-5)
+        assert found[0].tolist() == pytest.approx(list(one[0][2:4]), abs=1e-5)
+    image.fromarray(np.full((9, 11, 3), 255, np.uint8)).save(tmp_path / "blank.png")
+    blank = predict(tmp_path / "model", tmp_path / "blank.png")
+    assert blank.rows[0][-1] == "contrast"
+    assert "'contrast' in 1 row (blank.png: 0, usual is " in blank.warnings[0]
     (tmp_path / "new" / "notes.txt").touch()
     assert "is not a .png or .jpg image" in refused(playerfl("predict", "model", "new", cwd=tmp_path))
     (tmp_path / "broken.png").write_bytes(b"\x89PNG no")

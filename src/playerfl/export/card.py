@@ -54,7 +54,9 @@ def _inputs(about: Mapping[str, Any]) -> list[str]:
         return ["## From what", "", *_table_inputs(encoding["table"], about["ranges"])]
     if "pictures" in encoding:
         side = encoding["pictures"]["side"]
-        return ["## From what", "", f"PNG or JPEG images, scaled to {side} x {side} pixels, with colours from -1 to 1."]
+        said = f"PNG or JPEG images, scaled to {side} x {side} pixels, with colours from -1 to 1."
+        usual = " and ".join(f"{r['column']} {between(r['low'], r['high'])}" for r in about["ranges"])
+        return ["## From what", "", f"{said} Usual are {usual}; other images are marked." if usual else said]
     shapes = "; ".join(
         f"`{record['name']}`, {record['dtype']} of the shape (rows{''.join(f', {n}' for n in record['shape'])})"
         for record in about["inputs"]
@@ -184,7 +186,8 @@ def _disclosed(about: Mapping[str, Any]) -> list[str]:
         if extremes:
             lines.append(f"Exception: the clipping limits of {_listed(extremes)} are extreme values of single rows.")
     elif about["ranges"]:
-        lines.append(f"Besides the weights, the folder holds the usual range of the inputs of {site}. {_RANGE_RULE}")
+        what = "brightness and contrast of the images" if "pictures" in about["encoding"] else "the inputs"
+        lines.append(f"Besides the weights, the folder holds the usual range of {what} of {site}. {_RANGE_RULE}")
     else:
         lines.append("Nothing but what the weights and the test scores tell.")
     lines.append("A model's weights may reveal more; ask before you pass it on.")

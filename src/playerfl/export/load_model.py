@@ -167,7 +167,14 @@ class Model:
         return torch.tensor([_row(i + 1, row, table) for i, row in enumerate(rows)], dtype=torch.float64)
 
     def outside(self, *inputs: torch.Tensor) -> list[list[str]]:
-        """Of each row, the columns with a value outside the range of the training rows; none if it is not known."""
+        """Of each row, the columns with a value outside the range of the training rows; none if it is not known.
+
+        Of images, as the program takes them, whether their brightness or contrast is.
+        """
+        return self.beyond(picture_measures(inputs[0]) if "pictures" in self.about["encoding"] else inputs)
+
+    def beyond(self, inputs: "tuple[torch.Tensor, ...]") -> list[list[str]]:
+        """The same from what the ranges are about: a program's inputs, or measures of images."""
         names: list[list[str]] = [[] for _ in range(len(inputs[0]))]
         for limits in self.about.get("ranges", []):
             values = inputs[limits["input"]].reshape(len(inputs[0]), -1)
@@ -193,6 +200,12 @@ class Model:
             [target["name"]] if numbers.shape[1] == 1 else [f"{target['name']} {i}" for i in range(numbers.shape[1])]
         )
         return [dict(zip(names, row, strict=True)) for row in numbers.tolist()]
+
+
+def picture_measures(pictures: torch.Tensor) -> "tuple[torch.Tensor]":
+    """The brightness and the contrast of each image."""
+    numbers = pictures.reshape(len(pictures), -1).double()
+    return (torch.stack([numbers.mean(1), numbers.std(1)], 1),)
 
 
 def _row(number: int, row: Mapping[str, Any], table: dict[str, Any]) -> list[float]:

@@ -18,7 +18,7 @@ from playerfl.data.readers.site_tables import ENDINGS as TABLE_ENDINGS
 from playerfl.data.readers.site_tables import SiteTable
 from playerfl.errors import ConfigError, DataError
 from playerfl.export.folder import ExportedModel, ModelFolderError, read_folder, tensor_for
-from playerfl.export.load_model import LARGEST
+from playerfl.export.load_model import LARGEST, picture_measures
 from playerfl.export.unusual import Unusual, unusual_values
 from playerfl.storage.csv_table import csv_text
 
@@ -83,7 +83,7 @@ def _of_table(model: ExportedModel, encoding: TableEncoding, given: Path) -> Pre
     batches = ((raw[start : start + _ROWS_AT_ONCE],) for start in range(0, len(raw), _ROWS_AT_ONCE))
     unusual = unusual_values(model, (raw,), places)
     unusual = replace(unusual, warnings=(*_blank_rows(table.file, numbers), *unusual.warnings))
-    return _answers(model, titles, list(zip(numbers, *before, strict=True)), places, batches, unusual)
+    return _marked(_answers(model, titles, list(zip(numbers, *before, strict=True)), places, batches), unusual)
 
 
 def _blank_rows(file: str, numbers: Sequence[int]) -> list[str]:
@@ -116,10 +116,17 @@ def _of_pictures(model: ExportedModel, encoding: PictureEncoding, given: Path) -
             raise DataError(f"{file} is not a .png or .jpg image; give an image, or a folder with nothing but images")
     if not files:
         raise DataError(f"{given} has no images; give an image, or a folder of images")
-    starts = range(0, len(files), _PICTURES_AT_ONCE)
-    batches = ((encoding.encode(files[start : start + _PICTURES_AT_ONCE]),) for start in starts)
     names = [file.name for file in files]
-    return _answers(model, ("file",), [(name,) for name in names], names, batches)
+    measures: list[Tensor] = []
+
+    def batches() -> Iterator[tuple[Tensor, ...]]:
+        for start in range(0, len(files), _PICTURES_AT_ONCE):
+            pictures = encoding.encode(files[start : start + _PICTURES_AT_ONCE])
+            measures.append(picture_measures(pictures)[0])
+            yield (pictures,)
+
+    found = _answers(model, ("file",), [(name,) for name in names], names, batches())
+    return _marked(found, unusual_values(model, (torch.cat(measures),), names))
 
 
 def _of_arrays(model: ExportedModel, given: Path) -> Predictions:
@@ -141,7 +148,7 @@ def _of_arrays(model: ExportedModel, given: Path) -> Predictions:
     starts = range(0, count, _ROWS_AT_ONCE)
     batches = (tuple(tensor[start : start + _ROWS_AT_ONCE] for tensor in inputs) for start in starts)
     rows = [(number,) for number in range(1, count + 1)]
-    return _answers(model, ("row",), rows, places, batches, unusual_values(model, inputs, places))
+    return _marked(_answers(model, ("row",), rows, places, batches), unusual_values(model, inputs, places))
 
 
 def _check_finite(is_finite: Tensor, places: Sequence[str]) -> None:
@@ -157,23 +164,8 @@ def _answers(
     rows: Sequence[tuple[Any, ...]],
     places: Sequence[str],
     batches: Iterator[tuple[Tensor, ...]],
-    unusual: Unusual | None = None,
 ) -> Predictions:
     """Predictions from batches of inputs; `places`: where each row is, for messages."""
-    found = _without_marks(model, columns, rows, places, batches)
-    if unusual is None:
-        return found
-    marked = tuple((*row, *marks) for row, marks in zip(found.rows, unusual.rows, strict=True))
-    return Predictions((*found.columns, *unusual.columns), marked, unusual.warnings)
-
-
-def _without_marks(
-    model: ExportedModel,
-    columns: tuple[str, ...],
-    rows: Sequence[tuple[Any, ...]],
-    places: Sequence[str],
-    batches: Iterator[tuple[Tensor, ...]],
-) -> Predictions:
     outputs = torch.cat([model.outputs(*inputs) for inputs in batches]).reshape(len(rows), -1)
     sound = outputs.isfinite().all(1)
     if not bool(sound.all()):
@@ -196,6 +188,12 @@ def _without_marks(
         (*columns, f"predicted {target.name}", *(f"probability of {name}" for name in target.classes)),
         tuple((*row, name, *values) for row, name, values in zip(rows, predicted, probabilities, strict=True)),
     )
+
+
+def _marked(found: Predictions, unusual: Unusual) -> Predictions:
+    """The same predictions, with what is unusual about the rows they are for."""
+    marked = tuple((*row, *marks) for row, marks in zip(found.rows, unusual.rows, strict=True))
+    return Predictions((*found.columns, *unusual.columns), marked, unusual.warnings)
 
 
 def _cell(value: Any) -> Any:

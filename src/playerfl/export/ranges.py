@@ -90,6 +90,13 @@ def tensor_ranges(inputs: Mapping[str, Tensor]) -> list[RangeRecord]:
     return ranges
 
 
+def picture_ranges(measures: Tensor) -> list[RangeRecord]:
+    """Of a site's training images, from `picture_measures`."""
+    found = [value_range(values) for values in measures.double().numpy().T]
+    named = zip(("brightness", "contrast"), found, strict=True)
+    return [_record(name, 0, i, *limits) for i, (name, limits) in enumerate(named) if limits is not None]
+
+
 def value_range(values: Numbers) -> tuple[float, float, tuple[float, float] | None] | None:
     """The lowest and the highest value that are not surprising, and the quartiles; None if there are too few values.
 

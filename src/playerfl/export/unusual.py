@@ -29,7 +29,7 @@ class Unusual:
 
 
 def unusual_values(model: ExportedModel, inputs: Sequence[Tensor], places: Sequence[str]) -> Unusual:
-    """Compares rows, as the model's program takes them, with the ranges of the training rows.
+    """Compares rows, as the model's program takes them, or measures of images, with the ranges of the training rows.
 
     `places`: where each row is, for messages.
     """
@@ -44,7 +44,7 @@ def unusual_values(model: ExportedModel, inputs: Sequence[Tensor], places: Seque
             "them; export the model again"
         )
     elif ranges:
-        names = model.model.outside(*inputs)
+        names = model.model.beyond(tuple(inputs))
         said.append((OUTSIDE, ["; ".join(of_row) for of_row in names]))
         warnings += _outside(model, table, inputs, names, places)
         warnings += _shifted(ranges, inputs, len(places))

@@ -16,8 +16,9 @@ from playerfl.errors import ConfigError
 from playerfl.export.card import card_text
 from playerfl.export.folder import CARD, FORMAT, ONNX, check_free, input_records, write_folder
 from playerfl.export.graph import Graph, NotPortableError, graph_of
+from playerfl.export.load_model import picture_measures
 from playerfl.export.onnx_file import TOLERANCE, NoOnnxError, onnx_bytes
-from playerfl.export.ranges import RangeRecord, table_ranges, tensor_ranges
+from playerfl.export.ranges import RangeRecord, picture_ranges, table_ranges, tensor_ranges
 from playerfl.export.site_model import SiteModel, model_of_run
 from playerfl.export.standalone import ONE_INPUT, Answering, Standalone, named_inputs
 from playerfl.learning.training import EVALUATION_BATCH
@@ -139,10 +140,11 @@ def _onnx(
 
 
 def _ranges(source: SiteModel) -> list[RangeRecord]:
-    """Of the site's training rows; images have the same range everywhere."""
+    """Of the site's training rows."""
     encoding = source.encoding.inputs if source.encoding is not None else None
     if isinstance(encoding, PictureEncoding):
-        return []
+        images = (inputs for inputs, _ in source.train.batches(EVALUATION_BATCH))
+        return picture_ranges(torch.cat([picture_measures(some)[0].cpu() for some in images]))
     batches = [named_inputs(inputs)[0] for inputs, _ in source.train.batches(EVALUATION_BATCH)]
     train = {name: torch.cat([batch[name] for batch in batches]).cpu() for name in batches[0]}
     if encoding is None:
