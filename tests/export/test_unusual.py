@@ -170,6 +170,18 @@ def test_a_damaged_range_is_one_sentence(place: Path, tmp_path: Path, changed: d
 
 
 @pytest.mark.slow
+def test_a_warning_is_one_line_whatever_a_folder_says(place: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(place / "model", tmp_path / "model")
+    about = json.loads((folder / "model.json").read_text())
+    about["site"] = "north\x1b[2J\nplayerfl: all is well"
+    (folder / "model.json").write_text(json.dumps(about))
+    (tmp_path / "new.csv").write_text(f"{HEAD}\n9999,2,heart,true\n")
+    said = playerfl("predict", folder, "new.csv", cwd=tmp_path)
+    assert said.returncode == 0 and "\x1b" not in said.stderr
+    assert len(said.stderr.splitlines()) == 1
+
+
+@pytest.mark.slow
 def test_ranges_are_of_training_rows_and_show_no_patient(place: Path) -> None:
     about = json.loads((place / "model" / "model.json").read_text())
     ages = pd.read_csv(place / "hospitals" / "north.csv")["age"].to_numpy()
@@ -233,3 +245,29 @@ def test_tensors_have_a_range_by_position_or_one_for_a_picture() -> None:
         ("small[1]", 0, 1),
         ("picture", 1, None),
     ]
+
+
+@pytest.mark.slow
+def test_batches_of_different_lengths_have_no_range(tmp_path: Path) -> None:
+    """A loader may pad each batch to its longest row."""
+
+    class Longest(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.head = torch.nn.Linear(1, 2)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.head(x.mean(1, keepdim=True))
+
+    def padded(rows: list[tuple[torch.Tensor, int]]) -> tuple[torch.Tensor, torch.Tensor]:
+        values, targets = zip(*rows, strict=True)
+        return torch.nn.utils.rnn.pad_sequence(list(values), batch_first=True), torch.tensor(targets)
+
+    rows = [(torch.ones(3 + i % 5) * (i % 2), i % 2) for i in range(40)]
+    loaders = [torch.utils.data.DataLoader(rows[part::2], batch_size=3, collate_fn=padded) for part in (0, 1, 0)]  # type: ignore[arg-type]
+    parts = dict(zip(("train", "validation", "test"), loaders, strict=True))
+    task = package.own_task(Longest, {"a": parts, "b": parts})
+    settings = {"data.accept_small_sites": True}
+    package.run(task, "fedavg", rounds=1, out=tmp_path / "run", settings=settings)
+    package.export_model(tmp_path / "run", "a", tmp_path / "model", task=task, onnx="never")
+    assert read_ranges(tmp_path / "model") == []

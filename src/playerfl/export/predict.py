@@ -176,7 +176,10 @@ def _answers(
     target = model.target
     if not target.classes:
         named = [f"{target.name} {i}" for i in range(outputs.shape[1])] if outputs.shape[1] > 1 else [target.name]
-        numbers = (outputs.double() * target.spread + target.mean).tolist()
+        in_units = outputs.double() * target.spread + target.mean
+        if not bool(in_units.isfinite().all()):
+            raise ModelFolderError(f"the model in {model.path} gives numbers that are not finite; export it again")
+        numbers = in_units.tolist()
         return Predictions(
             (*columns, *(f"predicted {name}" for name in named)),
             tuple((*row, *values) for row, values in zip(rows, numbers, strict=True)),

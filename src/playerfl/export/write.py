@@ -24,6 +24,8 @@ from playerfl.export.standalone import ONE_INPUT, Answering, Standalone, named_i
 from playerfl.learning.training import EVALUATION_BATCH
 from playerfl.tasks.task import Task
 
+# Numbers that ranges are computed from: 80 MB.
+_MOST_NUMBERS = 20_000_000
 OnnxChoice = Literal["auto", "never", "require"]
 
 
@@ -145,11 +147,26 @@ def _ranges(source: SiteModel) -> list[RangeRecord]:
     if isinstance(encoding, PictureEncoding):
         images = (inputs for inputs, _ in source.train.batches(EVALUATION_BATCH))
         return picture_ranges(torch.cat([picture_measures(some)[0].cpu() for some in images]))
-    batches = [named_inputs(inputs)[0] for inputs, _ in source.train.batches(EVALUATION_BATCH)]
-    train = {name: torch.cat([batch[name] for batch in batches]).cpu() for name in batches[0]}
+    train = _some_rows(source)
     if encoding is None:
         return tensor_ranges(train)
     return table_ranges(encoding, train[ONE_INPUT].double().numpy())
+
+
+def _some_rows(source: SiteModel) -> dict[str, Tensor]:
+    """The inputs of the training rows, or of the first of them if they would take much memory."""
+    batches: list[dict[str, Tensor]] = []
+    held = 0
+    for inputs, _ in source.train.batches(EVALUATION_BATCH):
+        batch = named_inputs(inputs)[0]
+        if batches and any(batch[name].shape[1:] != tensor.shape[1:] for name, tensor in batches[0].items()):
+            # Padded to the longest of each batch; positions mean nothing then.
+            return {}
+        batches.append({name: tensor.cpu() for name, tensor in batch.items()})
+        held += sum(tensor.numel() for tensor in batch.values())
+        if held > _MOST_NUMBERS:
+            break
+    return {name: torch.cat([batch[name] for batch in batches]) for name in batches[0]}
 
 
 def _about(source: SiteModel, inputs: Mapping[str, Tensor], target: TargetEncoding) -> dict[str, Any]:

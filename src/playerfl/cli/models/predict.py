@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from playerfl.cli.options import examples
+from playerfl.errors import PlayerflError
 
 PREDICT_EXAMPLES = examples(
     "predict models/north new.csv --out predictions.csv",
@@ -39,7 +40,8 @@ def predict(
         check_output(out, new, overwrite=overwrite)
     predictions = predictions_for(model, new, strict=strict)
     for warning in predictions.warnings:
-        print(f"warning: {warning}", file=sys.stderr, flush=True)
+        # Names come from files: as an error, the sentence is one line that a terminal can show.
+        print(f"warning: {PlayerflError(warning)}", file=sys.stderr, flush=True)
     if out is None:
         print(predictions.csv(), end="")
         return
