@@ -51,7 +51,7 @@ def test_the_command_counts_them_and_strict_refuses(place: Path, tmp_path: Path)
     (tmp_path / "new.csv").write_text(f"{HEAD}\n61,2,heart,true\n9999,2,lung,false\n-999,77,lung,false\n")
     said = playerfl("predict", place / "model", "new.csv", "--out", "out.csv", cwd=tmp_path)
     assert said.returncode == 0
-    assert "warning: 2 of 3 rows have values outside the training range of north" in said.stderr
+    assert "warning: 2 of 3 rows have values outside the usual range of north's training rows" in said.stderr
     assert "'age' in 2 rows (new.csv, row 3: 9999, usual is " in said.stderr
     assert "'dose' in 1 row (new.csv, row 4: 77, usual is " in said.stderr
     assert [line.rpartition(",")[2] for line in (tmp_path / "out.csv").read_text().splitlines()] == [

@@ -86,7 +86,7 @@ def _table_inputs(table: Mapping[str, Any], ranges: Sequence[Mapping[str, Any]])
         "",
         f"{missing}{meant} Columns must have these names; their order does not matter.",
         "",
-        "Outside the usual range the model only extrapolates; such values, and categories that the training rows "
+        "Outside the usual range the model may only extrapolate; such values, and categories that the training rows "
         "do not have, are marked in predictions.",
     ]
 

@@ -76,8 +76,8 @@ def _outside(
     more = f"; and {len(columns) - _MOST_NAMED} more columns" if len(columns) > _MOST_NAMED else ""
     odd = sum(map(bool, names))
     return [
-        f"{odd} of {_counted(len(names), 'row')} {'has' if odd == 1 else 'have'} values outside the training range of "
-        f"{model.about['site']}, where the model only extrapolates: {'; '.join(each)}{more}"
+        f"{odd} of {_counted(len(names), 'row')} {'has' if odd == 1 else 'have'} values outside the usual range of "
+        f"{model.about['site']}'s training rows, where the model may only extrapolate: {'; '.join(each)}{more}"
     ]
 
 
