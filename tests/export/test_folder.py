@@ -91,7 +91,7 @@ except ValueError as problem:
     assert done.returncode == 0, done.stderr
     first, second = done.stdout.splitlines()
     assert json.loads(first) == probabilities
-    assert second == "ward: 'roof' is not one of heart, lung"
+    assert second == "row 1, column 'ward': 'roof' is an unknown category; known: heart, lung"
 
 
 def changed_json(name: str, change: Callable[[Any], None], *, sign: bool = True) -> Callable[[Path], None]:

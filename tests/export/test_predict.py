@@ -86,9 +86,9 @@ def test_numbers_are_in_the_targets_units(place: Path, tmp_path: Path) -> None:
         export_model(tmp_path / "run", "south", tmp_path / "model", onnx="never")
         stored = package.load_result(tmp_path / "run").site_scores["south"]
     answers = predict(tmp_path / "model", tmp_path / "test.csv")
-    assert answers.columns == ("row", "outcome", "predicted age")
+    assert answers.columns[:3] == ("row", "outcome", "predicted age")
     target = sites.encodings["south"].target
-    errors = (np.array([row[-1] for row in answers.rows]) - rows["age"].to_numpy()) / target.spread
+    errors = (np.array([row[2] for row in answers.rows]) - rows["age"].to_numpy()) / target.spread
     assert (errors**2).mean() == pytest.approx(stored["loss"], rel=1e-5)
     # A missing value is filled in, since the model was trained that way.
     (tmp_path / "gap.csv").write_text("dose,ward,smoker\n,heart,true\n")
@@ -176,7 +176,7 @@ def test_pictures(tmp_path: Path) -> None:
     for site in ("north", "south"):
         for number, name in enumerate(("dark", "light")):
             (tmp_path / "skin" / site / name).mkdir(parents=True)
-            for i in range(12):
+            for i in range(20):
                 pixels = random.integers(0, 120, (9, 11, 3)) + 130 * number
                 image.fromarray(pixels.astype(np.uint8)).save(tmp_path / "skin" / site / name / f"{name}-{i}.png")
     sets = ("--set", "data.image_size=8", "--set", "training.batch_size=4")
@@ -190,7 +190,12 @@ def test_pictures(tmp_path: Path) -> None:
     for file in (tmp_path / "skin" / "north").glob("*/*.png"):
         shutil.copy(file, tmp_path / "new")
     answers = predict(tmp_path / "model", tmp_path / "new")
-    assert answers.columns == ("file", "predicted class", "probability of dark", "probability of light")
+    *plain, mark = answers.columns
+    assert (plain, mark) == (
+        ["file", "predicted class", "probability of dark", "probability of light"],
+        "outside training range",
+    )
+    assert {row[-1] for row in answers.rows} == {""}
     by_name = {row[0]: row[1] for row in answers.rows}
     inputs = {f.name: sites.encodings["north"].inputs.encode([f])[0] for f in (tmp_path / "new").iterdir()}
     test = sites["north"].test
@@ -202,7 +207,11 @@ def test_pictures(tmp_path: Path) -> None:
         onnxruntime = pytest.importorskip("onnxruntime")
         session = onnxruntime.InferenceSession(tmp_path / "model" / "model.onnx", providers=["CPUExecutionProvider"])
         (found,) = session.run(None, {"pixels": ((inputs["dark-0.png"][None] + 1) * 127.5).numpy()})
-        assert found[0].tolist() == pytest.approx(list(one[0][2:]), abs=1e-5)
+        assert found[0].tolist() == pytest.approx(list(one[0][2:4]), abs=1e-5)
+    image.fromarray(np.full((9, 11, 3), 255, np.uint8)).save(tmp_path / "blank.png")
+    blank = predict(tmp_path / "model", tmp_path / "blank.png")
+    assert blank.rows[0][-1] == "contrast"
+    assert "'contrast' in 1 row (blank.png: 0, usual is " in blank.warnings[0]
     (tmp_path / "new" / "notes.txt").touch()
     assert "is not a .png or .jpg image" in refused(playerfl("predict", "model", "new", cwd=tmp_path))
     (tmp_path / "broken.png").write_bytes(b"\x89PNG no")
@@ -223,6 +232,52 @@ def test_a_bundled_task_takes_arrays(tmp_path: Path) -> None:
     assert "the model takes (rows, 1, 8, 8)" in refused(playerfl("predict", "model", "flat.npz", cwd=tmp_path))
     np.savez(tmp_path / "x.npz", x=test.inputs.numpy())
     assert "x.npz has no array 'inputs'" in refused(playerfl("predict", "model", "x.npz", cwd=tmp_path))
+
+
+class Words(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = torch.nn.Embedding(50, 8)
+        self.head = torch.nn.Linear(8, 2)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        return self.head(self.embedding(tokens).mean(1))
+
+
+def test_arrays_that_are_not_like_the_training_data(tmp_path: Path) -> None:
+    tokens = torch.randint(50, (60, 6), generator=torch.Generator().manual_seed(0))
+    sites = dict.fromkeys(("a", "b"), (tokens, tokens[:, 0] % 2))
+    package.run(package.own_task(Words, sites), "fedavg", rounds=1, out=tmp_path / "run")
+    export_model(tmp_path / "run", "a", tmp_path / "model", task=package.own_task(Words, sites), onnx="never")
+    for values, says in (
+        (tokens.numpy() + 0.5, "takes whole numbers"),
+        (np.full((2, 6), np.nan), "takes whole numbers"),
+        (tokens.numpy() + 1000, "fails on these inputs: index out of range"),
+        (tokens.numpy()[:0], "new.npz has no rows"),
+    ):
+        np.savez(tmp_path / "new.npz", inputs=values)
+        assert says in refused(playerfl("predict", "model", "new.npz", cwd=tmp_path))
+    np.savez(tmp_path / "new.npz", inputs=tokens.numpy().astype(np.float64))
+    assert len(predict(tmp_path / "model", tmp_path / "new.npz").rows) == 60
+
+
+def test_numbers_far_from_the_training_data_in_an_array(tmp_path: Path) -> None:
+    x = torch.randn(90, 4, generator=torch.Generator().manual_seed(0))
+    sites = {name: (x, (x[:, 0] > 0).long()) for name in ("a", "b")}
+    task = package.own_task(lambda: torch.nn.Linear(4, 2), sites)
+    package.run(task, "fedavg", rounds=1, out=tmp_path / "run")
+    export_model(tmp_path / "run", "a", tmp_path / "model", task=task, onnx="never")
+    new = x.numpy()[:3].copy()
+    new[1, 2] = 255
+    np.savez(tmp_path / "new.npz", inputs=new)
+    found = predict(tmp_path / "model", tmp_path / "new.npz")
+    assert [row[-1] for row in found.rows] == ["", "inputs[2]", ""]
+    assert "new.npz, row 2: 255, usual is" in found.warnings[0]
+    # Not "the model diverged": the value is at fault.
+    new[2, 0] = np.inf
+    np.savez(tmp_path / "new.npz", inputs=new)
+    said = refused(playerfl("predict", "model", "new.npz", cwd=tmp_path))
+    assert "new.npz, row 3: a value is infinite or not a number" in said
 
 
 class Pair(torch.nn.Module):

@@ -58,7 +58,8 @@ def test_the_predictions_are_those_of_the_page(place: Path) -> None:
     assert found[0] == expected[0]
     for row, of_page in zip(found[1:], expected[1:], strict=True):
         # Other processors may round differently in training.
-        assert [float(cell) for cell in row[3:]] == pytest.approx([float(cell) for cell in of_page[3:]], abs=0.05)
+        assert [float(cell) for cell in row[3:5]] == pytest.approx([float(cell) for cell in of_page[3:5]], abs=0.05)
+        assert row[5:] == of_page[5:]
 
 
 @pytest.mark.slow
@@ -81,6 +82,15 @@ def test_the_sentences_are_those_a_user_gets(place: Path) -> None:
     for content, sentence in zip(broken, block.splitlines(), strict=True):
         (place / "new.csv").write_text(content)
         assert refused(playerfl("predict", "models/north", "new.csv", cwd=place)) == f"playerfl: {sentence}"
+
+
+@pytest.mark.slow
+def test_the_warning_is_the_one_a_user_gets(place: Path) -> None:
+    (block,) = (block for block in documented.blocks(PAGE) if block.startswith("warning: 1 of 2"))
+    (place / "new.csv").write_text((place / "examples" / "new-patients.csv").read_text().replace(",71,", ",710,"))
+    said = playerfl("predict", "models/north", "new.csv", cwd=place)
+    assert said.returncode == 0 and said.stderr == block
+    assert refused(playerfl("predict", "models/north", "new.csv", "--strict", cwd=place)).startswith("playerfl: 1 of 2")
 
 
 @pytest.mark.system

@@ -155,6 +155,55 @@ def test_one_method_must_be_ahead_of_the_majority_class_in_both_metrics(
     assert report.not_learnt == (() if learnt else ("digits",))
 
 
+def judged(metric: str, value: float, baseline: float | None, **declared: Any) -> Report:
+    """A report on runs with one metric besides the loss, and a baseline for it."""
+    made = []
+    for name in ("local", "fedavg"):
+        run = made_up(name, examples=[10] * 3, score=constant(**{"loss": 1.0, metric: value}))
+        run.data["metrics"] = {
+            metric: {"direction": "higher", "unit": "", "title": "", "averaging": "", "bundled": True, **declared}
+        }
+        for record in run.data["sites"].values():
+            if baseline is not None:
+                record["baseline"] = {metric: baseline}
+        made.append(run)
+    return report_of(*made)
+
+
+@pytest.mark.parametrize(
+    ("metric", "ahead", "behind", "baseline", "declared"),
+    [
+        ("mae", 9.5, 9.51, 10.0, {"direction": "lower", "unit": "target", "title": "Mean absolute error"}),
+        ("r2", 0.05, 0.049, 0.0, {"title": "R²"}),
+        ("auroc", 0.55, 0.549, 0.5, {"title": "AUROC"}),
+        ("brier", 0.19, 0.191, 0.2, {"direction": "lower", "title": "Brier score"}),
+        ("mine", 0.35, 0.349, 0.3, {"unit": "share", "bundled": False}),
+        ("cost", 95.0, 95.1, 100.0, {"direction": "lower", "bundled": False}),
+    ],
+)
+def test_other_metrics_judge_where_there_is_neither_accuracy_nor_f1(
+    metric: str, ahead: float, behind: float, baseline: float, declared: dict[str, Any]
+) -> None:
+    assert judged(metric, ahead, baseline, **declared).not_learnt == ()
+    report = judged(metric, behind, baseline, **declared)
+    assert report.not_learnt == ("digits",)
+    (said,) = [s for answer in answers(report) for s in answer.sentences if "Not learnt" in s]
+    assert ("5 % below the" if declared.get("direction") else "ahead of the") in said
+    assert "accuracy" not in said
+
+
+@pytest.mark.parametrize(
+    ("metric", "baseline", "declared"),
+    [("mine", 0.3, {"bundled": False}), ("auroc", None, {}), ("ece", 0.1, {"direction": "lower", "unit": "share"})],
+    ids=["no scale", "no baseline", "calibration"],
+)
+def test_a_task_that_nothing_judges_says_so(metric: str, baseline: float | None, declared: dict[str, Any]) -> None:
+    report = judged(metric, 0.9, baseline, **declared)
+    assert (report.not_learnt, report.not_judged) == ((), ("digits",))
+    said = " ".join(sentence for answer in answers(report) for sentence in answer.sentences)
+    assert "Whether digits was learnt is not judged: there is no baseline" in said
+
+
 def test_two_methods_cannot_share_the_margin() -> None:
     made = [
         made_up("local", classes=HALVES, score=constant(loss=1.0, accuracy=0.9, f1=0.3)),

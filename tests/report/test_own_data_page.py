@@ -16,6 +16,7 @@ from playerfl.report.compute.report import Report, build_report
 from playerfl.report.view.facts import records
 from playerfl.report.view.sections import view
 from playerfl.report.write.documents import as_latex, as_markdown, as_page
+from playerfl.runs.measures.baseline import baseline_scores
 from playerfl.runs.result import RunResult
 
 SETTINGS = {"metrics": ["auroc", "f1", "accuracy"], "training.batch_size": 16}
@@ -56,6 +57,22 @@ def test_other_tasks_and_many_runs_keep_the_usual_page(results: list[RunResult])
 
 def _with_seed(run: RunResult, seed: int) -> RunResult:
     return replace(run, experiment={**run.experiment, "seed": seed})
+
+
+def test_every_table_of_scores_has_a_baseline(report: Report, results: list[RunResult]) -> None:
+    known = baseline_scores(results[0])
+    assert known is not None
+    rows = records(report)["sites"]
+    assert {(row["site"], row["metric"]): row["baseline"] for row in rows} == {
+        (site, metric): pytest.approx(value) for site, scores in known.items() for metric, value in scores.items()
+    }
+    page = as_markdown(report, "x")
+    assert "| majority class | test rows | training rows |" in page
+    # Both classes are about as frequent.
+    (calibration,) = report.baseline_calibrations
+    assert calibration.score("brier") == pytest.approx(0.25, abs=0.02)
+    assert f"| Majority class (baseline) | {calibration.task} |" in page
+    assert "that of the positive class (well)" in page
 
 
 def test_calibration_is_in_the_tables(report: Report) -> None:

@@ -41,6 +41,15 @@ class OneMapping(nn.Linear):
         return super().forward(batch["x"])
 
 
+class WantsMapping(nn.Linear):
+    def forward(self, batch):
+        return super().forward(batch["x"])
+
+
+def wants_mapping(inputs, outputs):
+    return WantsMapping(inputs, outputs)
+
+
 def three_outputs(inputs):
     return nn.Linear(inputs, 3)
 
@@ -116,6 +125,17 @@ def test_a_number_needs_one_output(place: Path) -> None:
     assert said.endswith("the model's output has the shape (2, 3); (rows, 1) is needed to predict a number")
 
 
+def test_classes_need_one_output_each(place: Path) -> None:
+    said = refused(run(place, "hospitals", "--model", "mine.py:three_outputs"))
+    assert "the model has 3 outputs, but the target has 2 classes" in said
+
+
+def test_a_model_that_wants_a_mapping_is_told_what_it_gets(place: Path) -> None:
+    """Without torch's warning about an index that is a text."""
+    said = refused(run(place, "hospitals", "--model", "mine.py:wants_mapping"))
+    assert "the model cannot read the sites' inputs (one tensor, float32 (2, 5)): " in said
+
+
 def test_settings_may_be_for_one_algorithm(place: Path) -> None:
     chosen = ("--set", "player_fl.threshold=3", "--set", "local.training.learning_rate=0.02")
     assert run(place, "hospitals", "-a", "local", "-a", "player_fl", *chosen, "--out", "both").returncode == 0
@@ -175,7 +195,11 @@ def test_a_model_that_takes_one_mapping_gets_it_whole() -> None:
         (Ids, X, "one tensor is passed, forward(…), but Ids.forward takes (ids, mask)"),
         (Ids, (X, MASK, MASK), "a tuple is passed as positional arguments, forward(…, …, …), but Ids.forward takes"),
         (Ids, {"ids": X, "other": MASK}, "forward(ids=…, other=…), but Ids.forward takes (ids, mask)"),
-        (Ids, {"ids": X[:, :3], "mask": MASK}, "(float32 (2, 3), float32 (2,)): mat1 and mat2 shapes"),
+        (
+            Ids,
+            {"ids": X[:, :3], "mask": MASK},
+            "(a mapping of tensors, float32 (2, 3), float32 (2,)): mat1",
+        ),
     ],
 )
 def test_other_inputs_than_the_model_takes_are_named(model: type[nn.Module], inputs: Any, says: str) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from playerfl.export.folder import target_of
+from playerfl.export.ranges import between
 from playerfl.report.write.escaping import markdown
 
 _KINDS = {
@@ -16,6 +17,10 @@ _KINDS = {
     "time": "a time of day",
 }
 _MOST_SHOWN = 20
+_RANGE_RULE = (
+    "The limits of a range are quantiles with at least five rows beyond them, moved outwards; none is the value of one "
+    "patient."
+)
 
 
 def card_text(about: Mapping[str, Any], *, has_onnx: bool, why_no_onnx: str | None) -> str:
@@ -26,6 +31,7 @@ def card_text(about: Mapping[str, Any], *, has_onnx: bool, why_no_onnx: str | No
         _quality(about),
         _training(about),
         _limits(about),
+        _disclosed(about),
         _use(about, has_onnx=has_onnx, why_no_onnx=why_no_onnx),
     ]
     return "\n\n".join("\n".join(part) for part in parts) + "\n"
@@ -45,10 +51,12 @@ def _title(about: Mapping[str, Any]) -> list[str]:
 def _inputs(about: Mapping[str, Any]) -> list[str]:
     encoding = about["encoding"]
     if "table" in encoding:
-        return ["## Inputs", "", *_table_inputs(encoding["table"])]
+        return ["## Inputs", "", *_table_inputs(encoding["table"], about["ranges"])]
     if "pictures" in encoding:
         side = encoding["pictures"]["side"]
-        return ["## Inputs", "", f"PNG or JPEG images, scaled to {side} x {side} pixels, with colours from -1 to 1."]
+        said = f"PNG or JPEG images, scaled to {side} x {side} pixels, with colours from -1 to 1."
+        usual = " and ".join(f"{r['column']} {between(r['low'], r['high'])}" for r in about["ranges"])
+        return ["## Inputs", "", f"{said} Usual are {usual}; other images are marked." if usual else said]
     shapes = "; ".join(
         f"`{record['name']}`, {record['dtype']} of the shape (rows{''.join(f', {n}' for n in record['shape'])})"
         for record in about["inputs"]
@@ -56,24 +64,31 @@ def _inputs(about: Mapping[str, Any]) -> list[str]:
     return ["## Inputs", "", f"Tensors, prepared as the task {markdown(about['task'])} prepares them: {shapes}."]
 
 
-def _table_inputs(table: Mapping[str, Any]) -> list[str]:
-    rows = ["| column | content | typical values in the training rows |", "|---|---|---|"]
+def _table_inputs(table: Mapping[str, Any], ranges: Sequence[Mapping[str, Any]]) -> list[str]:
+    rows = ["| column | content | typical in the training rows | usual range |", "|---|---|---|---|"]
     for column in table["columns"]:
         kind = column["kind"]
         content = _KINDS.get(kind["kind"]) or "one of: " + ", ".join(map(markdown, kind["categories"]))
-        rows.append(f"| {markdown(kind['name'])} | {content} | {_typical(column)} |")
+        limits = [limits for limits in ranges if limits["column"] == kind["name"]]
+        measured = kind["kind"] in ("number", "percent", "ratio")
+        typical = ", ".join(f"{scale['centre']:.4g} ± {scale['spread']:.2g}" for scale in column["scales"])
+        usual = ", ".join(between(limit["low"], limit["high"]) for limit in limits)
+        rows.append(_row([markdown(kind["name"]), content, *([typical, usual] if measured else ["", ""])]))
     missing = (
         "A missing value is replaced by the typical value of its column."
         if table["fills_missing"]
         else "No value may be missing: the model was trained without missing values."
     )
-    return [*rows, "", f"{missing} Columns must have these names; their order does not matter."]
-
-
-def _typical(column: Mapping[str, Any]) -> str:
-    if column["kind"]["kind"] not in ("number", "percent", "ratio"):
-        return ""
-    return ", ".join(f"{scale['centre']:.4g} ± {scale['spread']:.2g}" for scale in column["scales"])
+    codes = ", ".join(map(markdown, table["missing_codes"]))
+    meant = f" These values mean a missing one: {codes}." if codes else ""
+    return [
+        *rows,
+        "",
+        f"{missing}{meant} Columns must have these names; their order does not matter.",
+        "",
+        "Outside the usual range the model may only extrapolate; such values, and categories that the training rows "
+        "do not have, are marked in predictions.",
+    ]
 
 
 def _quality(about: Mapping[str, Any]) -> list[str]:
@@ -155,6 +170,30 @@ def _limits(about: Mapping[str, Any]) -> list[str]:
     ]
 
 
+def _disclosed(about: Mapping[str, Any]) -> list[str]:
+    site, lines = markdown(about["site"]), ["## What it tells about the training rows", ""]
+    if "table" in about["encoding"]:
+        columns = about["encoding"]["table"]["columns"]
+        extremes = [
+            column["kind"]["name"]
+            for column in columns
+            if any(scale["low"] is not None and scale["low"] != -scale["high"] for scale in column["scales"])
+        ]
+        lines.append(
+            f"Besides the weights, the folder holds of each column of {site}: mean and spread (or median and robust "
+            f"spread), the share of each category, and the usual range. {_RANGE_RULE}"
+        )
+        if extremes:
+            lines.append(f"Exception: the clipping limits of {_listed(extremes)} are extreme values of single rows.")
+    elif about["ranges"]:
+        what = "brightness and contrast of the images" if "pictures" in about["encoding"] else "the inputs"
+        lines.append(f"Besides the weights, the folder holds the usual range of {what} of {site}. {_RANGE_RULE}")
+    else:
+        lines.append("Nothing but what the weights and the test scores tell.")
+    lines.append("A model's weights may reveal more; ask before you pass it on.")
+    return lines
+
+
 def _use(about: Mapping[str, Any], *, has_onnx: bool, why_no_onnx: str | None) -> list[str]:
     encoding = about["encoding"]
     given = "new.csv" if "table" in encoding else "PICTURES" if "pictures" in encoding else "new.npz"
@@ -193,9 +232,12 @@ def _example(column: Mapping[str, Any]) -> Any:
 
 def _onnx_words(encoding: Mapping[str, Any]) -> str:
     if "table" in encoding:
+        filled = "" if encoding["table"]["fills_missing"] else " or missing"
         return (
             "its input `inputs` (float64) has one column per number, true/false (1 or 0) and category (1 for the one "
-            "that applies, else 0), in the order of the table above, before scaling; a missing value is nan."
+            "that applies, else 0), in the order of the table above, before scaling; a missing value is nan. It marks "
+            "nothing and knows no categories: check rows first (`model.inputs` and `model.outside` of `load_model.py` "
+            f"do). Its output is nan if an input is infinite{filled}."
         )
     if "pictures" in encoding:
         deep = (encoding["pictures"]["low"], encoding["pictures"]["high"]) != (0.0, 65535.0)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import Any, NotRequired
 
 import torch
 from pydantic import TypeAdapter, ValidationError
@@ -22,6 +23,7 @@ from playerfl.data.encoding.encoding import Encoding, TargetEncoding
 from playerfl.errors import ConfigError, PlayerflError
 from playerfl.export.graph import Graph
 from playerfl.export.load_model import Model
+from playerfl.export.ranges import RangeRecord
 from playerfl.storage.atomic_files import RERUN_HINT, make_directory, storage_error, temp_path, write_atomically
 
 FORMAT = "playerfl model 1"
@@ -84,6 +86,8 @@ class AboutFile(TypedDict):
     encoding: dict[str, Any]
     """How rows or images become inputs, if the task has an `Encoding`; and what the outputs mean."""
     inputs: list[InputRecord]
+    ranges: NotRequired[list[RangeRecord]]
+    """Where the values of the site's training rows lie; folders of early versions do not say."""
     test: ScoresRecord
     layers: LayersRecord
     round: int | None
@@ -120,7 +124,9 @@ class ExportedModel:
             output = self.model.program(*inputs)
         except Exception as problem:  # what torch raises on a crafted folder is unpredictable
             reason = (str(problem).strip().splitlines() or [type(problem).__name__])[0]
-            raise ModelFolderError(f"the model in {self.path} fails: {reason[:200]}; {_EXPORT_AGAIN}") from problem
+            raise ModelFolderError(
+                f"the model in {self.path} fails on these inputs: {reason[:200]}; check them, or {_EXPORT_AGAIN}"
+            ) from problem
         expected = len(self.target.classes)
         if not isinstance(output, Tensor) or output.dim() == 0 or len(output) != len(inputs[0]):
             raise ModelFolderError(f"the model in {self.path} does not return one prediction per row; {_EXPORT_AGAIN}")
@@ -210,6 +216,7 @@ def read_folder(path: Path) -> ExportedModel:
     except Exception as problem:  # a crafted file may break the loader anywhere
         raise ModelFolderError(f"{path} is not a valid model: {_reason(problem)}; {_EXPORT_AGAIN}") from problem
     read = ExportedModel(path, about, model)
+    _check_ranges(path, about)
     target_of(about["encoding"])
     _ = read.encoding
     return read
@@ -232,6 +239,15 @@ def _about(path: Path) -> AboutFile:
         place = ".".join(map(str, first["loc"]))
         raise ModelFolderError(f"{path / ABOUT}: {place}: {first['msg']}; {_EXPORT_AGAIN}") from problem
     return checked
+
+
+def _check_ranges(path: Path, about: AboutFile) -> None:
+    widths = [math.prod(record["shape"]) for record in about["inputs"]]
+    for limits in about.get("ranges", []):
+        if not 0 <= limits["input"] < len(widths) or not 0 <= (limits["position"] or 0) < widths[limits["input"]]:
+            raise ModelFolderError(
+                f"{path / ABOUT}: ranges: {limits['column']!r} is none of the model's inputs; {_EXPORT_AGAIN}"
+            )
 
 
 def _read(file: Path) -> bytes:
@@ -272,7 +288,10 @@ def tensor_for(record: InputRecord, values: Any) -> Tensor:
         raise ModelFolderError(
             f"{ABOUT} says that input {record['name']!r} is of kind {record['dtype']!r}; {_EXPORT_AGAIN}"
         )
-    tensor = torch.as_tensor(values).to(dtype)
+    given = torch.as_tensor(values)
+    tensor = given.to(dtype)
+    if not dtype.is_floating_point and not torch.equal(tensor.double(), given.double()):
+        raise ModelFolderError(f"input {record['name']!r} takes whole numbers ({record['dtype']}); round them yourself")
     if list(tensor.shape[1:]) != record["shape"]:
         raise ModelFolderError(
             f"input {record['name']!r} has the shape {tuple(tensor.shape)}; the model takes (rows, "

@@ -4,12 +4,16 @@ from load_model import load
 model = load(".")
 model.predict([{"age": 61, "sex": "female"}])
 
-The folder is data: this file runs none of its code, and only the operations listed in ALLOWED.
+Rows are read as `playerfl predict` reads them, or refused with a ValueError. A warning names values that are far from
+those the model was trained with. The folder is data: this file runs none of its code, and only the operations listed in
+ALLOWED.
 """
 
 import json
 import math
 import operator
+import warnings
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +50,14 @@ DTYPES = {
     **{"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16, "BOOL": torch.bool},
     **{"I64": torch.int64, "I32": torch.int32, "I16": torch.int16, "I8": torch.int8, "U8": torch.uint8},
 }
+
+EMPTY = frozenset(
+    {"", "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN", "<NA>", "N/A", "NA"}
+    | {"NULL", "NaN", "None", "n/a", "nan", "null"}
+)
+"""What stands for a missing value in a CSV file."""
+LARGEST = 3e38
+"""Anything larger is infinity in float32."""
 
 
 def read_tensors(file: Path) -> dict[str, torch.Tensor]:
@@ -138,40 +150,149 @@ class Model:
 
     def predict(self, rows: list[dict[str, Any]]) -> list[dict[str, float]]:
         """One prediction per row: the probability of each class, or the number under the target's name."""
-        columns = [column["kind"] for column in self.about["encoding"]["table"]["columns"]]
-        inputs = [[number for column in columns for number in _numbers(row[column["name"]], column)] for row in rows]
-        if not self.about["encoding"]["table"]["fills_missing"] and any(math.isnan(n) for row in inputs for n in row):
-            raise ValueError("a value is missing; the model was trained without missing values")
-        return self.predictions(torch.tensor(inputs, dtype=torch.float64))
+        inputs = self.inputs(rows)
+        odd = [f"row {i + 1} ({', '.join(names)})" for i, names in enumerate(self.outside(inputs)) if names]
+        if odd:
+            more = ", …" if len(odd) > 5 else ""
+            warnings.warn(f"outside the training range: {', '.join(odd[:5])}{more}", stacklevel=2)
+        return self.predictions(inputs)
+
+    def inputs(self, rows: list[dict[str, Any]]) -> torch.Tensor:
+        """Rows of a table as the program takes them (float64, before scaling; nan for a missing value)."""
+        table = self.about["encoding"].get("table")
+        if table is None:
+            raise ValueError("this model does not take rows of a table; give tensors to model.predictions")
+        if not isinstance(rows, list | tuple) or not rows or not all(isinstance(row, Mapping) for row in rows):
+            raise ValueError("give a list of rows, each a dict from column names to values")
+        return torch.tensor([_row(i + 1, row, table) for i, row in enumerate(rows)], dtype=torch.float64)
+
+    def outside(self, *inputs: torch.Tensor) -> list[list[str]]:
+        """Of each row, the columns with a value outside the range of the training rows; none if it is not known.
+
+        Of images, as the program takes them, whether their brightness or contrast is.
+        """
+        return self.beyond(picture_measures(inputs[0]) if "pictures" in self.about["encoding"] else inputs)
+
+    def beyond(self, inputs: "tuple[torch.Tensor, ...]") -> list[list[str]]:
+        """The same from what the ranges are about: a program's inputs, or measures of images."""
+        names: list[list[str]] = [[] for _ in range(len(inputs[0]))]
+        for limits in self.about.get("ranges", []):
+            values = inputs[limits["input"]].reshape(len(inputs[0]), -1)
+            if limits["position"] is not None:
+                values = values[:, limits["position"]]
+            beyond = (values < limits["low"]) | (values > limits["high"])
+            if limits["position"] is None:  # of many numbers, such as pixels, a few are always far from the others
+                beyond = beyond.double().mean(1) > 0.01
+            for row in beyond.nonzero().flatten().tolist():
+                if limits["column"] not in names[row]:
+                    names[row].append(limits["column"])
+        return names
 
     def predictions(self, *inputs: torch.Tensor) -> list[dict[str, float]]:
         """The same from tensors, as `about["inputs"]` describes them."""
-        output, target = self.program(*inputs), self.about["encoding"]["target"]
+        output, target = self.program(*inputs).double(), self.about["encoding"]["target"]
+        if not bool(output.isfinite().all()):
+            raise ValueError("the model gives no number for some rows; an input is nan or infinite, or it diverged")
         if target["classes"]:
-            return [dict(zip(target["classes"], row, strict=True)) for row in output.double().softmax(1).tolist()]
-        numbers = output.double().reshape(len(output), -1).mul(target["spread"]).add(target["mean"])
+            return [dict(zip(target["classes"], row, strict=True)) for row in output.softmax(1).tolist()]
+        numbers = output.reshape(len(output), -1).mul(target["spread"]).add(target["mean"])
         names = (
             [target["name"]] if numbers.shape[1] == 1 else [f"{target['name']} {i}" for i in range(numbers.shape[1])]
         )
         return [dict(zip(names, row, strict=True)) for row in numbers.tolist()]
 
 
-def _numbers(value: Any, column: dict[str, Any]) -> list[float]:
+def picture_measures(pictures: torch.Tensor) -> "tuple[torch.Tensor]":
+    """The brightness and the contrast of each image."""
+    numbers = pictures.reshape(len(pictures), -1).double()
+    return (torch.stack([numbers.mean(1), numbers.std(1)], 1),)
+
+
+def _row(number: int, row: Mapping[str, Any], table: dict[str, Any]) -> list[float]:
+    """The inputs of a row before scaling."""
+    kinds = [column["kind"] for column in table["columns"]]
+    names = [kind["name"] for kind in kinds]
+    if lacking := [name for name in names if name not in row]:
+        raise ValueError(f"row {number} has no column {', '.join(map(repr, lacking))}; the model needs it")
+    if others := [name for name in row if name not in names and name not in table["ignored"]]:
+        raise ValueError(f"row {number} has a column {others[0]!r}, which the model does not know")
+    inputs: list[float] = []
+    for kind in kinds:
+        try:
+            inputs += _numbers(_cell(row[kind["name"]], kind, table["missing_codes"]), kind, table["fills_missing"])
+        except (ValueError, TypeError) as problem:
+            raise ValueError(f"row {number}, column {kind['name']!r}: {problem}") from None
+    if all(map(math.isnan, inputs)):
+        raise ValueError(f"row {number} has no values")
+    return inputs
+
+
+def _cell(value: Any, kind: dict[str, Any], codes: list[str]) -> "bool | float | str | None":
+    """A cell as a number, true, false or a text; None for a missing value."""
+    type_name = type(value).__name__
+    if value is None or type_name in ("NAType", "NaTType") or (isinstance(value, str) and value in EMPTY):
+        return None
+    as_text = kind["as_text"] and not type_name.startswith("float")
+    cell = (str(value).strip() or None) if as_text else parsed(value)
+    if isinstance(cell, float) and abs(cell) > LARGEST:
+        raise ValueError(f"{cell} is too large")
+    for code in codes:
+        column, equals, meant = code.rpartition("=")
+        if (not equals or column.strip() == kind["name"]) and cell is not None:
+            same = parsed(meant)
+            if same is not None and spelled(same) == spelled(cell):
+                return None
+    return cell
+
+
+def parsed(value: Any) -> "bool | float | str | None":
+    """What is in a cell, as a number if it can be read as one."""
+    if type(value).__name__ in ("bool", "bool_"):
+        return bool(value)
+    if isinstance(value, bytes | bytearray):
+        raise ValueError(f"{value[:40]!r} is neither a number nor a text")
+    if not isinstance(value, str):
+        try:
+            number = float(value)
+        except OverflowError:  # an integer of more than 308 digits
+            return math.inf
+        return None if math.isnan(number) else number
+    text = value.strip()
+    if text.lower() in ("true", "false"):
+        return text.lower() == "true"
+    if not text or text.lower() == "nan":
+        return None
+    try:
+        # Python reads 1_000 as a number, but in a table it is text.
+        return text if "_" in text else float(text)
+    except ValueError:
+        return text
+
+
+def spelled(cell: "bool | float | str") -> str:
+    """A cell as the name of a category: a number as one would type it."""
+    return str(int(cell)) if isinstance(cell, float) and cell.is_integer() else str(cell)
+
+
+def _numbers(cell: "bool | float | str | None", kind: dict[str, Any], fills_missing: bool) -> list[float]:
     """The model inputs that a cell becomes before scaling; nan for a missing value."""
-    kind, name = column["kind"], column["name"]
-    missing = value is None or value != value
-    if kind == "category":
-        text = str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
-        if not missing and text not in column["categories"]:
-            raise ValueError(f"{name}: {value!r} is not one of {', '.join(column['categories'])}")
-        return [math.nan if missing else float(text == category) for category in column["categories"]]
-    width = 2 if kind in ("ratio", "time") else 1
-    if missing:
-        return [math.nan] * width
-    parsed = FORMS[kind](str(value)) if kind in FORMS else None
-    if parsed is None and width == 2:
-        raise ValueError(f"{name}: {value!r} is not written as in the training data")
-    return list(parsed or [float(value)])
+    form, known = kind["kind"], kind["categories"]
+    if cell is None:
+        if not fills_missing:
+            raise ValueError("the value is missing; the model was trained without missing values")
+        return [math.nan] * (len(known) if form == "category" else 2 if form in ("ratio", "time") else 1)
+    if form == "category":
+        if spelled(cell) not in known:
+            raise ValueError(f"{spelled(cell)[:40]!r} is an unknown category; known: {', '.join(known)}")
+        return [float(spelled(cell) == category) for category in known]
+    numbers = FORMS[form](spelled(cell)) if form in FORMS else None
+    if numbers is not None and all(abs(number) <= LARGEST for number in numbers):
+        return list(numbers)
+    if form in ("ratio", "time") or isinstance(cell, str) or (form == "percent" and isinstance(cell, bool)):
+        raise ValueError(f"{str(cell)[:40]!r} is not written like the training data")
+    if form == "boolean" and cell not in (0, 1):
+        raise ValueError(f"{cell:g} is not true or false")
+    return [float(cell)]
 
 
 def load(folder: "str | Path" = ".") -> Model:

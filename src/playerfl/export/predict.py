@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,8 @@ from playerfl.data.readers.site_tables import ENDINGS as TABLE_ENDINGS
 from playerfl.data.readers.site_tables import SiteTable
 from playerfl.errors import ConfigError, DataError
 from playerfl.export.folder import ExportedModel, ModelFolderError, read_folder, tensor_for
+from playerfl.export.load_model import LARGEST, picture_measures
+from playerfl.export.unusual import Unusual, unusual_values
 from playerfl.storage.csv_table import csv_text
 
 _ROWS_AT_ONCE = 512
@@ -30,18 +32,28 @@ class Predictions:
 
     columns: tuple[str, ...]
     rows: tuple[tuple[Any, ...], ...]
+    warnings: tuple[str, ...] = ()
+    """Why some of them should not be relied on, in sentences; the rows say which."""
 
     def csv(self) -> str:
         """The text of a CSV file, in which no cell is a formula."""
         return csv_text((self.columns, *self.rows))
 
 
-def predict(folder: Path | str, new: Path | str) -> Predictions:
+def predict(folder: Path | str, new: Path | str, *, strict: bool = False) -> Predictions:
     """The predictions of the model in a folder for the rows of a table, or for an image or a folder of images.
 
     The table or images must be like those the model was trained on; anything else is refused in a sentence that
-    names the file, the column and the row.
+    names the file, the column and the row. Values far from those of the training rows are marked in the result, or,
+    with `strict`, refused too.
     """
+    predictions = _predicted(folder, new)
+    if strict and predictions.warnings:
+        raise DataError(f"{'; '.join(predictions.warnings)}; strict: nothing is predicted")
+    return predictions
+
+
+def _predicted(folder: Path | str, new: Path | str) -> Predictions:
     model = read_folder(Path(folder))
     given = Path(new)
     if not given.exists():
@@ -60,12 +72,29 @@ def _of_table(model: ExportedModel, encoding: TableEncoding, given: Path) -> Pre
     table = _new_rows(encoding, given)
     raw = torch.from_numpy(encoding.raw(table))
     numbers = [int(number) for number in table.frame.index]
+    places = [f"{table.file}, row {number}" for number in numbers]
+    _check_finite(raw.nan_to_num(nan=0.0).abs() <= LARGEST, places)
+    if bool((empty := raw.isnan().all(1)).any()):
+        raise DataError(f"{places[int(empty.long().argmax())]}: all values are missing; remove the row")
     # Identifiers that were left out of the training help to match predictions with patients.
     known = [name for name in encoding.ignored if name != model.target.name and name in table.frame.columns]
     before = [[_cell(value) for value in table.frame[name]] for name in known]
+    titles = ("row", *(f"{name} (in the table)" if name == "row" else name for name in known))
     batches = ((raw[start : start + _ROWS_AT_ONCE],) for start in range(0, len(raw), _ROWS_AT_ONCE))
-    places = [f"{table.file}, row {number}" for number in numbers]
-    return _answers(model, ("row", *known), list(zip(numbers, *before, strict=True)), places, batches)
+    unusual = unusual_values(model, (raw,), places)
+    unusual = replace(unusual, warnings=(*_blank_rows(table.file, numbers), *unusual.warnings))
+    return _marked(_answers(model, titles, list(zip(numbers, *before, strict=True)), places, batches), unusual)
+
+
+def _blank_rows(file: str, numbers: Sequence[int]) -> list[str]:
+    """A warning if the reader passed over blank rows before the last one."""
+    header = 1 if file.lower().endswith((".csv", ".csv.gz")) else 0
+    blank = numbers[-1] - header - len(numbers)
+    if blank <= 0:
+        return []
+    first = next(row for row, number in enumerate(numbers, start=1 + header) if row != number)
+    counted = "1 row has" if blank == 1 else f"{blank} rows have"
+    return [f"{counted} no values (the first is row {first} of {file}), and no prediction"]
 
 
 def _new_rows(encoding: TableEncoding, given: Path) -> SiteTable:
@@ -87,10 +116,17 @@ def _of_pictures(model: ExportedModel, encoding: PictureEncoding, given: Path) -
             raise DataError(f"{file} is not a .png or .jpg image; give an image, or a folder with nothing but images")
     if not files:
         raise DataError(f"{given} has no images; give an image, or a folder of images")
-    starts = range(0, len(files), _PICTURES_AT_ONCE)
-    batches = ((encoding.encode(files[start : start + _PICTURES_AT_ONCE]),) for start in starts)
     names = [file.name for file in files]
-    return _answers(model, ("file",), [(name,) for name in names], names, batches)
+    measures: list[Tensor] = []
+
+    def batches() -> Iterator[tuple[Tensor, ...]]:
+        for start in range(0, len(files), _PICTURES_AT_ONCE):
+            pictures = encoding.encode(files[start : start + _PICTURES_AT_ONCE])
+            measures.append(picture_measures(pictures)[0])
+            yield (pictures,)
+
+    found = _answers(model, ("file",), [(name,) for name in names], names, batches())
+    return _marked(found, unusual_values(model, (torch.cat(measures),), names))
 
 
 def _of_arrays(model: ExportedModel, given: Path) -> Predictions:
@@ -100,14 +136,26 @@ def _of_arrays(model: ExportedModel, given: Path) -> Predictions:
         raise DataError(f"{given} is not an npz file; this model takes the arrays {', '.join(names)} from np.savez")
     arrays = read_arrays(given, names)
     inputs = [tensor_for(record, arrays[record["name"]]) for record in records]
-    rows = {len(tensor) for tensor in inputs}
-    if len(rows) > 1:
-        raise DataError(f"{given.name} has arrays with {sorted(rows)} rows; all need the same number")
+    lengths = {len(tensor) for tensor in inputs}
+    if len(lengths) > 1:
+        raise DataError(f"{given.name} has arrays with {sorted(lengths)} rows; all need the same number")
     count = len(inputs[0])
+    if not count:
+        raise DataError(f"{given.name} has no rows; there is nothing to predict")
+    places = [f"{given.name}, row {n}" for n in range(1, count + 1)]
+    for tensor in inputs:
+        _check_finite(tensor.reshape(count, -1).isfinite(), places)
     starts = range(0, count, _ROWS_AT_ONCE)
     batches = (tuple(tensor[start : start + _ROWS_AT_ONCE] for tensor in inputs) for start in starts)
-    numbers = range(1, count + 1)
-    return _answers(model, ("row",), [(n,) for n in numbers], [f"{given.name}, row {n}" for n in numbers], batches)
+    rows = [(number,) for number in range(1, count + 1)]
+    return _marked(_answers(model, ("row",), rows, places, batches), unusual_values(model, inputs, places))
+
+
+def _check_finite(is_finite: Tensor, places: Sequence[str]) -> None:
+    """`is_finite`: by row and number."""
+    bad = ~is_finite.all(1)
+    if bool(bad.any()):
+        raise DataError(f"{places[int(bad.long().argmax())]}: a value is infinite or not a number; correct it")
 
 
 def _answers(
@@ -117,6 +165,7 @@ def _answers(
     places: Sequence[str],
     batches: Iterator[tuple[Tensor, ...]],
 ) -> Predictions:
+    """Predictions from batches of inputs; `places`: where each row is, for messages."""
     outputs = torch.cat([model.outputs(*inputs) for inputs in batches]).reshape(len(rows), -1)
     sound = outputs.isfinite().all(1)
     if not bool(sound.all()):
@@ -127,7 +176,10 @@ def _answers(
     target = model.target
     if not target.classes:
         named = [f"{target.name} {i}" for i in range(outputs.shape[1])] if outputs.shape[1] > 1 else [target.name]
-        numbers = (outputs.double() * target.spread + target.mean).tolist()
+        in_units = outputs.double() * target.spread + target.mean
+        if not bool(in_units.isfinite().all()):
+            raise ModelFolderError(f"the model in {model.path} gives numbers that are not finite; export it again")
+        numbers = in_units.tolist()
         return Predictions(
             (*columns, *(f"predicted {name}" for name in named)),
             tuple((*row, *values) for row, values in zip(rows, numbers, strict=True)),
@@ -139,6 +191,12 @@ def _answers(
         (*columns, f"predicted {target.name}", *(f"probability of {name}" for name in target.classes)),
         tuple((*row, name, *values) for row, name, values in zip(rows, predicted, probabilities, strict=True)),
     )
+
+
+def _marked(found: Predictions, unusual: Unusual) -> Predictions:
+    """The same predictions, with what is unusual about the rows they are for."""
+    marked = tuple((*row, *marks) for row, marks in zip(found.rows, unusual.rows, strict=True))
+    return Predictions((*found.columns, *unusual.columns), marked, unusual.warnings)
 
 
 def _cell(value: Any) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,8 @@ from playerfl.runs.api import COMPARISON, limited_threads, load_result
 from playerfl.runs.directory import ROSTER, RunDirectory
 from playerfl.runs.environment import environment
 from playerfl.runs.experiment import Experiment, find_task, read_toml
-from playerfl.runs.measures.baseline import baseline_scores
+from playerfl.runs.measures.baseline import baseline_scores, site_baseline
+from playerfl.runs.measures.outcomes import SiteOutcomes, outcomes_of
 from playerfl.runs.measures.row_intervals import resampled_scores, row_interval
 from playerfl.runs.result import RunResult
 from playerfl.runs.setup import Setup, prepare_setup
@@ -44,6 +45,7 @@ class SiteModel:
     model: nn.Module
     inputs: Any
     """The inputs of a few training rows."""
+    train: Examples
     test: Examples
     classification: bool
     encoding: Encoding | None
@@ -78,12 +80,13 @@ def model_of_run(path: Path, site: str, task: Task | None = None) -> SiteModel:
         experiment=experiment,
         model=result.model(site),
         inputs=_some_inputs(sites[site]),
+        train=sites[site].train,
         test=sites[site].test,
         classification=setup.classification,
         encoding=encodings.get(site),
         scores=result.site_scores[site],
         baseline=(baseline_scores(result) or {}).get(site, {}),
-        intervals=_intervals(result, site),
+        intervals=_intervals(result.outcomes.get(site), result.site_scores[site], site, result.positive_class),
         layers=setup.layers.names,
         shared=_shared(experiment, setup, len(cut.federated) if cut else None),
         reason=cut.reason if cut else None,
@@ -118,6 +121,7 @@ def model_of_site(state: Path, site: str, task: Task | None = None) -> SiteModel
     with limited_threads(experiment.threads):
         data = learner.place(sites[mine])
         scores = learner.evaluate(EvalJob(learner, weights, {"test": data.test})).scores["test"]
+        outcomes = outcomes_of(learner, {mine: weights}, {mine: data}, setup.setup.test_groups).get(mine)
     model = setup.setup.build_model().eval()
     for name, entry in state_entries(model).items():
         entry.detach().copy_(weights[name])
@@ -127,12 +131,13 @@ def model_of_site(state: Path, site: str, task: Task | None = None) -> SiteModel
         experiment=experiment,
         model=model,
         inputs=_some_inputs(sites[mine]),
+        train=sites[mine].train,
         test=sites[mine].test,
         classification=setup.classification,
         encoding=encodings.get(mine),
         scores=scores,
-        baseline={},
-        intervals={},
+        baseline=site_baseline(setup.setup.description["sites"][mine]),
+        intervals=_intervals(outcomes, scores, mine, setup.setup.description.get("positive_class", 1)),
         layers=setup.layers.names,
         shared=_shared(experiment, setup, memory.get("cut")),
         reason=None,
@@ -181,14 +186,15 @@ def _loaded(
     return sites, getattr(sites, "encodings", {}), _Loaded(setup, adapted.classification)
 
 
-def _intervals(result: RunResult, site: str) -> dict[str, tuple[float, float]]:
-    """By metric; empty if the run kept no outcomes of its test rows."""
+def _intervals(
+    outcomes: SiteOutcomes | None, metrics: Iterable[str], site: str, positive: int
+) -> dict[str, tuple[float, float]]:
+    """By metric; empty if the outcomes of the test rows are not known."""
     intervals: dict[str, tuple[float, float]] = {}
-    outcomes = result.outcomes.get(site)
     if outcomes is None:
         return intervals
-    for metric in result.site_scores[site]:
-        scores = resampled_scores(outcomes, metric, site, positive=result.positive_class)
+    for metric in metrics:
+        scores = resampled_scores(outcomes, metric, site, positive=positive)
         if scores is not None and not math.isnan((interval := row_interval(scores))[0]):
             intervals[metric] = interval
     return intervals

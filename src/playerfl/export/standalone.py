@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -17,9 +18,12 @@ ONE_INPUT = "inputs"
 
 
 class Scaling(nn.Module):
-    """`playerfl.data.encoding.scaling.scaled`, with tensors instead of arrays: the same numbers, bit for bit."""
+    """`playerfl.data.encoding.scaling.scaled`, with tensors instead of arrays: the same numbers, bit for bit.
 
-    def __init__(self, scales: Sequence[Scale]) -> None:
+    What must not be predicted for becomes nan: an infinite value and, unless the model fills them, a missing one.
+    """
+
+    def __init__(self, scales: Sequence[Scale], *, fills_missing: bool) -> None:
         super().__init__()
 
         def column(values: list[float]) -> Tensor:
@@ -28,14 +32,15 @@ class Scaling(nn.Module):
         self.register_buffer("centre", column([scale.centre for scale in scales]))
         self.register_buffer("spread", column([scale.spread or 1.0 for scale in scales]))
         self.register_buffer("varies", torch.tensor([scale.spread > 0 for scale in scales]))
-        self.register_buffer("fill", column([scale.fill for scale in scales]))
+        self.register_buffer("fill", column([scale.fill if fills_missing else math.nan for scale in scales]))
         self.register_buffer("low", column([float("-inf") if scale.low is None else scale.low for scale in scales]))
         self.register_buffer("high", column([float("inf") if scale.high is None else scale.high for scale in scales]))
 
     def forward(self, raw: Tensor) -> Tensor:
         known = torch.where(torch.isnan(raw), self.fill, raw)  # type: ignore[arg-type]
+        known = torch.where(torch.isinf(raw), torch.full_like(raw, math.nan), known)
         scaled = (known - self.centre) / self.spread  # type: ignore[operator]
-        scaled = torch.where(self.varies, scaled, torch.zeros_like(scaled))  # type: ignore[arg-type]
+        scaled = torch.where(torch.logical_or(self.varies, torch.isnan(scaled)), scaled, torch.zeros_like(scaled))  # type: ignore[arg-type]
         return torch.minimum(torch.maximum(scaled, self.low), self.high).float()  # type: ignore[arg-type]
 
 
@@ -46,7 +51,7 @@ class Standalone(nn.Module):
         """`names`: the names under which a model takes its inputs, if it takes them by name."""
         super().__init__()
         table = encoding.inputs if encoding is not None and isinstance(encoding.inputs, TableEncoding) else None
-        self.scaling = Scaling(table.scales) if table else None
+        self.scaling = Scaling(table.scales, fills_missing=table.fills_missing) if table else None
         self.model = model
         self._names = names
 

@@ -16,12 +16,16 @@ from playerfl.errors import ConfigError
 from playerfl.export.card import card_text
 from playerfl.export.folder import CARD, FORMAT, ONNX, check_free, input_records, write_folder
 from playerfl.export.graph import Graph, NotPortableError, graph_of
+from playerfl.export.load_model import picture_measures
 from playerfl.export.onnx_file import TOLERANCE, NoOnnxError, onnx_bytes
+from playerfl.export.ranges import RangeRecord, picture_ranges, table_ranges, tensor_ranges
 from playerfl.export.site_model import SiteModel, model_of_run
 from playerfl.export.standalone import ONE_INPUT, Answering, Standalone, named_inputs
 from playerfl.learning.training import EVALUATION_BATCH
 from playerfl.tasks.task import Task
 
+# Numbers that ranges are computed from: 80 MB.
+_MOST_NUMBERS = 20_000_000
 OnnxChoice = Literal["auto", "never", "require"]
 
 
@@ -137,6 +141,34 @@ def _onnx(
         return None, str(problem)
 
 
+def _ranges(source: SiteModel) -> list[RangeRecord]:
+    """Of the site's training rows."""
+    encoding = source.encoding.inputs if source.encoding is not None else None
+    if isinstance(encoding, PictureEncoding):
+        images = (inputs for inputs, _ in source.train.batches(EVALUATION_BATCH))
+        return picture_ranges(torch.cat([picture_measures(some)[0].cpu() for some in images]))
+    train = _some_rows(source)
+    if encoding is None:
+        return tensor_ranges(train)
+    return table_ranges(encoding, train[ONE_INPUT].double().numpy())
+
+
+def _some_rows(source: SiteModel) -> dict[str, Tensor]:
+    """The inputs of the training rows, or of the first of them if they would take much memory."""
+    batches: list[dict[str, Tensor]] = []
+    held = 0
+    for inputs, _ in source.train.batches(EVALUATION_BATCH):
+        batch = named_inputs(inputs)[0]
+        if batches and any(batch[name].shape[1:] != tensor.shape[1:] for name, tensor in batches[0].items()):
+            # Padded to the longest of each batch; positions mean nothing then.
+            return {}
+        batches.append({name: tensor.cpu() for name, tensor in batch.items()})
+        held += sum(tensor.numel() for tensor in batch.values())
+        if held > _MOST_NUMBERS:
+            break
+    return {name: torch.cat([batch[name] for batch in batches]) for name in batches[0]}
+
+
 def _about(source: SiteModel, inputs: Mapping[str, Tensor], target: TargetEncoding) -> dict[str, Any]:
     encoding = source.encoding.as_dict() if source.encoding else {"version": VERSION, "target": asdict(target)}
     private = [name for name in source.layers if name not in source.shared]
@@ -147,6 +179,7 @@ def _about(source: SiteModel, inputs: Mapping[str, Tensor], target: TargetEncodi
         "model": type(source.model).__name__,
         "encoding": encoding,
         "inputs": input_records(inputs),
+        "ranges": _ranges(source),
         "test": {
             "rows": len(source.test),
             "scores": {name: value if math.isfinite(value) else None for name, value in source.scores.items()},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -277,7 +278,9 @@ def _check_outputs(model: nn.Module, task: Task, sites: Mapping[SiteId, SiteData
     inputs, _ = next(iter(sites[min(sites)].train.batches(2)))
     model.eval()
     try:
-        with torch.no_grad():
+        with torch.no_grad(), warnings.catch_warnings():
+            # What torch warns about before it fails would hide the sentence.
+            warnings.simplefilter("ignore")
             output = call_model(model, inputs)
     except Exception as problem:  # a user's model may raise anything
         raise input_error("the sites' inputs", model, inputs, problem) from problem
@@ -292,6 +295,11 @@ def _check_outputs(model: nn.Module, task: Task, sites: Mapping[SiteId, SiteData
                 f"the model's output has the shape {tuple(logits.shape)}; (rows, classes) is needed for class targets"
             )
         check_targets(sites, logits.shape[1])
+        if task.classes and logits.shape[1] != len(task.classes):
+            raise DataError(
+                f"the model has {logits.shape[1]} outputs, but the target has {len(task.classes)} classes; it needs "
+                "one output for each (a model's function may ask for `outputs`)"
+            )
         return inputs, logits.shape[1]
     return inputs, 0
 
@@ -308,4 +316,6 @@ def input_error(whose: str, model: nn.Module, inputs: Any, problem: Exception) -
     wide = any(x.dtype == torch.float64 for x in tensors_in(inputs))
     hint = "; they are float64: convert them, as in inputs.float()" if wide else ""
     shapes = ", ".join(f"{str(x.dtype).removeprefix('torch.')} {tuple(x.shape)}" for x in tensors_in(inputs))
-    return DataError(f"the model cannot read {whose} ({shapes}): {reason}{hint}")
+    forms = {dict: "a mapping of tensors, ", tuple: "a tuple of tensors, "}
+    form = next((words for kind, words in forms.items() if isinstance(inputs, kind)), "one tensor, ")
+    return DataError(f"the model cannot read {whose} ({form}{shapes}): {reason}{hint}")

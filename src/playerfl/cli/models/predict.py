@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from playerfl.cli.options import examples
+from playerfl.errors import PlayerflError
 
 PREDICT_EXAMPLES = examples(
     "predict models/north new.csv --out predictions.csv",
@@ -20,13 +21,16 @@ def predict(
     model: Annotated[Path, typer.Argument(metavar="MODEL")],
     new: Annotated[Path, typer.Argument(metavar="NEW")],
     out: Annotated[Path | None, typer.Option(help="The CSV file to write (default: stdout).")] = None,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Refuse rows with values outside the training range.")
+    ] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file --out.")] = False,
 ) -> None:
     """Predict for new rows or images with an exported model.
 
     MODEL is a folder from `playerfl export`. NEW is a table with the columns of the training data, an image or a folder
     of images, or an npz file for a model that takes tensors. Every class gets a probability; a number is in the
-    target's own units.
+    target's own units. Rows with values outside the training range are marked, and a warning counts them.
     """
     from playerfl.export.predict import check_output
     from playerfl.export.predict import predict as predictions_for
@@ -34,10 +38,14 @@ def predict(
 
     if out is not None:
         check_output(out, new, overwrite=overwrite)
-    predictions = predictions_for(model, new)
+    predictions = predictions_for(model, new, strict=strict)
+    for warning in predictions.warnings:
+        # Names come from files: as an error, the sentence is one line that a terminal can show.
+        print(f"warning: {PlayerflError(warning)}", file=sys.stderr, flush=True)
     if out is None:
         print(predictions.csv(), end="")
         return
     make_directory(out.parent)
     write_atomically(out, predictions.csv().encode(), RERUN_HINT)
-    print(f"predictions for {len(predictions.rows)} rows: {out}", file=sys.stderr, flush=True)
+    rows = len(predictions.rows)
+    print(f"predictions for {rows} row{'' if rows == 1 else 's'}: {out}", file=sys.stderr, flush=True)

@@ -145,12 +145,17 @@ def _gains(summary: AlgorithmSummary) -> Table:
     # More metrics than these do not fit side by side; the report has all of them.
     for metric in metrics[:_SHOWN_METRICS]:
         table.add_column(metric, justify="right")
+        if summary.baseline:
+            table.add_column("baseline", justify="right")
         for baseline in summary.gains:
             table.add_column(f"vs {baseline}", justify="right")
     for site, scores in summary.sites.items():
         cells = [f"{summary.test_rows[site]:,}" if site in summary.test_rows else "–"] if summary.test_rows else []
         for metric in metrics[:_SHOWN_METRICS]:
             cells.append(_number(scores.get(metric, math.nan)))
+            if summary.baseline:
+                constant = summary.baseline.get(site, {}).get(metric, math.nan)
+                cells.append(f"[dim]{_number(constant)}[/dim]")
             cells += [_signed(gains[metric].get(site, math.nan)) for gains in summary.gains.values()]
         table.add_row(escape(site), *cells)
     return table

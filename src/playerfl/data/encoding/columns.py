@@ -97,7 +97,7 @@ class ColumnKind:
 
 def _plain(text: str) -> tuple[float] | None:
     try:
-        return (float(text),)
+        return None if "_" in text else (float(text),)
     except ValueError:
         return None
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from playerfl.algorithms import Algorithm
 from playerfl.data.schema import Schema
@@ -13,13 +14,25 @@ from playerfl.flower.site.privacy import check_privacy
 from playerfl.flower.wire.envelopes import Envelope
 from playerfl.flower.wire.secure import check_secure
 from playerfl.layers.layer_map import state_entries
+from playerfl.learning.metrics.catalogue import chosen_metrics
+from playerfl.learning.metrics.metric import MetricRecord
 from playerfl.runs.experiment import Experiment
 from playerfl.runs.files import DataFile
-from playerfl.runs.setup import seeded_model
+from playerfl.runs.measures.declared import metric_records
+from playerfl.runs.setup import positive_class, seeded_model
 from playerfl.tasks.load import load_task
 from playerfl.tasks.task import Task
 from playerfl.version import __version__
 from playerfl.weights import Weights, digest
+
+
+@dataclass(frozen=True)
+class MetricsDeclared:
+    """What a report must know about the metrics that sites send: above all, which direction is better."""
+
+    metrics: Mapping[str, MetricRecord] = field(default_factory=dict)
+    positive: int = 1
+    classes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -34,6 +47,7 @@ class Job:
     layers: ModelLayers
     schema: Schema | None = None
     """The columns and classes of the server's own template, if it has one."""
+    declared: MetricsDeclared = field(default_factory=MetricsDeclared)
 
     @classmethod
     def of(cls, deployment: Deployment, task: Task | None = None) -> Job:
@@ -48,7 +62,11 @@ class Job:
         check_privacy(deployment.privacy, statistics_travel=experiment.bn_stats == "follow" and bool(buffers))
         initial = {name: entry.detach().clone() for name, entry in entries.items()}
         layers = ModelLayers.of(model, experiment, task)
-        return cls(deployment, experiment, experiment.build_algorithm(), initial, layers, adapted.schema)
+        positive = positive_class(experiment, adapted)
+        declared = MetricsDeclared(
+            metric_records(chosen_metrics(experiment.metrics, adapted.metrics, positive)), positive, adapted.classes
+        )
+        return cls(deployment, experiment, experiment.build_algorithm(), initial, layers, adapted.schema, declared)
 
     @property
     def header(self) -> Envelope:
@@ -67,7 +85,7 @@ class Job:
     @property
     def description(self) -> DataFile:
         """Like `Setup.description`, as far as it is known without data."""
-        return {
+        described: DataFile = {
             "notes": [],
             "sites": {},
             "partition_hash": None,
@@ -75,7 +93,13 @@ class Job:
             "model": {name: list(entry.shape) for name, entry in self.initial.items()},
             # As requested: each site decides for itself whether its model can be stacked.
             "trainer": self.experiment.trainer,
+            "metrics": dict(self.declared.metrics),
         }
+        if self.declared.positive != 1:
+            described["positive_class"] = self.declared.positive
+        if self.declared.classes:
+            described["class_names"] = list(self.declared.classes)
+        return described
 
 
 def checked_experiment(deployment: Deployment) -> Experiment:

@@ -85,6 +85,8 @@ class AlgorithmSummary:
     """Metric, then site: why it has no value there. Averages, fairness and incentive leave these sites out."""
     test_rows: dict[str, int]
     """By site, where that is known."""
+    baseline: dict[str, dict[str, float]]
+    """Site, then metric: the score of predicting the same for every test row, where that is known."""
     bytes_down: int
     bytes_up: int
     seconds: float
@@ -166,6 +168,7 @@ def _summary(
         metrics=metrics,
         undefined={metric: of_metric for metric, of_metric in undefined.items() if of_metric},
         test_rows=result.test_rows,
+        baseline=baseline_scores(result) or {},
         bytes_down=sum(int(row[3]) for row in result.traffic_rows),
         bytes_up=sum(int(row[4]) for row in result.traffic_rows),
         seconds=float(result.timing["wall_seconds"]),

@@ -15,7 +15,7 @@ from playerfl.report.compute.comparison import metrics_of
 from playerfl.report.compute.cost import Cost, costs
 from playerfl.report.compute.curves import Curve, curves
 from playerfl.report.compute.grid import MAJORITY, F1Labels, RunGrid, arrange
-from playerfl.report.compute.learnt import not_learnt
+from playerfl.report.compute.learnt import not_judged, not_learnt
 from playerfl.report.compute.multiverse import Multiverse
 from playerfl.report.compute.ranking import Ranking, rankings
 from playerfl.report.compute.sites import SiteTable, UnseenRow, site_tables, unseen_rows
@@ -23,7 +23,7 @@ from playerfl.report.compute.statistics import ENOUGH_RUNS
 from playerfl.report.compute.tables import Choices, ScoreTable, tables
 from playerfl.report.compute.what_if import LayerScores, layer_scores
 from playerfl.report.formats import listed
-from playerfl.runs.measures.calibration import Calibration, calibrations
+from playerfl.runs.measures.calibration import Calibration, baseline_calibration, calibrations
 from playerfl.runs.measures.declared import Declared, declared_as
 
 
@@ -64,8 +64,13 @@ class Report:
 
     @cached_property
     def not_learnt(self) -> tuple[str, ...]:
-        """The tasks on which no method is clearly ahead of the majority class."""
+        """The tasks on which no method is clearly ahead of the baseline."""
         return not_learnt(self.tables)
+
+    @cached_property
+    def not_judged(self) -> tuple[str, ...]:
+        """The tasks for which no baseline says whether they were learnt."""
+        return not_judged(self.tables)
 
     @cached_property
     def sites(self) -> list[SiteTable]:
@@ -97,6 +102,13 @@ class Report:
             for task, algorithm, runs in self.grid.cells()
             for calibration in calibrations(runs[min(runs)], task, algorithm, self.grid.sites(task))
         ]
+
+    @cached_property
+    def baseline_calibrations(self) -> list[Calibration]:
+        """By task, that of always saying how frequent each class is."""
+        first = {task: runs[min(runs)] for task, _, runs in reversed(list(self.grid.cells()))}
+        every = (baseline_calibration(first[t], t, MAJORITY, self.grid.sites(t)) for t in self.grid.tasks if t in first)
+        return [calibration for calibration in every if calibration is not None]
 
     @property
     def for_own_data(self) -> bool:
@@ -268,7 +280,7 @@ def _without_majority(grid: RunGrid) -> list[str]:
         return []
     return [
         f"the majority class is not shown on {listed(tasks)}, because the runs do not record how many examples of each "
-        "class a site has; whether these tasks were learnt is not judged"
+        "class a site has"
     ]
 
 

@@ -8,7 +8,7 @@ from typing import Literal
 import numpy as np
 
 from playerfl.report.compute.comparison import gain, metrics_of
-from playerfl.report.compute.grid import RunGrid
+from playerfl.report.compute.grid import MAJORITY, RunGrid
 from playerfl.report.compute.statistics import (
     bootstrap_interval,
     differences,
@@ -65,6 +65,8 @@ class SiteRow:
     """The 95 % interval of the score over the site's test rows."""
     undefined: str = ""
     """Why the metric has no value here; the score is NaN then."""
+    baseline: float | None = None
+    """The score of predicting the same for every test row, if it is known."""
 
     @property
     def harmed(self) -> bool:
@@ -127,6 +129,7 @@ def _table(grid: RunGrid, task: str, algorithm: str, metric: str, choices: Choic
     averaged = _differences(grid, task, algorithm, metric, choices.baseline_global)
     place_of = {site: place for place, site in enumerate(grid.sites(task, metric))}
     undefined = grid.undefined(task, metric)
+    baseline = _constant_scores(grid, task, algorithm, metric)
     rows = []
     for number, site in enumerate(grid.sites(task)):
         size = int(sizes[number])
@@ -135,8 +138,19 @@ def _table(grid: RunGrid, task: str, algorithm: str, metric: str, choices: Choic
             continue
         i = place_of[site]
         interval = (np.nan, np.nan) if drawn is None else row_interval(median(drawn[i]))
-        rows.append(SiteRow(site, size, float(scores[i]), local[i], averaged[i], tested.get(site), interval))
+        known = baseline.get(site)
+        row = SiteRow(site, size, float(scores[i]), local[i], averaged[i], tested.get(site), interval, baseline=known)
+        rows.append(row)
     return SiteTable(task, algorithm, metric, tuple(sorted(rows, key=_worst_first)), grid.declared[metric])
+
+
+def _constant_scores(grid: RunGrid, task: str, algorithm: str, metric: str) -> dict[str, float]:
+    """Each site's baseline, the median over the runs of an algorithm; empty if it is not known."""
+    seeds = sorted(grid.results(task, algorithm).keys() & grid.results(task, MAJORITY).keys())
+    if not seeds:
+        return {}
+    scores = median(grid.scores(task, MAJORITY, metric, seeds))
+    return {site: float(x) for site, x in zip(grid.sites(task, metric), scores, strict=True) if np.isfinite(x)}
 
 
 def _test_rows(grid: RunGrid, task: str, algorithm: str) -> dict[str, int]:

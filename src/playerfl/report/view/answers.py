@@ -7,7 +7,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 from playerfl.report.compute.grid import Splits, task_name
-from playerfl.report.compute.learnt import LEARNT_MARGIN
+from playerfl.report.compute.learnt import criterion
 from playerfl.report.compute.report import Report
 from playerfl.report.compute.sites import SiteRow, SiteTable, runs_needed
 from playerfl.report.compute.statistics import ENOUGH_RUNS
@@ -59,14 +59,20 @@ def _best(report: Report) -> list[str]:
 
 
 def _not_learnt(report: Report) -> list[str]:
-    if not report.not_learnt:
-        return []
-    them = "it" if len(report.not_learnt) == 1 else "them"
-    ranks = f", and ranks over tasks leave {them} out" if len(report.grid.tasks) > 1 else ""
-    return [
-        f"Not learnt: {listed(report.not_learnt)}. No method is {100 * LEARNT_MARGIN:g} points of accuracy and of "
-        f"macro-F1 ahead of the majority class on {them}, so none is called best{ranks}."
-    ]
+    by_criterion: dict[str, list[str]] = {}
+    for task in report.not_learnt:
+        by_criterion.setdefault(criterion(report.tables, task), []).append(task)
+    said = []
+    for needed, tasks in by_criterion.items():
+        them = "it" if len(tasks) == 1 else "them"
+        ranks = f", and ranks over tasks leave {them} out" if len(report.grid.tasks) > 1 else ""
+        said.append(f"Not learnt: {listed(tasks)}. No method is {needed} on {them}, so none is called best{ranks}.")
+    if report.not_judged:
+        said.append(
+            f"Whether {listed(report.not_judged)} {'was' if len(report.not_judged) == 1 else 'were'} learnt is not "
+            "judged: there is no baseline to compare the scores with."
+        )
+    return said
 
 
 def _best_over_tasks(report: Report, table: ScoreTable) -> list[str]:

@@ -76,13 +76,16 @@ def _class_totals(record: object) -> Counter[str]:
 
 def calibration_section(report: Report) -> Section:
     """Brier score and calibration error of each method, and the reliability curve of the one the summary is about."""
+    two = [task for task in report.grid.tasks if report.grid.classes(task) == 2]
+    names = ", ".join(dict.fromkeys(map(report.grid.positive_name, two)))
+    named = f" ({names})" if names else ""
     said = (
         "Of the rows to which a method gives a probability of 30 %, about 30 % should come true. A curve below the "
-        "diagonal promises too much. With two classes, the probability is that of the positive class; with more, that "
-        "of the predicted class."
+        f"diagonal promises too much. With two classes, the probability is that of the positive class{named}; with "
+        "more, that of the predicted class."
     )
     whole = [one for one in report.calibrations if one.site == ALL_SITES]
-    blocks: list[Block] = [calibration_scores(whole)]
+    blocks: list[Block] = [calibration_scores(whole, report.baseline_calibrations)]
     bins = calibration_bins(report)
     own = [item for item in bins.items if item[0].algorithm == report.subject and item[0].site == ALL_SITES]
     if own:
@@ -91,11 +94,11 @@ def calibration_section(report: Report) -> Section:
     return Section("calibration", "How far to trust the probabilities", said, tuple(blocks), interactive=True)
 
 
-def calibration_scores(whole: list[Calibration]) -> TableView:
+def calibration_scores(whole: list[Calibration], baselines: list[Calibration]) -> TableView:
     metrics = [declared_as(name) for name in ("ece", "brier")]
     rows = []
-    for one in whole:
-        row = [TableCell(one.algorithm), TableCell(one.task)]
+    for one, role in (*((one, "") for one in whole), *((one, " (baseline)") for one in baselines)):
+        row = [TableCell(one.algorithm + role), TableCell(one.task)]
         for metric in metrics:
             value, (low, high) = one.score(metric.name), one.interval(metric.name)
             ends = f"rows [{number(low, 'score', metric)}, {number(high, 'score', metric)}]"
@@ -104,7 +107,11 @@ def calibration_scores(whole: list[Calibration]) -> TableView:
     heads = [Head("method", words=True), Head("task", words=True)]
     heads += [Head(table_title("score", metric)) for metric in metrics]
     return TableView(
-        "Calibration over the test rows of all sites", (*heads, Head("test rows")), tuple(rows), sortable=True
+        "Calibration over the test rows of all sites",
+        (*heads, Head("test rows")),
+        tuple(rows),
+        reference_rows=len(baselines),
+        sortable=True,
     )
 
 

@@ -236,7 +236,8 @@ def _averaging(report: Report, table: ScoreTable) -> list[str]:
         return [f"The positive class is {listed(sorted(names))}."] if names else []
     if not averaging:
         return []
-    return [averaging[0].upper() + averaging[1:] + "." if averaging.startswith("with") else f"It is {averaging}."]
+    about = averaging if averaging.startswith("with") else f"{table.declared.title} is {averaging}"
+    return [f"{about[0].upper()}{about[1:]}."]
 
 
 def _undefined(report: Report, table: ScoreTable) -> list[str]:
@@ -407,7 +408,9 @@ def _methods(report: Report) -> Section:
         "Incentive is the share of sites strictly better off than under both baselines; a tie does not count. "
         "For FedAvg, it uses one global model per run.",
         f"A task counts as learnt if one method is at least {100 * LEARNT_MARGIN:g} points of accuracy and of macro-F1 "
-        "ahead of the majority class; other tasks are left out of ranks over tasks.",
+        "ahead of the majority class; without these metrics, if it is that far ahead of the baseline in the first one "
+        f"that has a scale, or has an error {100 * LEARNT_MARGIN:g} % smaller. Other tasks are left out of ranks over "
+        "tasks.",
         "Ranks: 1 is best, ties share the average; methods that give identical numbers in all runs of a task share one "
         "place. Friedman’s test is corrected for ties; its treatments are the methods.",
     ]

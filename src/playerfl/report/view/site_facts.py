@@ -40,6 +40,12 @@ class SiteFact:
         rows = self.row.test_rows
         return NOTHING if rows is None else TableCell(f"{rows:,}", rows)
 
+    @property
+    def constant(self) -> TableCell:
+        """The score of predicting the same for every row."""
+        value = self.row.baseline
+        return NOTHING if value is None else TableCell(number(value, "score", self.table.declared), value)
+
     def shown(self, baseline: str) -> TableCell:
         """The difference, its interval and p-value."""
         gained, metric = self.to(baseline), self.table.declared
@@ -94,7 +100,10 @@ def sites(report: Report, tables: Sequence[SiteTable] | None = None) -> Facts[Si
     for baseline, label in labels.items():
         columns += _gain_columns(baseline, f"against {label}" if label else "")
         columns += [joining] if baseline == "local" and label else []
+    known = any(fact.baseline is not None for table in shown for fact in table.rows)
+    constant = report.grid.baseline_name([table.task for table in shown]).lower() if known else ""
     columns += [
+        Column("baseline", constant, lambda s: s.row.baseline, lambda s: s.constant),
         Column("test_rows", "test rows", lambda s: s.row.test_rows, lambda s: s.tested),
         Column("examples", "training rows", lambda s: s.row.examples, lambda s: f"{s.row.examples:,}"),
     ]

@@ -46,6 +46,12 @@ def baseline_scores(result: RunResult, f1_labels: F1Labels = "true_or_predicted"
     return scores if all(scores.values()) else None
 
 
+def site_baseline(record: SiteRecord) -> dict[str, float]:
+    """The same for one site, from what was recorded about its data."""
+    train, test = _counts(record["train"]), _counts(record.get("test"))
+    return {**record.get("baseline", {}), **(hit_scores(train, test) if train and test else {})}
+
+
 def _from_counts(result: RunResult, f1_labels: F1Labels) -> dict[str, dict[str, float]]:
     counts = {}
     for site, record in result.data["sites"].items():

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+import torch
 
 from playerfl.runs.measures.outcomes import SiteOutcomes, joined
 from playerfl.runs.measures.row_intervals import ReliabilityBin, reliability_of, row_interval, row_score
@@ -15,6 +16,8 @@ from playerfl.runs.measures.row_intervals import resampled_scores as resampled
 from playerfl.runs.result import RunResult
 
 _NORMAL_95 = 1.959963984540054
+# The logarithm of 0 is no number, and outcomes must be numbers.
+_NEVER = 1e-12
 ALL_SITES = ""
 """The site that stands for the rows of all sites together."""
 
@@ -55,6 +58,23 @@ def calibrations(run: RunResult, task: str, algorithm: str, sites: Collection[st
     every = {ALL_SITES: joined(list(by_site.values())), **by_site}
     made = [Calibration(task, algorithm, site, own, run.positive_class) for site, own in every.items()]
     return [calibration for calibration in made if calibration.bins]
+
+
+def baseline_calibration(run: RunResult, task: str, name: str, sites: Collection[str]) -> Calibration | None:
+    """That of always saying how frequent each class is in a site's training rows; None if that is not recorded."""
+    parts = []
+    for site, own in sorted(run.outcomes.items()):
+        if site not in sites or site not in run.data["sites"] or not own.of_classes:
+            continue
+        counts = run.data["sites"][site]["train"].get("classes", {})
+        if not counts or not all(label.isdecimal() and int(label) < own.outputs.shape[1] for label in counts):
+            return None
+        frequent = torch.zeros(own.outputs.shape[1], dtype=torch.float64)
+        for label, count in counts.items():
+            frequent[int(label)] = count
+        said = (frequent / frequent.sum()).clamp(min=_NEVER).log().expand(len(own.targets), -1)
+        parts.append(SiteOutcomes(said, own.targets, groups=own.groups))
+    return Calibration(task, name, ALL_SITES, joined(parts), run.positive_class) if parts else None
 
 
 def share_interval(share: float, rows: int) -> tuple[float, float]:
