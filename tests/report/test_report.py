@@ -26,7 +26,8 @@ from playerfl.report.compute.tables import ScoreCell
 from playerfl.report.plots.report import report_figures
 from playerfl.report.view.answers import answers
 from playerfl.report.view.facts import records
-from playerfl.report.view.sections import lead, left_out
+from playerfl.report.view.rank_section import left_out
+from playerfl.report.view.sections import lead
 from playerfl.report.write.documents import as_latex, as_markdown, as_page
 from playerfl.runs.result import RunResult
 

@@ -14,7 +14,8 @@ from playerfl.report.compute.statistics import Array
 from playerfl.report.compute.what_if import BYTES_PER_PARAMETER, Combined, LayerScores, Steps, alone, combined
 from playerfl.report.formats import SMALLEST_P
 from playerfl.report.view.parts import TableCell, TableView
-from playerfl.report.view.sections import ranking_said, site_view
+from playerfl.report.view.rank_section import ranking_said
+from playerfl.report.view.site_section import site_view
 from playerfl.report.write.multiverse_payload import multiverse_payload
 from playerfl.runs.measures.calibration import share_interval
 
