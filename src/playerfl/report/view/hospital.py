@@ -104,7 +104,11 @@ def calibration_scores(whole: list[Calibration]) -> TableView:
     heads = [Head("method", words=True), Head("task", words=True)]
     heads += [Head(table_title("score", metric)) for metric in metrics]
     return TableView(
-        "Calibration over the test rows of all sites", (*heads, Head("test rows")), tuple(rows), sortable=True
+        "Calibration over the test rows of all sites",
+        (*heads, Head("test rows")),
+        tuple(rows),
+        sortable=True,
+        filtered=True,
     )
 
 

@@ -97,6 +97,7 @@ def _score_table(report: Report, table: ScoreTable) -> TableView:
         metric=table.metric,
         name=table.name,
         sortable=True,
+        filtered=True,
     )
 
 

@@ -10,6 +10,7 @@ from playerfl.report.compute.statistics import ENOUGH_RUNS, RESAMPLES
 from playerfl.report.formats import F1_CLASSES, SELECTIONS, counted, listed
 from playerfl.report.view import facts
 from playerfl.report.view.answers import answers
+from playerfl.report.view.first_screen import answer
 from playerfl.report.view.hospital import calibration_section, data_section
 from playerfl.report.view.multiverse import multiverse_sections
 from playerfl.report.view.parts import Block, Paragraph, Points, ReportView, Section
@@ -21,7 +22,8 @@ from playerfl.runs.measures.row_intervals import RESAMPLES as ROW_RESAMPLES
 
 def view(report: Report, title: str) -> ReportView:
     """The whole report, in order."""
-    sections = [_summary(report)]
+    said = answer(report)
+    sections = [_summary(report, said)]
     if report.missing or report.failed:
         sections.append(_missing(report))
     if report.grid.runs:
@@ -35,14 +37,16 @@ def view(report: Report, title: str) -> ReportView:
             sections.append(calibration_section(report))
         sections.append(Section("curves", "Learning curves", interactive=True))
         if report.layer_scores:
-            sections.append(Section("layers", "Which layers to share: try another threshold", interactive=True))
+            sections.append(
+                Section("layers", "Which layers to share: layer by layer, with other settings", interactive=True)
+            )
         sections.append(_costs(report))
     sections += multiverse_sections(report)
     if report.paper is not None:
         sections.append(paper_section(report.paper))
     if report.grid.runs or not report.multiverses:
         sections.append(_methods(report))
-    return ReportView(title, lead(report), tuple(sections))
+    return ReportView(title, lead(report), said, tuple(sections))
 
 
 def lead(report: Report) -> str:
@@ -73,8 +77,12 @@ def _multiverses_said(report: Report) -> str:
     return f"{listed(parts)}."
 
 
-def _summary(report: Report) -> Section:
-    blocks = [Points(answer.sentences, answer.question) for answer in answers(report)]
+def _summary(report: Report, said_first: str) -> Section:
+    blocks = []
+    for one in answers(report):
+        # A sentence that stands at the top is not said again.
+        if sentences := tuple(sentence for sentence in one.sentences if sentence != said_first):
+            blocks.append(Points(sentences, one.question))
     # A report for readers with their own data has a section on them.
     said = report.notes if report.for_own_data else (*report.notes, *report.data_notes)
     notes = [Points(said, "Notes", note=True)] if said else []
@@ -92,7 +100,7 @@ def _missing(report: Report) -> Section:
         blocks.append(Paragraph("Seeds: ■ finished, · not finished, ✕ failed, – not planned."))
         blocks.append(seeds.table("Seeds of every method"))
     blocks.append(facts.gaps(report, grouped=True).table("Why runs are missing"))
-    return Section("missing", "Missing runs", said.strip(), tuple(blocks))
+    return Section("missing", "Missing runs", said.strip(), tuple(blocks), unfolded=not report.grid.runs)
 
 
 def _costs(report: Report) -> Section:
@@ -101,7 +109,9 @@ def _costs(report: Report) -> Section:
         "model’s parameters that no site sends in any round: it shows what is exposed, but does not guarantee privacy. "
         "Runs side by side share one process and its wall time."
     )
-    return Section("cost", "Cost", said, (facts.costs(report).table("Bytes, exposure and time", sortable=True),))
+    return Section(
+        "cost", "Cost", said, (facts.costs(report).table("Bytes, exposure and time", sortable=True, filtered=True),)
+    )
 
 
 def _methods(report: Report) -> Section:

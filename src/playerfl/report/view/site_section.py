@@ -66,4 +66,6 @@ def unseen_section(report: Report) -> Section:
         "tuned its own part on its training data (unseen_epochs); the scores are on its test data. They are in no "
         "other table."
     )
-    return Section("unseen", "Unseen sites", said, (unseen(report).table("Scores of unseen sites", sortable=True),))
+    return Section(
+        "unseen", "Unseen sites", said, (unseen(report).table("Scores of unseen sites", sortable=True, filtered=True),)
+    )
