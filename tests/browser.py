@@ -40,6 +40,11 @@ class Opened:
         self.page.on("request", lambda request: self.requests.append(request.url))
         self.page.goto(file.as_uri() if isinstance(file, Path) else file)
 
+    def unfold(self) -> Opened:
+        """Opens every folded part of a report."""
+        self.page.evaluate("() => document.querySelectorAll('details').forEach((part) => { part.open = true; })")
+        return self
+
     def text(self, selector: str) -> str:
         return str(self.page.locator(selector).inner_text())
 

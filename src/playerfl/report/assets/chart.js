@@ -175,7 +175,7 @@ function dotChart(home, { rows, xLabel, rowLabel, format, tickFormat, line, side
     svg.append(axisText({ x: left - 8, y: y + 4, "text-anchor": "end" }, shortened(one.name, letters)));
     if (known(one.rows)) svg.append(el("line", { x1: px(one.rows[0]), x2: px(one.rows[1]), y1: y, y2: y, stroke: one.colour, "stroke-width": 1.6 }));
     if (known(one.runs)) svg.append(el("line", { x1: px(one.runs[0]), x2: px(one.runs[1]), y1: y, y2: y, stroke: one.colour, "stroke-width": 5, "stroke-opacity": 0.45 }));
-    if (Number.isFinite(one.value)) svg.append(el("circle", { cx: px(one.value), cy: y, r: 5.5, fill: one.hollow ? "var(--paper)" : one.colour, stroke: one.colour, "stroke-width": 2 }));
+    if (Number.isFinite(one.value)) svg.append(el("circle", { cx: px(one.value), cy: y, r: 5.5, fill: one.hollow ? "var(--back)" : one.colour, stroke: one.colour, "stroke-width": 2 }));
     svg.append(axisText({ x: width - 2, y: y + 4, "text-anchor": "end", "font-weight": 600 }, shown(one.value)));
   });
   browsable(svg, {

@@ -10,7 +10,15 @@ from playerfl.report.compute.sites import Difference, SiteRow, SiteTable
 from playerfl.report.compute.statistics import ENOUGH_RUNS
 from playerfl.report.compute.tables import ScoreTable
 from playerfl.report.formats import counted, listed, noise, p_said, small, with_unit
-from playerfl.report.view.answers import best_on, best_over_tasks, methods_differ, not_learnt_said, significance
+from playerfl.report.view.answers import (
+    Answer,
+    answers,
+    best_on,
+    best_over_tasks,
+    methods_differ,
+    not_learnt_said,
+    significance,
+)
 from playerfl.report.view.multiverse import finding as multiverse_finding
 
 # Longer lists of names do not fit into a title.
@@ -37,6 +45,16 @@ def answer(report: Report, metric: str | None = None) -> str:
     if 1 < runs < ENOUGH_RUNS and len(table.algorithms) > 1:
         said = f"{said.removesuffix('.')}; {counted(runs, 'run')} are a first look, not a result."
     return said
+
+
+def other_answers(report: Report) -> list[Answer]:
+    """All answers without the sentence that stands at the top."""
+    first = answer(report)
+    rest = [
+        Answer(one.question, tuple(s for s in one.sentences if not first.startswith(s.removesuffix("."))))
+        for one in answers(report)
+    ]
+    return [one for one in rest if one.sentences]
 
 
 def methods_finding(report: Report, table: ScoreTable, task: str) -> str:

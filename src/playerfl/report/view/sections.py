@@ -9,8 +9,7 @@ from playerfl.report.compute.report import Report
 from playerfl.report.compute.statistics import ENOUGH_RUNS, RESAMPLES
 from playerfl.report.formats import F1_CLASSES, SELECTIONS, counted, listed
 from playerfl.report.view import facts
-from playerfl.report.view.answers import answers
-from playerfl.report.view.first_screen import answer
+from playerfl.report.view.first_screen import answer, other_answers
 from playerfl.report.view.hospital import calibration_section, data_section
 from playerfl.report.view.multiverse import multiverse_sections
 from playerfl.report.view.parts import Block, Paragraph, Points, ReportView, Section
@@ -22,8 +21,7 @@ from playerfl.runs.measures.row_intervals import RESAMPLES as ROW_RESAMPLES
 
 def view(report: Report, title: str) -> ReportView:
     """The whole report, in order."""
-    said = answer(report)
-    sections = [_summary(report, said)]
+    sections = [_summary(report)]
     if report.missing or report.failed:
         sections.append(_missing(report))
     if report.grid.runs:
@@ -46,7 +44,7 @@ def view(report: Report, title: str) -> ReportView:
         sections.append(paper_section(report.paper))
     if report.grid.runs or not report.multiverses:
         sections.append(_methods(report))
-    return ReportView(title, lead(report), said, tuple(sections))
+    return ReportView(title, lead(report), answer(report), tuple(sections))
 
 
 def lead(report: Report) -> str:
@@ -77,12 +75,8 @@ def _multiverses_said(report: Report) -> str:
     return f"{listed(parts)}."
 
 
-def _summary(report: Report, said_first: str) -> Section:
-    blocks = []
-    for one in answers(report):
-        # A sentence that stands at the top is not said again.
-        if sentences := tuple(sentence for sentence in one.sentences if sentence != said_first):
-            blocks.append(Points(sentences, one.question))
+def _summary(report: Report) -> Section:
+    blocks = [Points(one.sentences, one.question) for one in other_answers(report)]
     # A report for readers with their own data has a section on them.
     said = report.notes if report.for_own_data else (*report.notes, *report.data_notes)
     notes = [Points(said, "Notes", note=True)] if said else []

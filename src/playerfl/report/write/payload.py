@@ -200,7 +200,7 @@ def embedded_json(tree: Any) -> str:
     >>> embedded_json({"site": "</script>", "loss": float("inf"), "low": float("nan")})
     '{"site":"\\\\u003c/script\\\\u003e","loss":"inf","low":null}'
     """
-    text = json.dumps(_plain(tree), separators=(",", ":"), allow_nan=False)
+    text = json.dumps(_plain(tree), separators=(",", ":"), allow_nan=False, ensure_ascii=False)
     for character in "<>&":
         text = text.replace(character, f"\\u{ord(character):04x}")
     return text
