@@ -44,7 +44,7 @@ def answers(report: Report) -> list[Answer]:
         Answer("Which method does best?", tuple(_best(report))),
         Answer("Which sites gain and which lose?", tuple(_gains(report))),
         Answer("Which layers are shared?", tuple(_layers(report))),
-        Answer("Does this depend on the protocol?", tuple(_protocols(report))),
+        Answer("Does this depend on the protocol?", tuple(protocols_said(report))),
         Answer("How certain is this?", tuple(_certainty(report))),
         Answer("What is missing?", tuple(_missing(report))),
     ]
@@ -206,7 +206,8 @@ def _layers(report: Report) -> list[str]:
     return sentences
 
 
-def _protocols(report: Report) -> list[str]:
+def protocols_said(report: Report) -> list[str]:
+    """What each multiverse says about the method it is about."""
     return [f"On {task_name(m.task)}, {finding(m, m.subject)}." for m in report.multiverses]
 
 

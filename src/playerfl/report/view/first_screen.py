@@ -17,9 +17,9 @@ from playerfl.report.view.answers import (
     best_over_tasks,
     methods_differ,
     not_learnt_said,
+    protocols_said,
     significance,
 )
-from playerfl.report.view.multiverse import finding as multiverse_finding
 
 # Longer lists of names do not fit into a title.
 _NAMED = 2
@@ -29,7 +29,7 @@ def answer(report: Report, metric: str | None = None) -> str:
     """The answer with its uncertainty, in one sentence (default: by the metric to show first)."""
     table = report.table(metric or report.metric)
     if table is None:
-        return "".join(f"{multiverse_finding(one, one.subject)}." for one in report.multiverses[:1])
+        return "".join(protocols_said(report)[:1])
     ranking = report.table_ranking(table)
     if ranking and (overall := best_over_tasks(report, table)):
         said = overall[0].removesuffix(".")

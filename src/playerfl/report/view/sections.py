@@ -26,9 +26,7 @@ def view(report: Report, title: str) -> ReportView:
         sections.append(_missing(report))
     if report.grid.runs:
         scores, gains = score_section(report), site_section(report)
-        sections += (
-            [data_section(report), gains, scores] if report.for_own_data else [scores, rank_section(report), gains]
-        )
+        sections += [data_section(report), gains, scores] if report.for_own_data else [scores, *_ranks(report), gains]
         if report.unseen:
             sections.append(unseen_section(report))
         if report.calibrations:
@@ -45,6 +43,10 @@ def view(report: Report, title: str) -> ReportView:
     if report.grid.runs or not report.multiverses:
         sections.append(_methods(report))
     return ReportView(title, lead(report), answer(report), tuple(sections))
+
+
+def _ranks(report: Report) -> list[Section]:
+    return [rank_section(report)] if len(report.grid.algorithms) > 1 else []
 
 
 def lead(report: Report) -> str:

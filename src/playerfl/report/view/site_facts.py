@@ -92,7 +92,8 @@ def sites(report: Report, tables: Sequence[SiteTable] | None = None) -> Facts[Si
     joining: Column[SiteFact] = Column("", "joining", lambda s: None, lambda s: s.joining, words=True)
     # What joining means to a site comes first: on a phone, later columns are out of sight.
     for baseline, label in labels.items():
-        columns += _gain_columns(baseline, f"against {label}" if label else "")
+        sign = " (+ is better)" if metric.lower_is_better else ""
+        columns += _gain_columns(baseline, f"against {label}{sign}" if label else "")
         columns += [joining] if baseline == "local" and label else []
     columns += [
         Column("test_rows", "test rows", lambda s: s.row.test_rows, lambda s: s.tested),
