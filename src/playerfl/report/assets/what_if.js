@@ -175,15 +175,17 @@ function strip(layers, cut, px, top) {
     el("rect", { x: px(i + 0.5) + 1, y: top, width: Math.max(1, wide - 2), height: 22, rx: 3, fill: i < cut ? "var(--shared)" : "var(--private)", stroke: i < cut ? "var(--c1)" : "var(--c2)" }),
     ...(wide > 26 ? [axisText({ x: px(i + 1), y: top + 15, "text-anchor": "middle", "font-size": wide > 44 ? 12 : 10 }, shortened(name, Math.floor(wide / 6.8)))] : []),
   ];
-  const half = (text, from, to) => {
-    const middle = (px(from + 0.5) + px(to + 0.5)) / 2;
-    const room = text.length * 3.2;
+  // The longest of these texts that fits below its layers.
+  const half = (texts, from, to) => {
+    const [middle, wide] = [(px(from + 0.5) + px(to + 0.5)) / 2, px(to + 0.5) - px(from + 0.5)];
+    const text = texts.find((one) => one.length * 6.8 < wide) ?? texts[texts.length - 1];
+    const room = text.length * 3.4;
     return axisText({ x: Math.max(px(0.5) + room, Math.min(px(layers.length + 0.5) - room, middle)), y: top + 40, "text-anchor": "middle", "font-weight": 600 }, text);
   };
   return [
     ...layers.flatMap(box),
-    ...(cut ? [half("shared", 0, cut)] : []),
-    ...(cut < layers.length ? [half("private", cut, layers.length)] : []),
+    ...(cut ? [half(["shared: sent and averaged", "shared: sent", "shared"], 0, cut)] : []),
+    ...(cut < layers.length ? [half(["private: never leave their site", "private: stay", "private"], cut, layers.length)] : []),
     axisText({ x: px(0.5), y: top + 56 }, "input"),
     axisText({ x: px(layers.length + 0.5), y: top + 56, "text-anchor": "end" }, "output"),
   ];
