@@ -51,6 +51,7 @@ demo: $(STAMP)
 	done
 	@echo
 	@$(BIN)/playerfl report runs/demo >/dev/null
+	@echo
 	@echo "The report: $(CURDIR)/runs/demo/report/report.html"
 
 # Bytecode is kept, but out of the tree: compiling and rewriting the tests anew takes each worker ten seconds.

@@ -31,7 +31,6 @@ def print_report(report: Report) -> None:
             console.print(Padding(escape(sentence), (0, 0, 0, 2), expand=False))
         if (more := len(one.sentences) - _SHOWN) > 0:
             console.print(f"  … and {counted(more, 'more sentence')} in the report.")
-    console.print()
 
 
 def _methods(report: Report, table: ScoreTable, task: str) -> Table:

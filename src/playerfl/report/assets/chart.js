@@ -132,24 +132,30 @@ function lineChart(home, { series, xLabel, yLabel, xTitle = xLabel, xTicks, log 
   fill(home, svg);
 }
 
+// One value a hundred times the others would push them into one point: it is drawn as an arrow at the edge.
+function withoutOutliers(values) {
+  const sizes = values.map(Math.abs).sort((a, b) => a - b);
+  const middle = sizes[Math.floor(sizes.length / 2)];
+  return middle > 0 && sizes[sizes.length - 1] > 50 * middle ? values.filter((x) => Math.abs(x) <= 5 * middle) : values;
+}
+const beyond = (x, y, side, colour) => el("path", { d: `M${x} ${y - 6}l${side * 9} 6l${-side * 9} 6Z`, fill: colour });
+
 // rows: [{name, value, runs: [low, high], rows: [low, high], colour, hollow}], drawn from top to bottom
 function dotChart(home, { rows, xLabel, rowLabel, format, tickFormat, line, sides, alt }) {
   const { width } = boxOf(home);
   const spans = (row) => [row.runs, row.rows].filter(known);
   const good = [...rows.flatMap((row) => [row.value, ...spans(row).flat()]), ...(line ? [line.at] : [])].filter(Number.isFinite);
   if (!good.length) return fill(home, el("p", { class: "small" }, "Nothing to draw: there are no finite values."));
-  // One method with a loss a hundred times that of the others would push them into one point.
-  const log = Math.min(...good) > 0 && Math.max(...good) > 100 * Math.min(...good);
   const longest = Math.max(...rows.map((row) => row.name.length));
   const letters = Math.min(longest, width > 380 ? 18 : 14);
   const [left, right, top, row] = [letters * 6.6 + 14, 52, line || sides ? 34 : 12, Math.max(19, Math.min(50, 240 / rows.length))];
   const foot = top + rows.length * row;
   const height = foot + 46;
-  const [low, high] = domain(good, log);
-  const px = scaleOf([low, high], log, left, width - right);
+  const [low, high] = domain(withoutOutliers(good), false);
+  const px = scaleOf([low, high], false, left, width - right);
   const py = (i) => top + (i + 0.5) * row;
   const svg = el("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": `${alt} Use the up and down arrow keys to read single values.`, tabindex: "0" });
-  for (const t of log ? logTicks(low, high) : ticks(low, high, width / 75)) {
+  for (const t of ticks(low, high, width / 75)) {
     svg.append(el("line", { x1: px(t), x2: px(t), y1: top, y2: foot, stroke: "var(--grid)" }), axisText({ x: px(t), y: foot + 16, "text-anchor": "middle" }, tickFormat(t)));
   }
   svg.append(
@@ -175,7 +181,8 @@ function dotChart(home, { rows, xLabel, rowLabel, format, tickFormat, line, side
     svg.append(axisText({ x: left - 8, y: y + 4, "text-anchor": "end" }, shortened(one.name, letters)));
     if (known(one.rows)) svg.append(el("line", { x1: px(one.rows[0]), x2: px(one.rows[1]), y1: y, y2: y, stroke: one.colour, "stroke-width": 1.6 }));
     if (known(one.runs)) svg.append(el("line", { x1: px(one.runs[0]), x2: px(one.runs[1]), y1: y, y2: y, stroke: one.colour, "stroke-width": 5, "stroke-opacity": 0.45 }));
-    if (Number.isFinite(one.value)) svg.append(el("circle", { cx: px(one.value), cy: y, r: 5.5, fill: one.hollow ? "var(--back)" : one.colour, stroke: one.colour, "stroke-width": 2 }));
+    if (one.value < low || one.value > high) svg.append(beyond(px(one.value), y, one.value > high ? 1 : -1, one.colour));
+    else if (Number.isFinite(one.value)) svg.append(el("circle", { cx: px(one.value), cy: y, r: 5.5, fill: one.hollow ? "var(--back)" : one.colour, stroke: one.colour, "stroke-width": 2 }));
     svg.append(axisText({ x: width - 2, y: y + 4, "text-anchor": "end", "font-weight": 600 }, shown(one.value)));
   });
   browsable(svg, {
