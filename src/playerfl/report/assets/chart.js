@@ -140,8 +140,11 @@ function withoutOutliers(values) {
 }
 const beyond = (x, y, side, colour) => el("path", { d: `M${x} ${y - 6}l${side * 9} 6l${-side * 9} 6Z`, fill: colour });
 
+// The first of these texts that fits; the last, shortened, if none does.
+const fitting = (texts, width) => texts.find((text) => text.length * 6.5 < width) ?? shortened(texts[texts.length - 1], Math.floor(width / 6.5));
+
 // rows: [{name, value, runs: [low, high], rows: [low, high], colour, hollow}], drawn from top to bottom
-function dotChart(home, { rows, xLabel, rowLabel, format, tickFormat, line, sides, alt }) {
+function dotChart(home, { rows, xLabels, rowLabel, format, tickFormat, line, sides, alt }) {
   const { width } = boxOf(home);
   const spans = (row) => [row.runs, row.rows].filter(known);
   const good = [...rows.flatMap((row) => [row.value, ...spans(row).flat()]), ...(line ? [line.at] : [])].filter(Number.isFinite);
@@ -151,6 +154,7 @@ function dotChart(home, { rows, xLabel, rowLabel, format, tickFormat, line, side
   const [left, right, top, row] = [letters * 6.6 + 14, 52, line || sides ? 34 : 12, Math.max(19, Math.min(50, 240 / rows.length))];
   const foot = top + rows.length * row;
   const height = foot + 46;
+  const label = fitting(xLabels, width);
   const [low, high] = domain(withoutOutliers(good), false);
   const px = scaleOf([low, high], false, left, width - right);
   const py = (i) => top + (i + 0.5) * row;
@@ -160,8 +164,8 @@ function dotChart(home, { rows, xLabel, rowLabel, format, tickFormat, line, side
   }
   svg.append(
     el("line", { x1: left, x2: width - right, y1: foot, y2: foot, stroke: "var(--axis)" }),
-    // A long label starts further left than the axis.
-    axisText({ x: Math.min((left + width - right) / 2, width - 4 - xLabel.length * 3.1), y: height - 8, "text-anchor": "middle" }, shortened(xLabel, Math.floor(width / 6.2))),
+    // A long label may be wider than the axis, but not wider than the chart.
+    axisText({ x: Math.max(label.length * 3.2, Math.min((left + width - right) / 2, width - label.length * 3.2)), y: height - 8, "text-anchor": "middle" }, label),
   );
   if (line) {
     svg.append(el("line", { x1: px(line.at), x2: px(line.at), y1: top - 4, y2: foot, stroke: "var(--ink)", "stroke-width": 1.2, "stroke-dasharray": line.solid ? null : "4 3" }));

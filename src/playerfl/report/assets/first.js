@@ -4,7 +4,8 @@
 const MANY_METHODS = 6;
 const MANY_SITES = 12;
 const scoresOf = () => data.scores[$("pick-metric").value]?.tasks[$("pick-task").value];
-const formatted = (metric) => (y) => minus(metric.percent ? (100 * y).toFixed(1) : short(y));
+// As in the tables.
+const formatted = (metric) => (y) => minus(metric.percent ? (100 * y).toFixed(1) : Math.abs(y) < 1000 ? y.toFixed(3) : short(y));
 const onAxis = (metric) => (y) => minus(metric.percent ? String(Number((100 * y).toPrecision(4))) : short(y));
 const withSign = (format) => (y) => (y > 0 ? "+" : "") + format(y);
 const ends = (low, high) => [numeric(low), numeric(high)];
@@ -36,7 +37,7 @@ function drawMethods() {
   const rows = all.filter(({ name }) => kept.has(name)).sort((a, b) => sign * (a.value - b.value) || 0);
   const over = [all.some((row) => known(row.runs)) && `thick: ${scores.over}`, all.some((row) => known(row.rows)) && "thin: 95 % interval over test rows"].filter(Boolean);
   dotChart($("methods-chart"), {
-    rows, format, tickFormat: onAxis(metric), xLabel: title, rowLabel: "method",
+    rows, format, tickFormat: onAxis(metric), xLabels: [title, metric.name], rowLabel: "method",
     line: scores.majority === null ? null : { at: scores.majority, text: baseline.toLowerCase() },
     alt: `${scores.finding}. ${title}: ${rows.map((row) => `${row.name} ${Number.isFinite(row.value) ? format(row.value) : "diverged"}`).join(", ")}` +
       `${scores.majority === null ? "" : `, ${baseline.toLowerCase()} ${format(scores.majority)}`}.`,
@@ -66,7 +67,7 @@ function drawGains() {
   const unit = metric.percent ? (view.compared ? ", percentage points" : ", %") : "";
   dotChart($("gains-chart"), {
     rows: shown, format, tickFormat: signed(onAxis(metric)), rowLabel: "site",
-    xLabel: view.compared ? `gain in ${lowered(metric.name)} over training alone${unit}` : `${metric.name}${unit}`,
+    xLabels: view.compared ? [" over training alone", ""].map((over) => `gain in ${lowered(metric.name)}${over}${unit}`) : [`${metric.name}${unit}`],
     line: view.compared ? { at: 0, text: "training alone", solid: true } : null,
     sides: view.compared ? ["← worse off", "better off →"] : null,
     alt: `${view.finding}. ${rows.map((row) => `${row.name} ${format(row.value)}`).join(", ")}.`,

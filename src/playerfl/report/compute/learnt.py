@@ -8,7 +8,8 @@ from playerfl.report.compute.tables import ScoreTable
 
 LEARNT_MARGIN = 0.05
 """How far one method must be ahead of the majority class, in accuracy and in macro-F1: five points of each."""
-_METRICS = ("accuracy", "f1")
+JUDGING = ("accuracy", "f1")
+"""The metrics that decide it."""
 
 
 def not_learnt(tables: Sequence[ScoreTable]) -> tuple[str, ...]:
@@ -16,7 +17,7 @@ def not_learnt(tables: Sequence[ScoreTable]) -> tuple[str, ...]:
 
     Tasks for which the majority class is not known are not judged.
     """
-    judging = [table for table in tables if table.kind == "score" and table.metric in _METRICS]
+    judging = [table for table in tables if table.kind == "score" and table.metric in JUDGING]
     tasks = dict.fromkeys(task for table in judging for task in table.tasks)
     return tuple(task for task in tasks if _judged(judging, task) and not _learnt(judging, task))
 

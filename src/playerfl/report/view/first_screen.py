@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from playerfl.report.compute.learnt import JUDGING
 from playerfl.report.compute.ranking import Ranking
 from playerfl.report.compute.report import Report
 from playerfl.report.compute.sites import Difference, SiteRow, SiteTable
@@ -62,7 +63,8 @@ def methods_finding(report: Report, table: ScoreTable, task: str) -> str:
     cells = {name: table.cells[name, task] for name in table.ranked if (name, task) in table.cells}
     where = f"On {task}, " if len(report.grid.tasks) > 1 else ""
     if task in report.not_learnt:
-        return _title(f"{where}no method is clearly ahead of the {table.baseline_name.lower()}")
+        by = "" if table.metric in JUDGING else " in accuracy and macro-F1"
+        return _title(f"{where}no method is clearly ahead of the {table.baseline_name.lower()}{by}")
     if len(cells) == 1:
         ((only, cell),) = cells.items()
         return _title(
