@@ -126,7 +126,10 @@ def _sure(moved: list[tuple[SiteRow, Difference]]) -> str:
     sure = sum(clear(gained) for _, gained in moved)
     if sure == 0:
         return " (may be chance)"
-    return " (clearly)" if sure == len(moved) else f" ({sure} clearly)"
+    # Test rows say nothing about other seeds.
+    over_runs = any(gained.verdict != "unclear" for _, gained in moved)
+    words = "clearly" if over_runs else "beyond test-row noise"
+    return f" ({words})" if sure == len(moved) else f" ({sure} {words})"
 
 
 def _badness(row: SiteRow, table: SiteTable) -> float:
