@@ -41,14 +41,15 @@ $(STAMP): pyproject.toml constraints.txt
 
 # Sites whose labels differ strongly. Three runs show how much the numbers depend on the seed.
 DEMO := --alpha 0.1 --algorithm local --algorithm fedavg --algorithm fedper --algorithm player_fl
-DEMO_SEEDS := 0 1 2
+define demo_run
+@echo "Training four methods with seed $(1)"
+@$(BIN)/playerfl run digits $(DEMO) --seed $(1) --out runs/demo/seed-$(1) >/dev/null
+
+endef
 
 demo: $(STAMP)
 	@rm -rf runs/demo
-	@for seed in $(DEMO_SEEDS); do \
-		echo "Training with seed $$seed, one of three runs of each method"; \
-		$(BIN)/playerfl run digits $(DEMO) --seed $$seed --out runs/demo/seed-$$seed >/dev/null || exit 1; \
-	done
+	$(foreach seed,0 1 2,$(call demo_run,$(seed)))
 	@echo
 	@$(BIN)/playerfl report runs/demo >/dev/null
 	@echo
