@@ -193,6 +193,26 @@ def test_a_diverged_method_does_not_hide_the_others(browser: Any, tmp_path_facto
     assert page.complaints == []
 
 
+def test_without_scripts_the_answer_stays_and_no_dead_control_is_shown(browser: Any, usual: Path) -> None:
+    context = browser.new_context(java_script_enabled=False)
+    page = context.new_page()
+    page.goto(usual.as_uri())
+    assert "Ditto has the best macro-F1" in page.inner_text("#answer")
+    assert not page.locator(".pickers, .pictures").first.is_visible()
+    assert "Scripts are off" in page.inner_text("#summary")
+    context.close()
+
+
+def test_parts_unfold_by_link_and_for_print(browser: Any, usual: Path) -> None:
+    page = Opened(browser, usual)
+    page.run("() => { location.hash = '#cost'; }")
+    page.page.wait_for_selector("#cost details[open]")
+    page.page.emulate_media(media="print")
+    page.page.wait_for_selector("#tables details[open]")
+    page.page.emulate_media(media="screen")
+    page.page.wait_for_selector("#tables details:not([open])")
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_axe_finds_nothing(browser: Any, usual: Path, scheme: Any) -> None:
     axe = pytest.importorskip("axe_playwright_python", reason="needs axe: pip install 'playerfl[dev]'")
