@@ -289,3 +289,12 @@ def test_axe_finds_no_serious_violation(opened: Open, width: int) -> None:
     )
     serious = [v for v in violations if v["impact"] in ("serious", "critical")]
     assert [(v["id"], [node["target"] for node in v["nodes"]][:3]) for v in serious] == []
+
+
+@pytest.mark.system
+def test_too_few_blocks_for_holm_are_said_only_beside_its_p_values(opened: Open) -> None:
+    shown = opened()
+    assert shown.text("#pairs-caption") == "Shaded: below 0.05."
+    shown.page.select_option("#pick-posthoc", "holm")
+    assert "cannot give a p-value below" in shown.text("#pairs-caption")
+    assert shown.page.locator("#pairs .sure").count() == 0
