@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-_NAMES = ("chromium", "chromium-browser", "google-chrome")
+from page_picture import installed_chromium
+
 _HOW = "needs a browser: apt-get install chromium, or set PLAYERFL_CHROMIUM to an installed one"
 
 
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Any]:
     playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright: pip install 'playerfl[dev]'")
-    path = os.environ.get("PLAYERFL_CHROMIUM") or next((p for name in _NAMES if (p := shutil.which(name))), None)
+    path = installed_chromium()
     if path is None:
         pytest.skip(_HOW)
     with playwright.sync_playwright() as driver:
@@ -39,6 +38,11 @@ class Opened:
         self.page.on("dialog", lambda dialog: (self.complaints.append(f"dialog: {dialog.message}"), dialog.dismiss()))
         self.page.on("request", lambda request: self.requests.append(request.url))
         self.page.goto(file.as_uri() if isinstance(file, Path) else file)
+
+    def unfold(self) -> Opened:
+        """Opens every folded part of a report."""
+        self.page.evaluate("() => document.querySelectorAll('details').forEach((part) => { part.open = true; })")
+        return self
 
     def text(self, selector: str) -> str:
         return str(self.page.locator(selector).inner_text())

@@ -20,7 +20,7 @@ from playerfl.report.compute.report import Report, build_report
 from playerfl.report.plots.report import report_figures
 from playerfl.report.view.answers import answers
 from playerfl.report.view.facts import records
-from playerfl.report.view.sections import left_out
+from playerfl.report.view.rank_section import left_out
 from playerfl.report.write.documents import as_latex, as_markdown, as_page
 from playerfl.report.write.files import Place, write_report
 from playerfl.runs.result import RunResult

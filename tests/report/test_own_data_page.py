@@ -89,7 +89,7 @@ def test_calibration_is_in_the_tables(report: Report) -> None:
 def test_the_page_draws_calibration_and_fits(report: Report, browser: Any, tmp_path: Path, width: int) -> None:
     file = tmp_path / "report.html"
     file.write_text(as_page(report, "Hospitals"), encoding="utf-8")
-    page = Opened(browser, file, width=width)
+    page = Opened(browser, file, width=width).unfold()
     assert page.complaints == []
     assert page.asked_the_network == []
     assert page.run("() => document.documentElement.scrollWidth") <= width

@@ -117,7 +117,8 @@ def report(
     """Write a report on the runs in a folder: tables, tests and figures, on one page that needs no network.
 
     DIR is a run directory, a comparison, a study, a multiverse, or a folder that contains any of these. Runs that have
-    not finished are listed as missing; the report covers the others.
+    not finished are listed as missing; the report covers the others. The main answers are also printed, on stderr;
+    stdout has the path of the report.
     """
     from playerfl.report.compute.report import build_report
     from playerfl.report.write.files import place_of, write_figures, write_report
@@ -141,7 +142,10 @@ def report(
 
         typer.echo(json.dumps(without_nan(records(computed)), indent=1))
     else:
+        from playerfl.cli.tables.report import print_report
+
         write_report(computed, place, title_of(directory))
+        print_report(computed)
         typer.echo(place.path)
     if figures:
         drawn = write_figures(computed, place.figures, [figure.value for figure in figures])

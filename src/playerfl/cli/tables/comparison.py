@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from rich.markup import escape
 from rich.table import Table
 
-from playerfl.cli.tables.console import wide_console
+from playerfl.cli.tables.console import Column, fitting_tables, wide_console
 from playerfl.layers.sensitivity import federation_sensitivity
 from playerfl.report.compute.comparison import AlgorithmSummary
 from playerfl.report.compute.cost import sends_private_layers
@@ -61,7 +61,8 @@ def print_comparison(
     `baseline`: the average of each metric if every site predicts the same for all rows; see `baseline_average`.
     """
     console = wide_console()
-    console.print(_overview(summaries, baseline or {}))
+    for table in _overview(summaries, baseline or {}, console.width):
+        console.print(table)
     first = next(iter(summaries[0].metrics))
     lower = [name for name, metric in summaries[0].metrics.items() if metric.lower_is_better]
     if lower:
@@ -83,8 +84,12 @@ def print_comparison(
     console.print(f"{reported}; a method that tunes after the last round reports its tuned model.\n")
     for summary in summaries:
         if summary.gains:
-            console.print(_gains(summary))
+            for table in _gains(summary, console.width):
+                console.print(table)
             console.print()
+    shown = [summaries[0].metrics[name] for name in _metrics_by_site(summaries[0])]
+    if any(metric.lower_is_better for metric in shown) and any(summary.gains for summary in summaries):
+        console.print("A positive difference is better for the site, also where a lower value is better.\n")
 
 
 UnseenRow = tuple[str, str, Mapping[str, float]]
@@ -106,59 +111,65 @@ def print_unseen(rows: Sequence[UnseenRow], title: str = "Unseen sites, which jo
     wide_console().print(table)
 
 
-def _overview(summaries: Sequence[AlgorithmSummary], baseline: Mapping[str, float]) -> Table:
-    table = Table(title="Comparison on the sites' test data", title_justify="left")
-    table.add_column("algorithm", no_wrap=True)
+def _overview(summaries: Sequence[AlgorithmSummary], baseline: Mapping[str, float], width: int) -> list[Table]:
     metrics = list(summaries[0].metrics)
-    for metric in metrics:
-        table.add_column(metric, justify="right", min_width=6)
-    table.add_column("fairness", justify="right", min_width=8)
-    for heading in ("better off", "to sites", "from sites"):
-        table.add_column(heading, justify="right")
-    for summary in summaries:
+
+    def column(heading: str, cells: Iterable[str], of_baseline: str = "") -> Column:
+        return heading, [*cells, *([of_baseline] if baseline else [])]
+
+    def better_off(summary: AlgorithmSummary) -> str:
         better = summary.incentive and summary.incentive.get(metrics[0])
-        table.add_row(
-            summary.algorithm,
-            *(_number(summary.average[metric]) for metric in metrics),
-            "–" if math.isnan(summary.fairness[metrics[0]]) else f"{summary.fairness[metrics[0]]:.2g}",
-            "" if better is None else f"{better:.0f} %",
-            size(summary.bytes_down),
-            size(summary.bytes_up),
-            end_section=bool(baseline) and summary is summaries[-1],
-        )
-    if baseline:
-        cells = (_number(baseline[metric]) if metric in baseline else "" for metric in metrics)
-        table.add_row("[dim]baseline[/dim]", *cells, "", "", "", "")
-    return table
+        return "" if better is None else f"{better:.0f} %"
+
+    def spread(summary: AlgorithmSummary) -> str:
+        return "–" if math.isnan(summary.fairness[metrics[0]]) else f"{summary.fairness[metrics[0]]:.2g}"
+
+    blocks = [
+        [
+            column(
+                metric,
+                (_number(summary.average[metric]) for summary in summaries),
+                _number(baseline[metric]) if metric in baseline else "",
+            )
+        ]
+        for metric in metrics
+    ]
+    blocks += [
+        [column("fairness", map(spread, summaries)), column("better off", map(better_off, summaries))],
+        [
+            column("to sites", (size(summary.bytes_down) for summary in summaries)),
+            column("from sites", (size(summary.bytes_up) for summary in summaries)),
+        ],
+    ]
+    names = column("algorithm", (summary.algorithm for summary in summaries), "[dim]baseline[/dim]")
+    title = "Comparison on the sites' test data"
+    return fitting_tables(title, names, blocks, width, below=1 if baseline else 0)
 
 
 def _number(value: float) -> str:
     return "–" if math.isnan(value) else f"{value:.4f}" if abs(value) < 1000 else f"{value:.5g}"
 
 
-def _gains(summary: AlgorithmSummary) -> Table:
-    metrics = [metric for metric in summary.metrics if metric != "loss"] or ["loss"]
-    table = Table(title=f"What each site gains or loses with {summary.algorithm}", title_justify="left")
-    table.add_column("site")
-    if summary.test_rows:
-        table.add_column("test rows", justify="right")
-    # More metrics than these do not fit side by side; the report has all of them.
-    for metric in metrics[:_SHOWN_METRICS]:
-        table.add_column(metric, justify="right")
+def _metrics_by_site(summary: AlgorithmSummary) -> list[str]:
+    """The metrics that fit beside each other; the report has all of them."""
+    return ([metric for metric in summary.metrics if metric != "loss"] or ["loss"])[:_SHOWN_METRICS]
+
+
+def _gains(summary: AlgorithmSummary, width: int) -> list[Table]:
+    tested, blocks = summary.test_rows, list[list[Column]]()
+    if tested:
+        blocks.append([("test rows", [f"{tested[site]:,}" if site in tested else "–" for site in summary.sites])])
+    for metric in _metrics_by_site(summary):
+        block: list[Column] = [(metric, [_number(scores.get(metric, math.nan)) for scores in summary.sites.values()])]
         if summary.baseline:
-            table.add_column("baseline", justify="right")
-        for baseline in summary.gains:
-            table.add_column(f"vs {baseline}", justify="right")
-    for site, scores in summary.sites.items():
-        cells = [f"{summary.test_rows[site]:,}" if site in summary.test_rows else "–"] if summary.test_rows else []
-        for metric in metrics[:_SHOWN_METRICS]:
-            cells.append(_number(scores.get(metric, math.nan)))
-            if summary.baseline:
-                constant = summary.baseline.get(site, {}).get(metric, math.nan)
-                cells.append(f"[dim]{_number(constant)}[/dim]")
-            cells += [_signed(gains[metric].get(site, math.nan)) for gains in summary.gains.values()]
-        table.add_row(escape(site), *cells)
-    return table
+            constant = (summary.baseline.get(site, {}).get(metric, math.nan) for site in summary.sites)
+            block.append(("baseline", [f"[dim]{_number(value)}[/dim]" for value in constant]))
+        for baseline, gains in summary.gains.items():
+            cells = [_signed(gains[metric].get(site, math.nan)) for site in summary.sites]
+            block.append((f"vs {baseline}", cells))
+        blocks.append(block)
+    title = f"What each site gains or loses with {summary.algorithm}"
+    return fitting_tables(title, ("site", list(map(escape, summary.sites))), blocks, width)
 
 
 def _signed(value: float) -> str:

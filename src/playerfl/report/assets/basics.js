@@ -36,6 +36,10 @@ function fillTable(table, heads, rows) {
 
 // JSON has no infinity, so it is written as text; null is a missing number.
 const numeric = (x) => (x === "inf" ? Infinity : x === "-inf" ? -Infinity : x === null ? NaN : x);
+const textOf = (shown) => (Array.isArray(shown) ? shown[0] : shown);
+const shortened = (text, longest) => (text.length > longest ? `${text.slice(0, longest - 1)}…` : text);
+// A metric within a sentence: in lower case, unless it is an abbreviation or a name.
+const lowered = (title) => (title.startsWith("Brier") || !/^.[a-z]/.test(title) ? title : title[0].toLowerCase() + title.slice(1));
 const minus = (text) => text.replace("-", "−");
 const metricOf = () => data.metrics[$("pick-metric").value];
 function pValue(p) {
@@ -57,7 +61,7 @@ const listed = (names) =>
 const counted = (n, what) => `${n} ${what}${n === 1 ? "" : "s"}`;
 
 // Okabe and Ito without their yellow, which is too faint for a line on white; then the same dashed, then dotted.
-const COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000"];
+const COLOURS = ["--c1", "--c2", "--c3", "--c4", "--c5", "--c6", "--c7"].map((name) => `var(${name})`);
 const look = (name) => {
   const i = data.algorithms.indexOf(name);
   return { colour: COLOURS[i % 7], dash: ["", "7 3", "2 3"][Math.floor(i / 7) % 3] };

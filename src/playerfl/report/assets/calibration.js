@@ -12,7 +12,7 @@ function drawCalibration() {
   const names = data.algorithms.filter((name) => curves[name]);
   const series = names.map((name) => ({ name, ...look(name), markers: true, x: curves[name].x, y: curves[name].y, low: name === data.subject ? curves[name].l : null, high: curves[name].h }));
   const percent = (y) => String(Math.round(100 * y));
-  const diagonal = { name: "perfect", colour: "#57606a", dash: "3 3", faint: true, x: [0, 1], y: [0, 1] };
+  const diagonal = { name: "perfect", colour: "var(--axis)", dash: "3 3", faint: true, x: [0, 1], y: [0, 1] };
   lineChart($("calibration-chart"), {
     series: [diagonal, ...series], from: [0, 1], xTicks: [0, 0.25, 0.5, 0.75, 1], xFormat: percent, format: percent,
     xLabel: "predicted probability, %", yLabel: "came true, %",
@@ -20,6 +20,11 @@ function drawCalibration() {
   });
   $("calibration-caption").textContent = "Each point holds the rows of one range of probability. Dashed: probabilities that come true as often as they say." +
     (curves[data.subject] ? ` Band: 95 % interval of ${data.subject} (Wilson).` : "");
+  // The calibration error: how far a probability is from what came true, on average over the rows.
+  const about = curves[data.subject] ? data.subject : names[0];
+  const { x, y, n } = curves[about] ?? { x: [], y: [], n: [] };
+  const off = x.reduce((sum, said, i) => sum + n[i] * Math.abs(said - y[i]), 0) / n.reduce((a, b) => a + b, 0);
+  $("calibration-finding").textContent = about && Number.isFinite(off) ? `The probabilities of ${about} are off by ${(100 * off).toFixed(1)} points on average` : "";
   fill($("calibration-legend"), ...names.map((name) => {
     const { colour, dash } = look(name);
     return el("span", { class: "key" }, el("svg", { viewBox: "0 0 30 10", "aria-hidden": "true" }, el("line", { x1: 0, x2: 30, y1: 5, y2: 5, stroke: colour, "stroke-width": 3, "stroke-dasharray": dash || null })), name);

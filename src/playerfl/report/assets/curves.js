@@ -1,8 +1,8 @@
 "use strict";
 // Learning curves.
 
-// Many lines at once say little: the others can be added in the legend.
-const hiddenCurves = new Set(data.algorithms.filter((name) => data.algorithms.length > 6 && !data.shownFirst.includes(name)));
+// What the reader ticked in the legend; all other methods follow the choice at the top of the page.
+const ticked = new Map();
 function drawSplits() {
   const splits = data.curves[$("pick-task").value] ?? {};
   const known = Object.keys(splits).filter((split) => splits[split][$("pick-metric").value]);
@@ -16,19 +16,27 @@ function drawCurveSites() {
   options($("pick-site"), [["", "all sites, averaged"], ...perSite.map((name, i) => [String(i), name])], before);
   drawCurves();
 }
+function curveFinding(series, metric, task, where, format) {
+  const ends = series.map((s) => [s.name, s.y[s.y.length - 1]]).filter(([, y]) => Number.isFinite(y));
+  if (!ends.length || data.notLearnt.includes(task)) return `${metric.name} of ${where} on ${task}, by round`;
+  const [best, y] = ends.reduce((a, b) => ((metric.lower ? b[1] < a[1] : b[1] > a[1]) ? b : a));
+  return `In the last round, ${best} has the best ${lowered(metric.name)} of the methods shown: ${format(y)}${metric.percent ? " %" : ""}`;
+}
 function drawCurves() {
   const [task, split, site] = ["pick-task", "pick-split", "pick-site"].map((id) => $(id).value);
   const curves = data.curves[task]?.[split]?.[$("pick-metric").value] ?? {};
   const metric = metricOf();
   const names = data.algorithms.filter((name) => curves[name]);
+  const kept = keptMethods();
+  const isShown = (name) => ticked.get(name) ?? kept.has(name);
   fill($("curve-legend"), ...names.map((name) => {
     const { colour, dash } = look(name);
     const box = el("input", { type: "checkbox" });
-    box.checked = !hiddenCurves.has(name);
-    box.addEventListener("change", () => { hiddenCurves[box.checked ? "delete" : "add"](name); drawCurves(); $("curve-legend").querySelectorAll("input")[names.indexOf(name)].focus(); });
+    box.checked = isShown(name);
+    box.addEventListener("change", () => { ticked.set(name, box.checked); drawCurves(); $("curve-legend").querySelectorAll("input")[names.indexOf(name)].focus(); });
     return el("label", {}, box, el("svg", { viewBox: "0 0 30 10", "aria-hidden": "true" }, el("line", { x1: 0, x2: 30, y1: 5, y2: 5, stroke: colour, "stroke-width": 3, "stroke-dasharray": dash || null })), name);
   }));
-  const series = names.filter((name) => !hiddenCurves.has(name)).map((name) => {
+  const series = names.filter(isShown).map((name) => {
     const c = curves[name];
     const { colour, dash } = look(name);
     const values = (list) => list.map(numeric);
@@ -40,6 +48,7 @@ function drawCurves() {
   const where = site === "" ? "all sites (average)" : data.sites[task][Number(site)];
   const cell = (y) => (y === undefined ? "" : Number.isFinite(y) ? format(y) : "diverged");
   const last = series.map((s) => `${s.name} ${cell(s.y[s.y.length - 1])}`);
+  $("curve-finding").textContent = curveFinding(series, metric, task, where, format);
   lineChart($("curve-chart"), {
     series, xLabel: "round", yLabel: metric.name + (metric.percent ? ", %" : ""), format,
     alt: `${metric.name} of ${where} on ${task} by round. In the last round: ${last.join(", ")}. Use the arrow keys to read single rounds; the values are in the table below.`,

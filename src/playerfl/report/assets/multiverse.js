@@ -9,7 +9,6 @@ function quantile(sorted, part) {
   return sorted[low] + (at - low) * (sorted[Math.min(low + 1, sorted.length - 1)] - sorted[low]);
 }
 const ascending = (numbers) => [...numbers].sort((a, b) => a - b);
-const shortened = (text, longest) => (text.length > longest ? `${text.slice(0, longest - 1)}…` : text);
 const rankText = (rank) => String(Number(rank.toFixed(2)));
 
 // One entry for each multiverse on the page: a function that draws it again.
@@ -27,10 +26,11 @@ function showMultiverse(home, universe) {
     return select;
   });
   const reset = el("button", { type: "button" }, "Any protocol");
-  const parts = { chart: el("div"), caption: el("figcaption"), said: el("p", { class: "verdict", role: "status" }), table: el("table", { class: "grid ranking" }) };
+  const parts = { finding: el("h3"), chart: el("div"), caption: el("figcaption"), said: el("p", { class: "verdict", role: "status" }), table: el("table", { class: "grid ranking" }) };
+  const figure = el("figure", { "data-file": "multiverse" }, parts.finding, parts.chart, parts.caption);
   fill(home,
     el("div", { class: "controls" }, el("label", {}, "Method ", method)),
-    el("figure", {}, parts.chart, parts.caption),
+    figure,
     el("h3", {}, "The ranking under protocols of your choice"),
     el("div", { class: "controls" }, ...universe.factors.map((factor, i) => el("label", {}, `${factor.label} `, picks[i])), reset),
     parts.said,
@@ -50,6 +50,7 @@ function showMultiverse(home, universe) {
   for (const select of [method, ...picks]) select.addEventListener("change", draw);
   reset.addEventListener("click", () => choose(null));
   multiverses.push(draw);
+  addTools(figure);
   draw();
 }
 
@@ -78,15 +79,15 @@ function drawCurve(universe, parts, focus, matching, choose) {
   const every = Math.max(1, Math.ceil(methods.length / 8));
   for (let rank = 1; rank <= methods.length; rank += every) {
     svg.append(
-      el("line", { x1: left, x2: width - right, y1: py(rank), y2: py(rank), stroke: "#e4e8ec" }),
+      el("line", { x1: left, x2: width - right, y1: py(rank), y2: py(rank), stroke: "var(--grid)" }),
       el("text", { x: left - 7, y: py(rank) + 4, "text-anchor": "end" }, String(rank)),
     );
   }
   svg.append(el("text", { transform: `translate(${wide ? 100 : 66} ${top + tall / 2}) rotate(-90)`, "text-anchor": "middle" }, "rank (1 is best)"));
   const rival = universe.rivals[focus];
   const inItsOrder = (m, look) => svg.append(el("path", { d: steps(ascending(protocols.map((p) => p.ranks[m]))), fill: "none", ...look }));
-  for (const m of methods.keys()) if (m !== focus && m !== rival) inItsOrder(m, { stroke: "#c3c9cf", "stroke-width": 0.8 });
-  if (rival !== null) inItsOrder(rival, { stroke: "#007a59", "stroke-width": 1.6, "stroke-dasharray": "5 2" });
+  for (const m of methods.keys()) if (m !== focus && m !== rival) inItsOrder(m, { stroke: "var(--line)", "stroke-width": 0.8 });
+  if (rival !== null) inItsOrder(rival, { stroke: "var(--green)", "stroke-width": 1.6, "stroke-dasharray": "5 2" });
   // Stretches of protocols for which `test` holds, as one path of boxes or lines.
   const stretches = (test, box) => {
     let path = "";
@@ -100,21 +101,21 @@ function drawCurve(universe, parts, focus, matching, choose) {
   };
   const all = matching.every(Boolean);
   const ranks = order.map((p) => protocols[p].ranks[focus]);
-  svg.append(el("path", { d: steps(ranks), fill: "none", stroke: "#0072B2", "stroke-width": all ? 2.8 : 1.6, opacity: all ? 1 : 0.4 }));
+  svg.append(el("path", { d: steps(ranks), fill: "none", stroke: "var(--c1)", "stroke-width": all ? 2.8 : 1.6, opacity: all ? 1 : 0.4 }));
   if (!all) {
     // A single protocol among hundreds is narrower than a pixel, so its mark has a least width.
     const least = Math.max(px(1) - px(0), 4);
     const marks = ranks.map((rank, i) => (matching[order[i]] ? `M${((px(i) + px(i + 1) - least) / 2).toFixed(1)} ${py(rank).toFixed(1)}h${least.toFixed(1)}` : "")).join("");
-    svg.append(el("path", { d: marks, fill: "none", stroke: "#0072B2", "stroke-width": 6 }));
+    svg.append(el("path", { d: marks, fill: "none", stroke: "var(--c1)", "stroke-width": 6 }));
   }
   if (rows.length) svg.append(el("text", { x: width - right + 8, y: below - 18 }, "median"), el("text", { x: width - right + 8, y: below - 5 }, "rank"));
   const decisive = universe.decidedBy[focus];
   rows.forEach(([f, v], r) => {
     const y = below + r * row;
-    const colour = f === decisive ? "#b34700" : "#3d4650";
+    const colour = f === decisive ? "var(--red)" : "var(--soft)";
     if (v === null) {
       svg.append(
-        el("line", { x1: 0, x2: width, y1: y, y2: y, stroke: "#d5dae0" }),
+        el("line", { x1: 0, x2: width, y1: y, y2: y, stroke: "var(--line)" }),
         el("text", { x: left - 7, y: y + 13, "text-anchor": "end", "font-weight": "700", style: `fill: ${colour}` }, shortened(factors[f].label, wide ? 19 : 15)),
       );
       return;
@@ -128,52 +129,47 @@ function drawCurve(universe, parts, focus, matching, choose) {
   });
   const foot = below + rows.length * row;
   svg.append(
-    el("line", { x1: left, x2: width - right, y1: foot + 2, y2: foot + 2, stroke: "#57606a" }),
+    el("line", { x1: left, x2: width - right, y1: foot + 2, y2: foot + 2, stroke: "var(--axis)" }),
     el("text", { x: left, y: foot + 17 }, "1"),
     el("text", { x: width - right, y: foot + 17, "text-anchor": "end" }, order.length.toLocaleString("en")),
     el("text", { x: (left + width - right) / 2, y: foot + (wide ? 17 : 34), "text-anchor": "middle" }, shortened(`protocols, sorted by the rank of ${name}`, wide ? 80 : 50)),
   );
-  const cursor = el("line", { y1: top, y2: foot, stroke: "#1a1f26", "stroke-dasharray": "3 3", visibility: "hidden" });
+  const cursor = el("line", { y1: top, y2: foot, stroke: "var(--ink)", "stroke-dasharray": "3 3", visibility: "hidden" });
   svg.append(cursor);
-  let at = -1;
   const show = (i, x, y) => {
-    at = i;
     const protocol = protocols[order[i]];
     for (const end of ["x1", "x2"]) cursor.setAttribute(end, px(i + 0.5));
     cursor.setAttribute("visibility", "visible");
     tip(x, y, `${name}: rank ${protocol.ranks[focus]} of ${methods.length}, ${scoreText(universe, protocol, focus)}`,
       factors.map((factor, f) => `${factor.label}: ${factor.values[protocol.choices[f]]}`));
   };
-  const under = (event) => {
-    const place = svg.getBoundingClientRect();
-    const part = (((event.clientX - place.left) / place.width) * width - left) / (width - left - right);
-    return Math.max(0, Math.min(order.length - 1, Math.floor(part * order.length)));
-  };
-  const hide = () => { cursor.setAttribute("visibility", "hidden"); $("tip").hidden = true; };
-  const take = (i) => {
-    hide();
-    choose(protocols[order[i]].choices);
-  };
-  svg.addEventListener("pointermove", (event) => show(under(event), event.pageX, event.pageY));
-  svg.addEventListener("click", (event) => take(under(event)));
-  svg.addEventListener("keydown", (event) => {
-    const step = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
-    if (event.key === "Enter" && at >= 0) {
-      take(at);
-      // The chosen protocol is drawn anew, and must not take the focus away.
-      parts.chart.querySelector("svg").focus();
-    }
-    if (!step) return;
-    event.preventDefault();
-    const place = svg.getBoundingClientRect();
-    const i = Math.max(0, Math.min(order.length - 1, at + step));
-    show(i, window.scrollX + place.left + (px(i + 0.5) / width) * place.width, window.scrollY + place.top + 30);
+  const browsing = browsable(svg, {
+    count: order.length, start: -1, back: "ArrowLeft", forth: "ArrowRight", show,
+    under: (x) => Math.max(0, Math.min(order.length - 1, Math.floor(((x - left) / (width - left - right)) * order.length))),
+    place: (i) => [px(i + 0.5), 30],
+    hide: () => cursor.setAttribute("visibility", "hidden"),
   });
-  svg.addEventListener("pointerleave", hide);
-  svg.addEventListener("blur", hide);
+  const take = () => {
+    const { choices } = protocols[order[browsing.at()]];
+    browsing.end();
+    choose(choices);
+  };
+  // A click comes after the pointer has moved there.
+  svg.addEventListener("click", () => browsing.at() >= 0 && take());
+  svg.addEventListener("keydown", (event) => {
+    if (event.key !== "Enter" || browsing.at() < 0) return;
+    take();
+    // The chosen protocol is drawn anew, and must not take the focus away.
+    parts.chart.querySelector("svg").focus();
+  });
+  numbersOf.set(svg, [
+    ["rank", "score", ...factors.map((factor) => factor.label)],
+    ...order.map((p) => [protocols[p].ranks[focus], protocols[p].scores[focus], ...factors.map((factor, f) => factor.values[protocols[p].choices[f]])]),
+  ]);
+  parts.finding.textContent = universe.findings[focus];
   fill(parts.chart, svg);
   parts.caption.textContent =
-    `${universe.findings[focus]}. Blue: ${name}${rival === null ? "" : `; green, dashed: ${methods[rival]}, the best of the others; grey: the rest; these are in their own order`}. Below, a mark shows which choice a protocol makes; ` +
+    `Blue: ${name}${rival === null ? "" : `; green, dashed: ${methods[rival]}, the best of the others; grey: the rest; these are in their own order`}. Below, a mark shows which choice a protocol makes; ` +
     `the median rank on the right is that of ${name} over the protocols with this choice` +
     `${decisive === null ? "" : "; orange: the choice that matters most"}. Click a protocol to choose it.`;
 }
@@ -224,8 +220,8 @@ function rankStrip(line, count) {
   const x = (rank) => 6 + ((rank - 1) / Math.max(1, count - 1)) * 148;
   const [low, high] = [quantile(line.ranks, 0.25), quantile(line.ranks, 0.75)];
   return el("svg", { viewBox: "0 0 160 16", class: "strip", "aria-hidden": "true" },
-    el("line", { x1: x(1), x2: x(count), y1: 8, y2: 8, stroke: "#e4e8ec" }),
-    el("line", { x1: x(line.ranks[0]), x2: x(line.ranks[line.ranks.length - 1]), y1: 8, y2: 8, stroke: "#57606a", "stroke-width": 1.5 }),
-    el("rect", { x: x(low) - 1, width: x(high) - x(low) + 2, y: 4, height: 8, fill: "#7fb2d6" }),
-    el("circle", { cx: x(line.median), cy: 8, r: 4, fill: "#00527f" }));
+    el("line", { x1: x(1), x2: x(count), y1: 8, y2: 8, stroke: "var(--grid)" }),
+    el("line", { x1: x(line.ranks[0]), x2: x(line.ranks[line.ranks.length - 1]), y1: 8, y2: 8, stroke: "var(--axis)", "stroke-width": 1.5 }),
+    el("rect", { x: x(low) - 1, width: x(high) - x(low) + 2, y: 4, height: 8, fill: "var(--c6)" }),
+    el("circle", { cx: x(line.median), cy: 8, r: 4, fill: "var(--blue)" }));
 }

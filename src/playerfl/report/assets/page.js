@@ -5,26 +5,45 @@ function drawMetric() {
   const metric = $("pick-metric").value;
   for (const box of document.querySelectorAll(".by-metric")) box.classList.toggle("off", box.dataset.metric !== metric);
   if ($("tests")) drawOver();
+  drawFirst();
+  filterRows();
   drawSites();
   drawSplits();
 }
 function drawTask() {
-  for (const row of document.querySelectorAll("table[data-name=costs] tbody tr")) {
-    row.classList.toggle("elsewhere", row.cells[1].textContent.trim() !== $("pick-task").value);
-  }
+  drawFirst();
+  filterRows();
   drawSites();
   drawSplits();
   if ($("calibration")) drawCalibrationSites();
   if ($("layers")) resetWhatIf();
 }
+function drawMethod() {
+  drawFirst();
+  filterRows();
+  drawSites();
+  drawCurves();
+}
+// Tables of methods show those of the pickers; baselines below the line always stay.
+function filterRows() {
+  const [task, kept] = [$("pick-task").value, keptMethods()];
+  for (const table of document.querySelectorAll("table.filtered")) {
+    const heads = [...table.tHead.rows[0].cells].map((head) => head.textContent.trim());
+    const isKept = { method: (name) => kept.has(name), task: (name) => name === task };
+    const filters = heads.flatMap((head, i) => (isKept[head] ? [[i, isKept[head]]] : []));
+    for (const row of table.querySelectorAll("tbody:not(.reference) tr")) {
+      row.classList.toggle("elsewhere", !filters.every(([i, test]) => test(row.cells[i].querySelector(".v").textContent)));
+    }
+  }
+}
 // A page may have a multiverse and no runs.
 const hasRuns = $("pick-metric") !== null;
 const on = (id, event, work) => $(id)?.addEventListener(event, work);
 on("pick-metric", "change", drawMetric);
-on("pick-task", "change", drawTask);
+on("pick-task", "change", () => { drawTask(); if ($("tests")) followTask(); });
+for (const id of ["pick-algorithm", "pick-methods"]) on(id, "change", drawMethod);
 on("pick-kind", "change", drawOver);
 for (const id of ["pick-over", "pick-posthoc"]) on(id, "change", drawTests);
-on("pick-algorithm", "change", drawSites);
 on("pick-split", "change", drawCurveSites);
 on("pick-site", "change", drawCurves);
 on("pick-calibration-site", "change", drawCalibration);
@@ -38,28 +57,42 @@ on("threshold", "input", () => {
 on("threshold-number", "input", () => { $("threshold").value = toPosition(Number($("threshold-number").value) || 1); drawWhatIf(); });
 on("fixed", "input", drawWhatIf);
 on("what-if-reset", "click", resetWhatIf);
-let room = document.documentElement.clientWidth;
-window.addEventListener("resize", () => {
-  if (document.documentElement.clientWidth === room) return;
-  room = document.documentElement.clientWidth;
+function redraw() {
   for (const draw of multiverses) draw();
   if (!hasRuns) return;
+  drawFirst();
   if ($("tests")) drawTests();
   drawCurves();
   if ($("calibration")) drawCalibration();
   if ($("layers")) drawWhatIf();
+}
+let room = document.documentElement.clientWidth;
+window.addEventListener("resize", () => {
+  if (document.documentElement.clientWidth === room) return;
+  room = document.documentElement.clientWidth;
+  redraw();
 });
+// A chart in a folded part has no width yet.
+for (const part of document.querySelectorAll("details.part")) part.addEventListener("toggle", () => part.open && redraw());
+function unfold() {
+  const target = location.hash.length > 1 && $(decodeURIComponent(location.hash.slice(1)));
+  const part = target && target.querySelector("details.part");
+  if (part) part.open = true;
+}
+window.addEventListener("hashchange", unfold);
+for (const link of document.querySelectorAll("a[href^='#']")) link.addEventListener("click", () => setTimeout(unfold));
 let opened = [];
-window.addEventListener("beforeprint", () => {
-  opened = [...document.querySelectorAll("details:not([open])")];
-  for (const box of opened) box.open = true;
+matchMedia("print").addEventListener("change", ({ matches }) => {
+  if (matches) opened = [...document.querySelectorAll("details:not([open])")];
+  for (const box of opened) box.open = matches;
 });
-window.addEventListener("afterprint", () => { for (const box of opened) box.open = false; });
 
 document.querySelectorAll("table.sortable").forEach((table) => table.tHead && makeSortable(table));
 document.querySelectorAll(".multiverse").forEach((home, i) => showMultiverse(home, data.multiverses[i]));
 if (hasRuns) {
+  document.querySelectorAll("figure[data-file]").forEach((figure) => figure.querySelector(".tools") || addTools(figure));
   $("pick-metric").value = data.metric;
   drawMetric();
   drawTask();
 }
+unfold();

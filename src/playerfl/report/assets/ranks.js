@@ -7,18 +7,25 @@ const tableName = () => {
 };
 const rankings = () => data.rankings[tableName()] ?? [];
 function drawOver() {
-  const pairs = rankings().map((r, i) => [i, r.over === "tasks" ? `the ${r.n} tasks` : `the ${counted(r.n, "run")} on ${r.over}`]);
-  options($("pick-over"), pairs);
+  const pairs = rankings().map((r) => [r.over, r.over === "tasks" ? `the ${r.n} tasks` : `the ${counted(r.n, "run")} on ${r.over}`]);
+  options($("pick-over"), pairs, $("pick-over").value);
+  drawTests();
+}
+function followTask() {
+  const task = $("pick-task").value;
+  if (rankings().some((r) => r.over === task)) $("pick-over").value = task;
   drawTests();
 }
 function drawTests() {
-  const r = rankings()[Number($("pick-over").value)];
+  const r = rankings().find((one) => one.over === $("pick-over").value);
   if (!r) {
+    $("cd-finding").textContent = "";
     $("friedman").textContent = "There are fewer than two methods to rank here.";
     for (const id of ["cd-chart", "pairs"]) fill($(id));
     $("cd-caption").textContent = $("pairs-caption").textContent = "";
     return;
   }
+  $("cd-finding").textContent = r.finding;
   $("friedman").textContent = r.said;
   drawRanks(r);
   drawPairs(r);
@@ -39,23 +46,23 @@ function drawRanks(r) {
   const alt = `Mean ranks, best first: ${order.map((i) => `${r.labels[i]} ${r.mean[i].toFixed(2)}`).join(", ")}.` +
     (r.cd === null ? "" : ` Critical difference ${r.cd.toFixed(2)}.`);
   const svg = el("svg", { viewBox: `0 0 ${wide} ${height}`, role: "img", "aria-label": alt, style: wide > 700 ? null : "font-size: 10px" });
-  svg.append(el("line", { x1: left, x2: right, y1: top, y2: top, stroke: "#1a1f26" }));
+  svg.append(el("line", { x1: left, x2: right, y1: top, y2: top, stroke: "var(--ink)" }));
   // A tick label needs some twenty pixels: a phone shows every second or third.
   const every = Math.max(1, Math.ceil((20 * (k - 1)) / (right - left)));
   for (let t = 1; t <= k; t += every) {
-    svg.append(el("line", { x1: px(t), x2: px(t), y1: top - 5, y2: top, stroke: "#1a1f26" }), el("text", { x: px(t), y: top - 9, "text-anchor": "middle" }, String(t)));
+    svg.append(el("line", { x1: px(t), x2: px(t), y1: top - 5, y2: top, stroke: "var(--ink)" }), el("text", { x: px(t), y: top - 9, "text-anchor": "middle" }, String(t)));
   }
   if (r.cd !== null && k > 1) {
     const end = Math.min(px(1 + r.cd), wide - 5);
     svg.append(
-      el("path", { d: `M${left} ${top - 38}v8m0-4H${end}m0-4v8`, fill: "none", stroke: "#1a1f26", "stroke-width": 1.5 }),
+      el("path", { d: `M${left} ${top - 38}v8m0-4H${end}m0-4v8`, fill: "none", stroke: "var(--ink)", "stroke-width": 1.5 }),
       el("text", { x: end + 80 > wide ? left - 8 : end + 6, y: top - 30, "text-anchor": end + 80 > wide ? "end" : "start" }, `CD = ${r.cd.toFixed(2)}`),
     );
   }
   r.cliques.forEach((members, i) => {
     const ranks = members.map((m) => r.mean[m]);
     const y = top + 12 + i * 9;
-    svg.append(el("line", { x1: px(Math.min(...ranks)) - 4, x2: px(Math.max(...ranks)) + 4, y1: y, y2: y, stroke: "#57606a", "stroke-width": 4 }));
+    svg.append(el("line", { x1: px(Math.min(...ranks)) - 4, x2: px(Math.max(...ranks)) + 4, y1: y, y2: y, stroke: "var(--axis)", "stroke-width": 4 }));
   });
   order.forEach((member, position) => {
     const isLeft = position < half;
@@ -67,6 +74,7 @@ function drawRanks(r) {
       el("text", { x: isLeft ? edge - 5 : edge + 5, y: y + 4, "text-anchor": isLeft ? "end" : "start" }, `${names[member]}  ${r.mean[member].toFixed(2)}`),
     );
   });
+  numbersOf.set(svg, [["method", "mean_rank"], ...order.map((i) => [r.labels[i], r.mean[i]])]);
   fill($("cd-chart"), svg);
   $("cd-caption").textContent = r.cd === null
     ? "Mean rank of each method; 1 is best."

@@ -1,5 +1,5 @@
 "use strict";
-// Which sites gain and which lose.
+// The table of sites; their picture is on the first screen.
 
 function drawSites() {
   const [metric, task, algorithm] = ["pick-metric", "pick-task", "pick-algorithm"].map((id) => $(id).value);

@@ -8,7 +8,7 @@ const RATIO_RULES = ["layer_ratio", "cumulative_ratio"];
 const layerScores = () => data.whatIf[$("pick-task").value];
 function resetWhatIf() {
   const scores = layerScores();
-  $("layers").classList.toggle("off", !scores);
+  for (const id of ["layers", "picture-layers"]) $(id).classList.toggle("off", !scores);
   if (!scores) return;
   options($("pick-run"), Object.keys(scores.runs).map((seed) => [seed, `seed ${seed}`]));
   const s = scores.settings;
@@ -73,14 +73,16 @@ function drawWhatIf() {
   const problem = refusal(together, settings);
   if (problem) {
     $("cut-said").textContent = `No cut: ${problem}.`;
-    for (const id of ["cut-notes", "profile-chart", "layer-table"]) fill($(id));
-    $("profile-caption").textContent = "";
+    $("cut-finding").textContent = "These settings give no cut";
+    for (const id of ["cut-sure", "cut-notes", "profile-chart", "layer-table"]) fill($(id));
     return;
   }
   const cut = cutOf(together.steps, settings, scores.layers.length);
   const ratios = together.ratios[settings.rule === "cumulative_ratio" ? settings.rule : "layer_ratio"];
   describeCut(scores, run.sites, cut);
-  fill($("cut-notes"), ...cutNotes(scores, seed, settings, normalise, reduce, cut).map((text) => el("li", {}, text)));
+  const notes = cutNotes(scores, seed, settings, normalise, reduce, cut);
+  $("cut-sure").textContent = notes.sure.join(" ");
+  fill($("cut-notes"), ...[...notes.sure, ...notes.more].map((text) => el("li", {}, text)));
   drawProfile(scores, run, together, cut);
   let sum = 0;
   fillTable($("layer-table"),
@@ -99,13 +101,21 @@ function describeCut(scores, sites, cut) {
   const shared = scores.parameters.slice(0, cut).reduce((a, b) => a + b, 0);
   const sent = scores.sendsPrivate ? total : shared;
   const part = shared < total && shared / total > 0.9995 ? "> 99.9" : ((100 * shared) / total).toFixed(1);
+  $("cut-finding").textContent = cutFinding(scores.layers, cut);
   $("cut-said").textContent =
-    `Shared: ${listed(scores.layers.slice(0, cut))}${cut < scores.layers.length ? `; private: ${listed(scores.layers.slice(cut))}` : ", the whole model, as in FedAvg"}. ` +
     `Shared layers hold ${part} % of the parameters${scores.sendsPrivate ? ", but private_pull sends the rest too" : ""}: ` +
-    `${size(scores.bytes * sent)} up and the same amount down per site and round, ` +
+    `${size(scores.bytes * sent)} up and as much down per site and round, ` +
     `${size(2 * scores.bytes * sent * sites)} per round for ${counted(sites, "site")} (FedAvg: ${size(2 * scores.bytes * total * sites)}).`;
   $("cut-said").dataset.index = cut;
 }
+function cutFinding(layers, cut) {
+  const named = (names, which) => (names.length <= 3 ? listed(names) : `the ${which} ${names.length} layers`);
+  if (cut === layers.length) return "All layers are shared: the whole model, as in FedAvg";
+  if (cut === 0) return "No layer is shared: every site keeps the whole model";
+  const said = `${named(layers.slice(0, cut), "first")} ${cut === 1 ? "is" : "are"} shared; ${named(layers.slice(cut), "last")} ${layers.length - cut === 1 ? "stays" : "stay"} private`;
+  return said[0] === "t" && cut > 3 ? `T${said.slice(1)}` : said;
+}
+// How sure the cut is, and what else there is to know about it.
 function cutNotes(scores, seed, settings, normalise, reduce, cut) {
   const run = scores.runs[seed];
   const together = run.combined[`${normalise} ${reduce}`];
@@ -120,19 +130,22 @@ function cutNotes(scores, seed, settings, normalise, reduce, cut) {
     ? together.ratios[settings.rule].slice(0, cut).flatMap((r, i) => (r !== null && Math.abs(r - settings.threshold) <= scores.near * settings.threshold ? [i] : []))
     : [];
   const layers = (count) => (count === 1 ? "layer 1" : `${count} layers`);
-  return [
+  const sure = [
     clear ? null : "No ratio is above the threshold: there is no clear transition.",
-    free ? `Deciding alone, ${same(run.alone)} of ${counted(run.sites, "site")} would cut here.` : null,
-    free && run.sites > 1 ? `With one site left out, the cut stays the same in ${same(together.without)} of ${run.sites} cases.` : null,
     free && runs.length > 1 ? `${same(runs)} of ${runs.length} runs cut here.` : null,
+    free ? `Deciding alone, ${same(run.alone)} of ${counted(run.sites, "site")} would cut here.` : null,
     range ? `Any threshold from ${short(range[0])} to ${range[1] === Infinity ? "∞" : `just below ${short(range[1])}`} gives this cut.` : null,
+    scores.cuts[seed] !== undefined && scores.cuts[seed] !== cut ? `The run itself cut after ${layers(scores.cuts[seed])}.` : null,
+  ];
+  const more = [
+    free && run.sites > 1 ? `With one site left out, the cut stays the same in ${same(together.without)} of ${run.sites} cases.` : null,
     ...near.map((i) => `Close call at ${scores.layers[i + 1]}: its ratio ${short(together.ratios[settings.rule][i])} is within ${100 * scores.near} % of the threshold.`),
     ...together.warnings.map((text) => `${text}.`),
     free && elsewhere !== null && elsewhere !== cut ? `With the sites’ scores ${other === "none" ? "as measured" : "scaled to their first layer"}, the cut would be after ${layers(elsewhere)}.` : null,
-    scores.cuts[seed] !== undefined && scores.cuts[seed] !== cut ? `The run itself cut after ${layers(scores.cuts[seed])}.` : null,
     scores.remark,
     scores.leftOut ? `${counted(scores.leftOut, "more run")} did not fit on this page.` : null,
-  ].filter(Boolean);
+  ];
+  return { sure: sure.filter(Boolean), more: more.filter(Boolean) };
 }
 function drawProfile(scores, run, together, cut) {
   const positions = scores.layers.map((_, i) => i + 1);
@@ -143,17 +156,37 @@ function drawProfile(scores, run, together, cut) {
     return sums.map((value) => (value / first) * 100);
   };
   const series = [
-    ...run.profiles.map((values, i) => ({ name: `site ${i + 1}`, colour: "#57606a", x: positions, y: relative(values), faint: true })),
-    { name: "all sites", colour: "#0072B2", x: positions, y: relative(together.importance), markers: true },
+    ...run.profiles.map((values, i) => ({ name: `site ${i + 1}`, colour: "var(--axis)", x: positions, y: relative(values), faint: true })),
+    { name: "all sites", colour: "var(--c1)", x: positions, y: relative(together.importance), markers: true },
   ];
+  const alone = run.profiles.length;
   lineChart($("profile-chart"), {
-    series, xLabel: "layer", yLabel: "sensitivity, % of the first layer", log: true, format: short,
-    xTicks: positions, xFormat: (p) => scores.layers[p - 1], from: [0.5, scores.layers.length + 0.5],
-    alt: `Federation sensitivity by layer, relative to the first, of all sites together: ${series[series.length - 1].y.map((y, i) => `${scores.layers[i]} ${short(y)} %`).join(", ")}. The cut is after ${counted(cut, "layer")}.`,
-    rule: (px, box) => [
-      el("rect", { x: px(0.5), y: box.top, width: px(cut + 0.5) - px(0.5), height: box.height - box.top - box.bottom, fill: "#009E73", opacity: 0.08 }),
-      el("line", { x1: px(cut + 0.5), x2: px(cut + 0.5), y1: box.top, y2: box.height - box.bottom, stroke: "#D55E00", "stroke-width": 2, "stroke-dasharray": "6 4" }),
-    ],
+    series, xLabel: "layer", xTitle: "", yLabel: "sensitivity, % of the first layer", log: true, format: short,
+    xTicks: [], xFormat: (p) => scores.layers[p - 1], from: [0.5, scores.layers.length + 0.5], sizes: { height: 310, bottom: 70 },
+    alt: `Federation sensitivity by layer, relative to the first, of all sites together: ${series[alone].y.map((y, i) => `${scores.layers[i]} ${short(y)} %`).join(", ")}. The cut is after ${counted(cut, "layer")}.`,
+    rule: (px, box) => [...strip(scores.layers, cut, px, box.height - box.bottom + 8), cutLine(px(cut + 0.5), box)],
   });
-  $("profile-caption").textContent = "Blue: all sites combined; grey: single sites. Layers on the green side of the dashed line are shared.";
+}
+const cutLine = (x, box) => el("line", { x1: x, x2: x, y1: box.top, y2: box.height - box.bottom + 34, stroke: "var(--ink)", "stroke-width": 2, "stroke-dasharray": "6 4" });
+// The layers as boxes from input to output, below the points of the chart.
+function strip(layers, cut, px, top) {
+  const wide = px(2) - px(1);
+  const box = (name, i) => [
+    el("rect", { x: px(i + 0.5) + 1, y: top, width: Math.max(1, wide - 2), height: 22, rx: 3, fill: i < cut ? "var(--shared)" : "var(--private)", stroke: i < cut ? "var(--c1)" : "var(--c2)" }),
+    ...(wide > 26 ? [axisText({ x: px(i + 1), y: top + 15, "text-anchor": "middle", "font-size": wide > 44 ? 12 : 10 }, shortened(name, Math.floor(wide / 6.8)))] : []),
+  ];
+  // The longest of these texts that fits below its layers.
+  const half = (texts, from, to) => {
+    const [middle, wide] = [(px(from + 0.5) + px(to + 0.5)) / 2, px(to + 0.5) - px(from + 0.5)];
+    const text = texts.find((one) => one.length * 6.8 < wide) ?? texts[texts.length - 1];
+    const room = text.length * 3.4;
+    return axisText({ x: Math.max(px(0.5) + room, Math.min(px(layers.length + 0.5) - room, middle)), y: top + 40, "text-anchor": "middle", "font-weight": 600 }, text);
+  };
+  return [
+    ...layers.flatMap(box),
+    ...(cut ? [half(["shared: sent and averaged", "shared: sent", "shared"], 0, cut)] : []),
+    ...(cut < layers.length ? [half(["private: never leave their site", "private: stay", "private"], cut, layers.length)] : []),
+    axisText({ x: px(0.5), y: top + 56 }, "input"),
+    axisText({ x: px(layers.length + 0.5), y: top + 56, "text-anchor": "end" }, "output"),
+  ];
 }

@@ -127,13 +127,6 @@ class Report:
         table = next(table for table in self.sites if (table.task, table.metric) == (task, metric))
         return sorted((row.site, row.test_rows) for row in table.rows if not row.undefined)
 
-    @property
-    def shown_first(self) -> list[str]:
-        """The methods that a reader looks for: the subject, the baselines, and the best of each task."""
-        table = self.table(self.metric)
-        best = [name for (name, _), cell in table.cells.items() if cell.best] if table else []
-        return list(dict.fromkeys([self.subject, *self.choices.baselines, *best]))
-
     @cached_property
     def costs(self) -> list[Cost]:
         return costs(self.grid)

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 
 from playerfl.report.compute.grid import Splits, task_name
 from playerfl.report.compute.learnt import criterion
+from playerfl.report.compute.ranking import Ranking
 from playerfl.report.compute.report import Report
 from playerfl.report.compute.sites import SiteRow, SiteTable, runs_needed
-from playerfl.report.compute.statistics import ENOUGH_RUNS
+from playerfl.report.compute.statistics import ENOUGH_RUNS, Friedman
 from playerfl.report.compute.tables import ScoreTable
 from playerfl.report.formats import (
     REACH,
@@ -43,7 +44,7 @@ def answers(report: Report) -> list[Answer]:
         Answer("Which method does best?", tuple(_best(report))),
         Answer("Which sites gain and which lose?", tuple(_gains(report))),
         Answer("Which layers are shared?", tuple(_layers(report))),
-        Answer("Does this depend on the protocol?", tuple(_protocols(report))),
+        Answer("Does this depend on the protocol?", tuple(protocols_said(report))),
         Answer("How certain is this?", tuple(_certainty(report))),
         Answer("What is missing?", tuple(_missing(report))),
     ]
@@ -55,10 +56,15 @@ def _best(report: Report) -> list[str]:
     if table is None:
         return []
     learnt = [task for task in table.tasks if task not in report.not_learnt]
-    return [*_best_over_tasks(report, table), *(_best_on(report, table, task) for task in learnt), *_not_learnt(report)]
+    return [
+        *best_over_tasks(report, table),
+        *(best_on(report, table, task) for task in learnt),
+        *not_learnt_said(report),
+    ]
 
 
-def _not_learnt(report: Report) -> list[str]:
+def not_learnt_said(report: Report) -> list[str]:
+    """Why no method is called best on some tasks, and which tasks are not judged."""
     by_criterion: dict[str, list[str]] = {}
     for task in report.not_learnt:
         by_criterion.setdefault(criterion(report.tables, task), []).append(task)
@@ -75,7 +81,8 @@ def _not_learnt(report: Report) -> list[str]:
     return said
 
 
-def _best_over_tasks(report: Report, table: ScoreTable) -> list[str]:
+def best_over_tasks(report: Report, table: ScoreTable) -> list[str]:
+    """The method with the best mean rank, if there are several tasks."""
     ranking = report.table_ranking(table)
     if ranking is None or ranking.over != "tasks" or len(ranking.blocks) < 2:
         return []
@@ -94,7 +101,8 @@ def _best_over_tasks(report: Report, table: ScoreTable) -> list[str]:
     return [said + "."]
 
 
-def _best_on(report: Report, table: ScoreTable, task: str) -> str:
+def best_on(report: Report, table: ScoreTable, task: str, most_named: int = 99) -> str:
+    """The best method on a task and how certain that is; a longer list of rivals than `most_named` is counted."""
     cells = {name: table.cells[name, task] for name in table.ranked if (name, task) in table.cells}
     name = small(table.declared.title)
     if len(cells) == 1:
@@ -108,9 +116,13 @@ def _best_on(report: Report, table: ScoreTable, task: str) -> str:
     if max(other.runs for other in cells.values()) == 1:
         have = "has" if len(best) == 1 else "have"
         which = "lowest" if table.lower_is_better else "highest"
+        over_rows = ""
+        if not math.isnan(cell.rows[0]):
+            ends = " to ".join(number(end, "score", table.declared) for end in cell.rows)
+            over_rows = f"; 95 % interval over test rows: {ends}"
         return (
-            f"On {task}, {listed(best)} {have} the {which} {name} ({value}), but with a single run per method this may "
-            "be due to chance."
+            f"On {task}, {listed(best)} {have} the {which} {name} ({value}{over_rows}), but with a single run per "
+            "method this may be due to chance."
         )
     said = f"On {task}, {listed(best)} {'has' if len(best) == 1 else 'share'} the best {name}: {value}"
     if not math.isnan(cell.low):
@@ -118,7 +130,8 @@ def _best_on(report: Report, table: ScoreTable, task: str) -> str:
         said += f" ({interval_name(cell.runs)}: {low} to {high})"
     ties = [label for label, other in cells.items() if other.tie]
     if ties:
-        said += f"; the difference from {listed(ties)} is within {noise({report.grid.splits(task)})}"
+        rivals = listed(ties) if len(ties) <= most_named else f"{len(ties)} other methods"
+        said += f"; the difference from {rivals} is within {noise({report.grid.splits(task)})}"
     return said + "."
 
 
@@ -199,7 +212,8 @@ def _layers(report: Report) -> list[str]:
     return sentences
 
 
-def _protocols(report: Report) -> list[str]:
+def protocols_said(report: Report) -> list[str]:
+    """What each multiverse says about the method it is about."""
     return [f"On {task_name(m.task)}, {finding(m, m.subject)}." for m in report.multiverses]
 
 
@@ -232,17 +246,27 @@ def _certainty(report: Report) -> list[str]:
             continue
         over_tasks = ranking.over == "tasks"
         blocks = f"{'' if over_tasks else 'the '}{len(ranking.blocks)} {ranking.block_name}"
-        test = ranking.friedman
-        # Where F is not computable (NaN), Friedman's p decides alone.
-        differ = test.p < 0.05 and not test.f_p >= 0.05
-        methods = f"the {len(ranking.algorithms)} methods"
         of = "" if over_tasks else REACH[grid.splits(ranking.over)]
-        verdict = f"{methods} {'differ' if differ else 'do not differ'} significantly"
         said.append(
-            f"Over {blocks}, {verdict} (Friedman {p_said(test.p)}, Iman-Davenport {p_said(test.f_p)})"
+            f"Over {blocks}, {significance(ranking)}"
             f"{'' if over_tasks else f'; this is about one dataset only, and accounts for {of}'}."
         )
     return said
+
+
+def significance(ranking: Ranking) -> str:
+    """Whether the ranked methods differ; empty if there is no test."""
+    test = ranking.friedman
+    if test is None:
+        return ""
+    differ = "differ" if methods_differ(test) else "do not differ"
+    tests = f"Friedman {p_said(test.p)}, Iman-Davenport {p_said(test.f_p)}"
+    return f"the {len(ranking.algorithms)} methods {differ} significantly ({tests})"
+
+
+def methods_differ(test: Friedman) -> bool:
+    """Both tests must say so; where F is not computable (NaN), Friedman's p decides alone."""
+    return test.p < 0.05 and not test.f_p >= 0.05
 
 
 def reach(report: Report) -> list[str]:

@@ -61,13 +61,16 @@ class Score:
     cell: ScoreCell
     printed: str
     """What the paper prints for it; empty unless the report shows the paper."""
+    learnt: bool = True
+    """Whether the task was learnt; otherwise no method is marked as the best."""
 
     @property
     def shown(self) -> TableCell:
-        text = number(self.cell.value, self.table.kind, self.table.declared) + ("≈" if self.cell.tie else "")
+        tie = "≈" if self.cell.tie and self.learnt else ""
+        text = number(self.cell.value, self.table.kind, self.table.declared) + tie
         value = self.cell.value if math.isfinite(self.cell.value) else math.nan
         alone = len(self.table.algorithms) == 1
-        return TableCell(text, value, bold=self.cell.best and not alone)
+        return TableCell(text, value, bold=self.cell.best and self.learnt and not alone)
 
     @property
     def over_rows(self) -> str:
@@ -100,7 +103,7 @@ def scores(report: Report, table: ScoreTable | None = None) -> Facts[Score]:
     if printed:
         columns.append(Column("paper", "paper", lambda s: s.printed, lambda s: s.printed_shown, note="paper {}"))
     items = [
-        Score(one, task, algorithm, cell, printed.get((one.name, algorithm, task), ""))
+        Score(one, task, algorithm, cell, printed.get((one.name, algorithm, task), ""), task not in report.not_learnt)
         for one in ([table] if table else report.tables)
         for task in one.tasks
         for algorithm in (*one.algorithms, MAJORITY)

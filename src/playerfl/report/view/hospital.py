@@ -112,6 +112,7 @@ def calibration_scores(whole: list[Calibration], baselines: list[Calibration]) -
         tuple(rows),
         reference_rows=len(baselines),
         sortable=True,
+        filtered=True,
     )
 
 

@@ -88,6 +88,7 @@ def multiverse_sections(report: Report) -> list[Section]:
             " ".join(answer(multiverse)),
             (_summaries([multiverse]).table(_caption(multiverse), remark=_HOW, sortable=True),),
             interactive=True,
+            unfolded=not report.grid.runs,
         )
         for number, multiverse in enumerate(report.multiverses, 1)
     ]

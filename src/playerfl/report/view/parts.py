@@ -85,6 +85,8 @@ class TableView:
     """The page shows this table only while this metric is selected; empty: always."""
     name: str = ""
     sortable: bool = False
+    filtered: bool = False
+    """Whether the page shows only the rows of the chosen methods and task, by the columns `method` and `task`."""
     folded: bool = False
     """Whether the page shows it collapsed."""
 
@@ -139,6 +141,8 @@ class Section:
     blocks: tuple[Block, ...] = ()
     interactive: bool = False
     """Whether the page shows controls and figures here, drawn from the same numbers, instead of the blocks."""
+    unfolded: bool = False
+    """Whether the page shows the section open."""
 
 
 @dataclass(frozen=True)
@@ -147,4 +151,15 @@ class ReportView:
 
     title: str
     lead: str
+    answer: str
+    """The answer to the reader's main question, with its uncertainty, in one sentence."""
     sections: tuple[Section, ...]
+
+    @property
+    def notes(self) -> dict[str, int]:
+        """How many notes each section has that a reader should see before relying on the report."""
+        counts = {
+            section.anchor: sum(len(b.lines) for b in section.blocks if isinstance(b, Points) and b.note)
+            for section in self.sections
+        }
+        return {anchor: count for anchor, count in counts.items() if count}

@@ -98,7 +98,8 @@ def sites(report: Report, tables: Sequence[SiteTable] | None = None) -> Facts[Si
     joining: Column[SiteFact] = Column("", "joining", lambda s: None, lambda s: s.joining, words=True)
     # What joining means to a site comes first: on a phone, later columns are out of sight.
     for baseline, label in labels.items():
-        columns += _gain_columns(baseline, f"against {label}" if label else "")
+        sign = " (+ is better)" if metric.lower_is_better else ""
+        columns += _gain_columns(baseline, f"against {label}{sign}" if label else "")
         columns += [joining] if baseline == "local" and label else []
     known = any(fact.baseline is not None for table in shown for fact in table.rows)
     constant = report.grid.baseline_name([table.task for table in shown]).lower() if known else ""

@@ -19,7 +19,10 @@ if TYPE_CHECKING:
     from jinja2 import Environment
 
 # Joined into one script; the last one starts it.
-_SCRIPTS = ("basics", "sorting", "chart", "ranks", "sites", "calibration", "curves", "what_if", "multiverse", "page")
+_SCRIPTS = (
+    "basics", "saving", "sorting", "chart", "first", "ranks", "sites", "calibration", "curves", "what_if", "multiverse",
+    "page",
+)  # fmt: skip
 # LaTeX: with more columns, heads have one word per line; longer texts make a column a paragraph.
 _MANY_COLUMNS = 7
 _LONG_TEXT = 40
@@ -72,7 +75,7 @@ def as_page(report: Report, title: str) -> str:
             tasks=grid.tasks,
             algorithms=grid.algorithms,
             subject=report.subject,
-            pickers_before="sites" if report.for_own_data else "tables",
+            has_layers=bool(report.layer_scores),
             kinds=[(kind, KIND_NAMES[kind]) for kind in dict.fromkeys(table.kind for table in report.tables)],
         )
     )

@@ -13,13 +13,16 @@ from playerfl.report.compute.report import Report
 from playerfl.report.compute.statistics import Array
 from playerfl.report.compute.what_if import BYTES_PER_PARAMETER, Combined, LayerScores, Steps, alone, combined
 from playerfl.report.formats import SMALLEST_P
+from playerfl.report.view.first_screen import ranks_finding
 from playerfl.report.view.parts import TableCell, TableView
-from playerfl.report.view.sections import ranking_said, site_view
+from playerfl.report.view.rank_section import ranking_said
+from playerfl.report.view.site_section import site_view
+from playerfl.report.write.first_screen_payload import gains_payload, scores_payload, short
 from playerfl.report.write.multiverse_payload import multiverse_payload
 from playerfl.runs.measures.calibration import share_interval
 
 # At most this many numbers in all curves together; each takes about six bytes.
-_MOST_POINTS = 250_000
+_MOST_POINTS = 150_000
 _POINTS = 100
 # The page shows at most this many digits of a curve.
 _CURVE_DIGITS = 4
@@ -35,13 +38,19 @@ def payload(report: Report) -> dict[str, Any]:
     for table in report.sites:
         shown = site_view(report, table)
         heads[table.metric] = [(head.title, head.words) for head in shown.heads]
-        sites.setdefault(table.task, {}).setdefault(table.algorithm, {})[table.metric] = _table(shown)
+        drawn = _table(shown) | gains_payload(report, table)
+        sites.setdefault(table.task, {}).setdefault(table.algorithm, {})[table.metric] = drawn
     return {
         "metric": report.metric,
-        "metrics": {metric: {"name": m.title, "percent": m.in_percent} for metric, m in grid.declared.items()},
+        "metrics": {
+            metric: {"name": m.title, "percent": m.in_percent, "lower": m.lower_is_better}
+            for metric, m in grid.declared.items()
+        },
         "algorithms": grid.algorithms,
         "subject": report.subject,
-        "shownFirst": report.shown_first,
+        "baselines": report.choices.baselines,
+        "notLearnt": report.not_learnt,
+        "scores": scores_payload(report),
         "smallestP": SMALLEST_P,
         "sites": {task: grid.sites(task) for task in grid.tasks},
         "siteHeads": heads,
@@ -60,10 +69,10 @@ def _calibration(report: Report) -> dict[str, Any]:
     for one in report.calibrations:
         ends = [share_interval(point.came_true, point.rows) for point in one.bins]
         tree.setdefault(one.task, {}).setdefault(one.site, {})[one.algorithm] = {
-            "x": [_short(point.said) for point in one.bins],
-            "y": [_short(point.came_true) for point in one.bins],
-            "l": [_short(low) for low, _ in ends],
-            "h": [_short(high) for _, high in ends],
+            "x": [short(point.said) for point in one.bins],
+            "y": [short(point.came_true) for point in one.bins],
+            "l": [short(low) for low, _ in ends],
+            "h": [short(high) for _, high in ends],
             "n": [point.rows for point in one.bins],
         }
     return tree
@@ -75,7 +84,7 @@ def _table(shown: TableView) -> dict[str, Any]:
 
 def _cell(cell: TableCell) -> str | list[Any]:
     """Just the text, or [text, value, notes, tone] without trailing empty parts."""
-    parts: list[Any] = [cell.text, "" if cell.value is None else _short(cell.value), cell.notes, cell.tone]
+    parts: list[Any] = [cell.text, "" if cell.value is None else short(cell.value), cell.notes, cell.tone]
     while not parts[-1] and parts[-1] != 0:
         parts.pop()
     return cell.text if len(parts) == 1 else parts
@@ -95,14 +104,14 @@ def _curve(curve: Curve, runs: int, points: int) -> dict[str, Any]:
     kept = thinned(curve.rounds, points)
 
     def values(row: Array) -> list[float]:
-        return [_short(float(x), _CURVE_DIGITS) for x in row[kept]]
+        return [short(float(x), _CURVE_DIGITS) for x in row[kept]]
 
     return {
         "r": [curve.rounds[i] for i in kept],
         "m": values(curve.middle),
         "l": values(curve.low),
         "h": values(curve.high),
-        "t": None if curve.tuned is None else _short(curve.tuned, _CURVE_DIGITS),
+        "t": None if curve.tuned is None else short(curve.tuned, _CURVE_DIGITS),
         "n": runs,
         "d": curve.diverged,
         **({"s": [values(row) for row in curve.sites]} if curve.split == "test" else {}),
@@ -119,11 +128,12 @@ def _ranking(report: Report, ranking: Ranking) -> dict[str, Any]:
         "mean": ranking.mean_ranks.tolist(),
         "cd": ranking.critical_difference,
         "cliques": ranking.cliques,
+        "finding": ranks_finding(ranking),
         "said": ranking_said(report, ranking),
         "holmLimit": ranking.holm_limit,
         **{
             # The upper triangle, row by row: the rest mirrors it.
-            name: None if matrix is None else [_short(float(x)) for i, row in enumerate(matrix) for x in row[i + 1 :]]
+            name: None if matrix is None else [short(float(x)) for i, row in enumerate(matrix) for x in row[i + 1 :]]
             for name, matrix in matrices.items()
         },
     }
@@ -145,7 +155,7 @@ def _what_if(report: Report, scores: LayerScores) -> dict[str, Any]:
             seed: {
                 "sites": len(sites),
                 "profiles": [
-                    [_short(value) for value in importance.values()]
+                    [short(value) for value in importance.values()]
                     for importance in list(sites.values())[:_MOST_LINES]
                     if all(map(math.isfinite, importance.values())) and any(importance.values())
                 ],
@@ -164,8 +174,8 @@ def _combined(together: Combined | str) -> dict[str, Any] | str:
     if isinstance(together, str):
         return together
     return {
-        "importance": [_short(value) for value in together.importance],
-        "ratios": {rule: [r if r is None else _short(r) for r in row] for rule, row in together.ratios.items()},
+        "importance": [short(value) for value in together.importance],
+        "ratios": {rule: [r if r is None else short(r) for r in row] for rule, row in together.ratios.items()},
         # Unrounded: the page must cut where Python does.
         "steps": _steps(together.steps, exact=True),
         "without": [_steps(steps) for steps in together.without],
@@ -179,14 +189,9 @@ def _steps(steps: Steps | None, *, exact: bool = False) -> list[Any] | None:
         return None
     rules = (steps.layer_ratio, steps.cumulative_ratio)
     return [
-        *([x for ratio, cut in rule for x in (ratio if exact else _short(ratio), cut)] for rule in rules),
+        *([x for ratio, cut in rule for x in (ratio if exact else short(ratio), cut)] for rule in rules),
         steps.max_jump,
     ]
-
-
-def _short(value: float, digits: int = 5) -> float:
-    """Rounded to significant digits; five are more than the page shows."""
-    return float(f"{value:.{digits}g}")
 
 
 def embedded_json(tree: Any) -> str:
@@ -195,7 +200,7 @@ def embedded_json(tree: Any) -> str:
     >>> embedded_json({"site": "</script>", "loss": float("inf"), "low": float("nan")})
     '{"site":"\\\\u003c/script\\\\u003e","loss":"inf","low":null}'
     """
-    text = json.dumps(_plain(tree), separators=(",", ":"), allow_nan=False)
+    text = json.dumps(_plain(tree), separators=(",", ":"), allow_nan=False, ensure_ascii=False)
     for character in "<>&":
         text = text.replace(character, f"\\u{ord(character):04x}")
     return text

@@ -1,0 +1,70 @@
+"""The numbers of the pictures on the first screen: methods by score, and sites by what they gain."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from playerfl.report.compute.report import Report
+from playerfl.report.compute.sites import SiteRow, SiteTable
+from playerfl.report.compute.tables import ScoreCell, ScoreTable
+from playerfl.report.formats import interval_name, table_title
+from playerfl.report.view.first_screen import answer, clear, methods_finding, sites_finding
+
+
+def scores_payload(report: Report) -> dict[str, Any]:
+    """By metric and task: every method's score with its intervals over runs and over test rows."""
+    return {
+        table.metric: {
+            "answer": answer(report, table.metric),
+            "title": table_title("score", table.declared),
+            "baseline": table.baseline_name,
+            "tasks": {task: _task(report, table, task) for task in table.tasks},
+        }
+        for table in report.tables
+        if table.kind == "score"
+    }
+
+
+def _task(report: Report, table: ScoreTable, task: str) -> dict[str, Any]:
+    cells = {name: table.cells[name, task] for name in table.algorithms if (name, task) in table.cells}
+    runs = [cell.runs for cell in cells.values()]
+    return {
+        "finding": methods_finding(report, table, task),
+        "runs": max(runs),
+        "over": interval_name(min(runs)) if min(runs) == max(runs) else "95 % interval or range of a few runs",
+        "methods": [[name, *_numbers(cell)] for name, cell in cells.items()],
+        "majority": table.majority[task].value if task in table.majority else None,
+    }
+
+
+def _numbers(cell: ScoreCell) -> list[float]:
+    return [short(x) for x in (cell.value, cell.low, cell.high, *cell.rows)]
+
+
+def gains_payload(report: Report, table: SiteTable) -> dict[str, Any]:
+    """What each site gains over training alone, in the order of the table; its score where there is no comparison."""
+    compared = any(row.to_local for row in table.rows)
+    return {
+        "finding": sites_finding(report, table),
+        "compared": compared,
+        "runs": max((row.to_local.runs for row in table.rows if row.to_local), default=0),
+        "sites": [_gain(row) if compared else _score(row) for row in table.rows],
+    }
+
+
+def _gain(row: SiteRow) -> list[Any] | None:
+    gained = row.to_local
+    if gained is None:
+        return None
+    return [*(short(x) for x in (gained.value, gained.low, gained.high, *gained.rows)), int(clear(gained))]
+
+
+def _score(row: SiteRow) -> list[Any] | None:
+    if row.undefined:
+        return None
+    return [*(short(x) for x in (row.score, float("nan"), float("nan"), *row.rows)), 1]
+
+
+def short(value: float, digits: int = 5) -> float:
+    """Rounded to significant digits; five are more than the page shows."""
+    return float(f"{value:.{digits}g}")

@@ -1,0 +1,156 @@
+"""What a reader sees first: the answer with its uncertainty, and the titles of the pictures."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from made_up_runs import by_site, constant, made_up
+from playerfl.report.compute.collected import Collected
+from playerfl.report.compute.report import Report, build_report
+from playerfl.report.view.first_screen import answer, methods_finding, other_answers, sites_finding
+from playerfl.report.view.sections import view
+from playerfl.report.write.documents import as_latex, as_markdown
+from playerfl.report.write.payload import payload
+from playerfl.runs.result import RunResult
+
+
+def report_of(*results: RunResult, **choices: Any) -> Report:
+    return build_report(Collected(list(results)), **choices)
+
+
+def runs(values: dict[str, Sequence[float]], seeds: int = 1, **options: Any) -> list[RunResult]:
+    """Each site's F1 by method; every seed adds a thousandth."""
+    return [
+        made_up(name, seed, score=by_site("f1", [value + seed / 1000 for value in of_sites]), **options)
+        for name, of_sites in values.items()
+        for seed in range(seeds)
+    ]
+
+
+AHEAD = {"local": (0.5, 0.5, 0.5), "fedavg": (0.6, 0.6, 0.4), "player_fl": (0.8, 0.8, 0.4)}
+
+
+def findings(report: Report, method: str = "PLayer-FL", task: str = "digits") -> tuple[str, str]:
+    table, sites = report.table("f1"), report.site_table(task, method, "f1")
+    assert table is not None
+    assert sites is not None
+    return methods_finding(report, table, task), sites_finding(report, sites)
+
+
+@pytest.mark.parametrize(
+    ("seeds", "said", "methods", "sites"),
+    [
+        (
+            1,
+            "On digits, PLayer-FL has the highest macro-F1 (60.0 %), but with a single run per method this may be due "
+            "to chance.",
+            "PLayer-FL scores best, in one run of each method",
+            "PLayer-FL: 2 of 3 sites better off than alone, west worse off; all of this may be chance",
+        ),
+        (
+            3,
+            "On digits, PLayer-FL has the best macro-F1: 60.1 % (range of 3 runs: 60.0 to 60.2); 3 runs are a first "
+            "look, not a result.",
+            "PLayer-FL scores best, in 3 runs of each method",
+            "PLayer-FL: 2 of 3 sites better off than alone, west worse off; all of this may be chance",
+        ),
+        (
+            9,
+            "On digits, PLayer-FL has the best macro-F1: 60.4 % (95 % interval: 60.2 to 60.7).",
+            "PLayer-FL scores best, beyond seed noise",
+            "PLayer-FL: 2 of 3 sites better off than alone (clearly), west worse off (clearly)",
+        ),
+    ],
+)
+def test_more_runs_make_the_answer_more_certain(seeds: int, said: str, methods: str, sites: str) -> None:
+    report = report_of(*runs(AHEAD, seeds))
+    assert answer(report) == said
+    assert findings(report) == (methods, sites)
+
+
+def test_rivals_within_noise_are_named_or_counted() -> None:
+    names = ("local", "fedavg", "ditto", "fedprox", "fedper", "fedrep", "fedbabu")
+    noisy = [
+        made_up(name, seed, score=by_site("f1", [0.5 + ((7 * seed + 3 * place) % 5) / 50] * 3))
+        for place, name in enumerate(names)
+        for seed in range(6)
+    ]
+    report = report_of(*noisy)
+    table = report.table("f1")
+    assert table is not None
+    assert sum(cell.tie for cell in table.cells.values()) > 3
+    assert "others are within seed noise" in methods_finding(report, table, "digits")
+    assert "other methods is within seed noise" in answer(report)
+
+
+def test_a_single_method_has_no_rivals_and_its_sites_show_their_scores() -> None:
+    report = report_of(*runs({"player_fl": (0.8, 0.7, 0.4)}))
+    assert answer(report) == "On digits, only PLayer-FL has been run: macro-F1 56.7 %."
+    assert findings(report)[1] == "PLayer-FL: west has the worst macro-F1"
+    drawn = payload(report)["siteTables"]["digits"]["PLayer-FL"]["f1"]
+    assert not drawn["compared"]
+    assert [numbers[0] for numbers in drawn["sites"]] == [0.4, 0.7, 0.8]
+
+
+def test_gains_and_losses_alone() -> None:
+    equal = report_of(*runs({"local": (0.5, 0.5, 0.5), "player_fl": (0.5, 0.5, 0.5)}))
+    assert findings(equal)[1] == "PLayer-FL: no site gains or loses against training alone"
+    worse = report_of(*runs({"local": (0.5, 0.5, 0.5), "player_fl": (0.4, 0.4, 0.4)}, 8))
+    assert findings(worse)[1] == "PLayer-FL: 3 sites worse off than alone (clearly)"
+
+
+def test_several_tasks_are_answered_together_and_each_picture_names_its_task() -> None:
+    report = report_of(*(run for task in ("a", "b", "c") for run in runs(AHEAD, 2, task=task)))
+    assert answer(report).startswith(
+        "Over 3 tasks, PLayer-FL has the best mean rank by macro-F1: 1.0 (3 methods); as a"
+    )
+    assert "significantly (p = " in answer(report)
+    assert findings(report, task="b")[0].startswith("On b, PLayer-FL scores best")
+    assert findings(report, task="b")[1].startswith("PLayer-FL on b: ")
+    assert not [
+        s for one in other_answers(report) for s in one.sentences if s.startswith("Over 3 tasks, PLayer-FL has")
+    ]
+
+
+def test_no_winner_where_nothing_was_learnt() -> None:
+    classes = [({"0": 9, "1": 1}, {"0": 9, "1": 1})] * 3
+    poor = [
+        made_up(name, score=constant(loss=1.0, accuracy=0.9, f1=0.4 + step / 100), classes=classes)
+        for step, name in enumerate(("local", "fedavg", "player_fl"))
+    ]
+    report = report_of(*poor)
+    assert report.not_learnt == ("digits",)
+    assert answer(report).startswith("Not learnt: digits.")
+    assert findings(report)[0] == "No method is clearly ahead of the majority class"
+    tables = [block for section in view(report, "x").sections for block in section.blocks if block.kind == "table"]
+    assert not [
+        cell for table in tables if table.name.endswith("f1") for row in table.rows for cell in row if cell.bold
+    ]  # type: ignore[union-attr]
+
+
+def test_losses_say_which_sign_is_better() -> None:
+    report = report_of(*runs(AHEAD), metric="loss")
+    section = next(section for section in view(report, "x").sections if section.anchor == "sites")
+    heads = [head.title for head in section.blocks[0].heads]  # type: ignore[union-attr]
+    assert "against Local (+ is better)" in heads
+
+
+def test_documents_start_with_the_answer() -> None:
+    report = report_of(*runs(AHEAD))
+    for text in (as_markdown(report, "x"), as_latex(report, "x")):
+        assert "PLayer-FL has the highest macro-F1" in text.split("Summary")[0]
+        assert text.count("PLayer-FL has the highest macro-F1") == 1
+
+
+def test_the_pictures_hold_both_intervals_and_the_baseline() -> None:
+    report = report_of(*runs(AHEAD, 3, classes=[({"0": 9, "1": 6}, {"0": 4, "1": 4})] * 3))
+    drawn = payload(report)["scores"]["f1"]["tasks"]["digits"]
+    name, value, low, high, first, last = drawn["methods"][-1]
+    assert name == "PLayer-FL"
+    assert low <= value <= high
+    assert first != first and last != last  # these runs hold no test rows
+    assert drawn["majority"] == pytest.approx(1 / 3)
+    assert drawn["over"] == "range of 3 runs"

@@ -1,0 +1,226 @@
+"""The first screen in a real browser: it fits, follows the pickers, is read by keyboard, and can be saved."""
+
+from __future__ import annotations
+
+import csv
+import json
+import struct
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_page_in_browser import collected, profiles
+
+from browser import Opened
+from made_up_runs import constant, made_up
+from playerfl.algorithms import ALGORITHMS
+from playerfl.report.compute.collected import Collected
+from playerfl.report.compute.report import build_report
+from playerfl.report.write.documents import as_page
+from playerfl.runs.result import RunResult
+
+pytestmark = pytest.mark.system
+CLASSES = [({"0": 9, "1": 6}, {"0": 4, "1": 4})] * 3
+FIGURES = ("methods", "sites", "layers")
+
+
+@pytest.fixture(scope="module")
+def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Sixteen methods on two tasks, three runs each, beside the majority class."""
+    names = [
+        "local",
+        "fedavg",
+        "player_fl",
+        *(name for name in ALGORITHMS if name not in ("local", "fedavg", "player_fl")),
+    ]
+    runs = [
+        made_up(
+            name,
+            seed,
+            task=task,
+            scores_of_layers=profiles(("north", "south", "west"), seed) if name == "player_fl" else None,
+            classes=CLASSES,
+        )
+        for task in ("digits", "heart")
+        for name in names[:16]
+        for seed in range(3)
+    ]
+    return _written(tmp_path_factory, runs)
+
+
+def _written(factory: pytest.TempPathFactory, runs: list[RunResult]) -> Path:
+    file = factory.mktemp("page") / "report.html"
+    file.write_text(as_page(build_report(Collected(runs)), "A report"), encoding="utf-8")
+    return file
+
+
+@pytest.fixture(scope="module")
+def usual(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return _written(tmp_path_factory, collected(classes=CLASSES).results)
+
+
+def box(page: Opened, selector: str) -> Any:
+    return page.page.locator(selector).bounding_box()
+
+
+def test_three_pictures_are_side_by_side_on_a_wide_screen(browser: Any, many: Path) -> None:
+    page = Opened(browser, many, width=1400, height=900)
+    tops = [box(page, f"figure[data-file={name}]")["y"] for name in FIGURES]
+    assert len(set(tops)) == 1
+    for chart in ("#methods-chart svg", "#gains-chart svg", "#profile-chart svg"):
+        found = box(page, chart)
+        assert found["y"] + found["height"] < 900
+    assert page.run("[...document.querySelectorAll('details')].every((part) => !part.open)")
+    assert page.text("#answer").startswith("Over 2 tasks, ")
+
+
+def test_they_are_stacked_on_a_phone(browser: Any, many: Path) -> None:
+    page = Opened(browser, many, width=390, height=844)
+    lefts = [box(page, f"figure[data-file={name}]")["x"] for name in FIGURES]
+    tops = [box(page, f"figure[data-file={name}]")["y"] for name in FIGURES]
+    assert len(set(lefts)) == 1
+    assert tops == sorted(set(tops))
+    assert page.run("document.documentElement.scrollWidth") <= 390
+
+
+def test_many_methods_start_filtered_everywhere(browser: Any, many: Path) -> None:
+    page = Opened(browser, many, width=1400).unfold()
+    shown = "table[data-name={}] tbody:not(.reference) tr:not(.elsewhere)"
+    rows = f"document.querySelectorAll('{shown}').length"
+    lines = "document.querySelectorAll('#curve-legend input:checked').length"
+    few = page.run(rows.format("f1"))
+    assert 3 <= few <= 6
+    assert page.run(rows.format("costs")) == few
+    assert page.run(lines) == few
+    assert f"{16 - few} more methods" in page.text("#methods-caption")
+    page.page.select_option("#pick-methods", "all")
+    assert (page.run(rows.format("f1")), page.run(rows.format("costs")), page.run(lines)) == (16, 16, 16)
+
+
+def test_pickers_act_on_the_whole_page(browser: Any, many: Path) -> None:
+    page = Opened(browser, many, width=1400).unfold()
+    assert "On digits" in page.text("#methods-finding")
+    page.page.select_option("#pick-task", "heart")
+    assert "On heart" in page.text("#methods-finding")
+    assert "on heart" in page.text("#gains-finding")
+    assert page.page.input_value("#pick-over") == "heart"
+    tasks = page.page.locator("table[data-name=costs] tbody tr:not(.elsewhere) td:nth-child(2)").all_inner_texts()
+    assert set(tasks) == {"heart"}
+    page.page.select_option("#pick-metric", "loss")
+    assert "by loss" in page.text("#answer")
+    assert "a lower loss" in page.text("#gains-caption")
+    assert "(+ is better)" in page.text("#site-table")
+    page.page.select_option("#pick-algorithm", "FedAvg")
+    assert page.text("#gains-finding").startswith("FedAvg")
+    assert "FedAvg on heart" in page.text("#sites-said")
+    page.page.select_option("#pick-algorithm", "Local")
+    assert "has the worst loss" in page.text("#gains-finding")
+    assert page.complaints == []
+
+
+def test_no_table_is_wider_than_a_wide_screen(browser: Any, many: Path) -> None:
+    page = Opened(browser, many, width=1400).unfold()
+    page.page.select_option("#pick-methods", "all")
+    wide = "[...document.querySelectorAll('.by-metric .scroll')].filter(d => d.scrollWidth > d.clientWidth + 1).length"
+    assert page.run(wide) == 0
+
+
+def test_dots_are_read_with_the_arrow_keys(browser: Any, usual: Path) -> None:
+    page = Opened(browser, usual, width=1400)
+    page.page.locator("#methods-chart svg").focus()
+    page.page.keyboard.press("ArrowDown")
+    first = page.text("#tip")
+    assert "over runs: " in first
+    page.page.keyboard.press("ArrowDown")
+    assert page.text("#tip") != first
+
+
+def test_a_figure_can_be_saved_as_picture_and_numbers(browser: Any, usual: Path) -> None:
+    page = Opened(browser, usual, width=1400).unfold()
+    figures = page.run("[...document.querySelectorAll('figure[data-file]')].map((figure) => figure.dataset.file)")
+    assert figures == ["methods", "sites", "layers", "ranks", "curves"]
+    saved: dict[str, bytes] = {}
+    for name in figures:
+        # Chromium lets a page start ten downloads.
+        page = Opened(browser, usual, width=1400).unfold()
+        for ending in ("SVG", "PNG", "CSV"):
+            with page.page.expect_download() as waiting:
+                page.page.click(f"figure[data-file={name}] .tools button:text-is('{ending}')")
+            saved[waiting.value.suggested_filename] = Path(waiting.value.path()).read_bytes()
+    for name in figures:
+        drawing = saved[f"{name}.svg"].decode()
+        assert drawing.startswith("<svg")
+        assert "var(" not in drawing
+        assert saved[f"{name}.png"].startswith(b"\x89PNG")
+        assert struct.unpack(">II", saved[f"{name}.png"][16:24])[0] > 400
+        assert len(list(csv.reader(saved[f"{name}.csv"].decode().splitlines()))) > 2
+    rows = list(csv.DictReader(saved["methods.csv"].decode().splitlines()))
+    assert {row["method"] for row in rows} == {"Local", "FedAvg", "Ditto", "PLayer-FL", "majority class"}
+    assert page.complaints == []
+
+
+def test_saved_figures_are_light_even_on_a_dark_screen(browser: Any, usual: Path) -> None:
+    page = Opened(browser, usual, width=1400)
+    page.page.emulate_media(color_scheme="dark")
+    assert page.run("getComputedStyle(document.documentElement).backgroundColor") == "rgb(20, 22, 26)"
+    drawing = page.run("asSvg(document.querySelector('figure[data-file=methods]'))")
+    assert 'fill="#fff"' in drawing
+    assert "#1a1f26" in drawing
+    assert "#e8eaee" not in drawing
+
+
+def test_names_cannot_become_formulas_in_saved_numbers(browser: Any, usual: Path) -> None:
+    page = Opened(browser, usual)
+    assert page.run("asCsv([['=1+1', '@x', 'a,b', 'say \"hi\"', -1, NaN]])") == '\'=1+1,\'@x,"a,b","say ""hi""",-1,\r\n'
+
+
+def test_hundreds_of_sites_show_both_ends(browser: Any, tmp_path_factory: pytest.TempPathFactory) -> None:
+    runs = collected(tuple(f"site-{i:03}" for i in range(300)), seeds=1).results
+    page = Opened(browser, _written(tmp_path_factory, runs), width=1400)
+    assert "288 sites in between" in page.text("#gains-caption")
+    assert box(page, "#gains-chart svg")["height"] < 420
+
+
+def test_a_diverged_method_does_not_hide_the_others(browser: Any, tmp_path_factory: pytest.TempPathFactory) -> None:
+    runs = collected().results
+    runs += [made_up("fedprox", s, score=constant(loss=1e6, f1=float("nan"), accuracy=0.1)) for s in range(3)]
+    page = Opened(browser, _written(tmp_path_factory, runs), width=1400)
+    assert "diverged" in page.text("#methods-chart")
+    page.page.select_option("#pick-metric", "loss")
+    places = page.run("[...document.querySelectorAll('#methods-chart circle')].map(dot => dot.cx.baseVal.value)")
+    assert len(places) == 4
+    assert max(places) - min(places) > 100
+    assert page.complaints == []
+
+
+def test_without_scripts_the_answer_stays_and_no_dead_control_is_shown(browser: Any, usual: Path) -> None:
+    context = browser.new_context(java_script_enabled=False)
+    page = context.new_page()
+    page.goto(usual.as_uri())
+    assert "Ditto has the best macro-F1" in page.inner_text("#answer")
+    assert not page.locator(".pickers, .pictures").first.is_visible()
+    assert "Scripts are off" in page.inner_text("#summary")
+    context.close()
+
+
+def test_parts_unfold_by_link_and_for_print(browser: Any, usual: Path) -> None:
+    page = Opened(browser, usual)
+    page.run("() => { location.hash = '#cost'; }")
+    page.page.wait_for_selector("#cost details[open]")
+    page.page.emulate_media(media="print")
+    page.page.wait_for_selector("#tables details[open]")
+    page.page.emulate_media(media="screen")
+    page.page.wait_for_selector("#tables details:not([open])")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_nothing(browser: Any, usual: Path, scheme: Any) -> None:
+    axe = pytest.importorskip("axe_playwright_python", reason="needs axe: pip install 'playerfl[dev]'")
+    script = (Path(axe.__file__).parent / "axe.min.js").read_text(encoding="utf-8")
+    page = Opened(browser, usual, width=1400)
+    page.page.emulate_media(color_scheme=scheme)
+    page.unfold()
+    violations = json.loads(
+        page.run(f"() => {{ {script}; return axe.run().then(r => JSON.stringify(r.violations)); }}")
+    )
+    assert [(v["id"], [node["target"] for node in v["nodes"]][:3]) for v in violations] == []
