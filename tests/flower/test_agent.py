@@ -20,8 +20,8 @@ from hypothesis import strategies as st
 from playerfl.errors import ConfigError
 from playerfl.flower.node import connection
 from playerfl.flower.node.connection import ask_agent
-from playerfl.flower.site import listen
-from playerfl.flower.site.listen import listening
+from playerfl.flower.site.process import listen
+from playerfl.flower.site.process.listen import listening
 from playerfl.flower.wire.parcel import MAGIC, Parcel, ParcelError, RawArray, from_bytes, receive
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="needs Unix sockets")

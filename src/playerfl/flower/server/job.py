@@ -44,11 +44,12 @@ class Job:
         adapted = task.for_options(options)
         model = seeded_model(experiment.seed, adapted, options)
         entries = state_entries(model)
-        buffers = entries.keys() - dict(model.named_parameters()).keys()
-        check_privacy(deployment.privacy, statistics_travel=experiment.bn_stats == "follow" and bool(buffers))
         initial = {name: entry.detach().clone() for name, entry in entries.items()}
         layers = ModelLayers.of(model, experiment, task)
-        return cls(deployment, experiment, experiment.build_algorithm(), initial, layers, adapted.schema)
+        algorithm = experiment.build_algorithm()
+        if layers.as_registered is not None:
+            check_privacy(deployment.privacy, algorithm, layers.as_registered, initial)
+        return cls(deployment, experiment, algorithm, initial, layers, adapted.schema)
 
     @property
     def header(self) -> Envelope:

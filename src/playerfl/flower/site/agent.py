@@ -25,7 +25,7 @@ class SiteAgent:
 
     site: Site
     _one_at_a_time: threading.Lock = field(default_factory=threading.Lock)
-    _refused: set[tuple[str, str, str]] = field(default_factory=set)
+    _refused: set[tuple[str, str, str, str]] = field(default_factory=set)
     """Refusals that are in the audit log: a server that keeps asking must not fill the disk."""
     _masking: dict[str, Any] = field(default_factory=dict)
     """What secure aggregation remembers; its module needs Flower, so it is imported only if it is used."""
@@ -111,7 +111,7 @@ class SiteAgent:
         return response_parcel(Response(self.site.name if job else "", "", code=code))
 
     def _note_refusal(self, job: str, key: str, code: str, detail: str) -> None:
-        fact = (job, key, code)
+        fact = (job, key, code, detail[:500])
         if code in WAIT or fact in self._refused:
             return
         if len(self._refused) >= _MOST_REMEMBERED:

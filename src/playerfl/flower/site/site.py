@@ -18,9 +18,10 @@ from playerfl.engine.scheduler import Work, drive
 from playerfl.errors import ConfigError, DataError, LayerError, RunDirectoryError
 from playerfl.federation.client import Client
 from playerfl.federation.messages import Reply, Request, SiteId, Upload
+from playerfl.flower.site.attempts import Attempts
 from playerfl.flower.site.audit import AuditLog
 from playerfl.flower.site.budget import BudgetLedger
-from playerfl.flower.site.contract import CONTRACT, Contract, Decision, Status, Terms, check_status, status
+from playerfl.flower.site.contract import CONTRACT, DECISION, Contract, Decision, Status, Terms, check_status, status
 from playerfl.flower.site.pinning import Pinned, check_step
 from playerfl.flower.site.policy import Policy
 from playerfl.flower.site.privacy import check_privacy, outside, private_upload, secret_generator, secret_key
@@ -43,7 +44,9 @@ GENERATIONS = 2
 """Earlier states that are stored: a server that crashes may lose its last two exchanges."""
 LOG, AUDIT, OWN = "site.log", "audit.jsonl", ".agent"
 """What the site's directory holds besides its jobs; OWN is for the budget, the secret of the noise, and the policy."""
-POLICY = "policy.json"
+POLICY, POLICY_FILE, SOCKET, STATE = "policy.json", "site.toml", "agent.sock", "state.safetensors"
+RESERVED = frozenset({LOG, AUDIT, POLICY_FILE, SOCKET})
+"""Files in the site's directory whose place no job may take."""
 MOST_EXPERIMENT = 2**20
 
 
@@ -55,6 +58,7 @@ class Site:
     home: Path
     find_setup: FindSetup
     policy: Policy = field(default_factory=Policy)
+    attempts: Attempts = field(default_factory=Attempts)
 
     @property
     def audit(self) -> AuditLog:
@@ -99,7 +103,7 @@ class Site:
             check_job(envelope.job)
         except ConfigError as problem:
             raise RefusedError("refused", str(problem)) from problem
-        if envelope.job.lower() in (LOG, AUDIT):
+        if envelope.job.lower() in RESERVED or _is_foreign(self._folder(envelope.job)):
             raise RefusedError("refused", f"{envelope.job!r} cannot be the name of a job")
         if envelope.site not in ("", self.name):
             raise RefusedError("name", f"the envelope is addressed to {envelope.site!r}, but this is {self.name!r}")
@@ -130,21 +134,33 @@ class Site:
             and sum(s == "waiting" for s in self.statuses().values()) >= self.policy.jobs.most_waiting
         ):
             raise RefusedError("refused", f"{self.policy.jobs.most_waiting} jobs wait for approval already")
-        workspace = self._prepare(envelope, experiment)
-        rows = len(workspace.setup.sites[self.name].train)
-        if rows < self.policy.jobs.least_rows:
-            raise RefusedError(
-                "refused", f"this site has {rows} training rows, but the policy asks for {self.policy.jobs.least_rows}"
-            )
-        pinned = workspace.pinned(self.policy)
-        cut = pinned.first_cut()
-        pinned.check_shared(cut, None)
-        contract = Contract.begin(envelope, workspace.setup.learner.layers.entries, rows, cut)
+        if self.attempts.spent():
+            raise RefusedError("refused", "too many new jobs of today did not fit this site's data")
+        try:
+            contract = self._terms(envelope, experiment)
+        except Exception as problem:
+            if self._automatic:
+                raise
+            self.attempts.failed(Terms.of(envelope).digest())
+            # Nobody has approved anything yet, so the server learns that it does not fit, but not why.
+            log.info("%s: a new job does not fit", envelope.job, exc_info=True)
+            raise RefusedError("data", f"the job does not fit this site: {problem}") from problem
         # The log first: a contract without its line would never get one, a line without its contract gets another.
         self.audit.add("job", job=envelope.job, terms=contract.terms.digest(), approval=self.policy.approval)
         contract.write(folder)
         log.info("%s: new job, approval by %s", envelope.job, self.policy.approval)
         return contract
+
+    def _terms(self, envelope: Envelope, experiment: Experiment) -> Contract:
+        """The contract that a new job would have; refuses a job that this site's data or policy do not allow."""
+        workspace = self._prepare(envelope, experiment)
+        parts = workspace.setup.sites[self.name]
+        if refusal := self.policy.too_few_rows(len(parts.train), len(parts.validation), len(parts.test)):
+            raise RefusedError("refused", refusal)
+        pinned = workspace.pinned(self.policy)
+        cut = pinned.first_cut()
+        pinned.check_shared(cut, None)
+        return Contract.begin(envelope, workspace.setup.learner.layers.entries, len(parts.train), cut)
 
     def statuses(self) -> dict[str, Status]:
         """Every job of this site, and where it stands."""
@@ -162,8 +178,9 @@ class Site:
         if fingerprint != envelope.model:
             raise RefusedError("model", f"the server's model is {envelope.model}, but this one is {fingerprint}")
         layers = workspace.setup.learner.layers
-        experiment.build_algorithm().check_layers(layers)
-        check_privacy(envelope.privacy, statistics_travel=layers.statistics == "follow" and bool(layers.buffers))
+        algorithm = experiment.build_algorithm()
+        algorithm.check_layers(layers)
+        check_privacy(envelope.privacy, algorithm, layers, workspace.setup.initial)
         return workspace
 
     def _hello(self, envelope: Envelope, experiment: Experiment) -> Response:
@@ -203,8 +220,8 @@ class Site:
             initial = workspace.setup.learner.layers.travelling(workspace.setup.initial)
             request = replace(request, download=replace(request.download, weights=initial))
         pinned = workspace.pinned(self.policy)
-        pinned.check_download(request.download)
         cut = pinned.told_cut(contract, request.download)
+        pinned.check_download(request.download, cut, trained=_has_trained(history, contract))
         pinned.check_shared(cut, decision)
         if "fit" in request.verbs and pinned.shared(cut) != ():
             self._charge(envelope, asked)
@@ -335,7 +352,7 @@ class Site:
         return self.home / job
 
     def _state_file(self, job: str) -> Path:
-        return self._folder(job) / "state.safetensors"
+        return self._folder(job) / STATE
 
     def _load(self, job: str) -> StoredState | None:
         file = self._state_file(job)
@@ -394,6 +411,22 @@ class _Workspace:
 
         examples = len(self.setup.sites[self.name].train)
         return Introduction(examples, self.setup.learner.layers, str(torch.__version__), self.experiment.device, schema)
+
+
+def _is_foreign(folder: Path) -> bool:
+    """Whether something that is not the folder of a job is in its place."""
+    if not folder.exists() and not folder.is_symlink():
+        return False
+    known = (CONTRACT, DECISION, STATE)
+    return not folder.is_dir() or (any(folder.iterdir()) and not any((folder / name).exists() for name in known))
+
+
+def _has_trained(history: tuple[Generation, ...], contract: Contract) -> bool:
+    """Whether the server has accepted a training of this site, so that only shared layers are sent to it."""
+    if any("fit" in past.key for past in history):
+        return True
+    # After many exchanges without training, the accepted training is no longer among the last states.
+    return len(history) > GENERATIONS and any(key.endswith(":fit") for key in contract.answers)
 
 
 def _schema(text: str) -> Schema:
