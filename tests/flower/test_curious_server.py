@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -167,3 +168,13 @@ def test_what_travels_beside_the_model_is_clipped_too() -> None:
     rng = torch.Generator().manual_seed(0)
     clipped = private_upload(upload, {"w": torch.zeros(1)}, Privacy(clip=1.0), rng).weights
     assert sum(float(tensor.square().sum()) for tensor in clipped.values()) == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("text", ["a" + ".a" * 100_000 + " = 1", "# " + "x" * 2**18], ids=["dots", "long"])
+def test_an_experiment_that_takes_hours_to_read_is_refused_at_once(text: str, tmp_path: Path) -> None:
+    """The reader of TOML took a minute for a key of 65,000 parts, and the agent does one thing at a time."""
+    job = Job(tmp_path, "fedavg", rounds=1)
+    hello = hello_of(job)
+    began = time.process_time()
+    assert ask(job, replace(hello, job="other", experiment=f"{hello.experiment}\n{text}")).code == "data"
+    assert time.process_time() - began < 1

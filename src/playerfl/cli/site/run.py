@@ -125,7 +125,8 @@ def run_agent(
         agent = SiteAgent(open_site(name, state, policy, task, data_dir, device))
         agent.site.begin()
         users = user_ids(node_users)
-        with listening(meeting, agent.answer, users, group=group_of(node_users)):
+        group, most = group_of(node_users), policy.jobs.most_message_bytes
+        with listening(meeting, agent.answer, users, group=group, most_bytes=most):
             approval = "every new job needs approval" if policy.approval == "person" else "jobs start without approval"
             say(f"{name}: the agent is ready ({approval}); playerfl flower jobs --state {state} shows the jobs")
             if node is not None:

@@ -40,6 +40,8 @@ class AcceptedJobs(BaseModel):
     most_threads: int = Field(64, ge=1)
     most_waiting: int = Field(20, ge=1)
     """How many jobs may wait for approval at the same time."""
+    most_message_bytes: int = Field(2**31, ge=2**20)
+    """The longest message that is read; a larger one could take all of the agent's memory."""
 
     @field_validator("algorithms")
     @classmethod

@@ -47,7 +47,6 @@ LOG, AUDIT, OWN = "site.log", "audit.jsonl", ".agent"
 POLICY, POLICY_FILE, SOCKET, STATE = "policy.json", "site.toml", "agent.sock", "state.safetensors"
 RESERVED = frozenset({LOG, AUDIT, POLICY_FILE, SOCKET})
 """Files in the site's directory whose place no job may take."""
-MOST_EXPERIMENT = 2**20
 
 
 @dataclass(frozen=True)
@@ -109,8 +108,6 @@ class Site:
             raise RefusedError("name", f"the envelope is addressed to {envelope.site!r}, but this is {self.name!r}")
         if envelope.version != __version__:
             raise RefusedError("version", f"the server has version {envelope.version!r}, but this is {__version__!r}")
-        if len(envelope.experiment) > MOST_EXPERIMENT:
-            raise RefusedError("refused", f"the experiment has {len(envelope.experiment):,} characters")
         experiment = Experiment.from_resolved(envelope.experiment)
         refusal = self.policy.refusal(envelope.job, experiment, envelope.privacy, envelope.merge_sites)
         if refusal:
