@@ -208,7 +208,7 @@ class Messenger:
         for site, node in self._online().items():
             if site in exchange.waiting:
                 envelope = exchange.envelopes[site]
-                schema = self.contacts.schema[1].to_text() if self.contacts.schema else ""
+                schema = self.contacts.schema.to_text() if self.contacts.schema else ""
                 hello = replace(envelope, request=None, initial=False, schema=schema)
                 pending.append((envelope if site in self._introduced else hello, node))
         unknown = [node for node, name in self._nodes if not name and node not in self._named]

@@ -24,8 +24,8 @@ class Contacts:
     """The fingerprint of each site's finished model."""
     away: set[SiteId] = field(default_factory=set)
     """Sites that missed the last deadline."""
-    schema: tuple[SiteId, Schema] | None = None
-    """The columns and classes that all sites must have, and who has them; asked for again after a restart."""
+    schema: Schema | None = None
+    """The columns and classes that all sites must have; asked for again after a restart."""
 
 
 @dataclass
@@ -36,6 +36,8 @@ class JobState:
     examples: dict[SiteId, int] = field(default_factory=dict)
     stated_layers: dict[SiteId, LayerMap] = field(default_factory=dict)
     """The layers of each site by its own account. Not in the checkpoint: sites introduce themselves again."""
+    stated_schemas: dict[SiteId, Schema] = field(default_factory=dict)
+    """The columns and classes of each site that states them. Not in the checkpoint either."""
     layers: LayerMap | None = None
     server: Server | None = None
     participation_bytes: int = 0
