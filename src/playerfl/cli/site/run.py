@@ -109,9 +109,9 @@ def run_agent(
     """Runs the agent, with a node as its child or without one."""
     from playerfl.cli.flower_jobs import say
     from playerfl.flower.site.agent import SiteAgent
+    from playerfl.flower.site.open_site import group_of, open_site, user_ids
     from playerfl.flower.site.process.listen import listening
     from playerfl.flower.site.process.memory import use_one_arena
-    from playerfl.flower.site.open_site import group_of, open_site, user_ids
     from playerfl.storage.atomic_files import make_directory
     from playerfl.storage.locking import locked
 

@@ -82,6 +82,11 @@ class Job:
 def checked_experiment(deployment: Deployment) -> Experiment:
     """The experiment of a deployment; ConfigError if they are incompatible."""
     experiment = Experiment.from_resolved(deployment.experiment)
+    if experiment.unseen:
+        raise ConfigError(
+            f"unseen = {', '.join(experiment.unseen)}: sites that join after training are only for runs on one machine; "
+            "across institutions, leave unseen out, and name only sites that train"
+        )
     if deployment.privacy.secure_range:
         check_secure(experiment.build_algorithm(), deployment.needed)
         if not experiment.merge.build().is_mean:

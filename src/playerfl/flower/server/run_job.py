@@ -17,8 +17,9 @@ from playerfl.federation.messages import ConfusionKey, Score, SiteId
 from playerfl.federation.server import Server
 from playerfl.flower.deployment import Deployment
 from playerfl.flower.server.checks import JobChecks
-from playerfl.flower.server.files import STOP, UNDER_WAY, JobFiles, stop_requested, stopped_state
+from playerfl.flower.server.files import JobFiles
 from playerfl.flower.server.job import Job
+from playerfl.flower.server.job_status import STOP, UNDER_WAY, stop_requested, stopped_state
 from playerfl.flower.server.messenger import Grid, Missing, StoppedJobError
 from playerfl.flower.server.state import JobState
 from playerfl.flower.server.transport import FlowerTransport, Participation

@@ -150,7 +150,7 @@ class Pinned:
                 raise RefusedError("pinned", f"the envelope holds {name!r}, which is private")
             start = wanted if name in self.initial else torch.zeros_like(wanted)
             if (download.round == 0 or name not in common) and not _close(tensor, start):
-                # A layer made for the purpose can copy rows into its gradient; what is private, nobody else has changed.
+                # A layer made for the purpose can copy rows into its gradient. Nobody else has trained a private one.
                 raise RefusedError("pinned", f"{name!r} must be as in the initial model, but is another")
         intervals = download.info.get("intervals")
         # What sites measured at the start comes back as one list of the same length.

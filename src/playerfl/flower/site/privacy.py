@@ -33,8 +33,8 @@ def check_privacy(privacy: Privacy, algorithm: Algorithm, layers: LayerMap, init
         )
     if privacy.noise and algorithm.server_expects(Server(initial, layers, ("site",), 0), ("fit",)).numbers:
         raise ConfigError(
-            f"noise covers weights only, but {name_of(algorithm)} also uploads other numbers in every round; leave out the "
-            "noise, or choose another algorithm"
+            f"noise covers weights only, but {name_of(algorithm)} also uploads other numbers in every round; leave out "
+            "the noise, or choose another algorithm"
         )
 
 
