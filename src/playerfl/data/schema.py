@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 MOST_COLUMNS = 100_000
-_LONGEST_NAME = 500
+LONGEST_NAME = 500
 
 
 @dataclass(frozen=True)
@@ -58,8 +58,8 @@ class Schema:
             lists = isinstance(rows, list) and isinstance(classes, list)
             if not lists or len(rows) > MOST_COLUMNS or any(len(row) != 4 for row in rows):
                 raise ValueError("a schema's columns have four fields each")
-            if any(type(text) is not str or len(text) > _LONGEST_NAME for text in texts):
-                raise ValueError(f"a schema holds texts of at most {_LONGEST_NAME} characters")
+            if any(type(text) is not str or len(text) > LONGEST_NAME for text in texts):
+                raise ValueError(f"a schema holds texts of at most {LONGEST_NAME} characters")
         except (KeyError, TypeError) as problem:
             raise ValueError(f"not a schema ({type(problem).__name__})") from problem
         return cls(tuple(ColumnSchema(*row) for row in rows), target, tuple(classes))

@@ -56,7 +56,7 @@ def check_numbers(
         for site, values in numbers.items()
     }
     _check_far(check, name, cleaned, can_set)
-    _check_units(check, column)
+    check_units(check, column)
 
 
 def check_information(check: DataCheck, column: ColumnProfile, *, can_drop: bool = True) -> None:
@@ -124,7 +124,8 @@ def _check_far(check: DataCheck, name: str, numbers: Mapping[str, Numbers], can_
         )
 
 
-def _check_units(check: DataCheck, column: ColumnProfile) -> None:
+def check_units(check: DataCheck, column: ColumnProfile) -> None:
+    """Warns of a site whose values are all larger or smaller than those of the others, as in another unit."""
     known = {s: c for s, c in column.sites.items() if c.rows - c.missing >= _ENOUGH and c.median is not None}
     for site, own in known.items():
         others = [c for s, c in known.items() if s != site]

@@ -51,6 +51,8 @@ class JobChecks:
         self.state.stated_layers[site] = layers
         if introduction.schema is not None:
             self.state.stated_schemas[site] = introduction.schema
+        if introduction.check is not None:
+            self.state.stated_checks[site] = introduction.check
         self.state.examples[site] = introduction.examples
         return None
 

@@ -134,9 +134,12 @@ class JobFiles:
         return {
             **self.job.description,
             "notes": [
-                f"{site} has no scores to report; see {PARTICIPATION}"
-                for site in sorted(self.job.deployment.sites)
-                if site not in scored
+                *state.data_notes(),
+                *(
+                    f"{site} has no scores to report; see {PARTICIPATION}"
+                    for site in sorted(self.job.deployment.sites)
+                    if site not in scored
+                ),
             ],
             "sites": {site: {"train": {"examples": n}} for site, n in sorted(state.examples.items()) if site in scored},
         }

@@ -84,8 +84,8 @@ def checked_experiment(deployment: Deployment) -> Experiment:
     experiment = Experiment.from_resolved(deployment.experiment)
     if experiment.unseen:
         raise ConfigError(
-            f"unseen = {', '.join(experiment.unseen)}: sites that join after training are only for runs on one machine; "
-            "across institutions, leave unseen out, and name only sites that train"
+            f"unseen = {', '.join(experiment.unseen)}: only a run on one machine has sites that join after training; "
+            "leave unseen out, and give only sites that train"
         )
     if deployment.privacy.secure_range:
         check_secure(experiment.build_algorithm(), deployment.needed)

@@ -85,6 +85,8 @@ def run_job(
                 state.readmit(deployment.readmit)
             if not state.done:
                 transport.hello()
+                for note in state.data_notes():
+                    say(note)
                 _run_rounds(job, state.server or state.start(job), transport, recorder)
             files.add_participation(transport.take_participation(), state)
             assert state.server is not None

@@ -82,8 +82,12 @@ class SiteAgent:
         if envelope.privacy.secure_range:
             facts["masked"] = True
         if response.introduction:
-            schema = response.introduction.schema
-            facts["introduced"] = ["layers", "rows", *(["columns", "classes"] if schema else [])]
+            schema, check = response.introduction.schema, response.introduction.check
+            facts["introduced"] = [
+                *("layers", "rows"),
+                *(["columns", "classes"] if schema else []),
+                *(["data check"] if check else []),
+            ]
         return facts
 
     def _secure(self, parcel: Parcel) -> Parcel:

@@ -95,6 +95,9 @@ class Sharing(BaseModel):
     """Whether names of columns and classes are sent for comparison; categories are only ever sent as fingerprints."""
     scores: bool = True
     """Whether validation and test scores are sent. Without them, the report leaves this site out."""
+    data_check: Literal["none", "findings", "columns"] = "none"
+    """What is sent of the data check: nothing, how many warnings there are by topic, or also rounded medians, 5th and
+    95th percentiles and shares of missing values of columns of numbers, by which other units are noticed."""
 
 
 class Policy(BaseModel):

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from playerfl.data.check.result import DataCheck
 from playerfl.data.download.directory import use_data_directory
 from playerfl.data.schema import Schema
 from playerfl.errors import DataError
 from playerfl.federation.messages import SiteId
 from playerfl.runs.experiment import Experiment
 from playerfl.runs.setup import Setup, prepare_setup
+from playerfl.tasks.check import check_task
+from playerfl.tasks.folder.options import FolderOptions
 from playerfl.tasks.load import load_task
 from playerfl.tasks.task import Task
 
@@ -26,6 +29,8 @@ class SiteSetup(NamedTuple):
 
     setup: Setup
     schema: Schema | None
+    check: Callable[[], DataCheck]
+    """Checks this site's data."""
 
 
 FindSetup = Callable[[Experiment, SiteId], SiteSetup]
@@ -58,16 +63,26 @@ def site_setup(experiment: Experiment, task: Task, name: SiteId) -> SiteSetup:
     options = experiment.data_options(task)
     adapted = task.for_options(options)
 
-    def load_sites(_: Any) -> dict[str, Any]:
-        sites = {site: data for site, data in adapted.load_sites(options).items() if site != TEMPLATE}
-        if name in sites:
-            return {name: sites[name]}
-        if len(sites) == 1:
-            return {name: next(iter(sites.values()))}
-        raise DataError(f"the task has no data for {name!r}; it has data for: {', '.join(sorted(sites)) or 'no site'}")
+    def own_name(sites: Collection[SiteId]) -> SiteId:
+        own = [site for site in sites if site == name] or [site for site in sites if site != TEMPLATE]
+        if len(own) != 1:
+            raise DataError(f"the task has no data for {name!r}; it has data for: {', '.join(own) or 'no site'}")
+        return own[0]
 
-    setup = prepare_setup(experiment, replace(adapted, load_sites=load_sites, adapt=None))
-    return SiteSetup(setup, adapted.schema)
+    def load_sites(_: Any) -> dict[str, Any]:
+        sites = adapted.load_sites(options)
+        return {name: sites[own_name(sites)]}
+
+    def check() -> DataCheck:
+        if task.check is None or not isinstance(options, FolderOptions):
+            return check_task(replace(own, check=None), options, experiment.training.batch_size)
+        sites = adapted.load_sites(options)
+        others = tuple(site for site in sites if site != own_name(sites))
+        alone = options.model_copy(update={"skip_sites": (*options.skip_sites, *others)})
+        return check_task(task, alone, experiment.training.batch_size)
+
+    own = replace(adapted, load_sites=load_sites, adapt=None)
+    return SiteSetup(prepare_setup(experiment, own), adapted.schema, check)
 
 
 def experiment_sites(experiment: Experiment) -> list[SiteId]:

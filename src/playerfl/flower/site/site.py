@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -12,6 +12,7 @@ from typing import Any
 
 from safetensors.torch import save
 
+from playerfl.data.check.result import DataCheck
 from playerfl.data.schema import Schema
 from playerfl.engine.handle import handle
 from playerfl.engine.scheduler import Work, drive
@@ -22,8 +23,9 @@ from playerfl.flower.site.attempts import Attempts
 from playerfl.flower.site.audit import AuditLog
 from playerfl.flower.site.budget import BudgetLedger
 from playerfl.flower.site.contract import CONTRACT, DECISION, Contract, Decision, Status, Terms, check_status, status
+from playerfl.flower.site.data_check import DATA_CHECK, checked_data, keep_check, shared_summary
 from playerfl.flower.site.pinning import Pinned, check_step
-from playerfl.flower.site.policy import Policy
+from playerfl.flower.site.policy import Policy, Sharing
 from playerfl.flower.site.privacy import check_privacy, outside, private_upload, secret_generator, secret_key
 from playerfl.flower.site.setup import FindSetup
 from playerfl.flower.site.stored_state import ClientState, Generation, StoredState
@@ -134,7 +136,7 @@ class Site:
         if self.attempts.spent():
             raise RefusedError("refused", "too many new jobs of today did not fit this site's data")
         try:
-            contract = self._terms(envelope, experiment)
+            contract, check = self._terms(envelope, experiment)
         except Exception as problem:
             if self._automatic:
                 raise
@@ -144,12 +146,13 @@ class Site:
             raise RefusedError("data", f"the job does not fit this site: {problem}") from problem
         # The log first: a contract without its line would never get one, a line without its contract gets another.
         self.audit.add("job", job=envelope.job, terms=contract.terms.digest(), approval=self.policy.approval)
+        keep_check(check, folder)
         contract.write(folder)
         log.info("%s: new job, approval by %s", envelope.job, self.policy.approval)
         return contract
 
-    def _terms(self, envelope: Envelope, experiment: Experiment) -> Contract:
-        """The contract that a new job would have; refuses a job that this site's data or policy do not allow."""
+    def _terms(self, envelope: Envelope, experiment: Experiment) -> tuple[Contract, DataCheck]:
+        """The contract of a new job and the check of its data; refuses what the data or the policy do not allow."""
         workspace = self._prepare(envelope, experiment)
         parts = workspace.setup.sites[self.name]
         if refusal := self.policy.too_few_rows(len(parts.train), len(parts.validation), len(parts.test)):
@@ -157,7 +160,8 @@ class Site:
         pinned = workspace.pinned(self.policy)
         cut = pinned.first_cut()
         pinned.check_shared(cut, None)
-        return Contract.begin(envelope, workspace.setup.learner.layers.entries, len(parts.train), cut)
+        contract = Contract.begin(envelope, workspace.setup.learner.layers.entries, len(parts.train), cut)
+        return contract, checked_data(workspace.check)
 
     def statuses(self) -> dict[str, Status]:
         """Every job of this site, and where it stands."""
@@ -189,9 +193,8 @@ class Site:
             difference = schema.difference(_schema(envelope.schema), self.name, "the server")
             if difference:
                 raise RefusedError("schema", difference)
-        shared = schema if self.policy.sharing.column_names else None
         log.info("%s, %s: done", envelope.job, envelope.key)
-        return Response(self.name, envelope.key, introduction=workspace.introduction(shared))
+        return Response(self.name, envelope.key, introduction=workspace.introduction(schema, self.policy.sharing))
 
     def _work(
         self,
@@ -386,6 +389,7 @@ class _Workspace:
     name: SiteId
     setup: Setup
     schema: Schema | None
+    check: Callable[[], DataCheck]
 
     def pinned(self, policy: Policy) -> Pinned:
         learner = self.setup.learner
@@ -403,18 +407,24 @@ class _Workspace:
         experiment = self.experiment
         return handle(experiment.build_algorithm(), client, request, experiment.seed, experiment.evaluation)
 
-    def introduction(self, schema: Schema | None) -> Introduction:
+    def introduction(self, schema: Schema | None, sharing: Sharing) -> Introduction:
         import torch
 
-        examples = len(self.setup.sites[self.name].train)
-        return Introduction(examples, self.setup.learner.layers, str(torch.__version__), self.experiment.device, schema)
+        return Introduction(
+            len(self.setup.sites[self.name].train),
+            self.setup.learner.layers,
+            str(torch.__version__),
+            self.experiment.device,
+            schema if sharing.column_names else None,
+            shared_summary(self.check, sharing),
+        )
 
 
 def _is_foreign(folder: Path) -> bool:
     """Whether something that is not the folder of a job is in its place."""
     if not folder.exists() and not folder.is_symlink():
         return False
-    known = (CONTRACT, DECISION, STATE)
+    known = (CONTRACT, DECISION, STATE, DATA_CHECK)
     return not folder.is_dir() or (any(folder.iterdir()) and not any((folder / name).exists() for name in known))
 
 
