@@ -22,6 +22,7 @@ from playerfl.flower.site.policy import Policy
 from playerfl.flower.site.privacy import private_upload
 from playerfl.flower.site.setup import setup_finder
 from playerfl.flower.wire.envelopes import Envelope, Privacy
+from playerfl.storage.atomic_files import temp_path
 
 PERSON = {"jobs": {"least_sites": 1}}
 
@@ -79,6 +80,10 @@ def test_a_job_cannot_take_the_place_of_any_other_file(tmp_path: Path) -> None:
     (job.home / SITE / "backup" / "notes.txt").write_text("not a job either")
     for name in ("north.key", "backup"):
         assert ask(job, replace(hello, job=name)).code == "refused"
+    # A kill while the job began leaves a folder without a contract.
+    (job.home / SITE / "begun").mkdir()
+    temp_path(job.home / SITE / "begun" / "data_check.json").write_text("{")
+    assert ask(job, replace(hello, job="begun")).introduction is not None
 
 
 def test_scores_over_a_few_rows_are_not_shared(tmp_path: Path) -> None:
@@ -157,7 +162,7 @@ def test_noise_is_refused_where_something_else_leaves_without_it(tmp_path: Path)
     assert ask(job, hello).code == "data"
 
 
-@pytest.mark.parametrize("name", ["scaffold", "fedlp", "pfedla", "feddbe", "fedbn"])
+@pytest.mark.parametrize("name", ["player_fl", "scaffold", "fedlp", "pfedla", "feddbe", "fedbn"])
 def test_clipping_and_noise_work_with_methods_that_send_more_or_less_than_the_model(name: str, tmp_path: Path) -> None:
     Job(tmp_path, name, rounds=2).run(privacy=Privacy(clip=0.001, noise=0.1))
 

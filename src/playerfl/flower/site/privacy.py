@@ -31,7 +31,10 @@ def check_privacy(privacy: Privacy, algorithm: Algorithm, layers: LayerMap, init
             "clipping, noise and secure aggregation do not work with batch norm statistics that travel; "
             'set bn_stats = "local"'
         )
-    if privacy.noise and algorithm.server_expects(Server(initial, layers, ("site",), 0), ("fit",)).numbers:
+    server = Server(initial, layers, ("site",), 0)
+    # Which layers leave does not matter here, so any cut will do.
+    server.memory["cut"] = 0
+    if privacy.noise and algorithm.server_expects(server, ("fit",)).numbers:
         raise ConfigError(
             f"noise covers weights only, but {name_of(algorithm)} also uploads other numbers in every round; leave out "
             "the noise, or choose another algorithm"

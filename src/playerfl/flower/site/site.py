@@ -35,7 +35,7 @@ from playerfl.runs.api import limited_threads
 from playerfl.runs.experiment import Experiment, resolved_algorithm
 from playerfl.runs.setup import Setup
 from playerfl.storage import tensor_tree
-from playerfl.storage.atomic_files import fsync_dir, make_directory, storage_advice, write_atomically
+from playerfl.storage.atomic_files import fsync_dir, make_directory, storage_advice, temp_path, write_atomically
 from playerfl.storage.locking import locked
 from playerfl.version import __version__
 from playerfl.weights import digest
@@ -424,8 +424,12 @@ def _is_foreign(folder: Path) -> bool:
     """Whether something that is not the folder of a job is in its place."""
     if not folder.exists() and not folder.is_symlink():
         return False
-    known = (CONTRACT, DECISION, STATE, DATA_CHECK)
-    return not folder.is_dir() or (any(folder.iterdir()) and not any((folder / name).exists() for name in known))
+    if not folder.is_dir():
+        return True
+    # A job that was killed while it began has no contract yet.
+    known = [folder / name for name in (CONTRACT, DECISION, STATE, DATA_CHECK)]
+    started = {*known, *map(temp_path, known)}
+    return not any(file.exists() for file in known) and not started.issuperset(folder.iterdir())
 
 
 def _has_trained(history: tuple[Generation, ...], contract: Contract) -> bool:
