@@ -21,7 +21,9 @@ from playerfl.flower.site.contract import Contract, decide
 from playerfl.flower.site.policy import Policy
 from playerfl.flower.site.privacy import private_upload
 from playerfl.flower.site.setup import setup_finder
+from playerfl.flower.wire.codec import decode_response
 from playerfl.flower.wire.envelopes import Envelope, Privacy
+from playerfl.flower.wire.parcel import Parcel
 from playerfl.storage.atomic_files import temp_path
 
 PERSON = {"jobs": {"least_sites": 1}}
@@ -183,3 +185,13 @@ def test_an_experiment_that_takes_hours_to_read_is_refused_at_once(text: str, tm
     began = time.process_time()
     assert ask(job, replace(hello, job="other", experiment=f"{hello.experiment}\n{text}")).code == "data"
     assert time.process_time() - began < 1
+
+
+def test_a_stage_of_secure_aggregation_that_is_refused_is_in_the_audit_log(tmp_path: Path) -> None:
+    from flwr.common.secure_aggregation.secaggplus_constants import RECORD_KEY_CONFIGS, Key
+
+    job = Job(tmp_path, "fedavg", rounds=1)
+    setup = {Key.STAGE: "setup", Key.SAMPLE_NUMBER: 2, Key.THRESHOLD: 2}
+    parcel = Parcel("secure", configs={RECORD_KEY_CONFIGS: setup})
+    assert decode_response(job.agent(SITE).answer(parcel)).code == "privacy"
+    assert "over 2 sites is refused" in refusals(job)[-1]["detail"]

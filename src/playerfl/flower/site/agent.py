@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from playerfl.errors import PlayerflError
+from playerfl.errors import ConfigError, PlayerflError
 from playerfl.flower.site.site import Site
 from playerfl.flower.wire.codec import CodecError, decode_envelope, response_parcel
 from playerfl.flower.wire.envelopes import WAIT, Envelope, RefusedError, Response
@@ -96,7 +96,10 @@ class SiteAgent:
 
         memory = self._masking.setdefault("memory", StageMemory())
         least_sites = self.site.policy.jobs.least_sites
-        reply, stage = respond_to_stage(parcel, memory, self.site.held, self.site.unmask, least_sites)
+        try:
+            reply, stage = respond_to_stage(parcel, memory, self.site.held, self.site.unmask, least_sites)
+        except ConfigError as problem:
+            raise RefusedError("privacy", str(problem)) from problem
         self.site.audit.add(
             "left",
             job=stage.job,
