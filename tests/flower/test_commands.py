@@ -176,6 +176,16 @@ def test_a_sites_settings_cannot_inject_others(tmp_path: Path) -> None:
         SiteNode("north", key, "here", key, home, Path("agent.sock")).check()
 
 
+def test_only_the_nodes_user_can_read_the_postmans_secret(tmp_path: Path) -> None:
+    node = SiteNode("north", tmp_path / "key", "here:1", tmp_path / "ca", tmp_path, Path("agent.sock"))
+    secrets = []
+    for _ in range(2):
+        file = Path(node.command()[3])
+        assert file.stat().st_mode & 0o777 == 0o600
+        secrets.append(file.read_bytes())
+    assert len(set(secrets)) == 2 and min(map(len, secrets)) == 32
+
+
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
