@@ -1,9 +1,9 @@
-"""How a site finds its data: its own task, with the model and settings of a job's experiment."""
+"""How a site finds its data, and what it needs to work on a job: its own task, with the job's model and settings."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,10 +11,19 @@ from typing import Any, NamedTuple
 from playerfl.data.check.result import DataCheck
 from playerfl.data.download.directory import use_data_directory
 from playerfl.data.schema import Schema
+from playerfl.engine.handle import handle
+from playerfl.engine.scheduler import Work
 from playerfl.errors import DataError
-from playerfl.federation.messages import SiteId
+from playerfl.federation.client import Client
+from playerfl.federation.messages import Reply, Request, SiteId
+from playerfl.flower.site.data_check import shared_summary
+from playerfl.flower.site.pinning import Pinned
+from playerfl.flower.site.policy import Policy, Sharing
+from playerfl.flower.site.stored_state import ClientState
+from playerfl.flower.wire.introduction import Introduction
 from playerfl.runs.experiment import Experiment
 from playerfl.runs.setup import Setup, prepare_setup
+from playerfl.storage import tensor_tree
 from playerfl.tasks.check import check_task
 from playerfl.tasks.folder.options import FolderOptions
 from playerfl.tasks.load import load_task
@@ -83,6 +92,45 @@ def site_setup(experiment: Experiment, task: Task, name: SiteId) -> SiteSetup:
 
     own = replace(adapted, load_sites=load_sites, adapt=None)
     return SiteSetup(prepare_setup(experiment, own), adapted.schema, check)
+
+
+@dataclass(frozen=True)
+class Workspace:
+    """An experiment with this site's data and model."""
+
+    experiment: Experiment
+    name: SiteId
+    setup: Setup
+    schema: Schema | None
+    check: Callable[[], DataCheck]
+
+    def pinned(self, policy: Policy) -> Pinned:
+        learner = self.setup.learner
+        return Pinned(self.experiment.build_algorithm(), learner.layers, self.setup.initial, policy.layers)
+
+    def client(self, state: ClientState | None) -> Client:
+        plan = self.experiment.training.plan(self.experiment.rounds)
+        client = Client(self.name, self.setup.sites[self.name], self.setup.learner, plan, self.setup.initial)
+        if state is not None:
+            # A copy: training changes it, and the earlier state is stored again as history.
+            client.restore(tensor_tree.decode(tensor_tree.encode(dict(state))))
+        return client
+
+    def handle(self, client: Client, request: Request) -> Work[Reply]:
+        experiment = self.experiment
+        return handle(experiment.build_algorithm(), client, request, experiment.seed, experiment.evaluation)
+
+    def introduction(self, schema: Schema | None, sharing: Sharing) -> Introduction:
+        import torch
+
+        return Introduction(
+            len(self.setup.sites[self.name].train),
+            self.setup.learner.layers,
+            str(torch.__version__),
+            self.experiment.device,
+            schema if sharing.column_names else None,
+            shared_summary(self.check, sharing),
+        )
 
 
 def experiment_sites(experiment: Experiment) -> list[SiteId]:

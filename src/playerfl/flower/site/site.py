@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -14,8 +14,7 @@ from safetensors.torch import save
 
 from playerfl.data.check.result import DataCheck
 from playerfl.data.schema import Schema
-from playerfl.engine.handle import handle
-from playerfl.engine.scheduler import Work, drive
+from playerfl.engine.scheduler import drive
 from playerfl.errors import ConfigError, DataError, LayerError, RunDirectoryError
 from playerfl.federation.client import Client
 from playerfl.federation.messages import Reply, Request, SiteId, Upload
@@ -23,17 +22,15 @@ from playerfl.flower.site.attempts import Attempts
 from playerfl.flower.site.audit import AuditLog
 from playerfl.flower.site.budget import BudgetLedger
 from playerfl.flower.site.contract import CONTRACT, DECISION, Contract, Decision, Status, Terms, check_status, status
-from playerfl.flower.site.data_check import DATA_CHECK, checked_data, keep_check, shared_summary
-from playerfl.flower.site.pinning import Pinned, check_step
-from playerfl.flower.site.policy import Policy, Sharing
+from playerfl.flower.site.data_check import DATA_CHECK, checked_data, keep_check
+from playerfl.flower.site.pinning import check_step
+from playerfl.flower.site.policy import Policy
 from playerfl.flower.site.privacy import check_privacy, outside, private_upload, secret_generator, secret_key
-from playerfl.flower.site.setup import FindSetup
+from playerfl.flower.site.setup import FindSetup, Workspace
 from playerfl.flower.site.stored_state import ClientState, Generation, StoredState
 from playerfl.flower.wire.envelopes import Code, Envelope, Privacy, RefusedError, Response, check_job
-from playerfl.flower.wire.introduction import Introduction
 from playerfl.runs.api import limited_threads
 from playerfl.runs.experiment import Experiment, resolved_algorithm
-from playerfl.runs.setup import Setup
 from playerfl.storage import tensor_tree
 from playerfl.storage.atomic_files import fsync_dir, make_directory, storage_advice, temp_path, write_atomically
 from playerfl.storage.locking import locked
@@ -172,9 +169,9 @@ class Site:
             found[file.parent.name] = status(contract, Decision.read(file.parent), automatic=self._automatic)
         return found
 
-    def _prepare(self, envelope: Envelope, experiment: Experiment) -> _Workspace:
+    def _prepare(self, envelope: Envelope, experiment: Experiment) -> Workspace:
         with limited_threads(experiment.threads):
-            workspace = _Workspace(experiment, self.name, *self.find_setup(experiment, self.name))
+            workspace = Workspace(experiment, self.name, *self.find_setup(experiment, self.name))
         fingerprint = digest(workspace.setup.initial)
         if fingerprint != envelope.model:
             raise RefusedError("model", f"the server's model is {envelope.model}, but this one is {fingerprint}")
@@ -275,7 +272,7 @@ class Site:
         fsync_dir(folder)
         return now
 
-    def _private(self, reply: Reply, request: Request, envelope: Envelope, asked: str, workspace: _Workspace) -> Reply:
+    def _private(self, reply: Reply, request: Request, envelope: Envelope, asked: str, workspace: Workspace) -> Reply:
         """The reply as it may leave the site."""
         privacy: Privacy = envelope.privacy
         if privacy.clip or privacy.sensitivity_noise:
@@ -379,45 +376,6 @@ class Site:
                 with suppress(OSError):
                     folder.rmdir()
                 raise
-
-
-@dataclass(frozen=True)
-class _Workspace:
-    """An experiment with this site's data and model."""
-
-    experiment: Experiment
-    name: SiteId
-    setup: Setup
-    schema: Schema | None
-    check: Callable[[], DataCheck]
-
-    def pinned(self, policy: Policy) -> Pinned:
-        learner = self.setup.learner
-        return Pinned(self.experiment.build_algorithm(), learner.layers, self.setup.initial, policy.layers)
-
-    def client(self, state: ClientState | None) -> Client:
-        plan = self.experiment.training.plan(self.experiment.rounds)
-        client = Client(self.name, self.setup.sites[self.name], self.setup.learner, plan, self.setup.initial)
-        if state is not None:
-            # A copy: training changes it, and the earlier state is stored again as history.
-            client.restore(tensor_tree.decode(tensor_tree.encode(dict(state))))
-        return client
-
-    def handle(self, client: Client, request: Request) -> Work[Reply]:
-        experiment = self.experiment
-        return handle(experiment.build_algorithm(), client, request, experiment.seed, experiment.evaluation)
-
-    def introduction(self, schema: Schema | None, sharing: Sharing) -> Introduction:
-        import torch
-
-        return Introduction(
-            len(self.setup.sites[self.name].train),
-            self.setup.learner.layers,
-            str(torch.__version__),
-            self.experiment.device,
-            schema if sharing.column_names else None,
-            shared_summary(self.check, sharing),
-        )
 
 
 def _is_foreign(folder: Path) -> bool:
