@@ -44,7 +44,7 @@ demo: $(STAMP)
 	@$(BIN)/playerfl report runs/demo >/dev/null
 	@echo "Report: $(CURDIR)/runs/demo/report/report.html"
 
-# Bytecode is kept, but out of the tree: compiling and rewriting the tests anew takes each worker ten seconds.
+# Bytecode is kept, but out of the tree: compiling and rewriting the tests again takes each worker ten seconds.
 unexport PYTHONDONTWRITEBYTECODE
 export PYTHONPYCACHEPREFIX := $(CURDIR)/$(VENV)/pycache
 PYTEST := $(BIN)/python -m pytest --dist worksteal

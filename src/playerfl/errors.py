@@ -91,15 +91,15 @@ def sentence_of(problem: BaseException) -> str:
     ...     sentence_of(problem)
     "site 'north' failed while training in round 2 of fedavg: ZeroDivisionError: division by zero"
     """
-    said = str(problem)
+    text = str(problem)
     if not isinstance(problem, PlayerflError):
-        said = ": ".join([type(problem).__name__, " ".join(said.split())] if said else [type(problem).__name__])
+        text = ": ".join([type(problem).__name__, " ".join(text.split())] if text else [type(problem).__name__])
     places = _places(problem)
     if len(places) > 1:
         # The stack failed as a whole, although each of its models can be trained alone, so the error names them all.
         more = [f"and {len(places) - _MOST_PLACES} more"] if len(places) > _MOST_PLACES else []
         places = [f"models trained together failed ({'; '.join([*places[:_MOST_PLACES], *more])})"]
-    return ": ".join([*places, said])
+    return ": ".join([*places, text])
 
 
 def users_traceback(problem: BaseException) -> str | None:

@@ -1,4 +1,4 @@
-"""How long the rest of some work will take, and how to put it into words."""
+"""How long the rest of some work will take, and how to say so."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ def weighted_mean(
 
     One function serves full, partial and random uploads. Equal uploads give the same bits back, and so
     does a single one. Integer entries (batch norm's step counter) have no mean, so the largest is taken.
-    `combine` makes one entry of those that differ, instead of the mean.
+    `combine` replaces the mean where entries differ.
 
     >>> mean = weighted_mean([({"w": torch.tensor([1.0])}, 1), ({"w": torch.tensor([4.0])}, 2)])
     >>> mean["w"]
@@ -97,7 +97,7 @@ def squared_distance(left: Mapping[str, Tensor], right: Mapping[str, Tensor]) ->
 
 
 def prefixed(prefix: str, weights: Mapping[str, Tensor]) -> Weights:
-    """The same tensors under longer names, to send them beside the weights they belong to.
+    """The same tensors under longer names, to send them along with the weights they belong to.
 
     >>> list(prefixed("control/", {"w": torch.zeros(1)}))
     ['control/w']

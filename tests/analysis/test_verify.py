@@ -34,11 +34,11 @@ def test_the_conclusion_is_in_words() -> None:
     same = Verification(2, 2, "f1", {0: 0.1, 2: 0.2}, 0.0, (0.0, 0.0), 3, 5, 1.0, ())
     assert "is the best of those tried (on validation f1, 5 rounds, 3 seeds)" in str(same)
     chance = replace(same, best=3, difference=0.02, interval=(-0.1, 0.14))
-    assert "cannot be told from the best" in str(chance)
+    assert "cannot be distinguished from the best" in str(chance)
     assert not chance.told_apart
     better = replace(chance, interval=(0.01, 0.03))
     assert "prefer the cut after layer 3" in str(better)
-    assert "one seed cannot tell" in str(replace(chance, interval=None, seeds=1))
+    assert "one seed cannot show" in str(replace(chance, interval=None, seeds=1))
 
 
 @pytest.mark.parametrize(("freedom", "expected"), [(1, 12.706), (2, 4.303), (3, 3.182), (4, 2.776), (30, 2.042)])

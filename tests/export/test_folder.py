@@ -220,7 +220,7 @@ def test_reading_runs_no_code_of_the_folder(folder: Path) -> None:
         ("export nowhere --site north --out new", "there is no run in nowhere"),
         ("export runs/local --site north --out model", "model already holds a model; replace it with --overwrite"),
         ("export runs/local --site north --out hospitals", "holds something that is not a model"),
-        ("export --site north --out new", "give a run, or --state STATE/JOB"),
+        ("export --site north --out new", "give either a run, or --state STATE/JOB"),
         ("export runs/local --task hospitals --site north --out new", "--task is only for --state"),
         ("export --state runs/local --site north --out new", "it has no model.safetensors"),
     ],

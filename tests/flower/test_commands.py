@@ -191,7 +191,7 @@ def test_only_the_nodes_user_can_read_the_postmans_secret(tmp_path: Path) -> Non
     [
         (("--task", "digits"), "a node needs --key, --ca and --server"),
         (("--agent-only", "--node-only"), "exclude each other"),
-        (("--agent-only",), "this site has no data; say which with --task"),
+        (("--agent-only",), "this site has no data; name them with --task"),
         (("--agent-only", "--task", "digitz"), "digitz"),
         (("--agent-only", "--task", "digits", "--node-user", "nobody-of-this-name"), "there is no user"),
         (("--agent-only", "--task", "digits", "--policy", "{policy}"), "did you mean 'approval'"),

@@ -47,7 +47,7 @@ def refusals(job: Job) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("how", ["crafted", "initial", "flag"])
-def test_a_letter_cannot_replace_the_private_layers(how: str, running: Job) -> None:
+def test_an_envelope_cannot_replace_the_private_layers(how: str, running: Job) -> None:
     """A head that the server knows would turn the shared layers' update into one of a model that it knows whole."""
     last = asked(running, "2:evaluate+fit")
     weights = dict(last.request.download.weights)  # type: ignore[union-attr]
@@ -126,7 +126,7 @@ def test_questions_about_the_data_before_approval_have_one_answer_and_are_few(tm
     assert more[-1] == "refused" and more.count("data") <= 20
 
 
-def test_a_regular_expression_from_a_letter_is_not_run(tmp_path: Path) -> None:
+def test_a_regular_expression_from_an_envelope_is_not_run(tmp_path: Path) -> None:
     """One that backtracks would keep the agent busy for years."""
     job = Job(tmp_path, "fedavg", rounds=1)
     hello = replace(hello_of(job), job="other")

@@ -66,7 +66,7 @@ def test_a_reversed_order_of_layers_refuses_only_the_site_that_states_it(tmp_pat
     job = changed(tmp_path, reversed_layers)
     job.run()
     assert {row["site"] for row in job.participation("refused")} == {"site-0"}
-    assert "order of layers" in job.participation("refused")[0]["reason"]
+    assert "or their order" in job.participation("refused")[0]["reason"]
     assert job.fingerprints.keys() == {"site-1", "site-2"}
     assert {"0.weight", "0.bias"} <= job.common.keys()
 
@@ -205,8 +205,8 @@ REPLIES: dict[str, tuple[Change, str]] = {
     "minus infinity as a loss": (scores(("round/1/validation/loss", -math.inf)), "minus infinity"),
     "ten thousand scores": (
         scores(*((f"round/0/test/m{i}", 0.0) for i in range(10_000))), "at most 1000"),
-    "a score named like a page": (scores(("round/0/test/\x1b[2J", 0.0)), "name is not one"),
-    "a score without a name": (scores(("round/0/test/", 0.0)), "name is not one"),
+    "a score named like a page": (scores(("round/0/test/\x1b[2J", 0.0)), "an invalid name"),
+    "a score without a name": (scores(("round/0/test/", 0.0)), "an invalid name"),
     "a long fingerprint": (config("fingerprint", "f" * 10_000), "more than 200 characters"),
     "a long name": (config("site", "n" * 10_000), "more than 200 characters"),
     "a long introduction": (config("introduction", "[" + "1," * 3_000_000 + "1]"), "introduction has"),

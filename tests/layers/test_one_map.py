@@ -62,7 +62,7 @@ def test_a_recommendation_without_the_example_exports_what_was_measured(name: st
 def test_other_layers_and_other_models_are_refused() -> None:
     build, example = REAL["ViT, all in one class"]
     profile = measured(build(), example())
-    with pytest.raises(LayerError, match=r"the scores are of other layers than those given: .* belongs to layer"):
+    with pytest.raises(LayerError, match=r"the scores are not of the layers given: .* belongs to layer"):
         recommend({"north": profile}, build(), layers=LayerMap.of(build(), example(), granularity="module"))
     with pytest.raises(LayerError, match="this is not the model that was measured: it has no first"):
         recommend({"north": profile}, REAL["two towers"][0]())

@@ -60,7 +60,7 @@ SOUTH = table(seed=2)
         (
             frames(south=SOUTH.assign(ward=[f"bed {i}" for i in range(ROWS)])),
             {},
-            "column 'ward' has 62 different texts, such as 'bed 0'; at most 50 categories are supported",
+            "column 'ward' has 62 different text values, such as 'bed 0'; at most 50 categories are supported",
         ),
         (cell("outcome", "3"), {"kind": "number"}, "north.csv, column 'outcome', row 2: "),
         (frames(north=SOUTH[["outcome"]], south=SOUTH[["outcome"]]), {}, "no column besides the target 'outcome'"),

@@ -234,7 +234,7 @@ def test_missing_columns_files_and_sites(folder: Path) -> None:
         load()
     admissions, notes = made_up()
     write_both(folder, [row for row in admissions if row["DIAGNOSIS"] != "STROKE"], notes)
-    with pytest.raises(DataError, match="brain has no texts in this file, and every site needs some"):
+    with pytest.raises(DataError, match="brain has no text in this file, and every site needs some"):
         load()
     write(folder / "NOTEEVENTS.csv", NOTEEVENTS[:-1], [])
     with pytest.raises(DataError, match=r"NOTEEVENTS\.csv lacks the column TEXT; it has ROW_ID, SUBJECT_ID, "):

@@ -98,11 +98,11 @@ def test_loading_twice_gives_the_same(folder: Path) -> None:
             HEADER,
             r"row 1 \(line 2\), column airline: '../Ryanair' is not allowed; ",
         ),
-        (made_up(0), HEADER, "American has no texts in this file, and every site needs some"),
+        (made_up(0), HEADER, "American has no text in this file, and every site needs some"),
         (
             [r for r in made_up() if "United" not in r],
             HEADER,
-            "United has no texts in this file, and every site needs some",
+            "United has no text in this file, and every site needs some",
         ),
         ([["1", "2"]], HEADER, r"Tweets\.csv, row 1 \(line 2\) has 2 columns instead of 15"),
         (made_up(2), HEADER, "American: a site needs at least 3 examples, one for each part, not 2"),

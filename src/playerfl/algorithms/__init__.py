@@ -61,7 +61,7 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
 
 
 def name_of(algorithm: Algorithm) -> str:
-    """What an algorithm is called in the table, or the name of its class.
+    """An algorithm's name in the table, or the name of its class.
 
     >>> name_of(FedAvg())
     'fedavg'

@@ -22,7 +22,7 @@ its default value, so that finished runs are still found by their keys. Its defa
 class Algorithm:
     """Send everything, train, average the uploads, predict with what was sent.
 
-    Subclasses are frozen dataclasses of hyper-parameters and override what they change. They hold no state:
+    Subclasses are frozen dataclasses of hyper-parameters that override what they change. They hold no state:
     what lasts is in `client.memory` and `server.memory`.
     """
 
@@ -35,7 +35,7 @@ class Algorithm:
     server_beta2: float = field(default=0.99, kw_only=True, metadata=ADDED)
     """β₂ of adam and yogi: how slowly they forget earlier squared changes."""
     server_tau: float = field(default=1e-3, kw_only=True, metadata=ADDED)
-    """τ of adagrad, adam and yogi: added to the root of the squared changes, so that small ones are not blown up."""
+    """τ of adagrad, adam and yogi: added to the root of the squared changes, so that small ones are not amplified."""
 
     def __post_init__(self) -> None:
         """Rejects invalid hyper-parameters."""
@@ -44,12 +44,12 @@ class Algorithm:
         """Rejects hyper-parameters that do not fit the model, before anything is written or trained."""
 
     def training_notes(self, learning_rate: float) -> tuple[str, ...]:
-        """What a reader of the results should know about these hyper-parameters with this learning rate."""
+        """Notes for the results about these hyper-parameters with this learning rate."""
         return ()
 
     @property
     def averages(self) -> bool:
-        """Whether `server_merge` averages the uploads, so that a `server_optimizer` can take its place."""
+        """Whether `server_merge` averages the uploads, so that a `server_optimizer` can use the average."""
         return True
 
     @property
@@ -73,15 +73,15 @@ class Algorithm:
         """Reads what `client_prepare` uploaded."""
 
     def server_send(self, server: Server, site: SiteId) -> Download:
-        """What one site gets now. Must not change anything."""
+        """What to send to one site now. Must not change anything."""
         return server.download()
 
     async def client_fit(self, client: Client, download: Download) -> Upload:
-        """One round at one site. Leaves loaded the model that the site would predict with."""
+        """One round at one site. On return, the model that the site would predict with is loaded."""
         raise TypeError(f"{type(self).__name__} must define client_fit")
 
     def server_expects(self, server: Server, verbs: tuple[Verb, ...]) -> ExpectedUpload:
-        """What sites upload in reply to these verbs, so that anything else can be refused."""
+        """The layers and numbers that sites upload in reply to these verbs, so that anything else can be refused."""
         return ExpectedUpload(server.layers.names if "fit" in verbs else ())
 
     def server_merge(self, server: Server, uploads: Mapping[SiteId, Upload]) -> None:
@@ -99,8 +99,8 @@ class Algorithm:
         )
         if steps.rule != "average" and not self.averages:
             raise ConfigError(
-                f"server_optimizer = {steps.rule!r} has no effect on {type(self).__name__}, whose sites do not work "
-                "with one average of their uploads; leave it out"
+                f"server_optimizer = {steps.rule!r} has no effect on {type(self).__name__}, whose sites do not share "
+                "one average of their uploads; leave it out"
             )
         return steps
 
@@ -109,16 +109,16 @@ class Algorithm:
         return False
 
     async def client_finish(self, client: Client, download: Download) -> None:
-        """Once, after the last round, if `finishes` is set. Leaves the finished model loaded."""
+        """Once, after the last round, if `finishes` is set. On return, the finished model is loaded."""
 
     def server_join(self, server: Server, site: SiteId) -> Download:
-        """What a site gets that joins after the last round: the common part. Must not change anything."""
+        """What to send to a site that joins after the last round: the common part. Must not change anything."""
         return server.download()
 
     async def client_join(self, client: Client, download: Download, epochs: int) -> None:
-        """A site joins after the last round: it tunes what is its own, if the method has such a part, else the model.
+        """A site that joins after the last round tunes its own part of the model, or all of it if the method has none.
 
-        Leaves the tuned model loaded.
+        On return, the tuned model is loaded.
         """
         client.load(download.weights)
         await client.train(epochs)

@@ -45,7 +45,7 @@ class PartialAlgorithm(Algorithm):
         return self.client_keep(client)
 
     def client_assemble(self, client: Client, download: Download) -> None:
-        """Loads the model to train: this site's private layers, then what the server sent, which wins."""
+        """Loads the model to train: this site's private layers, then what the server sent, which takes precedence."""
         client.load(client.memory.get("personal", {}), download.weights)
 
     def received(self, client: Client, download: Download) -> Weights:
@@ -74,7 +74,5 @@ def all_but_last(layers: LayerMap, personal_layers: int) -> int:
     """The cut that keeps the last `personal_layers` layers private."""
     count = len(layers.names)
     if not 0 <= personal_layers <= count:
-        raise ConfigError(
-            f"personal_layers must be between 0 and {count}, the layers of the model, not {personal_layers}"
-        )
+        raise ConfigError(f"personal_layers must be between 0 and {count}, the number of layers, not {personal_layers}")
     return count - personal_layers

@@ -131,9 +131,9 @@ def sweep_cuts(
 ) -> Sweep:
     """Trains with every cut from none to all layers, and finds the cut that each way of choosing would pick.
 
-    With `cuts`, only these are trained, and no way of choosing is looked at.
+    With `cuts`, only these are trained, and no way of choosing is evaluated.
 
-    All ways except the recommendation look at the sites' models after one epoch of training alone. The score is
+    All ways except the recommendation use the sites' models after one epoch of training alone. The score is
     macro-F1 (minus the loss if targets are not classes), averaged over sites weighted by their examples, at the round
     chosen by each site's validation loss. `watch` is called with the number of runs and returns a function to call
     after each of them.
@@ -210,8 +210,8 @@ def divergence_cut(models: Mapping[str, Weights], layers: LayerMap) -> int:
         trained = [name for name in layers.entries[layer] if name not in layers.frozen | layers.buffers]
         middle = {name: centre[name] for name in trained}
         size = squared_distance(middle, nothing)
-        apart = [squared_distance(middle, weights) ** 0.5 for _, weights in sorted(models.items())]
-        drift[layer] = fmean(apart) / size**0.5 if size else 0.0
+        distances = [squared_distance(middle, weights) ** 0.5 for _, weights in sorted(models.items())]
+        drift[layer] = fmean(distances) / size**0.5 if size else 0.0
     return transition_point(drift, "max_jump").index
 
 

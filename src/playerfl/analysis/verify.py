@@ -1,4 +1,4 @@
-"""verify_cut: a small sweep on validation data, to see whether the recommended cut can be told from the best."""
+"""verify_cut: a small sweep on validation data, to see whether the best cut beats the recommended one."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ class Verification:
             return f"the recommended cut, after layer {self.recommended}, is the best of those tried ({where})"
         found = f"the cut after layer {self.best} scores {self.difference:.3g} more than the recommended one ({where})"
         if self.interval is None:
-            return f"{found}; one seed cannot tell whether that is chance, so give --seeds 3 or more"
+            return f"{found}; one seed cannot show whether that is chance, so give --seeds 3 or more"
         low, high = self.interval
         span = f"95 % interval {low:.3g} to {high:.3g}"
         if self.told_apart:
             return f"{found}, {span}: the recommended cut is not the best; prefer the cut after layer {self.best}"
-        return f"{found}, {span}: the recommended cut cannot be told from the best"
+        return f"{found}, {span}: the recommended cut cannot be distinguished from the best"
 
     def to_json(self) -> dict[str, Any]:
         return {**asdict(self), "told_apart": self.told_apart, "conclusion": str(self)}
@@ -77,7 +77,7 @@ def verify_cut(
     sweep = sweep_cuts(task, rounds=rounds, seeds=seeds, settings=settings, cuts=cuts, watch=watch)
     seconds = time.perf_counter() - began
     if sweep.layers != recommendation.cut.layers:
-        raise ConfigError("the sweep's model has other layers than the one that was measured; probe it again")
+        raise ConfigError("the sweep's model has different layers from the one that was measured; probe it again")
     by_cut = {cut: [sweep.of(seed)[cut].validation for seed in sweep.seeds] for cut in cuts}
     means = {cut: fmean(values) for cut, values in by_cut.items()}
     here = recommendation.cut.index

@@ -241,7 +241,7 @@ def check(
     data_dir: DataDir = None,
     as_json: Json = False,
 ) -> None:
-    """Check the sites' data before training: classes, units, codes, copies, columns that give the target away.
+    """Check the sites' data before training: classes, units, codes, duplicates, columns that give the target away.
 
     TASK is a folder with one file per site, or any other task that `playerfl run` accepts. Problems that stop training
     give exit code 1; warnings do so with --strict. With --json, a figure is drawn only if --out names one.

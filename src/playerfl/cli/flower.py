@@ -55,7 +55,7 @@ def keys(
     typer.echo(private)
     typer.echo(public)
     say(f"keep {private} secret; send {public} to the server's operator")
-    say(f"fingerprint: {fingerprint_of(public.read_bytes())}; tell it to the operator by phone, who compares it")
+    say(f"fingerprint: {fingerprint_of(public.read_bytes())}; read it to the operator over the phone, who compares it")
 
 
 flower_app.command(epilog=UP_EXAMPLES)(up)
@@ -125,7 +125,7 @@ def demo(
                 out or Path(temporary), rounds, say_after, lambda status: say_after(status_line(status))
             )
         except KeyboardInterrupt:
-            say_after("interrupted; everything is shut down")
+            say_after("interrupted; everything has been shut down")
             raise
     if as_json:
         table = {

@@ -134,7 +134,7 @@ def _show_status(status: JobStatus) -> None:
 
 
 def status_line(status: JobStatus) -> str:
-    """How far a job is, the last response of each site, and who is missing."""
+    """A job's progress, the last response of each site, and who is missing."""
     done = "" if status.round is None else f", round {status.round} of {status.rounds}"
     missing = f"; missing: {_missing(status)}" if status.missing else ""
     return f"{status.state}{done} ({_last_responses(status)}){missing}"
@@ -158,7 +158,7 @@ def status(
     home: Home,
     as_json: Json = False,
 ) -> None:
-    """Show which sites are online, how far each job has got, who is missing, and when certificates expire.
+    """Show which sites are online, each job's progress, who is missing, and when certificates expire.
 
     HOME is the server's directory. Exits with code 1 if the server cannot be reached.
     """

@@ -139,7 +139,7 @@ def selftest(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Check on small synthetic sites that algorithms are what they claim to be.
+    """Check on small synthetic sites that algorithms do what they claim.
 
     Without ALGORITHM: the identities between all methods that must hold. With one (a name, or your own as
     FILE.py:NAME): that it can be serialised, reordered, resumed after every exchange, repeated bit for bit, and so on.

@@ -35,5 +35,5 @@ Settings = Annotated[
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print the results as JSON on stdout.")]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Do not show progress.")]
 Home = Annotated[Path, typer.Argument(metavar="HOME")]

@@ -57,10 +57,10 @@ class FigureFormat(StrEnum):
 def report(
     directory: Annotated[Path, typer.Argument(metavar="DIR")],
     baseline_local: Annotated[
-        str | None, typer.Option(metavar="NAME", help="The method that stands for training alone (default: local).")
+        str | None, typer.Option(metavar="NAME", help="The baseline for training alone, a method (default: local).")
     ] = None,
     baseline_global: Annotated[
-        str | None, typer.Option(metavar="NAME", help="The method that stands for plain averaging (default: fedavg).")
+        str | None, typer.Option(metavar="NAME", help="The baseline for plain averaging, a method (default: fedavg).")
     ] = None,
     metric: Annotated[
         str | None,

@@ -61,7 +61,7 @@ def run(
         str | None,
         typer.Option(
             metavar="FILE.py:NAME",
-            help="A function that builds a model of your own, instead of the task's; it may take inputs and outputs.",
+            help="A function that builds your own model, instead of the task's; it may take inputs and outputs.",
         ),
     ] = None,
     algorithm: Annotated[
@@ -74,7 +74,7 @@ def run(
     ] = None,
     rounds: Annotated[int | None, typer.Option(help="Communication rounds (default: the task's).")] = None,
     seed: Annotated[
-        int | None, typer.Option(help="Seed of initial weights, batch order and dropout (default: 0).")
+        int | None, typer.Option(help="Seed for initial weights, batch order and dropout (default: 0).")
     ] = None,
     learning_rate: Annotated[
         float | None, typer.Option(help="Learning rate of every site's optimiser (default: the task's).")
@@ -146,7 +146,7 @@ def run(
 
 
 def _show_check(experiment: Experiment) -> list[str]:
-    """What a folder's data hold, before anything trains on them; other tasks are checked by `playerfl data check`.
+    """Checks a folder's data before training; other tasks are checked by `playerfl data check`.
 
     Returns the warnings, for the report.
     """
@@ -194,7 +194,7 @@ def _experiments(
         and (more := table["algorithm"].keys() - {"name"})
     ):
         raise ConfigError(
-            f"algorithm.{min(more)} would be set for all {len(algorithms)} algorithms; say for which, as in "
+            f"algorithm.{min(more)} would be set for all {len(algorithms)} algorithms; name one of them, as in "
             f"--set {algorithms[-1]}.{min(more)}=…"
         )
     return [

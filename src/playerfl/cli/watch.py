@@ -1,4 +1,4 @@
-"""`playerfl watch`: a page that shows runs, studies or a job while they go on."""
+"""`playerfl watch`: a page that shows runs, studies or a job in progress."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _SECONDS_FOR_THE_LAST_REPORT = 10.0
 
 def watch(
     directory: Annotated[Path, typer.Argument(metavar="DIR")],
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port on 127.0.0.1 (default: any that is free).")] = 0,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port on 127.0.0.1 (default: any free port).")] = 0,
     open_: Annotated[bool, typer.Option("--open", help="Also open the page in your browser.")] = False,
 ) -> None:
-    """Show what is going on in a folder on a page that refreshes by itself, until you press Ctrl-C.
+    """Show the runs in a folder, in progress or finished, on a page that refreshes itself, until Ctrl-C.
 
     DIR is a run directory, a comparison, a study, the folder of a job across institutions, or a folder that contains
-    any of these. The page shows how far each run is, its curve so far, the time left, what failed, and the report of
-    what has finished. It only reads, needs no network, and only this computer can open it.
+    any of these. The page shows each run's progress, its curve so far, the time left, what failed, and the report on
+    finished runs. It only reads files, needs no network, and can be opened only on this computer.
     """
     from playerfl.live.server import LiveServer
 

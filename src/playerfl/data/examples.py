@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sized
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from operator import itemgetter
 from typing import Any, Protocol
 
@@ -15,7 +15,7 @@ from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset,
 from playerfl.errors import DataError
 
 Inputs = Tensor | tuple[Tensor, ...] | Mapping[str, Tensor]
-"""What the model is called with: `model(x)`, `model(*x)` or `model(**x)`."""
+"""A model's inputs, for `model(x)`, `model(*x)` or `model(**x)`."""
 Batch = tuple[Any, Tensor]
 
 
@@ -60,7 +60,7 @@ class TensorExamples:
         start = 0
         for stop in stops if rows else ():
             chosen = slice(start, stop) if shuffled is None else shuffled[start:stop]
-            yield map_tensors(self.inputs, itemgetter(chosen)), self.targets[chosen]
+            yield map_tensors(self.inputs, partial(_taken, rows=chosen)), _taken(self.targets, chosen)
             start = stop
 
     def mapped(self, change: Callable[[Tensor], Tensor]) -> TensorExamples:
@@ -212,7 +212,7 @@ def split_batch(batch: Any) -> Batch:
 
 
 def check_inputs(inputs: object, where: str = "") -> None:
-    """Refuses inputs that a model cannot be called with, such as mappings within mappings, or texts."""
+    """Refuses inputs that a model cannot be called with, such as mappings within mappings, or text."""
     parts = inputs.items() if isinstance(inputs, Mapping) else enumerate(inputs) if isinstance(inputs, tuple) else None
     for name, value in parts if parts is not None else [("", inputs)]:
         if not isinstance(value, Tensor):
@@ -227,6 +227,14 @@ def tensors_in(inputs: Any) -> list[Tensor]:
     if isinstance(inputs, Tensor):
         return [inputs]
     return list(inputs.values() if isinstance(inputs, Mapping) else inputs)
+
+
+def _taken(tensor: Tensor, rows: Tensor | slice) -> Tensor:
+    # `index_select` takes a quarter of the time that indexing takes for pictures, but forgets that they are stored
+    # channels last.
+    if isinstance(rows, slice) or not tensor.is_contiguous():
+        return tensor[rows]
+    return tensor.index_select(0, rows)
 
 
 def map_tensors(inputs: Any, change: Callable[[Any], Tensor]) -> Any:

@@ -14,7 +14,7 @@ LONGEST_NAME = 500
 
 @dataclass(frozen=True)
 class ColumnSchema:
-    """One input column. Categories are compared by a fingerprint: the texts themselves may say too much."""
+    """One input column. Categories are compared by a fingerprint: the texts themselves may reveal too much."""
 
     name: str
     kind: str

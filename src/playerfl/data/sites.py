@@ -28,7 +28,7 @@ class Sites(dict[str, SiteData]):
         encodings: Mapping[str, Encoding] | None = None,
         groups: Mapping[str, PartGroups] | None = None,
     ) -> None:
-        """`encodings`: how each site's rows became inputs, for tasks that read tables or pictures.
+        """`encodings`: how each site's rows became inputs, for tasks that read tables or images.
 
         `groups`: for every site, the group of each example (such as its patient), for tasks that know it.
         """
@@ -54,7 +54,7 @@ class PartRecord(TypedDict):
     classes: NotRequired[dict[str, int]]
     """Examples per class, where targets are classes held in memory."""
     undefined: NotRequired[dict[str, str]]
-    """Of test data: the metrics that have no value for its targets, whatever is predicted, and why."""
+    """For test data: the metrics that have no value for its targets, whatever is predicted, and why."""
 
 
 class SiteRecord(TypedDict):
@@ -68,7 +68,7 @@ class SiteRecord(TypedDict):
 
 
 class DataRecord(TypedDict):
-    """What a run records about its data."""
+    """A run's record of its data."""
 
     notes: list[str]
     partition_hash: str | None

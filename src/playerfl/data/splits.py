@@ -9,7 +9,7 @@ from playerfl.errors import DataError
 from playerfl.seeding import seed_for
 
 Shares = tuple[float, float, float]
-"""Of training, validation and test."""
+"""Shares of training, validation and test."""
 SHARES: Shares = (0.64, 0.16, 0.2)
 
 
@@ -65,7 +65,7 @@ def _split_groups(labels: Indices, groups: Indices, seed: int, shares: Shares) -
 def _balanced(parts: tuple[Indices, ...], counts: Indices, shares: Shares) -> bool:
     """Whether every part has about its share of the rows, and of every class.
 
-    A deviation by the size of the largest group is nobody's fault; nor is one in the classes if some class has too few
+    A deviation by the size of the largest group cannot be avoided; nor can one in the classes if some class has too few
     groups for a stratified draw.
     """
     groups = (counts > 0).sum(0)

@@ -1,1 +1,1 @@
-"""What drives the verbs: one round loop, one entry point to a site, one scheduler, and transports."""
+"""The engine that drives the verbs: one round loop, one entry point to a site, one scheduler, and transports."""

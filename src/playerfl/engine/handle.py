@@ -6,6 +6,7 @@ import math
 from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Literal, TypeVar
 
 from playerfl.algorithms import Algorithm, name_of
@@ -56,14 +57,7 @@ async def handle(
         scores.extend(await _score(client, stage, round_, evaluation, request))
         confusions.update({(stage, round_, split): matrix for split, matrix in client.confusions.items()})
 
-    @contextmanager
-    def failing(doing: str) -> Iterator[None]:
-        try:
-            yield
-        except Exception as problem:
-            note_place(problem, f"site {client.site!r} failed while {doing} of {name_of(algorithm)}")
-            raise
-
+    failing = partial(_failing, algorithm, client)
     for verb in request.verbs:
         if verb == "evaluate":
             with failing(f"evaluating the model of round {download.round}"):
@@ -91,6 +85,16 @@ async def handle(
                 await score("finish", download.round)
     client.end()
     return Reply(upload, tuple(scores), confusions)
+
+
+@contextmanager
+def _failing(algorithm: Algorithm, client: Client, doing: str) -> Iterator[None]:
+    """Adds a note to an exception: what the site was doing."""
+    try:
+        yield
+    except Exception as problem:
+        note_place(problem, f"site {client.site!r} failed while {doing} of {name_of(algorithm)}")
+        raise
 
 
 async def _with_fresh_optimizers(client: Client, training: Coroutine[Any, Any, Result]) -> Result:

@@ -91,7 +91,7 @@ async def run_rounds(
         # Record.
         observer.exchanged(scores, traffic, confusions, done=False)
 
-    # Finish. A site that was away in every round has nothing to finish.
+    # Finish. A site that was absent in every round has nothing to finish.
     finish: Verbs = {site: ("finish",) if site in server.initialised else () for site in sites}
     if evaluate and evaluation.one_round_for_all(common=bool(server.common_rounds)):
         # Which round was best over all sites is known only once the last one has been scored.

@@ -1,1 +1,1 @@
-"""A trained model as a folder that stands alone, and predictions from it."""
+"""A trained model as a self-contained folder, and predictions from it."""

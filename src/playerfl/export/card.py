@@ -1,4 +1,4 @@
-"""The model card: what a model predicts, from what, how well, how it was trained and what it is not for, in words."""
+"""The model card: what a model predicts, from what, how well, how it was trained and what it is not for."""
 
 from __future__ import annotations
 
@@ -45,15 +45,15 @@ def _title(about: Mapping[str, Any]) -> list[str]:
 def _inputs(about: Mapping[str, Any]) -> list[str]:
     encoding = about["encoding"]
     if "table" in encoding:
-        return ["## From what", "", *_table_inputs(encoding["table"])]
+        return ["## Inputs", "", *_table_inputs(encoding["table"])]
     if "pictures" in encoding:
         side = encoding["pictures"]["side"]
-        return ["## From what", "", f"PNG or JPEG images, scaled to {side} x {side} pixels, with colours from -1 to 1."]
+        return ["## Inputs", "", f"PNG or JPEG images, scaled to {side} x {side} pixels, with colours from -1 to 1."]
     shapes = "; ".join(
         f"`{record['name']}`, {record['dtype']} of the shape (rows{''.join(f', {n}' for n in record['shape'])})"
         for record in about["inputs"]
     )
-    return ["## From what", "", f"Tensors, prepared as the task {markdown(about['task'])} prepares them: {shapes}."]
+    return ["## Inputs", "", f"Tensors, prepared as the task {markdown(about['task'])} prepares them: {shapes}."]
 
 
 def _table_inputs(table: Mapping[str, Any]) -> list[str]:
@@ -65,7 +65,7 @@ def _table_inputs(table: Mapping[str, Any]) -> list[str]:
     missing = (
         "A missing value is replaced by the typical value of its column."
         if table["fills_missing"]
-        else "Every value must be there: the model was trained without missing values."
+        else "No value may be missing: the model was trained without missing values."
     )
     return [*rows, "", f"{missing} Columns must have these names; their order does not matter."]
 
@@ -148,8 +148,8 @@ def _limits(about: Mapping[str, Any]) -> list[str]:
         "## What it is not for",
         "",
         f"- Patients of other sites: it was chosen and tested on rows of {site}"
-        + (", and scales numbers as they are there.\n" if "table" in about["encoding"] else ".\n")
-        + "- Rows measured in other units, or coded differently, than its training rows.\n"
+        + (", and scales numbers as for that site.\n" if "table" in about["encoding"] else ".\n")
+        + "- Rows measured in different units from its training rows, or coded differently.\n"
         "- Decisions without a person: it has not been validated for clinical use.\n"
         "- Probabilities are the network's own; check their calibration before you rely on them.",
     ]

@@ -49,7 +49,7 @@ class InputRecord(TypedDict):
     name: str
     dtype: str
     shape: list[int]
-    """Of one row."""
+    """The shape of one row."""
 
 
 class ScoresRecord(TypedDict):
@@ -82,7 +82,7 @@ class AboutFile(TypedDict):
     model: str
     """Its class."""
     encoding: dict[str, Any]
-    """How rows or pictures become inputs, if the task has an `Encoding`; and what the outputs mean."""
+    """How rows or images become inputs, if the task has an `Encoding`; and what the outputs mean."""
     inputs: list[InputRecord]
     test: ScoresRecord
     layers: LayersRecord
@@ -106,7 +106,7 @@ class ExportedModel:
 
     @cached_property
     def encoding(self) -> Encoding | None:
-        """How rows or pictures become inputs; None for a model that takes tensors."""
+        """How rows or images become inputs; None for a model that takes tensors."""
         stored = self.about["encoding"]
         return Encoding.from_dict(stored) if {"table", "pictures"} & stored.keys() else None
 
@@ -133,7 +133,7 @@ class ExportedModel:
 
 
 def target_of(encoding: Mapping[str, Any]) -> TargetEncoding:
-    """What a stored encoding says about the target."""
+    """The target of a stored encoding."""
     try:
         target: TargetEncoding = TypeAdapter(TargetEncoding).validate_python(encoding.get("target"))
     except ValidationError as problem:
@@ -258,7 +258,7 @@ def _json(content: Mapping[str, Any]) -> bytes:
 
 
 def input_records(inputs: Mapping[str, Tensor]) -> list[InputRecord]:
-    """What model.json says about these inputs."""
+    """These inputs as records for model.json."""
     return [
         {"name": name, "dtype": str(tensor.dtype).removeprefix("torch."), "shape": list(tensor.shape[1:])}
         for name, tensor in inputs.items()

@@ -56,7 +56,7 @@ def graph_of(model: nn.Module, inputs: Mapping[str, Tensor]) -> Graph:
     graph = _stored(_exported(model, first), row_by_row=True)
     if _same(model, graph, some):
         return graph
-    raise NotPortableError("its stored operations give other results than its forward pass")
+    raise NotPortableError("its stored operations give different results from its forward pass")
 
 
 def _repeated(tensor: Tensor, rows: int) -> Tensor:

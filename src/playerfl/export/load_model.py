@@ -41,7 +41,7 @@ ALLOWED = frozenset(  # one long text is easier to read than 200 quoted names
     """.split()  # noqa: SIM905
 )
 NUMBERS = {name: getattr(operator, name) for name in ("add", "sub", "mul", "floordiv", "mod", "neg", "getitem")}
-"""What may be done with sizes, and `getitem` for operations with several results."""
+"""Operations on sizes, and `getitem` for operations with several results."""
 DTYPES = {
     **{"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16, "BOOL": torch.bool},
     **{"I64": torch.int64, "I32": torch.int32, "I16": torch.int16, "I8": torch.int8, "U8": torch.uint8},

@@ -1,4 +1,4 @@
-"""Predictions for new rows or pictures, and the table they are written to."""
+"""Predictions for new rows or images, and the table they are written to."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _PICTURES_AT_ONCE = 64
 
 @dataclass(frozen=True)
 class Predictions:
-    """One row per row or picture: where it comes from, then what the model says."""
+    """One row per row or image: where it comes from, then what the model predicts."""
 
     columns: tuple[str, ...]
     rows: tuple[tuple[Any, ...], ...]
@@ -37,9 +37,9 @@ class Predictions:
 
 
 def predict(folder: Path | str, new: Path | str) -> Predictions:
-    """The predictions of the model in a folder for the rows of a table, or for a picture or a folder of pictures.
+    """The predictions of the model in a folder for the rows of a table, or for an image or a folder of images.
 
-    The table or pictures must be like those the model was trained on; anything else is refused in a sentence that
+    The table or images must be like those the model was trained on; anything else is refused in a sentence that
     names the file, the column and the row.
     """
     model = read_folder(Path(folder))

@@ -32,7 +32,7 @@ from playerfl.tasks.task import Task
 from playerfl.weights import Weights
 
 TEMPLATE = "template"
-"""What a synthetic table for sites with different data is called."""
+"""The name of a synthetic table for sites with different data."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class SiteModel:
     experiment: Experiment
     model: nn.Module
     inputs: Any
-    """Of a few training rows."""
+    """The inputs of a few training rows."""
     test: Examples
     classification: bool
     encoding: Encoding | None
@@ -60,7 +60,7 @@ class SiteModel:
 
 
 def model_of_run(path: Path, site: str, task: Task | None = None) -> SiteModel:
-    """The model that a site keeps of a finished run; its data must be where they were when it was trained."""
+    """The model that a site keeps from a finished run; its data must be where they were when it was trained."""
     _check_run(path)
     result = load_result(path, task=task)
     if site not in result.sites:
@@ -94,7 +94,7 @@ def model_of_run(path: Path, site: str, task: Task | None = None) -> SiteModel:
 
 
 def model_of_site(state: Path, site: str, task: Task | None = None) -> SiteModel:
-    """The model that a site keeps of a finished job, from the site's own state (STATE/JOB) and its own data.
+    """The model that a site keeps after a finished job, from the site's own state (STATE/JOB) and its own data.
 
     `task`: where the site's data are, if they are not where the experiment says.
     """
@@ -228,7 +228,7 @@ def _weights(file: Path) -> Weights:
 
 
 def _memory(state: Path) -> dict[str, Any]:
-    """What the site remembers of the cut and of the round it chose, as far as its state says."""
+    """The cut and the chosen round, as far as the site's state has them."""
     file = state / "state.safetensors"
     try:
         client = tensor_tree.read(file)["state"] if file.is_file() else {}

@@ -1,4 +1,4 @@
-"""export_model: from a site's trained model to a folder that stands alone."""
+"""export_model: from a site's trained model to a self-contained folder."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ OnnxChoice = Literal["auto", "never", "require"]
 
 @dataclass(frozen=True)
 class Exported:
-    """What an export wrote."""
+    """The result of an export."""
 
     path: Path
     why_no_onnx: str | None
@@ -46,7 +46,7 @@ def export_model(
     onnx: OnnxChoice = "auto",
     overwrite: bool = False,
 ) -> Exported:
-    """Writes the model that a site keeps of a finished run into a folder that stands alone.
+    """Writes the model that a site keeps from a finished run into a self-contained folder.
 
     Pass the `task` again if it was your own. `onnx`: whether to write an ONNX file too.
     """
@@ -123,7 +123,7 @@ def _onnx(
     if choice == "never":
         return None, "it was not asked for"
     pictures = source.encoding.inputs if source.encoding is not None else None
-    # 16-bit pictures have a range of their own, which one input cannot know.
+    # 16-bit images have their own range, which one input cannot know.
     eight_bit = isinstance(pictures, PictureEncoding) and (pictures.low, pictures.high) == (0.0, 65535.0)
     answering = Answering(standalone, None if target.classes else target.mean, target.spread, eight_bit=eight_bit)
     some = {name: (tensor + 1) * 127.5 for name, tensor in inputs.items()} if eight_bit else dict(inputs)

@@ -22,7 +22,7 @@ from playerfl.seeding import generator_for
 from playerfl.weights import Weights
 
 Memory = dict[str, Any]
-"""Trees of tensors, numbers, texts, lists and dicts: what a checkpoint can hold."""
+"""Trees of tensors, numbers, strings, lists and dicts: what a checkpoint can hold."""
 
 
 @dataclass(frozen=True)
@@ -134,8 +134,8 @@ class Client:
         `only` freezes the other layers, including their batch-norm statistics. `stream` names the random stream and
         the optimiser state; a second model at the same site (as in Ditto) has its own. `round_` is the round that this
         training belongs to, if it is done with a later message. `slots` are tensors that the optimiser works with
-        in this training only, such as a correction or a mask, by slot and parameter; `Trained.slots` has what became
-        of them. `attach` attaches something to the model, and `examples` takes the place of the training data.
+        in this training only, such as a correction or a mask, by slot and parameter; `Trained.slots` has their final
+        values. `attach` attaches something to the model, and `examples` replaces the training data.
         """
         entries = None if only is None else frozenset(self.layers.select(self._loaded, only))
         epochs = self.plan.local_epochs if epochs is None else epochs

@@ -31,7 +31,7 @@ class Merge:
 
     rule: MergeRule = "mean"
     trim: float = 0.1
-    """Of trimmed_mean: the share of sites left out at each end; at least one site, if there are three or more."""
+    """For trimmed_mean: the share of sites left out at each end; at least one site, if there are three or more."""
     clip_norm: float = 0.0
     """Scales an update (upload minus common model) that is longer than this many times the round's median update down
     to that length; 0: off."""

@@ -1,4 +1,4 @@
-"""What passes between the server and a site: named tensors and small values, nothing else."""
+"""The messages between the server and a site: named tensors and small values, nothing else."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Info = Mapping[str, Scalar | list[Scalar]]
 Verb = Literal["prepare", "fit", "evaluate", "finish"]
 ScoreStage = Literal["round", "finish", "unseen"]
 ConfusionKey = tuple[str, int, SiteId, str]
-"""What one confusion matrix of a run is about: stage, round, site and split."""
+"""Identifies one confusion matrix of a run: stage, round, site and split."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class ExpectedUpload:
         return sent | {p + n: w for p in self.beside for n, w in sent.items() if n not in layers.buffers}
 
     def differs(self, upload: Upload, layers: LayerMap, model: Mapping[str, Tensor]) -> str | None:
-        """How an upload differs from this, in words; None if it does not. Values are not looked at."""
+        """How an upload differs from this, in words; None if it does not. Values are not compared."""
         expected = self.entries(layers, model)
         if extra := sorted(upload.weights.keys() - expected.keys()):
             return f"has {extra[0]!r}, which server_expects does not announce"
@@ -125,7 +125,7 @@ class Reply:
     scores: tuple[Score, ...] = ()
     confusions: Mapping[tuple[ScoreStage, int, str], Matrix] = field(default_factory=dict)
     """The confusion matrices behind the scores, by stage, round and split. They are for the results of a run in one
-    process and never cross between machines: how many patients of each class a site has is its own business."""
+    process and never leave the machine: they show how many patients of each class a site has."""
 
 
 def info_bytes(info: Info) -> int:

@@ -50,7 +50,7 @@ class Server:
         """Why no further round is trained, if a listener has ended the run (see `StopRun`)."""
 
     def merged(self, parts: Sequence[tuple[Mapping[str, Tensor], float]]) -> Weights:
-        """One model from uploads and their weights, by the experiment's merge rule: the mean, unless it says more."""
+        """One model from uploads and their weights, by the experiment's merge rule (default: the mean)."""
         return self.merge(parts, self.weights)
 
     def download(self, layers: Iterable[LayerName] | None = None, **info: Scalar | list[Scalar]) -> Download:

@@ -1,4 +1,4 @@
-"""The server's own optimiser: the change of the average takes the place of a gradient (FedAvgM, FedAdam, FedYogi …)."""
+"""The server's own optimiser: the change in the average serves as a gradient (FedAvgM, FedAdam, FedYogi …)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class ServerOptimizer:
 
     Papers: Hsu et al. 2019, section 3 (FedAvgM), https://arxiv.org/abs/1909.06335; Reddi et al. 2021, Algorithm 2,
     https://arxiv.org/abs/2003.00295
-    Differs: Δ is weighted by the sites' examples; buffers (batch-norm statistics) are averaged as ever.
+    Differs: Δ is weighted by the sites' examples; buffers (batch-norm statistics) are averaged as usual.
     """
 
     rule: ServerRule

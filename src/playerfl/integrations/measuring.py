@@ -1,4 +1,4 @@
-"""What the callbacks share: how long to measure, and access to the scores."""
+"""Shared by the callbacks: how long to measure, and access to the scores."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Measuring:
         return self._started().layers
 
     def profile(self) -> Profile:
-        """What was measured, for `playerfl.recommend`."""
+        """The measured profile, for `playerfl.recommend`."""
         return self._started().profile()
 
     def _started(self) -> SensitivityProbe:

@@ -25,7 +25,7 @@ class CutSummary:
     bytes_per_round: int
     """Sent down to a site, and the same amount up; buffers included."""
     bytes_of_whole_model: int
-    """What a round of FedAvg would send down to a site, and up."""
+    """Bytes that a round of FedAvg would send down to a site, and up."""
     federated_keys: tuple[str, ...]
     """Keys of `model.state_dict()` that are sent, in its order; both names of a tied tensor."""
     private_keys: tuple[str, ...]
@@ -42,7 +42,7 @@ class CutSummary:
 
 
 def summarise_cut(model: nn.Module, layers: LayerMap, cut: int) -> CutSummary:
-    """What sharing the first `cut` layers of a model amounts to.
+    """The summary of sharing the first `cut` layers of a model.
 
     >>> net = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 1))
     >>> summary = summarise_cut(net, LayerMap.of(net), 1)

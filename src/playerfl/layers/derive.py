@@ -22,7 +22,7 @@ Granularity = Literal["block", "module"]
 
 @dataclass(frozen=True)
 class Derived:
-    """Layers by name, with their entries, in the order in which data flows, and why each of them is one."""
+    """Layers by name, with their entries, in the order in which data flows, and why each of them is a layer."""
 
     groups: Sequence[tuple[str, Sequence[str]]]
     reasons: Mapping[str, str] = field(default_factory=dict)
@@ -96,7 +96,7 @@ def derive_layers(model: nn.Module, example: object = None, granularity: Granula
         return Derived(
             registered_groups(model, {}),
             notes=(
-                "layers are guessed from the model's definition, in its order; an example batch shows the real ones",
+                "layers are guessed from the model's definition, in its order; with an example batch they can be found",
             ),
         )
 
@@ -115,7 +115,7 @@ def derive_layers(model: nn.Module, example: object = None, granularity: Granula
             reason = str(problem).strip().splitlines() or [type(problem).__name__]
             note = (
                 "layers are guessed from the model's definition, in the order of its calls, because its operations "
-                f"cannot be recorded ({type(problem).__name__}: {reason[0]}); layer_groups() can say better"
+                f"cannot be recorded ({type(problem).__name__}: {reason[0]}); declare them with layer_groups()"
             )
             return Derived(registered_groups(model, ranks), notes=(note,))
     return Derived(

@@ -55,7 +55,7 @@ class LayerMap:
     statistics: BatchNormStatistics = "follow"
     """Whether buffers travel with their layer or stay at the site."""
     reasons: Mapping[LayerName, str] = field(default_factory=dict, compare=False)
-    """Why each layer is one, in words; empty if that is not known."""
+    """Why each of them is a layer; empty if that is not known."""
     notes: tuple[str, ...] = field(default=(), compare=False)
     """What a user should know about how the layers were found."""
 
@@ -187,7 +187,7 @@ class LayerMap:
         return None
 
     def check_model(self, model: nn.Module) -> None:
-        """Refuses a model with other entries than this map's."""
+        """Refuses a model whose entries are not this map's."""
         unknown = [entry for entry in self.all_entries if entry not in state_entries(model)]
         missing = [entry for entry in state_entries(model) if entry not in set(self.all_entries)]
         if unknown or missing:

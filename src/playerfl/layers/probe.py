@@ -224,7 +224,7 @@ class SensitivityProbe:
             self._num_examples += size
 
     def profile(self) -> Profile:
-        """What was measured: scores by batch and layer, and their mean."""
+        """The measured profile: scores by batch and layer, and their mean."""
         return replace(self._recorder.profile(self._num_examples), layer_map=self.layers)
 
 

@@ -69,7 +69,7 @@ def recommend(
         "reduce": reduce,
     }
     scores = {site: profile.importance for site, profile in pooled.items()}
-    # A second opinion must not end in an error because it finds no transition.
+    # A comparison must not end in an error because it finds no transition.
     fallback: OnNoTransition = "all" if on_no_transition == "error" else on_no_transition
 
     def cut_of(
@@ -156,7 +156,7 @@ def _measured_layers(
         if measured is not None and (problem := measured.difference(other)):
             raise LayerError(f"{next(iter(known))} and {site} measured different layers: {problem}")
     if measured is not None and given is not None and (problem := measured.difference(given)):
-        raise LayerError(f"the scores are of other layers than those given: {problem}; leave `layers` out")
+        raise LayerError(f"the scores are not of the layers given: {problem}; leave `layers` out")
     if given is None and measured is not None and measured.names != names:
         raise LayerError("a profile's layers are not those of its scores; it was changed by hand")
     chosen = given or measured or (LayerMap.of(model) if model is not None else None)

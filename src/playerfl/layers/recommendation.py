@@ -40,7 +40,7 @@ def step_at(steps: Sequence[ThresholdStep], threshold: float | None) -> Threshol
 
 @dataclass(frozen=True)
 class NextBest:
-    """The cut that would be chosen if the deciding number were a little different."""
+    """The cut that a slightly different deciding number would give."""
 
     cut: int
     reason: str
@@ -73,7 +73,7 @@ class Recommendation:
     shares: Mapping[str, float]
     """Each usable site's share of the summed sensitivity, after weighting and normalising."""
     dominating: str | None
-    """The site that decides on its own, if there is one."""
+    """The site that decides the cut on its own, if there is one."""
     summary: CutSummary | None = None
     jumps: tuple[float, ...] = ()
     """The jump at the cut for each site and seed; empty if everything is federated."""
@@ -100,7 +100,7 @@ class Recommendation:
         return tuple(sorted(every - {self.cut.index}))
 
     def to_json(self) -> dict[str, Any]:
-        """Everything, for machines. An interval without an upper end has null there."""
+        """Everything, as JSON values. The upper end of an unbounded interval is null."""
         interval = self.interval
         return {
             "cut": self.cut.to_json(),

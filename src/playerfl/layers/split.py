@@ -25,7 +25,7 @@ from playerfl.layers.sensitivity import (
 SplitRule = Literal["layer_ratio", "cumulative_ratio", "max_jump", "fixed"]
 OnNoTransition = Literal["all", "all_but_last", "error"]
 Ratios = tuple[float | None, ...]
-"""What a rule compares at p = 1 … L-1; None if there is nothing to compare with."""
+"""The ratios that a rule compares at p = 1 … L-1; None if there is nothing to compare with."""
 
 DEFAULT_THRESHOLDS = {"layer_ratio": 3.5, "cumulative_ratio": 1.6}
 NEAR = 0.10
@@ -49,7 +49,7 @@ class CutRecord(TypedDict):
 
 @dataclass(frozen=True)
 class Cut:
-    """The decision: the first `index` layers are shared, the others stay private at each site."""
+    """The decision: the first `index` layers are shared, the others stay private."""
 
     index: int
     layers: tuple[LayerName, ...]
@@ -143,7 +143,7 @@ def transition_point(
 
 
 def cut_ratios(importance: Importance, rule: SplitRule) -> Ratios:
-    """What a ratio rule compares with its threshold at each boundary.
+    """The ratios that a rule compares with its threshold at each boundary.
 
     >>> cut_ratios({"a": 2.0, "b": 0.0, "c": 6.0}, "layer_ratio")
     (0.0, 3.0)
@@ -183,7 +183,7 @@ def _first_jump(
     layers: tuple[LayerName, ...], rule: str, threshold: float | None, ratios: Ratios
 ) -> tuple[int | None, str]:
     if len(layers) == 1:
-        return 1, "there is one layer only"
+        return 1, "there is only one layer"
     known = [(p, ratio) for p, ratio in enumerate(ratios, start=1) if ratio is not None]
     if rule == "max_jump":
         if not known:

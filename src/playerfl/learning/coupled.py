@@ -1,6 +1,6 @@
 """Optimisers around another one: methods that change how gradients move weights, not the loop that computes them.
 
-What such an optimiser holds beside the state of the inner one (a correction, a mask, a second model) is given to
+What such an optimiser holds besides the state of the inner one (a correction, a mask, a second model) is given to
 `client.train` as `slots` and returned in `Trained.slots`. All of it is element by element, so it can be stacked.
 """
 
@@ -56,7 +56,7 @@ class Around:
 
 @dataclass(frozen=True)
 class Corrected(Around):
-    """Adds a fixed `correction` to every gradient. `total` sums up the uncorrected gradients, `steps` counts them."""
+    """Adds a fixed `correction` to every gradient. `total` sums the uncorrected gradients, `steps` counts them."""
 
     given: ClassVar[tuple[str, ...]] = ("correction", "total", "steps")
 
@@ -104,7 +104,7 @@ class Mixture(Around):
     """Two models per batch: `local` w takes a step at w, and `personal` v one at the mixture α·v + (1 - α)·w.
 
     The gradient with respect to v is α times the gradient at the mixture. The model that is trained is w; with
-    `sloped`, `slope` sums up (v - w) ∘ gradient, whose total is the derivative with respect to α. Each of the two has
+    `sloped`, `slope` sums (v - w) ∘ gradient, whose total is the derivative with respect to α. Each of the two has
     its own state of the inner optimiser.
     """
 
@@ -133,17 +133,17 @@ class Mixture(Around):
         move_local = self.base.stepper(local, {slot: state[slot] for slot in self.base.slots})
         move_personal = self.base.stepper(personal, {slot: state[f"personal_{slot}"] for slot in self.base.slots})
         at_mixture = False
-        apart: Sequence[Tensor] = ()
+        differences: Sequence[Tensor] = ()
 
         def step(gradients: Sequence[Tensor]) -> None:
-            nonlocal at_mixture, apart
+            nonlocal at_mixture, differences
             if at_mixture:
                 if self.sloped:
-                    torch._foreach_addcmul_(slope, list(apart), list(gradients))
+                    torch._foreach_addcmul_(slope, list(differences), list(gradients))
                 move_personal(torch._foreach_mul(list(gradients), self.alpha))
                 torch._foreach_copy_(weights, local)
             else:
-                apart = torch._foreach_sub(personal, local) if self.sloped else ()
+                differences = torch._foreach_sub(personal, local) if self.sloped else ()
                 mixed = torch._foreach_mul(personal, self.alpha)
                 torch._foreach_add_(mixed, local, alpha=1 - self.alpha)
                 move_local(gradients)
@@ -167,7 +167,7 @@ class Interpolated:
     slots: ClassVar[tuple[str, ...]] = ("mix", "start", "end")
 
     def scaled(self, factor: float) -> Interpolated:
-        """A schedule of the training rate does not concern this one."""
+        """A schedule of the training rate does not apply to this one."""
         return self
 
     def fresh(self, slot: str, parameter: Tensor) -> Tensor:

@@ -65,7 +65,7 @@ class Gathered:
 
 
 # Tables of the last few stacks: the same models train and are scored in every round. The examples are kept with their
-# table, so that an id in a key cannot come to mean another object.
+# table, so that an id in a key cannot be reused by another object.
 _recent: dict[tuple[int, ...], tuple[tuple[TensorExamples, ...], Gathered]] = {}
 
 

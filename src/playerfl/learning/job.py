@@ -48,7 +48,7 @@ class Attachment(Protocol):
     """What a method attaches to the model while it trains, such as a hook on the input of a layer."""
 
     def term(self) -> Tensor | None:
-        """What is added to the loss of the batch that has just passed through the model."""
+        """The term to add to the loss of the batch that has just passed through the model."""
         ...
 
     def step(self, optimizer: Optimizer) -> None:
@@ -68,7 +68,7 @@ class Trained:
     loss: float | None
     profile: Profile | None = None
     slots: Mapping[str, Weights] = field(default_factory=dict)
-    """What became of the `slots` given to `client.train`."""
+    """The final values of the `slots` given to `client.train`."""
 
 
 @dataclass(frozen=True)
@@ -121,10 +121,10 @@ class TrainJob(_Awaitable[Trained]):
     attach: Attach | None = None
     """Only the plain loop attaches things to a model, so a job with this is never stacked."""
     rate_factors: tuple[float, ...] = ()
-    """What the learning rate is multiplied by, one number per epoch; empty: nothing (see Schedule)."""
+    """Factors on the learning rate, one per epoch; empty: constant rate (see Schedule)."""
 
     def optimizer_in(self, epoch: int) -> Optimizer:
-        """The optimiser at the rate of one epoch."""
+        """The optimiser with one epoch's learning rate."""
         return self.optimizer.scaled(self.rate_factors[epoch]) if self.rate_factors else self.optimizer
 
     def run(self) -> Trained:

@@ -73,7 +73,7 @@ class FocalLoss:
             return self._over_classes(logits_of(output), targets)
         log_p = F.log_softmax(logits_of(output), dim=-1).gather(-1, targets.unsqueeze(-1)).squeeze(-1)
         # 1 - p through expm1: for confident predictions 1 - exp(log p) would cancel to 0 and lose its gradient.
-        # The floor keeps the slope of (1 - p)^γ finite where p is 1 and γ below 1.
+        # The floor keeps the slope of (1 - p)^γ finite where p is 1 and γ is below 1.
         wrong = (-torch.expm1(log_p)).clamp_min(torch.finfo(log_p.dtype).tiny)
         loss = -(wrong**self.gamma) * log_p if self.gamma else -log_p
         if self.alpha is not None:
@@ -83,7 +83,7 @@ class FocalLoss:
     def _over_classes(self, logits: Tensor, targets: Tensor) -> Tensor:
         log_p = F.log_softmax(logits, dim=-1)
         true = torch.arange(logits.shape[-1], device=logits.device) == targets.unsqueeze(-1)
-        # 1 - p through expm1 and with a floor, as above; the floor of p serves γ below 1 in the same way.
+        # 1 - p through expm1 and with a floor, as above; the floor of p does the same for γ below 1.
         tiny = torch.finfo(log_p.dtype).tiny
         weights = torch.where(true, -torch.expm1(log_p), log_p.exp()).clamp_min(tiny) ** self.gamma
         if self.alpha is not None:

@@ -69,8 +69,8 @@ def reason_against(learner: Learner, inputs: Any, targets: Tensor) -> str | None
         operation = re.search(r"batching rule for (?:aten::)?([\w.]*\w)", str(slow))
         return f"torch has no vmapped version of {operation[1] if operation else 'one of its operations'}"
     except Exception as problem:  # anything a user's forward pass may raise
-        said = (str(problem).strip().splitlines() or ["no reason given"])[0]
-        return f"its forward pass cannot be vmapped ({type(problem).__name__}: {said})"
+        message = (str(problem).strip().splitlines() or ["no reason given"])[0]
+        return f"its forward pass cannot be vmapped ({type(problem).__name__}: {message})"
     finally:
         learner.model.train(training)
 

@@ -84,7 +84,7 @@ def padded_rows(rows: int) -> int:
 
 
 def train(jobs: Sequence[TrainJob]) -> list[Trained]:
-    """What `Learner.train` does, for jobs of one group."""
+    """Like `Learner.train`, for jobs of one group."""
     learner, only = jobs[0].learner, jobs[0].only
     chosen = learner.trainable(only)
     if not chosen or jobs[0].epochs == 0:
@@ -94,7 +94,7 @@ def train(jobs: Sequence[TrainJob]) -> list[Trained]:
     layout = learner.layout(chosen)
     # The longest first, so that the models still training are always the first rows.
     seen: dict[Hashable, int] = {}
-    places = [(-_batches(job), seen.setdefault(_twins(job), len(seen))) for job in jobs]
+    places = [(-_batches(job), seen.setdefault(_cohort_key(job), len(seen))) for job in jobs]
     order = sorted(range(len(jobs)), key=places.__getitem__)
     size = max(1, STACK_NUMBERS // layout.width)
     results: dict[int, Trained] = {}
@@ -108,7 +108,7 @@ def _batches(job: TrainJob) -> int:
     return -(-len(job.examples) // job.batch_size)
 
 
-def _twins(job: TrainJob) -> Hashable:
+def _cohort_key(job: TrainJob) -> Hashable:
     """Equal for models that may share a cohort: the same number of batches, optimiser, rates and counts of steps."""
     name = job.learner.trainable(job.only)[0]
     held = [job.state.get(slot, {}).get(name) for slot in job.optimizer.counts]
@@ -168,7 +168,7 @@ class _Cohort:
 
     @property
     def batches(self) -> int:
-        """Of one epoch."""
+        """Batches of one epoch."""
         return self.sizes.shape[1]
 
     @property
@@ -225,8 +225,8 @@ class _Stack:
         fixed = self.learner.layout(others)
         self.fixed = fixed.views(fixed.stacked([job.weights for job in jobs])) if others else {}
         self.cohorts: list[_Cohort] = []
-        for _, twins in groupby(jobs, key=_twins):
-            self.cohorts.append(_Cohort.of(list(twins), self.cohorts[-1].stop if self.cohorts else 0))
+        for _, members in groupby(jobs, key=_cohort_key):
+            self.cohorts.append(_Cohort.of(list(members), self.cohorts[-1].stop if self.cohorts else 0))
         self.state = {slot: self._slot(slot) for slot in self.job.optimizer.slots}
         self.anchors = self._anchors()
 
@@ -348,7 +348,7 @@ class _Stack:
 
 
 class _Profiles:
-    """The layer scores of every model of a stack, if they are asked for."""
+    """The layer scores of every model of a stack, if a job requests them."""
 
     def __init__(self, stack: _Stack) -> None:
         self.stack = stack

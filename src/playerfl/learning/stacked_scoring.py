@@ -1,4 +1,4 @@
-"""Scoring many models of one kind in each tensor operation: what `Learner.evaluate` does, for a stack."""
+"""Scoring many models of one kind in each tensor operation: `Learner.evaluate` for a stack."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from playerfl.learning.training import EVALUATION_BATCH, Learner
 
 
 def evaluate(jobs: Sequence[EvalJob]) -> list[Evaluated]:
-    """What `Learner.evaluate` does, for jobs of one group: their splits have the same numbers of rows after padding."""
+    """Like `Learner.evaluate`, for jobs of one group: their splits have the same numbers of rows after padding."""
     learner = jobs[0].learner
     layout = learner.layout(learner.entries)
     size = max(1, STACK_NUMBERS // layout.width)
@@ -97,7 +97,7 @@ def _same(splits: Sequence[object], others: Sequence[object]) -> bool:
 
 @dataclass(frozen=True)
 class _ByRow:
-    """What is known about each row under each model: models × rows."""
+    """Targets, predictions and losses of each row under each model: models × rows."""
 
     losses: Tensor
     predicted: Tensor

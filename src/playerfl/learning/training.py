@@ -91,13 +91,13 @@ class Learner:
         return moved
 
     def train(self, job: TrainJob) -> Trained:
-        """Trains for some epochs: for each batch the gradient, then layer scores and pull if asked for, then a step."""
+        """Trains for some epochs: for each batch the gradient, then layer scores and pull if requested, then a step."""
         self.load(job.weights)
         chosen = self.trainable(job.only)
         if not chosen or job.epochs == 0:
             return Trained(self.weights(), None)
         parameters = [self.parameters[name] for name in chosen]
-        steps: dict[tuple[Optimizer, tuple[str, ...]], Callable[[], None]] = {}
+        steps: dict[Optimizer, dict[tuple[str, ...], Callable[[], None]]] = {}
         probe = job.measure and self.probe(job.measure)
         profile: Profile | None = None
 
@@ -108,6 +108,7 @@ class Learner:
         with self._training(chosen), seeded_rng(noise, self.device), attaching as attached:
             for epoch in range(job.epochs):
                 optimizer = job.optimizer_in(epoch)
+                moves = steps.setdefault(optimizer, {})
                 measuring = probe if epoch == 0 and probe and probe.mode == "running" else None
                 batches = job.examples.batches(job.batch_size, job.order, join_single=bool(self._batch_norms))
                 for inputs, targets in batches:
@@ -119,9 +120,9 @@ class Learner:
                             measuring.record(len(targets))
                         # Like torch's own optimisers, skip parameters that the batch did not use.
                         used = tuple(name for name, p in zip(chosen, parameters, strict=True) if p.grad is not None)
-                        if (optimizer, used) not in steps:
-                            steps[optimizer, used] = self._step(optimizer, used, job)
-                        steps[optimizer, used]()
+                        if used not in moves:
+                            moves[used] = self._step(optimizer, used, job)
+                        moves[used]()
                         if attached:
                             attached.step(optimizer)
                         for parameter in parameters:
@@ -242,7 +243,7 @@ class Learner:
         return scores, matrices[0] if matrices else None
 
     def outputs(self, weights: Weights, examples: Examples) -> tuple[Tensor, Tensor, Tensor | None]:
-        """What a model says about each row, the targets, and the losses (if there is one per row), on the CPU."""
+        """A model's output for each row, the targets, and the losses (if there is one per row), on the CPU."""
         self.load(weights)
         self.model.eval()
         outputs, expected, losses = list[Tensor](), list[Tensor](), list[Tensor]()

@@ -1,1 +1,1 @@
-"""A page on this computer that shows runs, studies and jobs while they go on. It reads their files and writes none."""
+"""A local page that shows runs, studies and jobs in progress. It reads their files and writes none."""

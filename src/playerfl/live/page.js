@@ -31,7 +31,7 @@ async function refresh() {
     const found = place.firstElementChild.dataset;
     over = found.over === "yes";
     refreshReport(Number(found.finished), over);
-    state.textContent = "Last look: " + new Date().toLocaleTimeString() + ". This page only reads, and only this computer can open it.";
+    state.textContent = "Last updated: " + new Date().toLocaleTimeString() + ". This page only reads files, and only this computer can open it.";
     misses = 0;
   } catch (problem) {
     misses += 1;

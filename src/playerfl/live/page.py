@@ -34,7 +34,7 @@ def status_part(status: Status) -> str:
 
 
 def content_security_policy() -> str:
-    """Only our own script runs, and only this server is asked for anything."""
+    """Only our own script runs, and requests go only to this server."""
     digest = base64.b64encode(hashlib.sha256(_asset("page.js").encode()).digest()).decode()
     return (
         f"default-src 'none'; script-src 'sha256-{digest}'; style-src 'unsafe-inline'; img-src data:; "

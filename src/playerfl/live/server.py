@@ -1,4 +1,4 @@
-"""LiveServer: the live page on the loopback address, for as long as somebody watches."""
+"""LiveServer: the live page on the loopback address, while somebody watches."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class LiveServer:
             return self._watcher.look()
 
     def report(self) -> str:
-        """The report of the runs that have finished; computed again only if more have."""
+        """The report on the finished runs; computed again only if more have finished."""
         finished = self.status().finished
         with self._reporting:
             if self._report is None or self._report[0] != finished:
@@ -99,7 +99,7 @@ def _handler(live: LiveServer) -> type[BaseHTTPRequestHandler]:
         sys_version = ""
 
         def do_GET(self) -> None:
-            # A page elsewhere may point a name of its own at this address; its requests carry that name.
+            # A web page may point its own domain name at this address (DNS rebinding); its requests carry that name.
             host = self.headers.get("Host", "").rpartition(":")[0]
             if host not in _NAMES:
                 self._answer(403, "This page is only for a browser on the same computer.", "text/plain")

@@ -1,4 +1,4 @@
-"""Watcher: what is going on in a folder, from its files alone."""
+"""Watcher: what is happening in a folder, from its files alone."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from playerfl.studies.directory import RUN_FILES, StudyDirectory
 from playerfl.time_left import TimeLeft, duration, left_text
 
 _QUIET_SECONDS = 120.0
-"""After so long without a new line in its files, something is no longer said to be going on."""
+"""After this long without a new line in its files, a run no longer counts as in progress."""
 
 
 @dataclass(frozen=True)
 class SiteNews:
-    """What became of the last request to a site of a job across institutions."""
+    """The outcome of the last request to a site of a job across institutions."""
 
     site: str
     outcome: str
@@ -33,7 +33,7 @@ class SiteNews:
 
 @dataclass(frozen=True)
 class Entry:
-    """One run, or one line of a study: how far it is, and its curve if it is a run."""
+    """One run, or one line of a study: its progress, and its curve if it is a run."""
 
     title: str
     place: str
@@ -87,7 +87,7 @@ class _Study:
 
 @dataclass
 class Watcher:
-    """Looks at a folder again and again; remembers paces and plans in between."""
+    """Reads a folder again and again; remembers paces and plans in between."""
 
     home: Path
     clock: Callable[[], float] = time.time
@@ -146,7 +146,7 @@ class Watcher:
             entry = self._seen[place] = self._read(place, planned)
             return entry
         except (PlayerflError, OSError, ValueError, KeyError, TypeError):
-            # A file may be half written at this moment; the next look reads it whole.
+            # A file may be half written at this moment; the next call reads it whole.
             return self._seen.get(place) or Entry(place.name, str(place), 0, 0, "rounds", "waiting", "not readable yet")
 
     def _read(self, place: Path, planned: dict[str, Any]) -> Entry:

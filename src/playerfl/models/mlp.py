@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 
 class MLP(nn.Module):
-    """Linear layers with ReLU between them, if wanted after batch norm; each is a layer, together with its norm."""
+    """Linear layers with ReLU between them, optionally after batch norm; each is a layer, together with its norm."""
 
     def __init__(self, widths: Sequence[int], *, norm: bool = False) -> None:
         """`widths`: inputs, hidden layers, outputs. `norm`: whether hidden layers have batch norm."""

@@ -1,4 +1,4 @@
-"""Listeners that stop a run: when time is up, or when it no longer gets better."""
+"""Listeners that stop a run: when time is up, or when it no longer improves."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ class TimeBudget:
 
 @dataclass
 class Patience:
-    """Pass it as `listener=`: ends training when the mean validation loss has not been lowest for some rounds.
+    """Pass it as `listener=`: ends training when the mean validation loss has not improved for some rounds.
 
-    The setting `early_stopping` does the same and is part of the experiment; this is an example to write others from.
+    The setting `early_stopping` does the same and is part of the experiment; this is an example to copy from.
     """
 
     rounds: int

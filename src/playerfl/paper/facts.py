@@ -1,4 +1,4 @@
-"""What the PLayer-FL paper prints, as facts: tables, learning rates, grids, cuts. `facts.json` says where from."""
+"""What the PLayer-FL paper prints, as facts: tables, learning rates, grids, cuts. `facts.json` gives the sources."""
 
 from __future__ import annotations
 

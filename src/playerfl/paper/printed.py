@@ -1,4 +1,4 @@
-"""What the paper prints for the tasks of a report: cells and cuts, to show beside the results."""
+"""What the paper prints for the tasks of a report: cells and cuts, to show next to the results."""
 
 from __future__ import annotations
 

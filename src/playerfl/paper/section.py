@@ -92,9 +92,9 @@ def _rank_table() -> TableView:
     cells = {}
     for table, algorithm, mean in facts.items:
         printed = table.printed_ranks[algorithm]
-        apart = printed - mean
-        notes = (f"printed {printed:.1f}", signed(apart, 2))
-        cells[algorithm, table.name] = TableCell(f"{mean:.2f}", mean, bold=abs(apart) >= _FAR, notes=notes)
+        difference = printed - mean
+        notes = (f"printed {printed:.1f}", signed(difference, 2))
+        cells[algorithm, table.name] = TableCell(f"{mean:.2f}", mean, bold=abs(difference) >= _FAR, notes=notes)
     rows = [
         (TableCell(name), *(cells.get((name, table), NOTHING) for table in tables))
         for name in dict.fromkeys(algorithm for algorithm, _ in cells)

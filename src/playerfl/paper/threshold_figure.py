@@ -23,14 +23,14 @@ def draw_thresholds(cases: Sequence[Case], choice: Choice | None = None) -> tupl
     axes = figure.subplots(1, len(RATIO_RULES), sharey=True)
     for axis, rule in zip(axes, RATIO_RULES, strict=True):
         for place, task in enumerate(tasks):
-            of_task = [case for case in cases if case.task == task]
-            spread = 0.3 / max(1, len(of_task) - 1)
-            for number, case in enumerate(of_task):
+            task_cases = [case for case in cases if case.task == task]
+            spread = 0.3 / max(1, len(task_cases) - 1)
+            for number, case in enumerate(task_cases):
                 _bar(axis, case.interval(rule), place + spread * number - 0.15, 1.0, "#56b4e9")
-            _bar(axis, common_interval(of_task, rule), place, 6.0, "#0072b2")
-            missed = sum(case.interval(rule) is None for case in of_task)
+            _bar(axis, common_interval(task_cases, rule), place, 6.0, "#0072b2")
+            missed = sum(case.interval(rule) is None for case in task_cases)
             if missed:
-                axis.text(_RIGHT, place, f"no t: {missed} of {len(of_task)} ", ha="right", va="center", fontsize=8)
+                axis.text(_RIGHT, place, f"no t: {missed} of {len(task_cases)} ", ha="right", va="center", fontsize=8)
         common = common_interval(cases, rule)
         if common:
             axis.axvspan(max(common[0], _LEFT), min(common[1], _RIGHT), color="#009e73", alpha=0.25, lw=0)

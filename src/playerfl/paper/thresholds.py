@@ -127,7 +127,7 @@ def share(cases: Sequence[Case], choice: Choice) -> float:
     """The share of cases at the printed cut; every task counts equally."""
     tasks = dict.fromkeys(case.task for case in cases)
     hits = {task: [case.hit(choice) for case in cases if case.task == task] for task in tasks}
-    return sum(sum(of_task) / len(of_task) for of_task in hits.values()) / len(hits)
+    return sum(sum(task_hits) / len(task_hits) for task_hits in hits.values()) / len(hits)
 
 
 def choose(cases: Sequence[Case]) -> Choice:

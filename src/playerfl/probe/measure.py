@@ -38,12 +38,12 @@ class Measurement:
     model: nn.Module
     layers: LayerMap
     options: Mapping[str, Any]
-    """How PLayer-FL was asked to decide: rule, threshold and the rest."""
+    """How PLayer-FL is to decide: rule, threshold and the rest."""
     run_seconds: float | None = None
     """How long a whole run would take, from the time that the measured epoch took; None if it was not measured now."""
 
     def recommend(self, **changes: Any) -> Recommendation:
-        """The cut and its evidence; `changes` override how PLayer-FL was asked to decide."""
+        """The cut and its evidence; `changes` override `options`."""
         options = changed_decision(self.options, changes)
         return recommend(self.profiles, self.model, layers=self.layers, **options)
 
@@ -142,7 +142,7 @@ def decision_options(settings: Mapping[str, Any]) -> dict[str, Any]:
     """How an algorithm with these settings decides, as keyword arguments of `recommend`."""
     names = ("rule", "threshold", "on_no_transition", "client_weight", "normalise", "reduce")
     options = {name: settings[name] for name in names if name in settings}
-    # A fixed cut says nothing about the measurement, so the default rule is used instead.
+    # A fixed cut does not depend on the measurement, so the default rule is used instead.
     return {**options, "rule": "layer_ratio", "threshold": None} if options.get("rule") == "fixed" else options
 
 

@@ -26,7 +26,7 @@ class StoredScores(TypedDict):
     """The content of profiles.json."""
 
     target: str
-    """What was probed, as the user named it."""
+    """The user's name for what was probed."""
     layers: list[tuple[str, list[str]]]
     """Each layer with the names of its entries in the model's state."""
     bn_stats: BatchNormStatistics
@@ -43,7 +43,7 @@ class StoredProbe:
     recommendation: Recommendation
     scores: StoredScores
     notes: tuple[str, ...] = ()
-    """What could not be worked out from the files alone."""
+    """What could not be determined from the files alone."""
 
 
 def stored_probe_at(path: Path) -> Callable[[Mapping[str, Any]], StoredProbe] | None:
@@ -122,7 +122,7 @@ def _model_of(target: str) -> nn.Module:
 
 
 def scores_of(measurement: Measurement, target: str, changes: Mapping[str, Any]) -> StoredScores:
-    """What was measured and how the cut was decided, so that `playerfl probe DIR` gives the same answer again."""
+    """The scores and how the cut was decided, so that `playerfl probe DIR` gives the same answer again."""
     from playerfl.probe.measure import changed_decision
 
     return {

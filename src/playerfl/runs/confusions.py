@@ -108,7 +108,7 @@ class Confusions(Mapping[ConfusionKey, Tensor]):
 
     @classmethod
     def from_tree(cls, tree: Mapping[str, Any]) -> Confusions:
-        """The inverse of `tree`; ValueError if `tree` cannot have written this."""
+        """The inverse of `tree`; ValueError for anything else."""
         keys: Any = unpacked(tree["keys"])
         if any([type(part) for part in key] != [str, int, str, str] for key in keys):
             raise ValueError("confusion matrices need one stage, round, site and split each")
@@ -126,7 +126,7 @@ class Confusions(Mapping[ConfusionKey, Tensor]):
 
     @classmethod
     def from_rows(cls, rows: Sequence[Row]) -> Confusions:
-        """The inverse of `rows`; ValueError if `rows` cannot have returned these."""
+        """The inverse of `rows`; ValueError for anything else."""
         if not rows:
             return cls.none()
         columns = list(zip(*rows, strict=True))

@@ -91,7 +91,7 @@ class RunDirectory:
 
     @staticmethod
     def check_free(path: Path, *, overwrite: bool = False) -> set[str]:
-        """Rejects a directory that is in use; returns the names of the files that may be removed."""
+        """Refuses a directory that holds something else; returns the names of the files that may be removed."""
         if path.exists() and not path.is_dir():
             raise RunDirectoryError(f"{path} is a file; give a directory for --out")
         present = {entry.name for entry in path.iterdir()} if path.is_dir() else set()
@@ -212,7 +212,7 @@ class RunDirectory:
     def _start_tables(self, lengths: Mapping[str, int] | None) -> None:
         """Starts empty tables, or truncates them to where they were at a checkpoint."""
         if CONFUSIONS not in (lengths or {}):
-            # It starts with the first matrices: not every run has some.
+            # Created with the first matrices, since not every run has any.
             try:
                 (self.path / CONFUSIONS).unlink(missing_ok=True)
             except OSError as problem:

@@ -1,4 +1,4 @@
-"""What a result was made with: versions, device and code; nothing that identifies a person or a machine."""
+"""What produced a result: versions, device and code; nothing that identifies a person or a machine."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def git_commit() -> str | None:
     if not (source / ".git").exists():
         return None
     try:
-        said = subprocess.run(
+        output = subprocess.run(
             ["git", "-C", str(source), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"],
             capture_output=True,
             text=True,
@@ -45,4 +45,4 @@ def git_commit() -> str | None:
         )
     except (OSError, subprocess.SubprocessError):
         return None
-    return said.stdout.strip()
+    return output.stdout.strip()

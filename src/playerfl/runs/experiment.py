@@ -58,13 +58,13 @@ class TrainingOptions(AddedOptions):
     weight_decay: float = Field(0.01, ge=0, allow_inf_nan=False)
     """How much every step shrinks the weights. Default: 0.01 for adamw, 0 for sgd."""
     betas: tuple[_Beta, _Beta] = (0.9, 0.999)
-    """Of adamw: how slowly the two moving averages of the gradient forget."""
+    """For adamw: how slowly the two moving averages of the gradient forget."""
     eps: float = Field(1e-8, gt=0)
-    """Of adamw: added to the denominator of a step."""
+    """For adamw: added to the denominator of a step."""
     amsgrad: bool = False
-    """Of adamw: whether steps are divided by the largest second moment so far."""
+    """For adamw: whether steps are divided by the largest second moment so far."""
     momentum: float = Field(0.0, ge=0, lt=1)
-    """Of sgd: the share of the last step that is added to the next."""
+    """For sgd: the share of the last step that is added to the next."""
     optimizer_state: Literal["persistent", "reset"] = "persistent"
     """Whether a site's optimiser keeps its state between rounds or starts afresh in each."""
     schedule: ScheduleKind = "constant"
@@ -275,7 +275,7 @@ class Experiment(AddedOptions):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What it names that may be in a user's Python file: the task, the algorithm, and a model of one's own."""
+        """What may be in a user's Python file: the task, the algorithm, and a user's own model."""
         return (self.task, self.algorithm["name"], *([] if self.model is None else [self.model]))
 
     def to_toml(self) -> str:
@@ -424,10 +424,10 @@ def _explained(problem: ValidationError, schema: type[BaseModel], where: str) ->
         return one_of(path[-1], holder.model_fields, "key") + place
     if error["type"] == "missing":
         return f"{'.'.join(path)} is missing{place}"
-    said = (error["msg"][0].lower() + error["msg"][1:]).removeprefix("value error, ")
+    reason = (error["msg"][0].lower() + error["msg"][1:]).removeprefix("value error, ")
     if error["type"] == "value_error" and not path:
-        return said + place
-    return f"{'.'.join(path)} = {error['input']!r}{place} is not allowed: {said.replace('input', 'it')}"
+        return reason + place
+    return f"{'.'.join(path)} = {error['input']!r}{place} is not allowed: {reason.replace('input', 'it')}"
 
 
 def merged(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from playerfl.learning.metrics.metric import MetricRecord
 
 
 class EnvironmentFile(TypedDict):
-    """environment.json: what a run was made with. Nothing in it identifies a person or a machine."""
+    """environment.json: what produced a run. Nothing in it identifies a person or a machine."""
 
     playerfl: str
     git_commit: str | None
@@ -45,7 +45,7 @@ class DataFile(DataRecord):
     """The shape of every entry."""
     trainer: str
     metrics: NotRequired[dict[str, MetricRecord]]
-    """What is recorded besides the loss, in its order; earlier versions did not say."""
+    """What is recorded besides the loss, in order; not recorded by earlier versions."""
     positive_class: NotRequired[int]
     """The class that metrics of two classes are about, if it is not number 1."""
     class_names: NotRequired[list[str]]

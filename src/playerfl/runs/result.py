@@ -50,7 +50,7 @@ class RunResult:
     confusions: Confusions = field(default_factory=Confusions.none)
     """A confusion matrix per stage, round, site and split ("validation", "test"); empty if none were recorded."""
     outcomes: Outcomes = field(default_factory=dict)
-    """By site, what its reported model said about each test row; empty if that was not kept."""
+    """By site, its reported model's output for each test row; empty if that was not kept."""
 
     def __repr__(self) -> str:
         place = f", in {self.path}" if self.path else ""
@@ -211,7 +211,7 @@ class RunResult:
             raise ConfigError(one_of(site, known, "site"))
         if site not in self.weights:
             raise ConfigError(
-                f"the model of {site} is not here: it was not kept (keep_weights = true in the study file keeps it), "
+                f"the model of {site} is missing: it was not kept (keep_weights = true in the study file keeps it), "
                 "or it never left its site and is in that site's directory"
             )
         model, kept = self.build_model(), self.weights[site]

@@ -27,7 +27,7 @@ from playerfl.runs.setup import Setup
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a run has got."""
+    """A run's progress."""
 
     algorithm: str
     round: int
@@ -96,7 +96,7 @@ class Record(Protocol):
     """Whether the outcomes of test rows are saved with it."""
 
     def resume(self, description: DataFile) -> Resumed | None:
-        """What was saved of the run; None if it starts now."""
+        """The saved part of the run; None if it starts now."""
         ...
 
     def exchanged(
@@ -214,7 +214,7 @@ class Run:
         return self._result()
 
     async def _join(self) -> None:
-        """Each unseen site gets the common part of the model, tunes it, and is scored. Once only, if resumed."""
+        """Each unseen site gets the common part of the model, tunes it, and is scored. Not repeated if resumed."""
         joined = {row[2] for row in self.score_rows if row[0] == "unseen"}
         scores: dict[SiteId, tuple[Score, ...]] = {}
         traffic: list[Traffic] = []

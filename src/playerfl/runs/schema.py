@@ -1,4 +1,4 @@
-"""What the files of a finished run must contain, checked before anything is computed from them."""
+"""Checks the files of a finished run before anything is computed from them."""
 
 from __future__ import annotations
 
@@ -53,9 +53,9 @@ def _layers(file: LayersFile) -> LayersFile:
         raise ValueError("a layer is named twice")
     cut = file["decision"]
     if cut and (cut["index"] != len(cut["federated"]) or [*cut["federated"], *cut["personal"]] != names):
-        raise ValueError("the decision is not about these layers")
+        raise ValueError("the cut does not divide these layers")
     if cut and cut["importance"].keys() - set(names):
-        raise ValueError("the decision scores other layers")
+        raise ValueError("the cut's scores are not of these layers")
     for profile in file["profiles"].values():
         if profile["layers"] != names:
             raise ValueError("a site scored other layers")

@@ -30,7 +30,7 @@ QUESTIONS = {
     "chance": "How sure is the answer?",
     "none": "None: only speed, memory and files.",
 }
-"""The questions of a study that a setting can touch."""
+"""The questions of a study that a setting can affect."""
 
 _BY_TABLE = {"training": "training", "data": "data", "algorithm": "method", "study": "budget", "merge": "method"}
 _BY_NAME = {
@@ -59,7 +59,7 @@ class Setting:
     kind: str
     """Its type in a user's words."""
     allowed: str
-    """The values that are not refused, or nothing if the type says it all."""
+    """The allowed values, or nothing if the type says it all."""
     default: Any
     question: str
     """A key of QUESTIONS."""
@@ -93,7 +93,7 @@ def settings_of(kind: type, table: str = "", leave_out: Iterable[str] = ()) -> l
 
 
 def question_of(name: str, table: str) -> str:
-    """The question that a setting touches; each table has a default, except the experiment itself."""
+    """The question that a setting affects; each table has a default, except the experiment itself."""
     return next((question for question, known in _BY_NAME.items() if name in known.split()), _BY_TABLE.get(table, ""))
 
 
@@ -156,8 +156,8 @@ def words_for(annotation: Any) -> str:
     if origin is Literal:
         return _either([json.dumps(value) for value in arguments])
     if origin in (Union, types.UnionType):
-        said = [words_for(argument) for argument in arguments if argument is not type(None)]
-        return _either(said) + (", or none" if type(None) in arguments else "")
+        words = [words_for(argument) for argument in arguments if argument is not type(None)]
+        return _either(words) + (", or none" if type(None) in arguments else "")
     if origin in (list, tuple):
         inner = list(dict.fromkeys(words_for(argument) for argument in arguments if argument is not Ellipsis))
         length = f" of {len(arguments)}" if origin is tuple and Ellipsis not in arguments else ""
@@ -177,14 +177,14 @@ def bounds_of(parts: Iterable[Any]) -> str:
     >>> bounds_of([tuple[Annotated[float, annotated_types.Ge(0)], float], annotated_types.Lt(1)])
     'at least 0, below 1'
     """
-    said = {
+    limits = {
         f"{words} {value:,}" if isinstance(value, int) else f"{words} {value:g}": None
         for part in parts
         for constraint in _constraints(part)
         for words, attribute in (("at least", "ge"), ("above", "gt"), ("at most", "le"), ("below", "lt"))
         if (value := getattr(constraint, attribute, None)) is not None
     }
-    return ", ".join(said)
+    return ", ".join(limits)
 
 
 def _tried_bounds(kind: type, name: str, annotation: Any) -> str:

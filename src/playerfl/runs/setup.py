@@ -64,7 +64,7 @@ class Setup:
     build_model: Callable[[], nn.Module]
     description: DataFile
     trainer_note: str | None = None
-    """Why the model is not stacked, if the user should know."""
+    """Why the model is not stacked, if that is worth a note."""
     test_groups: Mapping[SiteId, Tensor] = field(default_factory=dict)
     """The group of each test row, such as its patient, at sites where that is known."""
 
@@ -251,7 +251,7 @@ def seeded_model(seed: int, task: Task, options: DataOptions) -> nn.Module:
 def _check_outputs(model: nn.Module, task: Task, sites: Mapping[SiteId, SiteData]) -> tuple[Any, int]:
     """Tries the model on a few inputs and compares its outputs with the sites' targets.
 
-    Returns these inputs, and how many classes the model tells apart (0 if targets are not classes).
+    Returns these inputs, and the model's number of classes (0 if targets are not classes).
     """
     inputs, _ = next(iter(sites[min(sites)].train.batches(2)))
     model.eval()
@@ -276,15 +276,15 @@ def _check_outputs(model: nn.Module, task: Task, sites: Mapping[SiteId, SiteData
 
 
 def input_error(whose: str, model: nn.Module, inputs: Any, problem: Exception) -> DataError:
-    """Why a model cannot read its inputs, in one sentence: `forward` takes other arguments, or its own complaint, with
+    """Why a model cannot read its inputs, in one sentence: `forward` takes other arguments, or its own error, with
     a hint if the inputs are float64, as numpy makes them."""
     if mismatch := arguments_mismatch(model, inputs):
         return DataError(f"the model cannot read {whose}: {mismatch}")
-    said = str(problem).strip().splitlines() or [""]
+    lines = str(problem).strip().splitlines() or [""]
     # A KeyError says only 'ids', and an AssertionError often nothing.
-    plain = isinstance(problem, RuntimeError | TypeError | ValueError) and said[0]
-    reason = [said[0] if plain else f"{type(problem).__name__}{': ' if said[0] else ''}{said[0]}"]
+    plain = isinstance(problem, RuntimeError | TypeError | ValueError) and lines[0]
+    reason = lines[0] if plain else f"{type(problem).__name__}{': ' if lines[0] else ''}{lines[0]}"
     wide = any(x.dtype == torch.float64 for x in tensors_in(inputs))
     hint = "; they are float64: convert them, as in inputs.float()" if wide else ""
     shapes = ", ".join(f"{str(x.dtype).removeprefix('torch.')} {tuple(x.shape)}" for x in tensors_in(inputs))
-    return DataError(f"the model cannot read {whose} ({shapes}): {reason[0]}{hint}")
+    return DataError(f"the model cannot read {whose} ({shapes}): {reason}{hint}")

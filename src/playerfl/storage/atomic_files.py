@@ -31,7 +31,7 @@ def write_atomically(
             file.writelines([data] if isinstance(data, bytes) else data)
             file.flush()
             os.fsync(file.fileno())
-        # The directory is not synced: after a power cut the old file may be back. It is as good to resume from, unless
+        # The directory is not synced: after a power cut the old file may be back. Resuming from it works too, unless
         # another machine relies on the new file (see `fsync_dir`).
         temporary.replace(path)
     except OSError as problem:
@@ -48,7 +48,7 @@ def temp_path(path: Path) -> Path:
 def make_directory(path: Path, then: str = RERUN_HINT, *, secret: bool = False) -> None:
     """Makes a directory and its parents unless it exists; StorageError if it cannot be made.
 
-    `secret`: only its owner may look into it.
+    `secret`: only its owner may read it.
     """
     try:
         path.mkdir(parents=True, exist_ok=True)

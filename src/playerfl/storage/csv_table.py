@@ -7,13 +7,13 @@ import io
 from collections.abc import Iterable
 
 _FORMULA = set("=+-@＝＋－＠")
-"""A spreadsheet runs a text that starts with one of these as a formula."""
+"""A spreadsheet runs text that starts with one of these as a formula."""
 
 
 def csv_text(rows: Iterable[Iterable[object]]) -> str:
     """One line per row; floats are written so that they read back bit for bit.
 
-    Names and reasons may come from other institutions, and tables are opened in spreadsheets. A text that a
+    Names and reasons may come from other institutions, and tables are opened in spreadsheets. Text that a
     spreadsheet would run gets an apostrophe in front; `csv_cell` says which.
 
     >>> csv_text([("site", "loss"), ("north, old", 0.1)])
@@ -33,7 +33,7 @@ def csv_text(rows: Iterable[Iterable[object]]) -> str:
 
 
 def csv_cell(value: object) -> object:
-    """A value as it may stand in a table: a text that looks like a formula, but is not a number, is made harmless.
+    """A value for a table: text that looks like a formula, but is not a number, is made harmless.
 
     >>> csv_cell("-0.5"), csv_cell(-0.5), csv_cell("-cmd|' /C calc'!A0"), csv_cell("north")
     ('-0.5', -0.5, "'-cmd|' /C calc'!A0", 'north')

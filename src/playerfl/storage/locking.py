@@ -29,7 +29,7 @@ class DirectoryLock:
             return
         kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
         handle = os.open(self.path, os.O_RDONLY)
-        # Somebody who only looks (`in_use`) holds the lock for a moment.
+        # A process that only checks (`in_use`) holds the lock for a moment.
         for tries_left in reversed(range(_TRIES)):
             try:
                 fcntl.flock(handle, kind | (0 if wait else fcntl.LOCK_NB))

@@ -38,14 +38,14 @@ def packed(rows: Sequence[Row]) -> dict[str, Any]:
 
 
 def _integers(values: Sequence[Any]) -> Tensor:
-    """Of the smallest type that holds them."""
+    """A tensor of the smallest type that holds these integers."""
     largest = max(map(abs, values))
     kind = torch.int16 if largest < 2**15 else torch.int32 if largest < 2**31 else torch.int64
     return torch.tensor(values, dtype=kind)
 
 
 def unpacked(table: Mapping[str, Any]) -> list[Row]:
-    """What `packed` was given."""
+    """The inverse of `packed`."""
     places = table["places"].tolist()
     texts = iter(zip(*table["texts"], strict=True))
     numbers = iter(table["numbers"])

@@ -34,7 +34,7 @@ class StudyResult:
     """By task and algorithm; None if no rate could be chosen."""
     failures: list[Failure]
     tuning_notes: list[str]
-    """Where a chosen rate is at the edge of its grid, or the choice was close."""
+    """Notes on chosen rates that are at the edge of their grid, or were close."""
 
     @property
     def results(self) -> list[RunResult]:

@@ -62,7 +62,7 @@ class Failure:
 
 
 class StudyDirectory:
-    """A study and its results so far: one run file per finished run, named after all that decides its result."""
+    """A study and its results so far: one run file per finished run, named after everything that decides its result."""
 
     def __init__(self, path: Path, study: Study, software: Software, data: Mapping[str, DataFile]) -> None:
         """`data`: the description of each task's sites, by `data_name`."""
@@ -95,11 +95,11 @@ class StudyDirectory:
     def _check_free(path: Path) -> None:
         if path.exists() and not path.is_dir():
             raise RunDirectoryError(f"{path} is a file; give a directory for --out")
-        strangers = [entry.name for entry in path.iterdir()] if path.is_dir() else []
-        strangers = [name for name in strangers if name not in _FILES and not name.startswith(".")]
-        if strangers and not (path / "study.toml").is_file():
+        other_files = [entry.name for entry in path.iterdir()] if path.is_dir() else []
+        other_files = [name for name in other_files if name not in _FILES and not name.startswith(".")]
+        if other_files and not (path / "study.toml").is_file():
             raise RunDirectoryError(
-                f"{path} holds files that are not a study's ({min(strangers)}); choose another directory for --out"
+                f"{path} holds files that are not a study's ({min(other_files)}); choose another directory for --out"
             )
 
     def begin(self) -> None:
@@ -214,7 +214,7 @@ class StudyDirectory:
             return read_run_file(file, self.data[data_name(experiment)], self._timings.get(key, unknown), path)
 
     def rate_losses(self, line: Line) -> dict[float, float]:
-        """What each rate of a line is judged by, lower is better, once all of its tuning runs have ended."""
+        """The loss that each rate of a line is judged by, once all of its tuning runs have ended."""
         if PROTOCOLS[self.study.protocol].tunes_reported:
             metric = self.study.tuning_metric
             return {rate: reported_regret(values, metric) for rate, values in self._reported_values(line).items()}
@@ -225,7 +225,7 @@ class StudyDirectory:
         }
 
     def tuning_notes(self, line: Line) -> list[str]:
-        """What a reader should know about the choice of a line's rate."""
+        """Notes on the choice of a line's rate."""
         if not PROTOCOLS[self.study.protocol].tunes_reported or self.chosen_rate(line) is None:
             return []
         return tuning_notes(self._reported_values(line), self.study.tuning_metric)
@@ -292,7 +292,7 @@ class StudyDirectory:
         return [e for phase in phases for e in self._experiments(phase) if self.planned(e).key not in known]
 
     def failures(self, rates: Mapping[tuple[str, str], float | None] | None = None) -> list[Failure]:
-        """What failed, and why; pass `chosen_rates` if you have them."""
+        """The failures, with reasons; pass `chosen_rates` if you have them."""
         rates = self.chosen_rates if rates is None else rates
         finished, failed = self.finished, self.failed
         known = finished | failed

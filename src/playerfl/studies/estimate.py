@@ -89,7 +89,7 @@ def estimate(
 ) -> Estimate:
     """Counts the runs of a study, and estimates the time of those that are missing.
 
-    One run per line is driven through a few rounds with a trainer that only counts: this gives the numbers of
+    One run per line goes through a few rounds with a trainer that only counts: this gives the numbers of
     training steps and scored rows, and the time of everything else. Then a few real steps of every kind are timed,
     with as many models at a time as the study would train together. `start`: seconds a worker takes to start.
     """
@@ -219,7 +219,7 @@ class _Timer:
 
 def _done(jobs: Sequence[Job]) -> float:
     fresh = [_fresh(job) for job in jobs]
-    # This thread's processor time: the wall time if nothing else were running, whatever runs beside it now.
+    # This thread's CPU time: what the wall time would be if nothing else were running.
     since = time.thread_time()
     drive(gather([_awaited(job) for job in fresh]))
     return time.thread_time() - since

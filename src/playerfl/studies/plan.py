@@ -24,7 +24,7 @@ PAPER_ALGORITHMS = (
     "local", "fedavg", "fedprox", "pfedme", "ditto", "local_adaptation", "fedper", "fedrep", "fedbabu", "fedlp",
     "fedlama", "pfedla", "player_fl", "player_fl_random", "player_fl_minus_1", "player_fl_plus_1",
 )  # fmt: skip
-"""The methods the paper compares, and the two that its own is closest to."""
+"""The methods the paper compares, and the two that are closest to its own."""
 _GROUPS: dict[str, Sequence[str]] = {"paper": PAPER_ALGORITHMS, "all": tuple(ALGORITHMS)}
 _FIRST_TUNING_SEED = 1001
 MOST_SEEDS = 2000
@@ -33,7 +33,7 @@ _OF_THE_STUDY = ("task", "algorithm", "seed")
 
 
 class Study(BaseModel):
-    """What a study compares. Use `resolve` to make one: it checks every name and value."""
+    """A study's plan. Use `resolve` to make one: it checks every name and value."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -52,7 +52,7 @@ class Study(BaseModel):
     tuning_seeds: list[int] = Field(default_factory=lambda: [1001, 1002, 1003])
     """Seeds of the runs that choose a rate; a number n stands for 1001 to 1000 + n."""
     tuning_metric: TuningMetric = "loss"
-    """What a rate is chosen by: this metric of the validation data, in the rounds that would be reported."""
+    """The validation metric that a rate is chosen by, in the rounds that would be reported."""
     settings: dict[str, Any] = Field(default_factory=dict)
     """Settings of every run: those of an experiment file, except task, algorithm and seed."""
     by_algorithm: dict[str, dict[str, Any]] = Field(default_factory=dict)
@@ -240,7 +240,7 @@ def _algorithm_tables(given: Any) -> list[dict[str, Any]]:
 
 
 def _members(entry: Any) -> Sequence[Any]:
-    """What a name in the list of algorithms stands for: one algorithm, or all those of a group."""
+    """The algorithms that a name in the list stands for: one, or all those of a group."""
     if not isinstance(entry, str) or entry in ALGORITHMS or names_object(entry):
         return [entry]
     if entry not in _GROUPS:
@@ -287,7 +287,7 @@ def _seeds(key: str, given: Any, first: int) -> list[int]:
         given = range(first, first + given)
     seeds = list(given) if isinstance(given, list | tuple | range) else None
     if seeds is None or not all(isinstance(s, int) and not isinstance(s, bool) and s >= 0 for s in seeds):
-        raise ConfigError(f"{key} = {given!r} must be a number of seeds, or a list of integers from 0 up")
+        raise ConfigError(f"{key} = {given!r} must be a number of seeds, or a list of non-negative integers")
     if len(seeds) > MOST_SEEDS:
         raise ConfigError(f"{key} has {len(seeds):,} seeds; at most {MOST_SEEDS:,} can be run")
     if len(set(seeds)) < len(seeds):
@@ -299,7 +299,7 @@ def _seeds(key: str, given: Any, first: int) -> list[int]:
 
 def _check_group_size(given: Any) -> None:
     if given != "auto" and (not isinstance(given, int) or isinstance(given, bool) or given < 1):
-        raise ConfigError(f'seeds_per_group = {given!r} must be "auto" or an integer from 1 up')
+        raise ConfigError(f'seeds_per_group = {given!r} must be "auto" or a positive integer')
 
 
 def _labels(what: str, tables: Sequence[Mapping[str, Any]]) -> list[str]:

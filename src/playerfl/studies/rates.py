@@ -83,7 +83,7 @@ def validation_losses(result: RunResult) -> dict[int, float]:
 
 
 def tuned_loss(runs: Sequence[Mapping[int, float] | None]) -> float:
-    """What a learning rate is judged by: the mean over its tuning runs per round, then the minimum over rounds.
+    """A learning rate is judged by this: the mean over its tuning runs per round, then the minimum over rounds.
 
     A round counts as infinite if any run's loss in it is not finite; all rounds do if a run failed (None).
 
@@ -141,7 +141,7 @@ def choose_rate(losses: Mapping[float, float]) -> float | None:
 
 
 def tuning_notes(values: Mapping[float, Sequence[float | None]], metric: TuningMetric) -> list[str]:
-    """What a reader should know about a choice: that the rate is at the edge of its grid, or that the choice is close.
+    """Notes on a choice: that the rate is at the edge of its grid, or that the choice is close.
 
     `values`: what the tuning runs of each rate report, in the order of their seeds. Runs are resampled together, since
     the runs of one seed share their data.

@@ -184,7 +184,7 @@ class Scheduler:
         return status, Group(runs)
 
     def _after_loss(self, status: LineStatus, lost: Lost) -> list[Group]:
-        """What to run after a worker died: the same group, then its runs one by one; then they count as failed."""
+        """Groups to run after a worker died: the same group, then its runs one by one; then they count as failed."""
         group = lost.group
         group.losses += lost.blame
         if group.losses >= _MOST_LOSSES:

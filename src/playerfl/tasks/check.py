@@ -1,4 +1,4 @@
-"""check_task: what a person should know about a task's data before anything trains on them."""
+"""check_task: what a user should know about a task's data before training."""
 
 from __future__ import annotations
 

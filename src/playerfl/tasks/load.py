@@ -1,4 +1,4 @@
-"""Resolves what a user names: a bundled task, a folder, FILE.py:NAME or package.module:NAME."""
+"""Resolves a user's name for a task: a bundled task, a folder, FILE.py:NAME or package.module:NAME."""
 
 from __future__ import annotations
 
@@ -199,5 +199,5 @@ def _failed(what: str, problem: BaseException, file: str | None) -> ConfigError:
         lines.append(problem.lineno)
     where = f" on line {lines[-1]}" if lines else ""
     message = problem.msg if isinstance(problem, SyntaxError) else str(problem)
-    said = " ".join(message.split())
-    return ConfigError(f"{what} failed{where}: {type(problem).__name__}{': ' if said else ''}{said}")
+    reason = " ".join(message.split())
+    return ConfigError(f"{what} failed{where}: {type(problem).__name__}{': ' if reason else ''}{reason}")

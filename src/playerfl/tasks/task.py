@@ -46,7 +46,7 @@ def _checked_shares(given: Any) -> Any:
 
 
 class DataOptions(AddedOptions):
-    """What every task's `[data]` table may hold."""
+    """The options of every task's `[data]` table."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     added: ClassVar[frozenset[str]] = frozenset({"split", "shares"})
@@ -78,7 +78,7 @@ class DataOptions(AddedOptions):
 
 
 class PaperOptions(DataOptions):
-    """What the paper's tasks add: the size of the network and its initial weights."""
+    """Further options of the paper's tasks: the size of the network and its initial weights."""
 
     size: Literal["paper", "small", "tiny"] = "paper"
     """The paper's layer widths, a quarter of them (for studies on a CPU), or an eighth (for tests)."""
@@ -106,7 +106,7 @@ class Task:
     options: type[DataOptions] = DataOptions
     loss: Callable[[Any, Tensor], Tensor] = cross_entropy
     metrics: Mapping[str, AnyMetric] = field(default_factory=lambda: METRICS)
-    """What is recorded besides the loss, unless the experiment names others. Without any, targets are not classes."""
+    """Recorded besides the loss, unless the experiment names others. Without any, targets are not classes."""
     scale: TargetScale = UNSCALED
     """How numeric targets were scaled for training; metrics are in their own units."""
     classes: tuple[str, ...] = ()
@@ -118,10 +118,10 @@ class Task:
     adapt: Callable[[Any], Task] | None = None
     """Builds the task from its data, for tasks whose loss and metrics depend on the data; see `for_options`."""
     schema: Schema | None = None
-    """What its columns and classes are called, where that is known: across institutions, all sites must agree."""
+    """The names of its columns and classes, where known: across institutions, all sites must agree."""
 
     check: Callable[[Any, int], DataCheck] | None = None
-    """Checks the data (options, batch size), for tasks that know more of them than their examples; see `check_task`."""
+    """Checks the data (options, batch size), for tasks that know more than their examples; see `check_task`."""
 
     def for_options(self, options: DataOptions) -> Task:
         """The task with these options: itself, unless its loss and metrics depend on the data."""

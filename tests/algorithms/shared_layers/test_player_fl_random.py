@@ -107,4 +107,4 @@ def test_with_no_candidate_left_the_run_falls_back_and_warns(random: PLayerFLRan
     assert_same(result, federate(PLayerFL(rule="fixed", fixed_cut=1), two_layers()))
     assert result.cut is not None
     assert result.cut.index == 1
-    assert any("1 is the only cut" in warning for warning in result.cut.warnings)
+    assert any("1 is the only possible cut" in warning for warning in result.cut.warnings)

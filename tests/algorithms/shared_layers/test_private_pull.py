@@ -112,7 +112,7 @@ def test_sites_that_join_late_take_part() -> None:
 
 
 def test_it_is_refused_under_another_method_and_below_zero() -> None:
-    with pytest.raises(ConfigError, match=r"private_pull = 0\.1 is for PLayer-FL and its cuts only"):
+    with pytest.raises(ConfigError, match=r"private_pull = 0\.1 works only in PLayer-FL itself"):
         PLayerFLFedProx(private_pull=0.1)
     with pytest.raises(ConfigError, match="private_pull must be at least 0"):
         PLayerFL(private_pull=-0.1)

@@ -48,7 +48,7 @@ class FedLAMA(Algorithm):
         return [layer for layer, interval in self.intervals(side).items() if round_ % interval == 0]
 
     def common_model(self, server: Server) -> bool:
-        """Only when all layers were averaged together; in between, each site has its own version of some."""
+        """Only when all layers were averaged together; in between, some layers differ from site to site."""
         return len(self.due(server, server.round)) == len(server.layers.names)
 
     def server_send(self, server: Server, site: SiteId) -> Download:

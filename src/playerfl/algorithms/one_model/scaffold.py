@@ -22,11 +22,11 @@ _CONTROL = "control/"
 class Scaffold(Algorithm):
     """Control variates: c_i estimates a site's gradient, c everyone's; local steps follow g - c_i + c.
 
-    After the round c_i⁺ = the mean of the site's gradients g of the round, and the site sends c_i⁺ - c_i along;
+    After the round c_i⁺ = the mean of the site's gradients g of the round, and the site also sends c_i⁺ - c_i;
     c ← Σ_i (n_i / Σ n) · c_i. For plain gradient steps the mean of g is (w - θ_i)/(Kη) - c + c_i: Option II.
 
     Paper: Karimireddy et al. 2020, Algorithm 1, https://arxiv.org/abs/1910.06378
-    Differs: the gradients are summed up instead of derived from θ_i, which gives the same numbers for plain steps and
+    Differs: the gradients are accumulated instead of derived from θ_i, which gives the same numbers for plain steps and
     also works with momentum, AdamW and weight decay; c is weighted by the sites' examples, like w.
     """
 
@@ -76,7 +76,7 @@ class Scaffold(Algorithm):
     def _control(
         self, control: Weights, name: str, uploads: Mapping[SiteId, Upload], before: int, total: int
     ) -> Tensor:
-        """c of one parameter: the mean of c_i over the sites seen so far, of which some have changed."""
+        """c of one parameter: the mean of c_i over the sites seen so far, some of which have changed."""
         changes = ((upload.weights[_CONTROL + name], upload.num_examples) for upload in uploads.values())
         change = sum((share * tensor.double() for tensor, share in changes), torch.zeros((), dtype=torch.float64))
         held = control[name].double() * before if name in control else 0.0

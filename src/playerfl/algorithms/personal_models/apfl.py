@@ -17,7 +17,7 @@ from playerfl.weights import Weights
 
 @dataclass(frozen=True)
 class APFL(Algorithm):
-    """A personal model v_c beside the site's copy w_c of the common one. The mixture α·v_c + (1 - α)·w is reported.
+    """A personal model v_c alongside the site's copy w_c of the common one. The mixture α·v_c + (1 - α)·w is reported.
 
     For each batch:  w_c ← w_c - η·∇f(w_c),  v_c ← v_c - η·α·∇f(α·v_c + (1 - α)·w_c), both from the values before;
     after the round  α ← clip(α - η_α·Σ ⟨v_c - w_c, ∇f(α·v_c + (1 - α)·w_c)⟩, 0, 1), the sum over the round's batches.
@@ -31,7 +31,7 @@ class APFL(Algorithm):
     alpha: float = 0.5
     """α: the share of the personal model in the mixture."""
     alpha_learning_rate: float = 0.0
-    """η_α; 0: α stays as it is."""
+    """η_α; 0 keeps α fixed."""
 
     def __post_init__(self) -> None:
         at_least_zero("alpha_learning_rate", self.alpha_learning_rate)

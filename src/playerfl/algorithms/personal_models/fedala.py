@@ -36,11 +36,11 @@ class FedALA(Algorithm):
     eta: float = 1.0
     """η: the rate at which W is learned."""
     rows: float = 0.8
-    """The share of a site's rows that W is learned on, drawn anew in every round."""
+    """The share of a site's rows that W is learned on, drawn again in every round."""
     settled: float = 0.1
     """W has settled when the standard deviation of the loss over ten epochs is below this."""
     most_epochs: int = 50
-    """Epochs after which learning W ends in any case."""
+    """The most epochs for learning W, even if the loss has not settled."""
 
     def __post_init__(self) -> None:
         at_least_zero("eta", self.eta)
@@ -53,8 +53,7 @@ class FedALA(Algorithm):
     def check_layers(self, layers: LayerMap) -> None:
         if not 0 <= self.mixed_layers <= len(layers.names):
             raise ConfigError(
-                f"mixed_layers must be between 0 and {len(layers.names)}, the layers of the model, "
-                f"not {self.mixed_layers}"
+                f"mixed_layers must be between 0 and {len(layers.names)}, the number of layers, not {self.mixed_layers}"
             )
 
     async def client_fit(self, client: Client, download: Download) -> Upload:

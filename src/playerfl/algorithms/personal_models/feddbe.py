@@ -1,4 +1,4 @@
-"""FedDBE: what is particular to a site goes into an offset of its own, so that the shared features are alike."""
+"""FedDBE: what is specific to a site goes into the site's own offset, so that the shared features are alike."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ class FedDBE(Algorithm):
         client.load(client.weights(), self._folded(client, client.weights()))
 
     def _folded(self, client: Client, weights: Weights) -> Weights:
-        """The bias of the last layer that has the effect of the offset."""
+        """The last layer's bias with the offset folded into it."""
         if "offset" not in client.memory:
             return {}
         head = head_of(client.layers)
@@ -108,7 +108,7 @@ class FedDBE(Algorithm):
 
 
 def head_of(layers: LayerMap) -> str:
-    """What the names of the last layer's weight and bias begin with; ConfigError if it has anything else."""
+    """The prefix of the last layer's weight and bias; ConfigError if the layer has anything else."""
     last = layers.entries[layers.names[-1]]
     head = last[0].removesuffix("weight")
     if set(last) != {f"{head}weight", f"{head}bias"}:

@@ -29,7 +29,7 @@ class FedSelect(Algorithm):
     weights with the largest |θ_c - θ_c before the round| becomes own, until the share `limit` of the tensor is own.
 
     Paper: Tamirisa et al. 2024, https://arxiv.org/abs/2404.02478. rate = 0 is FedAvg.
-    Differs: biases can become own, too (the code: only tensors called weight); a weight that has become own keeps the
+    Differs: biases can become own too (the code: only tensors called weight); a weight that has become own keeps the
     site's value (the code: starts from the average); averages are weighted by the sites' examples. Own weights are
     not uploaded: their place holds what was received.
     """

@@ -56,7 +56,7 @@ class FedBABU(PartialAlgorithm):
         await client.train(only=self.federated(client))
 
     async def client_finish(self, client: Client, download: Download) -> None:
-        # Starts from the last model: how a body scores under a random head does not tell which body is best.
+        # Starts from the last model: how a body scores under a random head does not show which body is best.
         self.client_assemble(client, download)
         only = {"head": self.personal(client), "body": self.federated(client), "full": None}[self.finetune]
         await tune(client, self.finetune_epochs, self.finetune_learning_rate, only)

@@ -26,7 +26,7 @@ class LGFedAvg(PartialAlgorithm):
     def check_layers(self, layers: LayerMap) -> None:
         if not 0 <= self.shared_layers <= len(layers.names):
             raise ConfigError(
-                f"shared_layers must be between 0 and {len(layers.names)}, the layers of the model, "
+                f"shared_layers must be between 0 and {len(layers.names)}, the number of layers, "
                 f"not {self.shared_layers}"
             )
 

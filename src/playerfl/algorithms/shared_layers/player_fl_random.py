@@ -53,7 +53,7 @@ class PLayerFLRandom(PLayerFL):
         candidates = [p for p in range(1, len(server.layers.names)) if p != excluded]
         if not candidates:
             fallback = reference or len(server.layers.names)
-            return fallback, [f"{fallback} is the only cut there is to draw, so it is used"]
+            return fallback, [f"{fallback} is the only possible cut, so it is used"]
         drawn = torch.randint(len(candidates), (), generator=generator_for(server.seed, "random_split"))
         return candidates[int(drawn)], [f"the cut was drawn from {candidates}"]
 

@@ -23,7 +23,7 @@ class _Restarted(PLayerFL):
         if self.first_epoch != "restart":
             raise ConfigError("first_epoch must be 'restart' here: the other method starts with a known cut")
         if self.private_pull:
-            raise ConfigError(f"private_pull = {self.private_pull:g} is for PLayer-FL and its cuts only; leave it out")
+            raise ConfigError(f"private_pull = {self.private_pull:g} works only in PLayer-FL itself; leave it out")
 
 
 @dataclass(frozen=True)

@@ -21,10 +21,10 @@ DOCTOR_EXAMPLES = examples(
 def doctor(
     home: Annotated[Path | None, typer.Option(help="The server's directory: check the server.")] = None,
     server: Annotated[str | None, typer.Option(metavar="NAME:PORT", help="The server: check a site.")] = None,
-    ca: Annotated[Path, typer.Option(help="Of a site: the server's ca.crt.")] = Path("ca.crt"),
-    key: Annotated[Path, typer.Option(help="Of a site: its private key.")] = Path("site.key"),
-    state: Annotated[Path, typer.Option(help="Of a site: its directory.")] = Path("state"),
-    task: Annotated[str | None, typer.Option(help="Of a site: its data, a folder or FILE.py:NAME.")] = None,
+    ca: Annotated[Path, typer.Option(help="For a site: the server's ca.crt.")] = Path("ca.crt"),
+    key: Annotated[Path, typer.Option(help="For a site: its private key.")] = Path("site.key"),
+    state: Annotated[Path, typer.Option(help="For a site: its directory.")] = Path("state"),
+    task: Annotated[str | None, typer.Option(help="For a site: its data, a folder or FILE.py:NAME.")] = None,
     data_dir: DataDir = None,
     as_json: Json = False,
 ) -> None:
@@ -37,7 +37,7 @@ def doctor(
     from playerfl.flower.operate.preflight import check_machine, check_server, check_site
 
     if home is None and server is None:
-        raise ConfigError("say what to check: --home DIR for the server, --server NAME:PORT for a site")
+        raise ConfigError("give --home DIR to check the server, or --server NAME:PORT to check a site")
     findings = list(check_machine())
     if home is not None:
         findings += check_server(ServerHome(home))
@@ -56,7 +56,7 @@ def doctor(
 
 
 def _data(task: str, data_dir: Path | None) -> str:
-    """The site's data in a few words; an error that names what is wrong with them."""
+    """The site's data in a few words; an error that says what is wrong with them."""
     from playerfl.data.download.directory import use_data_directory
     from playerfl.runs.experiment import Experiment
     from playerfl.tasks.load import load_task
@@ -65,4 +65,4 @@ def _data(task: str, data_dir: Path | None) -> str:
         found = load_task(task)
         options = Experiment.resolve({"device": "cpu"}, found).data_options(found)
         sites = found.for_options(options).load_sites(options)
-    return f"{task}: " + ", ".join(f"{name} ({len(data.train)} rows to train with)" for name, data in sites.items())
+    return f"{task}: " + ", ".join(f"{name} ({len(data.train)} training rows)" for name, data in sites.items())

@@ -14,8 +14,8 @@ from playerfl.cli.options import Home, examples
 
 _UNGUARDED = (
     "WARNING: Flower's control interface has NO AUTHENTICATION and shares the SuperLink's port. Anyone who reaches it "
-    "can run code at every site. It listens on loopback only. Give others access only through the proxy that "
-    "`playerfl flower files` configures: it forwards nothing but the fleet interface."
+    "can run code on this server and submit jobs to every site. It listens on loopback only. Give others access only "
+    "through the proxy that `playerfl flower files` configures: it forwards nothing but the fleet interface."
 )
 UP_EXAMPLES = examples("flower up /var/lib/playerfl --name fl.example.org")
 RENEW_EXAMPLES = examples("flower renew /var/lib/playerfl", "flower renew /var/lib/playerfl --activate")
@@ -68,17 +68,17 @@ def up(
 def renew(
     home: Home,
     activate: Annotated[
-        bool, typer.Option("--activate", help="Change over to the new certificate, once every site has the new ca.crt.")
+        bool, typer.Option("--activate", help="Switch to the new certificate, once every site has the new ca.crt.")
     ] = False,
     drop_old: Annotated[
         bool, typer.Option("--drop-old", help="With --activate: sites no longer trust the old certificate.")
     ] = False,
 ) -> None:
-    """Renew the server's certificate, in two steps that no job notices.
+    """Renew the server's certificate in two steps, without interrupting jobs.
 
     First, a new certificate is created, and ca.crt holds the old authority and the new one: send it to every site.
-    Later, --activate puts the new certificate in place; reload nginx then. The SuperLink keeps the old one until it is
-    started again, which is fine: sites trust both.
+    Later, --activate puts the new certificate in place; then reload nginx. The SuperLink keeps the old one until it is
+    restarted, which is fine: sites trust both.
     """
     from playerfl.errors import ConfigError
     from playerfl.flower.operate.certificates import activate_renewal, expiry, prepare_renewal
@@ -87,11 +87,11 @@ def renew(
     server = ServerHome(home)
     _ = server.port
     if drop_old and not activate:
-        raise ConfigError("--drop-old belongs to --activate: until then, the server uses the old certificate")
+        raise ConfigError("--drop-old needs --activate: until then, the server uses the old certificate")
     if not activate:
         typer.echo(prepare_renewal(home))
         say(
-            "send this ca.crt to every site, which replaces its old one and restarts its node; then run "
+            "send this ca.crt to every site, to replace the old one there and restart the node; then run "
             f"playerfl flower renew {home} --activate"
         )
         return

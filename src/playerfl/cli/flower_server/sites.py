@@ -30,7 +30,7 @@ def register(
     """Admit a site: register its public key under the site's name.
 
     HOME is the directory of the server, which must be running. PUBLIC_KEY is the file NAME.pub of the site. Compare the
-    fingerprint that is shown with the site's, by phone: anyone who can exchange the file could take part as the site.
+    fingerprint that is shown with the site's, by phone: anyone who can swap the file could take part as the site.
     """
     from playerfl.flower.operate.enrolment import enrol
     from playerfl.flower.operate.launch import ServerHome

@@ -34,10 +34,10 @@ def stop(
     from playerfl.flower.operate.launch import ServerHome
 
     if (home is None) == (state is None):
-        raise ConfigError("say where: --home DIR at the server, --state DIR at a site")
+        raise ConfigError("give --home DIR at the server, or --state DIR at a site")
     if state is not None:
         if final:
-            raise ConfigError("--final is for the server; a site that has stopped is out of the job anyway")
+            raise ConfigError("--final is for the server; leave it out at a site")
         jobs.stop(job, state)
         return
     assert home is not None

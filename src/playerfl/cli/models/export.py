@@ -1,4 +1,4 @@
-"""`playerfl export`: a site's trained model as a folder that stands alone."""
+"""`playerfl export`: a site's trained model as a self-contained folder."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ def export(
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the model in --out.")] = False,
     data_dir: DataDir = None,
 ) -> None:
-    """Write the model that a site keeps into a folder that stands alone.
+    """Write the model that a site keeps into a self-contained folder.
 
     RUN is the directory of a finished run. The folder has the weights, the model's operations, how rows become inputs,
-    test scores, a model card, a loader that needs torch only and, if possible, an ONNX file. The data must be where
+    test scores, a model card, a loader that needs only torch and, if possible, an ONNX file. The data must be where
     they were when the model was trained.
     """
     if (run is None) == (state is None):
-        raise ConfigError("give a run, or --state STATE/JOB at a site; one of the two")
+        raise ConfigError("give either a run, or --state STATE/JOB at a site")
     if task is not None and state is None:
         raise ConfigError("--task is only for --state; a run knows its task")
     if site is None:

@@ -1,4 +1,4 @@
-"""`playerfl predict`: predictions for new rows or pictures from an exported model."""
+"""`playerfl predict`: predictions for new rows or images from an exported model."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def predict(
     out: Annotated[Path | None, typer.Option(help="The CSV file to write (default: stdout).")] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file --out.")] = False,
 ) -> None:
-    """Predict for new rows or pictures with an exported model.
+    """Predict for new rows or images with an exported model.
 
     MODEL is a folder from `playerfl export`. NEW is a table with the columns of the training data, an image or a folder
     of images, or an npz file for a model that takes tensors. Every class gets a probability; a number is in the

@@ -157,7 +157,7 @@ def _show(ranked: Multiverse) -> None:
     table.add_column("method", no_wrap=True)
     for heading in ("median rank", "range", "first", "top three", *(f"ahead of {method_name(r)}" for r in rivals)):
         table.add_column(heading, justify="right")
-    table.add_column("decided most by")
+    table.add_column("most decisive choice")
     for line in lines:
         table.add_row(
             method_name(line.method),

@@ -133,7 +133,7 @@ Interval = list[float | None] | None
 
 
 class _LeftOut(TypedDict):
-    """What the other tasks choose, and the share of this task's cases that it gets right."""
+    """The choice made on the other tasks, and the share of this task's cases that it gets right."""
 
     chosen: dict[str, Any]
     hits: float

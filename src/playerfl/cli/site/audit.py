@@ -1,4 +1,4 @@
-"""`playerfl flower audit`: what left a site, whether its log is whole, and whether a layer ever left."""
+"""`playerfl flower audit`: what left a site, whether its log is intact, and whether a layer ever left."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def audit(
     state: Annotated[Path, typer.Option(help="The site's directory.")],
     left: Annotated[
         str | None,
-        typer.Option(metavar="LAYER", help="Answer whether this layer or tensor ever left; exit code 1 if so."),
+        typer.Option(metavar="LAYER", help="Say whether this layer or tensor ever left; exit code 1 if so."),
     ] = None,
     job: Annotated[str | None, typer.Option(help="Only this job.")] = None,
     expect: Annotated[
@@ -52,7 +52,7 @@ def audit(
     else:
         _table(chosen)
     head = entries[-1]["hash"] if entries else "none"
-    say(f"{len(entries)} lines, the chain is whole; last hash: {head}")
+    say(f"{len(entries)} lines, the chain is intact; last hash: {head}")
 
 
 def _answer(state: Path, entries: list[dict[str, Any]], name: str) -> None:
@@ -71,7 +71,7 @@ def _answer(state: Path, entries: list[dict[str, Any]], name: str) -> None:
     uploads = [entry for entry in entries if sent_entries(entry)]
     if not sent:
         span = f"from {uploads[0]['time']} to {uploads[-1]['time']}" if uploads else "so far"
-        typer.echo(f"{name} never left this site: none of {len(uploads)} uploads {span} holds it")
+        typer.echo(f"{name} never left this site: none of {len(uploads)} uploads {span} contains it")
         return
     _table(sent)
     typer.echo(f"{name} left this site in {len(sent)} of {len(uploads)} uploads")

@@ -85,7 +85,7 @@ def approve(
 
 
 def refuse(job: JobName, state: State) -> None:
-    """Refuse a job: nothing of it is computed here."""
+    """Refuse a job: nothing is computed for it here."""
     _decide(state, job, "refused")
 
 
@@ -116,6 +116,6 @@ def contracts(state: Path) -> dict[str, Contract]:
     from playerfl.flower.site.contract import CONTRACT, Contract
 
     if not state.is_dir():
-        raise ConfigError(f"{state} is not a site's directory; give the one of playerfl flower site --state")
+        raise ConfigError(f"{state} is not a site's directory; give the --state of playerfl flower site")
     read = {file.parent.name: Contract.read(file.parent) for file in sorted(state.glob(f"*/{CONTRACT}"))}
     return {job: contract for job, contract in read.items() if contract is not None}

@@ -30,7 +30,7 @@ def site(
     server: Annotated[str | None, typer.Option(metavar="NAME:PORT", help="The server's address.")] = None,
     policy: Annotated[
         Path | None,
-        typer.Option(help="What this site agrees to (default: site.toml in --state, else the careful defaults)."),
+        typer.Option(help="What this site agrees to (default: site.toml in --state, else the strict defaults)."),
     ] = None,
     task: Annotated[
         str | None,
@@ -42,10 +42,10 @@ def site(
     retry: Annotated[
         float, typer.Option(help="Seconds before a node that has stopped is restarted (0: never).")
     ] = 15.0,
-    agent_only: Annotated[bool, typer.Option("--agent-only", help="Run the agent; the node is started apart.")] = False,
-    node_only: Annotated[bool, typer.Option("--node-only", help="Run the node; the agent is started apart.")] = False,
+    agent_only: Annotated[bool, typer.Option("--agent-only", help="Run the agent; start the node separately.")] = False,
+    node_only: Annotated[bool, typer.Option("--node-only", help="Run the node; start the agent separately.")] = False,
     socket: Annotated[
-        Path | None, typer.Option(help="Where agent and node meet (default: agent.sock in --state).")
+        Path | None, typer.Option(help="The socket between agent and node (default: agent.sock in --state).")
     ] = None,
     node_user: Annotated[
         list[str] | None, typer.Option(help="With --agent-only: the user that the node runs as; can be repeated.")
@@ -62,16 +62,16 @@ def site(
 
     if agent_only and node_only:
         raise ConfigError("--agent-only and --node-only exclude each other; leave both out to run agent and node")
-    meeting = socket or state / "agent.sock"
+    agent_socket = socket or state / "agent.sock"
     with ending_on_signals():
         if agent_only:
-            run_agent(name, state, meeting, policy, task, data_dir, device, node_user or [], None)
+            run_agent(name, state, agent_socket, policy, task, data_dir, device, node_user or [], None)
             return
-        node = _node(name, key, ca, server, state, meeting, port, apart=node_only)
+        node = _node(name, key, ca, server, state, agent_socket, port, separate=node_only)
         if node_only:
             keep_running(node, retry)
         else:
-            run_agent(name, state, meeting, policy, task, data_dir, device, [], (node, retry))
+            run_agent(name, state, agent_socket, policy, task, data_dir, device, [], (node, retry))
 
 
 def _node(
@@ -80,17 +80,17 @@ def _node(
     ca: Path | None,
     server: str | None,
     state: Path,
-    meeting: Path,
+    agent_socket: Path,
     port: int,
     *,
-    apart: bool,
+    separate: bool,
 ) -> SiteNode:
     from playerfl.errors import ConfigError
     from playerfl.flower.operate.site_node import SiteNode
 
     if key is None or ca is None or server is None:
         raise ConfigError("a node needs --key, --ca and --server; or run the agent alone with --agent-only")
-    node = SiteNode(name, key, server, ca, state if apart else state / ".node", meeting, port)
+    node = SiteNode(name, key, server, ca, state if separate else state / ".node", agent_socket, port)
     node.check()
     return node
 
@@ -98,7 +98,7 @@ def _node(
 def run_agent(
     name: str,
     state: Path,
-    meeting: Path,
+    agent_socket: Path,
     policy_file: Path | None,
     task: str | None,
     data_dir: Path | None,
@@ -126,7 +126,7 @@ def run_agent(
         agent.site.begin()
         users = user_ids(node_users)
         group, most = group_of(node_users), policy.jobs.most_message_bytes
-        with listening(meeting, agent.answer, users, group=group, most_bytes=most):
+        with listening(agent_socket, agent.answer, users, group=group, most_bytes=most):
             approval = "every new job needs approval" if policy.approval == "person" else "jobs start without approval"
             say(f"{name}: the agent is ready ({approval}); playerfl flower jobs --state {state} shows the jobs")
             if node is not None:
@@ -137,7 +137,7 @@ def run_agent(
 
 
 def read_policy(state: Path, file: Path | None) -> Policy:
-    """The policy in a file; by default site.toml in the site's directory, or the careful defaults."""
+    """The policy in a file; by default site.toml in the site's directory, or the strict defaults."""
     from playerfl.flower.site.policy import Policy
 
     if file is None and (state / "site.toml").exists():
@@ -146,7 +146,7 @@ def read_policy(state: Path, file: Path | None) -> Policy:
 
 
 def keep_running(node: SiteNode, retry: float) -> None:
-    """Starts the node again whenever it has stopped, unless it was told to."""
+    """Restarts the node whenever it stops, unless it was told to stop."""
     from playerfl.cli.flower_jobs import say
     from playerfl.flower.operate.processes import Running
 

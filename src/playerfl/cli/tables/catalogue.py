@@ -23,7 +23,7 @@ class Entry(TypedDict):
     options: dict[str, Any]
     """Option names and their defaults."""
     meanings: dict[str, str]
-    """What each option means."""
+    """The meaning of each option."""
 
 
 def algorithms() -> list[Entry]:

@@ -119,7 +119,7 @@ def _gains(summary: AlgorithmSummary) -> Table:
     table.add_column("site")
     if summary.test_rows:
         table.add_column("test rows", justify="right")
-    # More metrics than these do not fit beside each other; the report has all of them.
+    # More metrics than these do not fit side by side; the report has all of them.
     for metric in metrics[:_SHOWN_METRICS]:
         table.add_column(metric, justify="right")
         for baseline in summary.gains:

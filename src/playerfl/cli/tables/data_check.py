@@ -41,7 +41,7 @@ def print_short_check(check: DataCheck) -> None:
     for finding in shown[:_MOST_SHORT]:
         console.print(_sentence(finding), soft_wrap=True)
     if _problems(check):
-        more = f"{len(shown) - _MOST_SHORT} more; all of it: " if len(shown) > _MOST_SHORT else "the whole check: "
+        more = f"{len(shown) - _MOST_SHORT} more; see all: " if len(shown) > _MOST_SHORT else "the whole check: "
         console.print(escape(f"{more}playerfl data check {check.task}"), soft_wrap=True)
 
 

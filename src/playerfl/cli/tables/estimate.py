@@ -36,9 +36,9 @@ def print_estimate(estimate: Estimate) -> None:
         f"about {estimate.memory / 1e9:.1f} GB of memory."
     )
     console.print(
-        f"Estimated in {duration(estimate.calibration)}: training steps and scored rows were counted by driving each "
-        "algorithm through a few rounds with a trainer that only counts; a few real steps of each kind were timed on "
-        "this machine. If other work runs beside the study, it takes longer."
+        f"Estimated in {duration(estimate.calibration)}: training steps and scored rows were counted by running each "
+        "algorithm for a few rounds with a trainer that only counts; a few real steps of each kind were timed on "
+        "this machine. If other work runs alongside, the study takes longer."
     )
 
 

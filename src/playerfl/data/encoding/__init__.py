@@ -1,1 +1,1 @@
-"""From the cells of a table or the pixels of a picture to a model's inputs, and from its outputs back to the target."""
+"""From the cells of a table or the pixels of an image to a model's inputs, and from its outputs back to the target."""

@@ -126,7 +126,7 @@ def spelled(number: float, boolean: bool = False) -> str:
 
 
 def cells_of(table: SiteTable, column: str, *, as_text: bool = False, codes: Sequence[str] = ()) -> Cells:
-    """The cells of a column, each as a number, a boolean or a text; `codes` are values that mean a missing one.
+    """The cells of a column, each as a number, a boolean or a text; `codes` are values that stand for a missing one.
 
     A code is a value, or COLUMN=VALUE for one column only.
     """

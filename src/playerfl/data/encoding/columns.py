@@ -139,7 +139,7 @@ def column_of(
 ) -> Column:
     """A column at all sites; refuses text among numbers, dates, and too many categories for one-hot encoding.
 
-    `codes` are values that mean a missing one.
+    `codes` are values that stand for a missing one.
     """
     cells = {site: cells_of(table, name, as_text=as_text, codes=codes) for site, table in tables.items()}
     kind = "category" if as_text else kind_of(cells)
@@ -148,7 +148,7 @@ def column_of(
     categories = {text for site_cells in cells.values() for text in site_cells.spellings[0]}
     if len(categories) > MOST_CATEGORIES:
         raise DataError(
-            f"column {name!r} has {len(categories):,} different texts, such as {min(categories)[:40]!r}; at most "
+            f"column {name!r} has {len(categories):,} different text values, such as {min(categories)[:40]!r}; at most "
             f"{MOST_CATEGORIES} categories are supported, so merge some, leave the column out with data.drop_columns, "
             f"or, if it says whose row it is, keep each patient's rows together with data.group={name}"
         )
@@ -156,7 +156,7 @@ def column_of(
 
 
 def kind_of(cells: Mapping[str, Cells]) -> Kind:
-    """What the cells of all sites hold; refuses text among numbers, and dates."""
+    """The kind of a column, from the cells of all sites; refuses text among numbers, and dates."""
     every = cells.values()
     if not any(site.is_text.any() for site in every):
         all_boolean = all((site.is_boolean | site.is_missing).all() for site in every)
@@ -170,7 +170,7 @@ def kind_of(cells: Mapping[str, Cells]) -> Kind:
             texts = next((other for other in every if 2 * int(other.is_text.sum()) > len(other)), None)
             if texts is not None and texts.texts is not None and not site.is_text.any():
                 raise DataError(
-                    f"{site.file} has numbers in column {site.column!r}, but {texts.file} has texts, such as "
+                    f"{site.file} has numbers in column {site.column!r}, but {texts.file} has text, such as "
                     f"{texts.texts[int(texts.is_text.argmax())][:40]!r}; code them alike, or name the column in "
                     "data.category_columns if its numbers are codes"
                 )

@@ -1,4 +1,4 @@
-"""Encoding: everything needed to turn a new row or picture into a model's inputs, and its outputs into the target.
+"""Encoding: everything needed to turn a new row or image into a model's inputs, and its outputs into the target.
 
 Training uses the same object, so a prediction cannot read a row differently.
 """
@@ -45,7 +45,7 @@ class TableEncoding:
     ignored: tuple[str, ...] = ()
     """Columns that a table may have, but that are not inputs: the target, the group, those left out."""
     missing_codes: tuple[str, ...] = ()
-    """Values that mean a missing one."""
+    """Values that stand for a missing one."""
     fills_missing: bool = False
     """Whether a missing value gets the fill value of its input; otherwise it is refused."""
 
@@ -101,18 +101,18 @@ def raw_inputs(kinds: Sequence[ColumnKind], cells: Sequence[Cells]) -> Numbers:
 
 @dataclass(frozen=True)
 class PictureEncoding:
-    """How a site's pictures become inputs: scaled to a square, with colours from -1 to 1."""
+    """How a site's images become inputs: scaled to a square, with colours from -1 to 1."""
 
     side: int
     low: float = 0.0
     high: float = 65535.0
-    """The range of a site's 16-bit training pictures, which becomes -1 to 1; often only 12 of the 16 bits are used.
-    8-bit pictures always have the range 0 to 255."""
+    """The range of a site's 16-bit training images, which becomes -1 to 1; often only 12 of the 16 bits are used.
+    8-bit images always have the range 0 to 255."""
     channels: int = 3
 
     @staticmethod
     def fitted(side: int, train: Pictures) -> PictureEncoding:
-        """The encoding for a site with these training pictures.
+        """The encoding for a site with these training images.
 
         The darkest and brightest thousandth of the pixels do not count: a dead pixel must not decide the range.
         """
@@ -123,7 +123,7 @@ class PictureEncoding:
         return PictureEncoding(side, low, max(high, low + 1))
 
     def encode(self, files: Sequence[Path]) -> Tensor:
-        """Inputs (pictures, channels, side, side) of picture files."""
+        """Inputs (images, channels, side, side) of image files."""
         pictures = read_picture_files(files, self.side)
         if pictures.is_deep.any() and (self.low, self.high) == (PictureEncoding.low, PictureEncoding.high):
             first = files[int(pictures.is_deep.argmax())]
@@ -133,7 +133,7 @@ class PictureEncoding:
         return self.scaled(pictures)
 
     def scaled(self, pictures: Pictures) -> Tensor:
-        """Pictures as the model takes them."""
+        """Images as the model takes them."""
         pixels = pictures.pixels
         inputs = torch.from_numpy(pixels if pixels.dtype == np.uint8 else pixels.astype(np.float32)).float()
         deep = torch.from_numpy(pictures.is_deep)

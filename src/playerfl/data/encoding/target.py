@@ -41,7 +41,7 @@ class Target:
 
 
 def target_of(tables: Mapping[str, SiteTable], name: str, kind: TargetKind, codes: Sequence[str] = ()) -> Target:
-    """The target column at all sites, as classes or as a number; `codes` are values that mean a missing one."""
+    """The target column at all sites, as classes or as a number; `codes` are values that stand for a missing one."""
     cells = {site: _as_numbers(cells_of(table, name, codes=codes)) for site, table in tables.items()}
     if kind == "number":
         for site in cells.values():

@@ -17,7 +17,7 @@ ARCHIVE_ERRORS = (
     *(OSError, EOFError, ValueError, LookupError, OverflowError, NotImplementedError, RuntimeError, struct.error),
     *(zipfile.BadZipFile, tarfile.TarError, zlib.error),
 )
-"""What reading a crafted zip or tar archive may raise; most of it is undocumented."""
+"""Exceptions that reading a crafted zip or tar archive may raise; most of them are undocumented."""
 LARGEST_FILE = 4 * 2**30
 LARGEST_ARRAY = 8 * 2**30
 _ALWAYS_UNPACKED = 2**28

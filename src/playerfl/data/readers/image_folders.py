@@ -58,7 +58,7 @@ class Pictures:
     """Squares of the same size."""
 
     pixels: NDArray[np.uint8] | NDArray[np.uint16]
-    """(pictures, 3, side, side), as in the files."""
+    """(images, 3, side, side), as in the files."""
     is_deep: NDArray[np.bool_]
     """Which of them have 16 bits per pixel."""
 
@@ -67,14 +67,14 @@ class Pictures:
 
 
 def read_picture_files(files: Sequence[Path], side: int) -> Pictures:
-    """Pictures scaled to squares."""
+    """Images scaled to squares."""
     pixels: NDArray[Any] = np.empty((len(files), 3, side, side), dtype=np.uint8)
     is_deep = np.zeros(len(files), dtype=bool)
     for position, file in enumerate(files):
         content = read_picture_file(file, _name(file), _LARGEST_PICTURE)
         square = read_square_picture(content, _name(file), side)
         is_deep[position] = square.dtype != np.uint8
-        # Most folders hold no 16-bit picture and need half the memory.
+        # Most folders hold no 16-bit image and need half the memory.
         if is_deep[position] and pixels.dtype == np.uint8:
             pixels = pixels.astype(np.uint16)
         pixels[position] = square

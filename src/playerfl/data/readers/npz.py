@@ -19,7 +19,7 @@ from playerfl.errors import DataError
 
 @dataclass(frozen=True)
 class _Wanted:
-    """What an array must hold."""
+    """The required content of an array."""
 
     name: str
     kinds: str
@@ -38,7 +38,7 @@ def read_npz(path: Path, group: str | None = None) -> dict[str, NDArray[Any]]:
     """
     with _opened(path) as archive:
         further = [group] if group is not None and f"{group}.npy" in archive.namelist() else []
-        others = [_Wanted(name, "biufU", 1, "numbers or texts, one per row") for name in ("y", *further) if name != "x"]
+        others = [_Wanted(name, "biufU", 1, "numbers or text, one per row") for name in ("y", *further) if name != "x"]
         arrays = {array.name: _array(archive, path.name, array, "x=inputs, y=targets") for array in (_INPUTS, *others)}
     for array, values in arrays.items():
         if len(values) != len(arrays["x"]):

@@ -18,7 +18,7 @@ from playerfl.errors import DataError
 
 _LARGEST_FILE = 2**25
 _MOST_PIXELS = 50_000_000
-# The EXIF tag that says how to turn a picture.
+# The EXIF tag that says how to rotate an image.
 _ORIENTATION = 0x0112
 
 
@@ -82,7 +82,7 @@ def _decoded(content: bytes, name: str, image: Any) -> Any:
 
 
 def _upright(picture: Any) -> Any:
-    """Cameras store the sensor's pixels, and beside them how to turn the picture."""
+    """Cameras store the pixels as the sensor saw them, and separately how to rotate them."""
     from PIL import ImageOps
 
     return picture if picture.getexif().get(_ORIENTATION, 1) == 1 else ImageOps.exif_transpose(picture)

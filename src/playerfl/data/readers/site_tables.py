@@ -129,7 +129,7 @@ def _check_parquet(name: str, file: Any, size: int, drop: Collection[str], types
             )
         if not any(is_kind(kind) for is_kind in known):
             raise DataError(
-                f"{name}, column {field.name!r}, row 1: values of kind {kind} cannot be read; numbers, texts and "
+                f"{name}, column {field.name!r}, row 1: values of kind {kind} cannot be read; numbers, text and "
                 "true/false can, so convert them or leave the column out with data.drop_columns"
             )
 

@@ -1,4 +1,4 @@
-"""The Unix socket between a node and its site's agent: one parcel there, one back, from users that are known."""
+"""The Unix socket between a node and its site's agent: one parcel each way, from known users only."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _LONGEST_PATH = 100
 
 
 def ask_agent(path: str, parcel: Parcel, seconds: float | None = None) -> Parcel:
-    """Passes one parcel to the agent and waits for its answer; `seconds` limits each wait, which may be a training."""
+    """Passes one parcel to the agent and waits for its response; `seconds` limits each wait, training included."""
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     with connection, short_path(Path(path)) as reachable:
         connection.settimeout(CONNECT_SECONDS)

@@ -1,6 +1,6 @@
-"""The postman: takes messages from Flower's node, passes them to the agent, and hands the answers back.
+"""The postman: takes messages from Flower's node, passes them to the agent, and hands the responses back.
 
-It stands where Flower would start a process for every message and run the app that the server shipped. Here no process
+It replaces the process that Flower would start for every message, to run the server's app. Here no process
 is started, and no code that came from the server ever runs: whatever app a job names, the postman is the same.
 """
 
@@ -29,7 +29,7 @@ from flwr.supernode.runtime.run_clientapp import pull_task_input, push_message, 
 log = logging.getLogger("playerfl.flower.node")
 
 LOOK_SECONDS = 0.2
-"""Between two looks for a message, over loopback."""
+"""Seconds between two polls for a message, over loopback."""
 RETRY_SECONDS = 1.0
 _PROTECTED = frozenset({"/flwr.proto.Runtime/AcquireTask"})
 
@@ -60,7 +60,7 @@ def carry_messages(address: str, secret: bytes, app: App, noted: Callable[[], No
 
 
 def _carry(client: RuntimeHttpClient, app: App) -> None:
-    """One message and its answer. The node gives up on a message without heartbeats."""
+    """One message and its response. The node gives up on a message without heartbeats."""
     heart = HeartbeatSender(partial(_beat, client))
     heart.start()
     context: Context | None = None
@@ -92,6 +92,6 @@ def _client(address: str, interceptor: SuperExecAuthHttpInterceptor | RuntimeTok
         insecure=True,
         root_certificates=None,
         interceptors=[RuntimeVersionHttpInterceptor(component_name="flwr-clientapp"), interceptor],
-        # Flower's own one would end the process if a message has expired.
+        # Flower's own client would end the process if a message has expired.
         retry_invoker=RetryInvoker(lambda: constant(RETRY_SECONDS), httpx.TransportError, max_tries=10, max_time=30.0),
     )

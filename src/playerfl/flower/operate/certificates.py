@@ -79,7 +79,7 @@ def names_in(certificate: Path) -> list[str]:
 
 
 def expiry(certificate: Path) -> datetime:
-    """When a file of certificates stops being useful: the latest end of those in it."""
+    """When the last certificate in a file expires."""
     return max(one.not_valid_after_utc for one in _read(certificate))
 
 
@@ -98,7 +98,7 @@ def expiry_warnings(folder: Path, now: datetime | None = None) -> list[str]:
 def prepare_renewal(folder: Path) -> Path:
     """Creates the next certificates in `folder`/next. ca.crt then holds the old authority and the new one.
 
-    The server goes on with its old certificate. Once every site has the new ca.crt, `activate_renewal` changes over.
+    The server keeps using its old certificate. Once every site has the new ca.crt, `activate_renewal` switches over.
     """
     old = _read(folder / "ca.crt")
     if any(one.subject != _AUTHORITY for one in old):

@@ -36,14 +36,14 @@ def enrol(
     """Registers a public key under a site's name.
 
     `expected`: the fingerprint that the site has told the operator. `replace`: the site has a new key; its old one is
-    no longer accepted, and a running job goes on with the new one.
+    no longer accepted, and a running job continues with the new one.
     """
     check_site(name)
     fingerprint = _fingerprint(public_key)
     if expected is not None and expected.strip() != fingerprint:
         raise ConfigError(
             f"the key in {public_key} has the fingerprint {fingerprint}, not {expected.strip()}; it may have been "
-            "exchanged on its way, so ask the site for its key again"
+            "swapped on the way, so ask the site for its key again"
         )
     register = KeyRegister(home.path)
     with locked(home.path, wait=True):
@@ -67,7 +67,7 @@ def enrol(
 
 
 def exclude(home: ServerHome, name: str) -> RegisteredKey:
-    """Revokes a site's key: Flower accepts nothing from it any more, and its name is free again."""
+    """Revokes a site's key: Flower accepts nothing more from it, and its name is free again."""
     register = KeyRegister(home.path)
     with locked(home.path, wait=True):
         keys = register.read()

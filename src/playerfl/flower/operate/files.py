@@ -30,8 +30,8 @@ def filled(name: str, values: dict[str, str]) -> str:
 
 def write_files(folder: Path, home: Path, name: str, port: int, listen: int, site: str) -> list[Path]:
     """Writes all files, with this server's paths, name and ports."""
-    beside = Path(sys.executable).with_name("playerfl")
-    command = str(beside) if beside.exists() else shutil.which("playerfl") or "playerfl"
+    local = Path(sys.executable).with_name("playerfl")
+    command = str(local) if local.exists() else shutil.which("playerfl") or "playerfl"
     values = {
         "HOME": str(home.resolve()),
         "NAME": name,

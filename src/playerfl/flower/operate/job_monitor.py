@@ -96,7 +96,7 @@ def follow(home: ServerHome, job: str, run_id: str, on_change: Callable[[JobStat
     """Waits until a job has ended; calls `on_change` whenever its status changes.
 
     `flwr run --stream` exits with 0 even if the run failed, so Flower's record of the run is read instead. A job that
-    is interrupted goes on as another run once the server has submitted it again.
+    is interrupted continues as another run once the server has submitted it again.
     """
     last: JobStatus | None = None
     asked = reached = time.monotonic()
@@ -142,7 +142,7 @@ def _ended(run: FlowerRun, status: JobStatus | None) -> FlowerRun:
 def stop_job(home: ServerHome, job: str, *, final: bool, seconds: float = 90.0) -> JobStatus:
     """Stops a job after its last complete round; with `final`, for good. Returns its last status.
 
-    The job notices the wish while it waits for sites. One that does not react in time is ended by Flower.
+    The job notices the request while it waits for sites. Flower ends a job that does not react in time.
     """
     folder = home.jobs / check_job(job)
     if not folder.is_dir():

@@ -135,8 +135,8 @@ def safe_environment(flwr_home: Path) -> dict[str, str]:
 
 def program(name: str) -> str:
     """The path of one of Flower's programs, preferably next to this Python."""
-    beside = Path(sys.executable).with_name(name)
-    path = str(beside) if beside.exists() else shutil.which(name)
+    local = Path(sys.executable).with_name(name)
+    path = str(local) if local.exists() else shutil.which(name)
     if path is None:
         raise ConfigError(f"{name} is missing; pip install 'playerfl[flower]'")
     return path

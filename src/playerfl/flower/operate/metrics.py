@@ -35,7 +35,7 @@ def metrics_text(home: ServerHome, now: float | None = None) -> str:
         except PlayerflError:
             continue
         text.add(
-            "playerfl_certificate_expiry_seconds", "gauge", "When a certificate ends (Unix time).", ends, file=name
+            "playerfl_certificate_expiry_seconds", "gauge", "When a certificate expires (Unix time).", ends, file=name
         )
     try:
         text.add("playerfl_registered_sites", "gauge", "Registered keys.", len(KeyRegister(home.path).read()))
@@ -55,7 +55,7 @@ def metrics_text(home: ServerHome, now: float | None = None) -> str:
     for status in statuses:
         for site, missing in status.missing.items():
             since = now - datetime.fromisoformat(str(missing["since"])).timestamp()
-            help_text = "For how long a site has not responded."
+            help_text = "How long a site has not responded."
             text.add("playerfl_site_missing_seconds", "gauge", help_text, round(since, 1), job=status.job, site=site)
     for status in statuses:
         for (site, outcome), count in sorted(_outcomes(home.jobs / status.job / PARTICIPATION).items()):
@@ -116,7 +116,7 @@ def serving_metrics(home: ServerHome, host: str, port: int) -> Iterator[int]:
             self.wfile.write(body)
 
         def log_message(self, *_: object) -> None:
-            """Scrapes are not worth a line."""
+            """Scrapes are not logged."""
 
     try:
         server = ThreadingHTTPServer((host, port), Handler)

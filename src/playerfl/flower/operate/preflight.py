@@ -41,11 +41,11 @@ class Finding:
     check: str
     outcome: Outcome
     said: str
-    """What was found, and what to do about it."""
+    """The finding, and what to do about it."""
 
 
 def check_machine() -> Iterator[Finding]:
-    """What every party needs: versions, Flower's programs."""
+    """For every party: versions, Flower's programs."""
     python = ".".join(map(str, sys.version_info[:3]))
     yield Finding("versions", "ok", f"playerfl {__version__}, Python {python}, {_versions('flwr', 'torch')}")
     for name in ("flwr", "flower-superlink", "flower-supernode"):
@@ -103,10 +103,10 @@ def _server_port(home: ServerHome, port: int) -> Iterator[Finding]:
 def check_site(
     server: str, authority: Path, key: Path, state: Path, load_data: Callable[[], str] | None = None
 ) -> Iterator[Finding]:
-    """A site: its key, its directory, its data, and the way to the server."""
+    """A site: its key, its directory, its data, and the connection to the server."""
     try:
         public = key.with_suffix(".pub")
-        shown = fingerprint_of(public.read_bytes()) if public.exists() else "(no .pub beside it)"
+        shown = fingerprint_of(public.read_bytes()) if public.exists() else "(no .pub file next to it)"
         yield Finding("key", "ok", f"{key}, fingerprint {shown}")
         yield from _private(key, "key")
     except (OSError, ValueError) as problem:
@@ -142,7 +142,7 @@ def check_connection(host: str, port: int, authority: Path) -> Iterator[Finding]
         yield Finding("TLS", "failure", f"{authority} does not vouch for the certificate of {host}:{port}: {reason}")
         return
     except ssl.SSLError as problem:
-        yield Finding("TLS", "failure", f"{host}:{port} does not speak TLS as it should: {problem}")
+        yield Finding("TLS", "failure", f"{host}:{port} does not speak TLS correctly: {problem}")
         return
     except OSError as problem:
         yield Finding("server", "failure", f"{host}:{port} cannot be reached: {problem}; is a firewall in the way?")
@@ -158,7 +158,7 @@ def check_connection(host: str, port: int, authority: Path) -> Iterator[Finding]
         offset = parsedate_to_datetime(answer.headers["Date"]).timestamp() - (asked + time.time()) / 2
         outcome = "ok" if abs(offset) < CLOCK_SECONDS else "failure"
         advice = "" if outcome == "ok" else "; Flower refuses nodes that are 5 minutes off: use NTP"
-        yield Finding("clock", outcome, f"{abs(offset):.0f} s apart from the server's{advice}")
+        yield Finding("clock", outcome, f"{abs(offset):.0f} s off the server's{advice}")
 
 
 def _private(path: Path, what: str) -> Iterator[Finding]:

@@ -52,7 +52,7 @@ class KeyRegister:
         return {key.name: key for key in keys}
 
     def put(self, name: SiteId, node_id: str, fingerprint: str) -> None:
-        """Enters a key under a name, in place of an earlier one."""
+        """Records a key under a name, replacing any earlier one."""
         registered = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         self._write({**self.read(), name: RegisteredKey(name, node_id, fingerprint, registered)})
 

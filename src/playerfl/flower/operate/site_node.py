@@ -51,7 +51,7 @@ class SiteNode:
         return {**safe_environment(self.home.resolve()), "MALLOC_ARENA_MAX": "1"}
 
     def command(self) -> list[str]:
-        """Starts the SuperNode with the postman; no app that a server ships is ever run."""
+        """Starts the SuperNode with the postman; no app shipped by a server is ever run."""
         secret = self.home.resolve() / "postman.secret"
         # A new one for every start: only the postman in the node's own process may take its messages.
         write_atomically(secret, secrets.token_bytes(32), RERUN_HINT, secret=True)

@@ -20,7 +20,7 @@ MOST_ATTEMPTS = 5
 
 @dataclass
 class _Attempts:
-    """What was done for one interrupted job."""
+    """The attempts to resume one interrupted job."""
 
     round: int | None
     count: int = 0
@@ -29,7 +29,7 @@ class _Attempts:
 
 @dataclass
 class Supervisor:
-    """Looks after the jobs of a server. A job that was stopped, or has failed with a reason, is left alone."""
+    """Watches the jobs of a server. A job that was stopped, or that failed with a reason, is left alone."""
 
     home: ServerHome
     say: Callable[[str], None]

@@ -43,7 +43,7 @@ class JobChecks:
             return reason
         layers, agreed = introduction.layers, self.state.layers
         if introduction.examples > MOST_EXAMPLES:
-            return f"it claims {introduction.examples:.3g} training examples; at most {MOST_EXAMPLES:,} are believed"
+            return f"it claims {introduction.examples:.3g} training examples; at most {MOST_EXAMPLES:,} are accepted"
         if sorted(entry for entries in layers.entries.values() for entry in entries) != sorted(self.job.initial):
             return "its layers are not those of the model"
         if agreed is not None and not same_layers(agreed, layers):
@@ -135,21 +135,18 @@ class JobChecks:
         }
 
     def expected_weights(self) -> Weights:
-        """What a fit uploads now: only names, shapes and types matter."""
+        """The tensors that a fit uploads now: only names, shapes and types matter."""
         server = self.state.server
         assert server is not None
         expected = self.job.algorithm.server_expects(server, ("fit",))
         return expected.entries(server.layers, self.job.initial)
 
 
-_OTHER_LAYERS = (
-    "it divides the model into other layers, or another order of layers, than the server; declare them with "
-    "layer_groups()"
-)
+_OTHER_LAYERS = "its layers, or their order, differ from those of the server's model; declare them with layer_groups()"
 
 
 def _or_failure(check: Callable[[], str | None]) -> str | None:
-    """What a check says. One that fails on what a site has sent refuses it: no upload may end the job."""
+    """The result of a check. If the check itself fails, the upload is refused: no upload may end the job."""
     try:
         return check()
     except Exception as problem:
@@ -227,7 +224,7 @@ def _refused_numbers(upload: Upload, expected_upload: ExpectedUpload) -> str | N
 
 
 def _is_bounded(value: object, *, signed: bool) -> bool:
-    """Whether a value is a plain number that can be added and multiplied without surprises. True is none."""
+    """Whether a value is a plain number that can be added and multiplied without surprises. True is not one."""
     least = -LARGEST_NUMBER if signed else 0
     return isinstance(value, int | float) and type(value) is not bool and least <= value <= LARGEST_NUMBER
 
@@ -240,7 +237,7 @@ def _refused_scores(reply: Reply, request: Request) -> str | None:
     if any(score.value == -math.inf for score in reply.scores):
         return "it has a score of minus infinity"
     if any(not score.metric.isprintable() or not 0 < len(score.metric) <= 64 for score in reply.scores):
-        return "it has a score whose name is not one"
+        return "it has a score with an invalid name"
     allowed = {request.download.round, request.download.round + 1}
     if any(score.round not in allowed for score in reply.scores):
         return "it has scores for a round that was not asked for"

@@ -15,7 +15,7 @@ MessageId = str
 RETRY_SECONDS = 5.0
 """Before an unreachable site is tried again: its node takes a few seconds to come back."""
 LATER_SECONDS = 15.0
-"""Before a site that asked to be asked later is asked again, for the first time; doubles up to the next value."""
+"""Before a site that asked for more time is asked again, for the first time; doubles up to the next value."""
 LATEST_SECONDS = 300.0
 MOST_UNUSABLE = 3
 """Responses that nobody can use before a site is given up for this exchange."""
@@ -40,7 +40,7 @@ class Exchange:
     asked: dict[NodeId, int] = field(default_factory=dict)
     """How often a node was asked since it last responded."""
     later: dict[SiteId, tuple[int, str]] = field(default_factory=dict)
-    """Sites that asked to be asked later: how often, and why."""
+    """Sites that asked for more time: how often, and why."""
     differing: dict[SiteId, str] = field(default_factory=dict)
     """How a site's columns or classes differ; it is asked once more, so that its own log says so too."""
     _unusable: dict[SiteId, int] = field(default_factory=dict)

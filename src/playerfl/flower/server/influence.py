@@ -14,7 +14,7 @@ from playerfl.weights import squared_distance
 
 MOST_SIZE = 2.0
 """A site with more examples makes more steps, so it may move further: as many times as it has more examples than the
-median site, but at most this many times, because the number is the site's own word."""
+median site, but at most this many times, because the number is only what the site claims."""
 
 
 def capped_examples(examples: Mapping[SiteId, int], max_weight: float = MAX_WEIGHT) -> dict[SiteId, int]:

@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 
 STATUS = "status.json"
 STOP = "stop.json"
-"""An operator's wish, which the job looks for while it waits."""
+"""An operator's request, which the job looks for while it waits."""
 UNDER_WAY = ("waiting for sites", "running")
 PARTICIPATION = "participation.csv"
 
 
 @dataclass(frozen=True)
 class JobStatus:
-    """The content of status.json: how far a job has got."""
+    """The content of status.json: a job's progress."""
 
     job: str
     state: str
@@ -43,7 +43,7 @@ class JobStatus:
     seconds: float
     updated: str
     missing: Mapping[SiteId, Mapping[str, Any]] = field(default_factory=dict)
-    """Whom the job waits for: since when, how often it was asked, and why."""
+    """The sites the job waits for: since when, how often each was asked, and why."""
 
     @property
     def under_way(self) -> bool:
@@ -51,7 +51,7 @@ class JobStatus:
 
 
 def read_status(folder: Path) -> JobStatus | None:
-    """How far the job in a folder has got; None if it has not started.
+    """The progress of the job in a folder; None if it has not started.
 
     A job whose file says that it is under way, although no process works in its folder, was interrupted.
     """

@@ -22,7 +22,7 @@ from playerfl.flower.wire.introduction import Introduction
 UNREACHABLE_SECONDS = 300.0
 """How long the SuperLink may answer with errors, as it does under load, before the job gives up."""
 SITES_PER_POLL = 8
-"""With more messages in flight, responses are looked for less often: each look costs the SuperLink a query."""
+"""With more messages in flight, responses are polled less often: each poll costs the SuperLink a query."""
 
 Answer = TypeVar("Answer")
 
@@ -66,24 +66,24 @@ class Messenger:
     """The name that a node's key is registered under; "": the node may state its own name; None: it takes no part."""
     stopping: Callable[[], bool] = lambda: False
     on_missing: Callable[[Mapping[SiteId, Missing]], None] = lambda _: None
-    """Told whom the job waits for, whenever that changes."""
+    """Called with the sites the job waits for, whenever they change."""
     wall_clock: Callable[[], float] = time.time
     _introduced: set[SiteId] = field(default_factory=set)
     _named: dict[NodeId, SiteId] = field(default_factory=dict)
     """Names that nodes without a registered key have given."""
     _nodes: list[tuple[NodeId, SiteId]] = field(default_factory=list)
-    """The nodes that were online at the last look; the name is "" where it is not known yet."""
+    """The nodes that were online at the last check; the name is "" where it is not known yet."""
     _missing_since: dict[SiteId, float] = field(default_factory=dict)
     _shown: dict[SiteId, Missing] = field(default_factory=dict)
     _trouble_since: float | None = None
     _told: set[SiteId] = field(default_factory=set)
-    """Sites that know what the others' columns and classes are."""
+    """Sites that know the columns and classes of the others."""
 
     def deliver(self, envelopes: Mapping[SiteId, Envelope]) -> Exchange:
         """Sends, waits, and asks again, until all have responded or time is up.
 
-        A site that has asked to be asked later, because a person has to approve the job, does not run into the
-        deadline as long as the job cannot go on without it.
+        A site that has asked for more time, because a person has to approve the job, does not run into the
+        deadline as long as the job cannot continue without it.
         """
         now, deadline = self.clock(), self.deployment.deadline
         exchange = Exchange(envelopes, now, now + deadline, min(self.deployment.ask_again, deadline / 5))
@@ -107,7 +107,7 @@ class Messenger:
         return self._online()
 
     def forget(self, site: SiteId) -> None:
-        """Has a site introduce itself again before it is asked for work."""
+        """Makes a site introduce itself again before it is asked for work."""
         self._introduced.discard(site)
 
     def _look(self) -> None:
@@ -126,7 +126,7 @@ class Messenger:
         return online
 
     def _tried(self, ask: Callable[[], Answer], what: str) -> Answer | None:
-        """What the SuperLink answers; None if it is too busy to answer, which passes."""
+        """The SuperLink's answer; None if it is too busy at the moment."""
         try:
             answer = ask()
         except (httpx.HTTPError, OSError) as problem:
@@ -215,7 +215,7 @@ class Messenger:
         return pending + [(replace(self.header, site="", request=None), node) for node in unknown]
 
     def _pull(self, exchange: Exchange) -> None:
-        # One at a time, so that large responses are spooled one by one, and a broken one can be told from the others.
+        # One at a time, so that large responses are spooled one by one, and a broken one is recognised.
         for number, (site, node) in list(exchange.in_flight.items()):
             if number not in exchange.in_flight:
                 continue
@@ -244,7 +244,7 @@ class Messenger:
         except PlayerflError:
             raise
         except Exception as problem:
-            # Whatever a site sends, the job goes on.
+            # Whatever a site sends, the job continues.
             self._unreadable(exchange, number, site, node, type(problem).__name__)
             return
         if reason:

@@ -61,7 +61,7 @@ class ModelLayers:
         """The layers of the job, given what each site says about its own; None if no site can be right.
 
         The server's own model decides. Only a server without an example does not know the order of flow; if a site
-        then states another order than that of registration, the one that most sites state counts.
+        then states a different order from that of registration, the one that most sites state is used.
         """
         registered = self.as_registered
         if registered is not None and all(same_layers(layers, registered) for layers in stated.values()):

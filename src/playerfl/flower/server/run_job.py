@@ -46,8 +46,8 @@ def run_job(
     """Runs a job to its end, or resumes it from its last checkpoint, in the folder of its name in `jobs`.
 
     `task` defaults to the experiment's. `name_of` is as in `Messenger`. Returns early if an operator stops the job.
-    Only an `Exception` is a failure. Flower ends the process of a job whose SuperLink is gone by other means (a signal,
-    exceptions of its own): the status then stays as it is, which reads as interrupted, so that the job is resumed.
+    Only an `Exception` is a failure. If the SuperLink is gone, Flower ends the job's process by other means (a signal,
+    its own exceptions): the status file then stays as it is, so the job counts as interrupted and is resumed.
     """
     job = Job.of(deployment, task)
     with storage_advice(RUN_AGAIN):
@@ -139,7 +139,7 @@ class _Recorder:
     under_way: str = UNDER_WAY[0]
 
     def missing(self, missing: Mapping[SiteId, Missing]) -> None:
-        """Shows whom the job waits for."""
+        """Shows which sites the job waits for."""
         self.files.write_status(self.under_way, self.state, missing=missing)
 
     def exchanged(

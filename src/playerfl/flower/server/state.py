@@ -17,7 +17,7 @@ from playerfl.layers.layer_map import LayerMap
 
 @dataclass
 class Contacts:
-    """What the server last accepted from each site, and who is away."""
+    """What the server last accepted from each site, and which sites are absent."""
 
     accepted: dict[SiteId, str] = field(default_factory=dict)
     """The key of each site's last accepted response."""

@@ -91,7 +91,7 @@ class FlowerTransport:
         self._initial = digest(weights)
 
     def take_participation(self) -> list[Participation]:
-        """What has happened since this was last called."""
+        """The outcomes since this was last called."""
         lines, self._participation = self._participation, []
         return lines
 

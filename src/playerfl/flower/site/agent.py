@@ -21,7 +21,7 @@ _MOST_REMEMBERED = 1000
 
 @dataclass
 class SiteAgent:
-    """The only way to a site's data, private layers and state."""
+    """The only access to a site's data, private layers and state."""
 
     site: Site
     _one_at_a_time: threading.Lock = field(default_factory=threading.Lock)
@@ -31,7 +31,7 @@ class SiteAgent:
     """What secure aggregation remembers; its module needs Flower, so it is imported only if it is used."""
 
     def answer(self, parcel: Parcel) -> Parcel:
-        """The response to one parcel. Nothing of an exception leaves the site."""
+        """The response to one parcel. No part of an exception leaves the site."""
         with self._one_at_a_time:
             try:
                 return self._secure(parcel) if parcel.kind == "secure" else self._envelope(parcel)

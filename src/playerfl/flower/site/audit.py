@@ -1,4 +1,4 @@
-"""AuditLog: what left a site and what it refused, as a chain of JSON lines that cannot be changed unnoticed."""
+"""AuditLog: what left a site and what it refused, as a hash chain of JSON lines, in which any change is detected."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from playerfl.errors import RunDirectoryError
 from playerfl.storage.atomic_files import storage_error
 
 START = "0" * 64
-"""What the first line calls the hash of the line before it."""
+"""The first line's value for the hash of the line before it."""
 _TAIL = 2**20
 
 
 def line_hash(entry: Mapping[str, Any]) -> str:
-    """The hash of a line: of everything in it but the hash itself, the hash of the line before included."""
+    """The hash of everything in a line except the hash itself, including the hash of the line before."""
     rest = {key: value for key, value in entry.items() if key != "hash"}
     return hashlib.sha256(json.dumps(rest, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
@@ -56,7 +56,7 @@ class AuditLog:
 
     @contextmanager
     def _open(self) -> Iterator[BinaryIO]:
-        """The agent and the commands of a person may write at the same time."""
+        """The agent and a person's commands may write at the same time."""
         import fcntl
 
         self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -109,7 +109,7 @@ def _last(file: BinaryIO) -> tuple[int, str, int]:
                     return int(entry["n"]), str(entry["hash"]), max(0, size - back) + len(whole) + 1
                 except (ValueError, KeyError, TypeError) as problem:
                     raise RunDirectoryError(
-                        f"{file.name}: the last line is damaged; move the file away, and keep it"
+                        f"{file.name}: the last line is damaged; move the file elsewhere, and keep it"
                     ) from problem
         elif back >= size:
             break

@@ -1,4 +1,4 @@
-"""Contract: what a site agreed to when a job began, and what it has answered since; a file beside the job's state."""
+"""Contract: the terms a site agreed to when a job began, and its responses since; a file next to the job's state."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Status = Literal["waiting", "approved", "refused", "stopped", "finished"]
 
 @dataclass(frozen=True)
 class Terms:
-    """What an envelope must repeat as long as the job runs."""
+    """The terms that every envelope of a job must repeat."""
 
     job: str
     experiment: str
@@ -42,16 +42,16 @@ class Terms:
         return cls(envelope.job, envelope.experiment, envelope.model, privacy, envelope.merge_sites)
 
     def digest(self) -> str:
-        """What a person's decision refers to."""
+        """The fingerprint that a person's decision refers to."""
         return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()
 
     def difference(self, asked: Terms) -> str | None:
-        """What an envelope asks for that was not agreed to; more sites per merge than agreed is no harm."""
+        """What an envelope asks for that was not agreed to; more sites per merge than agreed does no harm."""
         for name in ("job", "experiment", "model", "privacy"):
             if getattr(self, name) != getattr(asked, name):
-                return f"the envelope has a different {name} than the one this site agreed to"
+                return f"the envelope's {name} differs from the one this site agreed to"
         if asked.merge_sites < self.merge_sites:
-            return f"the server now merges {asked.merge_sites} sites; it was at least {self.merge_sites}"
+            return f"the server now merges {asked.merge_sites} sites, but promised at least {self.merge_sites}"
         return None
 
 
@@ -116,7 +116,7 @@ class Contract:
 
 @dataclass(frozen=True)
 class Decision:
-    """What a person at the site said about a job."""
+    """A person's decision about a job."""
 
     choice: Choice
     terms: str
@@ -137,7 +137,7 @@ def _read(file: Path, adapter: TypeAdapter[Kept]) -> Kept | None:
     except FileNotFoundError:
         return None
     except (OSError, ValidationError) as problem:
-        raise RunDirectoryError(f"{file} cannot be read, so nothing of this job leaves the site") from problem
+        raise RunDirectoryError(f"{file} cannot be read, so nothing leaves the site for this job") from problem
 
 
 def decide(folder: Path, contract: Contract, choice: Choice, most_layers: int | None = None) -> Decision:

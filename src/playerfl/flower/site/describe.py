@@ -12,7 +12,7 @@ from playerfl.runs.experiment import Experiment
 
 
 def described(contract: Contract) -> list[str]:
-    """Sentences about a job: the model, the layers that will travel, the rounds, the privacy, and what to beware of."""
+    """Sentences about a job: the model, the layers that will leave, the rounds, the privacy, and warnings."""
     experiment = Experiment.from_resolved(contract.terms.experiment)
     names = list(contract.layers)
     training = experiment.training
@@ -25,12 +25,12 @@ def described(contract: Contract) -> list[str]:
         f"rounds: {experiment.rounds}, each {training.local_epochs} epoch(s) of {batches} batches of up to "
         f"{training.batch_size} rows, {training.optimizer}, learning rate {training.learning_rate:g}",
         f"privacy: {_privacy(contract.privacy, experiment.rounds)}",
-        f"merged with: at least {contract.terms.merge_sites} sites, says the server",
+        f"merged with: at least {contract.terms.merge_sites} sites, according to the server",
         "also sent: the number of training rows, validation and test scores of every round",
     ]
     if batches == 1 and training.local_epochs == 1 and not contract.privacy.noise:
         lines.append(
-            "BEWARE: one batch holds all rows, so an upload is an exact gradient, from which a dishonest server can "
+            "WARNING: one batch holds all rows, so an upload is an exact gradient, from which a dishonest server can "
             "reconstruct rows more easily; ask for smaller batches, or for noise"
         )
     return lines
@@ -45,12 +45,12 @@ def _leaving(algorithm: Algorithm, names: list[str], cut: int | None) -> str:
     if isinstance(algorithm, Local):
         return "none"
     if getattr(algorithm, "private_pull", 0):
-        return f"ALL of them ({some(names, 6)}): private_pull sends private layers, too"
+        return f"ALL of them ({some(names, 6)}): private_pull sends private layers too"
     if not isinstance(algorithm, PartialAlgorithm):
         return f"all of them ({some(names, 6)})"
     if cut is None:
         return (
-            f"the first ones of {some(names, 6)}. The server decides how many after a measurement, once; "
+            f"the first of {some(names, 6)}. The server decides once, after a measurement, how many; "
             "approve with --most-layers to set a limit"
         )
     if cut == 0:

@@ -18,13 +18,13 @@ from playerfl.tasks.load import load_task
 def open_site(
     name: str, home: Path, policy: Policy, task: str | None, data_dir: Path | None = None, device: str | None = None
 ) -> Site:
-    """The site with its own task, which is found now, so that a mistake is noticed before a job is."""
+    """The site with its own task, which is loaded now, so that mistakes are noticed before the first job."""
     chosen = task or policy.task
     if task and policy.task and task != policy.task:
         raise ConfigError(f"--task is {task}, but the policy says {policy.task}; change one of them")
     if chosen is None:
         raise ConfigError(
-            "this site has no data; say which with --task, or with task = in its policy: a folder, FILE.py:NAME or "
+            "this site has no data; name them with --task, or with task = in its policy: a folder, FILE.py:NAME or "
             "the name of a bundled task"
         )
     load_task(chosen)

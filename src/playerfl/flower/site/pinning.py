@@ -41,7 +41,7 @@ def check_step(contract: Contract, envelope: Envelope, request: Request, asked: 
         before = contract.answers.get(f"{round_}:{verb}")
         if before is not None and (before.key, before.asked) != (envelope.key, asked):
             raise RefusedError(
-                "pinned", f"{round_}:{verb} was answered before, to a different request ({before.key}); one is enough"
+                "pinned", f"{round_}:{verb} was already answered, for a different request ({before.key})"
             )
     known = all(f"{round_}:{verb}" in contract.answers for verb in verbs)
     if contract.finished and not known:
@@ -85,7 +85,7 @@ class Pinned:
         return self._expected({} if cut is None else {"cut": cut}, 0, ("fit",))
 
     def _expected(self, memory: Mapping[str, Any], round_: int, verbs: tuple[Verb, ...]) -> ExpectedUpload:
-        """What the algorithm's server accepts in return for these verbs."""
+        """The upload that the algorithm's server accepts in return for these verbs."""
         server = Server(self.initial, self.layers, ("site",), 0)
         server.memory, server.round = dict(memory), round_
         return self.algorithm.server_expects(server, verbs)
@@ -105,7 +105,7 @@ class Pinned:
             raise RefusedError("refused", f"the job shares {len(shared)} layers, but at most {most} are allowed here")
 
     def never_sent(self) -> set[str]:
-        """The tensors that the policy never sends, also where another layer owns what a protected one uses."""
+        """The tensors that the policy never sends, even where another layer owns what a protected one uses."""
         entries: set[str] = set()
         for name in self.protected.never_send:
             if name not in self.layers.entries and name not in self.layers.all_entries:
@@ -117,7 +117,7 @@ class Pinned:
         return entries
 
     def told_cut(self, contract: Contract, download: Download) -> int | None:
-        """The cut after this envelope: what is pinned, or what the server says for the first time."""
+        """The cut after this envelope: the pinned one, or the one that the server states for the first time."""
         told = download.info.get("cut")
         if told is None:
             return contract.cut
@@ -138,7 +138,7 @@ class Pinned:
         for name, tensor in download.weights.items():
             wanted = travelling.get(name)
             if wanted is None:
-                raise RefusedError("pinned", f"the envelope holds {name[:80]!r}, which is not a part that travels")
+                raise RefusedError("pinned", f"the envelope holds {name[:80]!r}, which is never sent")
             if tensor.shape != wanted.shape or tensor.dtype != wanted.dtype:
                 raise RefusedError(
                     "pinned",

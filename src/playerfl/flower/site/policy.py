@@ -69,7 +69,7 @@ class RequiredPrivacy(BaseModel):
     model_config = _STRICT
 
     most_clip: float = Field(0.0, ge=0, allow_inf_nan=False)
-    """Updates must be clipped to at most this norm; 0: need not be."""
+    """Updates must be clipped to at most this norm; 0: no clipping needed."""
     least_noise: float = Field(0.0, ge=0, allow_inf_nan=False)
     least_sensitivity_noise: float = Field(0.0, ge=0, allow_inf_nan=False)
     secure: bool = False
@@ -101,7 +101,7 @@ class Sharing(BaseModel):
 
 
 class Policy(BaseModel):
-    """A site's policy (`site.toml`). Every key has a default; the defaults are the careful choice."""
+    """A site's policy (`site.toml`). Every key has a default; the defaults are strict."""
 
     model_config = _STRICT
 
@@ -145,7 +145,7 @@ coordinators, jobs, layers, privacy, sharing, task, units in [site.toml]
             raise ConfigError(f"the policy does not accept this server: {one_of(server, self.coordinators, 'server')}")
 
     def refusal(self, job: str, experiment: Experiment, privacy: Privacy, merge_sites: int) -> str | None:
-        """Why this site takes no part in a job, as far as its envelope tells; None if it may."""
+        """Why this site takes no part in a job, judging by its envelope; None if it may."""
         jobs, training = self.jobs, experiment.training
         algorithm = experiment.algorithm.get("name")
         if not any(fnmatchcase(job, pattern) for pattern in jobs.names):

@@ -108,7 +108,7 @@ def secret_key(file: Path) -> bytes:
 def secret_generator(key: bytes, *asked: str) -> torch.Generator:
     """For noise that nobody can subtract: the server knows the seed of the run's other random streams.
 
-    The same question always gets the same noise, also after a crash, so asking again reveals nothing new.
+    The same question always gets the same noise, even after a crash, so asking again reveals nothing new.
     """
     seed = hmac.new(key, "\0".join(asked).encode(), hashlib.sha256).digest()
     return torch.Generator().manual_seed(int.from_bytes(seed[:8], "little") >> 1)

@@ -96,7 +96,7 @@ class Site:
         return self.policy.approval == "automatic"
 
     def _check(self, envelope: Envelope) -> Experiment:
-        """Refuses what needs no file to be refused, so that it leaves no file behind."""
+        """Refuses what can be refused without reading a file, so that no file is left behind."""
         try:
             check_job(envelope.job)
         except ConfigError as problem:
@@ -118,7 +118,7 @@ class Site:
         return experiment
 
     def _contract(self, envelope: Envelope, experiment: Experiment) -> Contract:
-        """What was agreed to about this job; an envelope that differs from it is refused."""
+        """The contract of this job; an envelope that differs from it is refused."""
         folder = self._folder(envelope.job)
         known = Contract.read(folder)
         if known is not None:
@@ -161,7 +161,7 @@ class Site:
         return contract, checked_data(workspace.check)
 
     def statuses(self) -> dict[str, Status]:
-        """Every job of this site, and where it stands."""
+        """Every job of this site, and its status."""
         found: dict[str, Status] = {}
         for file in sorted(self.home.glob(f"*/{CONTRACT}")):
             contract = Contract.read(file.parent)
@@ -234,7 +234,7 @@ class Site:
         return self._stored_response(envelope, now)
 
     def _charge(self, envelope: Envelope, asked: str) -> None:
-        """Counts an upload before it exists, so that no crash can make it free."""
+        """Charges an upload before it exists, so that a crash cannot make it free."""
         make_directory(self.home / OWN, secret=True)
         noise = envelope.privacy.noise
         # Uploads without noise cost everything at once; one line for all of a job's uploads says so.
@@ -338,7 +338,7 @@ class Site:
         return stored.reply.upload
 
     def unmask(self, job: str, key: str, participants: tuple[int, ...]) -> None:
-        """Notes whose sum is opened for an exchange; a second sum over others is refused."""
+        """Notes which sites' sum is opened for an exchange; a second sum over other sites is refused."""
         folder = self._folder(check_job(job))
         contract = Contract.read(folder)
         if contract is None or contract.opened.get(key, list(participants)) != list(participants):

@@ -1,1 +1,1 @@
-"""What travels between the server and its sites, and how it is encoded."""
+"""The messages between the server and its sites, and how they are encoded."""

@@ -1,6 +1,6 @@
 """Envelopes and responses as parcels and as Flower's records, bit for bit. Nothing is pickled; nothing is trusted.
 
-The site's agent works with parcels and does without Flower, which would cost it memory; the server has records.
+The site's agent works with parcels, since Flower would cost it memory; the server works with records.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ KINDS = {
 }  # fmt: skip
 MOST_DIMENSIONS = 16
 MOST_NUMBERS = 2**40
-"""In one tensor. torch refuses larger shapes by an error of its own, even if one of their sides is 0."""
+"""In one tensor. torch refuses larger shapes with its own error, even if one of their sides is 0."""
 MOST_ENTRIES = 100_000
 LONGEST_TEXT = 2**22
 """For an introduction, which lists the entries of a model."""

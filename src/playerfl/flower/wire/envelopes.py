@@ -30,7 +30,7 @@ SENTENCES: dict[Code, str] = {
     "storage": "the site cannot write its state; see its log",
     "privacy": "the site refuses to send what was asked for; see its log",
     "failed": "the site could not do what was asked; see its log",
-    "waiting": "it waits for a person at the site to approve the job",
+    "waiting": "it is waiting for a person at the site to approve the job",
     "refused": "the site's policy or a person there refuses the job; ask the site",
     "stopped": "a person at the site has stopped its part in the job",
     "finished": "the site has finished this job and answers no more requests for it",
@@ -41,7 +41,7 @@ SENTENCES: dict[Code, str] = {
 """All that a site reveals when something goes wrong there: no path, no value, no exception text."""
 
 WAIT: frozenset[Code] = frozenset({"waiting"})
-"""Codes that may turn into a reply without a change at the server: it asks again later."""
+"""Codes after which the server asks again later: the site may reply then without any change at the server."""
 
 _JOB = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 _SITE = re.compile(r"[^\s\"'\\,/\x00-\x1f][^\"'\\,/\x00-\x1f]{0,62}")

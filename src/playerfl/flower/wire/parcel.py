@@ -41,10 +41,10 @@ class RawArray(NamedTuple):
 
 @dataclass(frozen=True)
 class Parcel:
-    """What one message holds: named records of arrays, metrics and settings."""
+    """The content of one message: named records of arrays, metrics and settings."""
 
     kind: str
-    """What the other end should do with it; up to the two ends."""
+    """Tells the other end what to do with it; the two ends agree on the values."""
     arrays: Mapping[str, Mapping[str, RawArray]] = field(default_factory=dict)
     metrics: Mapping[str, Values] = field(default_factory=dict)
     configs: Mapping[str, Values] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""Flower's SecAgg+ for one round's uploads: the server learns their weighted mean, but no single upload. Experimental.
+"""Flower's SecAgg+ for one round's uploads: the server learns only their weighted mean. Experimental.
 
 Sites train and store their upload, but send it without weights; four more messages then give the masked sum. It
 protects only against a server that follows the protocol, because the sites' keys pass through the server unsigned.
@@ -59,7 +59,7 @@ class StageMemory:
 
 
 class Stage(NamedTuple):
-    """What a site has just done for a secure aggregation."""
+    """A site's last step in a secure aggregation."""
 
     name: str
     job: str
@@ -107,7 +107,7 @@ def respond_to_stage(
 
 
 def _check_stage(stage: str, configs: Mapping[str, Any], memory: StageMemory, least_sites: int) -> None:
-    """Refuses what would let the server open a single upload; Flower's own code trusts it."""
+    """Refuses what would let the server open an individual upload; Flower's own code trusts the server."""
     if stage == "setup":
         memory.participants, memory.job, memory.key = (), "", ""
         sites, threshold = configs.get(Key.SAMPLE_NUMBER), configs.get(Key.THRESHOLD)
@@ -123,7 +123,7 @@ def _check_stage(stage: str, configs: Mapping[str, Any], memory: StageMemory, le
         # A site whose two kinds of shares are both revealed has no mask left. If one is lost, our server starts again.
         active = tuple(sorted(configs.get(Key.ACTIVE_NODE_ID_LIST) or ()))
         if configs.get(Key.DEAD_NODE_ID_LIST) or active != memory.participants:
-            raise ConfigError("the sum of fewer sites than took part is not opened")
+            raise ConfigError("a sum over fewer sites than took part is refused")
 
 
 class SecureMean(NamedTuple):

@@ -15,7 +15,7 @@ from playerfl.learning.metrics.metric import Direction, Function, Metric, Needs,
 
 Weighted = Callable[[Tensor, Tensor, Tensor], Tensor]
 AnyMetric = Metric | Function
-"""A plain function is a metric of predicted classes of which higher values are better."""
+"""A plain function is a metric of predicted classes; higher is better."""
 SENSITIVITY = "sensitivity_at_specificity"
 _ONE_VS_REST = "with more than two classes, each class against the rest, and the mean over the classes of a site"
 
@@ -53,7 +53,7 @@ ACCURACY = Metric(
     weighted=classes.weighted_accuracy,
 )
 DEFAULT: dict[str, Metric] = {"f1": F1, "accuracy": ACCURACY}
-"""Of classes, if nothing else is asked for."""
+"""The default for classes."""
 BALANCED_ACCURACY = _metric(
     classes.weighted_balanced_accuracy,
     "higher",
@@ -67,7 +67,7 @@ FOR_NUMBERS: dict[str, Metric] = {
     "rmse": _metric(numbers.rmse, "lower", "numbers", "target", "Root mean squared error"),
     "r2": _metric(numbers.r2, "higher", "numbers", "", "R²", "", numbers.constant_target),
 }
-"""Of numbers, if nothing else is asked for."""
+"""The default for numbers."""
 NAMES = (*DEFAULT, "balanced_accuracy", "auroc", "auprc", SENSITIVITY, "brier", "ece", *FOR_NUMBERS)
 _WITH_SPECIFICITY = re.compile(rf"{SENSITIVITY}_(0?\.\d+)")
 
@@ -101,8 +101,8 @@ def _of_scores(name: str, positive: int) -> Metric | None:
         return _metric(weighted, "lower", "scores", "", "Brier score", "with more than two classes, their sum")
     if name == "ece":
         weighted = partial(probabilities.calibration_error, positive=positive)
-        said = "with more than two classes, of the predicted one"
-        return _metric(weighted, "lower", "scores", "share", "Expected calibration error", said)
+        averaging = "with more than two classes, of the predicted one"
+        return _metric(weighted, "lower", "scores", "share", "Expected calibration error", averaging)
     return None
 
 
@@ -127,7 +127,7 @@ def declared(metrics: Mapping[str, AnyMetric]) -> dict[str, Metric]:
 
 
 def chosen_metrics(names: Sequence[str] | None, own: Mapping[str, AnyMetric], positive: int = 1) -> dict[str, Metric]:
-    """The metrics that are asked for: the task's own if `names` is None; otherwise those, of the task or the catalogue.
+    """The metrics to record: the task's own if `names` is None, otherwise those named, of the task or the catalogue.
 
     ConfigError if one does not exist, or is not for this kind of task.
 
@@ -160,7 +160,7 @@ def check_names(names: Sequence[str], own: Mapping[str, AnyMetric]) -> None:
         if name == "loss":
             raise ConfigError("metrics: the loss is always recorded; leave it out of the list")
         if name not in own and find_metric(name) is None:
-            raise ConfigError(f"metrics: {one_of(name, {*own, *NAMES}, 'metric')}, or {SENSITIVITY}_0.95 and the like")
+            raise ConfigError(f"metrics: {one_of(name, {*own, *NAMES}, 'metric')}, or {SENSITIVITY}_0.95")
         if name in names[:number]:
             raise ConfigError(f"metrics names {name!r} twice; name it once")
 

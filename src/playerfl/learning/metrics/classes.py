@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 DIVERGED = -1
@@ -53,36 +54,46 @@ def accuracies(predicted: Tensor, targets: Tensor) -> list[float]:
 
 def macro_f1s(predicted: Tensor, targets: Tensor, labels: Literal["present"] | int = "present") -> list[float]:
     """`macro_f1` of several models, one row of predictions and of targets each."""
-    classes = int(torch.maximum(predicted.max(), targets.max())) + 1
-    models = len(predicted)
-    # One bincount for all models: model i's classes are numbered from i · classes.
-    begin = torch.arange(models, device=predicted.device).unsqueeze(1) * classes
-    numbered = predicted + begin
-    counted = partial(torch.bincount, minlength=models * classes)
-    hits = counted(numbered[predicted == targets]).view(models, classes)
-    seen = (counted(numbered.flatten()) + counted((targets + begin).flatten())).view(models, classes)
-    return f1_of_counts(hits, seen, (seen > 0).sum(1) if labels == "present" else torch.full((models,), labels))
+    # In numpy: a split is scored after every round, on so few rows that calling torch would take most of the time.
+    said, true = predicted.cpu().numpy(), targets.cpu().numpy()
+    models, classes = len(said), max(said.max(), true.max()) + 1
+    # One count for all models: model i's classes are numbered from i · classes.
+    begin = np.arange(models)[:, np.newaxis] * classes
+    numbered = said + begin
+
+    def counted(rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        return np.bincount(rows, minlength=models * classes).reshape(models, classes)
+
+    hits = counted(numbered[said == true])
+    seen = counted(numbered.ravel()) + counted((true + begin).ravel())
+    return _f1_of_counts(hits, seen, (seen > 0).sum(1) if labels == "present" else labels)
 
 
 def f1_of_counts(hits: Tensor, seen: Tensor, classes: Tensor) -> list[float]:
     """The sum of F1 over classes, divided by `classes`, for each model.
 
-    `hits`: right predictions by model and class; `seen`: how often a class was predicted plus how often it was true.
+    `hits`: correct predictions by model and class; `seen`: how often a class was predicted plus how often it was true.
     Classes that were never seen add nothing, whatever `classes` counts.
 
     >>> f1_of_counts(torch.tensor([[1, 1]]), torch.tensor([[3, 3]]), torch.tensor([2]))
     [0.6666666666666666]
     """
+    return _f1_of_counts(hits.cpu().numpy(), seen.cpu().numpy(), classes.cpu().numpy())
+
+
+def _f1_of_counts(hits: NDArray[Any], seen: NDArray[Any], classes: NDArray[np.int64] | int) -> list[float]:
     # 2PR/(P+R) = 2·hits / (predicted + true), so no division is 0/0 for a class that is present; an absent one has
     # no hits and contributes 0.
-    scores = 2 * hits.double() / seen.clamp_min(1)
+    scores = 2.0 * hits / np.maximum(seen, 1)
     # The order in which torch adds numbers depends on how many there are. Without the absent classes at the end, a
     # model's bits depend neither on the other models nor on how many classes there could have been.
-    widths = ((seen > 0) * torch.arange(1, seen.shape[1] + 1, device=seen.device)).amax(1)
-    sums = scores.new_zeros(len(scores))
+    widths = ((seen > 0) * np.arange(1, seen.shape[1] + 1)).max(1)
+    sums = np.zeros(len(scores))
     for width in set(widths.tolist()):
-        sums[widths == width] = scores[widths == width, :width].sum(1)
-    means: list[float] = (sums / classes.to(sums.device)).tolist()
+        of_width = widths == width
+        sums[of_width] = torch.from_numpy(scores[of_width, :width]).sum(1).numpy()
+    with np.errstate(invalid="ignore"):  # no class at all: NaN
+        means: list[float] = (sums / classes).tolist()
     return means
 
 
@@ -93,8 +104,8 @@ def weighted_accuracy(predicted: Tensor, targets: Tensor, weights: Tensor) -> Te
 
 def weighted_macro_f1(predicted: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
     """`macro_f1` of weighted rows, one value per row of weights."""
-    said, true = _one_hot(predicted, targets)
-    hits, seen = weights @ (said * true), weights @ said + weights @ true
+    chosen, true = _one_hot(predicted, targets)
+    hits, seen = weights @ (chosen * true), weights @ chosen + weights @ true
     return torch.tensor(f1_of_counts(hits, seen, (seen > 0).sum(1)), dtype=torch.float64)
 
 
@@ -104,8 +115,8 @@ def weighted_balanced_accuracy(predicted: Tensor, targets: Tensor, weights: Tens
     >>> weighted_balanced_accuracy(torch.tensor([0, 0, 1]), torch.tensor([0, 1, 1]), torch.ones(1, 3).double())
     tensor([0.7500], dtype=torch.float64)
     """
-    said, true = _one_hot(predicted, targets)
-    return (weights @ (said * true) / (weights @ true)).nanmean(1)
+    chosen, true = _one_hot(predicted, targets)
+    return (weights @ (chosen * true) / (weights @ true)).nanmean(1)
 
 
 def _one_hot(predicted: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:

@@ -1,4 +1,4 @@
-"""Metric: a function of predictions and targets, with what others must know to use its value."""
+"""Metric: a function of predictions and targets, with the declarations needed to use its value."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _GIVEN = {
 
 
 def always_defined(targets: Tensor) -> None:
-    """Of a metric that has a value for any targets."""
+    """For a metric that has a value for any targets."""
     return
 
 
@@ -53,7 +53,7 @@ class Metric:
     direction: Direction = "higher"
     """Which values are better."""
     needs: Needs = "classes"
-    """What the function gets besides the targets, and so for which kind of task it is: the predicted classes (rows),
+    """The function's input besides the targets, which decides the kind of task it is for: the predicted classes (rows),
     the probabilities of all classes (rows × classes, float64), or predicted numbers (rows, float64, in the target's own
     units, as are the targets)."""
     averaging: str = ""
@@ -67,7 +67,7 @@ class Metric:
     together: Callable[[Tensor, Tensor], list[float]] | None = None
     """The same for several models at once (one row of predictions and of targets each), where that is faster."""
     weighted: Callable[[Tensor, Tensor, Tensor], Tensor] | None = None
-    """The same with weights of the rows: (resamples × rows) to one value per resample; for intervals over rows."""
+    """The same with row weights: (resamples × rows) to one value per resample; for intervals over rows."""
 
     def __post_init__(self) -> None:
         if not callable(self.function):
@@ -108,9 +108,9 @@ class Metric:
         try:
             value = self.function(predicted, targets)
         except Exception as problem:  # a user's function may raise anything
-            said = " ".join(str(problem).split())
+            message = " ".join(str(problem).split())
             raise ConfigError(
-                f"metric {name!r} failed: {type(problem).__name__}{': ' if said else ''}{said}; it is given "
+                f"metric {name!r} failed: {type(problem).__name__}{': ' if message else ''}{message}; it is given "
                 f"{_GIVEN[self.needs]}, shape {tuple(predicted.shape)}, and the targets; its declaration (needs = …) "
                 "can ask for something else"
             ) from problem

@@ -1,4 +1,4 @@
-"""Metrics of predicted numbers, in the units of the target. Each is computed with weights of the rows."""
+"""Metrics of predicted numbers, in the units of the target. Each is computed with row weights."""
 
 from __future__ import annotations
 

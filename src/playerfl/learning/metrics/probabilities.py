@@ -1,4 +1,4 @@
-"""Metrics of predicted probabilities. Each is computed with weights of the rows, so that it can be resampled.
+"""Metrics of predicted probabilities. Each is computed with row weights, so that it can be resampled.
 
 With two classes they are about the positive class; with more, each class is compared with all others and the metric is
 the mean over the classes that the rows have (one-vs-rest, macro), except where a function says otherwise.
@@ -84,7 +84,7 @@ def brier(scores: Tensor, targets: Tensor, weights: Tensor, *, positive: int = 1
 
 
 def calibration_error(scores: Tensor, targets: Tensor, weights: Tensor, *, positive: int = 1) -> Tensor:
-    """The expected calibration error: over bins of probability, the mean gap between what was said and what happened.
+    """The expected calibration error: over bins of probability, the mean gap between the prediction and what happened.
 
     With two classes, of the probability of the positive class; with more, of that of the predicted class.
 

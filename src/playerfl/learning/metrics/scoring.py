@@ -40,7 +40,7 @@ def scores_of(
 def _form(
     needs: str, predicted: Tensor | None, outputs: Tensor | None, targets: Tensor, scale: TargetScale
 ) -> tuple[Tensor, Tensor]:
-    """What a metric is given: predictions and targets."""
+    """The arguments of a metric: predictions and targets."""
     if needs == "classes":
         assert predicted is not None
         return predicted, targets

@@ -1,1 +1,1 @@
-"""What scores are measured by and against: declarations of metrics, baselines, and intervals over test rows."""
+"""Around the scores: declarations of metrics, baselines, and intervals over test rows."""

@@ -1,6 +1,6 @@
 """The baseline: the scores of predicting the same for every test row of a site, as its training data suggest.
 
-Of classes, this is the most frequent one, with the class frequencies as probabilities; of numbers, their mean.
+For classes, this is the most frequent one, with the class frequencies as probabilities; for numbers, their mean.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def add_baseline(record: SiteRecord, site: SiteData, learner: Learner, outputs: 
     """Adds to a site's record what a report cannot compute from class counts: the baseline's scores, and which metrics
     have no value for its test rows.
 
-    `outputs`: how many classes the model tells apart; `with_loss`: whether the report will not know the task's loss.
+    `outputs`: the model's number of classes; `with_loss`: whether the report will not know the task's loss.
     """
     train, test = site.train, site.test
     if not isinstance(train, TensorExamples) or not isinstance(test, TensorExamples) or not len(train) or not len(test):
@@ -81,33 +81,33 @@ def add_baseline(record: SiteRecord, site: SiteData, learner: Learner, outputs: 
     constant = _constant(train.targets.cpu(), outputs) if others or with_loss else None
     if constant is None:
         return
-    said = constant.expand(len(targets), -1)
-    found = {name: _score_of(name, metric, said, targets, learner.scale) for name, metric in others.items()}
+    outputs_by_row = constant.expand(len(targets), -1)
+    found = {name: _score_of(name, metric, outputs_by_row, targets, learner.scale) for name, metric in others.items()}
     if with_loss:
-        found["loss"] = _mean_loss(learner.loss, said, targets)
+        found["loss"] = _mean_loss(learner.loss, outputs_by_row, targets)
     if known := {name: value for name, value in found.items() if math.isfinite(value)}:
         record["baseline"] = known
 
 
 def _constant(targets: Tensor, outputs: int) -> Tensor | None:
-    """What is predicted for every row, as the model would say it; None if targets are neither classes nor numbers."""
+    """The prediction for every row, like a model's output; None if targets are neither classes nor numbers."""
     if outputs:
         return torch.bincount(targets, minlength=outputs).double().div(len(targets)).log()
     return targets.double().mean().view(1) if targets.is_floating_point() and targets.dim() == 1 else None
 
 
-def _score_of(name: str, metric: Metric, said: Tensor, targets: Tensor, scale: TargetScale) -> float:
-    predicted = predictions(said).unsqueeze(0) if metric.task == "classification" else None
+def _score_of(name: str, metric: Metric, outputs: Tensor, targets: Tensor, scale: TargetScale) -> float:
+    predicted = predictions(outputs).unsqueeze(0) if metric.task == "classification" else None
     try:
-        return scores_of({name: metric}, predicted, said.unsqueeze(0), targets.unsqueeze(0), scale)[name][0]
+        return scores_of({name: metric}, predicted, outputs.unsqueeze(0), targets.unsqueeze(0), scale)[name][0]
     except ConfigError:
         # A user's metric may fail where all predictions are the same; then it has no baseline.
         return math.nan
 
 
-def _mean_loss(loss: Loss, said: Tensor, targets: Tensor) -> float:
+def _mean_loss(loss: Loss, outputs: Tensor, targets: Tensor) -> float:
     try:
-        return float(loss(said, targets).double().mean())
+        return float(loss(outputs, targets).double().mean())
     except Exception:  # a user's loss may want more than logits
         return math.nan
 

@@ -48,7 +48,7 @@ class Calibration:
 
 
 def calibrations(run: RunResult, task: str, algorithm: str, sites: Collection[str]) -> list[Calibration]:
-    """Of these sites, all together first; none where the run kept no rows or predicts no classes."""
+    """Those of these sites, all together first; none where the run kept no rows or predicts no classes."""
     by_site = {site: own for site, own in sorted(run.outcomes.items()) if own.of_classes and site in sites}
     if not by_site:
         return []
@@ -58,7 +58,7 @@ def calibrations(run: RunResult, task: str, algorithm: str, sites: Collection[st
 
 
 def share_interval(share: float, rows: int) -> tuple[float, float]:
-    """Wilson's 95 % interval of a share that was seen in so many rows.
+    """Wilson's 95 % interval of a share observed in this many rows.
 
     >>> [round(end, 3) for end in share_interval(0.5, 10)], [round(end, 3) for end in share_interval(0.0, 10)]
     ([0.237, 0.763], [0.0, 0.278])

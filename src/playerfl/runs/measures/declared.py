@@ -1,4 +1,4 @@
-"""What a report must know about a metric: from the declarations stored with a run, or else by its name."""
+"""A metric's declarations for a report: those stored with a run, or else by its name."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ class Declared:
 
 
 def metric_records(metrics: Mapping[str, Metric]) -> dict[str, MetricRecord]:
-    """What a run stores about its metrics, in their order."""
+    """The declarations of metrics as a run stores them, in order."""
     return {name: metric.record(bundled=_same(metric, find_metric(name))) for name, metric in metrics.items()}
 
 
 def _same(metric: Metric, known: Metric | None) -> bool:
-    """Whether a metric is that of the catalogue: metrics of probabilities are made anew for each positive class."""
+    """Whether a metric is that of the catalogue: metrics of probabilities are created for each positive class."""
     if known is None or metric.weighted is None or known.weighted is None:
         return False
     plain, other = (getattr(weighted, "func", weighted) for weighted in (metric.weighted, known.weighted))

@@ -1,4 +1,4 @@
-"""Outcomes: what the reported model of each site said about each of its test rows, for intervals over rows."""
+"""Outcomes: the output of each site's reported model for each of its test rows, for intervals over rows."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ class SiteOutcomes:
     targets: Tensor
     """Class numbers, or numbers in their own units."""
     losses: Tensor | None = None
-    """Of each row; None if the loss is not one number per row."""
+    """The loss of each row; None if the loss is not one number per row."""
     groups: Tensor | None = None
-    """Which rows belong together, such as visits of one patient; None if no two do."""
+    """Which rows belong together, such as one patient's visits; None if no two do."""
 
     @property
     def of_classes(self) -> bool:
@@ -64,9 +64,9 @@ def _joined_groups(parts: Sequence[SiteOutcomes]) -> Tensor | None:
     numbered, start = [], 0
     for part in parts:
         groups = torch.arange(len(part.targets)) if part.groups is None else part.groups
-        own = torch.unique(groups, return_inverse=True)[1] + start
-        numbered.append(own)
-        start = int(own.max()) + 1
+        numbers = torch.unique(groups, return_inverse=True)[1] + start
+        numbered.append(numbers)
+        start = int(numbers.max()) + 1
     return torch.cat(numbered)
 
 
@@ -84,7 +84,7 @@ def outcomes_of(
 
     `groups`: the group of each test row, at sites where that is known.
     """
-    found = {}
+    outcomes = {}
     of_numbers = learner.needs_outputs and not learner.needs_classes
     for site, weights in models.items():
         test = sites[site].test
@@ -95,28 +95,28 @@ def outcomes_of(
             continue
         if of_numbers:
             outputs, targets = (learner.scale.restored(x) for x in (numbers_of(outputs, targets), targets))
-        found[site] = SiteOutcomes(outputs, targets, losses, groups.get(site))
-    return found
+        outcomes[site] = SiteOutcomes(outputs, targets, losses, groups.get(site))
+    return outcomes
 
 
 def tree_of(outcomes: Outcomes) -> dict[str, Any]:
     """Outcomes as a tree that a file can hold."""
     return {
         site: {
-            "outputs": of_site.outputs,
-            "targets": of_site.targets.int() if of_site.of_classes else of_site.targets,
-            "losses": of_site.losses,
-            "groups": of_site.groups,
+            "outputs": one.outputs,
+            "targets": one.targets.int() if one.of_classes else one.targets,
+            "losses": one.losses,
+            "groups": one.groups,
         }
-        for site, of_site in outcomes.items()
+        for site, one in outcomes.items()
     }
 
 
 def from_tree(tree: Any) -> dict[str, SiteOutcomes]:
-    """The inverse of `tree_of`; ValueError if `tree_of` cannot have written this."""
+    """The inverse of `tree_of`; ValueError for anything else."""
     if not isinstance(tree, dict):
         raise ValueError("outcomes are not a table of sites")
-    found = {}
+    outcomes = {}
     for site, parts in tree.items():
         if not isinstance(parts, dict) or not {"outputs", "targets", "losses", "groups"} <= parts.keys():
             raise ValueError(f"the outcomes of {site} are incomplete")
@@ -125,5 +125,5 @@ def from_tree(tree: Any) -> dict[str, SiteOutcomes]:
             raise ValueError(f"the outcomes of {site} are not tensors")
         outputs, targets = needed
         targets = targets.long() if outputs.dim() == 2 and not targets.is_floating_point() else targets
-        found[str(site)] = SiteOutcomes(outputs, targets, *optional).checked()
-    return found
+        outcomes[str(site)] = SiteOutcomes(outputs, targets, *optional).checked()
+    return outcomes

@@ -26,7 +26,7 @@ Array = NDArray[np.float64]
 RESAMPLES = 1000
 # With fewer, ten bins would have too few rows each.
 _FEW_ROWS = 200
-# Resampled rows are unevenly spread over the bins of probability, which this metric takes for miscalibration: most of
+# Resampled rows are unevenly spread over the bins of probability, which this metric counts as miscalibration: most of
 # its resamples lie above its value.
 _BIASED = frozenset({"ece"})
 # Weights that are held at once: 40 MB of float64.
@@ -76,7 +76,7 @@ def _weighted(outcomes: SiteOutcomes, metric: str, positive: int) -> Callable[[T
 
 
 def _predicted(outcomes: SiteOutcomes, needs: str) -> Tensor | None:
-    """What the metric is given; None if the model diverged."""
+    """The predictions that a metric is given; None if the model diverged."""
     if not bool(outcomes.outputs.isfinite().all()):
         return None
     if needs == "classes":
@@ -113,7 +113,7 @@ def row_interval(scores: Array) -> tuple[float, float]:
 
 
 def reliability_of(outcomes: SiteOutcomes, *, positive: int = 1) -> list[ReliabilityBin]:
-    """The reliability curve of a model at a site, of wider bins if it has few rows; empty if it predicts no classes, or
+    """The reliability curve of a model at a site, with wider bins if rows are few; empty if it predicts no classes, or
     diverged."""
     scores = _predicted(outcomes, "scores") if outcomes.of_classes else None
     bins = 5 if len(outcomes.targets) < _FEW_ROWS else 10

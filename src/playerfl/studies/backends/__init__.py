@@ -1,1 +1,1 @@
-"""Who runs the groups of a study: this process, worker processes, or a Ray cluster."""
+"""Backends, which run the groups of a study: this process, worker processes, or a Ray cluster."""

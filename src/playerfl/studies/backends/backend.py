@@ -34,7 +34,7 @@ class Lost:
     group: Group
     reason: str
     blame: bool = True
-    """Whether the group may be the cause: not if a whole machine went away."""
+    """Whether the group may be the cause: not if a whole machine was lost."""
 
 
 @dataclass(frozen=True)

@@ -43,7 +43,7 @@ class WorkerConfig:
     """Directory for checkpoints; None if the worker has no access to the study's directory."""
     checkpoint_seconds: float = 30.0
     data_directory: str | None = None
-    """Where dataset files are, if the user said so; None for the worker's own default."""
+    """Where dataset files are, if the user gave a folder; None for the worker's own default."""
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 
 def resident() -> int:
-    """Bytes of this process in memory now; its peak if the system does not tell, and 0 if it tells neither."""
+    """Bytes of this process in memory now; its peak if the system does not report it, and 0 if it reports neither."""
     try:
         pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
         return pages * os.sysconf("SC_PAGE_SIZE")
@@ -19,7 +19,7 @@ def resident() -> int:
 
 
 def peak() -> int:
-    """The most bytes this process has held; 0 if the system does not tell."""
+    """The most bytes this process has held; 0 if the system does not report it."""
     try:
         import resource
     except ImportError:  # Windows
@@ -47,7 +47,7 @@ def keep_freed_memory() -> None:
 
 
 def large_pages() -> dict[str, str]:
-    """What to set for a new process so that its C library asks for large pages (glibc; others ignore it).
+    """Environment variables for a new process that make its C library use large pages (glibc; others ignore them).
 
     A step of a stack passes through tens of megabytes: with pages of four kilobytes, looking up where they are takes
     a twentieth of the time.

@@ -37,7 +37,7 @@ class Computed(BaseModel):
     """Learning rates: as the paper prints them, or tuned by the validation loss or macro-F1 that would be reported."""
     selection: list[Selection] = Field(default=["by_owner", "client_best", "round_best"], min_length=1)
     measure: list[Measure] = Field(default=["f1", "f1_true", "accuracy", "loss"], min_length=1)
-    """What methods are ranked by. f1_true averages over the classes that occur, f1_all over all classes."""
+    """The measures that rank methods. f1_true averages over the classes that occur, f1_all over all classes."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ class MultiversePlan(BaseModel):
             if factor in Computed.model_fields:
                 raise ConfigError(f"{factor} is computed from finished runs; it is not allowed in [trained]")
             if factor in PROTOCOL_COLUMNS:
-                raise ConfigError(f"a factor cannot be called {factor!r}: a column of protocols.csv has that name")
+                raise ConfigError(f"a factor cannot be called {factor!r}: protocols.csv has a column of that name")
             if not choices:
                 raise ConfigError(f"[trained.{factor}] is empty; give at least one choice")
         for name, values in multiverse.computed:

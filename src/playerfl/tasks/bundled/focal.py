@@ -13,7 +13,7 @@ from playerfl.tasks.task import PaperOptions, Task
 
 
 class FocalOptions(PaperOptions):
-    """What tasks with a focal loss add."""
+    """Further options of tasks with a focal loss."""
 
     added: ClassVar[frozenset[str]] = frozenset({"focal_variant", "focal_gamma"})
 

@@ -1,4 +1,4 @@
-"""What the image tasks share: normalised pixels, and a pool of a file's first images."""
+"""Shared by the image tasks: normalised pixels, and a pool of a file's first images."""
 
 from __future__ import annotations
 

@@ -86,7 +86,7 @@ _read_once = remembered(1)(_read)
 
 def load_sites(options: IsicOptions) -> Sites:
     folder = folder_of("isic2019")
-    # Unpacking the pictures takes a minute; with one split for all runs, remembering them would only take memory.
+    # Unpacking the images takes a minute; with one split for all runs, remembering them would only take memory.
     lesions, pictures = (_read_once if options.split == "per_run" else _read)(folder, options.side)
     by_hospital = partition_by_id([lesion.hospital for lesion in lesions])
     hospitals = list(by_hospital)[:4]

@@ -16,7 +16,7 @@ from playerfl.seeding import generator_for
 from playerfl.tasks.task import DataOptions, Task, split_site
 
 _MOST_NUMBERS = 100_000_000
-# With a shift of labels, a site's rows are drawn from this many times as many.
+# With a label shift, a site's rows are drawn from this many times as many.
 _POOL = 8
 
 
@@ -39,9 +39,9 @@ class SyntheticOptions(DataOptions):
     """Decides the made-up rows."""
     shift: Literal["none", "labels", "features", "both"] = "none"
     """How sites differ beyond the names of their classes: in how common each class is (Dirichlet), in the scale and
-    the zero point of every feature, as with other measuring devices, or in both."""
+    the zero point of every feature, as with different measuring devices, or in both."""
     strength: float = Field(1.0, gt=0, le=100)
-    """Of the shift: the Dirichlet concentration is 0.5 / strength, scales are exp(strength/2 · normal) and zero points
+    """The shift's size: the Dirichlet concentration is 0.5 / strength, scales are exp(strength/2 · normal), zero points
     strength · normal."""
     norm: bool = False
     """Whether the network has batch norm after each hidden layer."""
@@ -76,7 +76,7 @@ def _shifted(examples: TensorExamples, options: SyntheticOptions, site: int) -> 
     """The rows that a site has, as its devices measure them."""
     rng = generator_for(options.data_seed, "shift", site)
     if options.shift in ("labels", "both"):
-        # Of every class, the site has a share of its own.
+        # The site has its own share of every class.
         shares = _dirichlet(0.5 / options.strength, options.classes, rng)
         counts = torch.bincount(examples.targets, minlength=options.classes).clamp_min(1)
         wanted = (shares / counts)[examples.targets].clamp_min(1e-12)

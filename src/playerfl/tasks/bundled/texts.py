@@ -1,4 +1,4 @@
-"""What the text tasks share: how texts become tokens, and the transformer that reads them."""
+"""Shared by the text tasks: how texts become tokens, and the transformer that reads them."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def encode_sites(
     encoded = {}
     for site in sorted(examples):
         if not examples[site]:
-            raise DataError(f"{site} has no texts in this file, and every site needs some")
+            raise DataError(f"{site} has no text in this file, and every site needs some")
         texts, labels = zip(*examples[site], strict=True)
         encoded[site] = TensorExamples(tokens.encode(texts, options.length), torch.tensor(labels))
     about = (*notes, tokens.about)

@@ -42,7 +42,7 @@ def folder_task(path: Path | str) -> Task:
 
 
 def _read(folder: Path, options: FolderOptions) -> Task:
-    """The task with everything that only the data can tell: sites, sizes, classes or a number."""
+    """The task with everything that depends on the data: sites, sizes, classes or a number."""
     files, folders = sites_in(folder, options)
     data = read_table_sites(files, options) if files else read_picture_sites(folder, folders, options)
     if len(data.sites) == 1:
@@ -62,7 +62,7 @@ def _read(folder: Path, options: FolderOptions) -> Task:
 
 
 def _schema(encoding: Encoding) -> Schema:
-    """What other sites must have, too: the columns or the size of images, and the classes."""
+    """What other sites must have too: the columns or the size of images, and the classes."""
     inputs, target = encoding.inputs, encoding.target
     if isinstance(inputs, PictureEncoding):
         return Schema((ColumnSchema("image", f"{inputs.side} x {inputs.side} pixels"),), "folder", target.classes)

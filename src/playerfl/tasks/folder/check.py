@@ -1,4 +1,4 @@
-"""The check of a folder: everything that training would refuse, and what would mislead it in silence."""
+"""The check of a folder: everything that training would refuse, and what would silently mislead it."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ def sites_in(folder: Path, options: FolderOptions) -> tuple[dict[str, Path], dic
     for path in listed(folder):
         name = path.name.lower()
         not_met -= {path.name, path.name.partition(".")[0]}
-        # For images, `data.group` names a table beside the sites.
+        # For images, `data.group` names a table next to the sites.
         if path.name in skipped or path.name == options.group:
             continue
         ending = next((ending for ending in site_tables.ENDINGS if name.endswith(ending)), None)
@@ -48,7 +48,7 @@ def sites_in(folder: Path, options: FolderOptions) -> tuple[dict[str, Path], dic
         raise ConfigError(f"data.skip_sites: {folder} has no {', '.join(sorted(not_met))}; name files or sites in it")
     if len(kinds) > 1:
         raise DataError(
-            f"{folder} mixes {' and '.join(sorted(kinds))}; use one format for all sites and move other files away"
+            f"{folder} mixes {' and '.join(sorted(kinds))}; use one format for all sites and move other files elsewhere"
         )
     if not kinds:
         raise DataError(

@@ -40,7 +40,7 @@ class FolderOptions(DataOptions):
     missing: MissingPolicy = "refuse"
     """What to do about missing values: refuse the file, drop the row, or use the mean of the site's training rows."""
     missing_codes: Names = ()
-    """Values that mean a missing one, such as -999, or "age=99" for one column only."""
+    """Values that stand for a missing one, such as -999, or "age=99" for one column only."""
     drop_columns: Names = ()
     """Columns that are not read."""
     category_columns: Names = ()
@@ -65,7 +65,7 @@ class FolderOptions(DataOptions):
 
 @dataclass(frozen=True)
 class FolderData:
-    """What a folder holds: its sites, and the model that fits them."""
+    """A folder's content: its sites, and the model that fits them."""
 
     sites: Sites
     build_model: Callable[[], nn.Module]

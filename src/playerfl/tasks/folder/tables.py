@@ -157,7 +157,7 @@ def common_columns(tables: Mapping[str, SiteTable], options: FolderOptions) -> l
 
 
 def column_differences(tables: Mapping[str, SiteTable]) -> Iterator[str]:
-    """What the other sites' tables lack, or have in addition, compared with the first."""
+    """Columns that the other sites' tables lack, or have in addition, compared with the first."""
     first = next(iter(tables.values()))
     for table in tables.values():
         for missing in first.frame.columns.difference(table.frame.columns, sort=False):
@@ -214,8 +214,8 @@ def _input_notes(columns: Sequence[Column]) -> list[str]:
         ("number", "numeric, standardised with each site's own training rows"),
         ("boolean", "true/false as 1 and 0"),
         ("category", "categories, one input each"),
-        ("percent", "percentages, standardised likewise"),
-        ("ratio", "ratios such as 120/80, two inputs each, standardised likewise"),
+        ("percent", "percentages, standardised too"),
+        ("ratio", "ratios such as 120/80, two inputs each, standardised too"),
         ("time", "times of day, two inputs each on a clock face"),
     ):
         if width := sum(column.kind.width for column in columns if column.kind.kind == kind):

@@ -1,4 +1,4 @@
-"""The agent's door: a Unix socket that only the agent's own user and its node's user may use."""
+"""The agent's Unix socket, which only the agent's own user and its node's user may use."""
 
 from __future__ import annotations
 
