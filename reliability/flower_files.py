@@ -186,7 +186,7 @@ def app_folder(folder: Path) -> None:
 
 def read_app(folder: Path) -> object:
     from playerfl.flower.operate.app_folder import read_app_folder
-    from playerfl.flower.server.files import read_status
     from playerfl.flower.server.job import checked_experiment
+    from playerfl.flower.server.job_status import read_status
 
     return checked_experiment(read_app_folder(folder)), read_status(folder)

@@ -1,6 +1,6 @@
 """Crash consistency: runs, studies and Flower sites are killed (SIGKILL) at random moments and resumed.
 
-    python reliability/kills.py [--kills 200] [--seed 0] [--only run,study,site]
+    python reliability/kills.py [--kills 200] [--seed 0] [--only run,study,site] [--privacy none,noise,secure]
 
 Kills are spread evenly over the time the undisturbed work takes. Each is followed by the command that resumes the work:
 `playerfl run --resume`, the same `playerfl study`, or the same message to a new process of the site. In the end all
@@ -12,7 +12,10 @@ files, except those that record times, are compared byte for byte with those of 
          in turn, 1 to 3 kills each. Only the command is killed; its workers notice and exit
   site   a job of three sites over Flower's messages (JOBS, in turn). Server and transport are those of a deployment;
          each response is made in a new process that has only the site's directory. Half of the responses are killed,
-         some again when the message is repeated. tests/flower/test_deployment.py kills SuperLink, SuperNode and server
+         some again when the message is repeated. tests/flower/test_deployment.py kills SuperLink, SuperNode and server.
+         --privacy: without options, with clipping and noise (which a site derives from a secret, so that it is the same
+         after a kill), and by SecAgg+, also killed between its stages. SecAgg+ rounds at random, so its results are
+         compared to within 0.001
 """
 
 from __future__ import annotations
@@ -24,23 +27,36 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import replace
 from functools import partial
 from io import StringIO
 from itertools import count
 from pathlib import Path
 
 import torch
+from safetensors.torch import load_file
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 from flower.jobs import Job
 from flower.killed_sites import MortalSites
 from killing import command, contents, kill_and_resume, run_or_resume, undisturbed
+from playerfl.flower.site.site import OWN
+from playerfl.flower.wire.envelopes import Privacy
 from studies.small_studies import SMALL, written
 
+PRIVACY = {
+    "none": Privacy(),
+    "noise": Privacy(clip=1.0, noise=0.5, sensitivity_noise=0.1),
+    "secure": Privacy(secure_range=8.0),
+}
+ROUNDING = 1e-3
+"""How far the weights of two jobs by SecAgg+ may be apart: each of three rounds rounds to about 1e-5, and trains on."""
 RUNS = (("local", "player_fl"), ("ditto",), ("fedlama",), ("pfedla",), ("fedbabu",), ("pfedme",))
 STUDIED = ("local", "player_fl")
 JOBS = ("player_fl", "ditto", "fedbabu")
+SECURE_JOBS = ("player_fl", "fedbabu", "fedavg")
+"""Those whose server needs only the mean of the uploads."""
 SHARES = {"run": 0.4, "study": 0.2, "site": 0.4}
 """How the kills are divided between the kinds."""
 
@@ -55,8 +71,10 @@ def main() -> None:
     parser.add_argument("--kills", type=int, default=200)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", default=",".join(SHARES), help=f"any of {', '.join(SHARES)}")
+    parser.add_argument("--privacy", default=",".join(PRIVACY), help=f"of the sites' jobs, any of {', '.join(PRIVACY)}")
     arguments = parser.parse_args()
     kinds = arguments.only.split(",")
+    KINDS["site"] = partial(sites, privacy=arguments.privacy.split(","))
     torch.set_num_threads(1)
     differ = 0
     for kind, wanted in shared_out(arguments.kills, kinds).items():
@@ -133,17 +151,43 @@ def commands(works: Sequence[Command], folder: Path, wanted: int, rng: random.Ra
         yield kills, differing(broken, whole[which])
 
 
-def sites(folder: Path, wanted: int, rng: random.Random) -> Iterator[Trial]:
-    whole = [MortalSites(Job(folder / f"whole-{name}", name)) for name in JOBS]
-    for undisturbed_sites in whole:
+def sites(folder: Path, wanted: int, rng: random.Random, privacy: Sequence[str] = tuple(PRIVACY)) -> Iterator[Trial]:
+    jobs = [(name, how) for how in privacy for name in (SECURE_JOBS if how == "secure" else JOBS)]
+    whole = [MortalSites(job_of(folder / f"whole-{name}-{how}", name, how)) for name, how in jobs]
+    for (_, how), undisturbed_sites in zip(jobs, whole, strict=True):
         undisturbed_sites.run()
-        undisturbed_sites.job.assert_equals_in_process()
+        if how == "none":
+            undisturbed_sites.job.assert_equals_in_process()
     for trial in count():
-        model = whole[trial % len(whole)]
-        broken = MortalSites(Job(folder / f"broken-{trial}", JOBS[trial % len(JOBS)]), rng, wanted, model.seconds)
+        # The options in turn, so that few kills reach all of them.
+        which = (trial * len(JOBS) + trial // len(privacy)) % len(jobs)
+        (name, how), model = jobs[which], whole[which]
+        broken = MortalSites(job_of(folder / f"broken-{trial}", name, how), rng, min(wanted, 10), model.seconds)
         broken.run()
         wanted -= broken.kills
-        yield broken.kills, differing(broken.job.home, model.job.home)
+        far = rounded_differently if how == "secure" else differing
+        yield broken.kills, [f"{name}, {how}: {file}" for file in far(broken.job.home, model.job.home)]
+
+
+def job_of(home: Path, name: str, how: str) -> Job:
+    job = Job(home, name)
+    job.deployment = replace(job.deployment, privacy=PRIVACY[how])
+    for site in job.sites:
+        # What a site's noise is derived from; otherwise every site makes a secret of its own.
+        (home / site / OWN).mkdir(parents=True)
+        (home / site / OWN / "noise.key").write_bytes(site.encode() * 4)
+    return job
+
+
+def rounded_differently(broken: Path, whole: Path) -> list[str]:
+    """The files that hold other weights than rounding explains."""
+    far = []
+    for file in sorted(whole.rglob("*.safetensors")):
+        if file.name in ("common.safetensors", "model.safetensors"):
+            expected, actual = load_file(file), load_file(broken / file.relative_to(whole))
+            if any(float((expected[name] - actual[name]).abs().max()) > ROUNDING for name in expected):
+                far.append(str(file.relative_to(whole)))
+    return far
 
 
 KINDS: dict[str, Callable[[Path, int, random.Random], Iterator[Trial]]] = {

@@ -28,7 +28,8 @@ from playerfl.flower.operate.job_monitor import follow, submit
 from playerfl.flower.operate.keys import write_key_pair
 from playerfl.flower.operate.launch import ServerHome
 from playerfl.flower.operate.processes import LOOPBACK, Running, ending_on_signals, free_port, wait_for_port
-from playerfl.flower.server.files import PARTICIPATION, SITES
+from playerfl.flower.server.files import SITES
+from playerfl.flower.server.job_status import PARTICIPATION
 from playerfl.runs.api import run_experiments
 from playerfl.runs.experiment import Experiment
 from playerfl.weights import digest

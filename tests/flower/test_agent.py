@@ -20,8 +20,8 @@ from hypothesis import strategies as st
 from playerfl.errors import ConfigError
 from playerfl.flower.node import connection
 from playerfl.flower.node.connection import ask_agent
-from playerfl.flower.site import listen
-from playerfl.flower.site.listen import listening
+from playerfl.flower.site.process import listen
+from playerfl.flower.site.process.listen import listening
 from playerfl.flower.wire.parcel import MAGIC, Parcel, ParcelError, RawArray, from_bytes, receive
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="needs Unix sockets")
@@ -216,3 +216,26 @@ def test_the_nodes_user_reaches_the_agent_and_others_do_not() -> None:
             assert asks_as(other, group) == 6
     finally:
         folder.rmdir()
+
+
+@pytest.mark.slow
+def test_flowers_node_waits_by_our_pace(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Flower's waits are numbers in its code: this fails if they move, and rounds become slower."""
+    import inspect
+    import time
+
+    import flwr.supernode.start_client_internal as loop
+
+    from playerfl.flower.node.pace import LEAST_SECONDS, Pace, keep_pace
+
+    monkeypatch.setattr(loop, "time", time)
+    waits: list[float] = []
+    pace = Pace(wait=waits.append)
+    keep_pace(pace)
+    assert loop.time is pace
+    code = inspect.getsource(loop)
+    for seconds, least in LEAST_SECONDS.items():
+        assert f"time.sleep({seconds:g})" in code
+        loop.time.sleep(seconds)
+        assert waits[-1] == least
+    assert abs(loop.time.time() - time.time()) < 60

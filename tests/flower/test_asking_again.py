@@ -14,7 +14,7 @@ from flwr.supercore.run import RunNotRunningException
 from flower.accidents import Accident, key_of, nothing_arrives
 from flower.jobs import SITES, Job
 from playerfl.errors import ConfigError
-from playerfl.flower.server.files import STATUS, read_status, request_stop
+from playerfl.flower.server.job_status import STATUS, read_status, request_stop
 from playerfl.flower.wire.codec import encode_response
 from playerfl.flower.wire.envelopes import Response
 

@@ -133,6 +133,14 @@ def test_bad_settings_are_one_sentence(options: tuple[str, ...], reason: str, tm
     assert not (tmp_path / "job").exists()
 
 
+def test_sites_that_join_after_training_are_refused(tmp_path: Path) -> None:
+    """They were ignored without a word."""
+    (tmp_path / "experiment.toml").write_text('task = "digits"\nunseen = ["site-1"]\n')
+    done = do("init", str(tmp_path / "job"), "--config", str(tmp_path / "experiment.toml"))
+    assert isinstance(done.exception, ConfigError) and "unseen = site-1" in str(done.exception)
+    assert not (tmp_path / "job").exists()
+
+
 def test_noise_is_reported_as_epsilon(tmp_path: Path) -> None:
     """Two rounds: ρ = 2·2/2² = 1, so ε = 1 + 2·√ln(10⁵) = 7.79."""
     assert "ε = 7.79" in made(tmp_path, "--clip", "1", "--noise", "2").stderr
@@ -166,6 +174,16 @@ def test_a_sites_settings_cannot_inject_others(tmp_path: Path) -> None:
         SiteNode("north", key, "here:1", key, home, Path('x" state="/')).check()
     with pytest.raises(ConfigError, match="NAME:PORT"):
         SiteNode("north", key, "here", key, home, Path("agent.sock")).check()
+
+
+def test_only_the_nodes_user_can_read_the_postmans_secret(tmp_path: Path) -> None:
+    node = SiteNode("north", tmp_path / "key", "here:1", tmp_path / "ca", tmp_path, Path("agent.sock"))
+    secrets = []
+    for _ in range(2):
+        file = Path(node.command()[3])
+        assert file.stat().st_mode & 0o777 == 0o600
+        secrets.append(file.read_bytes())
+    assert len(set(secrets)) == 2 and min(map(len, secrets)) == 32
 
 
 @pytest.mark.parametrize(

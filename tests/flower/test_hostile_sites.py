@@ -368,3 +368,22 @@ def test_a_robust_merge_and_secure_aggregation_exclude_each_other(settings: dict
     job = Job(tmp_path, "fedavg", rounds=1, **settings)
     with pytest.raises(ConfigError, match=r"secure aggregation shows the server only the mean"):
         job.run(privacy=Privacy(secure_range=8.0), min_sites=3)
+
+
+def test_a_site_that_only_ever_introduces_itself_is_given_up(tmp_path: Path) -> None:
+    """Each of its responses had it asked again at once, until the deadline."""
+    job = Job(tmp_path, "fedper", rounds=1)
+    job.deployment = replace(job.deployment, deadline=600.0)
+    hello: list[RecordDict] = []
+
+    def repeated(name: str, request: Message, response: Message) -> Message:
+        if name != "site-0":
+            return response
+        hello.append(response.content)
+        return Message(hello[0], reply_to=request)
+
+    job.tamper(repeated)
+    job.run()
+    assert job.fingerprints.keys() == {"site-1", "site-2"}
+    assert "again and again" in job.participation("refused")[0]["reason"]
+    assert len(hello) < 20 and job.clock.now < 60

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import socket
 import ssl
+import subprocess
+import sys
 import threading
 import urllib.error
 import urllib.request
@@ -36,7 +38,7 @@ from playerfl.flower.operate.metrics import metrics_text, serving_metrics
 from playerfl.flower.operate.processes import FlowerError
 from playerfl.flower.operate.register import KeyRegister, names_by_key
 from playerfl.flower.operate.supervision import FIRST_SECONDS, MOST_ATTEMPTS, Supervisor
-from playerfl.flower.server.files import STATUS, JobStatus
+from playerfl.flower.server.job_status import STATUS, JobStatus
 
 
 class FakeFlower:
@@ -406,3 +408,17 @@ def test_container_files_run_commands_that_exist_and_share_nothing_they_should_n
     assert {volume for volume in named if volume[0] not in "./"} == set(compose["volumes"])
     lines = (tmp_path / "Dockerfile").read_text().splitlines()
     assert "USER nobody" in lines and not any(line.startswith("ADD ") for line in lines)
+
+
+@pytest.mark.system
+def test_the_servers_own_commands_import_no_torch() -> None:
+    """`flower up` runs for months beside the SuperLink, and only looks at small files."""
+    check = (
+        "import sys, playerfl.cli.flower, playerfl.cli.flower_jobs\n"
+        "from playerfl.cli.flower_server import doctor, server, sites, stop\n"
+        "from playerfl.flower.operate import (\n"
+        "    app_folder, certificates, enrolment, job_monitor, launch, metrics, preflight, supervision)\n"
+        "print([m for m in ('torch', 'numpy', 'pandas', 'safetensors', 'flwr') if m in sys.modules])"
+    )
+    said = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True)
+    assert said.stdout.strip() == "[]"

@@ -26,15 +26,15 @@ def table(header: str = HEADER, swap: bool = False, classes: tuple[str, str] = (
     return "\n".join([header, *(",".join(map(str, row)) for row in rows)]) + "\n"
 
 
-def federation(tmp_path: Path, odd: str) -> Job:
-    """Three sites with folders of their own, of which the last one is odd."""
+def federation(tmp_path: Path, odd: str, where: str = "site-2", *, template: bool = False) -> Job:
+    """Three sites with folders of their own, of which one is odd. `template`: whether the server has columns, too."""
     for name in NAMES:
         folder = tmp_path / "data" / name
         folder.mkdir(parents=True)
-        (folder / f"{name}.csv").write_text(odd if name == "site-2" else table())
-    job = Job(tmp_path, "fedavg", folder_task(tmp_path / "data" / "site-0"), rounds=1, selection="client_best")
-    # The server has no template here: the first site to introduce itself decides.
-    job.task = replace(job.task, adapt=lambda options: replace(folder_task_at(tmp_path, options), schema=None))
+        (folder / f"{name}.csv").write_text(odd if name == where else table())
+    job = Job(tmp_path, "fedavg", folder_task(tmp_path / "data" / "site-1"), rounds=1, selection="client_best")
+    if not template:
+        job.task = replace(job.task, adapt=lambda options: replace(folder_task_at(tmp_path, options), schema=None))
     for name in NAMES:
         own = folder_task(tmp_path / "data" / name)
         find = lambda experiment, site, own=own: site_setup(experiment, own, site)  # noqa: E731
@@ -43,7 +43,7 @@ def federation(tmp_path: Path, odd: str) -> Job:
 
 
 def folder_task_at(tmp_path: Path, options: object) -> object:
-    return folder_task(tmp_path / "data" / "site-0").for_options(options)  # type: ignore[arg-type]
+    return folder_task(tmp_path / "data" / "site-1").for_options(options)  # type: ignore[arg-type]
 
 
 ODD = {
@@ -80,8 +80,26 @@ def test_equal_schemas_train_together_and_categories_leave_as_fingerprints_only(
     assert b"smoker" in sent and b'"a"' not in sent
 
 
-def test_units_are_compared_if_sites_declare_them(tmp_path: Path) -> None:
-    job = federation(tmp_path, table())
+def test_a_site_that_speaks_first_does_not_decide(tmp_path: Path) -> None:
+    """Its columns became those of the job, and all the others were refused."""
+    job = federation(tmp_path, table("bp,age,smoker,outcome", swap=True), "site-0")
+    job.run()
+    assert {row["site"] for row in job.participation("refused")} == {"site-0"}
+    assert job.fingerprints.keys() == {"site-1", "site-2"}
+
+
+@pytest.mark.parametrize("template", [False, True])
+def test_a_site_that_states_units_trains_with_those_that_do_not(template: bool, tmp_path: Path) -> None:
+    job = federation(tmp_path, table(), template=template)
+    policy = Policy.of({"approval": "automatic", "jobs": {"least_sites": 1}, "units": {"bp": "mmHg"}})
+    job.sites["site-2"] = replace(job.sites["site-2"], policy=policy)
+    job.run()
+    assert job.participation("refused") == []
+
+
+@pytest.mark.parametrize("template", [False, True])
+def test_units_are_compared_if_sites_declare_them(template: bool, tmp_path: Path) -> None:
+    job = federation(tmp_path, table(), template=template)
     for name, unit in zip(NAMES, ("mmHg", "mmHg", "kPa"), strict=True):
         policy = Policy.of({"approval": "automatic", "jobs": {"least_sites": 1}, "units": {"bp": unit}})
         job.sites[name] = replace(job.sites[name], policy=policy)

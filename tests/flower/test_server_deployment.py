@@ -15,7 +15,7 @@ import pytest
 
 from flower.held_task import SITES
 from flower.institutions import Institutions, children, end, in_process, wait_until
-from playerfl.flower.server.files import read_status
+from playerfl.flower.server.job_status import read_status
 
 pytestmark = [
     pytest.mark.system,

@@ -158,7 +158,7 @@ def test_a_text_for_unknown_among_numbers_gets_a_missing_code(tmp_path: Path, te
 
 def test_a_text_that_names_patients_becomes_the_group(tmp_path: Path) -> None:
     sites = each(lambda site, f: f.assign(patient=[f"{site}{i // 2:03}" for i in range(ROWS)])[["patient", *f.columns]])
-    said = warning(checked(csv(tmp_path, **sites)), "different texts")
+    said = warning(checked(csv(tmp_path, **sites)), "different text values")
     assert said.setting == "data.group=patient"
     assert problems(follow(tmp_path, said.setting)) == []
 

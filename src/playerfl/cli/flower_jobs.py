@@ -14,7 +14,7 @@ from playerfl.cli.options import Home, Json, Quiet, examples
 
 if TYPE_CHECKING:
     from playerfl.flower.operate.enrolment import SiteStatus
-    from playerfl.flower.server.files import JobStatus
+    from playerfl.flower.server.job_status import JobStatus
 
 INIT_EXAMPLES = examples(
     "flower init job --config experiment.toml --site north --site south --site west",

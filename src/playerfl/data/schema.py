@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 MOST_COLUMNS = 100_000
-_LONGEST_NAME = 500
+LONGEST_NAME = 500
 
 
 @dataclass(frozen=True)
@@ -21,6 +21,7 @@ class ColumnSchema:
     categories: str = ""
     """How many there are, and a fingerprint of them in their order; "" if the column has none."""
     unit: str = ""
+    """Compared where both parties state one."""
 
 
 @dataclass(frozen=True)
@@ -57,8 +58,8 @@ class Schema:
             lists = isinstance(rows, list) and isinstance(classes, list)
             if not lists or len(rows) > MOST_COLUMNS or any(len(row) != 4 for row in rows):
                 raise ValueError("a schema's columns have four fields each")
-            if any(type(text) is not str or len(text) > _LONGEST_NAME for text in texts):
-                raise ValueError(f"a schema holds texts of at most {_LONGEST_NAME} characters")
+            if any(type(text) is not str or len(text) > LONGEST_NAME for text in texts):
+                raise ValueError(f"a schema holds texts of at most {LONGEST_NAME} characters")
         except (KeyError, TypeError) as problem:
             raise ValueError(f"not a schema ({type(problem).__name__})") from problem
         return cls(tuple(ColumnSchema(*row) for row in rows), target, tuple(classes))
@@ -81,12 +82,10 @@ class Schema:
         if found:
             return found
         for mine, theirs in zip(self.columns, other.columns, strict=True):
-            for what, one, two in (
-                ("of the kind", mine.kind, theirs.kind),
-                ("in the unit", mine.unit, theirs.unit),
-            ):
-                if one != two:
-                    return f"column {mine.name!r} is {what} {one!r} at {here}, but {two!r} at {there}"
+            if mine.kind != theirs.kind:
+                return f"column {mine.name!r} is of the kind {mine.kind!r} at {here}, but {theirs.kind!r} at {there}"
+            if mine.unit and theirs.unit and mine.unit != theirs.unit:
+                return f"column {mine.name!r} is in the unit {mine.unit!r} at {here}, but {theirs.unit!r} at {there}"
             if mine.categories != theirs.categories:
                 counts = [text.partition(" ")[0] or "no" for text in (mine.categories, theirs.categories)]
                 return (
@@ -111,8 +110,9 @@ def categories_fingerprint(categories: Sequence[str]) -> str:
 def _listed(mine: Sequence[str], theirs: Sequence[str], here: str, there: str, what: str, first: int) -> str | None:
     if list(mine) == list(theirs):
         return None
-    missing = [name for name in theirs if name not in mine]
-    extra = [name for name in mine if name not in theirs]
+    ours, other = set(mine), set(theirs)
+    missing = [name for name in theirs if name not in ours]
+    extra = [name for name in mine if name not in other]
     if missing and extra:
         return f"{here} has the {what} {extra[0]!r}, but {there} has {missing[0]!r}"
     if missing:

@@ -5,12 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from playerfl.errors import ConfigError, one_of
-from playerfl.federation.messages import SiteId
-from playerfl.flower.server.influence import MAX_WEIGHT
 from playerfl.flower.wire.envelopes import Privacy, check_job, check_site
+
+if TYPE_CHECKING:
+    from playerfl.federation.messages import SiteId
+
+MAX_WEIGHT = 0.75
+"""No site counts for more than three times as much as all the others together. Real federations stay below this (the
+largest site of the bundled heart data has 193 of 472 training rows, that of the HAM10000 images of ISIC 2019 has 2,477
+of 6,017: 41 % each), so that honest results do not change; a site that invents its number of examples stops here."""
 
 _NUMBERS = ("deadline", "norm_bound", "max_weight", "ask_again", "poll")
 

@@ -30,6 +30,9 @@ from playerfl.tasks.task import DataOptions, Task
 
 Model = TypeVar("Model", bound=BaseModel)
 _STRICT = ConfigDict(extra="forbid", frozen=True)
+_MOST_CHARACTERS = 2**18
+_MOST_DOTS = 1000
+"""The reader takes a minute for one key with 65,000 dots."""
 _Beta = Annotated[float, Field(ge=0, lt=1)]
 MetricNames = Annotated[
     tuple[str, ...],
@@ -249,6 +252,10 @@ class Experiment(AddedOptions):
 
         So it may not name a model in a file: a message must not decide which code an institution runs.
         """
+        if len(text) > _MOST_CHARACTERS or max(line.count(".") for line in text.split("\n")) > _MOST_DOTS:
+            raise ConfigError(
+                f"an experiment has at most {_MOST_CHARACTERS:,} characters, and {_MOST_DOTS:,} dots in a line"
+            )
         try:
             table = tomllib.loads(text)
         except (ValueError, RecursionError) as problem:

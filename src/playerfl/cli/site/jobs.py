@@ -28,6 +28,7 @@ def jobs(
 ) -> None:
     """Show the jobs of a site: what each will do, which layers leave, and whether it waits for approval."""
     from playerfl.flower.site.contract import Decision, status
+    from playerfl.flower.site.data_check import check_lines, read_check
     from playerfl.flower.site.describe import described
 
     automatic = _approves_by_itself(state)
@@ -44,6 +45,7 @@ def jobs(
                 "latest_round": max(contract.latest_round, 0),
                 "shared_layers": contract.cut,
                 "description": described(contract),
+                "data_check": read_check(state / job),
             }
         )
     if as_json:
@@ -52,6 +54,8 @@ def jobs(
     for one in found:
         typer.echo(f"{one['job']}: {one['status']}, since {one['since']}, {one['decided']}")
         for line in one["description"]:
+            typer.echo(f"  {line}")
+        for line in check_lines(one["data_check"]) if one["data_check"] else ():
             typer.echo(f"  {line}")
         if one["status"] == "waiting":
             typer.echo(f"  decide: playerfl flower approve {one['job']} --state {state}   (or refuse)")

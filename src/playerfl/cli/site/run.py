@@ -109,9 +109,9 @@ def run_agent(
     """Runs the agent, with a node as its child or without one."""
     from playerfl.cli.flower_jobs import say
     from playerfl.flower.site.agent import SiteAgent
-    from playerfl.flower.site.listen import listening
-    from playerfl.flower.site.memory import use_one_arena
     from playerfl.flower.site.open_site import group_of, open_site, user_ids
+    from playerfl.flower.site.process.listen import listening
+    from playerfl.flower.site.process.memory import use_one_arena
     from playerfl.storage.atomic_files import make_directory
     from playerfl.storage.locking import locked
 
@@ -125,7 +125,8 @@ def run_agent(
         agent = SiteAgent(open_site(name, state, policy, task, data_dir, device))
         agent.site.begin()
         users = user_ids(node_users)
-        with listening(agent_socket, agent.answer, users, group=group_of(node_users)):
+        group, most = group_of(node_users), policy.jobs.most_message_bytes
+        with listening(agent_socket, agent.answer, users, group=group, most_bytes=most):
             approval = "every new job needs approval" if policy.approval == "person" else "jobs start without approval"
             say(f"{name}: the agent is ready ({approval}); playerfl flower jobs --state {state} shows the jobs")
             if node is not None:

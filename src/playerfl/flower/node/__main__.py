@@ -15,10 +15,13 @@ def main(secret_file: str, address: str, options: list[str]) -> None:
     from flwr.supernode.cli.flower_supernode import flower_supernode
 
     from playerfl.flower.client_app import app
+    from playerfl.flower.node.pace import Pace, keep_pace
     from playerfl.flower.node.postman import carry_messages
 
-    secret = Path(secret_file).read_bytes()
-    threading.Thread(target=carry_messages, args=(address, secret, app), daemon=True, name="postman").start()
+    secret, pace = Path(secret_file).read_bytes(), Pace()
+    keep_pace(pace)
+    postman = (address, secret, app, pace.message)
+    threading.Thread(target=carry_messages, args=postman, daemon=True, name="postman").start()
     sys.argv = [
         "flower-supernode",
         # The node itself starts no app; the postman takes its messages, and proves with the secret that it is the one.

@@ -36,8 +36,11 @@ _PROTECTED = frozenset({"/flwr.proto.Runtime/AcquireTask"})
 App = Callable[[Message, Context], Message]
 
 
-def carry_messages(address: str, secret: bytes, app: App) -> None:
-    """Carries messages for as long as the process lives; no failure of a single one ends it."""
+def carry_messages(address: str, secret: bytes, app: App, noted: Callable[[], None] = lambda: None) -> None:
+    """Carries messages for as long as the process lives; no failure of a single one ends it.
+
+    `noted` is called when a message has come, and when its answer has gone.
+    """
     auth = SuperExecAuthHttpInterceptor(master_secret=secret, protected_methods=_PROTECTED)
     node = _client(address, auth)
     request = AcquireTaskRequest(supported_task_types=[TaskType.CLIENT_APP])
@@ -45,7 +48,9 @@ def carry_messages(address: str, secret: bytes, app: App) -> None:
         try:
             found = node.AcquireTask(request)
             if found.HasField("task") and found.token:
+                noted()
                 _carry(_client(address, RuntimeTokenHttpInterceptor(found.token)), app)
+                noted()
             else:
                 time.sleep(LOOK_SECONDS)
         except Exception as problem:

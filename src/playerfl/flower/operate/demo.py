@@ -25,7 +25,7 @@ from playerfl.flower.operate.processes import (
     wait_for_port,
 )
 from playerfl.flower.server.files import SITES as SITES_FILE
-from playerfl.flower.server.files import JobStatus
+from playerfl.flower.server.job_status import JobStatus
 from playerfl.runs.api import run_experiments
 from playerfl.runs.experiment import Experiment
 from playerfl.storage.atomic_files import write_atomically

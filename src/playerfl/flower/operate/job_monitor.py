@@ -12,7 +12,7 @@ from playerfl.errors import ConfigError, one_of
 from playerfl.flower.operate.app_folder import read_app_folder, write_app_folder
 from playerfl.flower.operate.launch import CONNECTION, ServerHome
 from playerfl.flower.operate.processes import FlowerError
-from playerfl.flower.server.files import JobStatus, read_status, request_stop
+from playerfl.flower.server.job_status import JobStatus, read_status, request_stop
 from playerfl.flower.wire.envelopes import check_job
 from playerfl.storage.atomic_files import RERUN_HINT, make_directory, write_atomically
 from playerfl.storage.locking import locked

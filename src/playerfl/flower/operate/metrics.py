@@ -17,7 +17,7 @@ from playerfl.flower.operate.certificates import expiry
 from playerfl.flower.operate.launch import ServerHome
 from playerfl.flower.operate.register import KeyRegister
 from playerfl.flower.operate.supervision import job_statuses
-from playerfl.flower.server.files import PARTICIPATION
+from playerfl.flower.server.job_status import PARTICIPATION
 from playerfl.version import __version__
 
 STATES = ("waiting for sites", "running", "interrupted", "stopped", "ended", "failed", "finished")

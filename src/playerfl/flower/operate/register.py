@@ -7,12 +7,14 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from playerfl.errors import RunDirectoryError
-from playerfl.federation.messages import SiteId
 from playerfl.flower.operate.keys import fingerprint_of
 from playerfl.storage.atomic_files import RERUN_HINT, write_atomically
+
+if TYPE_CHECKING:
+    from playerfl.federation.messages import SiteId
 
 REGISTER = "sites.json"
 

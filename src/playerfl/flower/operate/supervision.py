@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from playerfl.errors import PlayerflError
 from playerfl.flower.operate.job_monitor import submit
 from playerfl.flower.operate.launch import ServerHome
-from playerfl.flower.server.files import JobStatus, read_status
+from playerfl.flower.server.job_status import JobStatus, read_status
 
 LOOK_SECONDS = 5.0
 FIRST_SECONDS = 5.0

@@ -14,6 +14,7 @@ from playerfl.federation.messages import ExpectedUpload, Reply, Request, SiteId,
 from playerfl.flower.server.influence import capped_examples, far_away
 from playerfl.flower.server.job import Job
 from playerfl.flower.server.model_layers import same_layers
+from playerfl.flower.server.schema_vote import agreed_schema
 from playerfl.flower.server.state import JobState
 from playerfl.flower.wire.introduction import Introduction
 from playerfl.layers.layer_map import LayerMap
@@ -37,7 +38,7 @@ class JobChecks:
     state: JobState
 
     def admit(self, site: SiteId, introduction: Introduction) -> str | None:
-        """Why a site cannot take part, or None. Its layers are compared later; see `settle`."""
+        """Why a site cannot take part, or None. Its layers and columns count once all have spoken; see `settle`."""
         if reason := self._differing_schema(site, introduction.schema):
             return reason
         layers, agreed = introduction.layers, self.state.layers
@@ -48,11 +49,25 @@ class JobChecks:
         if agreed is not None and not same_layers(agreed, layers):
             return _OTHER_LAYERS
         self.state.stated_layers[site] = layers
+        if introduction.schema is not None:
+            self.state.stated_schemas[site] = introduction.schema
+        if introduction.check is not None:
+            self.state.stated_checks[site] = introduction.check
         self.state.examples[site] = introduction.examples
         return None
 
     def settle(self) -> dict[SiteId, str]:
-        """Decides the layers of the job, once the sites have introduced themselves; returns why some of them differ."""
+        """Decides layers and columns of the job, once the sites have introduced themselves; who differs, and why."""
+        schemas = self.state.stated_schemas
+        columns = agreed_schema(self.job.schema, schemas)
+        differing = {}
+        if columns is not None:
+            self.state.contacts.schema = columns
+            found = {site: schema.difference(columns, site, "the other sites") for site, schema in schemas.items()}
+            differing = {site: reason for site, reason in found.items() if reason}
+        return differing | self._other_layers()
+
+    def _other_layers(self) -> dict[SiteId, str]:
         stated = self.state.stated_layers
         if self.state.layers is None and stated:
             agreed = self.job.layers.agreed(stated)
@@ -68,15 +83,13 @@ class JobChecks:
         }
 
     def _differing_schema(self, site: SiteId, schema: Schema | None) -> str | None:
+        """Compares with what is agreed already: the server's own template, or what `settle` has decided."""
         contacts = self.state.contacts
-        if contacts.schema is None and self.job.schema is not None:
-            contacts.schema = ("the server", self.job.schema)
-        if schema is None:
-            return None
         if contacts.schema is None:
-            contacts.schema = (site, schema)
-        other, agreed = contacts.schema
-        return schema.difference(agreed, site, other)
+            contacts.schema = self.job.schema
+        if schema is None or contacts.schema is None:
+            return None
+        return schema.difference(contacts.schema, site, "the server")
 
     def refused(self, requests: Mapping[SiteId, Request], replies: Mapping[SiteId, Reply]) -> dict[SiteId, str]:
         """The replies that cannot be used, and why."""

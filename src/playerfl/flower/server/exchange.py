@@ -17,8 +17,8 @@ RETRY_SECONDS = 5.0
 LATER_SECONDS = 15.0
 """Before a site that asked for more time is asked again, for the first time; doubles up to the next value."""
 LATEST_SECONDS = 300.0
-MOST_UNREADABLE = 3
-"""Unreadable responses after which a site is given up for this exchange."""
+MOST_UNUSABLE = 3
+"""Responses that nobody can use before a site is given up for this exchange."""
 
 
 @dataclass
@@ -43,7 +43,7 @@ class Exchange:
     """Sites that asked for more time: how often, and why."""
     differing: dict[SiteId, str] = field(default_factory=dict)
     """How a site's columns or classes differ; it is asked once more, so that its own log says so too."""
-    unreadable: dict[SiteId, int] = field(default_factory=dict)
+    _unusable: dict[SiteId, int] = field(default_factory=dict)
     spool: Spool = field(default_factory=Spool)
 
     def __post_init__(self) -> None:
@@ -78,6 +78,11 @@ class Exchange:
         """Notes a response: the next message need not wait."""
         self.asked.pop(node, None)
         self.not_before.pop(node, None)
+
+    def unusable(self, site: SiteId) -> bool:
+        """Counts a response that cannot be used; whether there were too many of them."""
+        self._unusable[site] = self._unusable.get(site, 0) + 1
+        return self._unusable[site] >= MOST_UNUSABLE
 
     def retry(self, node: NodeId, now: float) -> None:
         self.not_before[node] = now + RETRY_SECONDS

@@ -9,12 +9,9 @@ from statistics import median_low
 from torch import Tensor
 
 from playerfl.federation.messages import SiteId
+from playerfl.flower.deployment import MAX_WEIGHT
 from playerfl.weights import squared_distance
 
-MAX_WEIGHT = 0.75
-"""No site counts for more than three times as much as all the others together. Real federations stay below this (the
-largest hospital of the bundled heart data has 41 % of the patients, that of ISIC 2019 has 53 % of the images), so that
-honest results do not change; this limits a site that invents its number of examples."""
 MOST_SIZE = 2.0
 """A site with more examples makes more steps, so it may move further: as many times as it has more examples than the
 median site, but at most this many times, because the number is only what the site claims."""

@@ -58,15 +58,16 @@ class Job:
         adapted = task.for_options(options)
         model = seeded_model(experiment.seed, adapted, options)
         entries = state_entries(model)
-        buffers = entries.keys() - dict(model.named_parameters()).keys()
-        check_privacy(deployment.privacy, statistics_travel=experiment.bn_stats == "follow" and bool(buffers))
         initial = {name: entry.detach().clone() for name, entry in entries.items()}
         layers = ModelLayers.of(model, experiment, task)
         positive = positive_class(experiment, adapted)
         declared = MetricsDeclared(
             metric_records(chosen_metrics(experiment.metrics, adapted.metrics, positive)), positive, adapted.classes
         )
-        return cls(deployment, experiment, experiment.build_algorithm(), initial, layers, adapted.schema, declared)
+        algorithm = experiment.build_algorithm()
+        if layers.as_registered is not None:
+            check_privacy(deployment.privacy, algorithm, layers.as_registered, initial)
+        return cls(deployment, experiment, algorithm, initial, layers, adapted.schema, declared)
 
     @property
     def header(self) -> Envelope:
@@ -105,6 +106,11 @@ class Job:
 def checked_experiment(deployment: Deployment) -> Experiment:
     """The experiment of a deployment; ConfigError if they are incompatible."""
     experiment = Experiment.from_resolved(deployment.experiment)
+    if experiment.unseen:
+        raise ConfigError(
+            f"unseen = {', '.join(experiment.unseen)}: only a run on one machine has sites that join after training; "
+            "leave unseen out, and give only sites that train"
+        )
     if deployment.privacy.secure_range:
         check_secure(experiment.build_algorithm(), deployment.needed)
         if not experiment.merge.build().is_mean:

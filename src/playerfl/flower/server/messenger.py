@@ -13,7 +13,7 @@ from flwr.app import Message
 from playerfl.errors import PlayerflError
 from playerfl.federation.messages import SiteId
 from playerfl.flower.deployment import Deployment
-from playerfl.flower.server.exchange import MOST_UNREADABLE, Exchange, MessageId, NodeId
+from playerfl.flower.server.exchange import Exchange, MessageId, NodeId
 from playerfl.flower.server.state import Contacts
 from playerfl.flower.wire.codec import CodecError, decode_response, encode_envelope
 from playerfl.flower.wire.envelopes import SENTENCES, WAIT, Envelope, Response
@@ -208,7 +208,7 @@ class Messenger:
         for site, node in self._online().items():
             if site in exchange.waiting:
                 envelope = exchange.envelopes[site]
-                schema = self.contacts.schema[1].to_text() if self.contacts.schema else ""
+                schema = self.contacts.schema.to_text() if self.contacts.schema else ""
                 hello = replace(envelope, request=None, initial=False, schema=schema)
                 pending.append((envelope if site in self._introduced else hello, node))
         unknown = [node for node, name in self._nodes if not name and node not in self._named]
@@ -261,9 +261,8 @@ class Messenger:
         if not site:
             exchange.not_before[node] = float("inf")
             return
-        exchange.unreadable[site] = exchange.unreadable.get(site, 0) + 1
         exchange.retry(node, self.clock())
-        if exchange.unreadable[site] >= MOST_UNREADABLE:
+        if exchange.unusable(site):
             exchange.fail(site, "refused", f"its response cannot be read ({why})")
 
     def _read(self, exchange: Exchange, site: SiteId, node: NodeId, message: Message) -> str | None:
@@ -298,6 +297,9 @@ class Messenger:
             introduction = response.introduction
             if introduction is None:
                 return "it did not introduce itself"
+            if site in self._introduced and exchange.unusable(site):
+                # A late copy of its first words is harmless, but each response has it asked again at once.
+                return "it introduces itself again and again instead of responding"
             if reason := self.admit(site, introduction):
                 if self.contacts.schema and site not in self._told and introduction.schema:
                     # Asked again with the schema of the others, the site can say in its own log what differs.

@@ -17,8 +17,9 @@ from playerfl.federation.messages import ConfusionKey, Score, SiteId
 from playerfl.federation.server import Server
 from playerfl.flower.deployment import Deployment
 from playerfl.flower.server.checks import JobChecks
-from playerfl.flower.server.files import STOP, UNDER_WAY, JobFiles, stop_requested, stopped_state
+from playerfl.flower.server.files import JobFiles
 from playerfl.flower.server.job import Job
+from playerfl.flower.server.job_status import STOP, UNDER_WAY, stop_requested, stopped_state
 from playerfl.flower.server.messenger import Grid, Missing, StoppedJobError
 from playerfl.flower.server.state import JobState
 from playerfl.flower.server.transport import FlowerTransport, Participation
@@ -84,6 +85,8 @@ def run_job(
                 state.readmit(deployment.readmit)
             if not state.done:
                 transport.hello()
+                for note in state.data_notes():
+                    say(note)
                 _run_rounds(job, state.server or state.start(job), transport, recorder)
             files.add_participation(transport.take_participation(), state)
             assert state.server is not None

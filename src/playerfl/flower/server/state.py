@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from playerfl.data.check.summary import CheckSummary, compared
 from playerfl.data.schema import Schema
 from playerfl.errors import RunDirectoryError
 from playerfl.federation.messages import SiteId
@@ -24,8 +25,8 @@ class Contacts:
     """The fingerprint of each site's finished model."""
     away: set[SiteId] = field(default_factory=set)
     """Sites that missed the last deadline."""
-    schema: tuple[SiteId, Schema] | None = None
-    """The columns and classes that all sites must have, and which sites have them; asked for again after a restart."""
+    schema: Schema | None = None
+    """The columns and classes that all sites must have; asked for again after a restart."""
 
 
 @dataclass
@@ -35,7 +36,11 @@ class JobState:
     contacts: Contacts = field(default_factory=Contacts)
     examples: dict[SiteId, int] = field(default_factory=dict)
     stated_layers: dict[SiteId, LayerMap] = field(default_factory=dict)
-    """The layers that each site states. Not in the checkpoint: sites introduce themselves again."""
+    """The layers of each site by its own account. Not in the checkpoint: sites introduce themselves again."""
+    stated_schemas: dict[SiteId, Schema] = field(default_factory=dict)
+    """The columns and classes of each site that states them. Not in the checkpoint either."""
+    stated_checks: dict[SiteId, CheckSummary] = field(default_factory=dict)
+    """What sites share of their data checks. Not in the checkpoint either."""
     layers: LayerMap | None = None
     server: Server | None = None
     participation_bytes: int = 0
@@ -43,6 +48,10 @@ class JobState:
     seconds: float = 0.0
     done: bool = False
     """Whether the last exchange is over; only result files may be missing."""
+
+    def data_notes(self) -> list[str]:
+        """What the sites' data checks say, as far as they share them."""
+        return compared(self.stated_checks)
 
     def start(self, job: Job) -> Server:
         """The algorithm's server for the layers that sites have agreed on."""

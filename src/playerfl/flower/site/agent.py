@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from playerfl.errors import PlayerflError
+from playerfl.errors import ConfigError, PlayerflError
 from playerfl.flower.site.site import Site
 from playerfl.flower.wire.codec import CodecError, decode_envelope, response_parcel
 from playerfl.flower.wire.envelopes import WAIT, Envelope, RefusedError, Response
@@ -25,7 +25,7 @@ class SiteAgent:
 
     site: Site
     _one_at_a_time: threading.Lock = field(default_factory=threading.Lock)
-    _refused: set[tuple[str, str, str]] = field(default_factory=set)
+    _refused: set[tuple[str, str, str, str]] = field(default_factory=set)
     """Refusals that are in the audit log: a server that keeps asking must not fill the disk."""
     _masking: dict[str, Any] = field(default_factory=dict)
     """What secure aggregation remembers; its module needs Flower, so it is imported only if it is used."""
@@ -82,8 +82,12 @@ class SiteAgent:
         if envelope.privacy.secure_range:
             facts["masked"] = True
         if response.introduction:
-            schema = response.introduction.schema
-            facts["introduced"] = ["layers", "rows", *(["columns", "classes"] if schema else [])]
+            schema, check = response.introduction.schema, response.introduction.check
+            facts["introduced"] = [
+                *("layers", "rows"),
+                *(["columns", "classes"] if schema else []),
+                *(["data check"] if check else []),
+            ]
         return facts
 
     def _secure(self, parcel: Parcel) -> Parcel:
@@ -92,7 +96,10 @@ class SiteAgent:
 
         memory = self._masking.setdefault("memory", StageMemory())
         least_sites = self.site.policy.jobs.least_sites
-        reply, stage = respond_to_stage(parcel, memory, self.site.held, self.site.unmask, least_sites)
+        try:
+            reply, stage = respond_to_stage(parcel, memory, self.site.held, self.site.unmask, least_sites)
+        except ConfigError as problem:
+            raise RefusedError("privacy", str(problem)) from problem
         self.site.audit.add(
             "left",
             job=stage.job,
@@ -111,7 +118,7 @@ class SiteAgent:
         return response_parcel(Response(self.site.name if job else "", "", code=code))
 
     def _note_refusal(self, job: str, key: str, code: str, detail: str) -> None:
-        fact = (job, key, code)
+        fact = (job, key, code, detail[:500])
         if code in WAIT or fact in self._refused:
             return
         if len(self._refused) >= _MOST_REMEMBERED:

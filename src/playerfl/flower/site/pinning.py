@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from playerfl.algorithms import Algorithm, PartialAlgorithm, PLayerFL
+from playerfl.algorithms import Algorithm, Local, PartialAlgorithm, PLayerFL
 from playerfl.federation.client import Client
 from playerfl.federation.messages import Download, ExpectedUpload, Request, Upload, Verb
 from playerfl.federation.server import Server
@@ -69,11 +69,20 @@ class Pinned:
         return self.algorithm.cut(Server(self.initial, self.layers, ("site",), 0))
 
     def shared(self, cut: int | None) -> tuple[str, ...] | None:
-        """The most layers that a fit may upload; None if that is not known yet."""
-        memory = {} if cut is None else {"cut": cut}
-        if cut is None and isinstance(self.algorithm, PartialAlgorithm) and self.algorithm.prepares:
+        """The layers that the job's fits upload at most; None if that is not known yet."""
+        uploads = self._uploads(cut)
+        return None if uploads is None else uploads.layers
+
+    def _uploads(self, cut: int | None) -> ExpectedUpload | None:
+        """What the fits of all rounds upload together at most; None if that is not known yet."""
+        if isinstance(self.algorithm, Local):
+            return ExpectedUpload()
+        if not isinstance(self.algorithm, PartialAlgorithm):
+            # One round may tell less than another: FedLAMA uploads a layer every few rounds.
+            return replace(self._expected({}, 0, ("fit",)), layers=self.layers.names)
+        if cut is None and self.algorithm.prepares:
             return None
-        return tuple(self._expected(memory, 0, ("fit",)).layers)
+        return self._expected({} if cut is None else {"cut": cut}, 0, ("fit",))
 
     def _expected(self, memory: Mapping[str, Any], round_: int, verbs: tuple[Verb, ...]) -> ExpectedUpload:
         """The upload that the algorithm's server accepts in return for these verbs."""
@@ -119,9 +128,14 @@ class Pinned:
             raise RefusedError("pinned", f"the envelope has the cut {told}, but this site agreed to {contract.cut}")
         return told
 
-    def check_download(self, download: Download) -> None:
-        """Refuses weights that are not those of the model, and numbers that no algorithm sends."""
+    def check_download(self, download: Download, cut: int | None, *, trained: bool) -> None:
+        """Refuses weights that are not those of the model, and numbers that no algorithm sends.
+
+        `trained`: whether this site has private layers of its own, which nothing in a message may replace.
+        """
         travelling = self._downloaded()
+        uploads = self._uploads(cut)
+        common = travelling if uploads is None else uploads.entries(self.layers, self.initial)
         for name, tensor in download.weights.items():
             wanted = travelling.get(name)
             if wanted is None:
@@ -133,9 +147,12 @@ class Pinned:
                 )
             if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
                 raise RefusedError("pinned", f"{name!r} has NaN or infinite values")
-            if download.round == 0 and not _close(tensor, wanted if name in self.initial else torch.zeros_like(wanted)):
-                # A crafted first layer can copy rows into its gradient.
-                raise RefusedError("pinned", f"round 0 starts from the initial model, but {name!r} differs from it")
+            if name not in common and trained:
+                raise RefusedError("pinned", f"the envelope holds {name!r}, which is private")
+            start = wanted if name in self.initial else torch.zeros_like(wanted)
+            if (download.round == 0 or name not in common) and not _close(tensor, start):
+                # A layer made for the purpose can copy rows into its gradient. Nobody else has trained a private one.
+                raise RefusedError("pinned", f"{name!r} must be as in the initial model, but is another")
         intervals = download.info.get("intervals")
         # What sites measured at the start comes back as one list of the same length.
         measured = self._expected({}, 0, ("prepare",)).numbers if self.algorithm.prepares else {}

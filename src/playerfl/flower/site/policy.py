@@ -30,7 +30,9 @@ class AcceptedJobs(BaseModel):
     data: dict[str, Any] | None = None
     """If given, the experiment's [data] table must be exactly this: the target, the columns left out, the split."""
     least_rows: int = Field(20, ge=0)
-    """The fewest training rows this site needs to take part."""
+    """The fewest training rows with which this site takes part."""
+    least_scored_rows: int = Field(5, ge=0)
+    """The fewest validation and test rows over which scores are shared; none are shared of a part without rows."""
     least_sites: int = Field(2, ge=0)
     """The fewest sites that the server may merge. Only secure aggregation proves that it does."""
     most_rounds: int = Field(1000, ge=1)
@@ -38,6 +40,8 @@ class AcceptedJobs(BaseModel):
     most_threads: int = Field(64, ge=1)
     most_waiting: int = Field(20, ge=1)
     """How many jobs may wait for approval at the same time."""
+    most_message_bytes: int = Field(2**31, ge=2**20)
+    """The longest message that is read; a larger one could take all of the agent's memory."""
 
     @field_validator("algorithms")
     @classmethod
@@ -91,6 +95,9 @@ class Sharing(BaseModel):
     """Whether names of columns and classes are sent for comparison; categories are only ever sent as fingerprints."""
     scores: bool = True
     """Whether validation and test scores are sent. Without them, the report leaves this site out."""
+    data_check: Literal["none", "findings", "columns"] = "none"
+    """What is sent of the data check: nothing, how many warnings there are by topic, or also rounded medians, 5th and
+    95th percentiles and shares of missing values of columns of numbers, by which other units are noticed."""
 
 
 class Policy(BaseModel):
@@ -130,7 +137,8 @@ coordinators, jobs, layers, privacy, sharing, task, units in [site.toml]
     @classmethod
     def trusting(cls) -> Policy:
         """For a simulation or a test, where server and sites belong to one person: everything is accepted."""
-        return cls.of({"approval": "automatic", "jobs": {"least_rows": 0, "least_sites": 0, "most_rounds": 10**9}})
+        accepting = {"least_rows": 0, "least_scored_rows": 0, "least_sites": 0, "most_rounds": 10**9}
+        return cls.of({"approval": "automatic", "jobs": accepting})
 
     def check_server(self, server: str) -> None:
         if self.coordinators and server not in self.coordinators:
@@ -146,6 +154,8 @@ coordinators, jobs, layers, privacy, sharing, task, units in [site.toml]
             return f"the policy does not accept the algorithm {str(algorithm)[:80]!r}"
         if jobs.data is not None and experiment.data != jobs.data:
             return f"the policy accepts only the data options {jobs.data}, not {experiment.data}"
+        if jobs.data is None and experiment.data.get("group_pattern"):
+            return "a regular expression from a message is not run; accept data.group_pattern with [jobs.data]"
         if merge_sites < jobs.least_sites:
             return f"the server merges at least {merge_sites} sites, but the policy asks for {jobs.least_sites}"
         for what, value, most in (
@@ -156,6 +166,16 @@ coordinators, jobs, layers, privacy, sharing, task, units in [site.toml]
             if value > most:
                 return f"{what} = {value}, but the policy accepts at most {most}"
         return self._unprotected(privacy)
+
+    def too_few_rows(self, train: int, validation: int, test: int) -> str | None:
+        """Why this site takes no part with so many rows, or None."""
+        if train < self.jobs.least_rows:
+            return f"this site has {train} training rows, but the policy asks for {self.jobs.least_rows}"
+        least = self.jobs.least_scored_rows if self.sharing.scores else 0
+        for part, rows in (("validation", validation), ("test", test)):
+            if 0 < rows < least:
+                return f"scores of {rows} {part} rows would be shared, but the policy asks for {least}"
+        return None
 
     def _unprotected(self, privacy: Privacy) -> str | None:
         required = self.privacy

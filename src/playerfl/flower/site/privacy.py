@@ -12,20 +12,32 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from playerfl.algorithms import Algorithm, name_of
 from playerfl.errors import ConfigError
 from playerfl.federation.messages import Info, Upload
+from playerfl.federation.server import Server
 from playerfl.flower.wire.envelopes import Privacy
+from playerfl.layers.layer_map import LayerMap
 from playerfl.storage.atomic_files import fsync_dir, write_atomically
 from playerfl.weights import Weights, squared_distance
 
 
-def check_privacy(privacy: Privacy, *, statistics_travel: bool) -> None:
-    """Rejects options that would break the model."""
+def check_privacy(privacy: Privacy, algorithm: Algorithm, layers: LayerMap, initial: Weights) -> None:
+    """Rejects options that would break the model, or promise what they do not hold."""
+    statistics_travel = layers.statistics == "follow" and bool(layers.buffers)
     if (privacy.clip or privacy.secure_range) and statistics_travel:
         # A noisy variance may be negative, and a step counter can be neither clipped nor masked.
         raise ConfigError(
             "clipping, noise and secure aggregation do not work with batch norm statistics that travel; "
             'set bn_stats = "local"'
+        )
+    server = Server(initial, layers, ("site",), 0)
+    # Which layers leave does not matter here, so any cut will do.
+    server.memory["cut"] = 0
+    if privacy.noise and algorithm.server_expects(server, ("fit",)).numbers:
+        raise ConfigError(
+            f"noise covers weights only, but {name_of(algorithm)} also uploads other numbers in every round; leave out "
+            "the noise, or choose another algorithm"
         )
 
 
@@ -42,11 +54,12 @@ def private_upload(upload: Upload, sent: Mapping[str, Tensor], privacy: Privacy,
 
 
 def clipped(weights: Mapping[str, Tensor], sent: Mapping[str, Tensor], bound: float) -> Weights:
-    """Weights whose distance from `sent`, over all entries together, is at most `bound`.
+    """Weights whose distance from `sent`, over all entries together, is at most `bound`; what was not sent counts as 0.
 
     >>> clipped({"w": torch.tensor([3.0, 4.0])}, {"w": torch.zeros(2)}, 1.0)
     {'w': tensor([0.6000, 0.8000])}
     """
+    sent = {name: sent[name] if name in sent else torch.zeros_like(w) for name, w in weights.items()}
     distance = math.sqrt(squared_distance(weights, sent))
     if distance <= bound:
         return dict(weights)

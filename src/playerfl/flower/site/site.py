@@ -12,27 +12,27 @@ from typing import Any
 
 from safetensors.torch import save
 
+from playerfl.data.check.result import DataCheck
 from playerfl.data.schema import Schema
-from playerfl.engine.handle import handle
-from playerfl.engine.scheduler import Work, drive
+from playerfl.engine.scheduler import drive
 from playerfl.errors import ConfigError, DataError, LayerError, RunDirectoryError
 from playerfl.federation.client import Client
 from playerfl.federation.messages import Reply, Request, SiteId, Upload
+from playerfl.flower.site.attempts import Attempts
 from playerfl.flower.site.audit import AuditLog
 from playerfl.flower.site.budget import BudgetLedger
-from playerfl.flower.site.contract import CONTRACT, Contract, Decision, Status, Terms, check_status, status
-from playerfl.flower.site.pinning import Pinned, check_step
+from playerfl.flower.site.contract import CONTRACT, DECISION, Contract, Decision, Status, Terms, check_status, status
+from playerfl.flower.site.data_check import DATA_CHECK, checked_data, keep_check
+from playerfl.flower.site.pinning import check_step
 from playerfl.flower.site.policy import Policy
 from playerfl.flower.site.privacy import check_privacy, outside, private_upload, secret_generator, secret_key
-from playerfl.flower.site.setup import FindSetup
+from playerfl.flower.site.setup import FindSetup, Workspace
 from playerfl.flower.site.stored_state import ClientState, Generation, StoredState
 from playerfl.flower.wire.envelopes import Code, Envelope, Privacy, RefusedError, Response, check_job
-from playerfl.flower.wire.introduction import Introduction
 from playerfl.runs.api import limited_threads
 from playerfl.runs.experiment import Experiment, resolved_algorithm
-from playerfl.runs.setup import Setup
 from playerfl.storage import tensor_tree
-from playerfl.storage.atomic_files import fsync_dir, make_directory, storage_advice, write_atomically
+from playerfl.storage.atomic_files import fsync_dir, make_directory, storage_advice, temp_path, write_atomically
 from playerfl.storage.locking import locked
 from playerfl.version import __version__
 from playerfl.weights import digest
@@ -42,9 +42,10 @@ log = logging.getLogger("playerfl.flower.site")
 GENERATIONS = 2
 """Earlier states that are stored: a server that crashes may lose its last two exchanges."""
 LOG, AUDIT, OWN = "site.log", "audit.jsonl", ".agent"
-"""Files in the site's directory besides its jobs; OWN is for the budget, the secret of the noise, and the policy."""
-POLICY = "policy.json"
-MOST_EXPERIMENT = 2**20
+"""What the site's directory holds besides its jobs; OWN is for the budget, the secret of the noise, and the policy."""
+POLICY, POLICY_FILE, SOCKET, STATE = "policy.json", "site.toml", "agent.sock", "state.safetensors"
+RESERVED = frozenset({LOG, AUDIT, POLICY_FILE, SOCKET})
+"""Files in the site's directory whose place no job may take."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,7 @@ class Site:
     home: Path
     find_setup: FindSetup
     policy: Policy = field(default_factory=Policy)
+    attempts: Attempts = field(default_factory=Attempts)
 
     @property
     def audit(self) -> AuditLog:
@@ -99,14 +101,12 @@ class Site:
             check_job(envelope.job)
         except ConfigError as problem:
             raise RefusedError("refused", str(problem)) from problem
-        if envelope.job.lower() in (LOG, AUDIT):
+        if envelope.job.lower() in RESERVED or _is_foreign(self._folder(envelope.job)):
             raise RefusedError("refused", f"{envelope.job!r} cannot be the name of a job")
         if envelope.site not in ("", self.name):
             raise RefusedError("name", f"the envelope is addressed to {envelope.site!r}, but this is {self.name!r}")
         if envelope.version != __version__:
             raise RefusedError("version", f"the server has version {envelope.version!r}, but this is {__version__!r}")
-        if len(envelope.experiment) > MOST_EXPERIMENT:
-            raise RefusedError("refused", f"the experiment has {len(envelope.experiment):,} characters")
         experiment = Experiment.from_resolved(envelope.experiment)
         refusal = self.policy.refusal(envelope.job, experiment, envelope.privacy, envelope.merge_sites)
         if refusal:
@@ -129,22 +129,36 @@ class Site:
             not self._automatic
             and sum(s == "waiting" for s in self.statuses().values()) >= self.policy.jobs.most_waiting
         ):
-            raise RefusedError("refused", f"{self.policy.jobs.most_waiting} jobs are already waiting for approval")
-        workspace = self._prepare(envelope, experiment)
-        rows = len(workspace.setup.sites[self.name].train)
-        if rows < self.policy.jobs.least_rows:
-            raise RefusedError(
-                "refused", f"this site has {rows} training rows, but the policy asks for {self.policy.jobs.least_rows}"
-            )
-        pinned = workspace.pinned(self.policy)
-        cut = pinned.first_cut()
-        pinned.check_shared(cut, None)
-        contract = Contract.begin(envelope, workspace.setup.learner.layers.entries, rows, cut)
+            raise RefusedError("refused", f"{self.policy.jobs.most_waiting} jobs wait for approval already")
+        if self.attempts.spent():
+            raise RefusedError("refused", "too many new jobs of today did not fit this site's data")
+        try:
+            contract, check = self._terms(envelope, experiment)
+        except Exception as problem:
+            if self._automatic:
+                raise
+            self.attempts.failed(Terms.of(envelope).digest())
+            # Nobody has approved anything yet, so the server learns that it does not fit, but not why.
+            log.info("%s: a new job does not fit", envelope.job, exc_info=True)
+            raise RefusedError("data", f"the job does not fit this site: {problem}") from problem
         # The log first: a contract without its line would never get one, a line without its contract gets another.
         self.audit.add("job", job=envelope.job, terms=contract.terms.digest(), approval=self.policy.approval)
+        keep_check(check, folder)
         contract.write(folder)
         log.info("%s: new job, approval by %s", envelope.job, self.policy.approval)
         return contract
+
+    def _terms(self, envelope: Envelope, experiment: Experiment) -> tuple[Contract, DataCheck]:
+        """The contract of a new job and the check of its data; refuses what the data or the policy do not allow."""
+        workspace = self._prepare(envelope, experiment)
+        parts = workspace.setup.sites[self.name]
+        if refusal := self.policy.too_few_rows(len(parts.train), len(parts.validation), len(parts.test)):
+            raise RefusedError("refused", refusal)
+        pinned = workspace.pinned(self.policy)
+        cut = pinned.first_cut()
+        pinned.check_shared(cut, None)
+        contract = Contract.begin(envelope, workspace.setup.learner.layers.entries, len(parts.train), cut)
+        return contract, checked_data(workspace.check)
 
     def statuses(self) -> dict[str, Status]:
         """Every job of this site, and its status."""
@@ -155,15 +169,16 @@ class Site:
             found[file.parent.name] = status(contract, Decision.read(file.parent), automatic=self._automatic)
         return found
 
-    def _prepare(self, envelope: Envelope, experiment: Experiment) -> _Workspace:
+    def _prepare(self, envelope: Envelope, experiment: Experiment) -> Workspace:
         with limited_threads(experiment.threads):
-            workspace = _Workspace(experiment, self.name, *self.find_setup(experiment, self.name))
+            workspace = Workspace(experiment, self.name, *self.find_setup(experiment, self.name))
         fingerprint = digest(workspace.setup.initial)
         if fingerprint != envelope.model:
             raise RefusedError("model", f"the server's model is {envelope.model}, but this one is {fingerprint}")
         layers = workspace.setup.learner.layers
-        experiment.build_algorithm().check_layers(layers)
-        check_privacy(envelope.privacy, statistics_travel=layers.statistics == "follow" and bool(layers.buffers))
+        algorithm = experiment.build_algorithm()
+        algorithm.check_layers(layers)
+        check_privacy(envelope.privacy, algorithm, layers, workspace.setup.initial)
         return workspace
 
     def _hello(self, envelope: Envelope, experiment: Experiment) -> Response:
@@ -175,9 +190,8 @@ class Site:
             difference = schema.difference(_schema(envelope.schema), self.name, "the server")
             if difference:
                 raise RefusedError("schema", difference)
-        shared = schema if self.policy.sharing.column_names else None
         log.info("%s, %s: done", envelope.job, envelope.key)
-        return Response(self.name, envelope.key, introduction=workspace.introduction(shared))
+        return Response(self.name, envelope.key, introduction=workspace.introduction(schema, self.policy.sharing))
 
     def _work(
         self,
@@ -203,8 +217,8 @@ class Site:
             initial = workspace.setup.learner.layers.travelling(workspace.setup.initial)
             request = replace(request, download=replace(request.download, weights=initial))
         pinned = workspace.pinned(self.policy)
-        pinned.check_download(request.download)
         cut = pinned.told_cut(contract, request.download)
+        pinned.check_download(request.download, cut, trained=_has_trained(history, contract))
         pinned.check_shared(cut, decision)
         if "fit" in request.verbs and pinned.shared(cut) != ():
             self._charge(envelope, asked)
@@ -258,7 +272,7 @@ class Site:
         fsync_dir(folder)
         return now
 
-    def _private(self, reply: Reply, request: Request, envelope: Envelope, asked: str, workspace: _Workspace) -> Reply:
+    def _private(self, reply: Reply, request: Request, envelope: Envelope, asked: str, workspace: Workspace) -> Reply:
         """The reply as it may leave the site."""
         privacy: Privacy = envelope.privacy
         if privacy.clip or privacy.sensitivity_noise:
@@ -335,7 +349,7 @@ class Site:
         return self.home / job
 
     def _state_file(self, job: str) -> Path:
-        return self._folder(job) / "state.safetensors"
+        return self._folder(job) / STATE
 
     def _load(self, job: str) -> StoredState | None:
         file = self._state_file(job)
@@ -364,36 +378,24 @@ class Site:
                 raise
 
 
-@dataclass(frozen=True)
-class _Workspace:
-    """An experiment with this site's data and model."""
+def _is_foreign(folder: Path) -> bool:
+    """Whether something that is not the folder of a job is in its place."""
+    if not folder.exists() and not folder.is_symlink():
+        return False
+    if not folder.is_dir():
+        return True
+    # A job that was killed while it began has no contract yet.
+    known = [folder / name for name in (CONTRACT, DECISION, STATE, DATA_CHECK)]
+    started = {*known, *map(temp_path, known)}
+    return not any(file.exists() for file in known) and not started.issuperset(folder.iterdir())
 
-    experiment: Experiment
-    name: SiteId
-    setup: Setup
-    schema: Schema | None
 
-    def pinned(self, policy: Policy) -> Pinned:
-        learner = self.setup.learner
-        return Pinned(self.experiment.build_algorithm(), learner.layers, self.setup.initial, policy.layers)
-
-    def client(self, state: ClientState | None) -> Client:
-        plan = self.experiment.training.plan(self.experiment.rounds)
-        client = Client(self.name, self.setup.sites[self.name], self.setup.learner, plan, self.setup.initial)
-        if state is not None:
-            # A copy: training changes it, and the earlier state is stored again as history.
-            client.restore(tensor_tree.decode(tensor_tree.encode(dict(state))))
-        return client
-
-    def handle(self, client: Client, request: Request) -> Work[Reply]:
-        experiment = self.experiment
-        return handle(experiment.build_algorithm(), client, request, experiment.seed, experiment.evaluation)
-
-    def introduction(self, schema: Schema | None) -> Introduction:
-        import torch
-
-        examples = len(self.setup.sites[self.name].train)
-        return Introduction(examples, self.setup.learner.layers, str(torch.__version__), self.experiment.device, schema)
+def _has_trained(history: tuple[Generation, ...], contract: Contract) -> bool:
+    """Whether the server has accepted a training of this site, so that only shared layers are sent to it."""
+    if any("fit" in past.key for past in history):
+        return True
+    # After many exchanges without training, the accepted training is no longer among the last states.
+    return len(history) > GENERATIONS and any(key.endswith(":fit") for key in contract.answers)
 
 
 def _schema(text: str) -> Schema:

@@ -6,12 +6,14 @@ import hashlib
 import math
 import re
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from playerfl.errors import ConfigError
-from playerfl.federation.messages import Reply, Request, SiteId
-from playerfl.flower.wire.introduction import Introduction
-from playerfl.storage import tensor_tree
+
+if TYPE_CHECKING:
+    # Commands that only read names and options do without torch.
+    from playerfl.federation.messages import Reply, Request, SiteId
+    from playerfl.flower.wire.introduction import Introduction
 
 Code = Literal[
     "version", "model", "name", "data", "state_lost", "state_differs", "storage", "privacy", "failed",
@@ -98,6 +100,8 @@ class Envelope:
 
     def digest(self) -> str:
         """A fingerprint of everything the response depends on."""
+        from playerfl.storage import tensor_tree
+
         request = self.request
         asked: list[Any] = [self.job, self.site, self.experiment, self.model, self.after, self.initial]
         asked.append(vars(self.privacy))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from playerfl.data.check.summary import CheckSummary
 from playerfl.data.schema import Schema
 from playerfl.errors import LayerError
 from playerfl.layers.layer_map import LayerMap
@@ -19,7 +20,9 @@ class Introduction:
     torch: str
     device: str
     schema: Schema | None = None
-    """None if the task does not know its columns, or if the site's policy withholds them."""
+    """None if the task does not know its columns, or if the site's policy keeps them."""
+    check: CheckSummary | None = None
+    """What the site's policy shares of its data check."""
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -28,6 +31,7 @@ class Introduction:
             "torch": self.torch,
             "device": self.device,
             "schema": self.schema and self.schema.to_json(),
+            **({"check": self.check.to_json()} if self.check else {}),
         }
 
     @classmethod
@@ -39,6 +43,7 @@ class Introduction:
                 raise ValueError("the number of examples must be a positive integer")
             layers = LayerMap.from_json(table["layers"])
             schema = None if table.get("schema") is None else Schema.from_json(table["schema"])
-            return cls(examples, layers, str(table["torch"])[:20], str(table["device"])[:20], schema)
+            check = None if table.get("check") is None else CheckSummary.from_json(table["check"])
+            return cls(examples, layers, str(table["torch"])[:20], str(table["device"])[:20], schema, check)
         except (KeyError, TypeError, AttributeError, OverflowError, LayerError) as problem:
             raise ValueError(f"fields are missing or have the wrong type ({type(problem).__name__})") from problem

@@ -15,7 +15,8 @@ from playerfl.errors import PlayerflError
 MAGIC = b"playerfl 1\n"
 _LENGTHS = 16
 """Bytes of the two lengths after the magic: the header's and the arrays'."""
-MOST_HEADER_BYTES = 2**26
+MOST_HEADER_BYTES = 2**24
+"""Names, shapes and settings; read, they take up to thirty times this in memory."""
 MOST_BYTES = 2**33
 """The longest message that is accepted, unless the reader sets a lower limit."""
 _PIECE = 2**20

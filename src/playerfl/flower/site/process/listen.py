@@ -12,7 +12,7 @@ from pathlib import Path
 
 from playerfl.errors import ConfigError, PlayerflError
 from playerfl.flower.node.connection import peer_user, short_path
-from playerfl.flower.site.memory import return_freed_memory
+from playerfl.flower.site.process.memory import return_freed_memory
 from playerfl.flower.wire.parcel import MOST_BYTES, Parcel, receive, send
 
 log = logging.getLogger("playerfl.flower.site")

@@ -1,0 +1,64 @@
+"""The check of a site's own data for a job: kept for the person who decides, and shared as far as the policy says."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from playerfl.data.check.result import DataCheck
+from playerfl.data.check.summary import CheckSummary
+from playerfl.flower.site.policy import Sharing
+from playerfl.storage.atomic_files import write_atomically
+
+log = logging.getLogger("playerfl.flower.site")
+
+DATA_CHECK = "data_check.json"
+_MOST_SHOWN = 8
+
+
+def checked_data(check: Callable[[], DataCheck]) -> DataCheck:
+    """The check, whatever a task of one's own does in it: it informs, and never stops a job."""
+    try:
+        return check()
+    except Exception as problem:
+        log.exception("the data check failed")
+        failed = DataCheck("")
+        failed.add("warning", "check", f"the data check itself failed ({type(problem).__name__}); see the site's log")
+        return failed
+
+
+def keep_check(check: DataCheck, folder: Path) -> None:
+    """Writes the check for `playerfl flower jobs`, and its warnings into the log."""
+    write_atomically(folder / DATA_CHECK, (json.dumps(check.as_dict(), indent=1) + "\n").encode())
+    for line in check_lines(check.as_dict()):
+        log.info("%s: %s", folder.name, line)
+
+
+def read_check(folder: Path) -> dict[str, Any] | None:
+    """The check of a job; None if there is none that can be read."""
+    try:
+        table = json.loads((folder / DATA_CHECK).read_bytes())
+        return table if isinstance(table, dict) and isinstance(table["findings"], list) else None
+    except (OSError, ValueError, KeyError, RecursionError):
+        return None
+
+
+def check_lines(check: dict[str, Any]) -> list[str]:
+    """The check in sentences, problems first."""
+    problems = [f for f in check["findings"] if f["severity"] in ("stop", "warning")]
+    rows = f"{sum(check['rows'].values()):,} rows; " if check["rows"] else ""
+    lines = [f"data check: {rows}{len(problems) or 'no'} warning{'' if len(problems) == 1 else 's'}"]
+    lines += [f"  {problem['text']}" for problem in problems[:_MOST_SHOWN]]
+    if len(problems) > _MOST_SHOWN:
+        lines.append(f"  and {len(problems) - _MOST_SHOWN} more, in {DATA_CHECK}")
+    return lines
+
+
+def shared_summary(check: Callable[[], DataCheck], sharing: Sharing) -> CheckSummary | None:
+    """What the server learns of the check."""
+    if sharing.data_check == "none":
+        return None
+    return CheckSummary.of(checked_data(check), columns=sharing.data_check == "columns" and sharing.column_names)
