@@ -25,9 +25,8 @@ def attentions(flow: Flow) -> Iterator[Block]:
             continue
         output = _output_projection(flow, result, projections)
         members = [*projections, *([output] if output else [])]
-        yield Block(
-            {s.unit.name for s in members if s.unit is not None}, "attention", ends={members[-1].number}, attends=True
-        )
+        if units := flow.first_used(members):
+            yield Block(units, "attention", ends={members[-1].number}, attends=True)
 
 
 def _products(flow: Flow, step: Step) -> list[Step]:

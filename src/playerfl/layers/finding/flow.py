@@ -43,11 +43,20 @@ class Flow:
 
     @cached_property
     def first_use(self) -> dict[str, int]:
-        used: dict[str, int] = {}
+        return {name: steps[0].number for name, steps in self.uses.items()}
+
+    @cached_property
+    def uses(self) -> dict[str, list[Step]]:
+        """Every step of each unit. A unit belongs where it is used first; later uses make no block."""
+        found: dict[str, list[Step]] = {}
         for step in self.unit_steps:
             assert step.unit is not None
-            used.setdefault(step.unit.name, step.number)
-        return used
+            found.setdefault(step.unit.name, []).append(step)
+        return found
+
+    def first_used(self, steps: Iterable[Step]) -> set[str]:
+        """The units whose first use is among these steps."""
+        return {s.unit.name for s in steps if s.unit is not None and self.first_use[s.unit.name] == s.number}
 
     def depends(self, later: int, earlier: int) -> bool:
         return bool(self.before[later] >> earlier & 1)

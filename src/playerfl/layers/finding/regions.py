@@ -59,6 +59,8 @@ class Region:
     one: tuple[Step, ...]
     """The kernels on the first path only, and on the second."""
     other: tuple[Step, ...]
+    units: frozenset[str]
+    """The units whose first use is inside."""
 
     @property
     def kernels(self) -> tuple[Step, ...]:
@@ -68,10 +70,6 @@ class Region:
     def has_shortcut(self) -> bool:
         """Whether one of the paths has no kernel: the value itself is added or appended."""
         return not self.one or not self.other
-
-    @property
-    def units(self) -> set[str]:
-        return {step.unit.name for step in self.steps if step.unit is not None}
 
 
 def meeting_of(step: Step) -> Meeting | None:
@@ -84,7 +82,7 @@ def meeting_of(step: Step) -> Meeting | None:
 
 
 def regions(flow: Flow) -> Iterator[Region]:
-    """Every region of a forward pass that has a kernel in it."""
+    """Every region of a forward pass in which a kernel is used for the first time."""
     for end in flow.steps:
         meeting = meeting_of(end)
         if meeting is None:
@@ -95,12 +93,13 @@ def regions(flow: Flow) -> Iterator[Region]:
                 continue
             steps = flow.between(fork, (a, b))
             kernels = [step for step in steps if kernel_of(step)]
-            if not kernels:
+            scaled = (end,) if end.unit is not None else ()
+            units = frozenset(flow.first_used((*steps, *scaled)))
+            if not units & flow.kernels:
                 continue
             on_a = tuple(step for step in kernels if flow.depends(a, step.number))
             on_b = tuple(step for step in kernels if flow.depends(b, step.number))
-            scaled = (end,) if end.unit is not None else ()
-            yield Region(meeting, fork, end.number, (*steps, *scaled), on_a, on_b)
+            yield Region(meeting, fork, end.number, (*steps, *scaled), on_a, on_b, units)
 
 
 def block_of(flow: Flow, region: Region, straight: list[Block]) -> Block | None:
@@ -123,7 +122,7 @@ def block_of(flow: Flow, region: Region, straight: list[Block]) -> Block | None:
     else:
         kind = "parallel"
     return Block(
-        region.units,
+        set(region.units),
         kind,
         {region.fork},
         {region.end},

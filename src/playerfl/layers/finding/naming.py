@@ -1,0 +1,50 @@
+"""Names of layers: that of the module that holds a layer's kernels and no others, else those of the kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+_MOST_NAMES = 4
+
+
+def names_of(layers: Sequence[Sequence[str]]) -> list[str]:
+    """A name for each layer, given the paths of its kernels.
+
+    >>> names_of([["words"], ["block.up", "block.down"], ["head.a"], ["head.b", "head.c"]])
+    ['words', 'block', 'head.a', 'head.b+c']
+    """
+    names: list[str] = []
+    for number, paths in enumerate(layers):
+        own = list(dict.fromkeys(paths))
+        foreign = [path for other, members in enumerate(layers) if other != number for path in members]
+        name = _common_module(own, foreign) or _joined(own)
+        while name in names:
+            name += "'"
+        names.append(name)
+    return names
+
+
+def _common_module(paths: list[str], foreign: list[str]) -> str | None:
+    if len(paths) == 1:
+        return paths[0]
+    common = paths[0].split(".")[:-1]
+    for path in paths[1:]:
+        steps = path.split(".")[:-1]
+        shared = 0
+        while shared < min(len(common), len(steps)) and common[shared] == steps[shared]:
+            shared += 1
+        common = common[:shared]
+    name = ".".join(common)
+    taken = any(path.startswith(f"{name}.") for path in foreign)
+    return name if name and not taken else None
+
+
+def _joined(paths: list[str]) -> str:
+    """The first path in full, and the last part of the others.
+
+    >>> _joined(["a.up", "a.down"]), _joined(["q", "k", "v", "gate", "out"])
+    ('a.up+down', 'q+...+out')
+    """
+    first, *others = paths
+    last = [path.rpartition(".")[2] for path in others]
+    return "+".join([first, *last]) if len(paths) <= _MOST_NAMES else f"{first}+...+{last[-1]}"
