@@ -26,7 +26,7 @@ def find_blocks(flow: Flow, model: nn.Module) -> list[Block]:
     blocks = _formed(flow, seeds)
     for sibling in _siblings(flow, model, blocks):
         _absorb(flow, blocks, sibling)
-    _add_side_units(flow, blocks)
+    _add_side_units(flow, model, blocks)
     return blocks
 
 
@@ -36,11 +36,18 @@ def _formed(flow: Flow, seeds: Iterable[Block]) -> list[Block]:
     for seed in seeds:
         _absorb(flow, blocks, replace(seed, units=set(seed.units), forks=set(seed.forks), ends=set(seed.ends)))
     # Inner regions first: whether an outer one is a block or a network depends on what is inside.
-    for region in sorted(regions(flow), key=lambda r: (len({s.number for s in r.kernels}), r.end)):
+    every = sorted(regions(flow), key=lambda r: (len({s.number for s in r.kernels}), r.end))
+    for region in every:
         together = [block for block in blocks if block.straight or block.kind == "cell"]
         block = block_of(flow, region, together)
         if block is not None and _fits(flow, block, blocks):
             _absorb(flow, blocks, block)
+    for region in every:
+        again = {step.unit.name for step in region.kernels if step.unit is not None}
+        for block in blocks:
+            if not region.units & flow.kernels and block.firm and again == block.units & flow.kernels:
+                block.forks.add(region.fork)
+                block.ends.add(region.end)
     return blocks
 
 
@@ -130,16 +137,16 @@ def position_tables(flow: Flow) -> Iterator[tuple[set[str], set[str], int]]:
 
 
 def _siblings(flow: Flow, model: nn.Module, blocks: list[Block]) -> Iterator[Block]:
-    """Modules of the same class as a residual block: the first block of a stage often has no shortcut."""
+    """Modules of the same class as a block: the first block of a stage often has no shortcut, or reads the input."""
     by_class: dict[type[nn.Module], list[set[str]]] = defaultdict(list)
     for path, module in model.named_modules():
         kind = type(module)
         if path and not kind.__module__.startswith("torch.nn."):
             inside = {name for name in flow.kernels if flow.units[name].path.startswith(f"{path}.")}
             by_class[kind].append(inside)
-    residual = [block.units & flow.kernels for block in blocks if block.firm]
+    whole = [block.units & flow.kernels for block in blocks]
     for members in by_class.values():
-        if not any(kernels in residual for kernels in members):
+        if not any(kernels in whole for kernels in members):
             continue
         for kernels in members:
             touching = [block for block in blocks if block.units & kernels]
@@ -148,28 +155,43 @@ def _siblings(flow: Flow, model: nn.Module, blocks: list[Block]) -> Iterator[Blo
                 yield Block(set(kernels), "sibling")
 
 
-def _add_side_units(flow: Flow, blocks: list[Block]) -> None:
+def _near(model: nn.Module, one: str, other: str) -> bool:
+    """Whether a path is in the module that another is directly in, or has the same number in a list beside its list."""
+    parent, _, number = one.rpartition(".")
+    if parent and other.startswith(f"{parent}."):
+        return True
+    beside, _, name = parent.rpartition(".")
+    listed = bool(parent) and isinstance(model.get_submodule(parent), nn.ModuleList)
+    steps = other.removeprefix(f"{beside}." if beside else "").split(".")
+    return listed and not name.isdigit() and len(steps) > 1 and steps[1] == number
+
+
+def _add_side_units(flow: Flow, model: nn.Module, blocks: list[Block]) -> None:
     """Kernels beside a block, in the same module, that only feed its middle or only read from its middle."""
     taken = set().union(*(block.units for block in blocks)) if blocks else set()
-    for name in flow.kernels - taken:
-        start = flow.first_use[name]
-        parent = flow.units[name].path.rpartition(".")[0]
-        if not parent:
-            continue
-        readers = flow.forward(flow.readers[start], passes)
-        sources = flow.backward(flow.steps[start].inputs, passes)
-        for block in blocks:
-            near = any(flow.units[unit].path.startswith(f"{parent}.") for unit in block.units)
-            if not near or block.kind not in ("residual", "attention", "gate"):
+    for name in sorted(flow.kernels - taken, key=flow.first_use.__getitem__):
+        path = flow.units[name].path
+        near = [block for block in blocks if any(_near(model, path, flow.units[unit].path) for unit in block.units)]
+        for block in near:
+            if block.kind not in ("residual", "attention", "gate"):
                 continue
-            of_block = [s for s in readers if s.unit is not None and s.unit.name in block.units]
-            feeds = (
-                readers
-                and len(of_block) == len(readers)
-                and not any(fork == start or flow.depends(fork, start) for fork in block.forks)
-            )
-            inner = [s for s in sources if s.unit is not None and s.unit.name in block.units]
-            reads = sources and len(inner) == len(sources) and not any(flow.depends(start, end) for end in block.ends)
-            if (feeds and block.forks) or (reads and block.firm):
+            start = flow.steps[flow.first_use[name]]
+            if (block.forks and _feeds_middle(flow, start, block)) or (block.firm and _reads_middle(flow, start, block)):
                 block.units.add(name)
                 break
+
+
+def _feeds_middle(flow: Flow, start: Step, block: Block) -> bool:
+    """Whether everything that a step feeds is in a block, and it is not on the way to the block."""
+    if any(fork == start.number or flow.depends(fork, start.number) for fork in block.forks):
+        return False
+    readers = flow.forward(flow.readers[start.number], lambda s: passes(s) and s.number not in block.ends)
+    inside = [s for s in readers if s.number in block.ends or (s.unit is not None and s.unit.name in block.units)]
+    return bool(readers) and len(inside) == len(readers)
+
+
+def _reads_middle(flow: Flow, start: Step, block: Block) -> bool:
+    """Whether everything that a step reads is in a block, before its end."""
+    sources = flow.backward(start.inputs, passes)
+    inside = [s for s in sources if s.unit is not None and s.unit.name in block.units]
+    return bool(sources) and len(inside) == len(sources) and not any(flow.depends(start.number, e) for e in block.ends)

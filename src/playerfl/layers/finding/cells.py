@@ -29,7 +29,7 @@ def cells(flow: Flow) -> Iterator[Block]:
 
 def begun(flow: Flow) -> Iterator[Block]:
     """A kernel that reads no data, added to one that does: the first step of a time loop starts from a constant."""
-    for name in flow.kernels:
+    for name in sorted(flow.kernels, key=flow.first_use.__getitem__):
         first, *later = flow.uses[name]
         if first.inputs or later or flow.units[name].role != "kernel":
             continue

@@ -22,7 +22,7 @@ _BECAUSE: dict[str, str] = {
     "attention": "attention with its projections",
     "embedding": "tables whose rows are added or concatenated",
     "cell": "recurrent cell: it reads its own results",
-    "sibling": "of the same class as a residual block",
+    "sibling": "of the same class as another block",
 }
 
 

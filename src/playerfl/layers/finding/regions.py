@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Literal
 
+from torch import nn
+
 from playerfl.layers.finding.flow import Flow, kernel_of
 from playerfl.layers.finding.trace import Step
 from playerfl.layers.finding.units import mixes
@@ -81,10 +83,20 @@ def meeting_of(step: Step) -> Meeting | None:
     return "product" if step.operation in _PRODUCTS or mixes(step.operation) else "concatenation"
 
 
+def _updates(step: Step) -> bool:
+    """Whether a step is a torch cell that reads several values: a state, and what changes it."""
+    return step.unit is not None and isinstance(step.unit.module, nn.RNNCellBase) and len(step.inputs) > 1
+
+
+def _near(step: Step, cell: Step) -> bool:
+    """Whether a step ran in the module that called a cell; in the model itself, nothing counts as near."""
+    return bool(cell.where) and (step.where == cell.where or step.where.startswith(f"{cell.where}."))
+
+
 def regions(flow: Flow) -> Iterator[Region]:
-    """Every region of a forward pass in which a kernel is used for the first time."""
+    """Every region of a forward pass that has a kernel in it."""
     for end in flow.steps:
-        meeting = meeting_of(end)
+        meeting = meeting_of(end) or ("sum" if _updates(end) else None)
         if meeting is None:
             continue
         for a, b in pairwise(end.inputs):
@@ -94,9 +106,9 @@ def regions(flow: Flow) -> Iterator[Region]:
             steps = flow.between(fork, (a, b))
             kernels = [step for step in steps if kernel_of(step)]
             scaled = (end,) if end.unit is not None else ()
-            units = frozenset(flow.first_used((*steps, *scaled)))
-            if not units & flow.kernels:
+            if not kernels or (end.operation == "call" and not all(_near(step, end) for step in kernels)):
                 continue
+            units = frozenset(flow.first_used((*steps, *scaled)))
             on_a = tuple(step for step in kernels if flow.depends(a, step.number))
             on_b = tuple(step for step in kernels if flow.depends(b, step.number))
             yield Region(meeting, fork, end.number, (*steps, *scaled), on_a, on_b, units)
@@ -104,6 +116,8 @@ def regions(flow: Flow) -> Iterator[Region]:
 
 def block_of(flow: Flow, region: Region, straight: list[Block]) -> Block | None:
     """The block that a region is; None if it is a long skip connection, or two towers that meet."""
+    if not region.units & flow.kernels:
+        return None  # a block that is used again
     if flow.kernels <= region.units or any(step.enlarges for step in region.steps):
         return None
     if depth(flow, region.kernels, straight) > DEEPEST:

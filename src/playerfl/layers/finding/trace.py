@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -20,6 +21,8 @@ from playerfl.layers.finding.units import (
     stateful_modules,
 )
 
+_CONSTANTS = re.compile(r"^(zeros|ones|empty|full|rand|randn)_like|^new_(zeros|ones|empty|full)|^empty_strided")
+"""Operations that take a shape from a tensor, but no values."""
 _ENLARGING = ("upsample", "unpool", "pixel_shuffle")
 
 
@@ -170,7 +173,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 path and module not in self._calls.order and not isinstance(module, nn.ParameterList | nn.ParameterDict)
             ):
                 if entries := [e for e in own_entries(path, module) if e in self._parameters]:
-                    self._units[path] = Unit(path, path, entries, module)
+                    self._units[path] = Unit(path, path, entries)
             else:
                 for entry in own_entries(path, module):
                     if entry in self._parameters:
@@ -263,10 +266,15 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 self._alive.append(tensor)
                 self._weights[id(tensor)] = names
             return None
-        if not data and not names and not any(map(_carries_data, arguments)):
+        if _CONSTANTS.search(operation) or (not data and not names and not any(map(_carries_data, arguments))):
             return None
-        unit = self._using(names, operation) if names else None
-        step = self._step(operation, data, unit)
+        if names and any(tensor.is_complex() for tensor in results):
+            operation = f"fft_{operation}"  # a product in frequency space is a convolution
+        units = self._using(names, operation) if names else []
+        step = self._step(operation, data, units[0] if units else None)
+        for unit in units[1:]:
+            step.shape = tuple(results[0].shape) if results else ()
+            step = self._step(operation, [step.number], unit)
         step.enlarges = enlarges
         step.shape = tuple(results[0].shape) if results else ()
         for tensor in results:
@@ -276,26 +284,24 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._writes.setdefault(_memory(tensor), []).append(step.number)
         return step
 
-    def _using(self, names: frozenset[str], operation: str) -> Unit:
-        """The unit behind the parameters of one operation; parameters used together are one unit."""
+    def _using(self, names: frozenset[str], operation: str) -> list[Unit]:
+        """The units behind the parameters of one operation. Bare parameters of one matrix product are one unit."""
         ordered = [name for name in self._parameters if name in names]
-        owner = self._unit_of[ordered[0]]
-        if owner.module is not None and owner.module in self._calls.order:
-            name = f"{ordered[0]} again"
-            return self._used(self._units.setdefault(name, Unit(name, name, ordered[:1], again=True)), operation)
-        if mixes(operation):
-            for name in ordered[1:]:
-                other = self._unit_of[name]
-                if other is not owner and other.module is None and not other.operations:
-                    owner.entries += other.entries
-                    self._unit_of.update(dict.fromkeys(other.entries, owner))
-                    del self._units[other.name]
-        return self._used(owner, operation)
-
-    @staticmethod
-    def _used(unit: Unit, operation: str) -> Unit:
-        unit.operations.add(operation)
-        return unit
+        units: list[Unit] = []
+        for name in ordered:
+            owner = self._unit_of[name]
+            if owner.module is not None and owner.module in self._calls.order:
+                again = f"{name} again"
+                units.append(self._units.setdefault(again, Unit(again, again, [name], again=True)))
+            elif mixes(operation) and units and units[0] is not owner and not (owner.operations or units[0].again):
+                units[0].entries += owner.entries
+                self._unit_of.update(dict.fromkeys(owner.entries, units[0]))
+                del self._units[owner.name]
+            elif owner not in units:
+                units.append(owner)
+        for unit in units:
+            unit.operations.add(operation)
+        return units
 
     def _step(self, operation: str, inputs: list[int], unit: Unit | None = None) -> Step:
         where = self._calls.paths[self._open[-1]] if self._open else ""
