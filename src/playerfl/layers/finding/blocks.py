@@ -9,7 +9,7 @@ from itertools import pairwise
 
 from torch import nn
 
-from playerfl.layers.finding.attention import attentions
+from playerfl.layers.finding.attention import attentions, is_attention
 from playerfl.layers.finding.cells import begun, cells, iterated
 from playerfl.layers.finding.flow import Flow, passes
 from playerfl.layers.finding.regions import Block, block_of, meeting_of, regions
@@ -94,7 +94,7 @@ def _embeddings(flow: Flow) -> Iterator[Block]:
     """Tables whose rows are added or concatenated, such as those of tokens and positions."""
     for step, looked_up in _looked_up(flow):
         for one, other in pairwise(looked_up):
-            if one and other:
+            if one and other and not is_attention(step):
                 yield Block(one | other, "embedding", ends={step.number})
     placed: set[str] = set()
     for tables, places, end in position_tables(flow):
@@ -110,7 +110,7 @@ def _looked_up(flow: Flow) -> Iterator[tuple[Step, list[set[str]]]]:
         for role in ("lookup", "kernel")
     )
     for step in flow.steps:
-        if meeting_of(step) not in ("sum", "concatenation"):
+        if meeting_of(step) not in ("sum", "concatenation") and not is_attention(step):
             continue
         looked_up: list[set[str]] = []
         for number in step.inputs:

@@ -35,7 +35,7 @@ def begun(flow: Flow) -> Iterator[Block]:
             continue
         partners = {
             unit.name
-            for unit in _added_to(flow, {name})
+            for unit in _added_to(flow, {name}, directly=True)
             if _inside(flow, unit, first.where, {name})
         }
         if partners:
@@ -69,12 +69,13 @@ def _reachable(reads: dict[str, set[str]], start: str) -> set[str]:
     return seen
 
 
-def _added_to(flow: Flow, names: set[str]) -> Iterator[Unit]:
-    """Other kernels whose results are added to those of `names`, with no activation in between."""
+def _added_to(flow: Flow, names: set[str], *, directly: bool = False) -> Iterator[Unit]:
+    """Other kernels whose results are added to those of `names`, with no activation in between; `directly`: nor another
+    sum."""
     for step in flow.steps:
         if step.unit is not None or meeting_of(step) != "sum":
             continue
-        sides = [_linear_sources(flow, number) for number in step.inputs]
+        sides = [_linear_sources(flow, number, through_sums=not directly) for number in step.inputs]
         if not any(unit.name in names for side in sides for unit in side):
             continue
         for unit in (unit for side in sides for unit in side):
@@ -82,9 +83,11 @@ def _added_to(flow: Flow, names: set[str]) -> Iterator[Unit]:
                 yield unit
 
 
-def _linear_sources(flow: Flow, number: int) -> list[Unit]:
+def _linear_sources(flow: Flow, number: int, *, through_sums: bool) -> list[Unit]:
     """The kernels behind a value, up to the nearest activation."""
-    reached = flow.backward([number], lambda step: passes(step) and not flow.bends([step]))
+    reached = flow.backward(
+        [number], lambda s: passes(s) and not flow.bends([s]) and (through_sums or meeting_of(s) is None)
+    )
     return [unit for step in reached if (unit := kernel_of(step)) is not None]
 
 

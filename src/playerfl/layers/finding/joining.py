@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Container, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from torch import nn
@@ -31,7 +31,7 @@ class Joining:
         self._forks = {fork for block in blocks for fork in block.forks}
         self._repeated = _repeated_modules(model)
 
-    def neighbour(self, step: Step, placed: Container[str]) -> Neighbour | None:
+    def neighbour(self, step: Step, placed: Mapping[str, object]) -> Neighbour | None:
         """The neighbour of a unit's step among the units that have a layer; None if there is none."""
         flow, unit = self._flow, step.unit
         assert unit is not None
@@ -42,7 +42,10 @@ class Joining:
             return None
         # The last to run, by this step: a shared unit may be behind in one place and ahead in another.
         nearest = max(behind, key=lambda name: self._last_use(name, step.number), default="")
-        feeds = not behind or (bool(ahead) and unit.role == "norm" and self._feeds(step, nearest, ahead[0]))
+        readers = {id(placed[name]) for name in ahead if name in placed}
+        # What several layers read ends the one before. Without blocks, queries, keys and values are layers.
+        one_reader = len(readers) == 1 or (bool(ahead) and not self._blocks)
+        feeds = not behind or (one_reader and unit.role == "norm" and self._feeds(step, nearest, ahead[0]))
         return Neighbour(ahead[0] if feeds else nearest, feeds)
 
     def _last_use(self, name: str, before: int) -> int:
@@ -80,14 +83,14 @@ class Joining:
 
 
 def _repeated_modules(model: nn.Module) -> set[str]:
-    """The paths of modules of which there are several: by their class, or as members of a list."""
+    """The paths of modules that repeat: members of a list, and numbered modules of one class (`block1`, `block2`)."""
     modules: Mapping[str, nn.Module] = dict(model.named_modules())
     classes = Counter(type(module) for module in modules.values())
     found = set()
     for path, module in modules.items():
-        own_class = not type(module).__module__.startswith("torch.nn.")
-        listed = bool(path) and isinstance(modules.get(path.rpartition(".")[0]), nn.ModuleList)
-        if path and (listed or (own_class and classes[type(module)] > 1)):
+        around, _, name = path.rpartition(".")
+        numbered = name[-1:].isdigit() and not type(module).__module__.startswith("torch.nn.")
+        if path and (isinstance(modules.get(around), nn.ModuleList) or (numbered and classes[type(module)] > 1)):
             found.add(path)
     return found
 

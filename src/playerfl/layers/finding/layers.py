@@ -165,7 +165,7 @@ def _note_users(layers: list[FoundLayer]) -> None:
         for unit in layer.borrowed:
             users.setdefault(unit.name, []).append(layer.name)
     for name, names in users.items():
-        home[name].notes.append(f"{name} is shared with {', '.join(names)}")
+        home[name].notes.append(f"{name} is also used by {', '.join(names)}")
 
 
 def _in_order(flow: Flow, layers: list[FoundLayer]) -> list[FoundLayer]:

@@ -40,11 +40,15 @@ def _common_module(paths: list[str], foreign: list[str]) -> str | None:
 
 
 def _joined(paths: list[str]) -> str:
-    """The first path in full, and the last part of the others.
+    """The first path in full, and the last part of the others; for members of different lists, the list's name too.
 
-    >>> _joined(["a.up", "a.down"]), _joined(["q", "k", "v", "gate", "out"])
-    ('a.up+down', 'q+...+out')
+    >>> _joined(["a.up", "a.down"]), _joined(["q", "k", "v", "gate", "out"]), _joined(["a.scales.0", "a.convs.0"])
+    ('a.up+down', 'q+...+out', 'a.scales.0+convs.0')
     """
     first, *others = paths
-    last = [path.rpartition(".")[2] for path in others]
+    beside = first.rpartition(".")[0]
+    last = []
+    for path in others:
+        around, _, name = path.rpartition(".")
+        last.append(f"{around.rpartition('.')[2]}.{name}" if name.isdigit() and around != beside else name)
     return "+".join([first, *last]) if len(paths) <= _MOST_NAMES else f"{first}+...+{last[-1]}"

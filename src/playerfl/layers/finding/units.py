@@ -69,6 +69,8 @@ def role_of(unit: Unit, parameters: Sequence[Tensor], *, reads_data: bool) -> Ro
         return "norm" if any(map(_REDUCES.search, unit.operations)) else "scale"
     if not reads_data and any(map(looks_up, unit.operations)):
         return "lookup"
+    if not reads_data and not any(map(mixes, unit.operations)):
+        return "scale"  # a module that hands out its parameter, such as learnt latents
     return "kernel"
 
 
