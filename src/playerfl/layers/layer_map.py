@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from playerfl.errors import LayerError, one_of
 from playerfl.layers.derive import Derived, Granularity, derive_layers, reject_lazy
+from playerfl.layers.wrappers import unwrapped
 from playerfl.weights import Weights
 
 LayerName = str
@@ -26,6 +27,7 @@ def check_choice(value: object, allowed: Any, what: str) -> None:
 
 def state_entries(model: nn.Module) -> dict[str, Tensor]:
     """Every tensor that makes up a model's state, tied tensors once: parameters, then persistent buffers."""
+    model = unwrapped(model)
     persistent = model.state_dict().keys()
     entries: dict[str, Tensor] = dict(model.named_parameters())
     entries.update((name, buffer) for name, buffer in model.named_buffers() if name in persistent)
@@ -76,16 +78,16 @@ class LayerMap:
         through a block. A tensor used by two layers belongs to the first of them (`tie_policy="first"`) or to the last
         ("local": it is private if any layer that uses it is).
         """
-        if not isinstance(model, nn.Module):
-            raise LayerError(f"expected a torch model (an nn.Module), not {type(model).__name__}")
+        inner = unwrapped(model)
         check_choice(tie_policy, TiePolicy, "tie_policy")
         check_choice(statistics, BatchNormStatistics, "statistics")
         check_choice(granularity, Granularity, "granularity")
-        reject_lazy(model)
-        declared = getattr(model, "layer_groups", None)
-        found = Derived(list(declared())) if callable(declared) else derive_layers(model, example, granularity)
-        layers = cls.from_groups(model, found.groups, tie_policy, statistics)
-        return replace(layers, reasons=found.reasons, notes=found.notes)
+        reject_lazy(inner)
+        declared = getattr(inner, "layer_groups", None)
+        found = Derived(list(declared())) if callable(declared) else derive_layers(inner, example, granularity)
+        layers = cls.from_groups(inner, found.groups, tie_policy, statistics)
+        wrapped = () if inner is model else (f"names are those of the model inside {type(model).__name__}",)
+        return replace(layers, reasons=found.reasons, notes=(*found.notes, *wrapped))
 
     @classmethod
     def from_groups(
@@ -96,6 +98,7 @@ class LayerMap:
         statistics: BatchNormStatistics = "follow",
     ) -> LayerMap:
         """Layers as listed, by name and entries, input to output."""
+        model = unwrapped(model)
         tensors = state_entries(model)
         first_name = {id(tensor): name for name, tensor in tensors.items()}
         aliases = {
