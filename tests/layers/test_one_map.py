@@ -20,7 +20,7 @@ from playerfl.runs.experiment import Experiment, with_settings
 from playerfl.runs.run import Run
 from playerfl.runs.setup import prepare_setup
 from playerfl.tasks.task import own_task
-from zoo.other import REAL
+from zoo.every import REAL
 
 BATCHES = 3
 
