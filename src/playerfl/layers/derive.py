@@ -131,7 +131,7 @@ def _looked_at(model: nn.Module) -> Iterator[None]:
     modes = [(module, module.training) for module in model.modules()]
     try:
         _evaluating(model)
-        with torch.no_grad(), torch.random.fork_rng(), uncompiled():
+        with torch.no_grad(), torch.random.fork_rng(), uncompiled(model):
             yield
     finally:
         for module, training in modes:

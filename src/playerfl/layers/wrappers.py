@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -36,15 +35,18 @@ def unwrapped(model: nn.Module) -> nn.Module:
 def _inside(model: nn.Module) -> nn.Module | None:
     if isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel):
         return model.module  # type: ignore[no-any-return]
-    compiled = type(model).__module__.startswith("torch._dynamo")
-    return getattr(model, "_orig_mod", None) if compiled else None
+    return getattr(model, "_orig_mod", None) if _is_compiled(model) else None
+
+
+def _is_compiled(module: nn.Module) -> bool:
+    return type(module).__module__.startswith("torch._dynamo")
 
 
 @contextmanager
-def uncompiled() -> Iterator[None]:
-    """Compiled modules, inside a model too, run as they were written."""
-    if "torch._dynamo" not in sys.modules:  # nothing is compiled, and the import takes seconds
-        yield
+def uncompiled(model: nn.Module) -> Iterator[None]:
+    """Compiled parts of a model run as they were written."""
+    if not any(_is_compiled(m) or m._compiled_call_impl is not None for m in model.modules()):
+        yield  # torch.compiler takes seconds to import
         return
     with torch.compiler.set_stance("force_eager"):
         yield

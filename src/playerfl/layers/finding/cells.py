@@ -28,7 +28,9 @@ def cells(flow: Flow) -> Iterator[Block]:
 
 
 def begun(flow: Flow) -> Iterator[Block]:
-    """A kernel that reads no data, added to one that does: the first step of a time loop starts from a constant."""
+    """A kernel that reads no data, added to one that does: the first step of a time loop starts from a constant. All
+    such gates of a module are one."""
+    gates: dict[str, set[str]] = defaultdict(set)
     for name in sorted(flow.kernels, key=flow.first_use.__getitem__):
         first, *later = flow.uses[name]
         if first.inputs or later or flow.units[name].role != "kernel":
@@ -39,7 +41,9 @@ def begun(flow: Flow) -> Iterator[Block]:
             if _inside(flow, unit, first.where, {name})
         }
         if partners:
-            yield Block({name, *partners}, "residual", straight=True)
+            gates[first.where or name] |= {name, *partners}
+    for units in gates.values():
+        yield Block(units, "residual", straight=True)
 
 
 def _loops(flow: Flow) -> Iterator[set[str]]:

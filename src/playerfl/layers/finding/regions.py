@@ -163,10 +163,14 @@ def depth(flow: Flow, kernels: tuple[Step, ...], straight: list[Block]) -> int:
 
 
 def _closed(flow: Flow, region: Region) -> bool:
-    """Whether nothing outside reads a value from the middle of a region."""
+    """Whether nothing outside reads a value from the middle of a region. A linear map may be added to its result once
+    more, as DoRA's base layer is."""
     inside = {step.number for step in region.steps} | {region.end}
     ends = set(flow.steps[region.end].inputs)
-    return all(set(flow.readers[n]) <= inside for n in inside - ends - {region.end})
+    outside = {reader for n in inside - ends - {region.end} for reader in flow.readers[n]} - inside
+    if not outside or flow.bends(region.steps):
+        return not outside
+    return all(meeting_of(flow.steps[n]) == "sum" and flow.depends(n, region.end) for n in outside)
 
 
 def _starts_with_norm(flow: Flow, region: Region) -> bool:
