@@ -23,9 +23,7 @@ def net() -> nn.Module:
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize(
-    "wrap", [pytest.param(torch.compile, marks=pytest.mark.slow, id="compile"), nn.DataParallel]
-)
+@pytest.mark.parametrize("wrap", [pytest.param(torch.compile, marks=pytest.mark.slow, id="compile"), nn.DataParallel])
 def test_a_wrapped_model_has_the_layers_of_the_model_inside(wrap: Callable[[nn.Module], nn.Module]) -> None:
     wrapped = wrap(net())
     layers = LayerMap.of(wrapped, EXAMPLE)

@@ -1,4 +1,4 @@
-"""How long `verify_cut` would take: from short runs if they are cheap, else from the measured epoch and one evaluation."""
+"""How long `verify_cut` would take: from short runs if they are cheap, else from the measured epoch."""
 
 from __future__ import annotations
 

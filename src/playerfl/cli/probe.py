@@ -165,7 +165,13 @@ def _verify(
 
 
 def _cost(
-    task: Task, recommendation: Recommendation, measurement: Measurement, seeds: range, settings: list[str], *, verify: bool
+    task: Task,
+    recommendation: Recommendation,
+    measurement: Measurement,
+    seeds: range,
+    settings: list[str],
+    *,
+    verify: bool,
 ) -> float | None:
     """Seconds that --verify takes, said before it starts; None if nobody would want to know."""
     from playerfl.analysis.verify import cuts_to_verify

@@ -196,7 +196,9 @@ class Run:
         begun = saved.get("layers")
         if begun is None:
             # Earlier versions stored only the names of the layers, with their scores.
-            scored = [client["memory"]["profile"] for client in saved["clients"].values() if "profile" in client["memory"]]
+            scored = [
+                client["memory"]["profile"] for client in saved["clients"].values() if "profile" in client["memory"]
+            ]
             begun = {name: now.get(name) for profile in scored[:1] for name in profile["layers"]} or now
         if list(begun.items()) == list(now.items()):
             return

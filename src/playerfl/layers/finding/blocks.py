@@ -176,7 +176,9 @@ def _add_side_units(flow: Flow, model: nn.Module, blocks: list[Block]) -> None:
             if block.kind not in ("residual", "attention", "gate"):
                 continue
             start = flow.steps[flow.first_use[name]]
-            if (block.forks and _feeds_middle(flow, start, block)) or (block.firm and _reads_middle(flow, start, block)):
+            if (block.forks and _feeds_middle(flow, start, block)) or (
+                block.firm and _reads_middle(flow, start, block)
+            ):
                 block.units.add(name)
                 break
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
-from os.path import commonprefix
 
 from playerfl.layers.finding.flow import Flow, kernel_of, passes
+from playerfl.layers.finding.naming import common_module
 from playerfl.layers.finding.regions import Block, depth, meeting_of
 from playerfl.layers.finding.units import Unit
 
@@ -21,7 +21,7 @@ def cells(flow: Flow) -> Iterator[Block]:
         steps = tuple(flow.uses[name][0] for name in loop)
         if depth(flow, tuple(sorted(steps, key=lambda step: step.number)), []) > _DEEPEST:
             continue
-        place = _common_module([step.where for step in steps])
+        place = common_module([step.where for step in steps])
         joined = {unit.name for unit in _added_to(flow, loop) if _inside(flow, unit, place, loop)}
         others = set().union(*(other for other in loops if other is not loop))
         yield Block(loop | joined - others, "cell")
@@ -36,9 +36,7 @@ def begun(flow: Flow) -> Iterator[Block]:
         if first.inputs or later or flow.units[name].role != "kernel":
             continue
         partners = {
-            unit.name
-            for unit in _added_to(flow, {name}, directly=True)
-            if _inside(flow, unit, first.where, {name})
+            unit.name for unit in _added_to(flow, {name}, directly=True) if _inside(flow, unit, first.where, {name})
         }
         if partners:
             gates[first.where or name] |= {name, *partners}
@@ -93,15 +91,6 @@ def _linear_sources(flow: Flow, number: int, *, through_sums: bool) -> list[Unit
         [number], lambda s: passes(s) and not flow.bends([s]) and (through_sums or meeting_of(s) is None)
     )
     return [unit for step in reached if (unit := kernel_of(step)) is not None]
-
-
-def _common_module(paths: list[str]) -> str:
-    """The innermost module around all paths.
-
-    >>> _common_module(["cells.0.input", "cells.0.state"]), _common_module(["a.b"])
-    ('cells.0', 'a.b')
-    """
-    return ".".join(commonprefix([path.split(".") for path in paths]))
 
 
 def _inside(flow: Flow, unit: Unit, place: str, names: set[str]) -> bool:

@@ -17,24 +17,31 @@ def names_of(layers: Sequence[Sequence[str]]) -> list[str]:
     for number, paths in enumerate(layers):
         own = list(dict.fromkeys(paths))
         foreign = [path for other, members in enumerate(layers) if other != number for path in members]
-        name = _common_module(own, foreign) or _joined(own)
+        name = _module_of_all(own, foreign) or _joined(own)
         while name in names:
             name += "'"
         names.append(name)
     return names
 
 
-def _common_module(paths: list[str], foreign: list[str]) -> str | None:
+def common_module(paths: Sequence[str]) -> str:
+    """The innermost module around all paths, themselves included; empty for the model itself.
+
+    >>> common_module(["cells.0.input", "cells.0.state"]), common_module(["a.b"]), common_module(["a", "b"])
+    ('cells.0', 'a.b', '')
+    """
+    shared = []
+    for steps in zip(*(path.split(".") for path in paths), strict=False):
+        if len(set(steps)) > 1:
+            break
+        shared.append(steps[0])
+    return ".".join(shared)
+
+
+def _module_of_all(paths: list[str], foreign: list[str]) -> str | None:
     if len(paths) == 1:
         return paths[0]
-    common = paths[0].split(".")[:-1]
-    for path in paths[1:]:
-        steps = path.split(".")[:-1]
-        shared = 0
-        while shared < min(len(common), len(steps)) and common[shared] == steps[shared]:
-            shared += 1
-        common = common[:shared]
-    name = ".".join(common)
+    name = common_module([path.rpartition(".")[0] for path in paths])
     taken = any(path.startswith(f"{name}.") for path in foreign)
     return name if name and not taken else None
 
