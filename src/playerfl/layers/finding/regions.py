@@ -155,7 +155,7 @@ def depth(flow: Flow, kernels: tuple[Step, ...], straight: list[Block]) -> int:
         earlier = [s for s in kernels if s.number in longest and flow.depends(step.number, s.number)]
         together = next((block.units for block in straight if name in block.units), {name})
         same = [s for s in earlier if s.unit is not None and s.unit.name in together]
-        others = [s for s in earlier if s not in same]
+        others = [s for s in earlier if s.unit is None or s.unit.name not in together]
         longest[step.number] = max(
             1 + max((longest[s.number] for s in others), default=0), max((longest[s.number] for s in same), default=0)
         )
