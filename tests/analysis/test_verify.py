@@ -7,9 +7,11 @@ from dataclasses import replace
 
 import pytest
 
+from playerfl.analysis import verify_cost
 from playerfl.analysis.verify import Verification, cuts_to_verify, t_quantile, verify_cut
+from playerfl.analysis.verify_cost import verification_seconds
 from playerfl.probe.measure import probe_sites
-from playerfl.runs.experiment import find_task
+from playerfl.runs.experiment import Experiment, find_task
 
 
 def test_only_cuts_with_evidence_and_the_two_ends_are_trained() -> None:
@@ -44,3 +46,42 @@ def test_the_conclusion_is_in_words() -> None:
 @pytest.mark.parametrize(("freedom", "expected"), [(1, 12.706), (2, 4.303), (3, 3.182), (4, 2.776), (30, 2.042)])
 def test_quantiles_are_those_of_the_tables(freedom: int, expected: float) -> None:
     assert t_quantile(0.95, freedom) == pytest.approx(expected, abs=5e-4)
+
+
+class TimedRun:
+    """Stands for a run: two seconds, and three more for each round."""
+
+    now = 0.0
+
+    def __init__(self, experiment: Experiment, setup: object) -> None:
+        self._seconds = 2.0 + 3.0 * experiment.rounds
+
+    def rounds(self) -> float:
+        return self._seconds
+
+
+@pytest.mark.parametrize("rounds", [1, 2, 4, 50])
+def test_the_estimate_for_a_small_task_comes_from_short_runs(monkeypatch: pytest.MonkeyPatch, rounds: int) -> None:
+    def drive(seconds: float) -> None:
+        TimedRun.now += seconds
+
+    recommendation = probe_sites("synthetic").recommend()
+    monkeypatch.setattr(verify_cost, "Run", TimedRun)
+    monkeypatch.setattr(verify_cost, "drive", drive)
+    monkeypatch.setattr(verify_cost.time, "perf_counter", lambda: TimedRun.now)
+    seconds = verification_seconds(find_task("synthetic"), recommendation, 1e-9, rounds=rounds, seeds=2)
+    assert seconds == pytest.approx(2 * len(cuts_to_verify(recommendation)) * (2 + 3 * rounds))
+
+
+def test_the_estimate_for_a_large_task_counts_training_and_evaluation(monkeypatch: pytest.MonkeyPatch) -> None:
+    recommendation = probe_sites("synthetic").recommend()
+    monkeypatch.setattr(verify_cost, "_evaluating", lambda setup: 7.0)
+    per_example = 1.0
+    one, two = (
+        verification_seconds(find_task("synthetic"), recommendation, per_example, rounds=10, seeds=seeds)
+        for seeds in (1, 2)
+    )
+    rows = one / (10 * len(cuts_to_verify(recommendation))) - 7.0
+    assert rows == pytest.approx(round(rows), abs=0.2)  # one second per training row, and a little for preparing
+    assert rows > 100
+    assert two == pytest.approx(2 * one, rel=0.01)

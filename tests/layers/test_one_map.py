@@ -11,6 +11,10 @@ from torch import nn
 
 from playerfl.engine.scheduler import drive
 from playerfl.errors import LayerError
+from playerfl.federation.client import Client
+from playerfl.federation.messages import Upload
+from playerfl.layers.cut_summary import summarise_cut
+from playerfl.layers.export import export_cut
 from playerfl.layers.layer_map import LayerMap
 from playerfl.layers.probe import SensitivityProbe
 from playerfl.layers.recommend import recommend
@@ -19,8 +23,8 @@ from playerfl.probe.measure import probe_sites
 from playerfl.runs.experiment import Experiment, with_settings
 from playerfl.runs.run import Run
 from playerfl.runs.setup import prepare_setup
-from playerfl.tasks.task import own_task
-from zoo.other import REAL
+from playerfl.tasks.task import Task, own_task
+from zoo.every import REAL
 
 BATCHES = 3
 
@@ -73,7 +77,7 @@ def test_other_layers_and_other_models_are_refused() -> None:
 
 
 @pytest.mark.parametrize("name", ["ViT, all in one class", "GPT, tied", "ResNet, basic blocks", "two towers"])
-def test_what_travels_in_a_round_is_what_the_exports_name(name: str) -> None:
+def test_probe_rounds_and_exports_agree_on_what_travels(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     build, example = REAL[name]
     rows = torch.cat([example()] * 8)
     sites = {site: (rows, torch.arange(len(rows)) % 3) for site in ("north", "south")}
@@ -82,14 +86,44 @@ def test_what_travels_in_a_round_is_what_the_exports_name(name: str) -> None:
     recommendation = probe_sites(build, sites, settings={"data.accept_small_sites": True}).recommend()
     assert recommendation.layers is not None
     assert recommendation.layers.difference(layers) is None
-    task = own_task(build, sites)
-    for algorithm in ("fedavg", "player_fl", "ditto"):
-        given = {**settings, "algorithm.name": algorithm}
-        if algorithm == "player_fl":
-            given |= {"algorithm.rule": "fixed", "algorithm.fixed_cut": recommendation.cut.index}
-        experiment = Experiment.resolve(with_settings({}, given), task)
-        run = Run(experiment, prepare_setup(experiment, task))
+    assert recommendation.summary is not None
+    recommended = recommendation.cut.index
+    for cut in sorted({recommended, 2}):
+        summary = recommendation.summary if cut == recommended else summarise_cut(build(), layers, cut)
+        exports = _exported(export_cut(summary), list(build().state_dict()), layers)
+        assert len(set(map(frozenset, exports.values()))) == 1, exports
+        fixed = {"algorithm.rule": "fixed", "algorithm.fixed_cut": cut}
+        sent = _sent(own_task(build, sites), {**settings, "algorithm.name": "player_fl", **fixed}, monkeypatch)
+        assert sent == next(iter(exports.values())) == set(layers.travelling(build().state_dict(), layers.names[:cut]))
+    for algorithm in ("fedavg", "ditto"):
+        sent = _sent(own_task(build, sites), {**settings, "algorithm.name": algorithm}, monkeypatch)
+        assert sent == set(layers.all_entries)
+
+
+def _sent(task: Task, settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> set[str]:
+    """The entries that left any site in a run."""
+    left: set[str] = set()
+    upload = Client.upload
+
+    def watched(client: Client, *arguments: Any, **keywords: Any) -> Upload:
+        made = upload(client, *arguments, **keywords)
+        left.update(made.weights)
+        return made
+
+    experiment = Experiment.resolve(with_settings({}, settings), task)
+    run = Run(experiment, prepare_setup(experiment, task))
+    with monkeypatch.context() as patched:
+        patched.setattr(Client, "upload", watched)
         drive(run.rounds())
-        assert run.server.layers.difference(layers) is None
-        cut = recommendation.cut.index if algorithm == "player_fl" else len(layers.names)
-        assert run.algorithm.server_expects(run.server, ("fit",)).layers == layers.names[:cut]
+    return left
+
+
+def _exported(export: dict[str, Any], keys: list[str], layers: LayerMap) -> dict[str, set[str]]:
+    """The entries that each framework would send, tied tensors under their first name."""
+    excluded = export["nvflare_exclude_vars"]
+    kept = {
+        "NVFlare": [key for key in keys if not (excluded and re.search(excluded, key))],
+        "FL4Health": export["fl4health_layers_to_transfer"],
+        "Flower": export["flower_state_dict_keys"],
+    }
+    return {framework: set(names) & set(layers.all_entries) for framework, names in kept.items()}

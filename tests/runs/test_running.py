@@ -19,7 +19,9 @@ from command_line import refused
 from federations import FEATURES, assert_same, federate, mlp, sites, task
 from playerfl.algorithms import FedPer, LocalAdaptation, PLayerFL, PLayerFLMinusOne
 from playerfl.errors import PlayerflError
+from playerfl.layers.layer_map import LayerMap, state_entries
 from playerfl.runs.run import Progress
+from playerfl.storage import tensor_tree
 from playerfl.tasks.task import own_task
 
 SETTINGS = {"training.batch_size": 8}
@@ -84,13 +86,13 @@ def test_weights_that_do_not_fit_the_experiments_model_are_one_sentence(tmp_path
         playerfl.load_result(tmp_path / "o", task=other).model("site-0")
 
 
-def stopped(own: Any, out: Path) -> None:
+def stopped(own: Any, out: Path, algorithm: str = "fedavg") -> None:
     def stop(progress: Progress) -> None:
         if progress.round == 1:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        playerfl.run(own, "fedavg", rounds=3, settings=SETTINGS, out=out, listener=stop)
+        playerfl.run(own, algorithm, rounds=3, settings=SETTINGS, out=out, listener=stop)
 
 
 def test_a_run_resumes_only_with_the_data_and_the_model_it_started_with(tmp_path: Path) -> None:
@@ -101,6 +103,28 @@ def test_a_run_resumes_only_with_the_data_and_the_model_it_started_with(tmp_path
     with pytest.raises(PlayerflError, match="was started with a different model"):
         playerfl.resume(tmp_path / "o", task=task("batch norm"))
     assert playerfl.resume(tmp_path / "o", task=task()).sites == ["site-0", "site-1", "site-2"]
+
+
+@pytest.mark.parametrize("stored", ["layers", "profile", None])
+def test_a_run_resumes_only_with_the_layers_it_started_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stored: str | None
+) -> None:
+    """Earlier versions stored layers with the sites' scores, or not at all."""
+    stopped(task(), tmp_path / "o", "fedavg" if stored is None else "player_fl")
+    if stored != "layers":
+        file = tmp_path / "o" / "checkpoint.safetensors"
+        saved = tensor_tree.read(file)
+        del saved["layers"]
+        file.write_bytes(tensor_tree.encode(saved))
+    with monkeypatch.context() as later:
+        groups = [("everything", list(state_entries(mlp())))]
+        later.setattr(LayerMap, "of", lambda model, *_, **__: LayerMap.from_groups(model, groups))
+        if stored is None:
+            assert playerfl.resume(tmp_path / "o", task=task()).algorithm == "fedavg"
+            return
+        with pytest.raises(PlayerflError, match=r"started with the layers 0, 2.* finds everything; resume it with the"):
+            playerfl.resume(tmp_path / "o", task=task())
+    assert playerfl.resume(tmp_path / "o", task=task()).algorithm == "player_fl"
 
 
 def test_a_failed_resume_unlocks_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,6 +28,13 @@ def models() -> dict[str, tuple[nn.Module, Any]]:
     distilled = hf.DistilBertConfig(dim=8, n_layers=1, n_heads=2, hidden_dim=16, **_WORDS)
     gpt2 = hf.GPT2Config(vocab_size=9, n_embd=8, n_layer=1, n_head=2, n_positions=8, bos_token_id=0, eos_token_id=0)
     llama = hf.LlamaConfig(pad_token_id=0, num_key_value_heads=1, **_WORDS, **_SMALL)
+    t5 = hf.T5Config(vocab_size=9, d_model=8, d_kv=4, d_ff=16, num_layers=2, num_heads=2, pad_token_id=0)
+    beit = {**_SMALL, "num_hidden_layers": 2, "use_shared_relative_position_bias": True}
+    speech = hf.Wav2Vec2ConformerConfig(
+        vocab_size=9, conv_dim=(4,), conv_stride=(2,), conv_kernel=(3,), num_feat_extract_layers=1,
+        num_conv_pos_embeddings=4, num_conv_pos_embedding_groups=2, classifier_proj_size=4,
+        conv_depthwise_kernel_size=3, **{**_SMALL, "num_hidden_layers": 2},
+    )  # fmt: skip
     return {
         "BERT": (hf.BertForSequenceClassification(hf.BertConfig(**_WORDS, **_SMALL)), ids()),
         "DistilBERT": (hf.DistilBertForSequenceClassification(distilled), ids()),
@@ -40,5 +47,15 @@ def models() -> dict[str, tuple[nn.Module, Any]]:
         "Whisper's encoder": (
             hf.models.whisper.modeling_whisper.WhisperEncoder(whisper),
             {"input_features": torch.ones(2, 4, 12)},
+        ),
+        "T5": (hf.T5ForConditionalGeneration(t5), {**ids(), "decoder_input_ids": ids()["input_ids"]}),
+        "ALBERT": (hf.AlbertForSequenceClassification(hf.AlbertConfig(embedding_size=4, **_WORDS, **_SMALL)), ids()),
+        "BEiT": (
+            hf.BeitForImageClassification(hf.BeitConfig(image_size=8, patch_size=4, num_channels=2, **beit)),
+            picture(),
+        ),
+        "Conformer": (
+            hf.Wav2Vec2ConformerForSequenceClassification(speech),
+            {"input_values": torch.linspace(-1, 1, 60).reshape(2, 30)},
         ),
     }

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils.parametrizations import weight_norm
 
-from zoo.attentive import ATTENTIVE, WORDS, T, words
-from zoo.vision import CLASSES, VISION, D
+from zoo.attentive import WORDS, T, words
+from zoo.vision import CLASSES, D
 
 
 class Tagger(nn.Module):
@@ -302,5 +302,3 @@ OTHER: dict[str, tuple[Callable[[], nn.Module], Callable[[], Any]]] = {
     ),
     "denoiser": (Diffusion, lambda: (torch.ones(2, 4, T), torch.ones(2, 1))),
 }
-
-REAL = {**VISION, **ATTENTIVE, **OTHER}

@@ -12,7 +12,7 @@ from torch import nn
 
 from playerfl.layers.derive import derive_layers
 from playerfl.layers.layer_map import LayerMap, state_entries
-from zoo.other import REAL
+from zoo.every import REAL
 
 HERE = Path(__file__).parent
 EXPECTED = HERE / "layers.txt"

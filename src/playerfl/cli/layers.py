@@ -106,12 +106,13 @@ def _policies(settings: list[str]) -> dict[str, Any]:
 
 def _warnings(layers: LayerMap) -> list[str]:
     """Which cuts would separate entries that belong together."""
+    from playerfl.layers.layer_map import listed
+
     warnings = []
-    for entry in layers.tied:
-        cuts = [cut for cut in range(1, len(layers.names)) if entry in layers.straddling(cut)]
+    for what, users in layers.shared().items():
+        cuts = [cut for cut in range(1, len(layers.names)) if users in layers.straddling(cut).values()]
         if cuts:
-            users = " and ".join(layers.tied[entry])
-            warnings.append(f"{entry} is used by {users}: a cut {_after(cuts[0], cuts[-1])} separates them")
+            warnings.append(f"{what} is used by {listed(users)}: a cut {_after(cuts[0], cuts[-1])} separates them")
     with_statistics = [
         number
         for number, entries in enumerate(layers.entries.values(), start=1)

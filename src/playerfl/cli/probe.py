@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from playerfl.cli.options import DataDir, Json, Quiet, Settings, Sites, examples
-from playerfl.errors import ConfigError, DataError
+from playerfl.errors import ConfigError, DataError, PlayerflError
 from playerfl.probe.stored import save_figure, scores_of, stored_probe_at, write_probe
 from playerfl.storage.atomic_files import make_directory
 
@@ -111,7 +111,7 @@ def probe(
                 "--learning-rate, --batch-size and --set"
             )
         reread = stored(changes)
-        recommendation, scores, run_seconds = reread.recommendation, reread.scores, None
+        recommendation, scores, verify_seconds = reread.recommendation, reread.scores, None
         for note in reread.notes:
             typer.echo(f"note: {note}", err=True)
     else:
@@ -123,9 +123,9 @@ def probe(
             measured, held_out = _tasks(target, data, loss)
             measurement = _measure(measured, data, loss, every, chosen, quiet=quiet, shown=not (as_json or quiet))
             recommendation, scores = measurement.recommend(**changes), scores_of(measurement, target, changes)
-            run_seconds = measurement.run_seconds
+            tried = every if seeds > 1 else range(seed, seed + 3)
+            verify_seconds = _cost(held_out, recommendation, measurement, tried, chosen, verify=verify)
             if verify:
-                tried = every if seeds > 1 else range(seed, seed + 3)
                 verification = _verify(held_out, recommendation, tried, chosen, quiet=quiet)
     # Files first: piping the table into `head` ends this process.
     if out is not None:
@@ -145,7 +145,7 @@ def probe(
     else:
         from playerfl.cli.tables.layers import print_recommendation
 
-        print_recommendation(recommendation, run_seconds, verification)
+        print_recommendation(recommendation, verify_seconds, verification)
 
 
 def _verify(
@@ -162,6 +162,36 @@ def _verify(
             settings=settings,
             watch=lambda total: bars.enter_context(counted("verifying runs", total, quiet=quiet, lines=True)),
         )
+
+
+def _cost(
+    task: Task,
+    recommendation: Recommendation,
+    measurement: Measurement,
+    seeds: range,
+    settings: list[str],
+    *,
+    verify: bool,
+) -> float | None:
+    """Seconds that --verify takes, said before it starts; None if nobody would want to know."""
+    from playerfl.analysis.verify import cuts_to_verify
+    from playerfl.analysis.verify_cost import verification_seconds
+    from playerfl.time_left import duration
+
+    settled = recommendation.verdict == "clear" or len(recommendation.cut.layers) == 1
+    if measurement.seconds_per_example is None or (settled and not verify):
+        return None
+    per_example = measurement.seconds_per_example
+    try:
+        seconds = verification_seconds(task, recommendation, per_example, seeds=len(seeds), settings=settings)
+    except PlayerflError:
+        if verify:
+            raise
+        return None  # too few rows to hold some out, or settings that a sweep refuses: --verify would say so
+    if verify:
+        runs = len(seeds) * len(cuts_to_verify(recommendation))
+        typer.echo(f"verifying with {runs} runs: about {duration(seconds)}", err=True)
+    return seconds
 
 
 def _check_decision(rule: str | None, threshold: float | None, normalise: str | None) -> None:

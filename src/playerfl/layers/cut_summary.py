@@ -9,6 +9,7 @@ from torch import nn
 
 from playerfl.layers.adapters import without_adapters
 from playerfl.layers.layer_map import LayerMap, LayerName, state_entries
+from playerfl.layers.wrappers import unwrapped
 from playerfl.weights import num_bytes
 
 
@@ -54,6 +55,7 @@ def summarise_cut(model: nn.Module, layers: LayerMap, cut: int) -> CutSummary:
     >>> summary.federated_keys
     ('0.weight', '0.bias')
     """
+    model = unwrapped(model)
     tensors = state_entries(model)
     federated, private = layers.names[:cut], layers.names[cut:]
     travels = layers.travelling(tensors, federated).keys()

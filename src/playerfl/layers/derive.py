@@ -17,6 +17,7 @@ from playerfl.layers.adapters import adapted_layers, is_adapted
 from playerfl.layers.finding.layers import found_layers
 from playerfl.layers.finding.registered import registered_groups
 from playerfl.layers.finding.trace import order_of_calls, trace
+from playerfl.layers.wrappers import uncompiled
 
 Granularity = Literal["block", "module"]
 
@@ -138,12 +139,22 @@ def _looked_at(model: nn.Module) -> Iterator[None]:
     """Evaluation mode without gradients; leaves the model's modes and the random state as they were."""
     modes = [(module, module.training) for module in model.modules()]
     try:
-        model.eval()
-        with torch.no_grad(), torch.random.fork_rng():
+        _evaluating(model)
+        with torch.no_grad(), torch.random.fork_rng(), uncompiled(model):
             yield
     finally:
         for module, training in modes:
             module.training = training
+
+
+def _evaluating(model: nn.Module) -> None:
+    try:
+        model.eval()
+    except NotImplementedError as problem:  # what torch.export makes
+        raise LayerError(
+            f"{type(model).__name__} cannot be switched to evaluation mode ({problem}); give the Python model that it "
+            "was exported from"
+        ) from problem
 
 
 def reject_lazy(model: nn.Module) -> None:

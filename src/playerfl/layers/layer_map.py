@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal, get_args
@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from playerfl.errors import LayerError, one_of
 from playerfl.layers.adapters import fixed_buffers
 from playerfl.layers.derive import Derived, Granularity, derive_layers, reject_lazy
+from playerfl.layers.wrappers import unwrapped
 from playerfl.weights import Weights
 
 LayerName = str
@@ -27,6 +28,7 @@ def check_choice(value: object, allowed: Any, what: str) -> None:
 
 def state_entries(model: nn.Module) -> dict[str, Tensor]:
     """Every tensor that makes up a model's state, tied tensors once: parameters, then persistent buffers."""
+    model = unwrapped(model)
     persistent = model.state_dict().keys()
     entries: dict[str, Tensor] = dict(model.named_parameters())
     entries.update((name, buffer) for name, buffer in model.named_buffers() if name in persistent)
@@ -79,16 +81,16 @@ class LayerMap:
         through a block. A tensor used by two layers belongs to the first of them (`tie_policy="first"`) or to the last
         ("local": it is private if any layer that uses it is).
         """
-        if not isinstance(model, nn.Module):
-            raise LayerError(f"expected a torch model (an nn.Module), not {type(model).__name__}")
+        inner = unwrapped(model)
         check_choice(tie_policy, TiePolicy, "tie_policy")
         check_choice(statistics, BatchNormStatistics, "statistics")
         check_choice(granularity, Granularity, "granularity")
-        reject_lazy(model)
-        declared = getattr(model, "layer_groups", None)
-        found = Derived(list(declared())) if callable(declared) else derive_layers(model, example, granularity)
-        layers = cls.from_groups(model, found.groups, tie_policy, statistics)
-        return replace(layers, reasons=found.reasons, notes=found.notes)
+        reject_lazy(inner)
+        declared = getattr(inner, "layer_groups", None)
+        found = Derived(list(declared())) if callable(declared) else derive_layers(inner, example, granularity)
+        layers = cls.from_groups(inner, found.groups, tie_policy, statistics)
+        wrapped = () if inner is model else (f"names are those of the model inside {type(model).__name__}",)
+        return replace(layers, reasons=found.reasons, notes=(*found.notes, *wrapped))
 
     @classmethod
     def from_groups(
@@ -99,6 +101,7 @@ class LayerMap:
         statistics: BatchNormStatistics = "follow",
     ) -> LayerMap:
         """Layers as listed, by name and entries, input to output."""
+        model = unwrapped(model)
         tensors = state_entries(model)
         first_name = {id(tensor): name for name, tensor in tensors.items()}
         aliases = {
@@ -120,7 +123,12 @@ class LayerMap:
         _buffers_follow_their_module(users, tensors, parameters)
         if missing := [name for name in tensors if name not in users]:
             raise LayerError(f"the model's layer_groups() leaves out {', '.join(missing)}; every entry needs a layer")
-        tied = {entry: tuple(layers) for entry, layers in users.items() if len(layers) > 1}
+        owning = {layers[-1 if tie_policy == "local" else 0] for layers in users.values()}
+        tied = {
+            entry: tuple(dict.fromkeys(_owning_from(names, user, owning) for user in layers))
+            for entry, layers in users.items()
+        }
+        tied = {entry: layers for entry, layers in tied.items() if len(layers) > 1}
         if tied and tie_policy == "error":
             entry, layers_of = next(iter(tied.items()))
             raise LayerError(
@@ -262,11 +270,31 @@ class LayerMap:
 
     def cut_warnings(self, cut: int) -> list[str]:
         """What a user should know about a cut after `cut` layers: ties and batch-norm statistics on both sides."""
+        astride = self.straddling(cut)
         ties = [
-            f"{entry} is used by {' and '.join(users)}, on both sides of the cut"
-            for entry, users in self.straddling(cut).items()
+            f"{what} is used by {listed(users)}, on both sides of the cut"
+            for what, users in self.shared().items()
+            if any(entry in astride for entry in self._entries_of(what))
         ]
         return [*ties, *self._norms_astride(cut)]
+
+    def shared(self) -> dict[str, tuple[LayerName, ...]]:
+        """What more than one layer uses: whole modules, or single entries; with those layers.
+
+        >>> ties = {"norm.weight": ("a", "b"), "norm.bias": ("a", "b")}
+        >>> LayerMap({"a": ("norm.weight", "norm.bias"), "b": ("x",)}, {}, tied=ties).shared()
+        {'norm': ('a', 'b')}
+        """
+        found: dict[str, tuple[LayerName, ...]] = {}
+        for entry, users in self.tied.items():
+            module = entry.rpartition(".")[0]
+            inside = [other for other in self.all_entries if module and other.startswith(f"{module}.")]
+            whole = len(inside) > 1 and all(self.tied.get(other) == users for other in inside)
+            found[module if whole else entry] = users
+        return found
+
+    def _entries_of(self, what: str) -> list[str]:
+        return [entry for entry in self.tied if entry == what or entry.startswith(f"{what}.")]
 
     def _norms_astride(self, cut: int) -> list[str]:
         home = {entry: layer for layer, members in self.entries.items() for entry in members}
@@ -286,6 +314,21 @@ class LayerMap:
                 f"site's own in {some(kept)}; bn_stats='local' keeps all of them at the site"
             )
         return warnings
+
+
+def listed(names: Sequence[LayerName], most: int = 4) -> str:
+    """Layers in a sentence.
+
+    >>> listed(["a", "b"]), listed(["a", "b", "c", "d", "e"])
+    ('a and b', 'a, b, c and 2 more layers')
+    """
+    shown = list(names) if len(names) <= most else [*names[: most - 1], f"{len(names) - most + 1} more layers"]
+    return f"{', '.join(shown[:-1])} and {shown[-1]}"
+
+
+def _owning_from(names: Sequence[LayerName], user: LayerName, owning: Container[LayerName]) -> LayerName:
+    """The user itself; if it owns nothing, the next layer that does, which reads its result; else the user."""
+    return next((name for name in names[names.index(user) :] if name in owning), user)
 
 
 def some(names: Sequence[LayerName], most: int = 3) -> str:

@@ -14,6 +14,7 @@ from playerfl.errors import LayerError
 from playerfl.layers.gradients import LossFunction, batch_gradients, mean_gradient, preserve_state
 from playerfl.layers.layer_map import LayerMap, check_choice
 from playerfl.layers.sensitivity import Profile, ScoreRecorder
+from playerfl.layers.wrappers import unwrapped
 
 Mode = Literal["running", "post_epoch", "post_batches", "one_batch"]
 EmbeddingRows = Literal["all", "touched"]
@@ -60,6 +61,7 @@ class SensitivityProbe:
         check_choice(embedding_rows, EmbeddingRows, "embedding_rows")
         if max_batches is not None and max_batches < 1:
             raise LayerError(f"max_batches must be at least 1, not {max_batches}")
+        model = unwrapped(model)
         self.model = model
         self.mode = mode
         self.layers = layers or LayerMap.of(model, example)

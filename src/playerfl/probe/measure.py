@@ -39,8 +39,8 @@ class Measurement:
     layers: LayerMap
     options: Mapping[str, Any]
     """How PLayer-FL is to decide: rule, threshold and the rest."""
-    run_seconds: float | None = None
-    """How long a whole run would take, from the time that the measured epoch took; None if it was not measured now."""
+    seconds_per_example: float | None = None
+    """What the measured epoch took per example; None if it was not measured now."""
 
     def recommend(self, **changes: Any) -> Recommendation:
         """The cut and its evidence; `changes` override `options`."""
@@ -72,7 +72,7 @@ def probe_sites(
     chosen = _task(task, sites, loss)
     runs = []
     model, layers, options, tick = None, None, {}, None
-    run_seconds = 0.0
+    seconds = examples = 0.0
     for seed in range(seeds) if isinstance(seeds, int) else seeds:
         experiment = _experiment(chosen, seed, settings)
         algorithm = experiment.build_algorithm()
@@ -86,11 +86,11 @@ def probe_sites(
                     tick = before(model, layers, len(setup.sites))
             began = time.perf_counter()
             runs.append(measure_sites(experiment, setup, algorithm, tick))
-            epochs = experiment.rounds * experiment.training.local_epochs
-            run_seconds = max(run_seconds, (time.perf_counter() - began) * epochs)
+            seconds += time.perf_counter() - began
+            examples += sum(profile.num_examples for profile in runs[-1].values())
     if model is None or layers is None:
         raise ConfigError("give at least one seed")
-    return Measurement(runs, model, layers, options, run_seconds)
+    return Measurement(runs, model, layers, options, seconds / examples)
 
 
 def _rehearse(model: nn.Module, loss: Callable[[Any, Tensor], Tensor], sites: Mapping[str, SiteData]) -> None:

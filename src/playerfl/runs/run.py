@@ -14,6 +14,7 @@ from playerfl.errors import ConfigError, RunDirectoryError, one_of
 from playerfl.federation.client import Client, Snapshot
 from playerfl.federation.messages import ConfusionKey, Score, SiteId
 from playerfl.federation.server import Server
+from playerfl.layers.layer_map import some
 from playerfl.layers.sensitivity import ProfileRecord
 from playerfl.learning.confusion import Matrix
 from playerfl.runs.confusions import ConfusionLog, Confusions
@@ -176,6 +177,7 @@ class Run:
 
     def _restore(self, saved: Mapping[str, Any]) -> None:
         try:
+            self._check_same_layers(saved)
             self.server.restore(saved["server"])
             for name, client in self.clients.items():
                 client.restore(saved["clients"][name])
@@ -188,8 +190,27 @@ class Run:
                 f"the checkpoint does not belong to this run ({problem!r}); it was changed by hand, so start a new run"
             ) from problem
 
+    def _check_same_layers(self, saved: Mapping[str, Any]) -> None:
+        """A run continues with the layers it began with: a later version may find others in the same model."""
+        now = {name: list(entries) for name, entries in self.server.layers.entries.items()}
+        begun = saved.get("layers")
+        if begun is None:
+            # Earlier versions stored only the names of the layers, with their scores.
+            scored = [
+                client["memory"]["profile"] for client in saved["clients"].values() if "profile" in client["memory"]
+            ]
+            begun = {name: now.get(name) for profile in scored[:1] for name in profile["layers"]} or now
+        if list(begun.items()) == list(now.items()):
+            return
+        raise RunDirectoryError(
+            f"the run was started with the layers {some(list(begun), 6)}, but this version of playerfl finds "
+            f"{some(list(now), 6)}{', with other entries' if list(begun) == list(now) else ''}; resume it with the "
+            "version that environment.json names, or start a new run"
+        )
+
     def _state(self) -> dict[str, Any]:
         return {
+            "layers": {name: list(entries) for name, entries in self.server.layers.entries.items()},
             "server": self.server.state(),
             "clients": {name: client.state() for name, client in self.clients.items()},
             **({"joining": {name: client.state() for name, client in self.joining.items()}} if self.joining else {}),

@@ -21,6 +21,7 @@ from playerfl.federation.messages import SiteId
 from playerfl.layers.adapters import without_adapters
 from playerfl.layers.derive import arguments_mismatch, call_model
 from playerfl.layers.layer_map import LayerMap, state_entries
+from playerfl.layers.wrappers import unwrapped
 from playerfl.learning.losses import logits_of, squared_error
 from playerfl.learning.metrics.catalogue import chosen_metrics
 from playerfl.learning.stackable import choose_trainer
@@ -265,6 +266,7 @@ def seeded_model(seed: int, task: Task, options: DataOptions) -> nn.Module:
         ) from problem
     if not isinstance(model, nn.Module):
         raise ConfigError(f"the model of task {task.name!r} must be an nn.Module, not {type(model).__name__}")
+    model = unwrapped(model)
     if not any(parameter.requires_grad for parameter in model.parameters()):
         raise ConfigError(f"{type(model).__name__} has no parameters to train; unfreeze some of its layers")
     return model

@@ -14,6 +14,7 @@ from torch import nn
 from playerfl.data.examples import tensors_in
 from playerfl.errors import ConfigError
 from playerfl.layers.derive import call_model
+from playerfl.layers.wrappers import unwrapped
 from playerfl.learning.losses import logits_of
 from playerfl.seeding import seeded_rng
 from playerfl.tasks.load import call_object, load_object, load_task, names_object
@@ -96,7 +97,7 @@ def built_model(build: Callable[..., Any], what: str, **arguments: Any) -> nn.Mo
     model = call_object(build, what, **arguments)
     if not isinstance(model, nn.Module):
         raise ConfigError(f"{what} returned {type(model).__name__}; it must return a torch model")
-    return model
+    return unwrapped(model)
 
 
 def check_reference(text: str, option: str) -> str:

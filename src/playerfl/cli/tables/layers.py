@@ -134,7 +134,7 @@ def _entries(layer: str, entries: list[str]) -> str:
 
 
 def print_recommendation(
-    recommendation: Recommendation, run_seconds: float | None = None, verification: Verification | None = None
+    recommendation: Recommendation, verify_seconds: float | None = None, verification: Verification | None = None
 ) -> None:
     """The cut, the verdict with every doubt, the evidence, what the cut shares, and what a sweep costs or found."""
     console = wide_console()
@@ -154,7 +154,7 @@ def print_recommendation(
     )
     for doubt in recommendation.doubts:
         console.print(f"[yellow]Doubt:[/yellow] {escape(doubt)}.")
-    for line in _next_steps(recommendation, run_seconds, verification):
+    for line in _next_steps(recommendation, verify_seconds, verification):
         console.print(line)
     console.print()
     console.print(_evidence(recommendation))
@@ -164,7 +164,7 @@ def print_recommendation(
 
 
 def _next_steps(
-    recommendation: Recommendation, run_seconds: float | None, verification: Verification | None
+    recommendation: Recommendation, verify_seconds: float | None, verification: Verification | None
 ) -> Iterator[str]:
     """The alternatives of a cut that is not clear, and what training with them would cost, or showed."""
     if verification is not None:
@@ -172,7 +172,7 @@ def _next_steps(
         yield (
             f"[bold]Verified:[/bold] [{colour}]{escape(str(verification))}[/{colour}]. Cuts and mean scores: "
             f"{', '.join(f'{cut}: {mean:.3f}' for cut, mean in verification.means.items())}. "
-            f"This took {duration(verification.seconds)}."
+            f"This took {duration(verification.seconds)}{_estimated(verify_seconds)}."
         )
         return
     if recommendation.verdict == "clear" or len(recommendation.cut.layers) == 1:
@@ -180,12 +180,15 @@ def _next_steps(
     if recommendation.alternatives:
         cuts = ", ".join(f"after {cut} ({_last_shared(recommendation, cut)})" for cut in recommendation.alternatives)
         yield f"[yellow]Alternatives:[/yellow] {escape(cuts)}."
-    if run_seconds is not None:
+    if verify_seconds is not None:
         from playerfl.analysis.verify import cuts_to_verify
 
         runs = 3 * len(cuts_to_verify(recommendation))
-        cost = duration(max(60.0, runs * run_seconds)) if runs * run_seconds > 60 else "less than a minute"
-        yield f"To compare them on validation data, add --verify: {runs} runs, {cost}, more if evaluation is slow."
+        yield f"To compare them on validation data, add --verify: {runs} runs, about {duration(verify_seconds)}."
+
+
+def _estimated(seconds: float | None) -> str:
+    return "" if seconds is None else f" (estimated: {duration(seconds)})"
 
 
 def _last_shared(recommendation: Recommendation, cut: int) -> str:

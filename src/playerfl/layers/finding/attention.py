@@ -25,17 +25,21 @@ def attentions(flow: Flow) -> Iterator[Block]:
             continue
         output = _output_projection(flow, result, projections)
         members = [*projections, *([output] if output else [])]
-        yield Block(
-            {s.unit.name for s in members if s.unit is not None}, "attention", ends={members[-1].number}, attends=True
-        )
+        if units := flow.first_used(members):
+            yield Block(units, "attention", ends={members[-1].number}, attends=True)
+
+
+def is_attention(step: Step) -> bool:
+    """Whether a step is torch's attention in one operation; a bias on its scores is then one of its inputs."""
+    return step.unit is None and "attention" in step.operation
 
 
 def _products(flow: Flow, step: Step) -> list[Step]:
     """The products in which queries meet keys, and weights meet values; one step if torch does both at once."""
     if step.unit is not None:
         return []
-    if "attention" in step.operation:
-        return [step] if len(step.inputs) > 1 or step.inputs else []
+    if is_attention(step):
+        return [step] if step.inputs else []
     if step.operation not in SOFTMAX:
         return []
     after = [s for s in flow.forward(flow.readers[step.number], _without_product) if _is_product(s)]

@@ -3,39 +3,57 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from itertools import pairwise
 
 from torch import nn
 
-from playerfl.layers.finding.attention import attentions
+from playerfl.layers.finding.attention import attentions, is_attention
+from playerfl.layers.finding.cells import begun, cells, iterated
 from playerfl.layers.finding.flow import Flow, passes
 from playerfl.layers.finding.regions import Block, block_of, meeting_of, regions
+from playerfl.layers.finding.trace import Step
 
 
 def find_blocks(flow: Flow, model: nn.Module) -> list[Block]:
     """Disjoint blocks. Units in none of them are layers of their own, or norms that join a neighbour."""
-    blocks: list[Block] = []
-    for seed in (*_embeddings(flow), *attentions(flow)):
-        _absorb(flow, blocks, seed)
-    # Inner regions first: whether an outer one is a block or a network depends on what is inside.
-    for region in sorted(regions(flow), key=lambda r: (len({s.number for s in r.kernels}), r.end)):
-        straight = [block for block in blocks if block.straight]
-        block = block_of(flow, region, straight)
-        if block is not None and _fits(flow, block, blocks):
-            _absorb(flow, blocks, block)
-    for cell in _cells(flow):
-        if not any(block.firm and block.units & cell.units for block in blocks):
-            _absorb(flow, blocks, cell)
+    seeds = [*_embeddings(flow), *attentions(flow), *begun(flow)]
+    loops = list(cells(flow))
+    if loops:
+        straight_through = _formed(flow, seeds)
+        seeds += [cell for cell in loops if not iterated(flow, cell, straight_through)]
+    blocks = _formed(flow, seeds)
     for sibling in _siblings(flow, model, blocks):
         _absorb(flow, blocks, sibling)
-    _add_side_units(flow, blocks)
+    _add_side_units(flow, model, blocks)
+    return blocks
+
+
+def _formed(flow: Flow, seeds: Iterable[Block]) -> list[Block]:
+    """Blocks from seeds, and from regions that contain whole blocks or nothing of them."""
+    blocks: list[Block] = []
+    for seed in seeds:
+        _absorb(flow, blocks, replace(seed, units=set(seed.units), forks=set(seed.forks), ends=set(seed.ends)))
+    # Inner regions first: whether an outer one is a block or a network depends on what is inside.
+    every = sorted(regions(flow), key=lambda r: (len({s.number for s in r.kernels}), r.end))
+    for region in every:
+        together = [block for block in blocks if block.straight or block.kind == "cell"]
+        block = block_of(flow, region, together)
+        if block is not None and _fits(flow, block, blocks):
+            _absorb(flow, blocks, block)
+    for region in every:
+        again = {step.unit.name for step in region.kernels if step.unit is not None}
+        for block in blocks:
+            if not region.units & flow.kernels and block.firm and again == block.units & flow.kernels:
+                block.forks.add(region.fork)
+                block.ends.add(region.end)
     return blocks
 
 
 def _absorb(flow: Flow, blocks: list[Block], new: Block) -> None:
     """Adds a block, together with those it shares units with."""
-    touching = [block for block in blocks if block.units & new.units]
+    touching = [block for block in blocks if block.units & new.units & flow.kernels]
     if len(touching) == 1 and new.units <= touching[0].units:
         touching[0].ends = _outer(flow, touching[0].ends | new.ends)
         return
@@ -59,6 +77,8 @@ def _fits(flow: Flow, new: Block, blocks: list[Block]) -> bool:
     """Whether a block can be one with the blocks it touches."""
     new_kernels = new.units & flow.kernels
     touching = [block for block in blocks if block.units & new_kernels]
+    if any(block.kind == "cell" and not block.units & flow.kernels <= new_kernels for block in touching):
+        return False
     firm = [block for block in touching if block.firm]
     if not new.firm:
         return not firm or any(new.units <= block.units for block in firm)
@@ -72,68 +92,61 @@ def _fits(flow: Flow, new: Block, blocks: list[Block]) -> bool:
 
 def _embeddings(flow: Flow) -> Iterator[Block]:
     """Tables whose rows are added or concatenated, such as those of tokens and positions."""
-    for step in flow.steps:
-        if meeting_of(step) not in ("sum", "concatenation"):
-            continue
-        looked_up = []
-        for number in step.inputs:
-            names = {
-                s.unit.name: s.unit for s in flow.unit_steps if s.unit is not None and flow.depends(number, s.number)
-            }
-            roles = {unit.role for unit in names.values()}
-            looked_up.append(set(names) if "lookup" in roles and "kernel" not in roles else set())
+    for step, looked_up in _looked_up(flow):
         for one, other in pairwise(looked_up):
-            if one and other:
+            if one and other and not is_attention(step):
                 yield Block(one | other, "embedding", ends={step.number})
+    placed: set[str] = set()
+    for tables, places, end in position_tables(flow):
+        if not placed & tables:
+            placed |= tables
+            yield Block(tables | places, "embedding", ends={end})
+
+
+def _looked_up(flow: Flow) -> Iterator[tuple[Step, list[set[str]]]]:
+    """Every step where values meet, and the tables that each of them is made of, if it is made of nothing else."""
+    lookups, kernels = (
+        sum(1 << s.number for s in flow.unit_steps if s.unit is not None and s.unit.role == role)
+        for role in ("lookup", "kernel")
+    )
+    for step in flow.steps:
+        if meeting_of(step) not in ("sum", "concatenation") and not is_attention(step):
+            continue
+        looked_up: list[set[str]] = []
+        for number in step.inputs:
+            only_tables = flow.before[number] & lookups and not flow.before[number] & kernels
+            behind = (s for s in flow.unit_steps if flow.depends(number, s.number)) if only_tables else ()
+            looked_up.append({s.unit.name for s in behind if s.unit is not None})
+        if any(looked_up):
+            yield step, looked_up
+
+
+def position_tables(flow: Flow) -> Iterator[tuple[set[str], set[str], int]]:
+    """Tables that give the same rows for every example, such as positions; the unit that makes what they are added to;
+    and the step that adds them."""
+    for step, looked_up in _looked_up(flow):
         for number, tables in zip(step.inputs, looked_up, strict=True):
             shape = flow.steps[number].shape
             broadcast = len(shape) < len(step.shape) or (shape[:1] == (1,) and step.shape[:1] != (1,))
             if not tables or not broadcast:
                 continue
-            # The same rows for every example: positions, which belong to what they are added to.
             nearest = flow.backward((other for other in step.inputs if other != number), passes)
-            places = {s.unit.name for s in nearest[:1] if s.unit is not None}
-            if places - tables:
-                yield Block(tables | places, "embedding", ends={step.number})
-
-
-def _cells(flow: Flow) -> Iterator[Block]:
-    """Kernels that read their own results again, time step after time step: hand-written recurrent cells."""
-    reads: dict[str, set[str]] = defaultdict(set)
-    for step in flow.unit_steps:
-        if step.unit is not None and not step.unit.joins:
-            nearest = flow.backward(step.inputs, passes)
-            reads[step.unit.name] |= {s.unit.name for s in nearest if s.unit is not None}
-    reached = {name: _reachable(reads, name) for name in reads}
-    done: set[str] = set()
-    for name in reads:
-        cell = {other for other in reached[name] if name in reached.get(other, ())}
-        if name not in done and len(cell) > 1 and name in cell:
-            done |= cell
-            yield Block(cell, "cell")
-
-
-def _reachable(reads: dict[str, set[str]], start: str) -> set[str]:
-    waiting, seen = [*reads[start]], set()
-    while waiting:
-        name = waiting.pop()
-        if name not in seen:
-            seen.add(name)
-            waiting += reads.get(name, ())
-    return seen
+            places = {s.unit.name for s in nearest[:1] if s.unit is not None} - tables
+            if places:
+                yield tables, places, step.number
 
 
 def _siblings(flow: Flow, model: nn.Module, blocks: list[Block]) -> Iterator[Block]:
-    """Modules of the same class as a residual block: the first block of a stage often has no shortcut."""
+    """Modules of the same class as a block: the first block of a stage often has no shortcut, or reads the input."""
     by_class: dict[type[nn.Module], list[set[str]]] = defaultdict(list)
     for path, module in model.named_modules():
         kind = type(module)
         if path and not kind.__module__.startswith("torch.nn."):
             inside = {name for name in flow.kernels if flow.units[name].path.startswith(f"{path}.")}
             by_class[kind].append(inside)
-    residual = [block.units & flow.kernels for block in blocks if block.firm]
+    whole = [block.units & flow.kernels for block in blocks]
     for members in by_class.values():
-        if not any(kernels in residual for kernels in members):
+        if not any(kernels in whole for kernels in members):
             continue
         for kernels in members:
             touching = [block for block in blocks if block.units & kernels]
@@ -142,28 +155,45 @@ def _siblings(flow: Flow, model: nn.Module, blocks: list[Block]) -> Iterator[Blo
                 yield Block(set(kernels), "sibling")
 
 
-def _add_side_units(flow: Flow, blocks: list[Block]) -> None:
+def _near(model: nn.Module, one: str, other: str) -> bool:
+    """Whether a path is in the module that another is directly in, or has the same number in a list beside its list."""
+    parent, _, number = one.rpartition(".")
+    if parent and other.startswith(f"{parent}."):
+        return True
+    beside, _, name = parent.rpartition(".")
+    listed = bool(parent) and isinstance(model.get_submodule(parent), nn.ModuleList)
+    steps = other.removeprefix(f"{beside}." if beside else "").split(".")
+    return listed and not name.isdigit() and len(steps) > 1 and steps[1] == number
+
+
+def _add_side_units(flow: Flow, model: nn.Module, blocks: list[Block]) -> None:
     """Kernels beside a block, in the same module, that only feed its middle or only read from its middle."""
     taken = set().union(*(block.units for block in blocks)) if blocks else set()
-    for name in flow.kernels - taken:
-        start = flow.first_use[name]
-        parent = flow.units[name].path.rpartition(".")[0]
-        if not parent:
-            continue
-        readers = flow.forward(flow.readers[start], passes)
-        sources = flow.backward(flow.steps[start].inputs, passes)
-        for block in blocks:
-            near = any(flow.units[unit].path.startswith(f"{parent}.") for unit in block.units)
-            if not near or block.kind not in ("residual", "attention", "gate"):
+    for name in sorted(flow.kernels - taken, key=flow.first_use.__getitem__):
+        path = flow.units[name].path
+        near = [block for block in blocks if any(_near(model, path, flow.units[unit].path) for unit in block.units)]
+        for block in near:
+            if block.kind not in ("residual", "attention", "gate"):
                 continue
-            of_block = [s for s in readers if s.unit is not None and s.unit.name in block.units]
-            feeds = (
-                readers
-                and len(of_block) == len(readers)
-                and not any(fork == start or flow.depends(fork, start) for fork in block.forks)
-            )
-            inner = [s for s in sources if s.unit is not None and s.unit.name in block.units]
-            reads = sources and len(inner) == len(sources) and not any(flow.depends(start, end) for end in block.ends)
-            if (feeds and block.forks) or (reads and block.firm):
+            start = flow.steps[flow.first_use[name]]
+            if (block.forks and _feeds_middle(flow, start, block)) or (
+                block.firm and _reads_middle(flow, start, block)
+            ):
                 block.units.add(name)
                 break
+
+
+def _feeds_middle(flow: Flow, start: Step, block: Block) -> bool:
+    """Whether everything that a step feeds is in a block, and it is not on the way to the block."""
+    if any(fork == start.number or flow.depends(fork, start.number) for fork in block.forks):
+        return False
+    readers = flow.forward(flow.readers[start.number], lambda s: passes(s) and s.number not in block.ends)
+    inside = [s for s in readers if s.number in block.ends or (s.unit is not None and s.unit.name in block.units)]
+    return bool(readers) and len(inside) == len(readers)
+
+
+def _reads_middle(flow: Flow, start: Step, block: Block) -> bool:
+    """Whether everything that a step reads is in a block, before its end."""
+    sources = flow.backward(start.inputs, passes)
+    inside = [s for s in sources if s.unit is not None and s.unit.name in block.units]
+    return bool(sources) and len(inside) == len(sources) and not any(flow.depends(start.number, e) for e in block.ends)

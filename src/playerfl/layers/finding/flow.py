@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from functools import cached_property
+from functools import cached_property, partial
 
 from playerfl.layers.finding.trace import Step, Trace
 from playerfl.layers.finding.units import Unit
@@ -43,18 +43,42 @@ class Flow:
 
     @cached_property
     def first_use(self) -> dict[str, int]:
-        used: dict[str, int] = {}
+        return {name: steps[0].number for name, steps in self.uses.items()}
+
+    @cached_property
+    def _of_data(self) -> int:
+        """The steps that depend on the model's inputs, or on tables that whole numbers are looked up in."""
+        found = 0
+        for step in self.steps:
+            comes_in = step.operation == "input" or (step.unit is not None and step.unit.role == "lookup")
+            found |= (comes_in or bool(self.before[step.number] & found)) << step.number
+        return found
+
+    @cached_property
+    def uses(self) -> dict[str, list[Step]]:
+        """Every step of each unit. A unit belongs where it is used first; later uses make no block. Uses on constants
+        come last (DoRA takes the norm of its update from the identity matrix), unless a time loop starts with them."""
+        found: dict[str, list[Step]] = {}
         for step in self.unit_steps:
             assert step.unit is not None
-            used.setdefault(step.unit.name, step.number)
-        return used
+            found.setdefault(step.unit.name, []).append(step)
+        return {name: sorted(steps, key=partial(self._is_aside, uses=steps)) for name, steps in found.items()}
+
+    def _is_aside(self, step: Step, uses: list[Step]) -> bool:
+        """Whether a use reads no data, and no later use of the same unit reads its result."""
+        on_constants = not self._of_data >> step.number & 1
+        return on_constants and not any(s is not step and self.depends(s.number, step.number) for s in uses)
+
+    def first_used(self, steps: Iterable[Step]) -> set[str]:
+        """The units whose first use is among these steps."""
+        return {s.unit.name for s in steps if s.unit is not None and self.first_use[s.unit.name] == s.number}
 
     def depends(self, later: int, earlier: int) -> bool:
         return bool(self.before[later] >> earlier & 1)
 
     def latest_common(self, one: int, other: int) -> int | None:
-        """The last step that both depend on: where two paths part."""
-        common = self.before[one] & self.before[other]
+        """The last step with data that both depend on: where two paths part."""
+        common = self.before[one] & self.before[other] & self._of_data
         return common.bit_length() - 1 if common else None
 
     def between(self, fork: int, ends: Iterable[int]) -> list[Step]:

@@ -1,15 +1,18 @@
-"""From blocks to layers: norms and bare parameters find their block, and every layer gets a name and a reason."""
+"""From blocks to layers: norms, bare parameters and buffers find their block; every layer gets a name and a reason."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from torch import nn
 
-from playerfl.layers.finding.blocks import find_blocks
+from playerfl.layers.finding.blocks import find_blocks, position_tables
 from playerfl.layers.finding.flow import Flow, passes
+from playerfl.layers.finding.joining import Joining
+from playerfl.layers.finding.naming import names_of
 from playerfl.layers.finding.regions import Block
-from playerfl.layers.finding.trace import Trace
+from playerfl.layers.finding.trace import Step, Trace
 from playerfl.layers.finding.units import Unit
 
 _BECAUSE: dict[str, str] = {
@@ -19,29 +22,32 @@ _BECAUSE: dict[str, str] = {
     "attention": "attention with its projections",
     "embedding": "tables whose rows are added or concatenated",
     "cell": "recurrent cell: it reads its own results",
-    "sibling": "of the same class as a residual block",
+    "sibling": "of the same class as another block",
 }
-_MOST_NAMES = 4
-_POOLING = {"mean", "sum", "amax", "max", "select"}
 
 
-@dataclass
+@dataclass(eq=False)
 class FoundLayer:
     """A layer as it was found."""
 
     units: list[Unit]
     why: str
-    start: int
     notes: list[str] = field(default_factory=list)
     name: str = ""
+    borrowed: list[Unit] = field(default_factory=list)
+    """Units of earlier layers that this one uses too."""
+    buffers: list[str] = field(default_factory=list)
 
     @property
     def entries(self) -> list[str]:
-        return [entry for unit in self.units for entry in unit.entries]
+        return [entry for unit in (*self.units, *self.borrowed) for entry in unit.entries] + self.buffers
 
     @property
     def kernels(self) -> list[Unit]:
-        return [unit for unit in self.units if not unit.joins] or self.units
+        """What the layer is called after: not its norms, nor the tables of positions inside an attention."""
+        kernels = [unit for unit in self.units if not unit.joins]
+        mixing = [unit for unit in kernels if unit.role == "kernel"]
+        return (mixing if self.why.startswith("attention") else kernels) or kernels or self.units
 
 
 def found_layers(trace: Trace, model: nn.Module, *, by_module: bool = False) -> list[FoundLayer]:
@@ -49,12 +55,17 @@ def found_layers(trace: Trace, model: nn.Module, *, by_module: bool = False) -> 
     flow = Flow(trace)
     blocks = [] if by_module else find_blocks(flow, model)
     layers = _with_kernels(flow, blocks)
-    _attach_joining(flow, trace, layers, blocks)
-    ordered = sorted({id(layer): layer for layer in layers.values()}.values(), key=lambda layer: layer.start)
+    joining = Joining(flow, blocks, model)
+    _attach_joining(flow, trace, layers, joining)
+    _attach_buffers(flow, trace, layers)
+    _note_sharing(flow, trace, layers, joining)
+    ordered = _in_order(flow, list(dict.fromkeys(layers.values())))
     for layer in ordered:
         layer.units.sort(key=lambda unit: flow.first_use.get(unit.name, -1))
     ordered = _with_unused(trace, ordered)
-    _name(ordered)
+    for layer, name in zip(ordered, names_of([[u.path for u in layer.kernels] for layer in ordered]), strict=True):
+        layer.name = name
+    _note_users(ordered)
     return ordered
 
 
@@ -62,10 +73,7 @@ def _with_kernels(flow: Flow, blocks: list[Block]) -> dict[str, FoundLayer]:
     """A layer for each block and for each kernel outside of blocks, by the names of their units."""
     layers: dict[str, FoundLayer] = {}
     for block in blocks:
-        kernels = [name for name in block.units if name in flow.kernels]
-        start = min((flow.first_use[name] for name in kernels), default=0)
-        why = _because(block)
-        layer = FoundLayer([flow.units[name] for name in block.units], why, start)
+        layer = FoundLayer([flow.units[name] for name in block.units], _because(block))
         layers.update(dict.fromkeys(block.units, layer))
     for name in flow.kernels - layers.keys():
         unit = flow.units[name]
@@ -76,7 +84,7 @@ def _with_kernels(flow: Flow, blocks: list[Block]) -> dict[str, FoundLayer]:
             if unit.role == "lookup"
             else "a module of its own"
         )
-        layers[name] = FoundLayer([unit], why, flow.first_use[name])
+        layers[name] = FoundLayer([unit], why)
     return layers
 
 
@@ -88,118 +96,143 @@ def _because(block: Block) -> str:
     return _BECAUSE[block.kind]
 
 
-def _attach_joining(flow: Flow, trace: Trace, layers: dict[str, FoundLayer], blocks: list[Block]) -> None:
-    """Norms, scales and bare parameters join the layer they follow or feed."""
+def _attach_joining(flow: Flow, trace: Trace, layers: dict[str, FoundLayer], joining: Joining) -> None:
+    """Norms, scales and bare parameters join the layer they follow or feed where they are used first."""
     for step in flow.unit_steps:
         unit = step.unit
         if unit is None or unit.name in layers:
             continue
-        sources = flow.backward(step.inputs, lambda s: passes(s) and (s.unit is None or s.unit.name not in layers))
-        behind = [s.unit.name for s in sources if s.unit is not None and s.unit.name in layers]
-        ahead = [s.unit.name for s in flow.forward(flow.readers[step.number], passes) if s.unit is not None]
-        if not behind and not ahead:
-            layers[unit.name] = FoundLayer([unit], "parameters of the model itself", step.number)
+        neighbour = joining.neighbour(step, layers)
+        if neighbour is None:
+            layers[unit.name] = FoundLayer([unit], "parameters of the model itself")
             continue
-        feeds = not behind or (bool(ahead) and unit.role == "norm" and _feeds(flow, step.number, behind, ahead, blocks))
-        target = layers[ahead[0]] if feeds else layers[max(behind, key=lambda name: flow.first_use[name])]
+        target = layers[neighbour.name]
         target.units.append(unit)
-        target.notes.append(f"{unit.name} {'feeds' if feeds else 'follows'} it")
+        target.notes.append(f"{unit.name} {'feeds' if neighbour.feeds else 'follows'} it")
         layers[unit.name] = target
-    for name, reader in trace.fed.items():
-        target = layers[reader]
+    for name, readers in trace.fed.items():
+        target = layers[readers[0]]
         target.units.append(trace.units[name])
         target.notes.append(f"{name} feeds it")
         layers[name] = target
 
 
-def _feeds(flow: Flow, norm: int, behind: list[str], ahead: list[str], blocks: list[Block]) -> bool:
-    """Whether a norm prepares the input of what comes next (pre-norm) rather than complete what came before."""
-    value = flow.steps[norm].inputs[0]
-    pooled = False
-    while True:
-        if len(set(flow.readers[value])) > 1:
-            return True  # others read the value without the norm, so it is not the end of what came before
-        step = flow.steps[value]
-        ended = next((block for block in blocks if value in block.ends), None)
-        if ended is not None and (ended.starts_with_norm or pooled):
-            # Blocks that begin with a norm leave their sum as it is, and nothing in a block follows a pooling over all
-            # positions: such a norm prepares the head.
-            return True
-        if ended is not None or step.unit is not None or len(step.inputs) != 1:
-            break
-        value = step.inputs[0]
-        pooled |= len(step.shape) < len(flow.steps[value].shape) and step.operation in _POOLING
-    here = flow.steps[norm].unit
-    assert here is not None
-    nearest = max(behind, key=lambda name: flow.first_use[name])
-    return _common_depth(here.path, flow.units[ahead[0]].path) > _common_depth(here.path, flow.units[nearest].path)
+def _attach_buffers(flow: Flow, trace: Trace, layers: dict[str, FoundLayer]) -> None:
+    """Buffers join the layer whose results they meet, unless a module with weights owns them."""
+    owners = {unit.path for unit in flow.units.values() if unit.module is not None}
+    for name, number in trace.buffers.items():
+        if name.rpartition(".")[0] in owners:
+            continue
+        step = flow.steps[number]
+        behind = [step] if step.unit is not None else flow.backward(step.inputs, _has_no_unit)
+        home = next((s.unit.name for s in (*behind, *flow.forward([number], _has_no_unit)) if s.unit is not None), None)
+        if home is not None:
+            layers[home].buffers.append(name)
 
 
-def _common_depth(one: str, other: str) -> int:
-    """How many modules two paths share.
+def _has_no_unit(step: Step) -> bool:
+    return step.unit is None
 
-    >>> _common_depth("blocks.0.norm", "blocks.0.mlp.fc1"), _common_depth("norm", "head")
-    (2, 0)
+
+def _note_sharing(flow: Flow, trace: Trace, layers: dict[str, FoundLayer], joining: Joining) -> None:
+    """Layers that use a unit of another layer borrow it."""
+    for name, user in _later_uses(flow, trace, layers, joining):
+        home, unit = layers[name], trace.units[name]
+        if user is not home and unit not in user.borrowed:
+            user.borrowed.append(unit)
+
+
+def _later_uses(
+    flow: Flow, trace: Trace, layers: dict[str, FoundLayer], joining: Joining
+) -> Iterator[tuple[str, FoundLayer]]:
+    """Each further use of a norm, a scale, a table of positions or a fed parameter, and the layer that uses it."""
+    for name, steps in flow.uses.items():
+        for step in steps[1:] if flow.units[name].joins else ():
+            neighbour = joining.neighbour(step, layers)
+            if neighbour is not None:
+                yield name, layers[neighbour.name]
+    for tables, places, _ in position_tables(flow):
+        for table in tables:
+            yield from ((table, layers[place]) for place in places)
+    for name, readers in trace.fed.items():
+        yield from ((name, layers[reader]) for reader in readers)
+
+
+def _note_users(layers: list[FoundLayer]) -> None:
+    home = {unit.name: layer for layer in layers for unit in layer.units}
+    users: dict[str, list[str]] = {}
+    for layer in layers:
+        for unit in layer.borrowed:
+            users.setdefault(unit.name, []).append(layer.name)
+    for name, names in users.items():
+        home[name].notes.append(f"{name} is also used by {', '.join(names)}")
+
+
+def _in_order(flow: Flow, layers: list[FoundLayer]) -> list[FoundLayer]:
+    """Layers by their first use; those that only end something, again and again, by their last.
+
+    A head that reads every stage of a network comes after all of them.
     """
-    depth = 0
-    for a, b in zip(one.split(".")[:-1], other.split(".")[:-1], strict=False):
-        if a != b:
-            break
-        depth += 1
-    return depth
+    mixing = {id(layer): [u for u in layer.units if u.role == "kernel"] or layer.kernels for layer in layers}
+    uses = {id(layer): [flow.uses.get(unit.name, []) for unit in mixing[id(layer)]] for layer in layers}
+    home = {unit.name: id(layer) for layer in layers for unit in layer.units}
+    reads: dict[int, set[int]] = {
+        key: {
+            home[s.unit.name]
+            for steps in every
+            for step in steps
+            for s in flow.backward(step.inputs, passes)
+            if s.unit is not None
+        }
+        - {key}
+        for key, every in uses.items()
+    }
+    ending = {key for key, every in uses.items() if every and all(len(steps) > 1 for steps in every)}
+    while spoiled := {key for key in ending if any(key in reads[reader] for reader in reads.keys() - ending)}:
+        ending -= spoiled
+
+    def position(layer: FoundLayer) -> int:
+        every = [steps for steps in uses[id(layer)] if steps]
+        which = -1 if id(layer) in ending else 0
+        return min((steps[which].number for steps in every), default=-1)
+
+    return sorted(layers, key=position)
 
 
 def _with_unused(trace: Trace, layers: list[FoundLayer]) -> list[FoundLayer]:
-    """Puts units that the forward pass did not use after the layer of their predecessor in the model's definition."""
+    """Puts units that the forward pass did not use into the block they are part of, such as an expert that no example
+    was sent to; else after the layer of their predecessor in the model's definition."""
     home = {unit.name: layer for layer in layers for unit in layer.units}
     unused = {unit.name: unit for unit in trace.unused}
     previous: FoundLayer | None = None
     for name in trace.registered:
-        if name in home:
-            previous = home[name]
-        elif name in unused:
-            layer = FoundLayer([unused[name]], "not used in the forward pass", -1)
-            layers.insert(0 if previous is None else layers.index(previous) + 1, layer)
-            previous = layer
+        if name in unused:
+            layer = _block_around(unused[name].path, layers)
+            if layer is not None:
+                layer.units.append(unused[name])
+                layer.notes.append(f"{name} is part of it, but was not used in the forward pass")
+            else:
+                layer = FoundLayer([unused[name]], "not used in the forward pass")
+                layers.insert(0 if previous is None else layers.index(previous) + 1, layer)
+            home[name] = layer
+        previous = home.get(name, previous)
     return layers
 
 
-def _name(layers: list[FoundLayer]) -> None:
-    """Names each layer after the module that holds its kernels and no others, else after the kernels."""
-    paths = {id(layer): [unit.path for unit in layer.kernels] for layer in layers}
-    used: set[str] = set()
-    for layer in layers:
-        own = list(dict.fromkeys(paths[id(layer)]))
-        foreign = [path for other in layers if other is not layer for path in paths[id(other)]]
-        name = _common_module(own, foreign)
-        name = name or _joined(own) or "parameters"
-        while name in used:
-            name += "'"
-        used.add(name)
-        layer.name = name
-
-
-def _common_module(paths: list[str], foreign: list[str]) -> str | None:
-    if len(paths) == 1:
-        return paths[0]
-    common = paths[0].split(".")[:-1]
-    for path in paths[1:]:
-        steps = path.split(".")[:-1]
-        shared = 0
-        while shared < min(len(common), len(steps)) and common[shared] == steps[shared]:
-            shared += 1
-        common = common[:shared]
-    name = ".".join(common)
-    taken = any(path.startswith(f"{name}.") for path in foreign)
-    return name if name and not taken else None
-
-
-def _joined(paths: list[str]) -> str:
-    """The first path in full, and the last part of the others.
-
-    >>> _joined(["a.up", "a.down"]), _joined(["q", "k", "v", "gate", "out"])
-    ('a.up+down', 'q+...+out')
-    """
-    first, *others = paths
-    last = [path.rpartition(".")[2] for path in others]
-    return "+".join([first, *last]) if len(paths) <= _MOST_NAMES else f"{first}+...+{last[-1]}"
+def _block_around(path: str, layers: list[FoundLayer]) -> FoundLayer | None:
+    """The layer to which everything else in a module around `path` belongs, if it has several of the module's parts."""
+    steps = path.split(".")
+    for depth in range(len(steps) - 1, 0, -1):
+        inside = f"{'.'.join(steps[:depth])}."
+        parts = {
+            (layer, unit.path.removeprefix(inside).partition(".")[0])
+            for layer in layers
+            for unit in layer.units
+            if unit.path.startswith(inside)
+        }
+        owners = {layer for layer, _ in parts}
+        if len(owners) > 1:
+            return None
+        if len(parts) > 1:
+            return owners.pop()
+    return None

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Literal
 
+from torch import nn
+
 from playerfl.layers.finding.flow import Flow, kernel_of
 from playerfl.layers.finding.trace import Step
 from playerfl.layers.finding.units import mixes
@@ -59,6 +61,8 @@ class Region:
     one: tuple[Step, ...]
     """The kernels on the first path only, and on the second."""
     other: tuple[Step, ...]
+    units: frozenset[str]
+    """The units whose first use is inside."""
 
     @property
     def kernels(self) -> tuple[Step, ...]:
@@ -68,10 +72,6 @@ class Region:
     def has_shortcut(self) -> bool:
         """Whether one of the paths has no kernel: the value itself is added or appended."""
         return not self.one or not self.other
-
-    @property
-    def units(self) -> set[str]:
-        return {step.unit.name for step in self.steps if step.unit is not None}
 
 
 def meeting_of(step: Step) -> Meeting | None:
@@ -83,10 +83,20 @@ def meeting_of(step: Step) -> Meeting | None:
     return "product" if step.operation in _PRODUCTS or mixes(step.operation) else "concatenation"
 
 
+def _updates(step: Step) -> bool:
+    """Whether a step is a torch cell that reads several values: a state, and what changes it."""
+    return step.unit is not None and isinstance(step.unit.module, nn.RNNCellBase) and len(step.inputs) > 1
+
+
+def _near(step: Step, cell: Step) -> bool:
+    """Whether a step ran in the module that called a cell; in the model itself, nothing counts as near."""
+    return bool(cell.where) and (step.where == cell.where or step.where.startswith(f"{cell.where}."))
+
+
 def regions(flow: Flow) -> Iterator[Region]:
     """Every region of a forward pass that has a kernel in it."""
     for end in flow.steps:
-        meeting = meeting_of(end)
+        meeting = meeting_of(end) or ("sum" if _updates(end) else None)
         if meeting is None:
             continue
         for a, b in pairwise(end.inputs):
@@ -95,16 +105,19 @@ def regions(flow: Flow) -> Iterator[Region]:
                 continue
             steps = flow.between(fork, (a, b))
             kernels = [step for step in steps if kernel_of(step)]
-            if not kernels:
+            scaled = (end,) if end.unit is not None else ()
+            if not kernels or (end.operation == "call" and not all(_near(step, end) for step in kernels)):
                 continue
+            units = frozenset(flow.first_used((*steps, *scaled)))
             on_a = tuple(step for step in kernels if flow.depends(a, step.number))
             on_b = tuple(step for step in kernels if flow.depends(b, step.number))
-            scaled = (end,) if end.unit is not None else ()
-            yield Region(meeting, fork, end.number, (*steps, *scaled), on_a, on_b)
+            yield Region(meeting, fork, end.number, (*steps, *scaled), on_a, on_b, units)
 
 
 def block_of(flow: Flow, region: Region, straight: list[Block]) -> Block | None:
     """The block that a region is; None if it is a long skip connection, or two towers that meet."""
+    if not region.units & flow.kernels:
+        return None  # a block that is used again
     if flow.kernels <= region.units or any(step.enlarges for step in region.steps):
         return None
     if depth(flow, region.kernels, straight) > DEEPEST:
@@ -123,7 +136,7 @@ def block_of(flow: Flow, region: Region, straight: list[Block]) -> Block | None:
     else:
         kind = "parallel"
     return Block(
-        region.units,
+        set(region.units),
         kind,
         {region.fork},
         {region.end},
@@ -142,7 +155,7 @@ def depth(flow: Flow, kernels: tuple[Step, ...], straight: list[Block]) -> int:
         earlier = [s for s in kernels if s.number in longest and flow.depends(step.number, s.number)]
         together = next((block.units for block in straight if name in block.units), {name})
         same = [s for s in earlier if s.unit is not None and s.unit.name in together]
-        others = [s for s in earlier if s not in same]
+        others = [s for s in earlier if s.unit is None or s.unit.name not in together]
         longest[step.number] = max(
             1 + max((longest[s.number] for s in others), default=0), max((longest[s.number] for s in same), default=0)
         )
@@ -150,10 +163,14 @@ def depth(flow: Flow, kernels: tuple[Step, ...], straight: list[Block]) -> int:
 
 
 def _closed(flow: Flow, region: Region) -> bool:
-    """Whether nothing outside reads a value from the middle of a region."""
+    """Whether nothing outside reads a value from the middle of a region. A linear map may be added to its result once
+    more, as DoRA's base layer is."""
     inside = {step.number for step in region.steps} | {region.end}
     ends = set(flow.steps[region.end].inputs)
-    return all(set(flow.readers[n]) <= inside for n in inside - ends - {region.end})
+    outside = {reader for n in inside - ends - {region.end} for reader in flow.readers[n]} - inside
+    if not outside or flow.bends(region.steps):
+        return not outside
+    return all(meeting_of(flow.steps[n]) == "sum" and flow.depends(n, region.end) for n in outside)
 
 
 def _starts_with_norm(flow: Flow, region: Region) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -20,6 +21,8 @@ from playerfl.layers.finding.units import (
     stateful_modules,
 )
 
+_CONSTANTS = re.compile(r"^(zeros|ones|empty|full|rand|randn)_like|^new_(zeros|ones|empty|full)|^empty_strided")
+"""Operations that take a shape from a tensor, but no values."""
 _ENLARGING = ("upsample", "unpool", "pixel_shuffle")
 
 
@@ -49,8 +52,10 @@ class Trace:
     unused: list[Unit] = field(default_factory=list)
     registered: list[str] = field(default_factory=list)
     """The names of all units that own something, in order of registration."""
-    fed: Mapping[str, str] = field(default_factory=dict)
-    """Bare parameters that go straight into a module, such as learnt queries, and the unit that reads them."""
+    fed: Mapping[str, list[str]] = field(default_factory=dict)
+    """Bare parameters that go straight into a module, such as learnt queries, and the units that read them."""
+    buffers: Mapping[str, int] = field(default_factory=dict)
+    """The first step that uses each buffer together with data or weights, except by the module that owns it."""
 
 
 def trace(model: nn.Module, run: Callable[[], object], example: object) -> Trace:
@@ -141,7 +146,11 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._unit_call: tuple[nn.Module, Step] | None = None
         self._units: dict[str, Unit] = {}
         self._unit_of: dict[str, Unit] = {}
-        self._fed: dict[str, str] = {}
+        self._fed: dict[str, list[str]] = {}
+        kept = model.state_dict().keys()
+        self._buffers = {id(buffer): frozenset({name}) for name, buffer in model.named_buffers() if name in kept}
+        """Buffers, and tensors computed from them alone."""
+        self._buffer_uses: dict[str, int] = {}
         self._parameters = dict(model.named_parameters())
         for name, parameter in self._parameters.items():
             self._alive.append(parameter)
@@ -164,7 +173,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 path and module not in self._calls.order and not isinstance(module, nn.ParameterList | nn.ParameterDict)
             ):
                 if entries := [e for e in own_entries(path, module) if e in self._parameters]:
-                    self._units[path] = Unit(path, path, entries, module)
+                    self._units[path] = Unit(path, path, entries)
             else:
                 for entry in own_entries(path, module):
                     if entry in self._parameters:
@@ -203,6 +212,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        arguments = list(_tensors((args, kwargs)))
         output = func(*args, **kwargs)
         schema = func._schema
         results = [tensor for tensor in _tensors(output) if _carries_data(tensor)]
@@ -212,16 +222,28 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if argument.alias_info is not None and argument.alias_info.is_write
             for tensor in _tensors(value)
         ]
+        step = None
         if results or written:
             operation = schema.name.partition("::")[2]
             transposed = operation == "convolution" and len(args) > 6 and bool(args[6])
             enlarges = transposed or any(word in operation for word in _ENLARGING)
-            self._note(operation.rstrip("_"), list(_tensors((args, kwargs))), results, written, enlarges)
+            step = self._note(operation.rstrip("_"), arguments, results, written, enlarges)
+        if buffers := frozenset(name for tensor in arguments for name in self._buffers.get(id(tensor), ())):
+            self._uses_buffers(buffers, step, list(_tensors(output)))
         return output
+
+    def _uses_buffers(self, names: frozenset[str], step: Step | None, results: list[Tensor]) -> None:
+        if step is not None and (step.inputs or step.unit is not None):
+            for name in names:
+                self._buffer_uses.setdefault(name, step.number)
+            return
+        for tensor in results:
+            self._alive.append(tensor)
+            self._buffers[id(tensor)] = names
 
     def _note(
         self, operation: str, arguments: list[Tensor], results: list[Tensor], written: list[Tensor], enlarges: bool
-    ) -> None:
+    ) -> Step | None:
         data = list(dict.fromkeys(step for tensor in arguments for step in self._sources(tensor)))
         names = frozenset(name for tensor in arguments for name in self._weights.get(id(tensor), ()))
         if self._unit_call is not None:
@@ -236,17 +258,23 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 stranger = self._unit_of[name]
                 if stranger.module is None:
                     stranger.operations.add("value")
-                    self._fed.setdefault(stranger.name, step.unit.name)
-            return
+                    readers = self._fed.setdefault(stranger.name, [])
+                    readers += [step.unit.name] if step.unit.name not in readers else []
+            return step
         if names and not data and "embedding" not in operation:
             for tensor in results:
                 self._alive.append(tensor)
                 self._weights[id(tensor)] = names
-            return
-        if not data and not names and not any(map(_carries_data, arguments)):
-            return
-        unit = self._using(names, operation) if names else None
-        step = self._step(operation, data, unit)
+            return None
+        if _CONSTANTS.search(operation) or (not data and not names and not any(map(_carries_data, arguments))):
+            return None
+        if names and any(tensor.is_complex() for tensor in results):
+            operation = f"fft_{operation}"  # a product in frequency space is a convolution
+        units = self._using(names, operation) if names else []
+        step = self._step(operation, data, units[0] if units else None)
+        for unit in units[1:]:
+            step.shape = tuple(results[0].shape) if results else ()
+            step = self._step(operation, [step.number], unit)
         step.enlarges = enlarges
         step.shape = tuple(results[0].shape) if results else ()
         for tensor in results:
@@ -254,27 +282,26 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         for tensor in written:
             self._made(tensor, step)
             self._writes.setdefault(_memory(tensor), []).append(step.number)
+        return step
 
-    def _using(self, names: frozenset[str], operation: str) -> Unit:
-        """The unit behind the parameters of one operation; parameters used together are one unit."""
+    def _using(self, names: frozenset[str], operation: str) -> list[Unit]:
+        """The units behind the parameters of one operation. Bare parameters of one matrix product are one unit."""
         ordered = [name for name in self._parameters if name in names]
-        owner = self._unit_of[ordered[0]]
-        if owner.module is not None and owner.module in self._calls.order:
-            name = f"{ordered[0]} again"
-            return self._used(self._units.setdefault(name, Unit(name, name, ordered[:1], again=True)), operation)
-        if mixes(operation):
-            for name in ordered[1:]:
-                other = self._unit_of[name]
-                if other is not owner and other.module is None and not other.operations:
-                    owner.entries += other.entries
-                    self._unit_of.update(dict.fromkeys(other.entries, owner))
-                    del self._units[other.name]
-        return self._used(owner, operation)
-
-    @staticmethod
-    def _used(unit: Unit, operation: str) -> Unit:
-        unit.operations.add(operation)
-        return unit
+        units: list[Unit] = []
+        for name in ordered:
+            owner = self._unit_of[name]
+            if owner.module is not None and owner.module in self._calls.order:
+                again = f"{name} again"
+                units.append(self._units.setdefault(again, Unit(again, again, [name], again=True)))
+            elif mixes(operation) and units and units[0] is not owner and not (owner.operations or units[0].again):
+                units[0].entries += owner.entries
+                self._unit_of.update(dict.fromkeys(owner.entries, units[0]))
+                del self._units[owner.name]
+            elif owner not in units:
+                units.append(owner)
+        for unit in units:
+            unit.operations.add(operation)
+        return units
 
     def _step(self, operation: str, inputs: list[int], unit: Unit | None = None) -> Step:
         where = self._calls.paths[self._open[-1]] if self._open else ""
@@ -310,9 +337,9 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if unit.name in self._fed and unit.name not in used:
                 unit.role = "scale"
         unused = [unit for name, unit in self._units.items() if name not in used and name not in self._fed]
-        fed = {name: reader for name, reader in self._fed.items() if name not in used}
+        fed = {name: readers for name, readers in self._fed.items() if name not in used}
         registered = [name for name in self._registered if name in self._units]
-        return Trace(self._steps, self._units, unused, registered, fed)
+        return Trace(self._steps, self._units, unused, registered, fed, self._buffer_uses)
 
 
 def _tensors(value: object) -> Iterator[Tensor]:

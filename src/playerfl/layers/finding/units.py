@@ -16,6 +16,7 @@ Role = Literal["kernel", "lookup", "norm", "scale"]
 
 NORMS = (_NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm, nn.LocalResponseNorm)
 _MIXES = re.compile(r"(^|_)(add|b|badd|addb)?mm$|conv|^(add)?mv$|^dot$|linear|lstm|gru|rnn|attention|cdist|fft")
+_WITH_BIAS = {"addmm", "addmv", "baddbmm", "convolution"}
 _LOOKS_UP = re.compile(r"embedding|^index|^gather$")
 _REDUCES = re.compile(r"mean|var|std|rsqrt|norm")
 
@@ -58,13 +59,18 @@ def role_of(unit: Unit, parameters: Sequence[Tensor], *, reads_data: bool) -> Ro
     """What a unit does, judged by its operations and the shapes of its parameters, never by its name."""
     if isinstance(unit.module, NORMS):
         return "norm"
-    if unit.module is None and not any(mixes(o) or "embedding" in o for o in unit.operations):
-        return "scale"  # a bias, a gate, a position table, a class token
     flat = all(p.numel() == max(p.shape, default=1) for p in parameters)
+    if unit.module is None and flat and unit.operations <= _WITH_BIAS:
+        return "scale"  # the bias of a product whose weight was computed
+    if unit.module is None and not any(mixes(o) or "embedding" in o for o in unit.operations):
+        # A bias, a gate, a position table, a class token; or the weights of a norm that is a function.
+        return "norm" if any(o.endswith("_norm") for o in unit.operations) else "scale"
     if flat and not any(map(mixes, unit.operations)) and not any("embedding" in o for o in unit.operations):
         return "norm" if any(map(_REDUCES.search, unit.operations)) else "scale"
     if not reads_data and any(map(looks_up, unit.operations)):
         return "lookup"
+    if not reads_data and not any(map(mixes, unit.operations)):
+        return "scale"  # a module that hands out its parameter, such as learnt latents
     return "kernel"
 
 

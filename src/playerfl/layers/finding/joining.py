@@ -1,0 +1,109 @@
+"""Which layer a norm, a scale or a bare parameter belongs to: the one it feeds, or the one it follows."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from torch import nn
+
+from playerfl.layers.finding.flow import Flow, passes
+from playerfl.layers.finding.regions import Block
+from playerfl.layers.finding.trace import Step
+
+_POOLING = {"mean", "sum", "amax", "max", "select"}
+
+
+@dataclass(frozen=True)
+class Neighbour:
+    """The unit whose layer a norm or scale joins, and whether it feeds it or follows it."""
+
+    name: str
+    feeds: bool
+
+
+class Joining:
+    """Finds the neighbours of norms and scales in a recorded forward pass."""
+
+    def __init__(self, flow: Flow, blocks: list[Block], model: nn.Module) -> None:
+        self._flow, self._blocks = flow, blocks
+        self._forks = {fork for block in blocks for fork in block.forks}
+        self._repeated = _repeated_modules(model)
+
+    def neighbour(self, step: Step, placed: Mapping[str, object]) -> Neighbour | None:
+        """The neighbour of a unit's step among the units that have a layer; None if there is none."""
+        flow, unit = self._flow, step.unit
+        assert unit is not None
+        sources = flow.backward(step.inputs, lambda s: passes(s) and (s.unit is None or s.unit.name not in placed))
+        behind = [s.unit.name for s in sources if s.unit is not None and s.unit.name in placed]
+        ahead = [s.unit.name for s in flow.forward(flow.readers[step.number], passes) if s.unit is not None]
+        if not behind and not ahead:
+            return None
+        # The last to run, by this step: a shared unit may be behind in one place and ahead in another.
+        nearest = max(behind, key=lambda name: self._last_use(name, step.number), default="")
+        readers = {id(placed[name]) for name in ahead if name in placed}
+        # What several layers read ends the one before. Without blocks, queries, keys and values are layers.
+        one_reader = len(readers) == 1 or (bool(ahead) and not self._blocks)
+        feeds = not behind or (one_reader and unit.role == "norm" and self._feeds(step, nearest, ahead[0]))
+        return Neighbour(ahead[0] if feeds else nearest, feeds)
+
+    def _last_use(self, name: str, before: int) -> int:
+        return max((step.number for step in self._flow.uses[name] if step.number <= before), default=-1)
+
+    def _feeds(self, norm: Step, behind: str, ahead: str) -> bool:
+        """Whether a norm prepares the input of what comes next (pre-norm) rather than complete what came before."""
+        flow = self._flow
+        path, paths = norm.where, {name: flow.units[name].path for name in (behind, ahead)}
+        if path in self._repeated:
+            # Inside one of several equal modules: a norm does not leave its module for the next one.
+            within = {name for name in paths if paths[name].startswith(f"{path}.")}
+            if len(within) == 1:
+                return ahead in within
+        if norm.number in self._forks:
+            return False  # a shortcut starts from its result, so it ends what came before
+        value = norm.inputs[0]
+        pooled = False
+        while True:
+            if len(set(flow.readers[value])) > 1:
+                return True  # others read the value without the norm, so it is not the end of what came before
+            step = flow.steps[value]
+            ended = next((block for block in self._blocks if value in block.ends), None)
+            if ended is not None and (ended.starts_with_norm or pooled):
+                # Blocks that begin with a norm leave their sum as it is, and nothing in a block follows a pooling over
+                # all positions: such a norm prepares the head.
+                return True
+            if ended is not None or step.unit is not None or len(step.inputs) != 1:
+                break
+            value = step.inputs[0]
+            pooled |= len(step.shape) < len(flow.steps[value].shape) and step.operation in _POOLING
+        assert norm.unit is not None
+        here = norm.unit.path
+        return _common_depth(here, paths[ahead]) > _common_depth(here, paths[behind])
+
+
+def _repeated_modules(model: nn.Module) -> set[str]:
+    """The paths of modules that repeat: members of a list, and numbered modules of one class (`block1`, `block2`)."""
+    modules: Mapping[str, nn.Module] = dict(model.named_modules())
+    classes = Counter(type(module) for module in modules.values())
+    found = set()
+    for path, module in modules.items():
+        around, _, name = path.rpartition(".")
+        numbered = name[-1:].isdigit() and not type(module).__module__.startswith("torch.nn.")
+        if path and (isinstance(modules.get(around), nn.ModuleList) or (numbered and classes[type(module)] > 1)):
+            found.add(path)
+    return found
+
+
+def _common_depth(one: str, other: str) -> int:
+    """How many modules two paths share.
+
+    >>> _common_depth("blocks.0.norm", "blocks.0.mlp.fc1"), _common_depth("norm", "head")
+    (2, 0)
+    """
+    depth = 0
+    for a, b in zip(one.split(".")[:-1], other.split(".")[:-1], strict=False):
+        if a != b:
+            break
+        depth += 1
+    return depth
