@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from playerfl.data.check.summary import CheckSummary, compared
 from playerfl.data.schema import Schema
 from playerfl.errors import RunDirectoryError
 from playerfl.federation.messages import SiteId
 from playerfl.federation.server import Server
 from playerfl.flower.server.job import Job
+from playerfl.flower.wire.check_summary import CheckSummary, compared
 from playerfl.layers.layer_map import LayerMap
 
 

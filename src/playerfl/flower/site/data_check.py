@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from playerfl.data.check.result import DataCheck
-from playerfl.data.check.summary import CheckSummary
 from playerfl.flower.site.policy import Sharing
+from playerfl.flower.wire.check_summary import CheckSummary
 from playerfl.storage.atomic_files import write_atomically
 
 log = logging.getLogger("playerfl.flower.site")

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from playerfl.data.check.summary import CheckSummary
 from playerfl.data.schema import Schema
 from playerfl.errors import LayerError
+from playerfl.flower.wire.check_summary import CheckSummary
 from playerfl.layers.layer_map import LayerMap
 
 

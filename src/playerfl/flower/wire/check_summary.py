@@ -95,8 +95,8 @@ the same?
             site: SiteColumn(_LEAST_ROWS, 0, _LEAST_ROWS, low_5=low, median=median, high_95=high)
             for site, (_, low, median, high) in rows.items()
         }
-        # As many values as a site must have to be compared, spread out between the three that are known of it.
-        spread = np.linspace(0.05, 0.95, _LEAST_ROWS)
+        # An odd number of values between the three that are known of a site, so that its median stays what it is.
+        spread = np.linspace(0.05, 0.95, _LEAST_ROWS + 1)
         numbers = {site: np.interp(spread, (0.05, 0.5, 0.95), row[1:]) for site, row in rows.items()}
         check_units(check, ColumnProfile(name, "number", sites), numbers)
     return [*lines, *(finding.text for finding in check.findings)][:_MOST_SENTENCES]
