@@ -132,7 +132,7 @@ def test_ctrl_c_in_the_demo_leaves_nothing_behind(tmp_path: Path) -> None:
         process.send_signal(signal.SIGINT)
         said = process.communicate(timeout=120)[1]
     assert process.returncode == 130
-    assert "everything is shut down" in said and "Traceback" not in said
+    assert "everything has been shut down" in said and "Traceback" not in said
     here = str(tmp_path / "demo").encode()
     commands = [command_of(process) for process in Path("/proc").glob("[0-9]*")]
     assert not [command for command in commands if here in command]
