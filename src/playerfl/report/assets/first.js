@@ -60,7 +60,7 @@ function drawGains() {
   // Worst off first; of many sites, both ends.
   const rows = every.length > MANY_SITES ? [...every.slice(0, MANY_SITES / 2), ...every.slice(-MANY_SITES / 2)] : every;
   const patients = every.some((row) => known(row.rows));
-  const interval = patients ? "95 % interval over the site’s test rows (other patients)" : view.runs > 1 ? (view.runs < 6 ? `range of ${view.runs} runs` : "95 % interval over runs") : "";
+  const interval = patients ? "95 % interval over the site’s test rows" : view.runs > 1 ? (view.runs < 6 ? `range of ${view.runs} runs` : "95 % interval over runs") : "";
   const shown = rows.map((row) => ({ ...row, runs: patients ? [NaN, NaN] : row.runs }));
   const signed = view.compared ? withSign : (format) => format;
   const format = signed(formatted(metric));
@@ -74,7 +74,7 @@ function drawGains() {
   });
   const parts = [];
   if (interval) parts.push(`Lines: ${interval}.`);
-  if (view.compared) parts.push("Hollow: may be chance.", metric.lower ? `Right is better for the site: a lower ${lowered(metric.name)}.` : "");
+  if (view.compared) parts.push(patients ? "Hollow: the interval contains 0, so it may be chance." : "Hollow: may be chance.", metric.lower ? `Right is better for the site: a lower ${lowered(metric.name)}.` : "");
   if (every.length > rows.length) parts.push(`${every.length - rows.length} sites in between are in the table below.`);
   $("gains-caption").textContent = parts.filter(Boolean).join(" ");
 }

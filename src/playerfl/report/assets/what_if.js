@@ -110,10 +110,9 @@ function describeCut(scores, sites, cut) {
 }
 function cutFinding(layers, cut) {
   const named = (names, which) => (names.length <= 3 ? listed(names) : `the ${which} ${names.length} layers`);
-  if (cut === layers.length) return "All layers are shared: the whole model, as in FedAvg";
-  if (cut === 0) return "No layer is shared: every site keeps the whole model";
-  const said = `${named(layers.slice(0, cut), "first")} ${cut === 1 ? "is" : "are"} shared; ${named(layers.slice(cut), "last")} ${layers.length - cut === 1 ? "stays" : "stay"} private`;
-  return said[0] === "t" && cut > 3 ? `T${said.slice(1)}` : said;
+  if (cut === layers.length) return "PLayer-FL: all layers are shared, as in FedAvg";
+  if (cut === 0) return "PLayer-FL: no layer is shared, every site keeps the whole model";
+  return `PLayer-FL: ${named(layers.slice(0, cut), "first")} ${cut === 1 ? "is" : "are"} shared; ${named(layers.slice(cut), "last")} ${layers.length - cut === 1 ? "stays" : "stay"} private`;
 }
 // How sure the cut is, and what else there is to know about it.
 function cutNotes(scores, seed, settings, normalise, reduce, cut) {
@@ -161,7 +160,7 @@ function drawProfile(scores, run, together, cut) {
   ];
   const alone = run.profiles.length;
   lineChart($("profile-chart"), {
-    series, xLabel: "layer", xTitle: "", yLabel: "sensitivity, % of the first layer", log: true, format: short,
+    series, xLabel: "layer", xTitle: "", yLabel: "sensitivity, % of the first layer (log)", log: true, format: short,
     xTicks: [], xFormat: (p) => scores.layers[p - 1], from: [0.5, scores.layers.length + 0.5], sizes: { height: 310, bottom: 70 },
     alt: `Federation sensitivity by layer, relative to the first, of all sites together: ${series[alone].y.map((y, i) => `${scores.layers[i]} ${short(y)} %`).join(", ")}. The cut is after ${counted(cut, "layer")}.`,
     rule: (px, box) => [...strip(scores.layers, cut, px, box.height - box.bottom + 8), cutLine(px(cut + 0.5), box)],
