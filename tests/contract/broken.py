@@ -235,6 +235,13 @@ class NeverMerges(Sound):
         client.load(download.weights, client.memory.get("own", {}))
 
 
+@dataclass(frozen=True)
+class ForgetsItsOptimisersWhenScored(Sound):
+    def client_model(self, client: Client, download: Download) -> None:
+        super().client_model(client, download)
+        client.optimizers.clear()
+
+
 ROUNDS_SO_FAR = [0]
 FIRST: dict[str, Weights] = {}
 AGREED: dict[str, float] = {}

@@ -31,6 +31,10 @@ NAMES = "Sites under other names, in another order, get the same models"
 NEW_PROCESS = "A new process, in which sets come in another order, gives the same bits"
 BROKEN = {
     "RemembersInTheClass": (WIRE, "(RemembersInTheClass.models changed while it ran); keep what must last in"),
+    "ForgetsItsOptimisersWhenScored": (
+        "Sending and predicting change nothing",
+        "client_model changed client.optimizers of",
+    ),
     "CountsInAGlobal": (REPEATS, "(the global ROUNDS_SO_FAR changed while it ran)"),
     "RemembersTheFirstRun": (RESUMES, "(the global FIRST changed while it ran)"),
     "TellsSitesThroughAGlobal": (WIRE, "(the global AGREED changed while it ran)"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -9,6 +11,7 @@ import pytest
 import playerfl
 from command_line import playerfl as command
 from federations import assert_same, task
+from playerfl.errors import ConfigError
 from playerfl.observers.stopping import Patience, TimeBudget
 from playerfl.runs.run import Listener, Progress
 from playerfl.studies.scheduler import Status
@@ -124,6 +127,12 @@ def test_a_time_budget_stops_at_the_next_exchange() -> None:
     with pytest.raises(playerfl.StopRun, match="time budget of 0 s"):
         playerfl.run(task(), "fedavg", rounds=3, settings=QUICK, listener=TimeBudget(0.0))
     playerfl.run(task(), "fedavg", rounds=1, settings=QUICK, listener=TimeBudget(600.0))
+
+
+@pytest.mark.parametrize("make", [lambda: Patience(0), lambda: TimeBudget(-1.0), lambda: TimeBudget(math.nan)])
+def test_a_limit_that_makes_no_sense_is_refused(make: Callable[[], object]) -> None:
+    with pytest.raises(ConfigError, match="must be at least"):
+        make()
 
 
 def test_patience_ends_a_run_that_no_longer_improves() -> None:

@@ -111,6 +111,8 @@ def test_a_study_leaves_out_one_site_after_the_other_and_the_report_shows_them(t
     assert {(row.site, row.algorithm, row.runs) for row in rows} == {
         (f"site-{i}", name, 2) for i in range(3) for name in ("FedAvg", "FedPer")
     }
+    # The tasks overlap, so there is no ranking over them, as if they were three independent ones.
+    assert {ranking.over for of_table in report.rankings.values() for ranking in of_table} == set(report.grid.tasks)
     for task_name in report.grid.tasks:
         assert len(report.grid.sites(task_name)) == 2
     assert any(section.title == "Unseen sites" for section in view(report, "x").sections)

@@ -6,6 +6,7 @@ import math
 import time
 from dataclasses import dataclass, field
 
+from playerfl.errors import ConfigError
 from playerfl.runs.run import Progress, StopRun
 
 
@@ -19,6 +20,10 @@ class TimeBudget:
     seconds: float
     finish: bool = False
     _start: float = field(default_factory=time.monotonic, repr=False)
+
+    def __post_init__(self) -> None:
+        if not self.seconds >= 0:
+            raise ConfigError(f"a time budget must be at least 0 s, not {self.seconds}")
 
     def __call__(self, progress: object) -> None:
         if time.monotonic() - self._start > self.seconds:
@@ -35,6 +40,10 @@ class Patience:
     rounds: int
     _lowest: float = field(default=math.inf, repr=False)
     _at: int = field(default=0, repr=False)
+
+    def __post_init__(self) -> None:
+        if self.rounds < 1:
+            raise ConfigError(f"patience must be at least 1 round, not {self.rounds}")
 
     def __call__(self, progress: Progress) -> None:
         if progress.validation_loss < self._lowest:

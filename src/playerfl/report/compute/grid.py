@@ -66,6 +66,15 @@ class RunGrid:
         return sorted(labels, key=lambda label: (labels[label], label))
 
     @cached_property
+    def tasks_overlap(self) -> bool:
+        """Whether some tasks are one task with other sites left out, so that they are not independent of each other."""
+        same = {
+            json.dumps([run.result.experiment["task"], run.result.experiment["data"]], sort_keys=True)
+            for run in self.runs
+        }
+        return len(same) < len(self.tasks) and any(run.result.experiment.get("unseen") for run in self.runs)
+
+    @cached_property
     def algorithms(self) -> list[str]:
         order = {name: number for number, name in enumerate(paper.ALGORITHM_NAMES)}
         labels = {run.algorithm: order.get(run.result.algorithm, len(order)) for run in self.runs}

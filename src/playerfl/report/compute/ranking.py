@@ -90,22 +90,24 @@ def rankings(
     keep: Collection[str] = (),
     alike: Mapping[str, Sequence[Group]] | None = None,
     not_learnt: Collection[str] = (),
+    *,
+    over_tasks: bool = True,
 ) -> list[Ranking]:
-    """Rankings over tasks, if there are several, and over the runs of each task.
+    """Rankings over tasks, if there are several and `over_tasks` is set, and over the runs of each task.
 
     `keep`: algorithms that are never left out; `alike`: those that are the same on a task; `not_learnt`: tasks that are
     left out of the ranking over tasks.
     """
     every, alike = [], alike or {}
     tasks = tuple(task for task in table.tasks if task not in not_learnt)
-    if len(table.tasks) > 1 and tasks:
+    if over_tasks and len(table.tasks) > 1 and tasks:
         values = np.full((len(tasks), len(table.ranked)), np.nan)
         for (name, task), cell in table.cells.items():
             if name in table.ranked and task in tasks:
                 values[tasks.index(task), table.ranked.index(name)] = cell.value
         same = [alike.get(task, ()) for task in tasks]
-        over_tasks = rank(values, table.ranked, tasks, table.name, "tasks", table.lower_is_better, keep, same)
-        every.append(replace(over_tasks, not_learnt=tuple(task for task in table.tasks if task in not_learnt)))
+        ranking = rank(values, table.ranked, tasks, table.name, "tasks", table.lower_is_better, keep, same)
+        every.append(replace(ranking, not_learnt=tuple(task for task in table.tasks if task in not_learnt)))
     for task in table.tasks:
         cells = {name: table.cells[name, task] for name in table.ranked if (name, task) in table.cells}
         seeds = sorted({seed for cell in cells.values() for seed in cell.seeds})

@@ -60,7 +60,11 @@ class Report:
     def rankings(self) -> dict[str, list[Ranking]]:
         """By table."""
         keep = {self.subject, *self.choices.baselines}
-        return {table.name: rankings(table, keep, self.grid.alike, self.not_learnt) for table in self.tables}
+        apart = not self.grid.tasks_overlap
+        return {
+            table.name: rankings(table, keep, self.grid.alike, self.not_learnt, over_tasks=apart)
+            for table in self.tables
+        }
 
     @cached_property
     def not_learnt(self) -> tuple[str, ...]:

@@ -143,7 +143,7 @@ def _gains(report: Report) -> list[str]:
     tasks = [task for task in grid.tasks if task not in report.not_learnt]
     tables = [report.site_table(task, subject, report.metric) for task in tasks]
     everyone = [row for table in tables if table for row in table.rows if row.to_local]
-    if len(tables) > 1 and everyone:
+    if len(tables) > 1 and everyone and not grid.tasks_overlap:
         better = sum(row.to_local is not None and row.to_local.value > 0 for row in everyone)
         worse = sum(row.harmed for row in everyone)
         said.append(

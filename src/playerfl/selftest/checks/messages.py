@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import torch
+
 from playerfl.engine.handle import handle
 from playerfl.engine.scheduler import drive
 from playerfl.engine.transport import InProcess
@@ -38,13 +40,16 @@ def sends_without_side_effects(subject: Subject) -> None:
                     "round, so change weights and memory only in server_start, server_prepare and server_merge"
                 )
         download = ended.algorithm.server_send(server, site)
-        memory = tensor_tree.encode(clients[site].memory)
+        # The run may have ended with an optimiser that was already dropped.
+        clients[site].optimizers["another model's"] = {"step": {"weight": torch.ones(1)}}
+        held = {name: tensor_tree.encode({name: getattr(clients[site], name)}) for name in ("memory", "optimizers")}
         drive(handle(ended.algorithm, clients[site], Request(("evaluate",), download), 0, ended.evaluation))
-        if tensor_tree.encode(clients[site].memory) != memory:
-            raise BrokenError(
-                f"client_model changed client.memory of {site}; a model may be scored any number of times, so write to "
-                "memory only in client_prepare, client_fit and client_finish"
-            )
+        for name, before in held.items():
+            if tensor_tree.encode({name: getattr(clients[site], name)}) != before:
+                raise BrokenError(
+                    f"client_model changed client.{name} of {site}; a model may be scored any number of times, so "
+                    "change it only in client_prepare, client_fit and client_finish"
+                )
 
 
 def uploads_what_it_announces(subject: Subject) -> None:
