@@ -125,6 +125,7 @@ estimate: $(STAMP)
 reproduce: estimate
 	@for study in $(STUDIES); do $(BIN)/playerfl study experiments/$$study.toml --archive results/2026.1/$$study || exit 1; done
 	$(BIN)/playerfl study experiments/heart_per_run.toml --archive results/2026.2/heart
+	$(BIN)/playerfl study experiments/scale/isic2019.toml --archive results/2026.2/isic2019
 	$(BIN)/playerfl study experiments/heart_authors.toml --archive results/authors-2024/heart
 	@for name in heart digits; do $(BIN)/playerfl multiverse experiments/$${name}_multiverse.toml || exit 1; \
 		mkdir -p results/multiverse/$$name && cp runs/$$name-multiverse/multiverse.* runs/$$name-multiverse/*.csv results/multiverse/$$name/; done
