@@ -80,6 +80,7 @@ SMALL = {
     "results/heart": "results/digits",
     "results/2026.1/heart": "results/2026.1/digits",
     "results/2026.2/heart": "results/2026.1/digits",
+    "results/2026.2/isic2019": "results/2026.1/digits",
     "results/authors-2024/heart": "results/2026.1/digits",
     "results/multiverse/heart": "runs/heart-multiverse",
     "DIR": "runs/compared",
