@@ -270,3 +270,14 @@ def test_a_run_says_what_was_found_before_it_trains(tmp_path: Path) -> None:
     assert next(i for i, line in enumerate(lines) if "the target is 'outcome'" in line) < next(
         i for i, line in enumerate(lines) if "round 1/1" in line
     )
+
+
+def test_groups_too_large_for_the_shares_of_the_parts_are_named(tmp_path: Path) -> None:
+    def grouped(largest: int) -> Frames:
+        patient = np.r_[np.zeros(largest, dtype=np.int64), 1 + np.arange(ROWS - largest)]
+        return {site: frame.assign(patient=patient)[["patient", *frame.columns]] for site, frame in frames().items()}
+
+    assert problems(checked(csv(tmp_path, **grouped(70)), group="patient")) == []
+    found = checked(csv(tmp_path, **grouped(112)), group="patient")
+    assert problems(found) == [("warning", "groups")] * 3
+    assert "the largest of 9 has 112 of 120 rows" in found.having("warning")[0].text
