@@ -281,3 +281,40 @@ def test_groups_too_large_for_the_shares_of_the_parts_are_named(tmp_path: Path) 
     found = checked(csv(tmp_path, **grouped(112)), group="patient")
     assert problems(found) == [("warning", "groups")] * 3
     assert "the largest of 9 has 112 of 120 rows" in found.having("warning")[0].text
+
+
+@pytest.mark.parametrize(("wrong", "right"), [("malignent", "malignant"), ("recurence", "recurrence")])
+def test_a_class_misspelt_in_many_rows_is_named(tmp_path: Path, wrong: str, right: str) -> None:
+    sites = frames()
+    for frame in sites.values():
+        frame["outcome"] = frame["outcome"].map({"no": "benign", "yes": right})
+    sites["south"]["outcome"] = sites["south"]["outcome"].replace(right, wrong)
+    found = checked(csv(tmp_path, **sites)).having("warning")
+    assert found[0].setting == f'data.recode="outcome: {wrong}={right}"'
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["grade1 grade2", "type A/type B", "stage II/stage III", "typical atypical", "macrocytic microcytic", "right light"],
+)
+def test_classes_that_are_written_alike_but_differ_are_left_alone(tmp_path: Path, words: str) -> None:
+    first, second = words.split("/" if "/" in words else " ")
+    sites = frames()
+    for frame in sites.values():
+        frame["outcome"] = frame["outcome"].map({"no": first, "yes": second})
+    assert problems(checked(csv(tmp_path, **sites))) == []
+
+
+@pytest.mark.parametrize("target", ["outcome", "ward", "glucose"])
+def test_row_numbers_of_a_table_sorted_by_its_target_are_a_leak(tmp_path: Path, target: str) -> None:
+    sites = {site: frame.sort_values(target, ignore_index=True) for site, frame in frames().items()}
+    with_column("number", lambda frame: np.arange(len(frame)))(sites)
+    found = checked(csv(tmp_path, **sites), target=target)
+    assert problems(found) == [("warning", "identifier"), ("warning", "leak")]
+    assert "sorted by the target when they were numbered" in found.having("warning")[1].text
+
+
+def test_tiny_values_are_no_totals(tmp_path: Path) -> None:
+    sites = frames()
+    with_column("density", lambda frame: frame["glucose"] * 1e-12)(sites)
+    assert problems(checked(csv(tmp_path, **sites))) == []
