@@ -251,6 +251,14 @@ def test_values_that_are_not_text(model: Path) -> None:
             assert loader is None or command == pytest.approx(loader["home"], abs=1e-6)
 
 
+def test_true_is_no_age(model: Path) -> None:
+    with pytest.raises(ValueError, match="column 'age': True is not a number; the model was trained with numbers"):
+        loader_of(model).predict([{**USUAL, "age": "true"}])
+    pd.DataFrame([{**USUAL, "age": "true"}]).to_csv(model.parent / "flag.csv", index=False)
+    with pytest.raises(PlayerflError, match="column 'age', row 2: True is not a number"):
+        package.predict(model, model.parent / "flag.csv")
+
+
 @pytest.mark.parametrize("rows", [{"age": 1}, [], ["age"], [[1]], 5, None])
 def test_the_loader_says_what_it_takes(model: Path, rows: Any) -> None:
     with pytest.raises(ValueError, match="give a list of rows"):

@@ -295,7 +295,14 @@ def test_a_class_misspelt_in_many_rows_is_named(tmp_path: Path, wrong: str, righ
 
 @pytest.mark.parametrize(
     "words",
-    ["grade1 grade2", "type A/type B", "stage II/stage III", "typical atypical", "macrocytic microcytic", "right light"],
+    [
+        "grade1 grade2",
+        "type A/type B",
+        "stage II/stage III",
+        "typical atypical",
+        "macrocytic microcytic",
+        "right light",
+    ],
 )
 def test_classes_that_are_written_alike_but_differ_are_left_alone(tmp_path: Path, words: str) -> None:
     first, second = words.split("/" if "/" in words else " ")
@@ -317,4 +324,23 @@ def test_row_numbers_of_a_table_sorted_by_its_target_are_a_leak(tmp_path: Path, 
 def test_tiny_values_are_no_totals(tmp_path: Path) -> None:
     sites = frames()
     with_column("density", lambda frame: frame["glucose"] * 1e-12)(sites)
+    assert problems(checked(csv(tmp_path, **sites))) == []
+
+
+@pytest.mark.parametrize("site", ["north", "all"])
+def test_true_among_numbers_is_not_1(tmp_path: Path, site: str) -> None:
+    sites = frames()
+    for name in sites if site == "all" else [site]:
+        at(name, "age", [3, 7], True)(sites)
+    found = checked(csv(tmp_path, **sites)).having("stop")
+    assert len(found) == 1
+    assert "north.csv, column 'age', row 5: True is not a number, but the column holds numbers" in found[0].text
+    assert found[0].setting == 'data.missing_codes="age=True" data.missing=mean'
+    assert problems(checked(tmp_path, missing_codes=["age=True"], missing="mean")) == []
+
+
+def test_true_and_1_are_the_same(tmp_path: Path) -> None:
+    sites = frames()
+    with_column("smoker", lambda frame: frame["age"] > 60)(sites)
+    sites["north"]["smoker"] = sites["north"]["smoker"].astype(int)
     assert problems(checked(csv(tmp_path, **sites))) == []

@@ -134,7 +134,7 @@ def sorted_by(values: Numbers, target: Indices | Numbers, *, are_classes: bool) 
     often = classes[counts >= _ROWS_PER_BIN]
     ordered = target[np.argsort(values)]
     changes = np.count_nonzero(np.diff(ordered[np.isin(ordered, often)]))
-    return bool(2 <= len(often) and changes <= len(often))
+    return bool(len(often) >= 2 and changes <= len(often))
 
 
 def check_leak(

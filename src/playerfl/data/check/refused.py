@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from playerfl.data.check.codings import coded_differently, counts_of, recode_setting
-from playerfl.data.check.labels import means_unknown
+from playerfl.data.check.labels import means_unknown, missing_setting
 from playerfl.data.check.predictors import sounds_like_a_subject
 from playerfl.data.check.result import Counts, one_or_list
 from playerfl.data.encoding.cells import Cells
@@ -28,6 +28,9 @@ def remedy_for(name: str, cells: Mapping[str, Cells], *, are_all: bool) -> str |
     if not are_all:
         return None
     drop = f"data.drop_columns={name}"
+    flags = sorted({text for site in cells.values() for text in site.spellings[0] if text in ("True", "False")})
+    if flags and not any(site.is_text.any() for site in cells.values()):
+        return f"{missing_setting(name, flags)} data.missing=mean"
     return texts_remedy(name, cells) or _subject_remedy(name, cells, drop) or drop
 
 

@@ -238,6 +238,17 @@ def _finite(cells: Cells) -> Cells:
     return cells
 
 
+def refuse_flags_among_numbers(cells: Cells, remedy: str) -> None:
+    """Refuses true and false in a column of numbers, where they would be read as 1 and 0."""
+    flags = cells.is_boolean & ~cells.is_missing
+    if flags.any():
+        first = int(flags.argmax())
+        raise DataError(
+            f"{cells.at(first)}: {spelled(cells.numbers[first], boolean=True)} is not a number, but the column holds "
+            f"numbers; correct it{remedy}"
+        )
+
+
 def text_among_numbers(cells: Cells, remedy: str) -> DataError:
     """The error for the first text of a column that should hold numbers."""
     first = int(cells.is_text.argmax())

@@ -10,7 +10,15 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from playerfl.data.encoding.cells import NO_RULES, Cells, Flags, Numbers, cells_of, text_among_numbers
+from playerfl.data.encoding.cells import (
+    NO_RULES,
+    Cells,
+    Flags,
+    Numbers,
+    cells_of,
+    refuse_flags_among_numbers,
+    text_among_numbers,
+)
 from playerfl.data.encoding.forms import EXAMPLES, FORMS, Form
 from playerfl.data.encoding.rules import CellRules
 from playerfl.data.readers.site_tables import SiteTable
@@ -158,7 +166,10 @@ def kind_of(cells: Mapping[str, Cells]) -> Kind:
     every = cells.values()
     if not any(site.is_text.any() for site in every):
         all_boolean = all((site.is_boolean | site.is_missing).all() for site in every)
-        return "boolean" if all_boolean and any(site.is_boolean.any() for site in every) else "number"
+        if all_boolean and any(site.is_boolean.any() for site in every):
+            return "boolean"
+        refuse_flags(every)
+        return "number"
     form = form_of(every)
     if form is not None:
         return form
@@ -187,6 +198,18 @@ def kind_of(cells: Mapping[str, Cells]) -> Kind:
                 "admission, or leave the column out with data.drop_columns"
             )
     return "category"
+
+
+def refuse_flags(sites: Collection[Cells]) -> None:
+    """Refuses true and false beside numbers other than 1 and 0, with which they mean the same."""
+    if all(np.isin(site.present, (0.0, 1.0)).all() for site in sites):
+        return
+    for site in sites:
+        refuse_flags_among_numbers(
+            site,
+            ", name it in data.missing_codes if it means unknown, or name the column in data.category_columns if its "
+            "numbers are codes",
+        )
 
 
 def dates_in(cells: Cells) -> Flags:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from playerfl.data.encoding.cells import NO_RULES, Cells, Flags, cells_of, text_among_numbers
-from playerfl.data.encoding.columns import Column, ColumnKind, form_of, kind_of
+from playerfl.data.encoding.columns import Column, ColumnKind, form_of, kind_of, refuse_flags
 from playerfl.data.encoding.forms import EXAMPLES
 from playerfl.data.encoding.rules import CellRules
 from playerfl.data.readers.site_tables import SiteTable
@@ -53,6 +53,7 @@ def target_of(tables: Mapping[str, SiteTable], name: str, kind: TargetKind, rule
         for site in cells.values():
             if site.is_text.any():
                 raise text_among_numbers(site, 'or set data.kind="classes"')
+        refuse_flags(cells.values())
     # Texts that a rule put among numbers are meant to be there.
     has_chosen = any(rules.at(site).new_values(name) and of_site.is_text.any() for site, of_site in cells.items())
     is_class = kind == "classes" or (
