@@ -217,7 +217,7 @@ def test_pictures_are_checked(tmp_path: Path) -> None:
     texts = " ".join(finding.text for finding in checked(tmp_path).having("warning"))
     assert "the same image in two classes: north/mole/p000_0.png and north/scar/p000_0.png" in texts
     assert "south's images are much darker" in texts
-    assert "south has 1 images of a single colour" in texts
+    assert "south has 1 image of a single colour" in texts
     assert "file names suggest several images of one subject" in texts
     grouped = checked(tmp_path, group_pattern=r"(.+)[ _-]+\d+\.")
     assert grouped.groups == {"north": 10, "south": 10}
@@ -344,3 +344,28 @@ def test_true_and_1_are_the_same(tmp_path: Path) -> None:
     with_column("smoker", lambda frame: frame["age"] > 60)(sites)
     sites["north"]["smoker"] = sites["north"]["smoker"].astype(int)
     assert problems(checked(csv(tmp_path, **sites))) == []
+
+
+@pytest.mark.parametrize("pattern", ["€{}", "{} days", "about {} kg"])
+def test_numbers_with_a_unit_are_hardly_classes(tmp_path: Path, pattern: str) -> None:
+    sites = frames()
+    for frame in sites.values():
+        frame["outcome"] = [pattern.format(number) for number in frame["pressure"].astype(int)]
+    found = [finding for finding in checked(csv(tmp_path, **sites)).having("warning") if finding.topic == "kind"]
+    assert len(found) == 1
+    assert "if they are numbers, write them without" in found[0].text
+
+
+def test_nearly_as_many_classes_as_rows_are_named(tmp_path: Path) -> None:
+    sites = frames()
+    for site, frame in sites.items():
+        frame["outcome"] = [f"{chr(97 + i % 26)}{chr(97 + i // 26)}-{site}" for i in range(ROWS)]
+    found = [finding for finding in checked(csv(tmp_path, **sites)).having("warning") if finding.topic == "kind"]
+    assert "target 'outcome' has 360 classes in 360 rows" in found[0].text
+
+
+@pytest.mark.parametrize(("text", "number"), [("89+", "89"), ("130*", "130"), ("118 H", "118"), ("<1", "1")])
+def test_a_number_with_a_remark_can_be_recoded(tmp_path: Path, text: str, number: str) -> None:
+    found = checked(csv(tmp_path, **change(at("north", "age", 5, text)))).having("stop")
+    assert [finding.setting for finding in found] == [f'data.recode="age: {text}={number}"']
+    assert checked(tmp_path, recode=[f"age: {text}={number}"]).having("stop") == []

@@ -14,7 +14,8 @@ from playerfl.data.check.result import Counts, one_or_list
 from playerfl.data.encoding.cells import Cells
 from playerfl.data.encoding.columns import MOST_CATEGORIES, dates_in
 
-_LIMIT = re.compile(r"[<>≤≥]=?\s*([-+]?\d+(?:\.\d+)?)")
+_LIMIT = re.compile(r"(?:[<>≤≥]=?\s*)?([-+]?\d+(?:\.\d+)?)(?:\s*[+*†‡!^]|\s*[HL]{1,2})?")
+"""A number beyond what is measured (<5, 89+), or one with a remark: a footnote, or H and L for high and low."""
 _MOST_TEXTS = 10
 _MOST_LABELS = 5
 _MOST_ROWS_PER_SUBJECT = 20

@@ -9,7 +9,7 @@ import numpy as np
 
 from playerfl.data.check.codings import counts_of
 from playerfl.data.check.dates import check_dates
-from playerfl.data.check.labels import FEW_NUMBERS, check_classes, check_codes, check_labels
+from playerfl.data.check.labels import FEW_NUMBERS, check_classes, check_codes, check_labels, check_number_of_classes
 from playerfl.data.check.numbers import check_information, check_numbers, ends_with_total, profile
 from playerfl.data.check.predictors import (
     check_leak,
@@ -101,6 +101,7 @@ class TableCheck:
             counts = counts_of(target.cells)
             self.check.classes = counts = {name: counts[name] for name in target.classes}
             check_labels(self.check, counts, f"target {target.name!r}", target.name, self._chosen(target.name))
+            check_number_of_classes(self.check, counts, target.name)
             check_classes(self.check, counts)
         numbers = None if target.classes else {site: cells.present for site, cells in target.cells.items()}
         column = self._profile(target.name, "class" if target.classes else "number", target.cells, numbers)

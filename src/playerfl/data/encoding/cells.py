@@ -231,10 +231,7 @@ def _finite(cells: Cells) -> Cells:
     too_large = np.abs(cells.numbers) > _LARGEST_NUMBER
     if too_large.any():
         first = int(too_large.argmax())
-        raise DataError(
-            f"{cells.at(first)}: {cells.numbers[first]} is too large; correct it, or leave the cell empty and "
-            "set data.missing"
-        )
+        raise DataError(f"{cells.at(first)}: {cells.numbers[first]} is too large; correct it")
     return cells
 
 

@@ -27,6 +27,7 @@ from playerfl.errors import DataError
 MOST_CATEGORIES = 50
 Kind = Literal["number", "boolean", "category", "percent", "ratio", "time"]
 _ENOUGH_ROWS = 20
+_IN_TRAINING = "clear the cell, or name the column in data.category_columns"
 _SHOWN_CATEGORIES = 10
 _INPUTS: dict[Kind, tuple[str, ...]] = {"ratio": (" (first)", " (second)"), "time": (" (sine)", " (cosine)")}
 _DATE = re.compile(
@@ -65,18 +66,21 @@ class ColumnKind:
         """Whether its inputs have a scale of their own; the others are 0 and 1, or points on a circle."""
         return self.kind in ("number", "percent", "ratio")
 
-    def inputs(self, cells: Cells) -> Numbers:
-        """(rows, width), not yet scaled; nan where a value is missing. Refuses a cell that is of another kind."""
+    def inputs(self, cells: Cells, remedy: str = _IN_TRAINING) -> Numbers:
+        """(rows, width), not yet scaled; nan where a value is missing.
+
+        Refuses a cell that is of another kind; `remedy` is what else than correcting it can be done.
+        """
         if self.kind == "category":
             return self._one_hot(cells)
         if self.kind == "number" or self.kind == "boolean":
             if cells.is_text.any():
-                raise text_among_numbers(cells, "or clear the cell")
+                raise text_among_numbers(cells, f"or {remedy}")
             if self.kind == "boolean" and not np.isin(cells.present, (0.0, 1.0)).all():
                 first = int((~np.isin(cells.numbers, (0.0, 1.0)) & ~cells.is_missing).argmax())
                 raise DataError(f"{cells.at(first)}: {cells.numbers[first]:g} is not true or false; correct it")
             return cells.numbers[:, None]
-        return self._parsed(cells, self.kind)
+        return self._parsed(cells, self.kind, remedy)
 
     def _one_hot(self, cells: Cells) -> Numbers:
         chosen = cells.positions_in(self.categories)
@@ -92,13 +96,13 @@ class ColumnKind:
         hot[chosen < 0] = np.nan
         return hot
 
-    def _parsed(self, cells: Cells, form: Form) -> Numbers:
+    def _parsed(self, cells: Cells, form: Form, remedy: str) -> Numbers:
         names, codes = cells.spellings
         values = np.full((len(names) + 1, self.width), np.nan)
         for position, text in enumerate(names):
             value = FORMS[form](text) or (_plain(text) if form == "percent" else None)
             if value is None:
-                raise _another_form(cells, int((codes == position).argmax()), form)
+                raise _another_form(cells, int((codes == position).argmax()), form, remedy)
             values[position] = value
         return values[codes]
 
@@ -110,11 +114,11 @@ def _plain(text: str) -> tuple[float] | None:
         return None
 
 
-def _another_form(cells: Cells, position: int, form: Form) -> DataError:
+def _another_form(cells: Cells, position: int, form: Form, remedy: str) -> DataError:
     names, codes = cells.spellings
     return DataError(
         f"{cells.at(position)}: {names[codes[position]][:40]!r} is not written like {EXAMPLES[form]}, as the rest of "
-        "the column is; correct it, clear the cell, or name the column in data.category_columns"
+        f"the column is; correct it, or {remedy}"
     )
 
 

@@ -76,7 +76,8 @@ class TableEncoding:
         for column, of_column in zip(self.columns, cells, strict=True):
             if column.kind.kind == "number" and not column.scales[0].may_hold_flags:
                 refuse_flags_among_numbers(of_column, ": the model was trained with numbers")
-        return raw_inputs([column.kind for column in self.columns], cells)
+        remedy = "clear the cell" if self.fills_missing else "leave out the row"
+        return raw_inputs([column.kind for column in self.columns], cells, remedy)
 
     def scaled(self, raw: Numbers) -> Tensor:
         """Raw inputs (see `raw_inputs`) as the model takes them."""
@@ -98,9 +99,10 @@ class TableEncoding:
             )
 
 
-def raw_inputs(kinds: Sequence[ColumnKind], cells: Sequence[Cells]) -> Numbers:
-    """Inputs (rows, inputs) before scaling; nan where a value is missing."""
-    return np.concatenate([kind.inputs(of) for kind, of in zip(kinds, cells, strict=True)], axis=1)
+def raw_inputs(kinds: Sequence[ColumnKind], cells: Sequence[Cells], remedy: str | None = None) -> Numbers:
+    """Inputs (rows, inputs) before scaling; nan where a value is missing. `remedy`: see `ColumnKind.inputs`."""
+    said = {} if remedy is None else {"remedy": remedy}
+    return np.concatenate([kind.inputs(of, **said) for kind, of in zip(kinds, cells, strict=True)], axis=1)
 
 
 @dataclass(frozen=True)
