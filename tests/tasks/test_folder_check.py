@@ -369,3 +369,32 @@ def test_a_number_with_a_remark_can_be_recoded(tmp_path: Path, text: str, number
     found = checked(csv(tmp_path, **change(at("north", "age", 5, text)))).having("stop")
     assert [finding.setting for finding in found] == [f'data.recode="age: {text}={number}"']
     assert checked(tmp_path, recode=[f"age: {text}={number}"]).having("stop") == []
+
+
+def test_three_ways_to_write_yes_are_recoded_to_one(tmp_path: Path) -> None:
+    """Each suggestion used to have its own spelling as its aim, so that following one brought the next."""
+    rng = np.random.default_rng(0)
+    sites = frames()
+    for (site, frame), (no, yes) in zip(sites.items(), (("no", "yes"), ("N", "Y"), (0, 1)), strict=True):
+        more_yes = rng.random(len(frame)) < (0.7 if site == "south" else 0.4)
+        sites[site] = frame.assign(diabetes=[yes if is_yes else no for is_yes in more_yes])
+    folder = csv(tmp_path, **sites)
+    asked: dict[str, object] = {"target": "outcome"}
+    first = checked(folder, **asked).having("stop")
+    assert [finding.setting for finding in first] == ['data.recode="west/diabetes: 0=no, 1=yes"']
+    as_codes = checked(folder, **asked, category_columns=["diabetes"])
+    rules = [finding.setting.removeprefix("data.recode=").strip('"') for finding in as_codes.having("warning")]  # type: ignore[union-attr]
+    assert rules == ["diabetes: Y=yes", "diabetes: N=no", "west/diabetes: 0=no, 1=yes"]
+    assert problems(checked(folder, **asked, recode=rules)) == []
+
+
+def test_a_target_of_numbers_at_one_site_is_recoded_there(tmp_path: Path) -> None:
+    sites = frames()
+    for site, frame in sites.items():
+        frame["outcome"] = frame["outcome"].map(
+            {"no": 0, "yes": 1} if site == "west" else {"no": "home", "yes": "ward"}
+        )
+    found = checked(csv(tmp_path, **sites)).having("stop")
+    assert [finding.setting for finding in found] == ['data.recode="west/outcome: 0=NEW, 1=NEW"']
+    assert "category_columns" not in found[0].text
+    assert problems(checked(tmp_path, recode=["west/outcome: 0=home, 1=ward"])) == []

@@ -32,9 +32,17 @@ def check_labels(
     """
     remedy = "write them alike in the files" if column is not None else "give the folders one name"
     totals = {name: sum(by_site.values()) for name, by_site in counts.items()}
+    rows: Counter[str] = Counter()
+    for by_site in counts.values():
+        rows.update(by_site)
+
+    def at_sites(name: str) -> int:
+        """The rows of the sites that have a label, so that all labels are given the spelling of the same sites."""
+        return sum(rows[site] for site, count in counts[name].items() if count)
+
     alike = spelled_alike(counts)
     for names in alike:
-        usual = max(names, key=lambda name: (totals[name], len(name)))
+        usual = max(names, key=lambda name: (at_sites(name), len(normal_form(name)), totals[name], len(name)))
         check.add(
             "warning",
             "labels",

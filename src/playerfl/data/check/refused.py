@@ -11,6 +11,7 @@ from playerfl.data.check.codings import coded_differently, counts_of, recode_set
 from playerfl.data.check.labels import means_unknown, missing_setting
 from playerfl.data.check.predictors import sounds_like_a_subject
 from playerfl.data.check.result import Counts, one_or_list
+from playerfl.data.check.spelling import is_number
 from playerfl.data.encoding.cells import Cells
 from playerfl.data.encoding.columns import MOST_CATEGORIES, dates_in
 
@@ -42,9 +43,24 @@ def texts_remedy(name: str, cells: Mapping[str, Cells]) -> str | None:
 
 def _coding_remedy(name: str, counts: Counts) -> str | None:
     """For texts at one site and numbers at another that mean the same."""
-    if len(counts) > _MOST_LABELS:
+    by_site: dict[str, set[str]] = {}
+    for label, of_sites in counts.items():
+        for site, count in of_sites.items():
+            if count:
+                by_site.setdefault(site, set()).add(label)
+    if max(map(len, by_site.values()), default=0) > _MOST_LABELS:
         return None
-    return next((coding.setting(name) for coding in coded_differently(counts) if coding.new_values), None)
+    codings = [coding for coding in coded_differently(counts) if any(map(is_number, by_site[coding.odd[0]]))]
+    if not codings:
+        return next((coding.setting(name) for coding in coded_differently(counts) if coding.new_values), None)
+    # What cannot be guessed is left to the user.
+    return recode_setting(
+        {
+            f"{site}/{name}": coding.new_values or dict.fromkeys(sorted(by_site[site]), "NEW")
+            for coding in codings
+            for site in coding.odd
+        }
+    )
 
 
 def _stray_remedy(name: str, cells: Mapping[str, Cells]) -> str | None:

@@ -27,6 +27,7 @@ from playerfl.errors import DataError
 MOST_CATEGORIES = 50
 Kind = Literal["number", "boolean", "category", "percent", "ratio", "time"]
 _ENOUGH_ROWS = 20
+_AS_CODES = "name the column in data.category_columns"
 _IN_TRAINING = "clear the cell, or name the column in data.category_columns"
 _SHOWN_CATEGORIES = 10
 _INPUTS: dict[Kind, tuple[str, ...]] = {"ratio": (" (first)", " (second)"), "time": (" (sine)", " (cosine)")}
@@ -165,14 +166,14 @@ def column_of(
     return Column(ColumnKind(name, kind, tuple(sorted(categories)), as_text), cells)
 
 
-def kind_of(cells: Mapping[str, Cells]) -> Kind:
+def kind_of(cells: Mapping[str, Cells], as_codes: str = _AS_CODES) -> Kind:
     """The kind of a column, from the cells of all sites; refuses text among numbers, and dates."""
     every = cells.values()
     if not any(site.is_text.any() for site in every):
         all_boolean = all((site.is_boolean | site.is_missing).all() for site in every)
         if all_boolean and any(site.is_boolean.any() for site in every):
             return "boolean"
-        refuse_flags(every)
+        refuse_flags(every, as_codes)
         return "number"
     form = form_of(every)
     if form is not None:
@@ -184,13 +185,13 @@ def kind_of(cells: Mapping[str, Cells]) -> Kind:
             if texts is not None and texts.texts is not None and not site.is_text.any():
                 raise DataError(
                     f"{site.file} has numbers in column {site.column!r}, but {texts.file} has text, such as "
-                    f"{texts.texts[int(texts.is_text.argmax())][:40]!r}; code them alike, or name the column in "
-                    "data.category_columns if its numbers are codes"
+                    f"{texts.texts[int(texts.is_text.argmax())][:40]!r}; code them alike, as data.recode "
+                    f"does, or {as_codes} if its numbers are codes"
                 )
             raise text_among_numbers(
                 next(other for other in every if other.is_text.any()),
-                "clear the cell, name it in data.missing_codes if it means unknown, or name the column in "
-                "data.category_columns if its numbers are codes",
+                f"clear the cell, name it in data.missing_codes if it means unknown, or {as_codes} if its numbers are "
+                "codes",
             )
     for site in every:
         is_date = dates_in(site)
@@ -204,15 +205,14 @@ def kind_of(cells: Mapping[str, Cells]) -> Kind:
     return "category"
 
 
-def refuse_flags(sites: Collection[Cells]) -> None:
+def refuse_flags(sites: Collection[Cells], as_codes: str) -> None:
     """Refuses true and false beside numbers other than 1 and 0, with which they mean the same."""
     if all(np.isin(site.present, (0.0, 1.0)).all() for site in sites):
         return
     for site in sites:
         refuse_flags_among_numbers(
             site,
-            ", name it in data.missing_codes if it means unknown, or name the column in data.category_columns if its "
-            "numbers are codes",
+            f", name it in data.missing_codes if it means unknown, or {as_codes} if its numbers are codes",
         )
 
 
