@@ -383,7 +383,7 @@ def test_three_ways_to_write_yes_are_recoded_to_one(tmp_path: Path) -> None:
     first = checked(folder, **asked).having("stop")
     assert [finding.setting for finding in first] == ['data.recode="west/diabetes: 0=no, 1=yes"']
     as_codes = checked(folder, **asked, category_columns=["diabetes"])
-    rules = [finding.setting.removeprefix("data.recode=").strip('"') for finding in as_codes.having("warning")]  # type: ignore[union-attr]
+    rules = [str(finding.setting)[len('data.recode="') : -1] for finding in as_codes.having("warning")]
     assert rules == ["diabetes: Y=yes", "diabetes: N=no", "west/diabetes: 0=no, 1=yes"]
     assert problems(checked(folder, **asked, recode=rules)) == []
 

@@ -117,7 +117,7 @@ def _best_cut(values: Numbers | Indices, label_of: Indices) -> float:
     return float(max(right.max(), 1 - right.min()))
 
 
-def sorted_by(values: Numbers, target: Indices | Numbers, *, are_classes: bool) -> bool:
+def sorted_by(values: Indices | Numbers, target: Indices | Numbers, *, are_classes: bool) -> bool:
     """Whether numbers that identify rows give the target, because the rows were sorted by it before.
 
     >>> sorted_by(np.arange(60.0), np.repeat([0, 1, 2], 20), are_classes=True)
