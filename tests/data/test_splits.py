@@ -117,3 +117,15 @@ def test_visits_with_changing_outcomes_keep_the_classes_in_balance() -> None:
 def test_two_groups_are_too_few() -> None:
     with pytest.raises(DataError, match="a site needs at least 3 groups, one for each part, not 2"):
         three_way_split(np.zeros(10, dtype=np.int64), groups=np.repeat([0, 1], 5))
+
+
+@pytest.mark.parametrize("largest", [40, 70, 90, 120])
+def test_a_group_of_most_rows_is_for_training(largest: int) -> None:
+    rest = 150 - largest
+    groups = np.r_[np.zeros(largest, dtype=np.int64), 1 + np.arange(rest) // 3]
+    for seed in range(20):
+        labels = np.random.default_rng(seed).integers(0, 2, 150)
+        train, validation, test = (len(part) for part in three_way_split(labels, seed=seed, groups=groups))
+        assert train >= 0.75 * 0.64 * 150
+        assert validation >= min(0.08 * 150, 0.3 * rest)
+        assert test >= min(0.1 * 150, 0.3 * rest)

@@ -251,6 +251,22 @@ def test_values_that_are_not_text(model: Path) -> None:
             assert loader is None or command == pytest.approx(loader["home"], abs=1e-6)
 
 
+@pytest.mark.parametrize(("column", "value"), [("age", "old"), ("hba1c", "high"), ("pressure", "120")])
+def test_a_prediction_names_only_what_helps_a_prediction(model: Path, column: str, value: str) -> None:
+    fills = loader_of(model).about["encoding"]["table"]["fills_missing"]
+    pd.DataFrame([{**USUAL, column: value}]).to_csv(model.parent / "odd.csv", index=False)
+    with pytest.raises(PlayerflError, match="or clear the cell$" if fills else "or leave out the row$"):
+        package.predict(model, model.parent / "odd.csv")
+
+
+def test_true_is_no_age(model: Path) -> None:
+    with pytest.raises(ValueError, match="column 'age': True is not a number; the model was trained with numbers"):
+        loader_of(model).predict([{**USUAL, "age": "true"}])
+    pd.DataFrame([{**USUAL, "age": "true"}]).to_csv(model.parent / "flag.csv", index=False)
+    with pytest.raises(PlayerflError, match="column 'age', row 2: True is not a number"):
+        package.predict(model, model.parent / "flag.csv")
+
+
 @pytest.mark.parametrize("rows", [{"age": 1}, [], ["age"], [[1]], 5, None])
 def test_the_loader_says_what_it_takes(model: Path, rows: Any) -> None:
     with pytest.raises(ValueError, match="give a list of rows"):

@@ -217,7 +217,7 @@ def test_pictures_are_checked(tmp_path: Path) -> None:
     texts = " ".join(finding.text for finding in checked(tmp_path).having("warning"))
     assert "the same image in two classes: north/mole/p000_0.png and north/scar/p000_0.png" in texts
     assert "south's images are much darker" in texts
-    assert "south has 1 images of a single colour" in texts
+    assert "south has 1 image of a single colour" in texts
     assert "file names suggest several images of one subject" in texts
     grouped = checked(tmp_path, group_pattern=r"(.+)[ _-]+\d+\.")
     assert grouped.groups == {"north": 10, "south": 10}
@@ -270,3 +270,131 @@ def test_a_run_says_what_was_found_before_it_trains(tmp_path: Path) -> None:
     assert next(i for i, line in enumerate(lines) if "the target is 'outcome'" in line) < next(
         i for i, line in enumerate(lines) if "round 1/1" in line
     )
+
+
+def test_groups_too_large_for_the_shares_of_the_parts_are_named(tmp_path: Path) -> None:
+    def grouped(largest: int) -> Frames:
+        patient = np.r_[np.zeros(largest, dtype=np.int64), 1 + np.arange(ROWS - largest)]
+        return {site: frame.assign(patient=patient)[["patient", *frame.columns]] for site, frame in frames().items()}
+
+    assert problems(checked(csv(tmp_path, **grouped(70)), group="patient")) == []
+    found = checked(csv(tmp_path, **grouped(112)), group="patient")
+    assert problems(found) == [("warning", "groups")] * 3
+    assert "the largest of 9 has 112 of 120 rows" in found.having("warning")[0].text
+
+
+@pytest.mark.parametrize(("wrong", "right"), [("malignent", "malignant"), ("recurence", "recurrence")])
+def test_a_class_misspelt_in_many_rows_is_named(tmp_path: Path, wrong: str, right: str) -> None:
+    sites = frames()
+    for frame in sites.values():
+        frame["outcome"] = frame["outcome"].map({"no": "benign", "yes": right})
+    sites["south"]["outcome"] = sites["south"]["outcome"].replace(right, wrong)
+    found = checked(csv(tmp_path, **sites)).having("warning")
+    assert found[0].setting == f'data.recode="outcome: {wrong}={right}"'
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "grade1 grade2",
+        "type A/type B",
+        "stage II/stage III",
+        "typical atypical",
+        "macrocytic microcytic",
+        "right light",
+    ],
+)
+def test_classes_that_are_written_alike_but_differ_are_left_alone(tmp_path: Path, words: str) -> None:
+    first, second = words.split("/" if "/" in words else " ")
+    sites = frames()
+    for frame in sites.values():
+        frame["outcome"] = frame["outcome"].map({"no": first, "yes": second})
+    assert problems(checked(csv(tmp_path, **sites))) == []
+
+
+@pytest.mark.parametrize("target", ["outcome", "ward", "glucose"])
+def test_row_numbers_of_a_table_sorted_by_its_target_are_a_leak(tmp_path: Path, target: str) -> None:
+    sites = {site: frame.sort_values(target, ignore_index=True) for site, frame in frames().items()}
+    with_column("number", lambda frame: np.arange(len(frame)))(sites)
+    found = checked(csv(tmp_path, **sites), target=target)
+    assert problems(found) == [("warning", "identifier"), ("warning", "leak")]
+    assert "sorted by the target when they were numbered" in found.having("warning")[1].text
+
+
+def test_tiny_values_are_no_totals(tmp_path: Path) -> None:
+    sites = frames()
+    with_column("density", lambda frame: frame["glucose"] * 1e-12)(sites)
+    assert problems(checked(csv(tmp_path, **sites))) == []
+
+
+@pytest.mark.parametrize("site", ["north", "all"])
+def test_true_among_numbers_is_not_1(tmp_path: Path, site: str) -> None:
+    sites = frames()
+    for name in sites if site == "all" else [site]:
+        at(name, "age", [3, 7], True)(sites)
+    found = checked(csv(tmp_path, **sites)).having("stop")
+    assert len(found) == 1
+    assert "north.csv, column 'age', row 5: True is not a number, but the column holds numbers" in found[0].text
+    assert found[0].setting == 'data.missing_codes="age=True" data.missing=mean'
+    assert problems(checked(tmp_path, missing_codes=["age=True"], missing="mean")) == []
+
+
+def test_true_and_1_are_the_same(tmp_path: Path) -> None:
+    sites = frames()
+    with_column("smoker", lambda frame: frame["age"] > 60)(sites)
+    sites["north"]["smoker"] = sites["north"]["smoker"].astype(int)
+    assert problems(checked(csv(tmp_path, **sites))) == []
+
+
+@pytest.mark.parametrize("pattern", ["€{}", "{} days", "about {} kg"])
+def test_numbers_with_a_unit_are_hardly_classes(tmp_path: Path, pattern: str) -> None:
+    sites = frames()
+    for frame in sites.values():
+        frame["outcome"] = [pattern.format(number) for number in frame["pressure"].astype(int)]
+    found = [finding for finding in checked(csv(tmp_path, **sites)).having("warning") if finding.topic == "kind"]
+    assert len(found) == 1
+    assert "if they are numbers, write them without" in found[0].text
+
+
+def test_nearly_as_many_classes_as_rows_are_named(tmp_path: Path) -> None:
+    sites = frames()
+    for site, frame in sites.items():
+        frame["outcome"] = [f"{chr(97 + i % 26)}{chr(97 + i // 26)}-{site}" for i in range(ROWS)]
+    found = [finding for finding in checked(csv(tmp_path, **sites)).having("warning") if finding.topic == "kind"]
+    assert "target 'outcome' has 360 classes in 360 rows" in found[0].text
+
+
+@pytest.mark.parametrize(("text", "number"), [("89+", "89"), ("130*", "130"), ("118 H", "118"), ("<1", "1")])
+def test_a_number_with_a_remark_can_be_recoded(tmp_path: Path, text: str, number: str) -> None:
+    found = checked(csv(tmp_path, **change(at("north", "age", 5, text)))).having("stop")
+    assert [finding.setting for finding in found] == [f'data.recode="age: {text}={number}"']
+    assert checked(tmp_path, recode=[f"age: {text}={number}"]).having("stop") == []
+
+
+def test_three_ways_to_write_yes_are_recoded_to_one(tmp_path: Path) -> None:
+    """Each suggestion used to have its own spelling as its aim, so that following one brought the next."""
+    rng = np.random.default_rng(0)
+    sites = frames()
+    for (site, frame), (no, yes) in zip(sites.items(), (("no", "yes"), ("N", "Y"), (0, 1)), strict=True):
+        more_yes = rng.random(len(frame)) < (0.7 if site == "south" else 0.4)
+        sites[site] = frame.assign(diabetes=[yes if is_yes else no for is_yes in more_yes])
+    folder = csv(tmp_path, **sites)
+    asked: dict[str, object] = {"target": "outcome"}
+    first = checked(folder, **asked).having("stop")
+    assert [finding.setting for finding in first] == ['data.recode="west/diabetes: 0=no, 1=yes"']
+    as_codes = checked(folder, **asked, category_columns=["diabetes"])
+    rules = [str(finding.setting)[len('data.recode="') : -1] for finding in as_codes.having("warning")]
+    assert rules == ["diabetes: Y=yes", "diabetes: N=no", "west/diabetes: 0=no, 1=yes"]
+    assert problems(checked(folder, **asked, recode=rules)) == []
+
+
+def test_a_target_of_numbers_at_one_site_is_recoded_there(tmp_path: Path) -> None:
+    sites = frames()
+    for site, frame in sites.items():
+        frame["outcome"] = frame["outcome"].map(
+            {"no": 0, "yes": 1} if site == "west" else {"no": "home", "yes": "ward"}
+        )
+    found = checked(csv(tmp_path, **sites)).having("stop")
+    assert [finding.setting for finding in found] == ['data.recode="west/outcome: 0=NEW, 1=NEW"']
+    assert "category_columns" not in found[0].text
+    assert problems(checked(tmp_path, recode=["west/outcome: 0=home, 1=ward"])) == []

@@ -225,7 +225,7 @@ def test_a_picture_that_is_twice_in_one_class_is_not_in_two(tmp_path: Path) -> N
     copied = (tmp_path / "north" / "mole" / "a.png").read_bytes()
     (tmp_path / "north" / "mole" / "b.png").write_bytes(copied)
     texts = [f.text for f in checked(tmp_path).having("warning")]
-    assert [text for text in texts if "repeat an earlier one" in text]
+    assert [text for text in texts if "an earlier one of the same site" in text]
     assert not [text for text in texts if "classes" in text]
 
 

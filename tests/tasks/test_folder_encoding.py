@@ -87,8 +87,8 @@ def test_percentages_ratios_and_times_are_numbers(sites: Path) -> None:
     torch.testing.assert_close(train.mean(0), torch.zeros(3), atol=1e-6, rtol=0)
     assert (whole(loaded["north"])[:, 8:10] ** 2).sum(1).allclose(torch.ones(ROWS))
     note = next(note for note in loaded.notes if note.startswith("inputs:"))
-    assert "1 percentages" in note
-    assert "2 ratios such as 120/80, two inputs each" in note
+    assert "1 percentage," in note
+    assert "1 ratio such as 120/80, two inputs" in note
 
 
 @pytest.mark.parametrize(
@@ -197,3 +197,11 @@ def test_a_16_bit_picture_is_refused_by_an_encoding_of_8_bit_pictures(tmp_path: 
     with pytest.raises(DataError, match=r"scan\.png has 16 bits per colour, but the model was trained with 8-bit"):
         PictureEncoding(16).encode([deep])
     assert PictureEncoding(16, 0.0, 4095.0).encode([deep]).shape == (1, 3, 16, 16)
+
+
+def test_an_8_bit_picture_is_refused_by_an_encoding_of_16_bit_pictures(tmp_path: Path) -> None:
+    flat = tmp_path / "scan.png"
+    Image.fromarray(np.full((16, 16), 200, dtype=np.uint8)).save(flat)
+    with pytest.raises(DataError, match=r"scan\.png has 8 bits per colour, but the model was trained with 16-bit"):
+        PictureEncoding(16, 0.0, 4095.0).encode([flat])
+    assert PictureEncoding(16, 0.0, 4095.0, mixes_depths=True).encode([flat]).shape == (1, 3, 16, 16)

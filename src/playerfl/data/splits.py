@@ -15,6 +15,8 @@ SHARES: Shares = (0.64, 0.16, 0.2)
 
 # A part of a grouped split may have this many times more or fewer rows than its share.
 _TOLERATED = 1.25
+# Parts with less than this of their share lack rows, because one large group is in another part.
+_TOO_SMALL = (0.75, 0.5, 0.5)
 
 
 def three_way_split(
@@ -47,7 +49,8 @@ def _split_groups(labels: Indices, groups: Indices, seed: int, shares: Shares) -
     """Groups are drawn like examples, each counting as its first example.
 
     If that leaves a part with far too many or too few rows, of all or of a class, because groups differ in size or
-    hold several classes, they are instead dealt one by one, the largest first, to the part that needs them most.
+    hold several classes, they are instead dealt one by one, the largest first, to the part that needs them most. So
+    are they if one large group leaves the other parts without their share of rows, and dealing comes closer to it.
     """
     _, first, member_of = np.unique(groups, return_index=True, return_inverse=True)
     if len(first) < 3:
@@ -56,8 +59,11 @@ def _split_groups(labels: Indices, groups: Indices, seed: int, shares: Shares) -
     classes, label_of = np.unique(labels, return_inverse=True)
     counts = np.zeros((len(first), len(classes)), dtype=np.int64)
     np.add.at(counts, (member_of, label_of), 1)
-    if not _balanced(parts, counts, shares):
-        parts = _dealt(counts, shares, np.random.default_rng(seed_for(seed, "split groups")))
+    is_balanced = _balanced(parts, counts, shares)
+    if not is_balanced or _lacks_rows(parts, counts, shares):
+        dealt = _dealt(counts, shares, np.random.default_rng(seed_for(seed, "split groups")))
+        if not is_balanced or _distance(dealt, counts, shares) < _distance(parts, counts, shares):
+            parts = dealt
     train, validation, test = (np.flatnonzero(np.isin(member_of, part)) for part in parts)
     return train, validation, test
 
@@ -76,6 +82,20 @@ def _balanced(parts: tuple[Indices, ...], counts: Indices, shares: Shares) -> bo
             if not wanted / _TOLERATED - column.max() <= found <= wanted * _TOLERATED + column.max():
                 return False
     return True
+
+
+def _lacks_rows(parts: tuple[Indices, ...], counts: Indices, shares: Shares) -> bool:
+    found = _found_shares(parts, counts)
+    return any(of_part < least * share for of_part, least, share in zip(found, _TOO_SMALL, shares, strict=True))
+
+
+def _distance(parts: tuple[Indices, ...], counts: Indices, shares: Shares) -> float:
+    """How far the parts' rows are from their shares."""
+    return sum(abs(of_part - share) for of_part, share in zip(_found_shares(parts, counts), shares, strict=True))
+
+
+def _found_shares(parts: tuple[Indices, ...], counts: Indices) -> list[float]:
+    return [float(counts[part].sum() / counts.sum()) for part in parts]
 
 
 def _dealt(counts: Indices, shares: Shares, rng: np.random.Generator) -> tuple[Indices, ...]:

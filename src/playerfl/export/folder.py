@@ -37,7 +37,7 @@ ABOUT, GRAPH, WEIGHTS, LOADER, CARD, ONNX = (
 )
 _CHECKED = (GRAPH, WEIGHTS)
 _LARGEST_TEXT = 2**28
-_FORMS_IMPORT = "from playerfl.data.encoding.forms import FORMS\n"
+_FORMS_IMPORT = "from playerfl.data.encoding.forms import FORMS, may_hold_flags\n"
 _EXPORT_AGAIN = "export it again"
 
 

@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from playerfl.data.encoding.forms import FORMS
+from playerfl.data.encoding.forms import FORMS, may_hold_flags
 
 ALLOWED = frozenset(  # one long text is easier to read than 200 quoted names
     """
@@ -56,6 +56,7 @@ EMPTY = frozenset(
     | {"NULL", "NaN", "None", "n/a", "nan", "null"}
 )
 """What stands for a missing value in a CSV file."""
+SCALE = ("centre", "spread", "robust")
 LARGEST = 3e38
 """Anything larger is infinity in float32."""
 
@@ -217,9 +218,13 @@ def _row(number: int, row: Mapping[str, Any], table: dict[str, Any]) -> list[flo
     if others := [name for name in row if name not in names and name not in table["ignored"]]:
         raise ValueError(f"row {number} has a column {others[0]!r}, which the model does not know")
     inputs: list[float] = []
-    for kind in kinds:
+    for column, kind in zip(table["columns"], kinds, strict=True):
         try:
-            inputs += _numbers(_cell(row[kind["name"]], kind, table["missing_codes"]), kind, table["fills_missing"])
+            cell = _cell(row[kind["name"]], kind, table["missing_codes"])
+            scale = column["scales"][0] if kind["kind"] == "number" else None
+            if isinstance(cell, bool) and scale and not may_hold_flags(*(scale[n] for n in SCALE)):
+                raise ValueError(f"{cell} is not a number; the model was trained with numbers")
+            inputs += _numbers(cell, kind, table["fills_missing"])
         except (ValueError, TypeError) as problem:
             raise ValueError(f"row {number}, column {kind['name']!r}: {problem}") from None
     if all(map(math.isnan, inputs)):

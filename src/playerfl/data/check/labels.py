@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 
 from playerfl.data.check.codings import coded_differently, recode_setting
@@ -15,6 +17,8 @@ _UNKNOWN = {
 }
 _CODES = {"9", "99", "999", "9999", "88", "888", "77", "777", "-1", "-9", "-99", "-999", "-9999"}
 _FEW = 3
+_MOST_TEXT_CLASSES = 10
+_WITH_UNIT = re.compile(r"(\D*?)[-+]?\d[\d.,]*(\D*)")
 FEW_NUMBERS = 10
 """A column with at most so many different whole numbers may hold codes for categories."""
 
@@ -28,9 +32,17 @@ def check_labels(
     """
     remedy = "write them alike in the files" if column is not None else "give the folders one name"
     totals = {name: sum(by_site.values()) for name, by_site in counts.items()}
+    rows: Counter[str] = Counter()
+    for by_site in counts.values():
+        rows.update(by_site)
+
+    def at_sites(name: str) -> int:
+        """The rows of the sites that have a label, so that all labels are given the spelling of the same sites."""
+        return sum(rows[site] for site, count in counts[name].items() if count)
+
     alike = spelled_alike(counts)
     for names in alike:
-        usual = max(names, key=lambda name: (totals[name], len(name)))
+        usual = max(names, key=lambda name: (at_sites(name), len(normal_form(name)), totals[name], len(name)))
         check.add(
             "warning",
             "labels",
@@ -114,6 +126,24 @@ def means_unknown(text: str) -> bool:
     """
     form = normal_form(text)
     return form in _UNKNOWN or text.strip().startswith("#") or (not form and "+" not in text)
+
+
+def check_number_of_classes(check: DataCheck, counts: Counts, column: str) -> None:
+    """A warning if the texts of the target are hardly classes: numbers with a unit, or nearly as many as rows."""
+    texts = [name for name in counts if not is_number(name)]
+    rows = sum(sum(by_site.values()) for by_site in counts.values())
+    if not texts or len(counts) <= _MOST_TEXT_CLASSES:
+        return
+    beside = Counter((match[1], match[2]) for text in texts if (match := _WITH_UNIT.fullmatch(text)))
+    (before, after), count = beside.most_common(1)[0] if beside else (("", ""), 0)
+    shown = f"target {column!r} has {len(counts):,} classes in {rows:,} rows, texts such as {texts[0][:40]!r}"
+    if 2 * count > len(counts):
+        unit = " and ".join(repr(text.strip()) for text in (before, after) if text.strip())
+        text = f"{shown}: if they are numbers, write them without {unit}; otherwise every one is a class of its own"
+        check.add("warning", "kind", text, column=column)
+    elif 3 * len(counts) > rows:
+        text = f"{shown}, with fewer than three rows each, from which nothing can be learnt; merge them"
+        check.add("warning", "kind", text, "data.target=COLUMN (if another one is meant)", column)
 
 
 def check_classes(check: DataCheck, counts: Counts, *, are_split: bool = False) -> None:

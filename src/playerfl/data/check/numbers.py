@@ -138,7 +138,9 @@ def ends_with_total(values: Numbers) -> bool:
 
     >>> ends_with_total(np.array([3.0, 4, 5, 6, 7, 8, 9, 10, 11, 12, 75])), ends_with_total(np.zeros(20))
     (True, False)
+    >>> ends_with_total(np.linspace(1e-10, 2e-10, 20))
+    False
     """
     if len(values) <= _ENOUGH or np.isnan(values[-1]) or values[-1] == 0:
         return False
-    return bool(np.isclose(np.nansum(values[:-1]), values[-1], rtol=1e-6))
+    return bool(np.isclose(np.nansum(values[:-1]), values[-1], rtol=1e-6, atol=0.0))

@@ -45,7 +45,8 @@ def check_pictures(check: DataCheck, sites: Mapping[str, ByClass], *, grouped: b
         brightness[site] = float(read.pixels.mean()) / top
         flat = int((read.pixels.reshape(len(read.pixels), -1).std(1) == 0).sum())
         if flat:
-            text = f"{site} has {flat:,} images of a single colour (of {len(read.pixels):,} that were looked at)"
+            counted = "1 image" if flat == 1 else f"{flat:,} images"
+            text = f"{site} has {counted} of a single colour (of {len(read.pixels):,} that were looked at)"
             check.add("warning", "blank", text, sites=(site,))
     if all(depths.values()):
         check.add(
@@ -83,12 +84,12 @@ def _check_copies(check: DataCheck, sites: Mapping[str, ByClass]) -> None:
         check.add("warning", "duplicates", f"the same image in {several} classes: {shown}")
     if shared := [found for found in copies if len({site for site, _, _ in found}) > 1]:
         where = sorted({site for found in shared for site, _, _ in found})
-        check.add(
-            "warning", "duplicates", f"{len(shared):,} images are at several sites: {listing(where)}", sites=where
-        )
+        counted = "1 image is" if len(shared) == 1 else f"{len(shared):,} images are"
+        check.add("warning", "duplicates", f"{counted} at several sites: {listing(where)}", sites=where)
     if within := [found for found in copies if len({site for site, _, _ in found}) < len(found)]:
         count = sum(len(found) - len({site for site, _, _ in found}) for found in within)
-        text = f"{count:,} images repeat an earlier one of the same site, such as {'/'.join(within[0][1])}"
+        counted = "1 image repeats" if count == 1 else f"{count:,} images repeat"
+        text = f"{counted} an earlier one of the same site, such as {'/'.join(within[0][1])}"
         check.add("warning", "duplicates", f"{text}; copies may be in training and in test")
 
 

@@ -51,7 +51,8 @@ def check_names_a_subject(check: DataCheck, column: ColumnProfile, *, are_whole:
         check.add(
             "warning",
             "identifier",
-            f"{name!r} has a different value in every row, as an identifier does; a model can learn nothing from it",
+            f"{name!r} has a different value in every row, as an identifier does; for new rows, it tells a model "
+            "nothing",
             f"data.drop_columns={name}",
             name,
         )
@@ -116,15 +117,39 @@ def _best_cut(values: Numbers | Indices, label_of: Indices) -> float:
     return float(max(right.max(), 1 - right.min()))
 
 
-def check_leak(check: DataCheck, column: str, shares: Mapping[str, float], target: str) -> None:
+def sorted_by(values: Indices | Numbers, target: Indices | Numbers, *, are_classes: bool) -> bool:
+    """Whether numbers that identify rows give the target, because the rows were sorted by it before.
+
+    >>> sorted_by(np.arange(60.0), np.repeat([0, 1, 2], 20), are_classes=True)
+    True
+    >>> sorted_by(np.arange(60.0), np.arange(60) % 3, are_classes=True)
+    False
+    """
+    if len(values) < _ENOUGH:
+        return False
+    if not are_classes:
+        ranks = [np.argsort(np.argsort(numbers, kind="stable"), kind="stable") for numbers in (values, target)]
+        return follows(*(rank.astype(np.float64) for rank in ranks)) > 0
+    classes, counts = np.unique(target, return_counts=True)
+    often = classes[counts >= _ROWS_PER_BIN]
+    ordered = target[np.argsort(values)]
+    changes = np.count_nonzero(np.diff(ordered[np.isin(ordered, often)]))
+    return bool(len(often) >= 2 and changes <= len(often))
+
+
+def check_leak(
+    check: DataCheck, column: str, shares: Mapping[str, float], target: str, *, is_identifier: bool = False
+) -> None:
     """`shares`: what `decides` gave at each site."""
     found = [site for site, share in shares.items() if share >= _SURE]
     if found:
+        why = "if it is known only after the outcome, or is computed from it, leave it out"
+        if is_identifier:
+            why = "the rows were sorted by the target when they were numbered, so leave it out"
         check.add(
             "warning",
             "leak",
-            f"{column!r} alone decides {target!r} at {listing(found)}; if it is known only after the outcome, or is "
-            "computed from it, leave it out",
+            f"{column!r} alone decides {target!r} at {listing(found)}; {why}",
             f"data.drop_columns={column}",
             column,
             found,

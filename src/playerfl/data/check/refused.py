@@ -8,13 +8,15 @@ from collections.abc import Mapping
 import numpy as np
 
 from playerfl.data.check.codings import coded_differently, counts_of, recode_setting
-from playerfl.data.check.labels import means_unknown
+from playerfl.data.check.labels import means_unknown, missing_setting
 from playerfl.data.check.predictors import sounds_like_a_subject
 from playerfl.data.check.result import Counts, one_or_list
+from playerfl.data.check.spelling import is_number
 from playerfl.data.encoding.cells import Cells
 from playerfl.data.encoding.columns import MOST_CATEGORIES, dates_in
 
-_LIMIT = re.compile(r"[<>≤≥]=?\s*([-+]?\d+(?:\.\d+)?)")
+_LIMIT = re.compile(r"(?:[<>≤≥]=?\s*)?([-+]?\d+(?:\.\d+)?)(?:\s*[+*†‡!^]|\s*[HL]{1,2})?")
+"""A number beyond what is measured (<5, 89+), or one with a remark: a footnote, or H and L for high and low."""
 _MOST_TEXTS = 10
 _MOST_LABELS = 5
 _MOST_ROWS_PER_SUBJECT = 20
@@ -28,6 +30,9 @@ def remedy_for(name: str, cells: Mapping[str, Cells], *, are_all: bool) -> str |
     if not are_all:
         return None
     drop = f"data.drop_columns={name}"
+    flags = sorted({text for site in cells.values() for text in site.spellings[0] if text in ("True", "False")})
+    if flags and not any(site.is_text.any() for site in cells.values()):
+        return f"{missing_setting(name, flags)} data.missing=mean"
     return texts_remedy(name, cells) or _subject_remedy(name, cells, drop) or drop
 
 
@@ -38,9 +43,24 @@ def texts_remedy(name: str, cells: Mapping[str, Cells]) -> str | None:
 
 def _coding_remedy(name: str, counts: Counts) -> str | None:
     """For texts at one site and numbers at another that mean the same."""
-    if len(counts) > _MOST_LABELS:
+    by_site: dict[str, set[str]] = {}
+    for label, of_sites in counts.items():
+        for site, count in of_sites.items():
+            if count:
+                by_site.setdefault(site, set()).add(label)
+    if max(map(len, by_site.values()), default=0) > _MOST_LABELS:
         return None
-    return next((coding.setting(name) for coding in coded_differently(counts) if coding.new_values), None)
+    codings = [coding for coding in coded_differently(counts) if any(map(is_number, by_site[coding.odd[0]]))]
+    if not codings:
+        return next((coding.setting(name) for coding in coded_differently(counts) if coding.new_values), None)
+    # What cannot be guessed is left to the user.
+    return recode_setting(
+        {
+            f"{site}/{name}": coding.new_values or dict.fromkeys(sorted(by_site[site]), "NEW")
+            for coding in codings
+            for site in coding.odd
+        }
+    )
 
 
 def _stray_remedy(name: str, cells: Mapping[str, Cells]) -> str | None:

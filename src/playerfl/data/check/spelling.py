@@ -9,6 +9,8 @@ from itertools import combinations
 
 _RARE_SHARE = 0.02
 _MOST_COMPARED = 200
+_LONG = 5
+_OPPOSITES = (("macro", "micro"), ("abduct", "adduct"), ("ileum", "ilium"), ("phagia", "phasia"), ("ileal", "ilial"))
 _SHORT = (("y", "yes"), ("n", "no"), ("f", "female"), ("m", "male"), ("t", "true"), ("f", "false"))
 # Cyrillic and Greek letters that look like Latin ones.
 _LOOK_ALIKE = str.maketrans("авекмнорстухіјѕԁցһαερνοτιυκ", "abekmhopctyxijsdghaepvotiuk")
@@ -50,16 +52,43 @@ def spelled_alike(labels: Iterable[str]) -> list[list[str]]:
 
 
 def typing_errors(totals: Mapping[str, int], known: set[str]) -> list[tuple[str, str]]:
-    """Rare labels that differ in one letter from a common one, except those in `known`; `totals` are their rows."""
+    """Labels that are probably another one with a typing error, except those in `known`; `totals` are their rows.
+
+    They differ in one letter, and are rare or long: a site may misspell a class in all its rows.
+    """
     if len(totals) > _MOST_COMPARED:
         return []
     found: list[tuple[str, str]] = []
     for a, b in combinations(totals, 2):
         rare, common = sorted((a, b), key=totals.__getitem__)
-        is_rare = rare not in known and totals[rare] <= max(1, _RARE_SHARE * totals[common]) < totals[common]
-        if is_rare and one_letter_apart(rare, common) and rare not in [typo for typo, _ in found]:
+        if rare in known or rare in [typo for typo, _ in found] or not one_letter_apart(rare, common):
+            continue
+        is_rare = totals[rare] <= max(1, _RARE_SHARE * totals[common]) < totals[common]
+        if is_rare or _is_misspelt(rare, common):
             found.append((rare, common))
     return found
+
+
+def _is_misspelt(a: str, b: str) -> bool:
+    """Whether labels that are one letter apart are hardly two different words.
+
+    Those are: a prefix (typical, atypical) or another first letter, letters that number something (type A, stage II),
+    and opposites that medicine writes alike.
+
+    >>> [_is_misspelt(*pair) for pair in (("malignent", "malignant"), ("type A", "type B"), ("atypical", "typical"))]
+    [True, False, False]
+    """
+    parts_a, parts_b = (re.findall(r"[^\W_]+", label) for label in (a, b))
+    if len(parts_a) == len(parts_b) and any(
+        x != y and min(len(x), len(y)) < _LONG for x, y in zip(parts_a, parts_b, strict=True)
+    ):
+        return False
+    a, b = normal_form(a), normal_form(b)
+    if not (a.isalpha() and b.isalpha()) or min(len(a), len(b)) < _LONG or a[0] != b[0] or a[:-1] == b[:-1]:
+        return False
+    if re.sub("[ivx]+$", "", a) == re.sub("[ivx]+$", "", b):
+        return False
+    return not any(a.replace(x, y) == b or b.replace(x, y) == a for x, y in _OPPOSITES)
 
 
 def one_letter_apart(a: str, b: str) -> bool:

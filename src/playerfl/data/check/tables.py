@@ -9,7 +9,7 @@ import numpy as np
 
 from playerfl.data.check.codings import counts_of
 from playerfl.data.check.dates import check_dates
-from playerfl.data.check.labels import FEW_NUMBERS, check_classes, check_codes, check_labels
+from playerfl.data.check.labels import FEW_NUMBERS, check_classes, check_codes, check_labels, check_number_of_classes
 from playerfl.data.check.numbers import check_information, check_numbers, ends_with_total, profile
 from playerfl.data.check.predictors import (
     check_leak,
@@ -19,6 +19,7 @@ from playerfl.data.check.predictors import (
     follows,
     missing_decides,
     missing_separates,
+    sorted_by,
 )
 from playerfl.data.check.refused import remedy_for
 from playerfl.data.check.result import ColumnProfile, DataCheck, listing
@@ -100,6 +101,7 @@ class TableCheck:
             counts = counts_of(target.cells)
             self.check.classes = counts = {name: counts[name] for name in target.classes}
             check_labels(self.check, counts, f"target {target.name!r}", target.name, self._chosen(target.name))
+            check_number_of_classes(self.check, counts, target.name)
             check_classes(self.check, counts)
         numbers = None if target.classes else {site: cells.present for site, cells in target.cells.items()}
         column = self._profile(target.name, "class" if target.classes else "number", target.cells, numbers)
@@ -144,6 +146,8 @@ class TableCheck:
                 check_labels(self.check, counts_of(column.cells), f"column {name!r}", name, self._chosen(name))
             self._check_leak(column)
             self._remember_near(column)
+        elif kind == "number" and all(c.distinct == c.rows - c.missing for c in found.sites.values()):
+            self._check_leak(column, is_identifier=True)
         self._note_gaps(name, column.cells)
 
     def _check_zeros(self, name: str, distinct: int) -> None:
@@ -196,7 +200,7 @@ class TableCheck:
             self._hashes[site] = combined(self._hashes.get(site), hashes)
         self._chance *= max(chances)
 
-    def _check_leak(self, column: Column) -> None:
+    def _check_leak(self, column: Column, *, is_identifier: bool = False) -> None:
         if self.target is None:
             return
         shares, by_missing = {}, []
@@ -211,11 +215,15 @@ class TableCheck:
                 labels = target.spellings[1][rows]
                 there = (labels >= 0) & ~cells.is_missing[rows]
                 shares[site] = decides(values[there], labels[there], ordered=is_number)
+                if is_identifier and sorted_by(values[there], labels[there], are_classes=True):
+                    shares[site] = 1.0
             elif column.kind.kind == "number":
                 x, y = cells.numbers[rows], target.numbers[rows]
                 there = ~np.isnan(x) & ~np.isnan(y)
                 shares[site] = follows(x[there], y[there])
-        check_leak(self.check, column.name, shares, self.target.name)
+                if is_identifier and sorted_by(x[there], y[there], are_classes=False):
+                    shares[site] = 1.0
+        check_leak(self.check, column.name, shares, self.target.name, is_identifier=is_identifier)
         check_missing_leak(self.check, column.name, by_missing, self.target.name)
 
     def _missing_leaks(self, is_missing: Flags, target: Cells, rows: Indices) -> bool:

@@ -231,11 +231,19 @@ def _finite(cells: Cells) -> Cells:
     too_large = np.abs(cells.numbers) > _LARGEST_NUMBER
     if too_large.any():
         first = int(too_large.argmax())
-        raise DataError(
-            f"{cells.at(first)}: {cells.numbers[first]} is too large; correct it, or leave the cell empty and "
-            "set data.missing"
-        )
+        raise DataError(f"{cells.at(first)}: {cells.numbers[first]} is too large; correct it")
     return cells
+
+
+def refuse_flags_among_numbers(cells: Cells, remedy: str) -> None:
+    """Refuses true and false in a column of numbers, where they would be read as 1 and 0."""
+    flags = cells.is_boolean & ~cells.is_missing
+    if flags.any():
+        first = int(flags.argmax())
+        raise DataError(
+            f"{cells.at(first)}: {spelled(cells.numbers[first], boolean=True)} is not a number, but the column holds "
+            f"numbers; correct it{remedy}"
+        )
 
 
 def text_among_numbers(cells: Cells, remedy: str) -> DataError:

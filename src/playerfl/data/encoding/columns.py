@@ -10,7 +10,15 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from playerfl.data.encoding.cells import NO_RULES, Cells, Flags, Numbers, cells_of, text_among_numbers
+from playerfl.data.encoding.cells import (
+    NO_RULES,
+    Cells,
+    Flags,
+    Numbers,
+    cells_of,
+    refuse_flags_among_numbers,
+    text_among_numbers,
+)
 from playerfl.data.encoding.forms import EXAMPLES, FORMS, Form
 from playerfl.data.encoding.rules import CellRules
 from playerfl.data.readers.site_tables import SiteTable
@@ -19,6 +27,8 @@ from playerfl.errors import DataError
 MOST_CATEGORIES = 50
 Kind = Literal["number", "boolean", "category", "percent", "ratio", "time"]
 _ENOUGH_ROWS = 20
+_AS_CODES = "name the column in data.category_columns"
+_IN_TRAINING = "clear the cell, or name the column in data.category_columns"
 _SHOWN_CATEGORIES = 10
 _INPUTS: dict[Kind, tuple[str, ...]] = {"ratio": (" (first)", " (second)"), "time": (" (sine)", " (cosine)")}
 _DATE = re.compile(
@@ -57,18 +67,21 @@ class ColumnKind:
         """Whether its inputs have a scale of their own; the others are 0 and 1, or points on a circle."""
         return self.kind in ("number", "percent", "ratio")
 
-    def inputs(self, cells: Cells) -> Numbers:
-        """(rows, width), not yet scaled; nan where a value is missing. Refuses a cell that is of another kind."""
+    def inputs(self, cells: Cells, remedy: str = _IN_TRAINING) -> Numbers:
+        """(rows, width), not yet scaled; nan where a value is missing.
+
+        Refuses a cell that is of another kind; `remedy` is what else than correcting it can be done.
+        """
         if self.kind == "category":
             return self._one_hot(cells)
         if self.kind == "number" or self.kind == "boolean":
             if cells.is_text.any():
-                raise text_among_numbers(cells, "or clear the cell")
+                raise text_among_numbers(cells, f"or {remedy}")
             if self.kind == "boolean" and not np.isin(cells.present, (0.0, 1.0)).all():
                 first = int((~np.isin(cells.numbers, (0.0, 1.0)) & ~cells.is_missing).argmax())
                 raise DataError(f"{cells.at(first)}: {cells.numbers[first]:g} is not true or false; correct it")
             return cells.numbers[:, None]
-        return self._parsed(cells, self.kind)
+        return self._parsed(cells, self.kind, remedy)
 
     def _one_hot(self, cells: Cells) -> Numbers:
         chosen = cells.positions_in(self.categories)
@@ -84,13 +97,13 @@ class ColumnKind:
         hot[chosen < 0] = np.nan
         return hot
 
-    def _parsed(self, cells: Cells, form: Form) -> Numbers:
+    def _parsed(self, cells: Cells, form: Form, remedy: str) -> Numbers:
         names, codes = cells.spellings
         values = np.full((len(names) + 1, self.width), np.nan)
         for position, text in enumerate(names):
             value = FORMS[form](text) or (_plain(text) if form == "percent" else None)
             if value is None:
-                raise _another_form(cells, int((codes == position).argmax()), form)
+                raise _another_form(cells, int((codes == position).argmax()), form, remedy)
             values[position] = value
         return values[codes]
 
@@ -102,11 +115,11 @@ def _plain(text: str) -> tuple[float] | None:
         return None
 
 
-def _another_form(cells: Cells, position: int, form: Form) -> DataError:
+def _another_form(cells: Cells, position: int, form: Form, remedy: str) -> DataError:
     names, codes = cells.spellings
     return DataError(
         f"{cells.at(position)}: {names[codes[position]][:40]!r} is not written like {EXAMPLES[form]}, as the rest of "
-        "the column is; correct it, clear the cell, or name the column in data.category_columns"
+        f"the column is; correct it, or {remedy}"
     )
 
 
@@ -153,12 +166,15 @@ def column_of(
     return Column(ColumnKind(name, kind, tuple(sorted(categories)), as_text), cells)
 
 
-def kind_of(cells: Mapping[str, Cells]) -> Kind:
+def kind_of(cells: Mapping[str, Cells], as_codes: str = _AS_CODES) -> Kind:
     """The kind of a column, from the cells of all sites; refuses text among numbers, and dates."""
     every = cells.values()
     if not any(site.is_text.any() for site in every):
         all_boolean = all((site.is_boolean | site.is_missing).all() for site in every)
-        return "boolean" if all_boolean and any(site.is_boolean.any() for site in every) else "number"
+        if all_boolean and any(site.is_boolean.any() for site in every):
+            return "boolean"
+        refuse_flags(every, as_codes)
+        return "number"
     form = form_of(every)
     if form is not None:
         return form
@@ -169,13 +185,13 @@ def kind_of(cells: Mapping[str, Cells]) -> Kind:
             if texts is not None and texts.texts is not None and not site.is_text.any():
                 raise DataError(
                     f"{site.file} has numbers in column {site.column!r}, but {texts.file} has text, such as "
-                    f"{texts.texts[int(texts.is_text.argmax())][:40]!r}; code them alike, or name the column in "
-                    "data.category_columns if its numbers are codes"
+                    f"{texts.texts[int(texts.is_text.argmax())][:40]!r}; code them alike, as data.recode "
+                    f"does, or {as_codes} if its numbers are codes"
                 )
             raise text_among_numbers(
                 next(other for other in every if other.is_text.any()),
-                "clear the cell, name it in data.missing_codes if it means unknown, or name the column in "
-                "data.category_columns if its numbers are codes",
+                f"clear the cell, name it in data.missing_codes if it means unknown, or {as_codes} if its numbers are "
+                "codes",
             )
     for site in every:
         is_date = dates_in(site)
@@ -187,6 +203,17 @@ def kind_of(cells: Mapping[str, Cells]) -> Kind:
                 "admission, or leave the column out with data.drop_columns"
             )
     return "category"
+
+
+def refuse_flags(sites: Collection[Cells], as_codes: str) -> None:
+    """Refuses true and false beside numbers other than 1 and 0, with which they mean the same."""
+    if all(np.isin(site.present, (0.0, 1.0)).all() for site in sites):
+        return
+    for site in sites:
+        refuse_flags_among_numbers(
+            site,
+            f", name it in data.missing_codes if it means unknown, or {as_codes} if its numbers are codes",
+        )
 
 
 def dates_in(cells: Cells) -> Flags:

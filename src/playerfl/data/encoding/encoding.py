@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from playerfl.data.encoding.cells import Cells, Numbers, cells_of
+from playerfl.data.encoding.cells import Cells, Numbers, cells_of, refuse_flags_among_numbers
 from playerfl.data.encoding.columns import ColumnKind
 from playerfl.data.encoding.rules import CellRules
 from playerfl.data.encoding.scaling import Scale, scaled
@@ -73,7 +73,11 @@ class TableEncoding:
         if not self.fills_missing:
             for of_column in cells:
                 of_column.refuse_missing("or leave out the row: the model was trained without missing values")
-        return raw_inputs([column.kind for column in self.columns], cells)
+        for column, of_column in zip(self.columns, cells, strict=True):
+            if column.kind.kind == "number" and not column.scales[0].may_hold_flags:
+                refuse_flags_among_numbers(of_column, ": the model was trained with numbers")
+        remedy = "clear the cell" if self.fills_missing else "leave out the row"
+        return raw_inputs([column.kind for column in self.columns], cells, remedy)
 
     def scaled(self, raw: Numbers) -> Tensor:
         """Raw inputs (see `raw_inputs`) as the model takes them."""
@@ -95,9 +99,10 @@ class TableEncoding:
             )
 
 
-def raw_inputs(kinds: Sequence[ColumnKind], cells: Sequence[Cells]) -> Numbers:
-    """Inputs (rows, inputs) before scaling; nan where a value is missing."""
-    return np.concatenate([kind.inputs(of) for kind, of in zip(kinds, cells, strict=True)], axis=1)
+def raw_inputs(kinds: Sequence[ColumnKind], cells: Sequence[Cells], remedy: str | None = None) -> Numbers:
+    """Inputs (rows, inputs) before scaling; nan where a value is missing. `remedy`: see `ColumnKind.inputs`."""
+    said = {} if remedy is None else {"remedy": remedy}
+    return np.concatenate([kind.inputs(of, **said) for kind, of in zip(kinds, cells, strict=True)], axis=1)
 
 
 @dataclass(frozen=True)
@@ -110,6 +115,8 @@ class PictureEncoding:
     """The range of a site's 16-bit training images, which becomes -1 to 1; often only 12 of the 16 bits are used.
     8-bit images always have the range 0 to 255."""
     channels: int = 3
+    mixes_depths: bool = False
+    """Whether there were both 8-bit and 16-bit training images."""
 
     @staticmethod
     def fitted(side: int, train: Pictures) -> PictureEncoding:
@@ -121,15 +128,21 @@ class PictureEncoding:
         if len(deep) == 0:
             return PictureEncoding(side)
         low, high = np.percentile(deep[:, 0], (0.1, 99.9)).tolist()
-        return PictureEncoding(side, low, max(high, low + 1))
+        return PictureEncoding(side, low, max(high, low + 1), mixes_depths=not bool(train.is_deep.all()))
 
     def encode(self, files: Sequence[Path]) -> Tensor:
         """Inputs (images, channels, side, side) of image files."""
         pictures = read_picture_files(files, self.side)
-        if pictures.is_deep.any() and (self.low, self.high) == (PictureEncoding.low, PictureEncoding.high):
+        trained_with_8 = (self.low, self.high) == (PictureEncoding.low, PictureEncoding.high)
+        if pictures.is_deep.any() and trained_with_8:
             first = files[int(pictures.is_deep.argmax())]
             raise DataError(
                 f"{first.name} has 16 bits per colour, but the model was trained with 8-bit images; convert it to 8"
+            )
+        if not pictures.is_deep.all() and not self.mixes_depths and not trained_with_8:
+            first = files[int(pictures.is_deep.argmin())]
+            raise DataError(
+                f"{first.name} has 8 bits per colour, but the model was trained with 16-bit images; give the 16-bit one"
             )
         return self.scaled(pictures)
 

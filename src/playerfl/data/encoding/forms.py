@@ -52,5 +52,14 @@ def time(text: str) -> tuple[float, float] | None:
     return math.sin(turn), math.cos(turn)
 
 
+def may_hold_flags(centre: float, spread: float, robust: bool) -> bool:
+    """Whether a column of numbers with this scale may have held nothing but 1 and 0, as which true and false are read.
+
+    >>> may_hold_flags(0.2, 0.4, False), may_hold_flags(61.0, 12.0, False)
+    (True, False)
+    """
+    return 0 <= centre <= 1 and (robust or abs(spread**2 - centre * (1 - centre)) < 1e-6)
+
+
 FORMS: dict[Form, Callable[[str], tuple[float, ...] | None]] = {"percent": percent, "ratio": ratio, "time": time}
 EXAMPLES: dict[Form, str] = {"percent": "12 %", "ratio": "120/80", "time": "07:30"}

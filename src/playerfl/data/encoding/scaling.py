@@ -9,6 +9,7 @@ from typing import Literal
 import numpy as np
 
 from playerfl.data.encoding.cells import Flags, Numbers
+from playerfl.data.encoding.forms import may_hold_flags
 
 Scaling = Literal["auto", "standard", "robust"]
 FAR = 30.0
@@ -31,6 +32,10 @@ class Scale:
     """The value that stands for a missing one."""
     robust: bool = False
     """Whether centre and spread are the median and the robust spread, because the column is heavy-tailed."""
+
+    @property
+    def may_hold_flags(self) -> bool:
+        return may_hold_flags(self.centre, self.spread, self.robust)
 
 
 def fit_scales(train: Numbers, is_measured: Flags, scaling: Scaling = "auto", clip: float = FAR) -> list[Scale]:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from playerfl.data.encoding.cells import NO_RULES, Cells, Flags, cells_of, text_among_numbers
-from playerfl.data.encoding.columns import Column, ColumnKind, form_of, kind_of
+from playerfl.data.encoding.columns import Column, ColumnKind, form_of, kind_of, refuse_flags
 from playerfl.data.encoding.forms import EXAMPLES
 from playerfl.data.encoding.rules import CellRules
 from playerfl.data.readers.site_tables import SiteTable
@@ -20,6 +20,7 @@ from playerfl.errors import DataError
 MOST_CLASSES = 1000
 _FEW_NUMBERS = 20
 _TIMES_EACH = 5
+_AS_CODES = 'set data.kind="classes"'
 TargetKind = Literal["auto", "classes", "number"]
 MissingPolicy = Literal["refuse", "drop", "mean"]
 
@@ -53,6 +54,7 @@ def target_of(tables: Mapping[str, SiteTable], name: str, kind: TargetKind, rule
         for site in cells.values():
             if site.is_text.any():
                 raise text_among_numbers(site, 'or set data.kind="classes"')
+        refuse_flags(cells.values(), _AS_CODES)
     # Texts that a rule put among numbers are meant to be there.
     has_chosen = any(rules.at(site).new_values(name) and of_site.is_text.any() for site, of_site in cells.items())
     is_class = kind == "classes" or (
@@ -81,7 +83,7 @@ def _as_numbers(cells: Cells) -> Cells:
 
 
 def _kind(name: str, cells: Mapping[str, Cells]) -> str:
-    kind = kind_of(cells)
+    kind = kind_of(cells, _AS_CODES)
     if kind in ("ratio", "time"):
         raise DataError(
             f"the target {name!r} has values such as {EXAMPLES[kind]}; write one number per cell, or name another "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -12,7 +13,7 @@ from playerfl.data.checks import check_sites
 from playerfl.data.examples import SiteData, TensorExamples
 from playerfl.errors import DataError
 from playerfl.seeding import seed_for
-from playerfl.tasks.folder.groups import Names, split_sites
+from playerfl.tasks.folder.groups import Names, numbered, split_sites
 from playerfl.tasks.folder.options import FolderOptions
 from playerfl.tasks.task import Parts
 
@@ -32,6 +33,8 @@ def rehearse(
     refused = dict(_refusals(targets, groups, classes, options, batch_size))
     for site, (sentence, train) in refused.items():
         check.add("stop", "sites", sentence, _setting(train, batch_size), sites=(site,))
+    if groups is not None and not refused:
+        _check_shares(check, targets, groups, options)
     if refused or options.split == "fixed":
         return
     for number in range(_OTHER_SPLITS):
@@ -40,6 +43,27 @@ def rehearse(
             text = f"every run has its own split, and of {_OTHER_SPLITS} others that were tried, one fails: {sentence}"
             check.add("warning", "sites", text, _setting(train, batch_size), sites=(site,))
             return
+
+
+def _check_shares(
+    check: DataCheck, targets: Mapping[str, Tensor], groups: Mapping[str, Names], options: FolderOptions
+) -> None:
+    """Warns of sites whose groups are so large that a part has less than half or more than twice its share of rows."""
+    split, _ = split_sites(targets, groups, options)
+    for site, parts in split.items():
+        rows = [len(part) for part in parts]
+        ratios = [count / sum(rows) / share for count, share in zip(rows, options.shares, strict=True)]
+        if min(ratios) >= 0.5 and max(ratios) <= 2:
+            continue
+        _, sizes = np.unique(numbered({site: groups[site]})[site], return_counts=True)
+        check.add(
+            "warning",
+            "groups",
+            f"{site}: {rows[0]:,} rows for training, {rows[1]:,} for validation and {rows[2]:,} for test, far from "
+            f"their shares ({', '.join(f'{share:.0%}' for share in options.shares)}), because groups are not divided "
+            f"and the largest of {len(sizes):,} has {sizes.max():,} of {sum(rows):,} rows",
+            sites=(site,),
+        )
 
 
 def _refusals(

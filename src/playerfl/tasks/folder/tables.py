@@ -262,16 +262,24 @@ def target_name(names: Sequence[str], given: str | None, tables: Mapping[str, Si
 
 def _input_notes(columns: Sequence[Column]) -> list[str]:
     parts = []
-    for kind, text in (
-        ("number", "numeric, standardised with each site's own training rows"),
-        ("boolean", "true/false as 1 and 0"),
-        ("category", "categories, one input each"),
-        ("percent", "percentages, standardised too"),
-        ("ratio", "ratios such as 120/80, two inputs each, standardised too"),
-        ("time", "times of day, two inputs each on a clock face"),
+    numeric, flags = "numeric, standardised with each site's own training rows", "true/false as 1 and 0"
+    for kind, singular, text in (
+        ("number", numeric, numeric),
+        ("boolean", flags, flags),
+        ("category", "category, one input", "categories, one input each"),
+        ("percent", "percentage, standardised too", "percentages, standardised too"),
+        (
+            "ratio",
+            "ratio such as 120/80, two inputs, standardised too",
+            "ratios such as 120/80, two inputs each, standardised too",
+        ),
+        ("time", "time of day, two inputs on a clock face", "times of day, two inputs each on a clock face"),
     ):
-        if width := sum(column.kind.width for column in columns if column.kind.kind == kind):
-            parts.append(f"{width} {text}")
+        chosen = [column.kind for column in columns if column.kind.kind == kind]
+        if chosen:
+            # Of a category, its inputs are counted: each is a category; of other kinds, the columns.
+            count = sum(of_kind.width for of_kind in chosen) if kind == "category" else len(chosen)
+            parts.append(f"{count} {singular if count == 1 else text}")
     return [
         f"inputs: {sum(column.kind.width for column in columns)} ({'; '.join(parts)})",
         *(
