@@ -19,6 +19,7 @@ from playerfl.engine.scheduler import drive
 from playerfl.errors import ConfigError
 from playerfl.federation.messages import Upload
 from playerfl.flower.server.transport import TooFewSitesError
+from playerfl.flower.site.contract import Contract
 from playerfl.flower.site.privacy import epsilon, outside, private_upload
 from playerfl.flower.wire.codec import decode_envelope, decode_response
 from playerfl.flower.wire.envelopes import Privacy, RefusedError
@@ -164,7 +165,7 @@ def test_a_site_masks_only_the_upload_it_was_asked_for(tmp_path: Path) -> None:
     job = Job(tmp_path, "fedavg", rounds=1)
     job.run()
     with pytest.raises(RefusedError, match="no upload"):
-        job.sites["site-0"].held("job", "1:evaluate+finish")
+        job.sites["site-0"].held("job", "1:evaluate+finish", 8.0)
 
 
 @pytest.mark.parametrize(
@@ -191,6 +192,9 @@ def test_a_second_sum_over_other_sites_is_not_opened(tmp_path: Path) -> None:
     job.run()
     site = job.sites["site-0"]
     nodes = tuple(sorted(job.grid.numbers.values()))
-    site.unmask("job", "0:fit", nodes)
+    contract = Contract.read(tmp_path / "site-0" / "job")
+    assert contract
+    largest = contract.weighed["0:fit"]
+    site.unmask("job", "0:fit", nodes, largest)
     with pytest.raises(RefusedError, match="was opened before, over other sites"):
-        site.unmask("job", "0:fit", nodes[:2])
+        site.unmask("job", "0:fit", nodes[:2], largest)
