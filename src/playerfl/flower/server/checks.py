@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-import torch
 from torch import Tensor
 
 from playerfl.data.schema import Schema
@@ -17,14 +16,12 @@ from playerfl.flower.server.model_layers import same_layers
 from playerfl.flower.server.schema_vote import agreed_schema
 from playerfl.flower.server.state import JobState
 from playerfl.flower.wire.introduction import Introduction
+from playerfl.flower.wire.values import unusable_values
 from playerfl.layers.layer_map import LayerMap
 from playerfl.weights import Weights
 
 MOST_EXAMPLES = 10**9
 MOST_SCORES = 1000
-LARGEST_WEIGHT = 1e32
-"""Far beyond the weights of any model that still works; means and distances of such numbers do not overflow."""
-LARGEST_COUNT = 2.0**53
 LARGEST_NUMBER = 1e100
 """For the numbers in an upload's info: layer scores are products of squares."""
 LONGEST_REASON = 300
@@ -195,16 +192,10 @@ def _refused_weights(
 
 
 def _refused_values(name: str, tensor: Tensor) -> str | None:
-    if not tensor.numel() or tensor.dtype == torch.bool:
-        return None
-    lowest, highest = (float(value) for value in torch.aminmax(tensor))
-    if math.isnan(lowest) or math.isinf(lowest) or math.isinf(highest):
-        return f"{name!r} has NaN or infinite values"
-    largest = LARGEST_WEIGHT if tensor.is_floating_point() else LARGEST_COUNT
-    if max(-lowest, highest) > largest:
-        return f"{name!r} has values beyond {largest:g}"
+    if reason := unusable_values(name, tensor):
+        return reason
     # A negative variance, or a negative count, would turn the other sites' models into NaN.
-    if lowest < 0 and (name.endswith("running_var") or not tensor.is_floating_point()):
+    if (name.endswith("running_var") or not tensor.is_floating_point()) and bool((tensor < 0).any()):
         return f"{name!r} has negative values"
     return None
 
