@@ -44,7 +44,7 @@ GENERATIONS = 2
 LOG, AUDIT, OWN = "site.log", "audit.jsonl", ".agent"
 """What the site's directory holds besides its jobs; OWN is for the budget, the secret of the noise, and the policy."""
 POLICY, POLICY_FILE, SOCKET, STATE = "policy.json", "site.toml", "agent.sock", "state.safetensors"
-RESERVED = frozenset({LOG, AUDIT, POLICY_FILE, SOCKET})
+RESERVED = frozenset({LOG, f"{LOG}.1", AUDIT, POLICY_FILE, SOCKET})
 """Files in the site's directory whose place no job may take."""
 
 
