@@ -139,7 +139,7 @@ def _same_rounding(stage: str, content: RecordDict, node: int) -> Iterator[None]
         yield
         return
     config = compat.recorddict_to_fitins(content, keep_input=True).config
-    seed = hashlib.sha256(f"{config.get('job')}\0{config.get('key')}\0{node}".encode()).digest()
+    seed = hashlib.sha256(f"{config.get('job')!r}\0{config.get('key')!r}\0{node}".encode()).digest()
     before = np.random.get_state()  # noqa: NPY002
     np.random.seed(np.frombuffer(seed, dtype=np.uint32))  # noqa: NPY002
     try:
