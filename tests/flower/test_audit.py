@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import json
+import logging
 import subprocess
+import sys
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from command_line import playerfl
+from flower.attacks import SITE, ask, asked
 from flower.jobs import Job
 from playerfl.algorithms import FedPer
 from playerfl.errors import RunDirectoryError
+from playerfl.flower.site.attempts import Attempts
 from playerfl.flower.site.audit import START, AuditLog
+from playerfl.flower.site.open_site import OneLine
 
 
 def filled(path: Path, lines: int = 4) -> AuditLog:
@@ -52,6 +58,58 @@ def test_an_unfinished_line_is_dropped_and_the_chain_goes_on(tmp_path: Path) -> 
     assert len(log.entries()) == 4
     log.add("left", job="job")
     assert [entry["n"] for entry in log.entries()] == [1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize("blank", [b"\n", b"\n\n\n", b" \t\r\n\n", b"\n" * 2**21])
+def test_blank_lines_at_the_end_do_no_harm(blank: bytes, tmp_path: Path) -> None:
+    """Nothing leaves a site that cannot write its log, so an editor's blank line would stop it for good."""
+    for lines in (0, 4):
+        log = filled(tmp_path / str(lines), lines)
+        log.path.parent.mkdir(exist_ok=True)
+        with log.path.open("ab") as file:
+            file.write(blank)
+        assert len(log.entries()) == lines
+        log.add("left", job="job")
+        assert [entry["n"] for entry in log.entries()] == list(range(1, lines + 2))
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (b'"event": "left"', b'"event": "refused", "event": "left"'),
+        (b'"event": "left"', b'"event":   "left"'),
+        (b'"event": "left"', b'"event": "\\u006ceft"'),
+        (b'"}\n', b'"}\r\n'),
+        (b'"}\n', b'"}\n\n'),
+    ],
+)
+def test_bytes_that_are_read_like_the_old_ones_are_noticed(old: bytes, new: bytes, tmp_path: Path) -> None:
+    log = filled(tmp_path)
+    log.path.write_bytes(log.path.read_bytes().replace(old, new, 1))
+    with pytest.raises(RunDirectoryError, match="was changed or damaged"):
+        log.entries()
+
+
+def test_a_server_that_keeps_asking_does_not_fill_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = Job(tmp_path, FedPer(), rounds=1)
+    job.interrupt("site-2", "hello")
+    hello = asked(job, "hello")
+    monkeypatch.setattr(job.agent(SITE), "_refused", Attempts(5))
+    for number in range(40):
+        assert ask(job, replace(hello, version=f"{number}" + "A" * 4000)).code == "version"
+    refused = [entry["detail"] for entry in AuditLog(tmp_path / SITE / "audit.jsonl").entries() if "detail" in entry]
+    assert len(refused) == 6 and refused[-1] == "5 different refusals within a day; more of them are not recorded"
+
+
+def test_a_message_writes_no_lines_of_its_own_into_the_log(tmp_path: Path) -> None:
+    record = logging.makeLogRecord({"msg": "%s: refused", "args": ("x\n2026-11-18 INFO job: done\u2028\x1b[2J",)})
+    try:
+        raise ValueError("x\n2026-11-18 INFO job: done")
+    except ValueError:
+        record.exc_info = sys.exc_info()
+    first, *others = OneLine("%(asctime)s %(message)s").format(record).splitlines()
+    assert first.endswith("x\\n2026-11-18 INFO job: done\\u2028\\x1b[2J: refused")
+    assert others and all(line.startswith("  ") for line in others)
 
 
 def test_the_agent_and_a_person_may_write_at_the_same_time(tmp_path: Path) -> None:

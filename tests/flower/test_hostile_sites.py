@@ -18,13 +18,15 @@ from federations import FEATURES, task
 from flower.accidents import Accident
 from flower.jobs import SITES, Job
 from playerfl.errors import ConfigError
-from playerfl.federation.messages import Reply, Upload
+from playerfl.federation.messages import Reply, Score, Upload
+from playerfl.flower.server.checks import _refused_values_of_scores
 from playerfl.flower.server.influence import capped_examples, far_away
 from playerfl.flower.server.job import Job as ServerJob
 from playerfl.flower.server.model_layers import ModelLayers, same_layers
 from playerfl.flower.wire.codec import RAW, CodecError, decode_response, encode_response, to_tensor
 from playerfl.flower.wire.envelopes import Privacy, Response
 from playerfl.layers.layer_map import LayerMap
+from playerfl.learning.losses import cross_entropy
 from playerfl.weights import Weights
 
 Change = Callable[[RecordDict], None]
@@ -202,7 +204,12 @@ REPLIES: dict[str, tuple[Change, str]] = {
         "shape",
     ),
     "1e35": (set_weight("0.weight", torch.full((8, 6), 1e35)), "beyond 1e+32"),
-    "minus infinity as a loss": (scores(("round/1/validation/loss", -math.inf)), "minus infinity"),
+    "minus infinity as a loss": (scores(("round/1/validation/loss", -math.inf)), "a loss of -inf"),
+    "a loss of -1e308": (scores(("round/1/validation/loss", -1e308)), "a loss of -1e+308, below 0"),
+    "a loss of -0.1": (scores(("round/1/validation/loss", -0.1)), "a loss of -0.1, below 0"),
+    "a training loss of -1e308": (scores(("round/1/train/loss", -1e308)), "a loss of -1e+308, below -1e+06"),
+    "minus infinity as a score": (scores(("round/1/test/own", -math.inf)), "minus infinity"),
+    "a share of 7": (scores(("round/1/test/f1", 7.0)), "no share between 0 and 1"),
     "ten thousand scores": (
         scores(*((f"round/0/test/m{i}", 0.0) for i in range(10_000))), "at most 1000"),
     "a score named like a page": (scores(("round/0/test/\x1b[2J", 0.0)), "an invalid name"),
@@ -222,6 +229,25 @@ def test_a_wild_reply_is_refused_in_a_short_sentence(kind: str, tmp_path: Path) 
     [refused] = job.participation("refused")
     assert (refused["site"], refused["round"]) == ("site-0", "0") and reason in refused["reason"]
     assert len(refused["reason"]) < 400 and refused["reason"].isprintable()
+
+
+def test_a_loss_that_no_model_has_does_not_choose_the_round_for_all(tmp_path: Path) -> None:
+    job = changed(tmp_path, scores(("round/1/validation/loss", -1e308)), "1:evaluate+fit", "fedavg", rounds=3)
+    job.run()
+    assert [(row["site"], row["round"]) for row in job.participation("refused")] == [("site-0", "1")]
+
+
+@pytest.mark.parametrize(
+    ("loss", "accepted"),
+    [(cross_entropy, {0.0, math.inf}), (lambda output, targets: -cross_entropy(output, targets), {0.0, -5.0})],
+    ids=["bundled", "own"],
+)
+def test_a_loss_of_ones_own_may_be_negative(loss: Any, accepted: set[float], tmp_path: Path) -> None:
+    job = Job(tmp_path, "fedavg", replace(task(), loss=loss), rounds=1)
+    server_job = ServerJob.of(job.deployment, job.task)
+    for value in (0.0, -5.0, -1e7, math.inf):
+        reply = Reply(Upload(1), (Score("round", 1, "validation", "loss", value),))
+        assert (_refused_values_of_scores(reply, server_job) is None) == (value in accepted | {math.inf}), value
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ import torch
 
 from federations import quick_for, task
 from flower.accidents import Accident
+from flower.attacks import ask, asked, step
 from flower.jobs import SITES, Job
 from flower.loop_grid import unreachable
 from playerfl.algorithms import ALGORITHMS
@@ -19,6 +20,7 @@ from playerfl.engine.scheduler import drive
 from playerfl.errors import ConfigError
 from playerfl.federation.messages import Upload
 from playerfl.flower.server.transport import TooFewSitesError
+from playerfl.flower.site.contract import Contract
 from playerfl.flower.site.privacy import epsilon, outside, private_upload
 from playerfl.flower.wire.codec import decode_envelope, decode_response
 from playerfl.flower.wire.envelopes import Privacy, RefusedError
@@ -54,6 +56,44 @@ def test_noise_has_the_stated_spread() -> None:
     noise = private_upload(Upload(1, zeros), zeros, Privacy(clip=0.5, noise=2.0), rng()).weights["a"]
     assert float(noise.std()) == pytest.approx(1.0, rel=0.01)
     assert float(noise.mean()) == pytest.approx(0.0, abs=0.01)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_an_update_that_is_not_finite_looks_like_none(value: float) -> None:
+    """Otherwise a server could make a model overflow for some rows only, and see through any noise whether it did."""
+    sent = {"a": torch.ones(3), "b": torch.zeros(2)}
+    privacy = Privacy(clip=1.0, noise=2.0)
+    diverged = private_upload(
+        Upload(5, {"a": torch.tensor([1.0, value, 2.0]), "b": torch.ones(2)}), sent, privacy, rng()
+    )
+    unchanged = private_upload(Upload(5, sent), sent, privacy, rng())
+    assert all(torch.equal(diverged.weights[name], unchanged.weights[name]) for name in sent)
+
+
+def test_rounding_does_not_take_an_update_beyond_the_bound() -> None:
+    """Between large weights, float32 has few numbers: rounded before the noise, this update would be twice as long."""
+    start = torch.full((4,), 2.0**24 + 2)
+    sent, upload = {"a": start}, Upload(5, {"a": start + 1000})
+    noise = private_upload(
+        Upload(5, {"a": start.double()}), {"a": start.double()}, Privacy(clip=2.0, noise=50.0), rng()
+    )
+    noisy = private_upload(upload, sent, Privacy(clip=2.0, noise=50.0), rng())
+    assert torch.equal(noisy.weights["a"], (noise.weights["a"] + 1.0).float())
+
+
+def test_a_model_that_the_server_makes_overflow_says_nothing_through_noise(tmp_path: Path) -> None:
+    job = private_job(tmp_path, "fedavg", Privacy(clip=1.0, noise=20.0), **{"training.optimizer_state": "reset"})
+    job.interrupt("site-2", "0:fit")
+    first = asked(job, "0:fit")
+    reply = ask(job, first).reply
+    assert reply
+    shapes = reply.upload.weights
+    too_large = {name: torch.full_like(tensor, 3e38) for name, tensor in shapes.items()}
+    assert ask(job, step(first, "fit", round_=1, after="0:fit", weights=too_large)).code == "pinned"
+    overflowing = {name: torch.full_like(tensor, 9e31) for name, tensor in shapes.items()}
+    answer = ask(job, step(first, "fit", round_=1, after="0:fit", weights=overflowing)).reply
+    assert answer
+    assert all(bool(torch.isfinite(tensor).all()) for tensor in answer.upload.weights.values())
 
 
 def test_importances_stay_positive_under_noise() -> None:
@@ -164,7 +204,7 @@ def test_a_site_masks_only_the_upload_it_was_asked_for(tmp_path: Path) -> None:
     job = Job(tmp_path, "fedavg", rounds=1)
     job.run()
     with pytest.raises(RefusedError, match="no upload"):
-        job.sites["site-0"].held("job", "1:evaluate+finish")
+        job.sites["site-0"].held("job", "1:evaluate+finish", 8.0)
 
 
 @pytest.mark.parametrize(
@@ -191,6 +231,9 @@ def test_a_second_sum_over_other_sites_is_not_opened(tmp_path: Path) -> None:
     job.run()
     site = job.sites["site-0"]
     nodes = tuple(sorted(job.grid.numbers.values()))
-    site.unmask("job", "0:fit", nodes)
+    contract = Contract.read(tmp_path / "site-0" / "job")
+    assert contract
+    largest = contract.weighed["0:fit"]
+    site.unmask("job", "0:fit", nodes, largest)
     with pytest.raises(RefusedError, match="was opened before, over other sites"):
-        site.unmask("job", "0:fit", nodes[:2])
+        site.unmask("job", "0:fit", nodes[:2], largest)

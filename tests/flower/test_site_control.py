@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ import torch
 from federations import task
 from flower.attacks import SITE, ask, asked, step, with_settings
 from flower.jobs import Job
-from playerfl.algorithms import FedPer, PLayerFL
+from playerfl.algorithms import ALGORITHMS, FedPer, PLayerFL
 from playerfl.flower.server.transport import TooFewSitesError
 from playerfl.flower.site.audit import AuditLog
 from playerfl.flower.site.contract import Contract, decide
@@ -238,6 +238,28 @@ def test_experiments_that_no_one_agreed_to_are_refused(old: str, new: str, tmp_p
     response = ask(job, with_settings(replace(hello, job="other"), old, new))
     assert response.code in ("refused", "data") and response.introduction is None
     assert not (job.home / SITE / "other").exists()
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "option"),
+    [
+        (name, option.name)
+        for name, kind in ALGORITHMS.items()
+        for option in fields(kind)
+        if option.name.endswith(("epochs", "steps"))
+    ],
+)
+def test_no_option_of_an_algorithm_goes_beyond_the_epochs_of_the_policy(
+    algorithm: str, option: str, tmp_path: Path
+) -> None:
+    job = Job(tmp_path, algorithm, rounds=2)
+    default = job.experiment.algorithm[option]
+    policy = Policy.of({"jobs": {"least_sites": 1, "most_local_epochs": 60}})
+    for value, accepted in ((default, True), (60, True), (61, False), (10**9, False)):
+        experiment = job.experiment.model_copy(update={"algorithm": {**job.experiment.algorithm, option: value}})
+        refusal = policy.refusal("job", experiment, Privacy(), 3)
+        assert (refusal is None) == accepted, refusal
+        assert accepted or refusal == f"algorithm.{option} = {value}, but the policy accepts at most 60"
 
 
 def test_the_task_is_the_sites_own(tmp_path: Path) -> None:

@@ -43,6 +43,17 @@ def squared_error(output: Any, targets: Tensor) -> Tensor:
     return (logits_of(output).squeeze(1) - targets).square()
 
 
+def never_negative(loss: Any) -> bool:
+    """Whether a loss is one of this module, all of which are at least 0; nothing is known about others.
+
+    >>> never_negative(squared_error), never_negative(lambda output, targets: -output)
+    (True, False)
+    """
+    if isinstance(loss, FocalLoss):
+        return all(0 <= share <= 1 for share in loss.alpha or ())
+    return loss in (cross_entropy, squared_error)
+
+
 FocalVariant = Literal["standard", "repo"]
 
 

@@ -6,28 +6,26 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-import torch
 from torch import Tensor
 
 from playerfl.data.schema import Schema
 from playerfl.federation.messages import ExpectedUpload, Reply, Request, SiteId, Upload
 from playerfl.flower.server.influence import capped_examples, far_away
-from playerfl.flower.server.job import Job
+from playerfl.flower.server.job import LEAST_OWN_LOSS, Job
 from playerfl.flower.server.model_layers import same_layers
 from playerfl.flower.server.schema_vote import agreed_schema
 from playerfl.flower.server.state import JobState
 from playerfl.flower.wire.introduction import Introduction
+from playerfl.flower.wire.values import unusable_values
 from playerfl.layers.layer_map import LayerMap
 from playerfl.weights import Weights
 
 MOST_EXAMPLES = 10**9
 MOST_SCORES = 1000
-LARGEST_WEIGHT = 1e32
-"""Far beyond the weights of any model that still works; means and distances of such numbers do not overflow."""
-LARGEST_COUNT = 2.0**53
 LARGEST_NUMBER = 1e100
 """For the numbers in an upload's info: layer scores are products of squares."""
 LONGEST_REASON = 300
+_ROUNDING = 1e-6
 
 
 @dataclass(frozen=True)
@@ -101,8 +99,11 @@ class JobChecks:
             if deployment.privacy.secure_range:
                 expected = replace(expected, layers=())
             reason = _or_failure(
-                lambda reply=reply, site=site, expected=expected: refused_reply(  # type: ignore[misc]
-                    reply, requests[site], expected, server.layers, self.job.initial, self.state.examples[site]
+                lambda reply=reply, site=site, expected=expected: (
+                    refused_reply(  # type: ignore[misc]
+                        reply, requests[site], expected, server.layers, self.job.initial, self.state.examples[site]
+                    )
+                    or _refused_values_of_scores(reply, self.job)
                 )
             )
             if reason:
@@ -195,16 +196,10 @@ def _refused_weights(
 
 
 def _refused_values(name: str, tensor: Tensor) -> str | None:
-    if not tensor.numel() or tensor.dtype == torch.bool:
-        return None
-    lowest, highest = (float(value) for value in torch.aminmax(tensor))
-    if math.isnan(lowest) or math.isinf(lowest) or math.isinf(highest):
-        return f"{name!r} has NaN or infinite values"
-    largest = LARGEST_WEIGHT if tensor.is_floating_point() else LARGEST_COUNT
-    if max(-lowest, highest) > largest:
-        return f"{name!r} has values beyond {largest:g}"
+    if reason := unusable_values(name, tensor):
+        return reason
     # A negative variance, or a negative count, would turn the other sites' models into NaN.
-    if lowest < 0 and (name.endswith("running_var") or not tensor.is_floating_point()):
+    if (name.endswith("running_var") or not tensor.is_floating_point()) and bool((tensor < 0).any()):
         return f"{name!r} has negative values"
     return None
 
@@ -230,12 +225,8 @@ def _is_bounded(value: object, *, signed: bool) -> bool:
 
 
 def _refused_scores(reply: Reply, request: Request) -> str | None:
-    # A diverged model's loss is NaN or infinite, and scores do not enter the average of weights. No loss is -infinity:
-    # one would make its round the best of all.
     if len(reply.scores) > MOST_SCORES:
         return f"it has {len(reply.scores)} scores; at most {MOST_SCORES} are expected"
-    if any(score.value == -math.inf for score in reply.scores):
-        return "it has a score of minus infinity"
     if any(not score.metric.isprintable() or not 0 < len(score.metric) <= 64 for score in reply.scores):
         return "it has a score with an invalid name"
     allowed = {request.download.round, request.download.round + 1}
@@ -243,4 +234,21 @@ def _refused_scores(reply: Reply, request: Request) -> str | None:
         return "it has scores for a round that was not asked for"
     if len({score[:4] for score in reply.scores}) != len(reply.scores):
         return "it has the same score twice"
+    return None
+
+
+def _refused_values_of_scores(reply: Reply, job: Job) -> str | None:
+    """Scores that cannot have been measured. A diverged model's loss is NaN or infinite, which does no harm; a loss far
+    below all others would make its round the best of all."""
+    for score in reply.scores:
+        # What training minimises may have more terms than the task's loss.
+        least = LEAST_OWN_LOSS if score.split == "train" else job.least_loss
+        if score.metric == "loss" and score.value < least - _ROUNDING:
+            return f"it has a loss of {score.value:g}, below {least:g}"
+        if score.value == -math.inf:
+            return "it has a score of minus infinity"
+        declared = job.declared.metrics.get(score.metric)
+        is_share = declared is not None and declared["unit"] == "share"
+        if is_share and (score.value < -_ROUNDING or score.value > 1 + _ROUNDING):
+            return f"its {score.metric} is {score.value:g}, which is no share between 0 and 1"
     return None

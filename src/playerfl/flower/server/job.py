@@ -14,6 +14,7 @@ from playerfl.flower.site.privacy import check_privacy
 from playerfl.flower.wire.envelopes import Envelope
 from playerfl.flower.wire.secure import check_secure
 from playerfl.layers.layer_map import state_entries
+from playerfl.learning.losses import never_negative
 from playerfl.learning.metrics.catalogue import chosen_metrics
 from playerfl.learning.metrics.metric import MetricRecord
 from playerfl.runs.experiment import Experiment
@@ -24,6 +25,9 @@ from playerfl.tasks.load import load_task
 from playerfl.tasks.task import Task
 from playerfl.version import __version__
 from playerfl.weights import Weights, digest
+
+LEAST_OWN_LOSS = -1e6
+"""For a task's own loss, which may be negative: without any bound, one site's loss would choose the best round."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +52,8 @@ class Job:
     schema: Schema | None = None
     """The columns and classes of the server's own template, if it has one."""
     declared: MetricsDeclared = field(default_factory=MetricsDeclared)
+    least_loss: float = LEAST_OWN_LOSS
+    """The lowest loss that a site can have measured."""
 
     @classmethod
     def of(cls, deployment: Deployment, task: Task | None = None) -> Job:
@@ -67,7 +73,8 @@ class Job:
         algorithm = experiment.build_algorithm()
         if layers.as_registered is not None:
             check_privacy(deployment.privacy, algorithm, layers.as_registered, initial)
-        return cls(deployment, experiment, algorithm, initial, layers, adapted.schema, declared)
+        least_loss = 0.0 if never_negative(adapted.loss) else LEAST_OWN_LOSS
+        return cls(deployment, experiment, algorithm, initial, layers, adapted.schema, declared, least_loss)
 
     @property
     def header(self) -> Envelope:

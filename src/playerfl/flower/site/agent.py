@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from playerfl.errors import ConfigError, PlayerflError
+from playerfl.flower.site.attempts import Attempts
 from playerfl.flower.site.site import Site
 from playerfl.flower.wire.codec import CodecError, decode_envelope, response_parcel
 from playerfl.flower.wire.envelopes import WAIT, Envelope, RefusedError, Response
@@ -16,7 +17,8 @@ from playerfl.flower.wire.parcel import Parcel
 
 log = logging.getLogger("playerfl.flower.site")
 
-_MOST_REMEMBERED = 1000
+_MOST_REFUSALS = 1000
+"""How many different refusals of a day are in the audit log."""
 
 
 @dataclass
@@ -25,7 +27,7 @@ class SiteAgent:
 
     site: Site
     _one_at_a_time: threading.Lock = field(default_factory=threading.Lock)
-    _refused: set[tuple[str, str, str, str]] = field(default_factory=set)
+    _refused: Attempts = field(default_factory=lambda: Attempts(_MOST_REFUSALS))
     """Refusals that are in the audit log: a server that keeps asking must not fill the disk."""
     _masking: dict[str, Any] = field(default_factory=dict)
     """What secure aggregation remembers; its module needs Flower, so it is imported only if it is used."""
@@ -118,14 +120,15 @@ class SiteAgent:
         return response_parcel(Response(self.site.name if job else "", "", code=code))
 
     def _note_refusal(self, job: str, key: str, code: str, detail: str) -> None:
-        fact = (job, key, code, detail[:500])
-        if code in WAIT or fact in self._refused:
+        facts = {"job": job[:64], "key": key[:64], "code": code, "detail": detail[:500]}
+        if code in WAIT or self._refused.spent() or self._refused.known(repr(facts)):
             return
-        if len(self._refused) >= _MOST_REMEMBERED:
-            self._refused.clear()
-        self._refused.add(fact)
+        self._refused.failed(repr(facts))
         try:
-            self.site.audit.add("refused", job=job[:64], key=key[:64], code=code, detail=detail[:500])
+            self.site.audit.add("refused", **facts)
+            if self._refused.spent():
+                rest = f"{self._refused.most} different refusals within a day; more of them are not recorded"
+                self.site.audit.add("refused", job="", key="", code=code, detail=rest)
         except PlayerflError:
             log.exception("the audit log cannot be written")
 

@@ -29,6 +29,10 @@ class Attempts:
         """Counts a job, given by a fingerprint of its terms."""
         self._times.setdefault(terms, self.clock())
 
+    def known(self, terms: str) -> bool:
+        """Whether it was counted already."""
+        return terms in self._times
+
     def spent(self) -> bool:
         """Whether as many jobs as allowed have failed within a day."""
         now = self.clock()

@@ -47,7 +47,7 @@ class AuditLog:
                     "previous": before,
                 }
                 entry["hash"] = line_hash(entry)
-                file.write(json.dumps(entry).encode() + b"\n")
+                file.write(_written(entry) + b"\n")
                 file.flush()
                 os.fsync(file.fileno())
                 return entry
@@ -68,7 +68,8 @@ class AuditLog:
     def entries(self) -> list[dict[str, Any]]:
         """All lines; RunDirectoryError if one was changed, removed or inserted.
 
-        An unfinished last line, as a power cut leaves it, is left out: what it would have recorded never left.
+        An unfinished last line, as a power cut leaves it, is left out: what it would have recorded never left. So are
+        blank lines at the end, as an editor leaves them.
         """
         try:
             lines = self.path.read_bytes().split(b"\n")
@@ -78,10 +79,15 @@ class AuditLog:
             raise RunDirectoryError(f"{self.path} cannot be read: {problem.strerror or problem}") from problem
         entries: list[dict[str, Any]] = []
         before = START
-        for number, line in enumerate(lines[:-1], start=1):
+        whole = lines[:-1]
+        while whole and not whole[-1].strip():
+            whole.pop()
+        for number, line in enumerate(whole, start=1):
             try:
                 entry = json.loads(line)
                 sound = entry["n"] == number and entry["previous"] == before and entry["hash"] == line_hash(entry)
+                # The hash is of the parsed line: a repeated key, or an escape, would go unnoticed.
+                sound = sound and _written(entry) == line
             except (ValueError, KeyError, TypeError, RecursionError):
                 sound = False
             if not sound:
@@ -94,6 +100,10 @@ class AuditLog:
         return entries
 
 
+def _written(entry: Mapping[str, Any]) -> bytes:
+    return json.dumps(entry).encode()
+
+
 def _last(file: BinaryIO) -> tuple[int, str, int]:
     """The number and hash of the last whole line, and where it ends."""
     size = file.seek(0, os.SEEK_END)
@@ -101,7 +111,9 @@ def _last(file: BinaryIO) -> tuple[int, str, int]:
     while size:
         file.seek(max(0, size - back))
         whole, newline, _ = file.read(min(back, size)).rpartition(b"\n")
-        if newline:
+        blank = whole.find(b"\n", len(whole.rstrip()))
+        whole = whole if blank < 0 else whole[:blank]
+        if newline and whole.strip():
             line = whole.rpartition(b"\n")[2]
             if len(line) < len(whole) or back >= size:
                 try:

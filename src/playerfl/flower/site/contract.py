@@ -79,6 +79,8 @@ class Contract:
     """By round and verb, as in "3:fit"."""
     opened: dict[str, list[int]] = field(default_factory=dict)
     """By exchange: the nodes over which a securely aggregated sum was opened."""
+    weighed: dict[str, float] = field(default_factory=dict)
+    """By exchange: the number of examples that counted as a weight of 1 in that sum."""
 
     @classmethod
     def begin(cls, envelope: Envelope, layers: Mapping[str, tuple[str, ...]], rows: int, cut: int | None) -> Contract:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 import pwd
+from logging.handlers import RotatingFileHandler
 from pathlib import Path
+from typing import Any
 
 from playerfl.errors import ConfigError
 from playerfl.flower.site.policy import Policy
@@ -13,6 +15,33 @@ from playerfl.flower.site.site import LOG, Site
 from playerfl.flower.wire.envelopes import check_site
 from playerfl.storage.atomic_files import make_directory
 from playerfl.tasks.load import load_task
+
+MOST_LOG_BYTES = 20 * 2**20
+"""Then the log continues in a new file, beside the one before: a server must not fill the disk with its messages."""
+
+
+class OneLine(logging.Formatter):
+    """Shows what a message from the server holds as text, so that no part of it looks like a line of the log's own.
+
+    >>> OneLine("%(message)s").format(logging.makeLogRecord({"msg": "%s: refused", "args": ("x\\n2026 INFO done",)}))
+    'x\\\\n2026 INFO done: refused'
+    """
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802
+        return printable(super().formatMessage(record))
+
+    def formatException(self, ei: Any) -> str:  # noqa: N802
+        # An exception may quote the message. Its lines are indented, unlike those of the log.
+        return "\n".join("  " + printable(line) for line in super().formatException(ei).split("\n"))
+
+
+def printable(text: str) -> str:
+    """Control characters as escapes.
+
+    >>> printable("naïve\\x1b[2J")
+    'naïve\\\\x1b[2J'
+    """
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def open_site(
@@ -50,8 +79,8 @@ def _write_log(file: Path) -> None:
     log = logging.getLogger("playerfl.flower.site")
     if log.handlers:
         return
-    handler = logging.FileHandler(file, encoding="utf-8")
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    handler = RotatingFileHandler(file, maxBytes=MOST_LOG_BYTES, backupCount=1, encoding="utf-8")
+    handler.setFormatter(OneLine("%(asctime)s %(levelname)s %(message)s"))
     log.addHandler(handler)
     log.setLevel(logging.INFO)
     log.propagate = False

@@ -17,6 +17,7 @@ from playerfl.federation.server import Server
 from playerfl.flower.site.contract import Contract, Decision
 from playerfl.flower.site.policy import ProtectedLayers
 from playerfl.flower.wire.envelopes import Envelope, RefusedError
+from playerfl.flower.wire.values import unusable_values
 from playerfl.layers.layer_map import LayerMap
 from playerfl.weights import Weights
 
@@ -145,8 +146,8 @@ class Pinned:
                     "pinned",
                     f"{name!r} is {tuple(tensor.shape)} {tensor.dtype}, not {tuple(wanted.shape)} {wanted.dtype}",
                 )
-            if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
-                raise RefusedError("pinned", f"{name!r} has NaN or infinite values")
+            if reason := unusable_values(name, tensor):
+                raise RefusedError("pinned", reason)
             if name not in common and trained:
                 raise RefusedError("pinned", f"the envelope holds {name!r}, which is private")
             start = wanted if name in self.initial else torch.zeros_like(wanted)

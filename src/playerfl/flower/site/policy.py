@@ -37,6 +37,7 @@ class AcceptedJobs(BaseModel):
     """The fewest sites that the server may merge. Only secure aggregation proves that it does."""
     most_rounds: int = Field(1000, ge=1)
     most_local_epochs: int = Field(100, ge=1)
+    """Also for each option of an algorithm whose name ends in "epochs" or "steps": they multiply a round's work."""
     most_threads: int = Field(64, ge=1)
     most_waiting: int = Field(20, ge=1)
     """How many jobs may wait for approval at the same time."""
@@ -162,8 +163,14 @@ coordinators, jobs, layers, privacy, sharing, task, units in [site.toml]
             ("rounds", experiment.rounds, jobs.most_rounds),
             ("training.local_epochs", training.local_epochs, jobs.most_local_epochs),
             ("threads", experiment.threads, jobs.most_threads),
+            *(
+                (f"algorithm.{name}", value, jobs.most_local_epochs)
+                for name, value in experiment.algorithm.items()
+                if name.endswith(("epochs", "steps"))
+            ),
         ):
-            if value > most:
+            # Types of an algorithm's options are checked later.
+            if isinstance(value, int | float) and not value <= most:
                 return f"{what} = {value}, but the policy accepts at most {most}"
         return self._unprotected(privacy)
 

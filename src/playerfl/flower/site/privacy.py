@@ -45,10 +45,13 @@ def private_upload(upload: Upload, sent: Mapping[str, Tensor], privacy: Privacy,
     """An upload that may leave the site. `sent`: the weights before the update, which the server knows."""
     weights = dict(upload.weights)
     if privacy.clip:
-        weights = clipped(weights, sent, privacy.clip)
+        # Rounded only at the end: between large weights, float32 would round a clipped update up, beyond the bound.
+        exact = {name: w.double() if w.is_floating_point() else w for name, w in weights.items()}
         weights = {
-            name: w + noise_like(w, privacy.noise * privacy.clip, rng) if w.is_floating_point() else w
-            for name, w in weights.items()
+            name: (w + noise_like(w, privacy.noise * privacy.clip, rng)).to(upload.weights[name].dtype)
+            if w.is_floating_point()
+            else w
+            for name, w in clipped(exact, sent, privacy.clip).items()
         }
     return Upload(upload.num_examples, weights, noisy_numbers(upload.info, privacy.sensitivity_noise, rng))
 
@@ -56,11 +59,15 @@ def private_upload(upload: Upload, sent: Mapping[str, Tensor], privacy: Privacy,
 def clipped(weights: Mapping[str, Tensor], sent: Mapping[str, Tensor], bound: float) -> Weights:
     """Weights whose distance from `sent`, over all entries together, is at most `bound`; what was not sent counts as 0.
 
+    An update that is not finite counts as none: left as it is, noise could not hide that a model diverged.
+
     >>> clipped({"w": torch.tensor([3.0, 4.0])}, {"w": torch.zeros(2)}, 1.0)
     {'w': tensor([0.6000, 0.8000])}
     """
     sent = {name: sent[name] if name in sent else torch.zeros_like(w) for name, w in weights.items()}
     distance = math.sqrt(squared_distance(weights, sent))
+    if not math.isfinite(distance):
+        return {name: sent[name].to(w.dtype) if w.is_floating_point() else w for name, w in weights.items()}
     if distance <= bound:
         return dict(weights)
     share = bound / distance

@@ -44,7 +44,7 @@ GENERATIONS = 2
 LOG, AUDIT, OWN = "site.log", "audit.jsonl", ".agent"
 """What the site's directory holds besides its jobs; OWN is for the budget, the secret of the noise, and the policy."""
 POLICY, POLICY_FILE, SOCKET, STATE = "policy.json", "site.toml", "agent.sock", "state.safetensors"
-RESERVED = frozenset({LOG, AUDIT, POLICY_FILE, SOCKET})
+RESERVED = frozenset({LOG, f"{LOG}.1", AUDIT, POLICY_FILE, SOCKET})
 """Files in the site's directory whose place no job may take."""
 
 
@@ -327,23 +327,34 @@ class Site:
             reply = replace(reply, upload=replace(reply.upload, weights={}))
         return Response(self.name, envelope.key, reply, fingerprint=stored.fingerprint)
 
-    def held(self, job: str, key: str) -> Upload:
-        """The upload of the last response, for secure aggregation."""
+    def held(self, job: str, key: str, bound: float) -> Upload:
+        """The upload of the last response, for secure aggregation of values within ±`bound`."""
         folder = self._folder(check_job(job))
         contract = Contract.read(folder)
         stored = self._load(job)
         if contract is None or stored is None or stored.key != key or not stored.secure:
             raise RefusedError("state_differs", f"there is no upload for {key!r} to mask")
         check_status(contract, Decision.read(folder), automatic=self._automatic)
+        if bound != contract.privacy.secure_range:
+            raise RefusedError("privacy", f"the job's range is ±{contract.privacy.secure_range}, not ±{bound}")
         return stored.reply.upload
 
-    def unmask(self, job: str, key: str, participants: tuple[int, ...]) -> None:
-        """Notes which sites' sum is opened for an exchange; a second sum over other sites is refused."""
+    def unmask(self, job: str, key: str, participants: tuple[int, ...], largest: float) -> None:
+        """Notes which sites' sum is opened for an exchange, and the number of examples that counts as 1.
+
+        A second sum over other sites, or with other weights, is refused.
+        """
         folder = self._folder(check_job(job))
         contract = Contract.read(folder)
-        if contract is None or contract.opened.get(key, list(participants)) != list(participants):
+        if contract is None:
+            raise RefusedError("privacy", f"there is no job {job!r} whose sum could be opened")
+        check_status(contract, Decision.read(folder), automatic=self._automatic)
+        if contract.opened.get(key, list(participants)) != list(participants):
             raise RefusedError("privacy", f"the sum for {key!r} was opened before, over other sites")
-        replace(contract, opened={**contract.opened, key: list(participants)}).write(folder)
+        if contract.weighed.get(key, largest) != largest:
+            raise RefusedError("privacy", f"the sum for {key!r} was opened before, with other weights")
+        opened, weighed = {**contract.opened, key: list(participants)}, {**contract.weighed, key: largest}
+        replace(contract, opened=opened, weighed=weighed).write(folder)
 
     def _folder(self, job: str) -> Path:
         return self.home / job
