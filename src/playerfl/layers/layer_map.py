@@ -103,10 +103,7 @@ class LayerMap:
         """Layers as listed, by name and entries, input to output."""
         model = unwrapped(model)
         tensors = state_entries(model)
-        first_name = {id(tensor): name for name, tensor in tensors.items()}
-        aliases = {
-            name: first_name[id(parameter)] for name, parameter in model.named_parameters(remove_duplicate=False)
-        }
+        aliases = _first_names(model)
         parameters = dict(model.named_parameters())
 
         users: dict[str, list[LayerName]] = {}
@@ -314,6 +311,14 @@ class LayerMap:
                 f"site's own in {some(kept)}; bn_stats='local' keeps all of them at the site"
             )
         return warnings
+
+
+def _first_names(model: nn.Module) -> dict[str, str]:
+    """Every name of a parameter, and its first one. In a single pass: the attention of torch under peft's LoRA has new
+    parameter objects whenever somebody asks for them, so those of two passes cannot be compared."""
+    every = list(model.named_parameters(remove_duplicate=False))
+    first: dict[int, str] = {}
+    return {name: first.setdefault(id(parameter), name) for name, parameter in every}
 
 
 def listed(names: Sequence[LayerName], most: int = 4) -> str:
