@@ -94,7 +94,9 @@ def _embeddings(flow: Flow) -> Iterator[Block]:
     """Tables whose rows are added or concatenated, such as those of tokens and positions."""
     for step, looked_up in _looked_up(flow):
         for one, other in pairwise(looked_up):
-            if one and other and not is_attention(step):
+            tables = [{name for name in side if flow.units[name].role == "lookup"} for side in (one, other)]
+            # Two values of the same tables are a block's, such as a norm's result and its mean over positions.
+            if one and other and tables[0] != tables[1] and not is_attention(step):
                 yield Block(one | other, "embedding", ends={step.number})
     placed: set[str] = set()
     for tables, places, end in position_tables(flow):
