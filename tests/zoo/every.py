@@ -9,6 +9,5 @@ from zoo.parameters import PARAMETERS
 from zoo.recurrent import RECURRENT
 from zoo.shared import SHARED
 from zoo.vision import VISION
-from zoo.weightless import WEIGHTLESS
 
-REAL = {**VISION, **ATTENTIVE, **OTHER, **RECURRENT, **SHARED, **BLOCKS, **PARAMETERS, **WEIGHTLESS}
+REAL = {**VISION, **ATTENTIVE, **OTHER, **RECURRENT, **SHARED, **BLOCKS, **PARAMETERS}
