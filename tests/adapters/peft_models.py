@@ -46,6 +46,25 @@ def vit() -> Any:
     )
 
 
+class TorchAttention(nn.Module):
+    """A model of a user's own around torch's attention, whose weights peft registers anew in every forward pass."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.emb = nn.Embedding(WORDS, 8)
+        self.attention = nn.ModuleList(nn.MultiheadAttention(8, 2, batch_first=True) for _ in range(2))
+        self.norm = nn.ModuleList(nn.LayerNorm(8) for _ in range(2))
+        self.classifier = nn.Linear(8, CLASSES)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        x = self.emb(ids)
+        for attention, norm in zip(self.attention, self.norm, strict=True):
+            h = norm(x)
+            x = x + attention(h, h, h, need_weights=False)[0]
+        logits: Tensor = self.classifier(x.mean(1))
+        return logits
+
+
 def adapted(model: Any, config: Any) -> Any:
     with warnings.catch_warnings():  # transformers warns about names that peft still uses
         warnings.simplefilter("ignore")
@@ -84,6 +103,19 @@ KINDS: Mapping[str, Callable[[], Any]] = {
     "IA3": lambda: adapted(bert(), peft.IA3Config(task_type="SEQ_CLS")),
     "prefix tuning": lambda: adapted(bert(), peft.PrefixTuningConfig(task_type="SEQ_CLS", num_virtual_tokens=2)),
     "prompt tuning": lambda: adapted(bert(), peft.PromptTuningConfig(task_type="SEQ_CLS", num_virtual_tokens=2)),
+    "LoRA of torch's attention": lambda: adapted(
+        TorchAttention(),
+        peft.LoraConfig(r=2, target_modules=["attention.0", "attention.1"], modules_to_save=["classifier"]),
+    ),
+    "LoRA of some tokens": lambda: adapted(
+        TorchAttention(),
+        peft.LoraConfig(
+            r=2,
+            target_modules=["attention.0", "attention.1"],
+            trainable_token_indices={"emb": [1, 2]},
+            modules_to_save=["classifier"],
+        ),
+    ),
     "LoRA inside a model of one's own": lambda: Masked(lora(use_dora=True)),
 }
 

@@ -223,3 +223,46 @@ def test_select_takes_the_entries_of_some_layers_in_the_order_of_the_model() -> 
     assert layers.select(weights, []) == {}
     with pytest.raises(LayerError, match="layer 'fc' is unknown; the model has 0, 1"):
         layers.select(weights, ["fc"])
+
+
+class _Backbone(nn.Sequential):
+    """A pretrained part as detectors and adapters use it: nothing in it trains, and its norms stay as they are."""
+
+    def train(self, mode: bool = True) -> _Backbone:
+        super().train(mode)
+        self[1].eval()
+        return self
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("kind", ["kept in evaluation mode", "in training mode", "trains"])
+def test_statistics_of_a_frozen_norm_never_travel_if_they_never_change(kind: str, training: bool) -> None:
+    parts = nn.Linear(3, 4), nn.BatchNorm1d(4)
+    backbone = nn.Sequential(*parts) if kind == "in training mode" else _Backbone(*parts)
+    backbone.requires_grad_(kind == "trains")
+    model = nn.Sequential(backbone, nn.Linear(4, 2)).train(training)
+    before = [module.training for module in model.modules()]
+    layers = LayerMap.of(model, torch.randn(2, 3))
+    assert [module.training for module in model.modules()] == before
+    statistics = {name for name, _ in model.named_buffers()}
+    fixed = kind == "kept in evaluation mode"
+    assert layers.frozen & statistics == (statistics if fixed else set())
+    assert layers.buffers == (set() if fixed else statistics)
+    assert not statistics & layers.travelling(model.state_dict()).keys() or not fixed
+
+
+class FrozenBatchNorm2d(nn.Module):
+    """As in torchvision and detectron2."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("weight", torch.ones(2))
+        self.register_buffer("running_mean", torch.zeros(2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (x - self.get_buffer("running_mean")[:, None, None]) * self.get_buffer("weight")[:, None, None]
+
+
+def test_buffers_of_a_norm_that_is_frozen_by_its_class_never_travel() -> None:
+    layers = LayerMap.of(nn.Sequential(nn.Conv2d(1, 2, 3), FrozenBatchNorm2d()), torch.zeros(1, 1, 4, 4))
+    assert layers.frozen == {"1.weight", "1.running_mean"}

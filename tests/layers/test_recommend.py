@@ -250,3 +250,25 @@ def test_a_single_layer_has_no_transition() -> None:
 def test_a_threshold_must_be_a_number(threshold: object) -> None:
     with pytest.raises(LayerError, match=r"threshold must be a number such as 3\.5, not "):
         recommend(site(*CLEAR), threshold=threshold)  # type: ignore[arg-type]
+
+
+def test_batches_without_a_score_count_only_where_they_are_drawn_with_others() -> None:
+    """LoRA's B starts at zero, so that the first batch scores nothing; a resample may consist of it alone."""
+    none = (0.0, 0.0, 0.0, 0.0)
+    recommendation = recommend({"north": site(none, CLEAR[0])}, resamples=200)
+    assert recommendation.cut.index == 2
+    assert recommendation.bootstrap == {2: 1.0}
+    seeds = [{"north": site(none, none)}, {"north": site(*CLEAR)}]
+    assert recommend(seeds, resamples=50).by_seed == (2,)
+
+
+@pytest.mark.parametrize(
+    ("rows", "reason"),
+    [
+        (((0.0, 0.0),), "all of them are zero.*measure more than one batch"),
+        (((math.nan, 1.0),), "not finite.*smaller learning rate"),
+    ],
+)
+def test_scores_of_no_use_are_refused_with_the_reason(rows: tuple[tuple[float, ...], ...], reason: str) -> None:
+    with pytest.raises(LayerError, match=reason):
+        recommend({"north": site(*rows)})

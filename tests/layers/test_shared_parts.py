@@ -27,6 +27,7 @@ def layers_of(name: str) -> LayerMap:
     [
         ("one bias table", "relative.weight", BLOCKS[::2]),
         ("one bias table, looked up in every block", "relative.weight", BLOCKS[::2]),
+        ("one bias table, repeated for every example", "relative.weight", BLOCKS[::2]),
         ("one bias table, a bare parameter", "relative", BLOCKS[::2]),
         ("ReZero", "alpha", BLOCKS),
         ("one norm for all blocks", "blocks.0.norm1.weight", BLOCKS),

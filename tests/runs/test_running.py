@@ -36,6 +36,14 @@ def test_a_run_of_your_own_task_gives_its_models_back(tmp_path: Path) -> None:
     assert repr(made).startswith("<RunResult: player_fl on own, 1 rounds, 3 sites")
 
 
+def test_a_run_of_your_own_task_says_that_it_needs_the_task_again(tmp_path: Path) -> None:
+    playerfl.run(task(), "local", rounds=1, settings=SETTINGS, out=tmp_path / "o")
+    read = playerfl.load_result(tmp_path / "o")
+    for ask in (lambda: read.model("site-1"), lambda: playerfl.resume(tmp_path / "o")):
+        with pytest.raises(PlayerflError, match=r"unknown task 'own'.* pass it again, as task="):
+            ask()
+
+
 def test_models_that_are_large_together_are_read_one_by_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     held = playerfl.run("synthetic", "local", rounds=1, out=tmp_path / "o")
     monkeypatch.setattr("playerfl.runs.directory._HELD_BYTES", 0)

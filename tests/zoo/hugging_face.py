@@ -35,6 +35,7 @@ def models() -> dict[str, tuple[nn.Module, Any]]:
         num_conv_pos_embeddings=4, num_conv_pos_embedding_groups=2, classifier_proj_size=4,
         conv_depthwise_kernel_size=3, **{**_SMALL, "num_hidden_layers": 2},
     )  # fmt: skip
+    mpnet = hf.MPNetConfig(**{**_SMALL, **_WORDS, "num_hidden_layers": 2})
     return {
         "BERT": (hf.BertForSequenceClassification(hf.BertConfig(**_WORDS, **_SMALL)), ids()),
         "DistilBERT": (hf.DistilBertForSequenceClassification(distilled), ids()),
@@ -58,4 +59,5 @@ def models() -> dict[str, tuple[nn.Module, Any]]:
             hf.Wav2Vec2ConformerForSequenceClassification(speech),
             {"input_values": torch.linspace(-1, 1, 60).reshape(2, 30)},
         ),
+        "MPNet": (hf.MPNetForSequenceClassification(mpnet), ids()),
     }

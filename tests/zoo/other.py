@@ -1,4 +1,4 @@
-"""Recurrent networks, towers, graphs, tables, and models that use their parameters directly."""
+"""Recurrent networks, towers, graphs, tables, mixers without weights, and models that use their parameters directly."""
 
 from __future__ import annotations
 
@@ -281,6 +281,61 @@ def numbers() -> Tensor:
     return torch.linspace(-1, 1, 8).reshape(2, 4)
 
 
+def _feed_forward() -> nn.Module:
+    return nn.Sequential(nn.Linear(D, 2 * D), nn.GELU(), nn.Linear(2 * D, D))
+
+
+class TokenShift(nn.Module):
+    """As in RWKV: a mixture of each position and the one before it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.linear = nn.LayerNorm(D), nn.Linear(D, D)
+        self.share = nn.Parameter(torch.rand(D))
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.norm(x)
+        y: Tensor = x + self.linear(h * self.share + h.roll(1, 1))
+        return y
+
+
+class Pooling(nn.Module):
+    """As in PoolFormer: the mean over positions mixes them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm1, self.norm2, self.mlp = nn.LayerNorm(D), nn.LayerNorm(D), _feed_forward()
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.norm1(x)
+        x = x + h.mean(1, keepdim=True) - h
+        y: Tensor = x + self.mlp(self.norm2(x))
+        return y
+
+
+class Fourier(Pooling):
+    """As in FNet: a Fourier transform mixes positions, and norms come last."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.norm1(x + torch.fft.fft2(x).real)
+        y: Tensor = self.norm2(x + self.mlp(x))
+        return y
+
+
+class _Classifier(nn.Module):
+    def __init__(self, block: Callable[[], nn.Module]) -> None:
+        super().__init__()
+        self.words, self.blocks = nn.Embedding(WORDS, D), nn.ModuleList(block() for _ in range(2))
+        self.head = nn.Linear(D, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.words(x)
+        for block in self.blocks:
+            x = block(x)
+        y: Tensor = self.head(x.mean(1))
+        return y
+
+
 OTHER: dict[str, tuple[Callable[[], nn.Module], Callable[[], Any]]] = {
     "LSTM, two layers": (lambda: Tagger(nn.LSTM), words),
     "GRU, two layers": (lambda: Tagger(nn.GRU), words),
@@ -301,4 +356,7 @@ OTHER: dict[str, tuple[Callable[[], nn.Module], Callable[[], Any]]] = {
         words,
     ),
     "denoiser": (Diffusion, lambda: (torch.ones(2, 4, T), torch.ones(2, 1))),
+    "token shift": (lambda: _Classifier(TokenShift), words),
+    "pooling as a mixer": (lambda: _Classifier(Pooling), words),
+    "Fourier transform as a mixer": (lambda: _Classifier(Fourier), words),
 }

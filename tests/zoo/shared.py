@@ -80,6 +80,28 @@ class BiasTableAgain(BiasTable):
         return x
 
 
+class RepeatedBias(BiasTable):
+    """The same, repeated for every example and with norms last, as in MPNet."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(LastNorms() for _ in range(3))
+
+    def through(self, x: Tensor) -> Tensor:
+        bias = self.bias()[None].expand(len(x), -1, -1, -1).contiguous()
+        for block in self.blocks:
+            x = block(x, bias)
+        return x
+
+
+class LastNorms(Parts):
+    """The norms come after the sums."""
+
+    def forward(self, x: Tensor, bias: Tensor | None = None, scale: Tensor | float = 1.0) -> Tensor:
+        x = self.norm1(x + scale * self.attn(x, bias))
+        return self.norm2(x + scale * self.down(self.act(self.up(x))))
+
+
 class BareBias(Text):
     """The table is a bare parameter."""
 
@@ -244,4 +266,5 @@ SHARED: dict[str, tuple[Callable[[], nn.Module], Callable[[], Any]]] = {
     "one head for every stage": (EarlyExits, picture),
     "siamese": (Siamese, lambda: (picture(), -picture())),
     "feature pyramid": (Pyramid, picture),
+    "one bias table, repeated for every example": (RepeatedBias, words),
 }

@@ -22,7 +22,7 @@ from playerfl.learning.job import EvalJob
 from playerfl.runs.api import COMPARISON, limited_threads, load_result
 from playerfl.runs.directory import ROSTER, RunDirectory
 from playerfl.runs.environment import environment
-from playerfl.runs.experiment import Experiment, find_task, read_toml
+from playerfl.runs.experiment import Experiment, find_task
 from playerfl.runs.measures.baseline import baseline_scores, site_baseline
 from playerfl.runs.measures.outcomes import SiteOutcomes, outcomes_of
 from playerfl.runs.measures.row_intervals import resampled_scores, row_interval
@@ -171,7 +171,7 @@ def _check_run(path: Path) -> None:
 
 def _experiment(path: Path, task: Task | None) -> Experiment:
     """The experiment as it was run, but on this machine's CPU and without a search for the fastest trainer."""
-    return Experiment.resolve({**read_toml(path / "experiment.toml"), "device": "cpu", "trainer": "loop"}, task)
+    return Experiment.of_run(path, task, device="cpu", trainer="loop")
 
 
 def _loaded(

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from playerfl.errors import LayerError, one_of
 from playerfl.layers.adapters import fixed_buffers
 from playerfl.layers.derive import Derived, Granularity, derive_layers, reject_lazy
+from playerfl.layers.fixed_statistics import fixed_statistics
 from playerfl.layers.wrappers import unwrapped
 from playerfl.weights import Weights
 
@@ -51,8 +52,8 @@ class LayerMap:
     num_parameters: Mapping[LayerName, int]
     """Trainable scalars of each layer: the paper's n_l."""
     frozen: frozenset[str] = frozenset()
-    """What never changes: every site has it already, so it is never sent. Parameters that do not train, and the fixed
-    buffers of adapters."""
+    """What never changes: every site has it already, so it is never sent. Parameters that do not train, the fixed
+    buffers of adapters, and the statistics of frozen norms that stay in evaluation mode."""
     buffers: frozenset[str] = frozenset()
     """Tensors that are not parameters and change in training, such as batch-norm statistics."""
     tied: Mapping[str, tuple[LayerName, ...]] = field(default_factory=dict)
@@ -103,10 +104,7 @@ class LayerMap:
         """Layers as listed, by name and entries, input to output."""
         model = unwrapped(model)
         tensors = state_entries(model)
-        first_name = {id(tensor): name for name, tensor in tensors.items()}
-        aliases = {
-            name: first_name[id(parameter)] for name, parameter in model.named_parameters(remove_duplicate=False)
-        }
+        aliases = _first_names(model)
         parameters = dict(model.named_parameters())
 
         users: dict[str, list[LayerName]] = {}
@@ -142,7 +140,7 @@ class LayerMap:
             if layer in owner.values()
         }
         frozen = frozenset(name for name, parameter in parameters.items() if not parameter.requires_grad)
-        frozen |= fixed_buffers(model) & tensors.keys()
+        frozen |= (fixed_buffers(model) | fixed_statistics(model)) & tensors.keys()
         sizes = {
             layer: sum(parameters[e].numel() for e in members if e in parameters and e not in frozen)
             for layer, members in entries.items()
@@ -314,6 +312,14 @@ class LayerMap:
                 f"site's own in {some(kept)}; bn_stats='local' keeps all of them at the site"
             )
         return warnings
+
+
+def _first_names(model: nn.Module) -> dict[str, str]:
+    """Every name of a parameter, and its first one. In a single pass: the attention of torch under peft's LoRA has new
+    parameter objects whenever somebody asks for them, so those of two passes cannot be compared."""
+    every = list(model.named_parameters(remove_duplicate=False))
+    first: dict[int, str] = {}
+    return {name: first.setdefault(id(parameter), name) for name, parameter in every}
 
 
 def listed(names: Sequence[LayerName], most: int = 4) -> str:

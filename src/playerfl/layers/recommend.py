@@ -15,7 +15,7 @@ from playerfl.errors import LayerError
 from playerfl.layers.cut_summary import summarise_cut
 from playerfl.layers.layer_map import LayerMap, LayerName
 from playerfl.layers.recommendation import NextBest, Recommendation, ThresholdStep, judged, step_at
-from playerfl.layers.sensitivity import ClientWeight, Importance, Normalise, Profile, Reduce, combine_sites
+from playerfl.layers.sensitivity import ClientWeight, Importance, Normalise, Profile, Reduce, combine_sites, is_usable
 from playerfl.layers.split import Cut, OnNoTransition, SplitRule, check_rule, choose_cut, cut_ratios, transition_point
 
 SiteProfiles = Mapping[str, Profile | Mapping[str, Any]]
@@ -81,6 +81,7 @@ def recommend(
     cut = choose_cut(scores, rule=rule, threshold=threshold, on_no_transition=on_no_transition, **combining)
     shares = combine_sites(scores, **combining).shares
     usable = {site: scores[site] for site in shares}
+    each_seed = [{site: profile.importance for site, profile in run.items()} for run in seeds]
     thresholds = _threshold_steps(cut, fallback)
     measured = _measured_layers(seeds, model, layers, names)
     summary = None if model is None or measured is None else summarise_cut(model, measured, cut.index)
@@ -95,7 +96,7 @@ def recommend(
         site_alone={site: cut_of({site: score}) for site, score in usable.items()},
         bootstrap=_bootstrap({site: pooled[site] for site in usable}, cut_of, resamples, seed),
         resamples=resamples,
-        by_seed=tuple(cut_of({site: profile.importance for site, profile in run.items()}) for run in seeds),
+        by_seed=tuple(cut_of(run) for run in each_seed if any(map(is_usable, run.values()))),
         thresholds=thresholds,
         next_best=_next_best(cut, thresholds),
         rules={name: cut_of(scores, rule=name, threshold=threshold if name == rule else None) for name in RULES},
@@ -191,7 +192,8 @@ def _jumps(seeds: Sequence[Mapping[str, Profile]], cut: Cut) -> tuple[float, ...
 def _bootstrap(
     profiles: Mapping[str, Profile], cut_of: Callable[[Mapping[str, Importance]], int], resamples: int, seed: int
 ) -> dict[int, float]:
-    """How often each cut results when every site's batches are resampled with replacement."""
+    """How often each cut results when every site's batches are resampled with replacement, among the resamples that
+    have a score: LoRA's first batch has none, because B starts at zero."""
     if not resamples or all(len(profile.batches) < 2 for profile in profiles.values()):
         return {}
     generator = np.random.default_rng(seed)
@@ -209,8 +211,9 @@ def _bootstrap(
             share = drawn_often * weights[site]
             mean = share @ table / share.sum()
             drawn[site] = dict(zip(profiles[site].layers, mean.tolist(), strict=True))
-        counts[cut_of(drawn)] += 1
-    return {cut: counts[cut] / resamples for cut in sorted(counts)}
+        if any(map(is_usable, drawn.values())):  # not so if only batches that score nothing were drawn
+            counts[cut_of(drawn)] += 1
+    return {cut: counts[cut] / counts.total() for cut in sorted(counts)}
 
 
 def _threshold_steps(cut: Cut, on_no_transition: OnNoTransition) -> tuple[ThresholdStep, ...]:

@@ -211,17 +211,36 @@ def _scaled(values: Sequence[float], normalise: Normalise) -> list[float]:
 def _usable_sites(scores: Mapping[str, Importance]) -> tuple[dict[str, Importance], list[str]]:
     usable, warnings = {}, []
     for site in sorted(scores):
-        values = list(scores[site].values())
-        if all(math.isfinite(value) for value in values) and any(value > 0 for value in values):
+        if is_usable(scores[site]):
             usable[site] = scores[site]
         else:
             warnings.append(f"{site} is left out: its scores are not finite or all zero")
     if not usable:
         raise LayerError(
-            f"no site has usable layer scores ({', '.join(sorted(scores)) or 'none given'}); "
-            "the loss may have diverged: try a smaller learning rate"
+            f"no site has usable layer scores ({', '.join(sorted(scores)) or 'none given'}); {_why(scores)}"
         )
     return usable, warnings
+
+
+def is_usable(importance: Importance) -> bool:
+    """Whether a site's scores can say where to cut: all are finite, and not all are zero.
+
+    >>> is_usable({"a": 0.0, "b": 1.0}), is_usable({"a": 0.0, "b": 0.0}), is_usable({"a": math.nan, "b": 1.0})
+    (True, False, False)
+    """
+    return all(map(math.isfinite, importance.values())) and any(value > 0 for value in importance.values())
+
+
+def _why(scores: Mapping[str, Importance]) -> str:
+    """Why none of the sites' scores can be used, and what to do."""
+    if not scores:
+        return "measure at least one site"
+    if any(not math.isfinite(value) for importance in scores.values() for value in importance.values()):
+        return "some are not finite, so the loss may have diverged: try a smaller learning rate"
+    return (
+        "all of them are zero: no gradient reached a weight that is not zero itself. Adapters such as LoRA start with "
+        "B at zero, so their first step scores nothing: measure more than one batch"
+    )
 
 
 DOMINATES = 0.8

@@ -19,7 +19,7 @@ from playerfl.engine.transport import Transport
 from playerfl.errors import ConfigError, RunDirectoryError
 from playerfl.runs.directory import ROSTER, RunDirectory
 from playerfl.runs.environment import environment
-from playerfl.runs.experiment import Experiment, read_toml, with_settings
+from playerfl.runs.experiment import Experiment, with_settings
 from playerfl.runs.result import RunResult
 from playerfl.runs.run import Listener, Run, check_unseen
 from playerfl.runs.setup import Setups, initial_model
@@ -36,7 +36,7 @@ def load_result(path: Path | str, *, task: Task | None = None) -> RunResult:
 
 def _finished(directory: RunDirectory, task: Task | None) -> RunResult:
     def rebuild() -> nn.Module:
-        experiment = Experiment.resolve(read_toml(directory.path / "experiment.toml"), task)
+        experiment = Experiment.of_run(directory.path, task)
         return initial_model(experiment, task)
 
     return directory.result(rebuild)
@@ -115,7 +115,7 @@ def reopen_directory(path: Path, task: Task | None = None) -> tuple[Experiment, 
     directory = RunDirectory.open(path)
     if directory.has(ROSTER):
         raise RunDirectoryError(f"{path} is a job across institutions; continue it with  {directory.continued_with}")
-    experiment = Experiment.resolve(read_toml(path / "experiment.toml"), task)
+    experiment = Experiment.of_run(path, task)
     directory.lock()
     with directory.unlocked_on_failure():
         recorded = directory.read_json("environment.json")

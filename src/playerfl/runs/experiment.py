@@ -247,6 +247,21 @@ class Experiment(AddedOptions):
         return cls.resolve(read_toml(path), task)
 
     @classmethod
+    def of_run(cls, directory: Path, task: Task | None = None, **changes: Any) -> Experiment:
+        """The experiment of a run directory, with some settings changed; `task`: its task, if it has no name that can
+        be looked up."""
+        table = {**read_toml(directory / "experiment.toml"), **changes}
+        if task is None and "task" in table:
+            try:
+                task = find_task(table["task"])
+            except ConfigError as problem:
+                raise ConfigError(
+                    f"{problem}; the task of {directory} cannot be found by its name: if it is one of your own, pass "
+                    "it again, as task=…"
+                ) from problem
+        return cls.resolve(table, task)
+
+    @classmethod
     def from_resolved(cls, text: str) -> Experiment:
         """Reads the output of `to_toml`, which may come from an untrusted file or message.
 

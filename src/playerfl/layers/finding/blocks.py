@@ -94,7 +94,9 @@ def _embeddings(flow: Flow) -> Iterator[Block]:
     """Tables whose rows are added or concatenated, such as those of tokens and positions."""
     for step, looked_up in _looked_up(flow):
         for one, other in pairwise(looked_up):
-            if one and other and not is_attention(step):
+            rows = [{name for name in side if flow.units[name].role == "lookup"} for side in (one, other)]
+            # Two values of the same tables are a block's, such as a norm's result and its mean over positions.
+            if one and other and rows[0] != rows[1] and not is_attention(step):
                 yield Block(one | other, "embedding", ends={step.number})
     placed: set[str] = set()
     for tables, places, end in position_tables(flow):
@@ -126,14 +128,28 @@ def position_tables(flow: Flow) -> Iterator[tuple[set[str], set[str], int]]:
     and the step that adds them."""
     for step, looked_up in _looked_up(flow):
         for number, tables in zip(step.inputs, looked_up, strict=True):
-            shape = flow.steps[number].shape
-            broadcast = len(shape) < len(step.shape) or (shape[:1] == (1,) and step.shape[:1] != (1,))
-            if not tables or not broadcast:
+            if not tables or not _same_for_every_example(flow, number, step):
                 continue
             nearest = flow.backward((other for other in step.inputs if other != number), passes)
             places = {s.unit.name for s in nearest[:1] if s.unit is not None} - tables
             if places:
                 yield tables, places, step.number
+
+
+def _same_for_every_example(flow: Flow, number: int, step: Step) -> bool:
+    """Whether a value is broadcast over the examples of a step that reads it, or was repeated for them before it is
+    added; a prompt that is put before the words is no position."""
+    shape = flow.steps[number].shape
+    if len(shape) < len(step.shape) or (shape[:1] == (1,) and step.shape[:1] != (1,)):
+        return True
+    made = flow.steps[number]
+    while meeting_of(step) != "concatenation" and made.unit is None and len(made.inputs) == 1:
+        before = flow.steps[made.inputs[0]]
+        grows = before.shape[:1] == (1,) != made.shape[:1] or len(before.shape) < len(made.shape)
+        if made.operation in ("expand", "repeat") and grows:
+            return True
+        made = before
+    return False
 
 
 def _siblings(flow: Flow, model: nn.Module, blocks: list[Block]) -> Iterator[Block]:

@@ -46,7 +46,24 @@ class Joining:
         # What several layers read ends the one before. Without blocks, queries, keys and values are layers.
         one_reader = len(readers) == 1 or (bool(ahead) and not self._blocks)
         feeds = not behind or (one_reader and unit.role == "norm" and self._feeds(step, nearest, ahead[0]))
-        return Neighbour(ahead[0] if feeds else nearest, feeds)
+        chosen = Neighbour(ahead[0] if feeds else nearest, feeds)
+        return self._within_its_module(step, chosen, placed) or chosen
+
+    def _within_its_module(self, step: Step, chosen: Neighbour, placed: Mapping[str, object]) -> Neighbour | None:
+        """The nearest neighbour in the same one of several equal modules, if another was chosen: the norm before a
+        mixer without weights would else leave its block."""
+        flow, around = self._flow, step.where
+        kernels: list[str] = []
+        while around and not kernels:
+            if around in self._repeated:
+                kernels = [name for name in flow.kernels if flow.units[name].path.startswith(f"{around}.")]
+            around = around.rpartition(".")[0]
+        if id(placed[chosen.name]) in {id(placed[name]) for name in kernels}:
+            return None
+        if after := [name for name in kernels if flow.depends(flow.first_use[name], step.number)]:
+            return Neighbour(min(after, key=flow.first_use.__getitem__), feeds=True)
+        before = [name for name in kernels if flow.depends(step.number, flow.first_use[name])]
+        return Neighbour(max(before, key=flow.first_use.__getitem__), feeds=False) if before else None
 
     def _last_use(self, name: str, before: int) -> int:
         return max((step.number for step in self._flow.uses[name] if step.number <= before), default=-1)

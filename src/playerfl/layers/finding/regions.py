@@ -127,6 +127,8 @@ def block_of(flow: Flow, region: Region, straight: list[Block]) -> Block | None:
         shallow = min(depth(flow, region.one, straight), depth(flow, region.other, straight))
         if region.meeting != "sum" or shallow > 1:
             return None
+    if region.meeting == "sum" and _adds_a_table_again(flow, region):
+        return None
     if region.meeting != "product" and not region.has_shortcut and not _closed(flow, region):
         return None
     if region.meeting == "product":
@@ -144,6 +146,16 @@ def block_of(flow: Flow, region: Region, straight: list[Block]) -> Block | None:
         straight=not flow.bends(region.steps),
         attends=flow.attends(region.steps),
     )
+
+
+def _adds_a_table_again(flow: Flow, region: Region) -> bool:
+    """Whether a region lies between two places where the same rows of a table are added, such as one bias for the
+    attention of every block: what is between them is a network."""
+    behind = flow.backward([region.fork], lambda step: kernel_of(step) is None and bool(step.inputs))
+    units = [step.unit for step in behind if step.unit is not None]
+    only_tables = all(unit.role == "lookup" for unit in units) and not any(s.operation == "input" for s in behind)
+    again = any(meeting_of(step) == "sum" and region.fork in step.inputs for step in region.steps)
+    return bool(units) and only_tables and again
 
 
 def depth(flow: Flow, kernels: tuple[Step, ...], straight: list[Block]) -> int:

@@ -78,7 +78,8 @@ def own_entries(path: str, module: nn.Module) -> list[str]:
     """The parameters that a module itself owns; its statistics, if it has no parameters."""
     prefix = f"{path}." if path else ""
     entries = [prefix + name for name, _ in module.named_parameters(recurse=False)]
-    return entries or [prefix + name for name, _ in module.named_buffers(recurse=False)]
+    passing = module._non_persistent_buffers_set  # no part of the model's state
+    return entries or [prefix + name for name, _ in module.named_buffers(recurse=False) if name not in passing]
 
 
 def owns_state(module: nn.Module) -> bool:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from playerfl.errors import LayerError
-from playerfl.layers.sensitivity import ClientWeight, Importance, Normalise, Profile, Reduce, combine_sites
+from playerfl.layers.sensitivity import ClientWeight, Importance, Normalise, Profile, Reduce, combine_sites, is_usable
 from playerfl.layers.split import SplitRule, cut_ratios, transition_point
 from playerfl.report.compute.cost import sends_private_layers
 from playerfl.report.compute.grid import RunGrid
@@ -163,7 +163,7 @@ def steps_of(importance: Importance) -> Steps:
 
 def alone(scores: Mapping[str, Importance]) -> list[Steps | None]:
     """The cuts each site would choose by itself; None for a site without usable scores."""
-    return [steps_of(importance) if _usable(importance) else None for importance in scores.values()]
+    return [steps_of(importance) if is_usable(importance) else None for importance in scores.values()]
 
 
 def combined(
@@ -196,7 +196,7 @@ def _without_each(
     if len(scores) == 1:
         return []
     layers = list(next(iter(scores.values())))
-    usable = [site for site in scores if _usable(scores[site])]
+    usable = [site for site in scores if is_usable(scores[site])]
     rows = np.array([[scores[site][layer] for layer in layers] for site in usable])
     rows = rows / np.array([_scale(row, normalise) for row in rows])[:, None]
     weights = np.array([num_examples[site] if reduction == "samples" else 1 for site in usable], dtype=float)
@@ -213,10 +213,6 @@ def _without_each(
         # Rounding may leave a difference of medians just below 0.
         without.append(steps_of(dict(zip(layers, map(float, np.maximum(values, 0.0)), strict=True))))
     return without
-
-
-def _usable(importance: Importance) -> bool:
-    return all(map(math.isfinite, importance.values())) and any(value > 0 for value in importance.values())
 
 
 def _scale(row: Array, normalise: Normalise) -> float:
