@@ -23,7 +23,9 @@ from typer.testing import CliRunner
 from flower.jobs import Job
 from playerfl.cli.main import app
 from playerfl.errors import ConfigError, RunDirectoryError
+from playerfl.flower.deployment import Deployment
 from playerfl.flower.operate import enrolment, preflight
+from playerfl.flower.operate.app_folder import write_app_folder
 from playerfl.flower.operate.certificates import (
     activate_renewal,
     expiry,
@@ -32,6 +34,7 @@ from playerfl.flower.operate.certificates import (
     write_certificates,
 )
 from playerfl.flower.operate.enrolment import enrol, exclude, site_statuses
+from playerfl.flower.operate.job_monitor import RUN, submit
 from playerfl.flower.operate.keys import fingerprint_of, write_key_pair
 from playerfl.flower.operate.launch import ServerHome
 from playerfl.flower.operate.metrics import metrics_text, serving_metrics
@@ -39,6 +42,7 @@ from playerfl.flower.operate.processes import FlowerError
 from playerfl.flower.operate.register import KeyRegister, names_by_key
 from playerfl.flower.operate.supervision import FIRST_SECONDS, MOST_ATTEMPTS, Supervisor
 from playerfl.flower.server.job_status import STATUS, JobStatus
+from playerfl.runs.experiment import Experiment
 
 
 class FakeFlower:
@@ -275,6 +279,24 @@ def test_interrupted_jobs_are_submitted_again_and_stopped_ones_are_not(home: Ser
         now[0] += 10
         supervisor.look()
     assert len(submitted) == MOST_ATTEMPTS + 1
+
+
+def test_a_job_is_submitted_again_as_soon_as_it_was_interrupted(
+    home: ServerHome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also right after its submission, but not while it is still starting."""
+    monkeypatch.setattr(ServerHome, "flwr", lambda *_: {"run-id": "2"})
+    write_app_folder(
+        tmp_path / "app", Deployment("heart", ("north",), Experiment.resolve({"task": "synthetic"}).to_toml())
+    )
+    (home.submitted / "heart").mkdir(parents=True)
+    now = datetime.now(UTC)
+    run = json.dumps({"run-id": "1", "time": now.timestamp() - 20})
+    for seconds_ago, expected in ((60, "1"), (5, "2")):
+        (home.submitted / "heart" / RUN).write_text(run)
+        updated = (now - timedelta(seconds=seconds_ago)).strftime("%Y-%m-%dT%H:%M:%SZ")
+        write_status(home, status_of("heart", "running", updated=updated))
+        assert submit(home, tmp_path / "app") == expected
 
 
 def test_metrics_are_served_on_loopback_in_prometheus_format(home: ServerHome) -> None:

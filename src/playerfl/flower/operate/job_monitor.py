@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from datetime import datetime
 from pathlib import Path
 
 from playerfl.errors import ConfigError, one_of
@@ -67,8 +68,7 @@ def submit(home: ServerHome, app: Path, readmit: tuple[str, ...] = ()) -> str:
     make_directory(kept)
     with locked(kept, wait=True):
         last = _last_submission(home, deployment.job)
-        just_now = last is not None and time.time() - last[1] < STARTING_SECONDS
-        if last is not None and status is not None and (status.under_way or (just_now and status.state not in ENDED)):
+        if last is not None and status is not None and (status.under_way or _is_starting(status, last[1])):
             return last[0]
         write_app_folder(kept / "app", deployment)
         extra = ["--run-config", f'readmit="{",".join(readmit)}"'] if readmit else []
@@ -76,6 +76,18 @@ def submit(home: ServerHome, app: Path, readmit: tuple[str, ...] = ()) -> str:
         submission = {"run-id": run_id, "time": time.time()}
         write_atomically(kept / RUN, json.dumps(submission).encode(), RERUN_HINT)
     return run_id
+
+
+def _is_starting(status: JobStatus, submitted: float) -> bool:
+    """Whether a job that was submitted a moment ago has not taken its folder yet.
+
+    A status that is newer than the submission is the job's own: it has started, and was interrupted since.
+    """
+    return (
+        status.state not in ENDED
+        and time.time() - submitted < STARTING_SECONDS
+        and not datetime.fromisoformat(status.updated).timestamp() > submitted
+    )
 
 
 def last_run(home: ServerHome, job: str) -> str | None:
