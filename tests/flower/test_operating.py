@@ -41,7 +41,7 @@ from playerfl.flower.operate.metrics import metrics_text, serving_metrics
 from playerfl.flower.operate.processes import FlowerError
 from playerfl.flower.operate.register import KeyRegister, names_by_key
 from playerfl.flower.operate.supervision import FIRST_SECONDS, MOST_ATTEMPTS, Supervisor
-from playerfl.flower.server.job_status import STATUS, JobStatus
+from playerfl.flower.server.job_status import STATUS, JobStatus, read_status
 from playerfl.runs.experiment import Experiment
 
 
@@ -297,6 +297,14 @@ def test_a_job_is_submitted_again_as_soon_as_it_was_interrupted(
         updated = (now - timedelta(seconds=seconds_ago)).strftime("%Y-%m-%dT%H:%M:%SZ")
         write_status(home, status_of("heart", "running", updated=updated))
         assert submit(home, tmp_path / "app") == expected
+
+
+@pytest.mark.parametrize("updated", ["yesterday", 7, None])
+def test_a_status_without_a_time_is_refused_and_does_not_stop_the_supervisor(home: ServerHome, updated: Any) -> None:
+    write_status(home, status_of("heart", "running", updated=updated))
+    with pytest.raises(RunDirectoryError, match="cannot be read"):
+        read_status(home.jobs / "heart")
+    Supervisor(home, print).look()
 
 
 def test_metrics_are_served_on_loopback_in_prometheus_format(home: ServerHome) -> None:

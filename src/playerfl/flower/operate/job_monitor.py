@@ -86,7 +86,7 @@ def _is_starting(status: JobStatus, submitted: float) -> bool:
     return (
         status.state not in ENDED
         and time.time() - submitted < STARTING_SECONDS
-        and not datetime.fromisoformat(status.updated).timestamp() > submitted
+        and datetime.fromisoformat(status.updated).timestamp() <= submitted
     )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -61,6 +62,7 @@ def read_status(folder: Path) -> JobStatus | None:
         status = JobStatus(**table)
         fits = isinstance(status.sites, dict) and isinstance(status.round, int | None)
         fits = fits and isinstance(status.missing, dict) and isinstance(status.state, str)
+        datetime.fromisoformat(status.updated)
     except FileNotFoundError:
         return None
     except (OSError, ValueError, TypeError, RecursionError) as problem:

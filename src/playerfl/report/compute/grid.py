@@ -34,6 +34,7 @@ _OF_THE_TASK = ("task", "data", "rounds", "participation", "eval_point", "select
 _OTHER_NAMES = {
     "fedper": "FedPer", "fedrep": "FedRep", "scaffold": "SCAFFOLD", "fedbn": "FedBN", "lg_fedavg": "LG-FedAvg",
     "apfl": "APFL", "fedala": "FedALA", "feddbe": "FedDBE", "fedcac": "FedCAC", "fedselect": "FedSelect",
+    "fedsa_lora": "FedSA-LoRA", "ffa_lora": "FFA-LoRA",
 }  # fmt: skip
 """Of methods that the paper does not compare."""
 # Settings that may differ between runs of one algorithm.
