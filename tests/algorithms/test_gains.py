@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from playerfl.runs.api import run_experiments
-from playerfl.runs.experiment import Experiment, with_settings
+from playerfl.runs.experiment import Experiment
+from playerfl.runs.settings_table import with_settings
 
 pytestmark = pytest.mark.slow
 SEEDS = range(5)

@@ -20,7 +20,7 @@ from playerfl.algorithms import ALGORITHMS, FedAvg
 from playerfl.errors import sentence_of
 from playerfl.federation.messages import SiteId, Upload
 from playerfl.federation.server import Server
-from playerfl.learning import stacked
+from playerfl.learning.stacked import training
 from playerfl.tasks.task import Task, own_task
 
 MARK = 77.0
@@ -92,14 +92,14 @@ def test_a_failing_loss_is_blamed_on_the_site_whose_rows_it_was_given(
 
 
 def test_a_stack_that_fails_only_as_a_whole_names_all_that_were_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    train = stacked.train
+    train = training.train
 
     def too_large(jobs: Any) -> Any:
         if len(jobs) > 1:
             raise MemoryError("too large")
         return train(jobs)
 
-    monkeypatch.setattr(stacked, "train", too_large)
+    monkeypatch.setattr(training, "train", too_large)
     with pytest.raises(MemoryError) as failure:
         playerfl.run(task(), "fedavg", rounds=1, settings={**QUICK, "trainer": "stacked"})
     assert sentence_of(failure.value) == "models trained together failed ({}): MemoryError: too large".format(

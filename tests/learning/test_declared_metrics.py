@@ -73,7 +73,7 @@ def test_metrics_of_two_classes_are_what_their_definitions_say(rows: tuple[Tenso
     squares = [(p - y) ** 2 for p, y in zip(said, true, strict=True)]
     assert score("brier", *rows) == pytest.approx(sum(squares) / len(squares))
     points = reliability(*rows)
-    gaps = [point.rows * abs(point.said - point.came_true) for point in points]
+    gaps = [point.rows * abs(point.predicted - point.came_true) for point in points]
     assert score("ece", *rows) == pytest.approx(sum(gaps) / len(true))
     assert sum(point.rows for point in points) == len(true)
     found = find_metric("auroc")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 
 from playerfl.data.examples import TensorExamples
-from playerfl.learning import gathered
-from playerfl.learning.gathered import Gathered
+from playerfl.learning.stacked import gathered
+from playerfl.learning.stacked.gathered import Gathered
 
 
 def examples(value: float, rows: int = 3) -> TensorExamples:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from playerfl.learning.layout import ALIGNMENT, Layout
+from playerfl.learning.stacked.layout import ALIGNMENT, Layout
 
 SHAPES = [(), (0,), (5,), (64,), (5, 64), (15, 7), (16, 7), (64, 64), (20, 0), (8, 3, 2, 2)]
 

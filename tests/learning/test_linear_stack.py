@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 from torch.nn import functional as F
 
-from playerfl.learning.linear_stack import NotOnlyLinearError, linear_outputs
+from playerfl.learning.stacked.linear_stack import NotOnlyLinearError, linear_outputs
 from playerfl.models.mlp import MLP
 
 MODELS = 3

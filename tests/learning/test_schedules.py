@@ -17,8 +17,9 @@ from playerfl.algorithms import ALGORITHMS, Algorithm, PFedMe
 from playerfl.errors import ConfigError
 from playerfl.learning.schedules import Schedule
 from playerfl.runs.api import run_experiments
-from playerfl.runs.experiment import Experiment, with_settings
+from playerfl.runs.experiment import Experiment
 from playerfl.runs.result import RunResult
+from playerfl.runs.settings_table import with_settings
 from playerfl.tasks.task import Task, own_task
 
 ROUNDS, LOCAL_EPOCHS = 4, 3
@@ -118,16 +119,16 @@ def test_the_stacked_trainer_follows_the_schedule_of_the_loop(algorithm: str) ->
 
 @pytest.mark.slow
 def test_schedules_share_a_stack_and_keep_their_bits(monkeypatch: pytest.MonkeyPatch) -> None:
-    from playerfl.learning import stacked
+    from playerfl.learning.stacked import training
 
     stacks: list[int] = []
-    train = stacked._Stack.train
+    train = training._Stack.train
 
-    def counted(stack: stacked._Stack) -> list[Any]:
+    def counted(stack: training._Stack) -> list[Any]:
         stacks.append(len(stack.jobs))
         return train(stack)
 
-    monkeypatch.setattr(stacked._Stack, "train", counted)
+    monkeypatch.setattr(training._Stack, "train", counted)
     task = federations.task()
 
     def experiment(schedule: str, seed: int) -> Experiment:

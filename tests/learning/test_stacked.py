@@ -17,9 +17,10 @@ from federations import CLASSES, FEATURES, double_task, federate, quick_for
 from playerfl.algorithms import ALGORITHMS
 from playerfl.data.examples import SiteData, TensorExamples
 from playerfl.layers.layer_map import LayerMap
-from playerfl.learning import stackable, stacked
 from playerfl.learning.job import EvalJob
 from playerfl.learning.losses import FocalLoss, cross_entropy
+from playerfl.learning.stacked import stackable, training
+from playerfl.learning.stacked.grouping import group_of
 from playerfl.learning.trainer import run_jobs
 from playerfl.learning.training import Learner
 from playerfl.runs.api import run_experiments
@@ -189,7 +190,7 @@ def test_models_are_scored_on_their_own_examples() -> None:
     same = {"validation": examples(600), "test": examples(50)}
     splits = [same, same, *({"validation": examples(600 - i), "test": examples(40 + i)} for i in (3, 3, 8))]
     jobs = [EvalJob(setup.learner, setup.initial, split) for split in splits]
-    assert len({stacked.group_of(job) for job in jobs}) == 1
+    assert len({group_of(job) for job in jobs}) == 1
     together = run_jobs(jobs)
     assert together[0].scores == together[1].scores != together[2].scores != together[3].scores
     for job, evaluated in zip(jobs, together, strict=True):
@@ -359,7 +360,7 @@ def test_auto_stacks_small_fully_connected_models() -> None:
 def test_the_size_of_a_stack_does_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
     task = federations.task()
     whole = side_by_side(task, ["player_fl"], [0, 1, 2])
-    monkeypatch.setattr(stacked, "STACK_NUMBERS", 1)
+    monkeypatch.setattr(training, "STACK_NUMBERS", 1)
     parts = side_by_side(task, ["player_fl"], [0, 1, 2])
     for key, result in whole.items():
         assert result.score_rows == parts[key].score_rows

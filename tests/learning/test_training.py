@@ -112,6 +112,39 @@ def test_an_unused_branch_is_left_as_torch_leaves_it() -> None:
     assert changed(before, after) == {"0.weight", "0.bias", "2.weight", "2.bias"}
 
 
+class Alternating(nn.Module):
+    """Uses its second branch in every other training step, as a mixture of experts or a skipped layer would."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(2)
+        self.first, self.second, self.head = nn.Linear(5, 6), nn.Linear(5, 6), nn.Linear(6, 3)
+        self.calls = 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += self.training
+        hidden = self.first(x) + self.second(x) if self.calls % 2 else self.first(x)
+        logits: Tensor = self.head(hidden.relu())
+        return logits
+
+
+def test_a_branch_used_in_every_other_step_is_trained_as_torch_trains_it() -> None:
+    examples = InOrder(X, Y)
+    # The first rate returns in the third epoch.
+    model, factors = Alternating(), (1.0, 0.5, 1.0)
+    learner = Learner(Alternating(), LayerMap.of(Alternating(), granularity="module"), cross_entropy, {})
+    trained = train(learner, examples=examples, epochs=3, rate_factors=factors).weights
+
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01, fused=True)
+    for factor in factors:
+        optimizer.param_groups[0]["lr"] = 0.01 * factor
+        for inputs, targets in examples.batches(8):
+            optimizer.zero_grad()
+            F.cross_entropy(model(inputs), targets, reduction="none").mean().backward()
+            optimizer.step()
+    assert digest(trained) == digest(state_entries(model))
+
+
 def test_the_reported_loss_is_the_mean_over_examples() -> None:
     learner = learner_of(plain())
     expected = F.cross_entropy(plain()(X), Y).item()

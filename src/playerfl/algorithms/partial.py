@@ -71,7 +71,7 @@ class PartialAlgorithm(Algorithm):
 
 
 def simpler(shared: int, layers: LayerMap) -> str | None:
-    """What a method is that only divides the layers, if all or none of them are shared."""
+    """The simpler method that only dividing the layers amounts to, if all or none of them are shared."""
     return "FedAvg" if shared == len(layers.names) else "Local" if shared == 0 else None
 
 

@@ -19,6 +19,8 @@ from playerfl.weights import Weights
 EvalPoint = Literal["post_agg", "post_local"]
 Selection = Literal["by_owner", "client_best", "round_best", "last"]
 Result = TypeVar("Result")
+SPLITS = ("validation", "test")
+"""The parts of a site's data that models are scored on."""
 
 
 @dataclass(frozen=True)
@@ -85,6 +87,25 @@ async def handle(
                 await score("finish", download.round)
     client.end()
     return Reply(upload, tuple(scores), confusions)
+
+
+def scored(request: Request, evaluation: EvaluationPlan, *, finishes: bool) -> frozenset[tuple[ScoreStage, int, str]]:
+    """Stage, round and split of all scores that `handle` returns for a request; `finishes` is the algorithm's.
+
+    >>> from playerfl.federation.messages import Download
+    >>> sorted(scored(Request(("evaluate", "fit"), Download(1)), EvaluationPlan(), finishes=False))
+    [('round', 1, 'test'), ('round', 1, 'validation'), ('round', 2, 'train')]
+    """
+    round_, verbs = request.download.round, request.verbs
+    models: list[tuple[ScoreStage, int]] = []
+    if "evaluate" in verbs:
+        models.append(("round", round_))
+    if "fit" in verbs and evaluation.eval_point == "post_local":
+        models.append(("round", round_ + 1))
+    if "finish" in verbs and finishes:
+        models.append(("finish", round_))
+    places: set[tuple[ScoreStage, int, str]] = {(*model, split) for model in models for split in SPLITS}
+    return frozenset(places | ({("round", round_ + 1, "train")} if "fit" in verbs else set()))
 
 
 @contextmanager

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import mmap
 import tempfile
 import weakref
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from os import SEEK_CUR
 
 import torch
 from torch import Tensor
@@ -64,8 +66,10 @@ class OnDisk(Mapping[str, Tensor]):
             self._file = tempfile.TemporaryFile()  # noqa: SIM115 closed with this object
             weakref.finalize(self, self._file.close)
             for name, tensor in weights.items():
+                self._file.seek(-self._file.tell() % mmap.ALLOCATIONGRANULARITY, SEEK_CUR)
                 self._places[name] = (self._file.tell(), tensor.shape, tensor.dtype)
                 self._file.write(raw(tensor))
+            self._file.flush()
         except OSError as problem:
             raise StorageError(
                 f"the uploads of a round do not fit in {tempfile.gettempdir()}: {problem.strerror or problem}; "
@@ -75,10 +79,12 @@ class OnDisk(Mapping[str, Tensor]):
 
     def __getitem__(self, name: str) -> Tensor:
         start, shape, kind = self._places[name]
-        tensor = torch.empty(shape, dtype=kind)
-        self._file.seek(start)
-        self._file.readinto(raw(tensor))
-        return tensor
+        size = shape.numel() * kind.itemsize
+        if not size:
+            return torch.empty(shape, dtype=kind)
+        # Mapped, not read: the pages of a copy would be cleared, then filled. Writing to it leaves the file as it is.
+        mapped = mmap.mmap(self._file.fileno(), size, access=mmap.ACCESS_COPY, offset=start)
+        return torch.frombuffer(mapped, dtype=kind).view(shape)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._places)

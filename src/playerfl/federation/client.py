@@ -116,7 +116,7 @@ class Client:
         for name in self.layers.all_entries:
             entry, wanted = loaded[name], self._learner.entries[name]
             if entry.shape != wanted.shape:
-                # Copied into the model, it would be stretched to its shape without a word.
+                # Copying would silently broadcast it to the model's shape.
                 raise LayerError(
                     f"site {self.site!r} loads {name!r} in the shape {tuple(entry.shape)}, but the model has "
                     f"{tuple(wanted.shape)}; keep the shapes as they were"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
@@ -32,13 +33,32 @@ def confusion_matrix(predicted: Tensor, targets: Tensor, classes: int) -> Tensor
     >>> confusion_matrix(torch.tensor([[0, 0, 1], [1, 1, 1]]), torch.tensor([0, 1, 1]), classes=2).shape
     torch.Size([2, 2, 2])
     """
-    # In numpy, for the same reason as macro_f1s.
-    rows, true = predicted.cpu().numpy().reshape(-1, targets.shape[-1]), targets.cpu().numpy()
-    # One count for all: model i's cells are numbered from i · classes².
-    cells = np.arange(len(rows))[:, np.newaxis] * classes**2 + true * classes + np.maximum(rows, 0)
-    counts = np.bincount(cells.ravel(), minlength=len(rows) * classes**2).reshape(-1, classes, classes)
-    counts[(rows == DIVERGED).any(1)] = -1
+    rows = predicted.cpu().reshape(-1, targets.shape[-1])
+    counts = _counted(rows, targets.cpu().expand(rows.shape), np.repeat(np.arange(len(rows)), rows.shape[1]), classes)
     return torch.from_numpy(counts).view(*predicted.shape[:-1], classes, classes)
+
+
+def confusions_of_splits(predicted: Sequence[Tensor], targets: Sequence[Tensor], classes: int) -> Matrix:
+    """The confusion matrices of several sets of rows, which may differ in length, in one count.
+
+    >>> predicted, targets = [torch.tensor([0, 0, 1]), torch.tensor([1])], [torch.tensor([0, 1, 1]), torch.tensor([0])]
+    >>> confusions_of_splits(predicted, targets, classes=2).tolist()
+    [[[1, 0], [1, 1]], [[0, 1], [0, 0]]]
+    """
+    split = np.repeat(np.arange(len(predicted)), list(map(len, predicted)))
+    return _counted(torch.cat(list(predicted)).cpu(), torch.cat(list(targets)).cpu(), split, classes).astype(np.int32)
+
+
+def _counted(predicted: Tensor, targets: Tensor, owner: NDArray[np.int64], classes: int) -> NDArray[np.int64]:
+    """One matrix per owner of rows: `owner` has the number of each row's, in rising order."""
+    # In numpy, for the same reason as macro_f1s.
+    rows, true = predicted.numpy().ravel(), targets.numpy().ravel()
+    owners = int(owner[-1]) + 1 if len(owner) else 0
+    # The cells of owner i are numbered from i · classes².
+    cells = owner * classes**2 + true * classes + np.maximum(rows, 0)
+    counts = np.bincount(cells, minlength=owners * classes**2).reshape(-1, classes, classes)
+    counts[owner[rows == DIVERGED]] = -1
+    return counts
 
 
 def f1_from_confusion(matrix: Tensor, labels: F1Labels = "true_or_predicted") -> Tensor:

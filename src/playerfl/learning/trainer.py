@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, TypeVar
 
-from playerfl.learning import stacked, stacked_scoring
 from playerfl.learning.job import AbandonedError, EvalJob, Failed, Job, TrainJob
+from playerfl.learning.stacked import scoring, training
+from playerfl.learning.stacked.grouping import group_of
 
 AnyJob = TypeVar("AnyJob", bound=Job)
 
@@ -14,20 +15,20 @@ AnyJob = TypeVar("AnyJob", bound=Job)
 def run_jobs(jobs: Sequence[Job]) -> list[Any]:
     """The results of jobs, in their order; `Failed` stands in for the result of a job that raised."""
     results: dict[int, Any] = {}
-    training: dict[Hashable, dict[int, TrainJob]] = {}
-    evaluation: dict[Hashable, dict[int, EvalJob]] = {}
+    to_train: dict[Hashable, dict[int, TrainJob]] = {}
+    to_score: dict[Hashable, dict[int, EvalJob]] = {}
     for i, job in enumerate(jobs):
-        group = stacked.group_of(job)
+        group = group_of(job)
         if group is None:
             results[i] = _result_or_failure(job.run)
         elif isinstance(job, TrainJob):
-            training.setdefault(group, {})[i] = job
+            to_train.setdefault(group, {})[i] = job
         else:
-            evaluation.setdefault(group, {})[i] = job
-    for trained in training.values():
-        results.update(zip(trained, _stacked(stacked.train, list(trained.values())), strict=True))
-    for scored in evaluation.values():
-        results.update(zip(scored, _stacked(stacked_scoring.evaluate, list(scored.values())), strict=True))
+            to_score.setdefault(group, {})[i] = job
+    for training_jobs in to_train.values():
+        results.update(zip(training_jobs, _stacked(training.train, list(training_jobs.values())), strict=True))
+    for scoring_jobs in to_score.values():
+        results.update(zip(scoring_jobs, _stacked(scoring.evaluate, list(scoring_jobs.values())), strict=True))
     return [results[i] for i in range(len(jobs))]
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
@@ -16,20 +18,37 @@ from playerfl.layers.derive import call_model
 from playerfl.layers.layer_map import LayerMap, state_entries
 from playerfl.layers.probe import SensitivityProbe
 from playerfl.layers.sensitivity import Profile
-from playerfl.learning.confusion import Matrix, confusion_matrix
+from playerfl.learning.confusion import Matrix, confusions_of_splits
 from playerfl.learning.job import EvalJob, Evaluated, Measure, Trained, TrainJob
-from playerfl.learning.layout import Layout
 from playerfl.learning.losses import logits_of
 from playerfl.learning.metrics import predictions
 from playerfl.learning.metrics.catalogue import AnyMetric, declared
 from playerfl.learning.metrics.numbers import TargetScale
-from playerfl.learning.metrics.scoring import UNSCALED, scores_of
+from playerfl.learning.metrics.scoring import UNSCALED, scores_of, scores_of_confusions
 from playerfl.learning.optimizers import Optimizer, OptimizerState
+from playerfl.learning.stacked.layout import Layout
 from playerfl.seeding import seeded_rng
 from playerfl.weights import Weights
 
 EVALUATION_BATCH = 512
 TrainerName = Literal["loop", "stacked"]
+
+
+@dataclass(frozen=True)
+class _Pass:
+    """What a model gave for the rows of a split, on the CPU, as one row per model (here always one)."""
+
+    loss_sum: float
+    rows: int
+    classes: int
+    """0 if no metric is about classes."""
+    predicted: Tensor
+    outputs: Tensor
+    targets: Tensor
+
+
+def _joined(parts: list[Tensor]) -> Tensor:
+    return (parts[0] if len(parts) == 1 else torch.cat(parts)).cpu().unsqueeze(0) if parts else torch.empty(1, 0)
 
 
 class Learner:
@@ -103,7 +122,7 @@ class Learner:
         if not chosen or job.epochs == 0:
             return Trained(self.weights(job.weights), None)
         parameters = [self.parameters[name] for name in chosen]
-        steps: dict[Optimizer, dict[tuple[str, ...], Callable[[], None]]] = {}
+        moves: dict[tuple[Optimizer, tuple[str, ...]], Callable[[], None]] = {}
         probe = job.measure and self.probe(job.measure)
         profile: Profile | None = None
 
@@ -114,7 +133,6 @@ class Learner:
         with self._training(chosen), seeded_rng(noise, self.device), attaching as attached:
             for epoch in range(job.epochs):
                 optimizer = job.optimizer_in(epoch)
-                moves = steps.setdefault(optimizer, {})
                 measuring = probe if epoch == 0 and probe and probe.mode == "running" else None
                 batches = job.examples.batches(job.batch_size, job.order, join_single=bool(self._batch_norms))
                 for inputs, targets in batches:
@@ -126,9 +144,12 @@ class Learner:
                             measuring.record(len(targets))
                         # Like torch's own optimisers, skip parameters that the batch did not use.
                         used = tuple(name for name, p in zip(chosen, parameters, strict=True) if p.grad is not None)
-                        if used not in moves:
-                            moves[used] = self._step(optimizer, used, job)
-                        moves[used]()
+                        move = moves.get((optimizer, used))
+                        if move is None:
+                            # The new one has its own counts of steps, so the others would go on from outdated ones.
+                            moves.clear()
+                            move = moves[optimizer, used] = self._step(optimizer, used, job)
+                        move()
                         if attached:
                             attached.step(optimizer)
                         for parameter in parameters:
@@ -210,43 +231,47 @@ class Learner:
         self.load(job.weights)
         self.model.eval()
         with torch.inference_mode():
-            parts = {split: self._score(examples) for split, examples in job.splits.items()}
-        return Evaluated(
-            {split: scores for split, (scores, _) in parts.items()},
-            {split: matrix for split, (_, matrix) in parts.items() if matrix is not None},
-        )
+            passes = {split: self._pass(examples) for split, examples in job.splits.items()}
+        scores = {split: dict.fromkeys(("loss", *self.metrics), math.nan) for split in passes}
+        with_rows = {split: given for split, given in passes.items() if given.rows}
+        matrices = self._confusions(list(with_rows.values()))
+        from_matrices = {} if matrices is None else scores_of_confusions(self.metrics, matrices)
+        others = {name: metric for name, metric in self.metrics.items() if name not in from_matrices}
+        for number, (split, given) in enumerate(with_rows.items()):
+            scores[split]["loss"] = given.loss_sum / given.rows
+            scores[split] |= {name: of_splits[number] for name, of_splits in from_matrices.items()}
+            if others:
+                by_metric = scores_of(others, given.predicted, given.outputs, given.targets, self.scale)
+                scores[split] |= {name: of_models[0] for name, of_models in by_metric.items()}
+        return Evaluated(scores, {} if matrices is None else dict(zip(with_rows, matrices, strict=True)))
 
-    def _score(self, examples: Examples) -> tuple[dict[str, float], Matrix | None]:
-        loss_sum, seen, classes = 0.0, 0, 0
+    def _pass(self, examples: Examples) -> _Pass:
+        loss_sum, rows = 0.0, 0
         predicted, outputs, expected = list[Tensor](), list[Tensor](), list[Tensor]()
         for inputs, targets in examples.batches(EVALUATION_BATCH):
             output = call_model(self.model, inputs)
             losses = self._loss_of(output, targets)
             loss_sum += float(losses.double().sum() if losses.dim() else losses.double() * len(targets))
-            seen += len(targets)
+            rows += len(targets)
             if self.metrics:
                 logits = logits_of(output)
                 expected.append(targets)
                 if self.needs_classes:
-                    classes = logits.shape[-1]
                     predicted.append(predictions(logits))
                 if self.needs_outputs:
                     outputs.append(logits)
-        if not seen:
-            return {name: float("nan") for name in ("loss", *self.metrics)}, None
-        scores = {"loss": loss_sum / seen}
-        if not self.metrics:
-            return scores, None
-        all_predicted, all_outputs = (
-            torch.cat(kept).cpu().unsqueeze(0) if kept else None for kept in (predicted, outputs)
-        )
-        all_expected = torch.cat(expected).cpu().unsqueeze(0)
-        by_metric = scores_of(self.metrics, all_predicted, all_outputs, all_expected, self.scale)
-        scores |= {name: of_models[0] for name, of_models in by_metric.items()}
-        if all_predicted is None:
-            return scores, None
-        matrices = self.confusions(all_predicted, all_expected[0], classes)
-        return scores, matrices[0] if matrices else None
+        classes = logits.shape[-1] if predicted else 0
+        return _Pass(loss_sum, rows, classes, *map(_joined, (predicted, outputs, expected)))
+
+    def _confusions(self, passes: Sequence[_Pass]) -> Matrix | None:
+        """The confusion matrix of each split; None if this learner records none."""
+        if not passes or not self.records_confusions(passes[0].classes):
+            return None
+        classes = passes[0].classes
+        return confusions_of_splits([one.predicted[0] for one in passes], [one.targets[0] for one in passes], classes)
+
+    def records_confusions(self, classes: int) -> bool:
+        return 0 < classes <= self.most_classes
 
     def outputs(self, weights: Weights, examples: Examples) -> tuple[Tensor, Tensor, Tensor | None]:
         """A model's output for each row, the targets, and the losses (if there is one per row), on the CPU."""
@@ -261,12 +286,6 @@ class Learner:
                 losses.append(self._loss_of(output, targets).cpu())
         per_row = all(loss.shape == (len(rows),) for loss, rows in zip(losses, expected, strict=True))
         return torch.cat(outputs), torch.cat(expected), torch.cat(losses) if per_row else None
-
-    def confusions(self, predicted: Tensor, targets: Tensor, classes: int) -> list[Matrix]:
-        """The confusion matrix of each model (a row of `predicted`); none if this learner does not record them."""
-        if not 0 < classes <= self.most_classes:
-            return []
-        return list(confusion_matrix(predicted, targets, classes).int().cpu().numpy())
 
     def _loss_of(self, output: Any, targets: Tensor) -> Tensor:
         try:

@@ -44,6 +44,7 @@ F1 = Metric(
     title="Macro-F1",
     together=classes.macro_f1s,
     weighted=classes.weighted_macro_f1,
+    of_confusions=classes.macro_f1s_of_confusions,
 )
 ACCURACY = Metric(
     classes.accuracy,
@@ -51,6 +52,7 @@ ACCURACY = Metric(
     title="Accuracy",
     together=classes.accuracies,
     weighted=classes.weighted_accuracy,
+    of_confusions=classes.accuracies_of_confusions,
 )
 DEFAULT: dict[str, Metric] = {"f1": F1, "accuracy": ACCURACY}
 """The default for classes."""

@@ -55,18 +55,38 @@ def accuracies(predicted: Tensor, targets: Tensor) -> list[float]:
 def macro_f1s(predicted: Tensor, targets: Tensor, labels: Literal["present"] | int = "present") -> list[float]:
     """`macro_f1` of several models, one row of predictions and of targets each."""
     # In numpy: a split is scored after every round, on so few rows that calling torch would take most of the time.
-    said, true = predicted.cpu().numpy(), targets.cpu().numpy()
-    models, classes = len(said), max(said.max(), true.max()) + 1
+    guessed, true = predicted.cpu().numpy(), targets.cpu().numpy()
+    models, classes = len(guessed), max(guessed.max(), true.max()) + 1
     # One count for all models: model i's classes are numbered from i · classes.
     begin = np.arange(models)[:, np.newaxis] * classes
-    numbered = said + begin
+    numbered = guessed + begin
 
     def counted(rows: NDArray[np.int64]) -> NDArray[np.int64]:
         return np.bincount(rows, minlength=models * classes).reshape(models, classes)
 
-    hits = counted(numbered[said == true])
+    hits = counted(numbered[guessed == true])
     seen = counted(numbered.ravel()) + counted((true + begin).ravel())
     return _f1_of_counts(hits, seen, (seen > 0).sum(1) if labels == "present" else labels)
+
+
+def accuracies_of_confusions(matrices: NDArray[Any]) -> list[float]:
+    """`accuracy` from confusion matrices, one value each.
+
+    >>> accuracies_of_confusions(np.array([[[1, 0], [1, 2]]]))
+    [0.75]
+    """
+    shares: list[float] = (matrices.trace(axis1=1, axis2=2) / matrices.sum((1, 2))).tolist()
+    return shares
+
+
+def macro_f1s_of_confusions(matrices: NDArray[Any]) -> list[float]:
+    """`macro_f1` from confusion matrices, one value each, with the same bits.
+
+    >>> macro_f1s_of_confusions(np.array([[[1, 0], [1, 1]]]))
+    [0.6666666666666666]
+    """
+    hits, seen = matrices.diagonal(axis1=1, axis2=2), matrices.sum(1) + matrices.sum(2)
+    return _f1_of_counts(hits, seen, (seen > 0).sum(1))
 
 
 def f1_of_counts(hits: Tensor, seen: Tensor, classes: Tensor) -> list[float]:
@@ -87,11 +107,14 @@ def _f1_of_counts(hits: NDArray[Any], seen: NDArray[Any], classes: NDArray[np.in
     scores = 2.0 * hits / np.maximum(seen, 1)
     # The order in which torch adds numbers depends on how many there are. Without the absent classes at the end, a
     # model's bits depend neither on the other models nor on how many classes there could have been.
-    widths = ((seen > 0) * np.arange(1, seen.shape[1] + 1)).max(1)
-    sums = np.zeros(len(scores))
-    for width in set(widths.tolist()):
-        of_width = widths == width
-        sums[of_width] = torch.from_numpy(scores[of_width, :width]).sum(1).numpy()
+    if (seen[:, -1] > 0).all():
+        sums = torch.from_numpy(scores).sum(1).numpy()
+    else:
+        widths = ((seen > 0) * np.arange(1, seen.shape[1] + 1)).max(1)
+        sums = np.zeros(len(scores))
+        for width in set(widths.tolist()):
+            of_width = widths == width
+            sums[of_width] = torch.from_numpy(scores[of_width, :width]).sum(1).numpy()
     with np.errstate(invalid="ignore"):  # no class at all: NaN
         means: list[float] = (sums / classes).tolist()
     return means

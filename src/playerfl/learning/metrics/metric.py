@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
+from numpy.typing import NDArray
 from torch import Tensor
 from typing_extensions import TypedDict
 
@@ -68,6 +69,8 @@ class Metric:
     """The same for several models at once (one row of predictions and of targets each), where that is faster."""
     weighted: Callable[[Tensor, Tensor, Tensor], Tensor] | None = None
     """The same with row weights: (resamples × rows) to one value per resample; for intervals over rows."""
+    of_confusions: Callable[[NDArray[Any]], list[float]] | None = None
+    """The same from confusion matrices, one value each: used where these are recorded anyway."""
 
     def __post_init__(self) -> None:
         if not callable(self.function):

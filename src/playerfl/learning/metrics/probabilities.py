@@ -43,9 +43,9 @@ def auprc(scores: Tensor, targets: Tensor, weights: Tensor, *, positive: int = 1
     def average(tied: _Tied) -> Tensor:
         hits, alarms = tied.above(tied.positives), tied.above(tied.positives + tied.negatives)
         precision = hits / alarms.clamp_min(torch.finfo(alarms.dtype).tiny)
-        found = (tied.positives * precision).sum(1) / tied.positives.sum(1)
+        averages = (tied.positives * precision).sum(1) / tied.positives.sum(1)
         # Without negative rows every model is perfect.
-        return torch.where(tied.negatives.sum(1) > 0, found, torch.nan)
+        return torch.where(tied.negatives.sum(1) > 0, averages, torch.nan)
 
     return _one_vs_rest(average, scores, targets, weights, positive)
 
@@ -62,9 +62,9 @@ def sensitivity(
 
     def largest(tied: _Tied) -> Tensor:
         positives, negatives = tied.positives.sum(1, keepdim=True), tied.negatives.sum(1, keepdim=True)
-        found, alarms = tied.above(tied.positives) / positives, tied.above(tied.negatives) / negatives
+        detected, alarms = tied.above(tied.positives) / positives, tied.above(tied.negatives) / negatives
         # The tolerance is for shares like 1 - 0.9, which are not exact.
-        allowed = torch.where(alarms <= 1 - specificity + 1e-12, found, 0.0).amax(1)
+        allowed = torch.where(alarms <= 1 - specificity + 1e-12, detected, 0.0).amax(1)
         return torch.where((positives * negatives).squeeze(1) > 0, allowed, torch.nan)
 
     return _one_vs_rest(largest, scores, targets, weights, positive)
@@ -92,9 +92,9 @@ def calibration_error(scores: Tensor, targets: Tensor, weights: Tensor, *, posit
     >>> calibration_error(scores, torch.tensor([0, 1]), torch.ones(1, 2).double())
     tensor([0.2500], dtype=torch.float64)
     """
-    said, came_true, bins = _binned(scores, targets, positive)
+    predicted, came_true, bins = _binned(scores, targets, positive)
     in_bin = (bins.unsqueeze(1) == torch.arange(BINS)).double()
-    gaps = weights @ (in_bin * (said - came_true).unsqueeze(1))
+    gaps = weights @ (in_bin * (predicted - came_true).unsqueeze(1))
     return gaps.abs().sum(1) / weights.sum(1)
 
 
@@ -103,7 +103,7 @@ class ReliabilityBin:
     """The rows whose predicted probability is in one bin."""
 
     rows: int
-    said: float
+    predicted: float
     """Their mean predicted probability."""
     came_true: float
     """The share of them in which the prediction came true."""
@@ -113,25 +113,25 @@ def reliability(scores: Tensor, targets: Tensor, *, positive: int = 1, bins: int
     """The points of a reliability curve: one per bin that has rows, in the order of probability.
 
     >>> scores = torch.tensor([[0.25, 0.75], [0.25, 0.75], [0.96, 0.04]], dtype=torch.float64)
-    >>> [(point.rows, point.said, point.came_true) for point in reliability(scores, torch.tensor([0, 1, 0]))]
+    >>> [(point.rows, point.predicted, point.came_true) for point in reliability(scores, torch.tensor([0, 1, 0]))]
     [(1, 0.04, 0.0), (2, 0.75, 0.5)]
     """
-    said, came_true, places = _binned(scores, targets, positive, bins)
+    predicted, came_true, places = _binned(scores, targets, positive, bins)
     return [
-        ReliabilityBin(int(own.sum()), float(said[own].mean()), float(came_true[own].mean()))
-        for own in (places == number for number in range(bins))
-        if bool(own.any())
+        ReliabilityBin(int(in_bin.sum()), float(predicted[in_bin].mean()), float(came_true[in_bin].mean()))
+        for in_bin in (places == number for number in range(bins))
+        if bool(in_bin.any())
     ]
 
 
 def _binned(scores: Tensor, targets: Tensor, positive: int, bins: int = BINS) -> tuple[Tensor, Tensor, Tensor]:
     """The probability of what was predicted, whether it came true, and its bin, by row."""
     if scores.shape[1] == 2:
-        said, came_true = scores[:, positive], targets == positive
+        predicted, came_true = scores[:, positive], targets == positive
     else:
-        said, predicted = scores.max(1)
-        came_true = predicted == targets
-    return said, came_true.double(), (said * bins).ceil().long().sub(1).clamp(0, bins - 1)
+        predicted, classes = scores.max(1)
+        came_true = classes == targets
+    return predicted, came_true.double(), (predicted * bins).ceil().long().sub(1).clamp(0, bins - 1)
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 
 from playerfl.errors import ConfigError
@@ -35,6 +38,24 @@ def scores_of(
             forms[metric.needs] = _form(metric.needs, predicted, outputs, targets, scale)
         scores[name] = of_many(metric, *forms[metric.needs], name=name)
     return scores
+
+
+def scores_of_confusions(metrics: Mapping[str, Metric], matrices: NDArray[Any]) -> dict[str, list[float]]:
+    """By metric, the score of each confusion matrix, for those metrics that follow from one: sooner than from rows.
+
+    >>> from playerfl.learning.metrics.catalogue import ACCURACY
+    >>> scores_of_confusions({"accuracy": ACCURACY}, np.array([[[1, 0], [1, 2]], [[-1, -1], [-1, -1]]]))
+    {'accuracy': [0.75, nan]}
+    """
+    sound = matrices[:, 0, 0] >= 0
+    scores = {name: np.full(len(matrices), math.nan) for name, metric in metrics.items() if metric.of_confusions}
+    if sound.any():
+        converged = matrices if sound.all() else matrices[sound]
+        for name, values in scores.items():
+            of_confusions = metrics[name].of_confusions
+            assert of_confusions is not None
+            values[sound] = of_confusions(converged)
+    return {name: values.tolist() for name, values in scores.items()}
 
 
 def _form(

@@ -16,8 +16,9 @@ from playerfl.data.examples import TensorExamples, map_tensors
 from playerfl.layers.derive import call_arguments
 from playerfl.learning.job import EvalJob
 from playerfl.learning.losses import logits_of
-from playerfl.learning.stacked import LANES, outputs_of
-from playerfl.learning.stacked_scoring import evaluate
+from playerfl.learning.stacked.forward import outputs_of
+from playerfl.learning.stacked.grouping import padded_rows
+from playerfl.learning.stacked.scoring import evaluate
 from playerfl.learning.training import Learner, TrainerName
 
 # With more parameters than this, the matrix products of one model keep a core busy on their own.
@@ -92,7 +93,7 @@ def _reason_in_trial(learner: Learner, inputs: Any, targets: Tensor) -> str | No
     inputs = map_tensors(inputs, learner.placed)
     rows = len(targets)
     orders = [torch.arange(rows), torch.arange(rows).flip(0)[: max(1, rows - 1)]]
-    places = torch.arange(-(-rows // LANES) * LANES)
+    places = torch.arange(padded_rows(rows))
     padded = torch.stack([order[places.clamp_max(len(order) - 1)] for order in orders])
     batches = [(map_tensors(inputs, lambda x, order=order: x[order]), targets[order]) for order in orders]  # type: ignore[misc]
     learner.model.train()

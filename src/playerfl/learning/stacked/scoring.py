@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,13 +12,14 @@ import torch
 from torch import Tensor
 
 from playerfl.data.examples import TensorExamples, map_tensors
-from playerfl.learning.confusion import Matrix
-from playerfl.learning.gathered import Gathered
+from playerfl.learning.confusion import Matrix, confusion_matrix
 from playerfl.learning.job import EvalJob, Evaluated, Scores
 from playerfl.learning.losses import logits_of
 from playerfl.learning.metrics import predictions
-from playerfl.learning.metrics.scoring import scores_of
-from playerfl.learning.stacked import STACK_NUMBERS, outputs_of, padded_rows
+from playerfl.learning.metrics.scoring import scores_of, scores_of_confusions
+from playerfl.learning.stacked.forward import outputs_of
+from playerfl.learning.stacked.gathered import Gathered
+from playerfl.learning.stacked.grouping import STACK_NUMBERS, padded_rows
 from playerfl.learning.training import EVALUATION_BATCH, Learner
 
 
@@ -123,13 +125,16 @@ def _of_split(
         models = [model for model, rows in enumerate(counts) if rows == count]
         # A slice makes no copy.
         part = by_row.part(slice(None) if len(models) == len(counts) else models, slice(count))
-        columns = {name: [float("nan")] * len(models) for name in ("loss", *learner.metrics)}
-        matrices: Sequence[Matrix] = ()
+        columns: dict[str, list[float]] = {}
+        matrices: Matrix | None = None
         if count:
             columns["loss"] = (part.losses.sum(1) / count).tolist()
-            columns |= scores_of(learner.metrics, part.predicted, part.outputs, part.targets, learner.scale)
-            matrices = learner.confusions(part.predicted, part.targets, classes) if learner.needs_classes else ()
+            if learner.records_confusions(classes):
+                matrices = confusion_matrix(part.predicted, part.targets, classes).int().numpy()
+                columns |= scores_of_confusions(learner.metrics, matrices)
+            others = {name: metric for name, metric in learner.metrics.items() if name not in columns}
+            columns |= scores_of(others, part.predicted, part.outputs, part.targets, learner.scale)
         for place, model in enumerate(models):
-            scores = {name: column[place] for name, column in columns.items()}
-            measured[model] = (scores, matrices[place] if matrices else None)
+            scores = {name: columns[name][place] if count else math.nan for name in ("loss", *learner.metrics)}
+            measured[model] = (scores, None if matrices is None else matrices[place])
     return [measured[model] for model in range(len(counts))]

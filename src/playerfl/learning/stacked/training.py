@@ -1,11 +1,4 @@
-"""The stacked trainer: many models of one kind in each tensor operation, with the arithmetic of the plain loop.
-
-`torch.func.vmap` runs the model's own forward pass over a stack of weights; `linear_stack` does so for models that have
-only linear layers and activations. A model's result has the same bits whatever else is in the stack: batches have a
-fixed width, rows a fixed alignment (see Layout), and no operation mixes models. Models need not share their examples:
-the examples of all models are gathered in one table, from which a batch for all of them is taken at once. The bits
-differ from those of the plain loop, because its matrix products have other shapes.
-"""
+"""Training a stack: like `Learner.train`, for many models at once."""
 
 from __future__ import annotations
 
@@ -16,71 +9,16 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.func import functional_call, vmap
 from torch.utils._pytree import tree_map
 
-from playerfl.data.examples import TensorExamples
 from playerfl.errors import DataError
-from playerfl.layers.derive import call_arguments
 from playerfl.layers.sensitivity import Profile
-from playerfl.learning.gathered import Gathered
-from playerfl.learning.job import EvalJob, Job, Trained, TrainJob
-from playerfl.learning.layout import Blocks, Held, Layout, side_by_side
-from playerfl.learning.linear_stack import NotOnlyLinearError, linear_outputs
+from playerfl.learning.job import Trained, TrainJob
 from playerfl.learning.optimizers import Optimizer
-from playerfl.learning.training import Learner
-
-# Weights in a stack. Gradients and optimiser state make it four times as much, which should fit in the cache.
-STACK_NUMBERS = 2_000_000
-# The width of a batch is a multiple of this many rows; Layout says why.
-LANES = 32
-
-
-def group_of(job: Job) -> Hashable | None:
-    """Jobs with equal groups may be stacked; None if this one may not."""
-    learner = job.learner
-    if learner.trainer != "stacked":
-        return None
-    if isinstance(job, EvalJob):
-        tensors = all(isinstance(examples, TensorExamples) for examples in job.splits.values())
-        padded = ((split, padded_rows(len(examples))) for split, examples in job.splits.items())
-        return (id(learner), *padded) if tensors and job.splits else None
-    touched = job.measure is not None and job.measure.embedding_rows == "touched"
-    if touched or job.attach or not isinstance(job.examples, TensorExamples) or not _in_step(job):
-        return None
-    pulled = None if job.pull is None else (job.pull.strength, frozenset(job.pull.towards))
-    return (
-        id(learner),
-        (type(job.optimizer), job.optimizer.slots, job.optimizer.inner_steps),
-        job.epochs,
-        job.batch_size,
-        _width(job),
-        job.only,
-        pulled,
-        job.measure,
-    )
-
-
-def _in_step(job: TrainJob) -> bool:
-    """Whether all parameters have taken the same number of steps: a stack keeps one count per model."""
-    for slot in job.optimizer.counts:
-        known = job.state.get(slot, {})
-        held = [known.get(name) for name in job.learner.trainable(job.only)]
-        if any(count is not held[0] and (count is None or held[0] is None or count != held[0]) for count in held):
-            return False
-    return True
-
-
-def _width(job: TrainJob) -> int:
-    """Rows of a batch with its padding: given by the batch size, or less at a site with far fewer rows."""
-    enough = LANES
-    while enough < len(job.examples):
-        enough *= 2
-    return min(enough, padded_rows(job.batch_size))
-
-
-def padded_rows(rows: int) -> int:
-    return -(-rows // LANES) * LANES
+from playerfl.learning.stacked.cohort import Cohort
+from playerfl.learning.stacked.forward import outputs_of
+from playerfl.learning.stacked.grouping import STACK_NUMBERS, batch_count, cohort_key
+from playerfl.learning.stacked.layout import Blocks, Held, Layout, side_by_side
 
 
 def train(jobs: Sequence[TrainJob]) -> list[Trained]:
@@ -94,7 +32,7 @@ def train(jobs: Sequence[TrainJob]) -> list[Trained]:
     layout = learner.layout(chosen)
     # The longest first, so that the models still training are always the first rows.
     seen: dict[Hashable, int] = {}
-    places = [(-_batches(job), seen.setdefault(_cohort_key(job), len(seen))) for job in jobs]
+    places = [(-batch_count(job), seen.setdefault(cohort_key(job), len(seen))) for job in jobs]
     order = sorted(range(len(jobs)), key=places.__getitem__)
     size = max(1, STACK_NUMBERS // layout.width)
     results: dict[int, Trained] = {}
@@ -104,103 +42,11 @@ def train(jobs: Sequence[TrainJob]) -> list[Trained]:
     return [results[i] for i in range(len(jobs))]
 
 
-def _batches(job: TrainJob) -> int:
-    return -(-len(job.examples) // job.batch_size)
-
-
-def _cohort_key(job: TrainJob) -> Hashable:
-    """Equal for models that may share a cohort: the same number of batches, optimiser, rates and counts of steps."""
-    name = job.learner.trainable(job.only)[0]
-    held = [job.state.get(slot, {}).get(name) for slot in job.optimizer.counts]
-    return (
-        _batches(job),
-        job.optimizer,
-        job.rate_factors,
-        *(0.0 if count is None else float(count) for count in held),
-    )
-
-
-@dataclass(frozen=True)
-class _Cohort:
-    """Models in neighbouring rows with the same number of batches, optimiser and number of steps taken."""
-
-    start: int
-    stop: int
-    optimizers: tuple[Optimizer, ...]
-    """The optimiser at the rate of each epoch."""
-    examples: Gathered
-    rows: Tensor
-    """Rows of the table by model, batch (of all epochs) and position in the batch; padding repeats a row of its batch.
-    """
-    shares: Tensor
-    """By model and batch (of one epoch), the weight of each position: one over the batch's rows, 0 for padding."""
-    sizes: Tensor
-    """By model, the rows of each batch of one epoch."""
-
-    @classmethod
-    def of(cls, jobs: Sequence[TrainJob], start: int) -> _Cohort:
-        job = jobs[0]
-        examples = Gathered.of([one.examples for one in jobs if isinstance(one.examples, TensorExamples)])
-        batches, width = _batches(job), _width(job)
-        places = torch.arange(width)
-        rows = torch.empty(len(jobs), job.epochs, batches, width, dtype=torch.long)
-        sizes = torch.empty(len(jobs), batches, dtype=torch.long)
-        models_with: dict[int, list[int]] = {}
-        for model, one in enumerate(jobs):
-            models_with.setdefault(len(one.examples), []).append(model)
-        for total, models in models_with.items():
-            begins = torch.arange(batches) * job.batch_size
-            counts = (total - begins).clamp_max(job.batch_size)
-            # Positions in an epoch's order, by batch; padding repeats the first row of the batch.
-            positions = begins.unsqueeze(1) + torch.where(places < counts.unsqueeze(1), places, 0)
-            rows[models] = torch.stack([_order(jobs[model]) for model in models])[:, :, positions]
-            sizes[models] = counts
-        shares = (places < sizes.unsqueeze(2)).double() / sizes.unsqueeze(2)
-        return cls(
-            start,
-            start + len(jobs),
-            tuple(map(job.optimizer_in, range(job.epochs))),
-            examples,
-            rows.add_(examples.first.view(-1, 1, 1, 1)).flatten(1, 2),
-            shares.to(next(iter(job.weights.values())).dtype),
-            sizes,
-        )
-
-    @property
-    def batches(self) -> int:
-        """Batches of one epoch."""
-        return self.sizes.shape[1]
-
-    @property
-    def steps(self) -> int:
-        return self.rows.shape[1]
-
-    @property
-    def stops(self) -> list[int]:
-        """The steps after which its rate changes, and after its last."""
-        changed = [e for e in range(1, len(self.optimizers)) if self.optimizers[e] != self.optimizers[e - 1]]
-        return [*(epoch * self.batches for epoch in changed), self.steps]
-
-    def optimizer_at(self, step: int) -> Optimizer:
-        return self.optimizers[step // self.batches]
-
-    def batch(self, step: int) -> tuple[Any, Tensor, Tensor]:
-        """Inputs, targets and weights of the rows, by model and position."""
-        rows = self.rows[:, step]
-        return self.examples.inputs(rows), self.examples.targets(rows), self.shares[:, step % self.batches]
-
-
-def _order(job: TrainJob) -> Tensor:
-    """The order of the rows in each epoch, drawn as the plain loop draws it."""
-    torch.randint(2**62, (), generator=job.order)  # the loop draws its seed for dropout here; stacked models have none
-    return torch.stack([torch.randperm(len(job.examples), generator=job.order) for _ in range(job.epochs)])
-
-
 @dataclass(frozen=True)
 class _Active:
     """The first models of a stack, while these are the ones that train."""
 
-    cohorts: list[_Cohort]
+    cohorts: list[Cohort]
     entries: dict[str, Tensor]
     """The parameters that train, as leaves for autograd."""
     fixed: dict[str, Tensor]
@@ -224,9 +70,9 @@ class _Stack:
         others = [name for name in self.learner.entries if name not in layout.shapes]
         fixed = self.learner.layout(others)
         self.fixed = fixed.views(fixed.stacked([job.weights for job in jobs])) if others else {}
-        self.cohorts: list[_Cohort] = []
-        for _, members in groupby(jobs, key=_cohort_key):
-            self.cohorts.append(_Cohort.of(list(members), self.cohorts[-1].stop if self.cohorts else 0))
+        self.cohorts: list[Cohort] = []
+        for _, members in groupby(jobs, key=cohort_key):
+            self.cohorts.append(Cohort.of(list(members), self.cohorts[-1].stop if self.cohorts else 0))
         self.state = {slot: self._slot(slot) for slot in self.job.optimizer.slots}
         self.anchors = self._anchors()
 
@@ -236,7 +82,7 @@ class _Stack:
             self._held(slot, c, [job.state.get(slot, {}) for job in self.jobs[c.start : c.stop]]) for c in self.cohorts
         ]
 
-    def _held(self, slot: str, cohort: _Cohort, held: list[Mapping[str, Tensor]]) -> Blocks:
+    def _held(self, slot: str, cohort: Cohort, held: list[Mapping[str, Tensor]]) -> Blocks:
         resident = side_by_side(held, self.layout)
         if resident is not None:
             return resident
@@ -249,7 +95,7 @@ class _Stack:
                 view.copy_(torch.stack([one.get(name, view[i]) for i, one in enumerate(held)]))
         return fresh
 
-    def _rows(self, cohort: _Cohort) -> Blocks:
+    def _rows(self, cohort: Cohort) -> Blocks:
         return {name: block[cohort.start : cohort.stop] for name, block in self.blocks.items()}
 
     def _anchors(self) -> dict[str, Tensor]:
@@ -299,7 +145,7 @@ class _Stack:
             yield self._active([cohort for cohort in self.cohorts if cohort.steps > begin], begin), range(begin, stop)
             begin = stop
 
-    def _active(self, cohorts: list[_Cohort], begin: int) -> _Active:
+    def _active(self, cohorts: list[Cohort], begin: int) -> _Active:
         stop = cohorts[-1].stop
         return _Active(
             cohorts,
@@ -309,7 +155,7 @@ class _Stack:
             self._step(cohorts, begin),
         )
 
-    def _step(self, cohorts: list[_Cohort], begin: int) -> Callable[[Blocks], None]:
+    def _step(self, cohorts: list[Cohort], begin: int) -> Callable[[Blocks], None]:
         """A function that moves all of these models from step `begin` on, with one call per optimiser."""
         numbers: dict[Optimizer, list[int]] = {}
         for number, cohort in enumerate(cohorts):
@@ -399,22 +245,3 @@ def _joined(batches: Sequence[tuple[Any, Tensor, Tensor]]) -> tuple[Any, Tensor,
     inputs, targets, shares = zip(*batches, strict=True)
     joined = inputs[0] if len(inputs) == 1 else tree_map(lambda *parts: torch.cat(parts), *inputs)
     return joined, torch.cat(targets).flatten(0, 1), torch.cat(shares).flatten()
-
-
-def outputs_of(learner: Learner, entries: Mapping[str, Tensor], inputs: Any) -> Any:
-    """The outputs of all models for their inputs, concatenated model by model."""
-    return tree_map(lambda output: output.flatten(0, 1), _by_model(learner, entries, inputs))
-
-
-def _by_model(learner: Learner, entries: Mapping[str, Tensor], inputs: Any) -> Any:
-    """The outputs with the model as first dimension, computed the faster way if the forward pass allows it."""
-    if learner.only_linear:
-        try:
-            return linear_outputs(learner.model, {id(learner.entries[name]): e for name, e in entries.items()}, inputs)
-        except NotOnlyLinearError:
-            learner.only_linear = False
-
-    def one(weights: dict[str, Tensor], x: Any) -> Any:
-        return functional_call(learner.model, weights, *call_arguments(learner.model, x))
-
-    return vmap(one)(dict(entries), inputs)
