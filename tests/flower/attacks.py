@@ -1,4 +1,4 @@
-"""Envelopes that no honest server sends, delivered to a site's agent as the postman would."""
+"""Envelopes that no honest server sends, delivered to a site's agent as the relay would."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import torch
 
 from flower.jobs import Job
 from playerfl.federation.messages import Download, Request
+from playerfl.flower.site.files.audit import AuditLog
 from playerfl.flower.wire.codec import decode_envelope, decode_response, envelope_parcel
 from playerfl.flower.wire.envelopes import Envelope, Response
 
@@ -20,6 +21,11 @@ def asked(job: Job, key: str, site: str = SITE) -> Envelope:
     """The envelope with this key that the server sent."""
     sent = (decode_envelope(message.content) for name, message in job.grid.requests if name == site)
     return next(envelope for envelope in sent if envelope.key == key)
+
+
+def audit(job: Job, event: str, site: str = SITE) -> list[dict[str, Any]]:
+    """The lines of a site's audit log about an event."""
+    return [entry for entry in AuditLog(job.home / site / "audit.jsonl").entries() if entry["event"] == event]
 
 
 def ask(job: Job, envelope: Envelope, site: str = SITE) -> Response:

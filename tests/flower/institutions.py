@@ -9,10 +9,12 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
+
+import tomli_w
 
 from flower.held_task import SITES, responses
 from playerfl.flower.deployment import Deployment
@@ -43,9 +45,12 @@ def children(pid: int) -> list[int]:
 class Institutions:
     """A server and its sites, each in its own folder."""
 
-    def __init__(self, folder: Path, stack: ExitStack) -> None:
+    def __init__(self, folder: Path, stack: ExitStack, names: Sequence[str] = SITES) -> None:
         self.folder = folder
         self.stack = stack
+        self.names = tuple(names)
+        self.policies: dict[str, dict[str, Any]] = {}
+        """What a site agrees to, besides jobs that nobody has approved; by default its task is that of `settings`."""
         self.home = folder / "server"
         self.port = self.public_port = free_port()
         self.server: subprocess.Popen[bytes]
@@ -105,22 +110,22 @@ class Institutions:
             "site",
             *("--name", name, "--key", str(self.folder / name / f"{name}.key"), "--ca", str(self.home / "ca.crt")),
             *("--server", f"127.0.0.1:{self.public_port}", "--state", str(self.state(name))),
-            *("--policy", str(self.policy()), "--task", settings(1)["task"]),
+            *("--policy", str(self.policy(name))),
             *("--port", str(free_port()), "--retry", "5"),
         ]
 
-    def policy(self) -> Path:
-        file = self.folder / "site.toml"
-        file.write_text('approval = "automatic"\n')
+    def policy(self, name: str) -> Path:
+        file = self.folder / name / "site.toml"
+        default = {"approval": "automatic", "task": settings(1)["task"]}
+        file.write_text(tomli_w.dumps(default | self.policies.get(name, {})))
         return file
 
     def state(self, name: str) -> Path:
         return self.folder / name / "state"
 
-    def init(self, job: str, rounds: int, **options: Any) -> Path:
+    def init(self, job: str, experiment: Experiment, **options: Any) -> Path:
         app = self.folder / f"app-{job}"
-        experiment = Experiment.resolve(settings(rounds))
-        write_app_folder(app, Deployment(job, SITES, experiment.to_toml(), **options))
+        write_app_folder(app, Deployment(job, self.names, experiment.to_toml(), **options))
         return app
 
     def submit(self, app: Path) -> subprocess.Popen[str]:
@@ -187,6 +192,10 @@ def end(process: subprocess.Popen[Any]) -> None:
     process.communicate()
 
 
+def experiment_of(rounds: int) -> Experiment:
+    return Experiment.resolve(settings(rounds))
+
+
 def settings(rounds: int) -> dict[str, Any]:
     return {
         "task": f"{Path(__file__).with_name('held_task.py')}:held",
@@ -199,6 +208,6 @@ def settings(rounds: int) -> dict[str, Any]:
     }
 
 
-def in_process(rounds: int) -> dict[str, str]:
-    [result] = run_experiments([Experiment.resolve(settings(rounds))], [None])
+def in_process(experiment: Experiment) -> dict[str, str]:
+    [result] = run_experiments([experiment], [None])
     return {site: digest(weights) for site, weights in result.weights.items()}

@@ -223,3 +223,25 @@ def test_a_site_gets_a_new_key_while_a_job_runs(tmp_path: Path) -> None:
     job.assert_equals_in_process()
     assert {row["outcome"] for row in job.participation()} == {"answered"}
     assert job.clock.now < 60
+
+
+@pytest.mark.slow
+def test_a_piece_that_never_arrives_does_not_keep_the_server_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Flower's grid waits two hours for it, in the middle of our loop; this fails if its function has moved."""
+    import time
+
+    import flwr.superlink.grid.http_grid as grid
+    from flwr.supercore.inflatable.inflatable_utils import ObjectPullError, ObjectUnavailableError
+
+    from playerfl.flower.server.patience import limit_waiting
+
+    def never(piece: str) -> bytes:
+        raise ObjectUnavailableError(piece)
+
+    monkeypatch.setattr(grid, "pull_objects", grid.pull_objects)
+    for _ in range(2):
+        limit_waiting(0.1)
+    began = time.monotonic()
+    with pytest.raises(ObjectPullError):
+        grid.pull_objects(["piece"], never, initial_backoff=0.05)
+    assert time.monotonic() - began < 60

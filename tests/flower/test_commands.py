@@ -176,7 +176,7 @@ def test_a_sites_settings_cannot_inject_others(tmp_path: Path) -> None:
         SiteNode("north", key, "here", key, home, Path("agent.sock")).check()
 
 
-def test_only_the_nodes_user_can_read_the_postmans_secret(tmp_path: Path) -> None:
+def test_only_the_nodes_user_can_read_the_relays_secret(tmp_path: Path) -> None:
     node = SiteNode("north", tmp_path / "key", "here:1", tmp_path / "ca", tmp_path, Path("agent.sock"))
     secrets = []
     for _ in range(2):
@@ -256,3 +256,12 @@ def test_an_app_folder_that_was_changed_by_hand_is_one_sentence(before: str, aft
     file.write_text(file.read_text().replace(before, after))
     with pytest.raises(ConfigError, match=r"invalid value|not a TOML file"):
         checked_experiment(read_app_folder(tmp_path / "job"))
+
+
+def test_flowers_answer_is_read_where_colours_are_forced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A notebook sets FORCE_COLOR, and Flower's commands then colour their JSON."""
+    fake = tmp_path / "flwr"
+    fake.write_text("#!/bin/sh\nprintf '\\033[1m{\\033[0m \\033[1;34m\"run-id\"\\033[0m: \\033[1;36m7\\033[0m }'\n")
+    fake.chmod(0o755)
+    monkeypatch.setattr(launch, "program", lambda _: str(fake))
+    assert ServerHome(tmp_path).flwr("list") == {"run-id": 7}

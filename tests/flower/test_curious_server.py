@@ -5,19 +5,17 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 
-from flower.attacks import SITE, ask, asked, step, with_settings
+from flower.attacks import SITE, ask, asked, audit, step, with_settings
 from flower.jobs import Job
-from playerfl.algorithms import FedLAMA, FedPer
+from playerfl.algorithms import FedLAMA
 from playerfl.errors import ConfigError
 from playerfl.federation.messages import Upload
 from playerfl.flower.server.transport import TooFewSitesError
-from playerfl.flower.site.audit import AuditLog
-from playerfl.flower.site.contract import Contract, decide
+from playerfl.flower.site.files.contract import Contract, decide
 from playerfl.flower.site.policy import Policy
 from playerfl.flower.site.privacy import private_upload
 from playerfl.flower.site.setup import setup_finder
@@ -29,21 +27,9 @@ from playerfl.storage.atomic_files import temp_path
 PERSON = {"jobs": {"least_sites": 1}}
 
 
-@pytest.fixture
-def running(tmp_path: Path) -> Job:
-    """A job in the middle: every site has answered round 1."""
-    job = Job(tmp_path, FedPer(2), rounds=4)
-    job.interrupt("site-2", "2:evaluate+fit")
-    return job
-
-
 def hello_of(job: Job) -> Envelope:
     job.interrupt("site-2", "hello")
     return replace(asked(job, "hello"), schema="")
-
-
-def refusals(job: Job) -> list[dict[str, Any]]:
-    return [entry for entry in AuditLog(job.home / SITE / "audit.jsonl").entries() if entry["event"] == "refused"]
 
 
 @pytest.mark.parametrize("how", ["crafted", "initial", "flag"])
@@ -94,7 +80,7 @@ def test_scores_over_a_few_rows_are_not_shared(tmp_path: Path) -> None:
     job = Job(tmp_path, "fedavg", rounds=1, policy=Policy.of({"approval": "automatic", **PERSON}), **shares)
     with pytest.raises(Exception, match="refuses the job"):
         job.run()
-    assert any("validation rows" in entry["detail"] for entry in refusals(job))
+    assert any("validation rows" in entry["detail"] for entry in audit(job, "refused"))
     quiet = Policy.of({"approval": "automatic", **PERSON, "sharing": {"scores": False}})
     Job(tmp_path / "quiet", "fedavg", rounds=1, policy=quiet, **shares).run()
 
@@ -121,7 +107,7 @@ def test_questions_about_the_data_before_approval_have_one_answer_and_are_few(tm
     codes = [ask(job, asking(question)).code for question in questions]
     assert codes == ["data"] * 3
     # Every one of them is in the audit log, although they have the same job, key and code.
-    assert len({entry["detail"] for entry in refusals(job) if entry["job"] == "other"}) >= 2
+    assert len({entry["detail"] for entry in audit(job, "refused") if entry["job"] == "other"}) >= 2
     more = [ask(job, asking(f'target = "column {n}"')).code for n in range(40)]
     assert more[-1] == "refused" and more.count("data") <= 20
 
@@ -132,7 +118,7 @@ def test_a_regular_expression_from_an_envelope_is_not_run(tmp_path: Path) -> Non
     hello = replace(hello_of(job), job="other")
     response = ask(job, with_settings(hello, "[data]", '[data]\ngroup_pattern = "(a+)+$"'))
     assert response.code == "refused"
-    assert "regular expression" in refusals(job)[-1]["detail"]
+    assert "regular expression" in audit(job, "refused")[-1]["detail"]
 
 
 def test_a_method_that_uploads_every_other_round_is_charged_and_limited(tmp_path: Path) -> None:
@@ -142,7 +128,7 @@ def test_a_method_that_uploads_every_other_round_is_charged_and_limited(tmp_path
         tmp_path,
         FedLAMA(tau=2),
         rounds=4,
-        policy=Policy.of({"approval": "automatic", **PERSON, "budget": {"epsilon": 1.0}}),
+        policy=Policy.of({"approval": "automatic", **PERSON, "budget": {"epsilon": 1.0, "uncounted": ["scores"]}}),
     )
     job.deployment = replace(job.deployment, privacy=noisy)
     with pytest.raises(TooFewSitesError, match="budget is spent"):
@@ -194,4 +180,4 @@ def test_a_stage_of_secure_aggregation_that_is_refused_is_in_the_audit_log(tmp_p
     setup = {Key.STAGE: "setup", Key.SAMPLE_NUMBER: 2, Key.THRESHOLD: 2}
     parcel = Parcel("secure", configs={RECORD_KEY_CONFIGS: setup})
     assert decode_response(job.agent(SITE).answer(parcel)).code == "privacy"
-    assert "over 2 sites is refused" in refusals(job)[-1]["detail"]
+    assert "over 2 sites is refused" in audit(job, "refused")[-1]["detail"]

@@ -14,8 +14,8 @@ from flower.attacks import ask, asked
 from flower.jobs import Job
 from flower.test_schema import NAMES, federation, table
 from playerfl.cli.main import app
-from playerfl.flower.site.audit import AuditLog
 from playerfl.flower.site.data_check import read_check
+from playerfl.flower.site.files.audit import AuditLog
 from playerfl.flower.site.policy import Policy
 from playerfl.flower.site.setup import site_setup
 from playerfl.flower.wire.check_summary import CheckSummary

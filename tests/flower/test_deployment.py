@@ -6,8 +6,6 @@ import csv
 import os
 import signal
 import subprocess
-from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -17,7 +15,7 @@ from safetensors.torch import load_file
 from federations import QUICK
 from flower.accidents import Accident
 from flower.held_task import SITES
-from flower.institutions import COMMAND, Institutions, children, end, in_process, settings
+from flower.institutions import COMMAND, Institutions, children, end, experiment_of, in_process, settings
 from flower.jobs import Job
 from flower.loop_grid import unreachable
 from playerfl.algorithms import FedPer
@@ -26,12 +24,6 @@ from playerfl.tasks.load import load_task
 from playerfl.weights import digest, num_bytes
 
 pytestmark = [pytest.mark.system, pytest.mark.skipif(os.name != "posix", reason="needs process groups")]
-
-
-@pytest.fixture
-def institutions(tmp_path: Path) -> Iterator[Institutions]:
-    with ExitStack() as stack:
-        yield Institutions(tmp_path, stack)
 
 
 @pytest.mark.long
@@ -48,7 +40,7 @@ def test_sites_and_server_are_killed_within_a_round(institutions: Institutions) 
     # In the second round, so that they have a state to continue from: west loses its node, south its agent.
     here.hold("west", after=2)
     here.hold("south", after=2)
-    app = here.init("patient", 2, min_sites=3, deadline=300)
+    app = here.init("patient", experiment_of(2), min_sites=3, deadline=300)
     stolen = ship_other_code(app)
     first = here.submit(app)
     here.wait_until_held("west", first)
@@ -69,12 +61,12 @@ def test_sites_and_server_are_killed_within_a_round(institutions: Institutions) 
     here.up()
     result = here.finished(here.submit(app))
     assert result["completed"]
-    assert here.fingerprints("patient")["models"] == in_process(2)
+    assert here.fingerprints("patient")["models"] == in_process(experiment_of(2))
     assert_only_federated_layers_travelled(here, "patient", result["bytes_in"])
     assert not stolen.exists()
 
     here.hold("west", after=1)
-    hasty = here.submit(here.init("hasty", 1, deadline=30))
+    hasty = here.submit(here.init("hasty", experiment_of(1), deadline=30))
     here.wait_until_held("west", hasty)
     [node] = children(here.sites["west"].pid)
     here.sites["west"].kill()

@@ -20,7 +20,7 @@ from killing import contents
 from playerfl.algorithms import ALGORITHMS
 from playerfl.errors import ConfigError, RunDirectoryError, StorageError
 from playerfl.flower.server.transport import TooFewSitesError
-from playerfl.flower.site import site
+from playerfl.flower.site.files import job_folder
 from playerfl.storage import tensor_tree
 from playerfl.studies.collecting import collect
 
@@ -303,14 +303,14 @@ def test_nothing_of_an_exception_leaves_a_site(tmp_path: Path, caplog: pytest.Lo
 @pytest.mark.slow
 def test_a_full_disk_at_a_site_is_a_code_and_keeps_the_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     job = Job(tmp_path, "fedper", rounds=2)
-    write = site.write_atomically
+    write = job_folder.write_atomically
 
     def limited(path: Path, data: bytes) -> None:
         if "site-1" in path.parts and len(job.grid.requests) > 6:
             raise RunDirectoryError(f"cannot write {path}: No space left on device")
         write(path, data)
 
-    monkeypatch.setattr(site, "write_atomically", limited)
+    monkeypatch.setattr(job_folder, "write_atomically", limited)
     job.run()
     assert {row["round"] for row in job.participation() if "cannot write its state" in row["reason"]} == {"1", "2"}
 

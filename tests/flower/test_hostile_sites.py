@@ -27,6 +27,7 @@ from playerfl.flower.wire.codec import RAW, CodecError, decode_response, encode_
 from playerfl.flower.wire.envelopes import Privacy, Response
 from playerfl.layers.layer_map import LayerMap
 from playerfl.learning.losses import cross_entropy
+from playerfl.studies.collecting import collect
 from playerfl.weights import Weights
 
 Change = Callable[[RecordDict], None]
@@ -209,7 +210,7 @@ REPLIES: dict[str, tuple[Change, str]] = {
     "a loss of -0.1": (scores(("round/1/validation/loss", -0.1)), "a loss of -0.1, below 0"),
     "a training loss of -1e308": (scores(("round/1/train/loss", -1e308)), "a loss of -1e+308, below -1e+06"),
     "minus infinity as a score": (scores(("round/1/test/own", -math.inf)), "minus infinity"),
-    "a share of 7": (scores(("round/1/test/f1", 7.0)), "no share between 0 and 1"),
+    "a share of 7": (scores(("round/1/test/f1", 7.0)), "not a share between 0 and 1"),
     "ten thousand scores": (
         scores(*((f"round/0/test/m{i}", 0.0) for i in range(10_000))), "at most 1000"),
     "a score named like a page": (scores(("round/0/test/\x1b[2J", 0.0)), "an invalid name"),
@@ -217,6 +218,10 @@ REPLIES: dict[str, tuple[Change, str]] = {
     "a long fingerprint": (config("fingerprint", "f" * 10_000), "more than 200 characters"),
     "a long name": (config("site", "n" * 10_000), "more than 200 characters"),
     "a long introduction": (config("introduction", "[" + "1," * 3_000_000 + "1]"), "introduction has"),
+    "a score of another round": (scores(("round/9/test/f1", 0.5)), "a round that was not asked for"),
+    "a score twice": (scores(*[("round/0/test/f1", 0.5)] * 2), "the same score twice"),
+    "another number of examples": (lambda c: c["numbers"].__setitem__("num-examples", 7), "it now claims 7 examples"),
+    "no reply at all": (config("has-reply", False), "neither a reply nor a reason"),
     "a long info key": (lambda c: c.__setitem__("info", ConfigRecord({"k" * 100_000: 1.0})), "its info holds"),
 }  # fmt: skip
 
@@ -229,6 +234,32 @@ def test_a_wild_reply_is_refused_in_a_short_sentence(kind: str, tmp_path: Path) 
     [refused] = job.participation("refused")
     assert (refused["site"], refused["round"]) == ("site-0", "0") and reason in refused["reason"]
     assert len(refused["reason"]) < 400 and refused["reason"].isprintable()
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        lambda stage, round_, rest: f"{stage}/{int(round_) + 1}/{rest}",
+        lambda stage, round_, rest: f"finish/{round_}/{rest}",
+        lambda stage, round_, rest: f"{stage}/{round_}/train/{rest.partition('/')[2]}2",
+    ],
+    ids=["a round later", "after the last round", "of training"],
+)
+def test_scores_that_nobody_asked_for_leave_the_results_readable(place: Callable[..., str], tmp_path: Path) -> None:
+    """A score of one round more than the job has made its finished directory an invalid run."""
+    job = Job(tmp_path, "fedper", rounds=2)
+
+    def tamper(site: str, _: Message, response: Message) -> Message:
+        said: Any = response.content["response"]
+        if site == "site-0" and said["score-names"]:
+            said["score-names"] = [place(*name.split("/", 2)) for name in said["score-names"]]
+        return response
+
+    job.tamper(tamper)
+    job.run()
+    assert {row["site"] for row in job.participation("refused")} == {"site-0"}
+    [result] = collect(job.folder).results
+    assert result.site_scores.keys() == {"site-1", "site-2"}
 
 
 def test_a_loss_that_no_model_has_does_not_choose_the_round_for_all(tmp_path: Path) -> None:

@@ -342,11 +342,12 @@ def doctor(*arguments: str) -> tuple[int, dict[str, list[tuple[str, str]]]]:
     done = CliRunner().invoke(app, ["flower", "doctor", "--json", *arguments])
     findings: dict[str, list[tuple[str, str]]] = {}
     for finding in json.loads(done.stdout):
-        findings.setdefault(finding["check"], []).append((finding["outcome"], finding["said"]))
+        findings.setdefault(finding["check"], []).append((finding["outcome"], finding["message"]))
     return done.exit_code, findings
 
 
-def test_the_doctor_finds_what_would_fail_at_the_server(home: ServerHome) -> None:
+def test_the_doctor_finds_what_would_fail_at_the_server(home: ServerHome, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(preflight, "SECONDS", 0.2)  # the port below never answers
     code, found = doctor("--home", str(home.path))
     assert code == 0 and "is not running" in found["port"][0][1] and found["certificate"][0][0] == "ok"
     (home.path / "server.key").chmod(0o644)
@@ -397,7 +398,7 @@ def test_the_doctor_compares_clocks_over_tls(home: ServerHome, days: int, outcom
         [foreign] = preflight.check_connection("127.0.0.1", port, stranger / "ca.crt")
         server.shutdown()
     assert found == {"server": "ok", "clock": outcome}
-    assert foreign.outcome == "failure" and "does not vouch" in foreign.said
+    assert foreign.outcome == "failure" and "does not vouch" in foreign.message
 
 
 def test_stop_and_status_without_a_job_are_sentences(home: ServerHome) -> None:

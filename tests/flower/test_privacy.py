@@ -20,10 +20,11 @@ from playerfl.engine.scheduler import drive
 from playerfl.errors import ConfigError
 from playerfl.federation.messages import Upload
 from playerfl.flower.server.transport import TooFewSitesError
-from playerfl.flower.site.contract import Contract
+from playerfl.flower.site.files.contract import Contract
+from playerfl.flower.site.files.names import OWN
 from playerfl.flower.site.privacy import epsilon, outside, private_upload
 from playerfl.flower.wire.codec import decode_envelope, decode_response
-from playerfl.flower.wire.envelopes import Privacy, RefusedError
+from playerfl.flower.wire.envelopes import SENTENCES, Privacy, RefusedError
 from playerfl.flower.wire.secure import StageMemory, _check_stage, check_secure
 from playerfl.weights import squared_distance
 
@@ -149,7 +150,13 @@ def test_a_noisy_upload_asked_for_twice_is_the_same_upload(tmp_path: Path) -> No
 
 @pytest.mark.parametrize(
     ("options", "reason"),
-    [({"noise": 1.0}, "set clip too"), ({"clip": -1.0}, "at least 0"), ({"secure_range": math.nan}, "at least 0")],
+    [
+        ({"noise": 1.0}, "set clip too"),
+        ({"clip": -1.0}, "clip must be 0"),
+        ({"secure_range": math.nan}, "secure_range must be 0"),
+        ({"clip": 1.0, "noise": 1e-200}, "between 1e-09 and 1e"),
+        ({"clip": 1e300}, "between 1e-09 and 1e"),
+    ],
 )
 def test_options_without_effect_are_refused(options: dict[str, float], reason: str) -> None:
     with pytest.raises(ConfigError, match=reason):
@@ -237,3 +244,16 @@ def test_a_second_sum_over_other_sites_is_not_opened(tmp_path: Path) -> None:
     site.unmask("job", "0:fit", nodes, largest)
     with pytest.raises(RefusedError, match="was opened before, over other sites"):
         site.unmask("job", "0:fit", nodes[:2], largest)
+
+
+@pytest.mark.parametrize("left", [b"", b"short"])
+def test_no_noise_is_made_from_a_key_that_is_damaged(left: bytes, tmp_path: Path) -> None:
+    """A full disk or a bad backup leaves an empty file: noise derived from it is one that the server can subtract."""
+    job = private_job(tmp_path, "fedavg", Privacy(clip=1.0, noise=1.0), rounds=1)
+    key = job.sites["site-0"].home / OWN / "noise.key"
+    key.parent.mkdir(parents=True)
+    key.write_bytes(left)
+    job.run(min_sites=2)
+    refused = {(row["site"], row["reason"]) for row in job.participation("refused") if "fit" in row["verbs"]}
+    assert refused == {("site-0", SENTENCES["storage"])}
+    assert key.read_bytes() == left

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+from flwr.app import Message
 
 from flower.attacks import ask, asked
 from flower.jobs import Job
@@ -105,6 +108,25 @@ def test_units_are_compared_if_sites_declare_them(template: bool, tmp_path: Path
         job.sites[name] = replace(job.sites[name], policy=policy)
     job.run()
     assert "column 'bp' is in the unit 'kPa' at site-2" in job.participation("refused")[0]["reason"]
+
+
+def test_a_text_that_cannot_be_sent_on_does_not_end_the_job(tmp_path: Path) -> None:
+    """A unit that only one site states becomes the job's; half a character in it ended the job at the next hello."""
+    job = federation(tmp_path, table("age,systolic,smoker,outcome"))
+
+    def tamper(site: str, _: Message, response: Message) -> Message:
+        said: Any = response.content["response"]
+        if site == "site-0" and (introduction := json.loads(said["introduction"])):
+            for column in introduction["schema"]["columns"]:
+                column[3] = "\ud800"
+            said["introduction"] = json.dumps(introduction)
+        return response
+
+    job.tamper(tamper)
+    job.run(min_sites=1)
+    refused = {row["site"]: row["reason"] for row in job.participation("refused")}
+    assert refused.keys() == {"site-0", "site-2"} and "half a character" in refused["site-0"]
+    assert job.fingerprints.keys() == {"site-1"}
 
 
 def test_a_policy_can_keep_the_names_of_columns(tmp_path: Path) -> None:

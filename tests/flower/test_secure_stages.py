@@ -8,14 +8,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import ConfigRecord
-from flwr.common import FitIns, bytes_to_ndarray, ndarrays_to_parameters
+from flwr.app import ConfigRecord, Message
+from flwr.common import FitIns, bytes_to_ndarray, ndarray_to_bytes, ndarrays_to_parameters
 from flwr.common.secure_aggregation.secaggplus_constants import RECORD_KEY_CONFIGS, Key
 from flwr.compat.common import recorddict_compat as compat
 
 from flower.attacks import SITE, ask, asked
 from flower.jobs import Job
-from playerfl.flower.site.contract import Contract, decide
+from playerfl.flower.server.transport import TooFewSitesError
+from playerfl.flower.site.files.contract import Contract, decide
 from playerfl.flower.wire.codec import decode_response
 from playerfl.flower.wire.envelopes import Privacy
 from playerfl.flower.wire.parcel import Parcel
@@ -165,3 +166,55 @@ def test_a_stopped_job_opens_no_sum(tmp_path: Path) -> None:
     decide(folder, contract, "stopped")
     with pytest.raises(RefusedStageError, match="stopped"):
         stages.unmask(SITE)
+
+
+def forged(key: str, value: Any) -> Any:
+    """A site that answers one stage of secure aggregation with something else."""
+
+    def tamper(site: str, _: Message, response: Message) -> Message:
+        answer = response.has_content() and response.content.config_records.get(RECORD_KEY_CONFIGS)
+        if site == "site-1" and answer and key in answer:
+            answer[key] = value
+        return response
+
+    return tamper
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        (Key.PUBLIC_KEY_1, b"no key"),
+        (Key.PUBLIC_KEY_2, 7),
+        (Key.DESTINATION_LIST, [1, 1]),
+        (Key.DESTINATION_LIST, [2**62]),
+        (Key.CIPHERTEXT_LIST, [b""]),
+        (Key.MASKED_PARAMETERS, [b"junk"]),
+        (Key.MASKED_PARAMETERS, [ndarray_to_bytes(np.zeros(3, np.int64))]),
+        (Key.MASKED_PARAMETERS, 1.0),
+    ],
+    ids=str,
+)
+def test_what_a_site_sends_in_secure_aggregation_ends_the_round_with_a_sentence(
+    key: str, value: Any, tmp_path: Path
+) -> None:
+    """Flower's workflow trusts the sites: a missing key or a strange array ended the server with a traceback."""
+    job = Job(tmp_path, "fedavg", rounds=1)
+    job.tamper(forged(key, value))
+    with pytest.raises(TooFewSitesError, match="secure aggregation; run the same job again"):
+        job.run(privacy=Privacy(secure_range=8.0), min_sites=3)
+    assert any(line.startswith("site-1: its part in secure aggregation") for line in job.said)
+    job.tamper(None)
+    job.run(privacy=Privacy(secure_range=8.0), min_sites=3)
+    assert job.fingerprints.keys() == set(NODES)
+
+
+@pytest.mark.parametrize(("key", "value"), [(Key.SHARE_LIST, []), (Key.NODE_ID_LIST, [2**62, 2**61, 5])], ids=str)
+def test_the_shares_of_the_other_sites_open_the_sum(key: str, value: Any, tmp_path: Path) -> None:
+    whole = Job(tmp_path / "whole", "fedavg", rounds=1)
+    job = Job(tmp_path / "forged", "fedavg", rounds=1)
+    job.tamper(forged(key, value))
+    for one in (whole, job):
+        one.run(privacy=Privacy(secure_range=8.0), min_sites=3)
+    assert any(line.startswith("site-1: its part in secure aggregation") for line in job.said)
+    for name, tensor in whole.common.items():
+        assert float((tensor - job.common[name]).abs().max()) < 1e-3

@@ -6,15 +6,12 @@ import csv
 import json
 import os
 import signal
-from collections.abc import Iterator
-from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from flower.held_task import SITES
-from flower.institutions import Institutions, children, end, in_process, wait_until
+from flower.institutions import Institutions, children, end, experiment_of, in_process, wait_until
 from playerfl.flower.server.job_status import read_status
 
 pytestmark = [
@@ -22,12 +19,6 @@ pytestmark = [
     pytest.mark.long,
     pytest.mark.skipif(os.name != "posix", reason="needs process groups"),
 ]
-
-
-@pytest.fixture
-def institutions(tmp_path: Path) -> Iterator[Institutions]:
-    with ExitStack() as stack:
-        yield Institutions(tmp_path, stack)
 
 
 def status(here: Institutions) -> Any:
@@ -48,7 +39,7 @@ def test_a_server_looks_after_its_sites_and_jobs(institutions: Institutions) -> 
 
     # H4: the SuperLink is killed in mid-round; its next start resumes the job without being asked to.
     here.hold("west", after=2)
-    first = here.submit(here.init("steady", 2, min_sites=3, deadline=600))
+    first = here.submit(here.init("steady", experiment_of(2), min_sites=3, deadline=600))
     here.wait_until_held("west", first)
     shown = status(here)
     assert [(site["name"], site["status"]) for site in shown["sites"]] == [(name, "online") for name in sorted(SITES)]
@@ -63,11 +54,11 @@ def test_a_server_looks_after_its_sites_and_jobs(institutions: Institutions) -> 
     here.release("west")
     here.up()
     wait_until(lambda: state(here, "steady") == "finished", 600, "the job resumes and finishes by itself")
-    assert here.fingerprints("steady")["models"] == in_process(2)
+    assert here.fingerprints("steady")["models"] == in_process(experiment_of(2))
 
     # A job is stopped in mid-round.
     here.hold("west", after=1)
-    second = here.submit(here.init("stopped", 2, deadline=600))
+    second = here.submit(here.init("stopped", experiment_of(2), deadline=600))
     here.wait_until_held("west", second)
     said = here.do("stop", "stopped", "--home", str(here.home)).stdout
     assert said.startswith("stopped") and state(here, "stopped") == "stopped"
@@ -78,7 +69,7 @@ def test_a_server_looks_after_its_sites_and_jobs(institutions: Institutions) -> 
     assert here.do("unregister", str(here.home), "", check=False).returncode == 2
     here.do("unregister", str(here.home), "north")
     assert [site["name"] for site in status(here)["sites"]] == ["south", "west"]
-    here.finished(here.submit(here.init("without", 1, min_sites=2, deadline=60)))
+    here.finished(here.submit(here.init("without", experiment_of(1), min_sites=2, deadline=60)))
     with (here.home / "jobs" / "without" / "participation.csv").open(newline="") as table:
         outcomes = {(row["site"], row["outcome"]) for row in csv.DictReader(table)}
     assert outcomes == {("north", "offline"), ("south", "answered"), ("west", "answered")}

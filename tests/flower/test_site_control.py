@@ -6,18 +6,19 @@ import json
 import math
 from dataclasses import fields, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
 from federations import task
-from flower.attacks import SITE, ask, asked, step, with_settings
+from flower.attacks import SITE, ask, asked, audit, step, with_settings
 from flower.jobs import Job
 from playerfl.algorithms import ALGORITHMS, FedPer, PLayerFL
+from playerfl.federation.messages import Download, Request, Upload
 from playerfl.flower.server.transport import TooFewSitesError
-from playerfl.flower.site.audit import AuditLog
-from playerfl.flower.site.contract import Contract, decide
+from playerfl.flower.site.files.contract import Contract, decide
 from playerfl.flower.site.pinning import Pinned
 from playerfl.flower.site.policy import Policy, ProtectedLayers
 from playerfl.flower.wire.envelopes import Envelope, Privacy, RefusedError
@@ -31,18 +32,6 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Job:
     job = Job(tmp_path_factory.mktemp("finished"), FedPer(2), rounds=2)
     job.run()
     return job
-
-
-@pytest.fixture
-def running(tmp_path: Path) -> Job:
-    """A job in the middle: every site has answered round 1."""
-    job = Job(tmp_path, FedPer(2), rounds=4)
-    job.interrupt("site-2", "2:evaluate+fit")
-    return job
-
-
-def audit(job: Job, event: str, site: str = SITE) -> list[dict[str, Any]]:
-    return [entry for entry in AuditLog(job.home / site / "audit.jsonl").entries() if entry["event"] == event]
 
 
 def left(job: Job, site: str = SITE) -> set[str]:
@@ -76,6 +65,26 @@ def test_a_finished_job_answers_no_more(finished: Job) -> None:
         assert response.code in ("finished", "pinned") and response.reply is None
     again = ask(finished, asked(finished, "2:evaluate+finish"))
     assert again.fingerprint == finished.fingerprints[SITE]
+
+
+def test_a_job_that_finished_early_answers_no_further_round(running: Job) -> None:
+    """Its last rounds were never asked for, so nothing else would keep them from being answered."""
+    last = asked(running, "2:evaluate+fit")
+    weights = last.request.download.weights  # type: ignore[union-attr]
+    ended = ask(running, step(last, "finish", round_=3, after="2:evaluate+fit", weights=weights))
+    assert ended.fingerprint
+    for after in ("3:finish", "2:evaluate+fit"):
+        response = ask(running, step(last, "fit", round_=3, after=after, weights=weights))
+        assert (response.code, response.reply) == ("finished", None)
+
+
+@pytest.mark.parametrize("cut", [-1, 5, 99, 2**40, 1.0, "1", [1]], ids=str)
+def test_the_first_cut_that_a_server_states_must_be_one(cut: Any, tmp_path: Path) -> None:
+    job = Job(tmp_path, "player_fl", rounds=2)
+    job.interrupt("site-2", "0:prepare")
+    response = ask(job, step(asked(job, "0:prepare"), "fit", round_=0, after="0:prepare", cut=cut))
+    assert (response.code, response.reply) == ("pinned", None)
+    assert "the cut must be between 0 and 4" in audit(job, "refused")[-1]["detail"]
 
 
 def test_the_cut_cannot_grow_or_change(tmp_path: Path) -> None:
@@ -171,6 +180,63 @@ def test_steps_out_of_order_are_refused(running: Job, verbs: tuple[str, ...], ro
     assert (response.code, response.reply) == ("pinned", None)
 
 
+def test_a_round_that_was_skipped_is_not_answered_later(running: Job) -> None:
+    """Nothing was answered for it, so only the order of rounds speaks against it."""
+    last = asked(running, "2:evaluate+fit")
+    weights = last.request.download.weights  # type: ignore[union-attr]
+    assert ask(running, step(last, "evaluate", round_=4, after="2:evaluate+fit", weights=weights)).reply
+    response = ask(running, step(last, "fit", round_=3, after="2:evaluate+fit", weights=weights))
+    assert (response.code, response.reply) == ("pinned", None)
+    assert "comes after round 4" in audit(running, "refused")[-1]["detail"]
+
+
+@pytest.mark.parametrize(
+    ("info", "reason"),
+    [
+        ({"secret": [1.0]}, "unknown information"),
+        ({"importance": [1.0, 1.0, 1.0, 1.0]}, "unknown information"),
+        ({"intervals": [0, 1, 1, 1]}, "one positive integer per layer"),
+        ({"intervals": [1]}, "one positive integer per layer"),
+    ],
+    ids=str,
+)
+def test_information_that_no_method_sends_is_refused(running: Job, info: dict[str, Any], reason: str) -> None:
+    last = asked(running, "2:evaluate+fit")
+    weights = last.request.download.weights  # type: ignore[union-attr]
+    response = ask(running, step(last, "fit", round_=3, after="2:evaluate+fit", weights=weights, **info))
+    assert (response.code, response.reply) == ("pinned", None)
+    assert reason in audit(running, "refused")[-1]["detail"]
+
+
+@pytest.mark.parametrize("best", [4, 2**40])
+def test_a_best_round_that_has_not_been_is_refused(running: Job, best: int) -> None:
+    fit = step(asked(running, "2:evaluate+fit"), "finish", round_=3, after="2:evaluate+fit")
+    assert fit.request
+    response = ask(running, replace(fit, request=replace(fit.request, best_round=best)))
+    assert response.code == "pinned" and "cannot be the best" in audit(running, "refused")[-1]["detail"]
+
+
+@pytest.mark.parametrize(
+    ("weights", "info", "memory", "reason"),
+    [
+        ({"4.weight": torch.zeros(8, 8)}, {}, {}, "4.weight would leave this site"),
+        ({"control.0.weight": torch.zeros(8, 6)}, {}, {}, "control.0.weight would leave"),
+        ({}, {"rows": [1.0]}, {}, "'rows' would leave this site"),
+        ({}, {}, {"cut": 3}, "the site's cut became 3, but 2 was agreed to"),
+    ],
+    ids=["private layer", "beside", "numbers", "cut"],
+)
+def test_the_last_check_before_an_upload_leaves_trusts_no_algorithm(
+    weights: dict[str, torch.Tensor], info: dict[str, Any], memory: dict[str, Any], reason: str, finished: Job
+) -> None:
+    """Whatever the training before it did: here, an algorithm that uploads more than it announces."""
+    setup = finished.sites[SITE].find_setup(finished.experiment, SITE).setup
+    pinned = Pinned(FedPer(2), setup.learner.layers, setup.initial, ProtectedLayers())
+    client: Any = SimpleNamespace(memory=memory)
+    with pytest.raises(RefusedError, match=reason):
+        pinned.check_upload(Upload(1, weights, info), client, Request(("fit",), Download(0)), 2)
+
+
 def first_envelope(job: Job) -> Envelope:
     job.interrupt("site-2", "hello")
     hello = asked(job, "hello")
@@ -189,21 +255,23 @@ def test_a_crafted_first_layer_is_refused_in_round_0(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "weights",
+    ("weights", "reason"),
     [
-        {"0.weight": torch.zeros(6, 8)},
-        {"0.weight": torch.full((8, 6), math.nan)},
-        {"0.weight": torch.zeros(8, 6, dtype=torch.float64)},
-        {"0.weight": torch.zeros(0, 2**40)},
-        {"../../etc/passwd": torch.zeros(1)},
+        ({"0.weight": torch.zeros(6, 8)}, "is (6, 8) torch.float32, not (8, 6)"),
+        ({"0.weight": torch.full((8, 6), math.nan)}, "has NaN or infinite values"),
+        ({"0.weight": torch.zeros(8, 6, dtype=torch.float64)}, "is (8, 6) torch.float64, not (8, 6) torch.float32"),
+        ({"0.weight": torch.zeros(0, 2**40)}, "is (0, 1099511627776)"),
+        ({"../../etc/passwd": torch.zeros(1)}, "which is never sent"),
     ],
     ids=["shape", "nan", "type", "empty", "name"],
 )
-def test_crafted_weights_are_refused(running: Job, weights: dict[str, torch.Tensor]) -> None:
-    last = asked(running, "1:evaluate+fit")
+def test_crafted_weights_are_refused(running: Job, weights: dict[str, torch.Tensor], reason: str) -> None:
+    """In a round that has no answer yet; an answered one would be refused whatever it holds."""
+    last = asked(running, "2:evaluate+fit")
     sent = {**last.request.download.weights, **weights}  # type: ignore[union-attr]
-    response = ask(running, step(last, "fit", round_=2, after="1:evaluate+fit", weights=sent))
+    response = ask(running, step(last, "fit", round_=3, after="2:evaluate+fit", weights=sent))
     assert (response.code, response.reply) == ("pinned", None)
+    assert reason in audit(running, "refused")[-1]["detail"]
 
 
 @pytest.mark.parametrize(
@@ -226,6 +294,7 @@ def test_a_job_cannot_be_named_like_a_path_or_a_file_of_the_site(name: str, tmp_
         ("personal_layers = 1", "personal_layers = 99"),
         ("personal_layers = 1", 'personal_layers = "1"'),
         ("personal_layers = 1", "personal_layers = -1"),
+        ("personal_layers = 1", ""),
         ("rounds = 2", "rounds = 100000"),
         ("threads = 1", "threads = 100000"),
         ("local_epochs = 1", "local_epochs = 100000"),
@@ -238,6 +307,19 @@ def test_experiments_that_no_one_agreed_to_are_refused(old: str, new: str, tmp_p
     response = ask(job, with_settings(replace(hello, job="other"), old, new))
     assert response.code in ("refused", "data") and response.introduction is None
     assert not (job.home / SITE / "other").exists()
+
+
+def test_a_file_that_an_envelope_names_as_its_algorithm_is_not_run(tmp_path: Path) -> None:
+    job = Job(tmp_path, "fedper", rounds=2)
+    hello = replace(first_envelope(job), job="other")
+    evil = tmp_path / "evil.py"
+    evil.write_text(
+        "from pathlib import Path\nfrom playerfl.algorithms import FedPer as Evil\n"
+        "Path(__file__).with_suffix('.ran').touch()\n"
+    )
+    assert ask(job, with_settings(hello, 'name = "fedper"', f'name = "{evil}:Evil"')).code == "refused"
+    assert not evil.with_suffix(".ran").exists()
+    assert "does not accept the algorithm" in audit(job, "refused")[-1]["detail"]
 
 
 @pytest.mark.parametrize(
@@ -268,12 +350,13 @@ def test_the_task_is_the_sites_own(tmp_path: Path) -> None:
 
     job = Job(tmp_path, "fedavg", task(), rounds=1)
     evil = tmp_path / "evil.py"
-    evil.write_text("raise SystemExit('the envelope chose what runs')")
+    evil.write_text("from pathlib import Path\nPath(__file__).with_suffix('.ran').touch()\n")
     site = replace(job.sites[SITE], find_setup=setup_finder("digits"))
     job.sites[SITE] = site
     hello = replace(first_envelope(job), job="other")
     text = hello.experiment.replace(f'task = "{job.experiment.task}"', f'task = "{evil}:task"')
     assert ask(job, replace(hello, experiment=text)).code in ("data", "model")
+    assert not evil.with_suffix(".ran").exists()
 
 
 def test_nothing_leaves_before_a_person_approves_and_the_server_waits(tmp_path: Path) -> None:
@@ -367,7 +450,7 @@ POLICIES: dict[str, dict[str, Any]] = {
     "clip": {"privacy": {"most_clip": 1.0}},
     "noise": {"privacy": {"least_noise": 1.0}},
     "secure": {"privacy": {"secure": True}},
-    "budget": {"budget": {"epsilon": 1.0}},
+    "budget": {"budget": {"epsilon": 1.0, "uncounted": ["scores"]}},
 }
 
 
@@ -400,7 +483,8 @@ def test_the_budget_covers_all_jobs_and_ends_them(tmp_path: Path) -> None:
     from playerfl.flower.site.privacy import epsilon
 
     limit = epsilon(20.0, 3) * 1.001
-    job = Job(tmp_path, "fedper", rounds=2, policy=Policy.of({**KEEN, "budget": {"epsilon": limit}}))
+    budget = {"epsilon": limit, "uncounted": ["scores"]}
+    job = Job(tmp_path, "fedper", rounds=2, policy=Policy.of({**KEEN, "budget": budget}))
     job.deployment = replace(job.deployment, privacy=Privacy(clip=1.0, noise=20.0))
     job.run()
     assert audit(job, "left")[-1]["epsilon"] == pytest.approx(epsilon(20.0, 2))
@@ -430,6 +514,19 @@ def test_scores_stay_at_the_site_if_the_policy_says_so(tmp_path: Path) -> None:
 def test_a_damaged_contract_or_ledger_lets_nothing_leave(running: Job) -> None:
     (running.home / SITE / "job" / "contract.json").write_text("{}")
     assert ask(running, asked(running, "1:evaluate+fit")).code == "storage"
+
+
+@pytest.mark.parametrize("damage", ["{", "[]", '{"job": -1.0}', '{"job": "0"}'])
+def test_a_damaged_ledger_lets_nothing_leave(damage: str, tmp_path: Path) -> None:
+    job = Job(tmp_path, "fedper", rounds=2)
+    job.deployment = replace(job.deployment, privacy=Privacy(clip=1.0, noise=20.0))
+    job.interrupt("site-2", "0:fit")
+    (job.home / SITE / ".agent" / "budget.json").write_text(damage)
+    first = asked(job, "0:fit")
+    weights = ask(job, first).reply
+    assert weights is None
+    response = ask(job, step(first, "fit", round_=1, after="0:fit"))
+    assert (response.code, response.reply) == ("storage", None)
 
 
 def test_the_audit_log_has_everything_that_left(running: Job) -> None:

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import json
-import sys
-import time
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from playerfl.cli.flower_jobs import INIT_EXAMPLES, RUN_EXAMPLES, STATUS_EXAMPLES, init, run, say, status, status_line
+from playerfl.cli.flower_demo import DEMO_EXAMPLES, demo
+from playerfl.cli.flower_jobs import INIT_EXAMPLES, RUN_EXAMPLES, STATUS_EXAMPLES, init, run, status
 from playerfl.cli.flower_server.doctor import DOCTOR_EXAMPLES, doctor
+from playerfl.cli.flower_server.plan import PLAN_EXAMPLES, plan
 from playerfl.cli.flower_server.server import RENEW_EXAMPLES, UP_EXAMPLES, renew, up
 from playerfl.cli.flower_server.sites import REGISTER_EXAMPLES, UNREGISTER_EXAMPLES, register, unregister
 from playerfl.cli.flower_server.stop import STOP_EXAMPLES, stop
-from playerfl.cli.options import Json, examples
+from playerfl.cli.messages import say
+from playerfl.cli.options import examples
 from playerfl.cli.site.audit import AUDIT_EXAMPLES, audit
 from playerfl.cli.site.jobs import APPROVE_EXAMPLES, JOBS_EXAMPLES, REFUSE_EXAMPLES, approve, jobs, refuse
 from playerfl.cli.site.run import SITE_EXAMPLES, site
@@ -55,7 +55,7 @@ def keys(
     typer.echo(private)
     typer.echo(public)
     say(f"keep {private} secret; send {public} to the server's operator")
-    say(f"fingerprint: {fingerprint_of(public.read_bytes())}; read it to the operator over the phone, who compares it")
+    say(f"fingerprint: {fingerprint_of(public.read_bytes())}; read it to the server's operator over the phone")
 
 
 flower_app.command(epilog=UP_EXAMPLES)(up)
@@ -92,58 +92,5 @@ flower_app.command(epilog=RUN_EXAMPLES)(run)
 flower_app.command(epilog=STATUS_EXAMPLES)(status)
 flower_app.command(epilog=STOP_EXAMPLES)(stop)
 flower_app.command(epilog=DOCTOR_EXAMPLES)(doctor)
-
-
-@flower_app.command(epilog=examples("flower demo", "flower demo --out demo --rounds 3"))
-def demo(
-    rounds: Annotated[int, typer.Option(help="Communication rounds.", min=1)] = 2,
-    out: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Keep all files here (default: a temporary folder).")
-    ] = None,
-    as_json: Json = False,
-) -> None:
-    """Run a whole federation on this machine: a server, three sites, TLS, keys, and PLayer-FL on digits.
-
-    Takes a few minutes on two cores. Everything is shut down at the end, even after Ctrl-C. Exits with code 1 if the
-    result differs by even one bit from a run in one process.
-    """
-    import tempfile
-
-    from playerfl.errors import ConfigError
-    from playerfl.flower.operate.demo import demonstrate
-
-    started = time.monotonic()
-
-    def say_after(line: str) -> None:
-        say(f"{time.monotonic() - started:5.0f} s  {line}")
-
-    if out is not None and out.exists() and any(out.iterdir()):
-        raise ConfigError(f"{out} is not empty; choose another folder for --out")
-    with tempfile.TemporaryDirectory(prefix="playerfl-demo-") as temporary:
-        try:
-            result = demonstrate(
-                out or Path(temporary), rounds, say_after, lambda status: say_after(status_line(status))
-            )
-        except KeyboardInterrupt:
-            say_after("interrupted; everything has been shut down")
-            raise
-    if as_json:
-        table = {
-            "equal": result.equal,
-            "models": result.over_flower,
-            "in_process": result.in_process,
-            "bytes_in": result.run.bytes_in,
-            "bytes_out": result.run.bytes_out,
-            "seconds": round(result.seconds, 1),
-        }
-        typer.echo(json.dumps(table, indent=1))
-    else:
-        for name, fingerprint in result.over_flower.items():
-            typer.echo(f"{name}: model {fingerprint} over Flower, {result.in_process[name]} in one process")
-        typer.echo(f"server traffic: {result.run.bytes_in:,} bytes in, {result.run.bytes_out:,} bytes out")
-        verdict = "equals" if result.equal else "DOES NOT EQUAL"
-        typer.echo(f"the result {verdict} that of the run in one process, bit for bit ({result.seconds:.0f} s)")
-    if out is not None:
-        say(f"all files are in {out}; the job's results are in {result.folder}")
-    if not result.equal:
-        sys.exit(1)
+flower_app.command(epilog=PLAN_EXAMPLES)(plan)
+flower_app.command(epilog=DEMO_EXAMPLES)(demo)

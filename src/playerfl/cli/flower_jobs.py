@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from playerfl.cli.messages import say
 from playerfl.cli.options import Home, Json, Quiet, examples
 
 if TYPE_CHECKING:
@@ -59,7 +61,8 @@ def init(
     from playerfl.flower.site.privacy import epsilon
     from playerfl.flower.site.setup import TEMPLATE, experiment_sites
     from playerfl.flower.wire.envelopes import Privacy
-    from playerfl.runs.experiment import Experiment, read_toml
+    from playerfl.runs.experiment import Experiment
+    from playerfl.runs.settings_table import read_toml
 
     # One round for all sites needs all sites in every round, which a deployment does not promise.
     experiment = Experiment.resolve({"device": "cpu", "selection": "client_best", **read_toml(config)})
@@ -109,9 +112,10 @@ def run(
 
     server = ServerHome(home)
     job = read_app_folder(app).job
+    show = (lambda _: None) if quiet else shown_changes(lambda line: say(f"{time.strftime('%H:%M:%S')} {line}"))
     run_id = submit(server, app, tuple(readmit or ()))
     try:
-        ended = follow(server, job, run_id, (lambda _: None) if quiet else _show_status)
+        ended = follow(server, job, run_id, show)
     except KeyboardInterrupt:
         say(f"the job keeps running at the server; playerfl flower status {home} shows its progress")
         raise
@@ -121,6 +125,8 @@ def run(
         typer.echo(json.dumps({**result, "bytes_in": ended.bytes_in, "bytes_out": ended.bytes_out}, indent=1))
     elif ended.completed:
         typer.echo(folder)
+        if sent := sent_per_round(folder):
+            say(sent)
     if ended.stopped:
         say(f"playerfl: {ended.detail}")
         raise typer.Exit(1)
@@ -129,15 +135,41 @@ def run(
         raise typer.Exit(1)
 
 
-def _show_status(status: JobStatus) -> None:
-    say(f"{time.strftime('%H:%M:%S')} {status_line(status)}")
+def sent_per_round(folder: Path) -> str | None:
+    """What a site sent in a round of a finished job beside full fine-tuning; None if nothing in the model is frozen."""
+    from playerfl.cli.tables.comparison import beside_full_fine_tuning
+    from playerfl.runs.api import load_result
+
+    result = load_result(folder)
+    full = result.full_fine_tuning_bytes
+    return None if full is None else beside_full_fine_tuning({result.algorithm: result.bytes_up_per_round}, full)
+
+
+def shown_changes(show: Callable[[str], None]) -> Callable[[JobStatus], None]:
+    """Shows a job's status whenever it reads differently."""
+    last = ""
+
+    def on_change(status: JobStatus) -> None:
+        nonlocal last
+        line = status_line(status)
+        if line != last:
+            last = line
+            show(line)
+
+    return on_change
 
 
 def status_line(status: JobStatus) -> str:
-    """A job's progress, the last response of each site, and who is missing."""
+    """A job's progress, and which sites it waits for, unless they are simply at work."""
+    from playerfl.flower.server.job_status import AT_WORK
+    from playerfl.report.formats import listed
+
     done = "" if status.round is None else f", round {status.round} of {status.rounds}"
-    missing = f"; missing: {_missing(status)}" if status.missing else ""
-    return f"{status.state}{done} ({_last_responses(status)}){missing}"
+    waiting: dict[str, list[str]] = {}
+    for site, one in status.missing.items():
+        if one.get("why") != AT_WORK or one.get("asked", 0) > 1:
+            waiting.setdefault(str(one.get("why", "?")), []).append(site)
+    return "; ".join([f"{status.state}{done}", *(f"{listed(sites)}: {why}" for why, sites in waiting.items())])
 
 
 def _last_responses(status: JobStatus) -> str:
@@ -227,8 +259,3 @@ def _print_status(sites: list[SiteStatus], jobs: list[JobStatus]) -> None:
     for job in jobs:
         for line in filter(None, (job.detail, job.missing and f"missing: {_missing(job)}")):
             console.print(f"{job.job}: {line}", soft_wrap=True, markup=False)
-
-
-def say(line: str) -> None:
-    """Prints to stderr; stdout is for results."""
-    typer.echo(line, err=True)

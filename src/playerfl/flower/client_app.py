@@ -1,4 +1,4 @@
-"""The postman: passes Flower's messages to the site's agent, and its responses back. It has no torch and no data."""
+"""The relay: passes Flower's messages to the site's agent, and its responses back. It has no torch and no data."""
 
 from __future__ import annotations
 

@@ -20,6 +20,7 @@ from playerfl.flower.server.messenger import Grid
 from playerfl.flower.server.state import Contacts
 from playerfl.flower.server.transport import FlowerTransport
 from playerfl.flower.site.agent import SiteAgent
+from playerfl.flower.site.files.job_folder import JobFolder
 from playerfl.flower.site.policy import Policy
 from playerfl.flower.site.setup import experiment_sites, setup_finder
 from playerfl.flower.site.site import Site
@@ -56,17 +57,19 @@ class Simulated:
         self._transport.set_initial(run.setup.learner.layers.travelling(run.setup.initial))
         if run.server.prepared:
             for name, client in run.clients.items():
-                self._site(name).adopt(self.job, "resumed", client.state())
+                self._folder(name).adopt("resumed", client.state())
                 contacts.accepted[name] = "resumed"
 
     async def call(self, requests: Mapping[SiteId, Request]) -> dict[SiteId, Reply]:
         replies = await self._transport.call(requests)
         for name in replies:
-            self.run.clients[name].restore(self._site(name).state(self.job))
+            stored = self._folder(name).state()
+            assert stored is not None, "a site stores its state before it responds"
+            self.run.clients[name].restore(dict(stored.state))
         return replies
 
-    def _site(self, name: SiteId) -> Site:
-        return Site(name, self.home / name, setup_finder(), Policy.trusting())
+    def _folder(self, name: SiteId) -> JobFolder:
+        return JobFolder(self.home / name / self.job)
 
 
 class _NoChecks:
@@ -101,13 +104,14 @@ def simulate(experiments: Sequence[Experiment], home: Path, work: Callable[[Call
         results.append(work(lambda run: Simulated(run, grid, sites, f"run-{next(numbers)}")))
 
     try:
-        _on_ray(names, sites, serve)
+        # All runs of a comparison have the same model.
+        _on_ray(names, sites, Policy.trusting(experiments[0].model), serve)
     finally:
         shutil.rmtree(sites, ignore_errors=True)
     return results[0]
 
 
-def _on_ray(names: Sequence[SiteId], sites: Path, serve: Callable[[Grid], None]) -> None:
+def _on_ray(names: Sequence[SiteId], sites: Path, policy: Policy, serve: Callable[[Grid], None]) -> None:
     os.environ.update(
         FLWR_TELEMETRY_ENABLED="0", FLWR_DISABLE_UPDATE_CHECK="1", RAY_USAGE_STATS_ENABLED="0", OMP_NUM_THREADS="1"
     )
@@ -126,7 +130,7 @@ def _on_ray(names: Sequence[SiteId], sites: Path, serve: Callable[[Grid], None])
 
     def agent_of(context: Context) -> Callable[[Parcel], Parcel]:
         name = names[int(str(context.node_config["partition-id"]))]
-        return SiteAgent(Site(name, home / name, setup_finder(data_dir=data_dir), Policy.trusting())).answer
+        return SiteAgent(Site(name, home / name, setup_finder(data_dir=data_dir), policy)).answer
 
     logging.getLogger("flwr").setLevel(logging.ERROR)
     with warnings.catch_warnings():

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from playerfl.cli.flower_jobs import say
+from playerfl.cli.messages import say
 from playerfl.cli.options import DataDir, Json, examples
 
 DOCTOR_EXAMPLES = examples(
@@ -48,7 +48,7 @@ def doctor(
         typer.echo(json.dumps([asdict(finding) for finding in findings], indent=1))
     else:
         for finding in findings:
-            typer.echo(f"{finding.outcome:8} {finding.check}: {finding.said}")
+            typer.echo(f"{finding.outcome:8} {finding.check}: {finding.message}")
     failures = sum(finding.outcome == "failure" for finding in findings)
     if failures:
         say(f"playerfl: {failures} of {len(findings)} checks failed")
@@ -62,7 +62,7 @@ def _data(task: str, data_dir: Path | None) -> str:
     from playerfl.tasks.load import load_task
 
     with use_data_directory(data_dir):
-        found = load_task(task)
-        options = Experiment.resolve({"device": "cpu"}, found).data_options(found)
-        sites = found.for_options(options).load_sites(options)
+        loaded = load_task(task)
+        options = Experiment.resolve({"device": "cpu"}, loaded).data_options(loaded)
+        sites = loaded.for_options(options).load_sites(options)
     return f"{task}: " + ", ".join(f"{name} ({len(data.train)} training rows)" for name, data in sites.items())

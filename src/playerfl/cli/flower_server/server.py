@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from playerfl.cli.flower_jobs import say
+from playerfl.cli.messages import say
 from playerfl.cli.options import Home, examples
 
 _UNGUARDED = (

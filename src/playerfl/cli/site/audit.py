@@ -35,41 +35,60 @@ def audit(
     from time to time, and give it to --expect later. Together with the chain of hashes it shows that no line before it
     was changed or removed.
     """
-    from playerfl.cli.flower_jobs import say
-    from playerfl.errors import RunDirectoryError
-    from playerfl.flower.site.audit import AuditLog
-    from playerfl.flower.site.site import AUDIT
+    from playerfl.cli.messages import say
+    from playerfl.errors import ConfigError, RunDirectoryError
+    from playerfl.flower.site.files.audit import GAP, AuditLog
+    from playerfl.flower.site.files.names import AUDIT
 
     entries = AuditLog(state / AUDIT).entries()
+    if not entries and not (state / AUDIT).exists():
+        # An agent writes a line when it starts: in a wrong directory, "nothing left" would be a wrong answer.
+        raise ConfigError(f"{state} has no audit log; give the --state of playerfl flower site")
     if expect is not None and expect not in {entry["hash"] for entry in entries}:
         raise RunDirectoryError(f"{state / AUDIT} does not contain the hash {expect}: lines were removed or replaced")
     chosen = [entry for entry in entries if job is None or entry.get("job") == job]
+    gaps = [str(entry["n"]) for entry in entries if entry["event"] == GAP]
+    missing = f"{state / AUDIT}: lines are missing before line {', '.join(gaps)}" if gaps else None
     if left is not None:
-        _answer(state, chosen, left)
+        _answer(state, chosen, left, missing)
         return
     if as_json:
         typer.echo(json.dumps(chosen, indent=1))
     else:
         _table(chosen)
     head = entries[-1]["hash"] if entries else "none"
+    if missing:
+        raise RunDirectoryError(f"{missing}, so it does not show everything that left; last hash: {head}")
     say(f"{len(entries)} lines, the chain is intact; last hash: {head}")
 
 
-def _answer(state: Path, entries: list[dict[str, Any]], name: str) -> None:
-    """Says whether a layer or a tensor left."""
-    from playerfl.cli.site.jobs import contracts
-    from playerfl.errors import ConfigError
-    from playerfl.flower.site.audit import sent_entries
+def _answer(state: Path, entries: list[dict[str, Any]], name: str, missing: str | None) -> None:
+    """Says whether a layer or a tensor left. `missing`: which lines the log lacks."""
+    from playerfl.cli.site.jobs import contract_of, job_names
+    from playerfl.errors import ConfigError, RunDirectoryError
+    from playerfl.flower.site.files.audit import sent_entries
 
-    layers = {layer: set(entries) for c in contracts(state).values() for layer, entries in c.layers.items()}
-    tensors = layers.get(name) or ({name} if any(name in of_layer for of_layer in layers.values()) else set())
-    sent = [entry for entry in entries if tensors & sent_entries(entry).keys()]
-    if not tensors and not any(name in sent_entries(entry) for entry in entries):
+    known = {job: contract_of(state, job).layers for job in job_names(state)}
+
+    def contains(entry: dict[str, Any]) -> bool:
+        # Each job has a model of its own: a layer's name may stand for other tensors elsewhere.
+        layers, tensors = known.get(entry.get("job", "")), sent_entries(entry)
+        if layers is None:
+            # Its contract is gone, and with it what its layers were; parts of modules have the module's name in front.
+            return any(tensor == name or tensor.startswith(f"{name}.") for tensor in tensors)
+        return bool({name, *layers.get(name, ())} & tensors.keys())
+
+    names = sorted({layer for layers in known.values() for layer in layers})
+    sent = [entry for entry in entries if contains(entry)]
+    private = any(name in (layer, *of_layer) for layers in known.values() for layer, of_layer in layers.items())
+    if not sent and not private:
         from playerfl.errors import one_of
 
-        raise ConfigError(one_of(name, layers, "layer"))
+        raise ConfigError(one_of(name, names, "layer"))
     uploads = [entry for entry in entries if sent_entries(entry)]
     if not sent:
+        if missing:
+            raise RunDirectoryError(f"{missing}, so it does not show whether {name} ever left")
         span = f"from {uploads[0]['time']} to {uploads[-1]['time']}" if uploads else "so far"
         typer.echo(f"{name} never left this site: none of {len(uploads)} uploads {span} contains it")
         return
@@ -89,10 +108,10 @@ def _table(entries: list[dict[str, Any]]) -> None:
         table.add_row(
             str(entry["n"]),
             str(entry["time"])[:19].replace("T", " "),
-            str(entry["event"]),
-            str(entry.get("job", "")),
-            str(entry.get("key") or "+".join(entry.get("verbs", []))),
-            _what(entry),
+            _cell(entry["event"]),
+            _cell(entry.get("job", "")),
+            _cell(entry.get("key") or "+".join(entry.get("verbs", []))),
+            _cell(_what(entry)),
             str(entry.get("bytes", "")),
             str(entry.get("sha256", ""))[:12],
             "" if epsilon is None else f"{epsilon:.3g}",
@@ -100,19 +119,30 @@ def _table(entries: list[dict[str, Any]]) -> None:
     wide_console().print(table)
 
 
-def _what(entry: dict[str, Any]) -> str:
+def _cell(text: object) -> str:
+    """Names and reasons may come from the server."""
     from rich.markup import escape
 
+    from playerfl.flower.site.printable import printable
+
+    return escape(printable(str(text)))
+
+
+def _what(entry: dict[str, Any]) -> str:
     if entry["event"] == "refused":
-        return escape(f"{entry.get('code')}: {entry.get('detail', '')}")
+        return f"{entry.get('code')}: {entry.get('detail', '')}"
     sent = [f"{name} {'x'.join(map(str, shape)) or '1'}" for name, (_, shape) in (entry.get("entries") or {}).items()]
     parts = [sent[0], f"… {sent[-1]} ({len(sent)} tensors)"] if len(sent) > 4 else sent
     parts += [f"{count} {name}" for name, count in (entry.get("numbers") or {}).items()]
     parts += list(entry.get("introduced", []))
     if entry.get("scores"):
         parts.append(f"{entry['scores']} scores")
+    if entry.get("times"):
+        parts.append(f"for the {entry['times']}th time" if entry["times"] > 2 else "again")
+    if entry.get("uncounted"):
+        parts.append(f"not in ε: {', '.join(entry['uncounted'])}")
     if entry.get("by"):
         parts.append(f"by {entry['by']}")
     if entry.get("masked"):
         parts.insert(0, "masked:")
-    return escape(", ".join(parts) or str(entry.get("detail", "")))
+    return ", ".join(parts) or str(entry.get("detail", ""))

@@ -36,6 +36,13 @@ def site(
         str | None,
         typer.Option(help="The site's data: a folder, FILE.py:NAME or a bundled task (default: the policy's)."),
     ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE.py:NAME",
+            help="This site's copy of the model, for jobs that replace the task's (default: the policy's).",
+        ),
+    ] = None,
     data_dir: DataDir = None,
     device: Annotated[str | None, typer.Option(help="cpu, cuda or mps (default: the experiment's).")] = None,
     port: Annotated[int, typer.Option(help="Port on loopback; must differ between sites on one machine.")] = 9094,
@@ -65,13 +72,13 @@ def site(
     agent_socket = socket or state / "agent.sock"
     with ending_on_signals():
         if agent_only:
-            run_agent(name, state, agent_socket, policy, task, data_dir, device, node_user or [], None)
+            run_agent(name, state, agent_socket, policy, task, model, data_dir, device, node_user or [], None)
             return
         node = _node(name, key, ca, server, state, agent_socket, port, separate=node_only)
         if node_only:
             keep_running(node, retry)
         else:
-            run_agent(name, state, agent_socket, policy, task, data_dir, device, [], (node, retry))
+            run_agent(name, state, agent_socket, policy, task, model, data_dir, device, [], (node, retry))
 
 
 def _node(
@@ -101,13 +108,14 @@ def run_agent(
     agent_socket: Path,
     policy_file: Path | None,
     task: str | None,
+    model: str | None,
     data_dir: Path | None,
     device: str | None,
     node_users: list[str],
     node: tuple[SiteNode, float] | None,
 ) -> None:
     """Runs the agent, with a node as its child or without one."""
-    from playerfl.cli.flower_jobs import say
+    from playerfl.cli.messages import say
     from playerfl.flower.site.agent import SiteAgent
     from playerfl.flower.site.open_site import group_of, open_site, user_ids
     from playerfl.flower.site.process.listen import listening
@@ -122,7 +130,7 @@ def run_agent(
     make_directory(state, secret=True)
     # Two agents in one directory would overwrite each other's private layers.
     with locked(state):
-        agent = SiteAgent(open_site(name, state, policy, task, data_dir, device))
+        agent = SiteAgent(open_site(name, state, policy, task, data_dir, device, model))
         agent.site.begin()
         users = user_ids(node_users)
         group, most = group_of(node_users), policy.jobs.most_message_bytes
@@ -147,7 +155,7 @@ def read_policy(state: Path, file: Path | None) -> Policy:
 
 def keep_running(node: SiteNode, retry: float) -> None:
     """Restarts the node whenever it stops, unless it was told to stop."""
-    from playerfl.cli.flower_jobs import say
+    from playerfl.cli.messages import say
     from playerfl.flower.operate.processes import Running
 
     while True:

@@ -1,1 +1,1 @@
-"""What runs alongside Flower's node: the postman and its connection to the agent. Nothing here imports torch."""
+"""What runs alongside Flower's node: the relay and its connection to the agent. Nothing here imports torch."""

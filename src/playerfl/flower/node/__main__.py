@@ -1,4 +1,4 @@
-"""`python -m playerfl.flower.node`: the SuperNode and the postman in one process, started by `playerfl flower site`.
+"""`python -m playerfl.flower.node`: the SuperNode and the relay in one process, started by `playerfl flower site`.
 
 Usage: python -m playerfl.flower.node SECRET_FILE HOST:PORT OPTIONS-OF-FLOWER-SUPERNODE
 """
@@ -12,19 +12,21 @@ from pathlib import Path
 
 def main(secret_file: str, address: str, options: list[str]) -> None:
     """Runs until the SuperNode stops."""
-    from flwr.supernode.cli.flower_supernode import flower_supernode
+    from playerfl.flower.node.spared_imports import import_supernode
 
+    # Before anything else of Flower.
+    flower_supernode = import_supernode()
     from playerfl.flower.client_app import app
     from playerfl.flower.node.pace import Pace, keep_pace
-    from playerfl.flower.node.postman import carry_messages
+    from playerfl.flower.node.relay import relay_messages
 
     secret, pace = Path(secret_file).read_bytes(), Pace()
     keep_pace(pace)
-    postman = (address, secret, app, pace.message)
-    threading.Thread(target=carry_messages, args=postman, daemon=True, name="postman").start()
+    arguments = (address, secret, app, pace.message)
+    threading.Thread(target=relay_messages, args=arguments, daemon=True, name="relay").start()
     sys.argv = [
         "flower-supernode",
-        # The node itself starts no app; the postman takes its messages, and proves with the secret that it is the one.
+        # The node itself starts no app; the relay takes its messages, and proves with the secret that it is the one.
         *("--isolation", "process", "--superexec-auth-secret-file", secret_file),
         *options,
     ]

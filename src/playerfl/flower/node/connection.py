@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import struct
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,10 +23,23 @@ def ask_agent(path: str, parcel: Parcel, seconds: float | None = None) -> Parcel
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     with connection, short_path(Path(path)) as reachable:
         connection.settimeout(CONNECT_SECONDS)
-        connection.connect(reachable)
+        _connect(connection, reachable)
         send(connection, parcel)
         connection.settimeout(seconds)
         return receive(connection)
+
+
+def _connect(connection: socket.socket, reachable: str) -> None:
+    ends = time.monotonic() + CONNECT_SECONDS
+    while True:
+        try:
+            connection.connect(reachable)
+            return
+        except BlockingIOError:
+            # Too many others are waiting to be let in; a socket with a timeout does not queue up by itself.
+            if time.monotonic() > ends:
+                raise
+            time.sleep(0.05)
 
 
 @contextmanager

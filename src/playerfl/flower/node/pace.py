@@ -1,4 +1,4 @@
-"""Pace: how long Flower's node waits between two looks: briefly while a job is under way, else longer."""
+"""Pace: how long Flower's node waits between two polls: briefly while a job is under way, longer otherwise."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 LEAST_SECONDS = {3.0: 1.0, 0.5: 0.1}
 """Flower looks for a message every 3 s and for the app's answer every 0.5 s: the shortest waits in their place. Each
-look for a message is a request to the server, so that one is not much shorter."""
+poll for a message is a request to the server, so that wait is not much shorter."""
 SHARE = 0.2
 """A wait may add this much to the time since the last message."""
 

@@ -17,6 +17,8 @@ from playerfl.version import __version__
 def write_app_folder(folder: Path, deployment: Deployment) -> Path:
     """Writes pyproject.toml into a folder that holds nothing else; replaces it only if playerfl wrote it."""
     file = folder / "pyproject.toml"
+    if folder.exists() and not folder.is_dir():
+        raise ConfigError(f"{folder} is a file; choose an empty folder")
     if folder.exists() and not set(folder.iterdir()) <= {file, temp_path(file)}:
         raise ConfigError(f"{folder} holds other files, which would be sent with the app; choose an empty folder")
     if file.exists():

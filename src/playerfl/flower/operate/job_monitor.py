@@ -100,12 +100,18 @@ def _last_submission(home: ServerHome, job: str) -> tuple[str, float] | None:
     try:
         table = json.loads((home.submitted / job / RUN).read_text(encoding="utf-8"))
         return str(table["run-id"]), float(table["time"])
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
 
 
-def follow(home: ServerHome, job: str, run_id: str, on_change: Callable[[JobStatus], None]) -> FlowerRun:
-    """Waits until a job has ended; calls `on_change` whenever its status changes.
+def follow(
+    home: ServerHome,
+    job: str,
+    run_id: str,
+    on_change: Callable[[JobStatus], None],
+    on_look: Callable[[], None] = lambda: None,
+) -> FlowerRun:
+    """Waits until a job has ended; calls `on_change` whenever its status changes, and `on_look` about once a second.
 
     `flwr run --stream` exits with 0 even if the run failed, so Flower's record of the run is read instead. A job that
     is interrupted continues as another run once the server has submitted it again.
@@ -114,6 +120,7 @@ def follow(home: ServerHome, job: str, run_id: str, on_change: Callable[[JobStat
     asked = reached = time.monotonic()
     interrupted: float | None = None
     while True:
+        on_look()
         status = read_status(home.jobs / job)
         if status is not None and status != last:
             last = status
@@ -158,7 +165,7 @@ def stop_job(home: ServerHome, job: str, *, final: bool, seconds: float = 90.0) 
     """
     folder = home.jobs / check_job(job)
     if not folder.is_dir():
-        names = (path.name for path in home.jobs.iterdir() if path.is_dir())
+        names = [path.name for path in home.jobs.iterdir() if path.is_dir()] if home.jobs.is_dir() else []
         raise ConfigError(one_of(job, names, "job"))
     request_stop(folder, final=final)
     ends = time.monotonic() + seconds

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -15,11 +16,11 @@ from typing import Any
 import tomli_w
 
 from playerfl.errors import ConfigError
-from playerfl.flower.operate.certificates import names_in, write_certificates
 from playerfl.flower.operate.processes import LOOPBACK, FlowerError
 from playerfl.storage.atomic_files import RERUN_HINT, make_directory, write_atomically
 
 CONNECTION = "playerfl"
+_STYLE = re.compile(r"\x1b\[[0-9;]*m")
 
 
 @dataclass(frozen=True)
@@ -46,13 +47,16 @@ class ServerHome:
         settings = self.path / "server.json"
         try:
             return int(json.loads(settings.read_text(encoding="utf-8"))["port"])
-        except (OSError, ValueError, KeyError, TypeError) as problem:
+        except (OSError, ValueError, KeyError, TypeError, RecursionError) as problem:
             raise ConfigError(
                 f"{self.path} is not a server's directory; create one with playerfl flower up"
             ) from problem
 
     def prepare(self, names: Sequence[str], port: int) -> None:
         """Creates missing files; existing certificates are kept and checked."""
+        # Imported here, because a site's agent needs none of the 12 MB that come with it.
+        from playerfl.flower.operate.certificates import names_in, write_certificates
+
         make_directory(self.path, secret=True)
         for folder in (self.jobs, self.submitted, self.path / "flwr"):
             make_directory(folder)
@@ -109,7 +113,9 @@ class ServerHome:
             check=False,
         )
         try:
-            output = json.loads(done.stdout[done.stdout.index("{") :])
+            # Coloured where FORCE_COLOR is set, as in notebooks.
+            plain = _STYLE.sub("", done.stdout)
+            output = json.loads(plain[plain.index("{") :])
         except ValueError as problem:
             reason = " ".join((done.stderr or done.stdout).split())
             raise FlowerError(f"flwr {arguments[0]} failed: {reason[-300:] or 'without output'}") from problem

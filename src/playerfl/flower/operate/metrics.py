@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from threading import Thread
 
@@ -18,6 +18,7 @@ from playerfl.flower.operate.launch import ServerHome
 from playerfl.flower.operate.register import KeyRegister
 from playerfl.flower.operate.supervision import job_statuses
 from playerfl.flower.server.job_status import PARTICIPATION
+from playerfl.listeners.http_server import BoundedHTTPServer
 from playerfl.version import __version__
 
 STATES = ("waiting for sites", "running", "interrupted", "stopped", "ended", "failed", "finished")
@@ -108,7 +109,8 @@ def serving_metrics(home: ServerHome, host: str, port: int) -> Iterator[int]:
             if self.path != "/metrics":
                 self.send_error(404)
                 return
-            body = metrics_text(home).encode()
+            with server.connections.working(self.connection):
+                body = metrics_text(home).encode()
             self.send_response(200)
             self.send_header("Content-Type", CONTENT_TYPE)
             self.send_header("Content-Length", str(len(body)))
@@ -119,13 +121,12 @@ def serving_metrics(home: ServerHome, host: str, port: int) -> Iterator[int]:
             """Scrapes are not logged."""
 
     try:
-        server = ThreadingHTTPServer((host, port), Handler)
+        server = BoundedHTTPServer((host, port), Handler)
     except OSError as problem:
         raise ConfigError(
             f"metrics cannot be served on {host}:{port}: {problem.strerror or problem}; choose another --metrics-port, "
             "or 0 for none"
         ) from problem
-    server.daemon_threads = True
     Thread(target=server.serve_forever, daemon=True).start()
     try:
         yield int(server.server_address[1])

@@ -40,7 +40,7 @@ class Finding:
 
     check: str
     outcome: Outcome
-    said: str
+    message: str
     """The finding, and what to do about it."""
 
 
@@ -203,10 +203,10 @@ def _outside_address() -> str | None:
 
 
 def _versions(*names: str) -> str:
-    found = []
+    versions = []
     for name in names:
         try:
-            found.append(f"{name} {version(name)}")
+            versions.append(f"{name} {version(name)}")
         except PackageNotFoundError:
-            found.append(f"{name} is missing")
-    return ", ".join(found)
+            versions.append(f"{name} is missing")
+    return ", ".join(versions)

@@ -47,13 +47,15 @@ class SiteNode:
         make_directory(self.home, secret=True)
 
     def environment(self) -> dict[str, str]:
-        # One pool of memory for all of the node's threads.
-        return {**safe_environment(self.home.resolve()), "MALLOC_ARENA_MAX": "1"}
+        # One pool of memory for all of the node's threads, and a fixed threshold: by default, the larger the messages
+        # were, the more freed memory glibc keeps.
+        memory = {"MALLOC_ARENA_MAX": "1", "MALLOC_TRIM_THRESHOLD_": str(2**17)}
+        return {**safe_environment(self.home.resolve()), **memory}
 
     def command(self) -> list[str]:
-        """Starts the SuperNode with the postman; no app shipped by a server is ever run."""
-        secret = self.home.resolve() / "postman.secret"
-        # A new one for every start: only the postman in the node's own process may take its messages.
+        """Starts the SuperNode with the relay; no app shipped by a server is ever run."""
+        secret = self.home.resolve() / "relay.secret"
+        # A new one for every start: only the relay in the node's own process may take its messages.
         write_atomically(secret, secrets.token_bytes(32), RERUN_HINT, secret=True)
         return [
             *(sys.executable, "-m", "playerfl.flower.node", str(secret), f"{LOOPBACK}:{self.port}"),

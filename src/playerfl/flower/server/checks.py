@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from torch import Tensor
 
 from playerfl.data.schema import Schema
+from playerfl.engine.handle import scored
 from playerfl.federation.messages import ExpectedUpload, Reply, Request, SiteId, Upload
 from playerfl.flower.server.influence import capped_examples, far_away
 from playerfl.flower.server.job import LEAST_OWN_LOSS, Job
@@ -101,9 +102,10 @@ class JobChecks:
             reason = _or_failure(
                 lambda reply=reply, site=site, expected=expected: (
                     refused_reply(  # type: ignore[misc]
-                        reply, requests[site], expected, server.layers, self.job.initial, self.state.examples[site]
+                        reply, expected, server.layers, self.job.initial, self.state.examples[site]
                     )
                     or _refused_values_of_scores(reply, self.job)
+                    or _misplaced_score(reply, requests[site], self.job)
                 )
             )
             if reason:
@@ -156,7 +158,6 @@ def _or_failure(check: Callable[[], str | None]) -> str | None:
 
 def refused_reply(
     reply: Reply,
-    request: Request,
     expected_upload: ExpectedUpload,
     layers: LayerMap,
     model: Mapping[str, Tensor],
@@ -169,7 +170,7 @@ def refused_reply(
     return (
         _refused_weights(upload, expected_upload, layers, model)
         or _refused_numbers(upload, expected_upload)
-        or _refused_scores(reply, request)
+        or _refused_scores(reply)
     )
 
 
@@ -224,14 +225,11 @@ def _is_bounded(value: object, *, signed: bool) -> bool:
     return isinstance(value, int | float) and type(value) is not bool and least <= value <= LARGEST_NUMBER
 
 
-def _refused_scores(reply: Reply, request: Request) -> str | None:
+def _refused_scores(reply: Reply) -> str | None:
     if len(reply.scores) > MOST_SCORES:
         return f"it has {len(reply.scores)} scores; at most {MOST_SCORES} are expected"
     if any(not score.metric.isprintable() or not 0 < len(score.metric) <= 64 for score in reply.scores):
         return "it has a score with an invalid name"
-    allowed = {request.download.round, request.download.round + 1}
-    if any(score.round not in allowed for score in reply.scores):
-        return "it has scores for a round that was not asked for"
     if len({score[:4] for score in reply.scores}) != len(reply.scores):
         return "it has the same score twice"
     return None
@@ -250,5 +248,15 @@ def _refused_values_of_scores(reply: Reply, job: Job) -> str | None:
         declared = job.declared.metrics.get(score.metric)
         is_share = declared is not None and declared["unit"] == "share"
         if is_share and (score.value < -_ROUNDING or score.value > 1 + _ROUNDING):
-            return f"its {score.metric} is {score.value:g}, which is no share between 0 and 1"
+            return f"its {score.metric} is {score.value:g}, which is not a share between 0 and 1"
+    return None
+
+
+def _misplaced_score(reply: Reply, request: Request, job: Job) -> str | None:
+    """A score that the request did not ask for. In the tables it would take the place of another, or be one of a round
+    that the job does not have, and nobody could read its results."""
+    places = scored(request, job.experiment.evaluation, finishes=job.algorithm.finishes)
+    for stage, round_, split, metric, _ in reply.scores:
+        if (stage, round_, split) not in places or (split == "train" and metric != "loss"):
+            return f"it has a score for a round that was not asked for, or of another kind: {stage}/{round_}/{split}"
     return None

@@ -13,15 +13,16 @@ from playerfl.flower.server.model_layers import ModelLayers
 from playerfl.flower.site.privacy import check_privacy
 from playerfl.flower.wire.envelopes import Envelope
 from playerfl.flower.wire.secure import check_secure
-from playerfl.layers.layer_map import state_entries
+from playerfl.layers.layer_map import frozen_entries, state_entries
 from playerfl.learning.losses import never_negative
 from playerfl.learning.metrics.catalogue import chosen_metrics
 from playerfl.learning.metrics.metric import MetricRecord
 from playerfl.runs.experiment import Experiment
 from playerfl.runs.files import DataFile
 from playerfl.runs.measures.declared import metric_records
-from playerfl.runs.setup import positive_class, seeded_model
+from playerfl.runs.setup import frozen_record, positive_class, seeded_model
 from playerfl.tasks.load import load_task
+from playerfl.tasks.named_models import with_model
 from playerfl.tasks.task import Task
 from playerfl.version import __version__
 from playerfl.weights import Weights, digest
@@ -59,7 +60,7 @@ class Job:
     def of(cls, deployment: Deployment, task: Task | None = None) -> Job:
         """The job of a deployment; `task` defaults to the experiment's."""
         experiment = checked_experiment(deployment)
-        task = task or load_task(experiment.task)
+        task = with_model(task or load_task(experiment.task), experiment.model)
         options = experiment.data_options(task)
         adapted = task.for_options(options)
         model = seeded_model(experiment.seed, adapted, options)
@@ -103,6 +104,7 @@ class Job:
             "trainer": self.experiment.trainer,
             "metrics": dict(self.declared.metrics),
         }
+        described.update(frozen_record(self.initial, frozen_entries(self.layers.model)))
         if self.declared.positive != 1:
             described["positive_class"] = self.declared.positive
         if self.declared.classes:

@@ -23,6 +23,8 @@ STATUS = "status.json"
 STOP = "stop.json"
 """An operator's request, which the job looks for while it waits."""
 UNDER_WAY = ("waiting for sites", "running")
+AT_WORK = "it is working, or its response was lost"
+"""Why a site that is online has not responded yet."""
 PARTICIPATION = "participation.csv"
 
 

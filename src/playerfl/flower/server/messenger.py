@@ -14,6 +14,7 @@ from playerfl.errors import PlayerflError
 from playerfl.federation.messages import SiteId
 from playerfl.flower.deployment import Deployment
 from playerfl.flower.server.exchange import Exchange, MessageId, NodeId
+from playerfl.flower.server.job_status import AT_WORK
 from playerfl.flower.server.state import Contacts
 from playerfl.flower.wire.codec import CodecError, decode_response, encode_envelope
 from playerfl.flower.wire.envelopes import SENTENCES, WAIT, Envelope, Response
@@ -97,7 +98,7 @@ class Messenger:
             self._tell_missing(exchange)
             if not exchange.waiting or self._time_is_up(exchange):
                 break
-            self.sleep(self.deployment.poll * max(1.0, len(exchange.in_flight) / SITES_PER_POLL))
+            self.sleep(pause_seconds(self.deployment.poll, len(exchange.in_flight)))
         self._give_up(exchange)
         return exchange
 
@@ -164,7 +165,7 @@ class Messenger:
             self._missing_since.pop(site, None)
         missing = {}
         for site in sorted(exchange.waiting):
-            why = "it is working, or its response was lost" if site in online else "its node is offline"
+            why = AT_WORK if site in online else "its node is offline"
             why = exchange.later[site][1] if site in exchange.later else why
             asked = exchange.asked.get(online[site], 0) if site in online else 0
             missing[site] = Missing(self._missing_since[site], asked, why)
@@ -298,7 +299,7 @@ class Messenger:
             if introduction is None:
                 return "it did not introduce itself"
             if site in self._introduced and exchange.unusable(site):
-                # A late copy of its first words is harmless, but each response has it asked again at once.
+                # A late copy of its introduction is harmless, but after each one the site is asked again at once.
                 return "it introduces itself again and again instead of responding"
             if reason := self.admit(site, introduction):
                 if self.contacts.schema and site not in self._told and introduction.schema:
@@ -311,10 +312,21 @@ class Messenger:
             torch = ascii(introduction.torch)[1:-1]
             self.say(f"{site}: ready, {introduction.examples} training examples, torch {torch}")
         if site in exchange.waiting and response.key == exchange.envelopes[site].key:
+            if exchange.envelopes[site].request is not None and response.reply is None:
+                return "its response holds neither a reply nor a reason"
             exchange.succeed(site, response)
         elif response.key != "hello" and site in exchange.waiting:
             return "its response is to a different request"
         return None
+
+
+def pause_seconds(poll: float, in_flight: int) -> float:
+    """Between two polls for responses.
+
+    >>> pause_seconds(1.0, 3), pause_seconds(1.0, 40)
+    (1.0, 5.0)
+    """
+    return poll * max(1.0, in_flight / SITES_PER_POLL)
 
 
 def _message_type(envelope: Envelope) -> str:

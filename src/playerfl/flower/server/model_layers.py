@@ -13,6 +13,7 @@ from torch import nn
 
 from playerfl.errors import LayerError
 from playerfl.federation.messages import SiteId
+from playerfl.layers.derive import Granularity
 from playerfl.layers.layer_map import BatchNormStatistics, LayerMap, TiePolicy
 from playerfl.runs.experiment import Experiment
 from playerfl.tasks.task import Task
@@ -27,6 +28,7 @@ class ModelLayers:
     """A batch of inputs. May raise anything: most servers have no data."""
     tie_policy: TiePolicy = "first"
     statistics: BatchNormStatistics = "follow"
+    granularity: Granularity = "block"
 
     @classmethod
     def of(cls, model: nn.Module, experiment: Experiment, task: Task) -> ModelLayers:
@@ -37,7 +39,7 @@ class ModelLayers:
             sites = task.for_options(options).load_sites(options)
             return next(iter(sites[min(sites)].train.batches(2)))[0]
 
-        return cls(model, example, experiment.tie_policy, experiment.bn_stats)
+        return cls(model, example, experiment.tie_policy, experiment.bn_stats, experiment.granularity)
 
     @cached_property
     def as_registered(self) -> LayerMap | None:
@@ -55,7 +57,13 @@ class ModelLayers:
             return None
 
     def _derived(self, example: Any) -> LayerMap:
-        return LayerMap.of(self.model, example, tie_policy=self.tie_policy, statistics=self.statistics)
+        return LayerMap.of(
+            self.model,
+            example,
+            tie_policy=self.tie_policy,
+            statistics=self.statistics,
+            granularity=self.granularity,
+        )
 
     def agreed(self, stated: Mapping[SiteId, LayerMap]) -> LayerMap | None:
         """The layers of the job, given what each site says about its own; None if no site can be right.

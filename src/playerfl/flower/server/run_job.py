@@ -21,6 +21,7 @@ from playerfl.flower.server.files import JobFiles
 from playerfl.flower.server.job import Job
 from playerfl.flower.server.job_status import STOP, UNDER_WAY, stop_requested, stopped_state
 from playerfl.flower.server.messenger import Grid, Missing, StoppedJobError
+from playerfl.flower.server.patience import limit_waiting, piece_seconds
 from playerfl.flower.server.state import JobState
 from playerfl.flower.server.transport import FlowerTransport, Participation
 from playerfl.learning.confusion import Matrix
@@ -28,6 +29,7 @@ from playerfl.runs.api import limited_threads
 from playerfl.storage.atomic_files import storage_advice
 from playerfl.tasks.task import Task
 from playerfl.time_left import TimeLeft, left_text
+from playerfl.weights import num_bytes
 
 RUN_AGAIN = "submit the job again with playerfl flower run"
 
@@ -58,6 +60,7 @@ def run_job(
         files.confirm_finished()
         say(f"job {deployment.job} is already finished; see {files.path}")
         return
+    limit_waiting(piece_seconds(deployment.deadline, num_bytes(job.initial)))
     state = JobState()
     recorder = _Recorder(job, files, state, say, clock, clock(), TimeLeft(job.experiment.rounds, clock))
     transport = FlowerTransport(

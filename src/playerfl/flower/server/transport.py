@@ -135,7 +135,8 @@ class FlowerTransport:
 
     def _unmasked(self, exchange: Exchange, replies: dict[SiteId, Reply]) -> dict[SiteId, Reply]:
         """Gives every reply the mean of the weights that these sites hold: merging equal uploads returns that mean."""
-        from playerfl.flower.wire.secure import LEAST_SITES, secure_mean
+        from playerfl.flower.server.secure_mean import secure_mean
+        from playerfl.flower.wire.secure import LEAST_SITES
 
         nodes = {site: node for site, node in self._messenger.nodes().items() if site in replies}
         if len(nodes) < LEAST_SITES:
@@ -150,6 +151,7 @@ class FlowerTransport:
             bound=self.deployment.privacy.secure_range,
             seconds=self.deployment.deadline,
             poll=self.deployment.poll,
+            say=self._say,
         )
         if mean is None or mean.sites != nodes.keys():
             raise TooFewSitesError("a site was lost during secure aggregation; run the same job again")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -29,6 +30,8 @@ class SiteAgent:
     _one_at_a_time: threading.Lock = field(default_factory=threading.Lock)
     _refused: Attempts = field(default_factory=lambda: Attempts(_MOST_REFUSALS))
     """Refusals that are in the audit log: a server that keeps asking must not fill the disk."""
+    _left: Counter[tuple[str, str, str]] = field(default_factory=Counter)
+    """How often each answer left since the agent started: a server that keeps asking for it must not fill the disk."""
     _masking: dict[str, Any] = field(default_factory=dict)
     """What secure aggregation remembers; its module needs Flower, so it is imported only if it is used."""
 
@@ -57,11 +60,19 @@ class SiteAgent:
             return response_parcel(response)
         leaving = response_parcel(response)
         try:
-            self.site.audit.add("left", **self._facts(envelope, response, leaving))
+            self._record(self._facts(envelope, response, leaving))
         except PlayerflError:
             log.exception("%s, %s: the audit log cannot be written, so nothing leaves", envelope.job, envelope.key)
             return response_parcel(Response(self.site.name, envelope.key, code="storage"))
         return leaving
+
+    def _record(self, facts: dict[str, Any]) -> None:
+        """Adds what leaves to the audit log; the same bytes again only the 2nd, 4th, 8th … time, with that number."""
+        answer = (facts["job"], facts["key"], facts["sha256"])
+        times = self._left[answer] + 1
+        if times.bit_count() == 1:
+            self.site.audit.add("left", **facts, **({"times": times} if times > 1 else {}))
+        self._left[answer] = times
 
     def _facts(self, envelope: Envelope, response: Response, leaving: Parcel) -> dict[str, Any]:
         request = envelope.request
@@ -81,6 +92,8 @@ class SiteAgent:
             "sha256": leaving.sha256(),
             "epsilon": self.site.ledger.epsilon() if noise else None,
         }
+        if noise and (uncounted := [*facts["numbers"], *(["scores"] if facts["scores"] else [])]):
+            facts["uncounted"] = uncounted
         if envelope.privacy.secure_range:
             facts["masked"] = True
         if response.introduction:

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from playerfl.data.check.result import DataCheck
+from playerfl.flower.site.files.names import DATA_CHECK
 from playerfl.flower.site.policy import Sharing
 from playerfl.flower.wire.check_summary import CheckSummary
 from playerfl.storage.atomic_files import write_atomically
 
 log = logging.getLogger("playerfl.flower.site")
 
-DATA_CHECK = "data_check.json"
 _MOST_SHOWN = 8
 
 

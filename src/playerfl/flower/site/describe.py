@@ -4,30 +4,37 @@ from __future__ import annotations
 
 from playerfl.algorithms import Algorithm, Local, PartialAlgorithm
 from playerfl.errors import ConfigError
-from playerfl.flower.site.contract import Contract
+from playerfl.flower.site.files.contract import Contract
+from playerfl.flower.site.policy import Policy, Sharing, listed
 from playerfl.flower.site.privacy import epsilon
-from playerfl.flower.wire.envelopes import Privacy
 from playerfl.layers.layer_map import some
 from playerfl.runs.experiment import Experiment
 
 
-def described(contract: Contract) -> list[str]:
+def described(contract: Contract, policy: Policy) -> list[str]:
     """Sentences about a job: the model, the layers that will leave, the rounds, the privacy, and warnings."""
     experiment = Experiment.from_resolved(contract.terms.experiment)
     names = list(contract.layers)
+    own_model = (
+        f"; it is this site's own (--model) instead of the task's, and the server's is {experiment.model[-80:]!r}"
+        if experiment.model is not None
+        else ""
+    )
     training = experiment.training
     batches = -(-contract.rows // training.batch_size)
     lines = [
-        f"model: {len(names)} layers ({some(names, 6)}), fingerprint {contract.terms.model}",
+        f"model: {len(names)} layers ({some(names, 6)}), fingerprint {contract.terms.model}{own_model}",
         f"algorithm: {_settings(experiment.algorithm)}",
         f"data: this site's {contract.rows} training rows; options: {_settings(experiment.data) or 'none'}",
-        f"layers that leave this site: {_leaving(experiment.build_algorithm(), names, contract.cut)}",
+        f"layers that leave this site: {_leaving(experiment.build_algorithm(), contract)}",
         f"rounds: {experiment.rounds}, each {training.local_epochs} epoch(s) of {batches} batches of up to "
         f"{training.batch_size} rows, {training.optimizer}, learning rate {training.learning_rate:g}",
-        f"privacy: {_privacy(contract.privacy, experiment.rounds)}",
+        f"privacy: {_privacy(contract, policy.sharing, experiment.rounds)}",
         f"merged with: at least {contract.terms.merge_sites} sites, according to the server",
-        "also sent: the number of training rows, validation and test scores of every round",
+        f"also sent: {'; '.join(_also_sent(contract, policy.sharing))}",
     ]
+    if kept := _kept(policy.sharing):
+        lines.append(f"kept here by the policy: {', '.join(kept)}")
     if batches == 1 and training.local_epochs == 1 and not contract.privacy.noise:
         lines.append(
             "WARNING: one batch holds all rows, so an upload is an exact gradient, from which a dishonest server can "
@@ -37,34 +44,82 @@ def described(contract: Contract) -> list[str]:
 
 
 def _settings(table: dict[str, object]) -> str:
-    rest = ", ".join(f"{key} = {value}" for key, value in table.items() if key != "name" and value is not None)
+    # Options come from the server: one with line breaks must not look like further lines of this description.
+    rest = ", ".join(f"{key} = {value!r}" for key, value in table.items() if key != "name" and value is not None)
     return f"{table['name']} ({rest})" if "name" in table and rest else str(table.get("name", rest))
 
 
-def _leaving(algorithm: Algorithm, names: list[str], cut: int | None) -> str:
+def _leaving(algorithm: Algorithm, contract: Contract) -> str:
+    names, cut = list(contract.layers), contract.cut
     if isinstance(algorithm, Local):
         return "none"
     if getattr(algorithm, "private_pull", 0):
         return f"ALL of them ({some(names, 6)}): private_pull sends private layers too"
     if not isinstance(algorithm, PartialAlgorithm):
-        return f"all of them ({some(names, 6)})"
+        return f"all of them ({some(names, 6)}){_kept_back(contract, names)}"
     if cut is None:
         return (
             f"the first of {some(names, 6)}. The server decides once, after a measurement, how many; "
-            "approve with --most-layers to set a limit"
+            f"approve with --most-layers to set a limit{_kept_back(contract, names)}"
         )
     if cut == 0:
         return "none"
     private = f"; private: {some(names[cut:], 6)}" if names[cut:] else "; NONE is private"
-    return f"{some(names[:cut], 6)}{private}"
+    return f"{some(names[:cut], 6)}{private}{_kept_back(contract, names[:cut])}"
 
 
-def _privacy(privacy: Privacy, rounds: int) -> str:
-    parts = []
+def _kept_back(contract: Contract, layers: list[str]) -> str:
+    """What of these layers leaves, if not all of it does."""
+    entries = [entry for layer in layers for entry in contract.layers[layer]]
+    kept_back = set(contract.kept_back)
+    leaving = [entry for entry in entries if entry not in kept_back]
+    if len(leaving) == len(entries):
+        return ""
+    shown = f"{leaving[0]}{' …' if len(leaving) > 1 else ''}" if leaving else "none"
+    return f"; of their {len(entries)} tensors {len(leaving)} leave ({shown}), the others are frozen or stay here"
+
+
+def _also_sent(contract: Contract, sharing: Sharing) -> list[str]:
+    """What the server learns besides the layers."""
+    parts = ["the number of training rows"]
+    if contract.numbers_at_start:
+        parts.append(f"{listed(contract.numbers_at_start)}, measured on this site's rows before the first round")
+    if contract.numbers_per_round:
+        parts.append(f"{listed(contract.numbers_per_round)} in every round")
+    if sharing.scores:
+        parts.append("training, validation and test scores of every round")
+    if sharing.column_names:
+        parts.append("names of columns and classes, fingerprints of categories")
+    if sharing.data_check != "none":
+        parts.append(_CHECKS[sharing.data_check])
+    if not contract.privacy.noise:
+        parts.append("a fingerprint of the finished model")
+    return parts
+
+
+_CHECKS = {
+    "findings": "how many warnings the data check has, by topic",
+    "columns": "the data check's warnings by topic, and rounded medians and percentiles of columns",
+}
+
+
+def _kept(sharing: Sharing) -> list[str]:
+    return [
+        *([] if sharing.scores else ["scores"]),
+        *([] if sharing.column_names else ["names of columns and classes"]),
+        *(["the data check"] if sharing.data_check == "none" else []),
+    ]
+
+
+def _privacy(contract: Contract, sharing: Sharing, rounds: int) -> str:
+    privacy, parts = contract.privacy, []
     if privacy.clip:
         parts.append(f"updates clipped to norm {privacy.clip:g}")
     if privacy.noise:
         parts.append(f"noise {privacy.noise:g} (ε = {epsilon(privacy.noise, rounds):.3g} for all rounds, δ = 1e-5)")
+        uncounted = [*contract.numbers_at_start, *(["scores"] if sharing.scores else [])]
+        if uncounted:
+            parts.append(f"ε does not cover {' and '.join(uncounted)}, which leave without noise")
     if privacy.sensitivity_noise:
         parts.append(f"noise {privacy.sensitivity_noise:g} on layer scores (no guarantee)")
     if privacy.secure_range:

@@ -9,12 +9,15 @@ from pathlib import Path
 from typing import Any
 
 from playerfl.errors import ConfigError
+from playerfl.flower.site.files.names import LOG
 from playerfl.flower.site.policy import Policy
+from playerfl.flower.site.printable import printable
 from playerfl.flower.site.setup import setup_finder
-from playerfl.flower.site.site import LOG, Site
+from playerfl.flower.site.site import Site
 from playerfl.flower.wire.envelopes import check_site
 from playerfl.storage.atomic_files import make_directory
 from playerfl.tasks.load import load_task
+from playerfl.tasks.named_models import with_model
 
 MOST_LOG_BYTES = 20 * 2**20
 """Then the log continues in a new file, beside the one before: a server must not fill the disk with its messages."""
@@ -35,31 +38,33 @@ class OneLine(logging.Formatter):
         return "\n".join("  " + printable(line) for line in super().formatException(ei).split("\n"))
 
 
-def printable(text: str) -> str:
-    """Control characters as escapes.
-
-    >>> printable("naïve\\x1b[2J")
-    'naïve\\\\x1b[2J'
-    """
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
-
-
 def open_site(
-    name: str, home: Path, policy: Policy, task: str | None, data_dir: Path | None = None, device: str | None = None
+    name: str,
+    home: Path,
+    policy: Policy,
+    task: str | None,
+    data_dir: Path | None = None,
+    device: str | None = None,
+    model: str | None = None,
 ) -> Site:
-    """The site with its own task, which is loaded now, so that mistakes are noticed before the first job."""
-    chosen = task or policy.task
-    if task and policy.task and task != policy.task:
-        raise ConfigError(f"--task is {task}, but the policy says {policy.task}; change one of them")
+    """The site with its own task and model, which are loaded now, so that mistakes are noticed before the first job."""
+    chosen = _chosen("task", task, policy.task)
     if chosen is None:
         raise ConfigError(
             "this site has no data; name them with --task, or with task = in its policy: a folder, FILE.py:NAME or "
             "the name of a bundled task"
         )
-    load_task(chosen)
+    policy = policy.model_copy(update={"model": _chosen("model", model, policy.model)})
+    with_model(load_task(chosen), policy.model)
     make_directory(home, secret=True)
     _write_log(home / LOG)
     return Site(check_site(name), home, setup_finder(chosen, data_dir, device), policy)
+
+
+def _chosen(what: str, given: str | None, in_policy: str | None) -> str | None:
+    if given and in_policy and given != in_policy:
+        raise ConfigError(f"--{what} is {given}, but the policy says {in_policy}; change one of them")
+    return given or in_policy
 
 
 def user_ids(names: list[str]) -> list[int]:

@@ -14,7 +14,7 @@ from playerfl.algorithms import Algorithm, Local, PartialAlgorithm, PLayerFL
 from playerfl.federation.client import Client
 from playerfl.federation.messages import Download, ExpectedUpload, Request, Upload, Verb
 from playerfl.federation.server import Server
-from playerfl.flower.site.contract import Contract, Decision
+from playerfl.flower.site.files.contract import Contract, Decision
 from playerfl.flower.site.policy import ProtectedLayers
 from playerfl.flower.wire.envelopes import Envelope, RefusedError
 from playerfl.flower.wire.values import unusable_values
@@ -74,6 +74,12 @@ class Pinned:
         uploads = self._uploads(cut)
         return None if uploads is None else uploads.layers
 
+    def kept_back(self) -> frozenset[str]:
+        """Entries that stay here even if their layer is shared: what is frozen, and what the algorithm keeps."""
+        if isinstance(self.algorithm, PartialAlgorithm):
+            return self.layers.never_sent
+        return self.layers.never_sent | self._expected({}, 0, ("fit",)).without
+
     def _uploads(self, cut: int | None) -> ExpectedUpload | None:
         """What the fits of all rounds upload together at most; None if that is not known yet."""
         if isinstance(self.algorithm, Local):
@@ -90,6 +96,14 @@ class Pinned:
         server = Server(self.initial, self.layers, ("site",), 0)
         server.memory, server.round = dict(memory), round_
         return self.algorithm.server_expects(server, verbs)
+
+    def numbers_at_start(self) -> Mapping[str, int]:
+        """The lists of numbers that are uploaded once, before the first round: name and length."""
+        return self._expected({}, 0, ("prepare",)).numbers if self.algorithm.prepares else {}
+
+    def numbers_per_round(self) -> Mapping[str, int]:
+        """The lists of numbers that are uploaded with every fit: name and length."""
+        return self._expected({"cut": 0}, 0, ("fit",)).numbers
 
     def check_shared(self, cut: int | None, decision: Decision | None) -> None:
         """Refuses a job that would share more than the policy and the person who approved it allow."""
@@ -153,10 +167,10 @@ class Pinned:
             start = wanted if name in self.initial else torch.zeros_like(wanted)
             if (download.round == 0 or name not in common) and not _close(tensor, start):
                 # A layer made for the purpose can copy rows into its gradient. Nobody else has trained a private one.
-                raise RefusedError("pinned", f"{name!r} must be as in the initial model, but is another")
+                raise RefusedError("pinned", f"{name!r} must be as in the initial model, but differs")
         intervals = download.info.get("intervals")
         # What sites measured at the start comes back as one list of the same length.
-        measured = self._expected({}, 0, ("prepare",)).numbers if self.algorithm.prepares else {}
+        measured = self.numbers_at_start()
         for name in sorted(download.info.keys() - {"cut", "intervals"}):
             values = download.info[name]
             if name not in measured or not isinstance(values, list) or len(values) != measured[name]:

@@ -7,12 +7,13 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from playerfl.algorithms import ALGORITHMS
 from playerfl.errors import ConfigError, one_of
 from playerfl.flower.wire.envelopes import Privacy
-from playerfl.runs.experiment import Experiment, read_toml, validated
+from playerfl.runs.experiment import Experiment
+from playerfl.runs.settings_table import read_toml, validated
 from playerfl.tasks.load import names_object
 
 _STRICT = ConfigDict(strict=True, extra="forbid", frozen=True)
@@ -85,6 +86,9 @@ class PrivacyBudget(BaseModel):
     epsilon: float | None = Field(None, gt=0, allow_inf_nan=False)
     """The largest ε over all uploads of all jobs; a job without noise is then refused. Default: no budget."""
     delta: float = Field(1e-5, gt=0, lt=1)
+    uncounted: list[Literal["scores", "measurements"]] = []
+    """What may leave a site with a budget although it has no ε, because no noise is added to it: scores, and what some
+    methods measure on the rows before the first round (PLayer-FL: one number per layer; FedDBE: mean features)."""
 
 
 class Sharing(BaseModel):
@@ -98,7 +102,7 @@ class Sharing(BaseModel):
     """Whether validation and test scores are sent. Without them, the report leaves this site out."""
     data_check: Literal["none", "findings", "columns"] = "none"
     """What is sent of the data check: nothing, how many warnings there are by topic, or also rounded medians, 5th and
-    95th percentiles and shares of missing values of columns of numbers, by which other units are noticed."""
+    95th percentiles and shares of missing values of columns of numbers, from which different units can be noticed."""
 
 
 class Policy(BaseModel):
@@ -110,6 +114,9 @@ class Policy(BaseModel):
     """Whether a person must approve every new job with `playerfl flower approve`."""
     task: str | None = None
     """This site's data, like `--task`. A message never chooses it."""
+    model: str | None = None
+    """This site's own copy of the model for jobs that replace the task's, like `--model`. A message never chooses it:
+    it only says whether the task's model is replaced, and the server's and the site's must then be equal."""
     coordinators: list[str] = []
     """Servers (NAME:PORT) that this site connects to; empty: the one given to `--server`."""
     jobs: AcceptedJobs = AcceptedJobs()
@@ -119,6 +126,15 @@ class Policy(BaseModel):
     sharing: Sharing = Sharing()
     units: dict[str, str] = {}
     """The units of columns, compared with those of other sites: `glucose = "mmol/l"`."""
+
+    @model_validator(mode="after")
+    def _countable(self) -> Policy:
+        if self.budget.epsilon is not None and self.sharing.scores and "scores" not in self.budget.uncounted:
+            raise ValueError(
+                "a budget cannot count scores, which leave without noise: set scores = false in [sharing], or "
+                'uncounted = ["scores"] in [budget] to send them all the same'
+            )
+        return self
 
     @classmethod
     def read(cls, path: Path) -> Policy:
@@ -131,15 +147,16 @@ class Policy(BaseModel):
         >>> Policy.of({"aproval": "automatic"})
         Traceback (most recent call last):
         playerfl.errors.ConfigError: unknown key 'aproval'; did you mean 'approval'? allowed: approval, budget, \
-coordinators, jobs, layers, privacy, sharing, task, units in [site.toml]
+coordinators, jobs, layers, model, privacy, sharing, task, units in [site.toml]
         """
         return validated(cls, table, where)
 
     @classmethod
-    def trusting(cls) -> Policy:
-        """For a simulation or a test, where server and sites belong to one person: everything is accepted."""
+    def trusting(cls, model: str | None = None) -> Policy:
+        """For a simulation or a test, where server and sites belong to one person: everything is accepted, and the
+        model is the experiment's."""
         accepting = {"least_rows": 0, "least_scored_rows": 0, "least_sites": 0, "most_rounds": 10**9}
-        return cls.of({"approval": "automatic", "jobs": accepting})
+        return cls.of({"approval": "automatic", "model": model, "jobs": accepting})
 
     def check_server(self, server: str) -> None:
         if self.coordinators and server not in self.coordinators:
@@ -153,6 +170,11 @@ coordinators, jobs, layers, privacy, sharing, task, units in [site.toml]
             return f"the policy accepts jobs called {', '.join(jobs.names) or 'nothing'}, not {job!r}"
         if algorithm not in jobs.algorithms:
             return f"the policy does not accept the algorithm {str(algorithm)[:80]!r}"
+        if experiment.model is not None and self.model is None:
+            return (
+                f"the job replaces the task's model with {experiment.model[-80:]!r}; read that code, and give "
+                "this site's copy of it with --model"
+            )
         if jobs.data is not None and experiment.data != jobs.data:
             return f"the policy accepts only the data options {jobs.data}, not {experiment.data}"
         if jobs.data is None and experiment.data.get("group_pattern"):
@@ -184,6 +206,15 @@ coordinators, jobs, layers, privacy, sharing, task, units in [site.toml]
                 return f"scores of {rows} {part} rows would be shared, but the policy asks for {least}"
         return None
 
+    def uncountable(self, measured: Mapping[str, int]) -> str | None:
+        """Why a budget forbids a job that uploads these numbers (name and length) before the first round, or None."""
+        if self.budget.epsilon is None or not measured or "measurements" in self.budget.uncounted:
+            return None
+        return (
+            f"the job uploads {listed(measured)} without noise, which a budget cannot count; accept this with "
+            'uncounted = ["measurements"] in [budget]'
+        )
+
     def _unprotected(self, privacy: Privacy) -> str | None:
         required = self.privacy
         if required.most_clip and not 0 < privacy.clip <= required.most_clip:
@@ -200,3 +231,12 @@ coordinators, jobs, layers, privacy, sharing, task, units in [site.toml]
         if self.budget.epsilon is not None and not privacy.noise:
             return "this site has a privacy budget, so a job must add noise to what it uploads"
         return None
+
+
+def listed(numbers: Mapping[str, int]) -> str:
+    """Lists of numbers by name and length, in words.
+
+    >>> listed({"importance": 4})
+    '4 numbers (importance)'
+    """
+    return ", ".join(f"{length} number{'s' if length != 1 else ''} ({name})" for name, length in numbers.items())

@@ -13,13 +13,15 @@ import torch
 from torch import Tensor
 
 from playerfl.algorithms import Algorithm, name_of
-from playerfl.errors import ConfigError
+from playerfl.errors import ConfigError, RunDirectoryError
 from playerfl.federation.messages import Info, Upload
 from playerfl.federation.server import Server
 from playerfl.flower.wire.envelopes import Privacy
 from playerfl.layers.layer_map import LayerMap
 from playerfl.storage.atomic_files import fsync_dir, write_atomically
 from playerfl.weights import Weights, squared_distance
+
+_KEY_BYTES = 32
 
 
 def check_privacy(privacy: Privacy, algorithm: Algorithm, layers: LayerMap, initial: Weights) -> None:
@@ -107,9 +109,16 @@ def outside(weights: Mapping[str, Tensor], bound: float) -> str | None:
 def secret_key(file: Path) -> bytes:
     """The site's own secret, from which its noise is derived; made once, readable by its owner only."""
     if not file.exists():
-        write_atomically(file, secrets.token_bytes(32), secret=True)
+        write_atomically(file, secrets.token_bytes(_KEY_BYTES), secret=True)
         fsync_dir(file.parent)
-    return file.read_bytes()
+    key = file.read_bytes()
+    if len(key) != _KEY_BYTES:
+        # The noise of an empty file is no secret: the server could subtract it.
+        raise RunDirectoryError(
+            f"{file} has {len(key)} bytes instead of {_KEY_BYTES}, so nothing with noise leaves this site; restore it "
+            "from a backup. Without one, delete it: answers to the same question then have other noise than before"
+        )
+    return key
 
 
 def secret_generator(key: bytes, *asked: str) -> torch.Generator:

@@ -17,9 +17,9 @@ from playerfl.errors import DataError
 from playerfl.federation.client import Client
 from playerfl.federation.messages import Reply, Request, SiteId
 from playerfl.flower.site.data_check import shared_summary
+from playerfl.flower.site.files.stored_state import ClientState
 from playerfl.flower.site.pinning import Pinned
 from playerfl.flower.site.policy import Policy, Sharing
-from playerfl.flower.site.stored_state import ClientState
 from playerfl.flower.wire.introduction import Introduction
 from playerfl.runs.experiment import Experiment
 from playerfl.runs.setup import Setup, prepare_setup

@@ -4,13 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
-
-from safetensors.torch import save
 
 from playerfl.data.check.result import DataCheck
 from playerfl.data.schema import Schema
@@ -19,21 +14,21 @@ from playerfl.errors import ConfigError, DataError, LayerError, RunDirectoryErro
 from playerfl.federation.client import Client
 from playerfl.federation.messages import Reply, Request, SiteId, Upload
 from playerfl.flower.site.attempts import Attempts
-from playerfl.flower.site.audit import AuditLog
-from playerfl.flower.site.budget import BudgetLedger
-from playerfl.flower.site.contract import CONTRACT, DECISION, Contract, Decision, Status, Terms, check_status, status
-from playerfl.flower.site.data_check import DATA_CHECK, checked_data, keep_check
-from playerfl.flower.site.pinning import check_step
+from playerfl.flower.site.data_check import checked_data, keep_check
+from playerfl.flower.site.files.audit import AuditLog
+from playerfl.flower.site.files.budget import BudgetLedger
+from playerfl.flower.site.files.contract import Contract, Decision, Status, Terms, check_status, status
+from playerfl.flower.site.files.job_folder import JobFolder
+from playerfl.flower.site.files.names import AUDIT, CONTRACT, OWN, POLICY
+from playerfl.flower.site.files.stored_state import Generation, StoredState
+from playerfl.flower.site.pinning import Pinned, check_step
 from playerfl.flower.site.policy import Policy
 from playerfl.flower.site.privacy import check_privacy, outside, private_upload, secret_generator, secret_key
 from playerfl.flower.site.setup import FindSetup, Workspace
-from playerfl.flower.site.stored_state import ClientState, Generation, StoredState
 from playerfl.flower.wire.envelopes import Code, Envelope, Privacy, RefusedError, Response, check_job
 from playerfl.runs.api import limited_threads
 from playerfl.runs.experiment import Experiment, resolved_algorithm
-from playerfl.storage import tensor_tree
-from playerfl.storage.atomic_files import fsync_dir, make_directory, storage_advice, temp_path, write_atomically
-from playerfl.storage.locking import locked
+from playerfl.storage.atomic_files import make_directory, storage_advice, write_atomically
 from playerfl.version import __version__
 from playerfl.weights import digest
 
@@ -41,11 +36,6 @@ log = logging.getLogger("playerfl.flower.site")
 
 GENERATIONS = 2
 """Earlier states that are stored: a server that crashes may lose its last two exchanges."""
-LOG, AUDIT, OWN = "site.log", "audit.jsonl", ".agent"
-"""What the site's directory holds besides its jobs; OWN is for the budget, the secret of the noise, and the policy."""
-POLICY, POLICY_FILE, SOCKET, STATE = "policy.json", "site.toml", "agent.sock", "state.safetensors"
-RESERVED = frozenset({LOG, f"{LOG}.1", AUDIT, POLICY_FILE, SOCKET})
-"""Files in the site's directory whose place no job may take."""
 
 
 @dataclass(frozen=True)
@@ -75,21 +65,23 @@ class Site:
 
     def respond(self, envelope: Envelope) -> Response:
         """Does what an envelope asks. If something goes wrong at the site, the response is a code, not an exception."""
+        # A thousand verbs would make a key that the server itself refuses to read.
+        key = envelope.key[:64]
         try:
             experiment = self._check(envelope)
-            with self._locked(envelope.job), storage_advice("wait: the server asks again in the next round"):
+            with self._folder(envelope.job).locked(), storage_advice("wait: the server asks again in the next round"):
                 contract = self._contract(envelope, experiment)
-                decision = Decision.read(self._folder(envelope.job))
+                decision = self._folder(envelope.job).decision()
                 check_status(contract, decision, automatic=self._automatic)
                 if envelope.request is None:
                     return self._hello(envelope, experiment)
                 return self._work(envelope, envelope.request, experiment, contract, decision)
         except RefusedError as refused:
-            log.warning("%s, %s: %s (%s)", envelope.job[:64], envelope.key[:64], refused.code, refused)
-            return Response(self.name, envelope.key, code=refused.code, detail=str(refused))
+            log.warning("%s, %s: %s (%s)", envelope.job[:64], key, refused.code, refused)
+            return Response(self.name, key, code=refused.code, detail=str(refused))
         except Exception as problem:
-            log.exception("%s, %s: failed", envelope.job[:64], envelope.key[:64])
-            return Response(self.name, envelope.key, code=_code_of(problem), detail=f"{type(problem).__name__}")
+            log.exception("%s, %s: failed", envelope.job[:64], key)
+            return Response(self.name, key, code=_code_of(problem), detail=f"{type(problem).__name__}")
 
     @property
     def _automatic(self) -> bool:
@@ -101,7 +93,7 @@ class Site:
             check_job(envelope.job)
         except ConfigError as problem:
             raise RefusedError("refused", str(problem)) from problem
-        if envelope.job.lower() in RESERVED or _is_foreign(self._folder(envelope.job)):
+        if not self._folder(envelope.job).is_free():
             raise RefusedError("refused", f"{envelope.job!r} cannot be the name of a job")
         if envelope.site not in ("", self.name):
             raise RefusedError("name", f"the envelope is addressed to {envelope.site!r}, but this is {self.name!r}")
@@ -111,6 +103,8 @@ class Site:
         refusal = self.policy.refusal(envelope.job, experiment, envelope.privacy, envelope.merge_sites)
         if refusal:
             raise RefusedError("refused", refusal)
+        if experiment.model is not None:
+            experiment = experiment.model_copy(update={"model": self.policy.model})
         # Hyper-parameters come from the server: types first, since an algorithm checks only their values.
         resolved = resolved_algorithm(experiment.algorithm)
         if {name: value for name, value in resolved.items() if value is not None} != experiment.algorithm:
@@ -120,7 +114,7 @@ class Site:
     def _contract(self, envelope: Envelope, experiment: Experiment) -> Contract:
         """The contract of this job; an envelope that differs from it is refused."""
         folder = self._folder(envelope.job)
-        known = Contract.read(folder)
+        known = folder.contract()
         if known is not None:
             if difference := known.terms.difference(Terms.of(envelope)):
                 raise RefusedError("pinned", difference)
@@ -131,7 +125,7 @@ class Site:
         ):
             raise RefusedError("refused", f"{self.policy.jobs.most_waiting} jobs wait for approval already")
         if self.attempts.spent():
-            raise RefusedError("refused", "too many new jobs of today did not fit this site's data")
+            raise RefusedError("refused", "too many of today's new jobs did not fit this site's data")
         try:
             contract, check = self._terms(envelope, experiment)
         except Exception as problem:
@@ -143,8 +137,8 @@ class Site:
             raise RefusedError("data", f"the job does not fit this site: {problem}") from problem
         # The log first: a contract without its line would never get one, a line without its contract gets another.
         self.audit.add("job", job=envelope.job, terms=contract.terms.digest(), approval=self.policy.approval)
-        keep_check(check, folder)
-        contract.write(folder)
+        keep_check(check, folder.path)
+        contract.write(folder.path)
         log.info("%s: new job, approval by %s", envelope.job, self.policy.approval)
         return contract
 
@@ -156,9 +150,23 @@ class Site:
             raise RefusedError("refused", refusal)
         pinned = workspace.pinned(self.policy)
         cut = pinned.first_cut()
-        pinned.check_shared(cut, None)
-        contract = Contract.begin(envelope, workspace.setup.learner.layers.entries, len(parts.train), cut)
+        self._check_leaving(pinned, cut, None)
+        contract = Contract.begin(
+            envelope,
+            pinned.layers.entries,
+            len(parts.train),
+            cut=cut,
+            kept_back=sorted(pinned.kept_back()),
+            numbers_at_start=dict(pinned.numbers_at_start()),
+            numbers_per_round=dict(pinned.numbers_per_round()),
+        )
         return contract, checked_data(workspace.check)
+
+    def _check_leaving(self, pinned: Pinned, cut: int | None, decision: Decision | None) -> None:
+        """Refuses a job that would upload more than the policy and the person who approved it allow."""
+        pinned.check_shared(cut, decision)
+        if refusal := self.policy.uncountable(pinned.numbers_at_start()):
+            raise RefusedError("refused", refusal)
 
     def statuses(self) -> dict[str, Status]:
         """Every job of this site, and its status."""
@@ -183,7 +191,7 @@ class Site:
 
     def _hello(self, envelope: Envelope, experiment: Experiment) -> Response:
         workspace = self._prepare(envelope, experiment)
-        if envelope.after and self._load(envelope.job) is None:
+        if envelope.after and self._folder(envelope.job).state() is None:
             raise self._lost(envelope)
         schema = workspace.schema and workspace.schema.with_units(self.policy.units)
         if schema and envelope.schema:
@@ -201,7 +209,7 @@ class Site:
         contract: Contract,
         decision: Decision | None,
     ) -> Response:
-        stored = self._load(envelope.job)
+        stored = self._folder(envelope.job).state()
         asked = envelope.digest()
         if stored is None and not envelope.after and contract.answers:
             # Only a site that lost its state, whether by accident or by hand, can be asked to start again.
@@ -219,7 +227,7 @@ class Site:
         pinned = workspace.pinned(self.policy)
         cut = pinned.told_cut(contract, request.download)
         pinned.check_download(request.download, cut, trained=_has_trained(history, contract))
-        pinned.check_shared(cut, decision)
+        self._check_leaving(pinned, cut, decision)
         if "fit" in request.verbs and pinned.shared(cut) != ():
             self._charge(envelope, asked)
         client = workspace.client(history[-1].state)
@@ -228,8 +236,8 @@ class Site:
         pinned.check_upload(reply.upload, client, request, cut)
         reply = self._private(reply, request, envelope, asked, workspace)
         # A person may have stopped the job while it trained.
-        check_status(contract, Decision.read(self._folder(envelope.job)), automatic=self._automatic)
-        now = self._store(envelope, request, replace(contract, cut=cut), asked, history, client, reply)
+        check_status(contract, self._folder(envelope.job).decision(), automatic=self._automatic)
+        now = self._store(envelope, request, experiment, replace(contract, cut=cut), asked, history, client, reply)
         log.info("%s, %s: done", envelope.job, envelope.key)
         return self._stored_response(envelope, now)
 
@@ -244,6 +252,7 @@ class Site:
         self,
         envelope: Envelope,
         request: Request,
+        experiment: Experiment,
         contract: Contract,
         asked: str,
         history: tuple[Generation, ...],
@@ -260,16 +269,11 @@ class Site:
             client.state(),
             reply,
             secure=bool(envelope.privacy.secure_range),
-            fingerprint=digest(model) if finished else "",
+            # Noise hides what a model was trained on; the fingerprint of the model itself would confirm a guess.
+            fingerprint=digest(model) if finished and not envelope.privacy.noise else "",
         )
-        folder = self._folder(envelope.job)
-        if finished:
-            contiguous = {name: entry.contiguous() for name, entry in model.items()}
-            write_atomically(folder / "model.safetensors", save(contiguous))
-        write_atomically(folder / "experiment.toml", envelope.experiment.encode())
-        contract.answering(envelope, asked).write(folder)
-        write_atomically(self._state_file(envelope.job), tensor_tree.pieces(now.to_tree()))
-        fsync_dir(folder)
+        answered = contract.answering(envelope, asked)
+        self._folder(envelope.job).store(experiment.to_toml(), answered, now, model if finished else None)
         return now
 
     def _private(self, reply: Reply, request: Request, envelope: Envelope, asked: str, workspace: Workspace) -> Reply:
@@ -283,19 +287,6 @@ class Site:
         if privacy.secure_range and (name := outside(reply.upload.weights, privacy.secure_range)):
             raise RefusedError("privacy", f"{name} has values beyond ±{privacy.secure_range}, which would be clipped")
         return reply if self.policy.sharing.scores else replace(reply, scores=())
-
-    def adopt(self, job: str, key: str, state: ClientState) -> None:
-        """Stores a state that was computed elsewhere as the client's state after the response `key`."""
-        self._folder(job).mkdir(parents=True, exist_ok=True)
-        adopted = StoredState((), key, "", state, Reply(Upload(0)))
-        write_atomically(self._state_file(job), tensor_tree.encode(adopted.to_tree()))
-
-    def state(self, job: str) -> dict[str, Any]:
-        """The client's state after the last response."""
-        stored = self._load(job)
-        if stored is None:
-            raise RunDirectoryError(f"{self.home} holds no state for job {job}")
-        return dict(stored.state)
 
     def _accepted_history(self, envelope: Envelope, stored: StoredState | None) -> tuple[Generation, ...]:
         """The generations up to the last accepted response; later ones are undone."""
@@ -330,11 +321,10 @@ class Site:
     def held(self, job: str, key: str, bound: float) -> Upload:
         """The upload of the last response, for secure aggregation of values within ±`bound`."""
         folder = self._folder(check_job(job))
-        contract = Contract.read(folder)
-        stored = self._load(job)
+        contract, stored = folder.contract(), folder.state()
         if contract is None or stored is None or stored.key != key or not stored.secure:
             raise RefusedError("state_differs", f"there is no upload for {key!r} to mask")
-        check_status(contract, Decision.read(folder), automatic=self._automatic)
+        check_status(contract, folder.decision(), automatic=self._automatic)
         if bound != contract.privacy.secure_range:
             raise RefusedError("privacy", f"the job's range is ±{contract.privacy.secure_range}, not ±{bound}")
         return stored.reply.upload
@@ -345,60 +335,19 @@ class Site:
         A second sum over other sites, or with other weights, is refused.
         """
         folder = self._folder(check_job(job))
-        contract = Contract.read(folder)
+        contract = folder.contract()
         if contract is None:
             raise RefusedError("privacy", f"there is no job {job!r} whose sum could be opened")
-        check_status(contract, Decision.read(folder), automatic=self._automatic)
+        check_status(contract, folder.decision(), automatic=self._automatic)
         if contract.opened.get(key, list(participants)) != list(participants):
             raise RefusedError("privacy", f"the sum for {key!r} was opened before, over other sites")
         if contract.weighed.get(key, largest) != largest:
             raise RefusedError("privacy", f"the sum for {key!r} was opened before, with other weights")
         opened, weighed = {**contract.opened, key: list(participants)}, {**contract.weighed, key: largest}
-        replace(contract, opened=opened, weighed=weighed).write(folder)
+        replace(contract, opened=opened, weighed=weighed).write(folder.path)
 
-    def _folder(self, job: str) -> Path:
-        return self.home / job
-
-    def _state_file(self, job: str) -> Path:
-        return self._folder(job) / STATE
-
-    def _load(self, job: str) -> StoredState | None:
-        file = self._state_file(job)
-        if not file.exists():
-            return None
-        try:
-            return StoredState.from_tree(tensor_tree.read(file))
-        except RunDirectoryError as problem:
-            raise RefusedError("state_lost", str(problem)) from problem
-
-    @contextmanager
-    def _locked(self, job: str) -> Iterator[None]:
-        """One process at a time: after a restart, the previous process may still be writing."""
-        folder = self._folder(job)
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-        except OSError as problem:
-            raise RefusedError("storage", f"{folder}: {problem}") from problem
-        with locked(folder, wait=True):
-            try:
-                yield
-            except Exception:
-                # A job that was never agreed to leaves nothing behind.
-                with suppress(OSError):
-                    folder.rmdir()
-                raise
-
-
-def _is_foreign(folder: Path) -> bool:
-    """Whether something that is not the folder of a job is in its place."""
-    if not folder.exists() and not folder.is_symlink():
-        return False
-    if not folder.is_dir():
-        return True
-    # A job that was killed while it began has no contract yet.
-    known = [folder / name for name in (CONTRACT, DECISION, STATE, DATA_CHECK)]
-    started = {*known, *map(temp_path, known)}
-    return not any(file.exists() for file in known) and not started.issuperset(folder.iterdir())
+    def _folder(self, job: str) -> JobFolder:
+        return JobFolder(self.home / job)
 
 
 def _has_trained(history: tuple[Generation, ...], contract: Contract) -> bool:

@@ -19,7 +19,7 @@ from playerfl.errors import ConfigError, PlayerflError
 from playerfl.federation.messages import Download, Reply, Request, Score, Upload, Verb
 from playerfl.flower.wire.envelopes import Code, Envelope, Privacy, Response
 from playerfl.flower.wire.introduction import Introduction
-from playerfl.flower.wire.parcel import Parcel, RawArray
+from playerfl.flower.wire.parcel import Parcel, ParcelError, RawArray, parsed_json
 from playerfl.weights import Weights
 
 if TYPE_CHECKING:
@@ -188,7 +188,7 @@ def _introduction(text: str) -> Introduction | None:
     if len(text) > LONGEST_TEXT:
         raise CodecError(f"its introduction has {len(text)} characters, more than {LONGEST_TEXT}")
     try:
-        table = json.loads(text)
+        table = parsed_json(text)
         return None if table is None else Introduction.from_json(table)
     except (ValueError, RecursionError) as problem:
         raise CodecError(f"its introduction cannot be used: {str(problem)[:100]}") from problem
@@ -208,7 +208,10 @@ def _parcel(content: Parcel | RecordDict) -> Parcel:
         return content
     from playerfl.flower.wire.records import from_records
 
-    return from_records(content)
+    try:
+        return from_records(content)
+    except ParcelError as problem:
+        raise CodecError(f"its arrays cannot be unpacked: {problem}") from problem
 
 
 def _record(records: Mapping[str, Wanted], name: str) -> Wanted:

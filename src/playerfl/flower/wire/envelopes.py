@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import math
 import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
@@ -46,6 +45,9 @@ WAIT: frozenset[Code] = frozenset({"waiting"})
 _JOB = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 _SITE = re.compile(r"[^\s\"'\\,/\x00-\x1f][^\"'\\,/\x00-\x1f]{0,62}")
 
+SMALLEST, LARGEST = 1e-9, 1e9
+"""For a privacy option that is not off."""
+
 
 @dataclass(frozen=True)
 class Privacy:
@@ -62,8 +64,9 @@ class Privacy:
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
-            if not 0 <= value < math.inf:
-                raise ConfigError(f"{name} must be at least 0 and finite, not {value}")
+            # Beyond these bounds, squares and products overflow, and ε cannot be computed.
+            if value != 0 and not SMALLEST <= value <= LARGEST:
+                raise ConfigError(f"{name} must be 0 (off), or between {SMALLEST:g} and {LARGEST:g}, not {value}")
         if self.noise and not self.clip:
             raise ConfigError("noise is in units of the clipping bound; set clip too")
 
@@ -154,8 +157,9 @@ def check_job(name: str) -> str:
 
 def check_site(name: str) -> str:
     """A site's name, which the key's registration, the site's command and the experiment must agree on."""
-    if not _SITE.fullmatch(name):
+    # Characters that do not show could make two sites look like one.
+    if not _SITE.fullmatch(name) or not name.isprintable() or name != name.strip():
         raise ConfigError(
-            f"{name!r} is not a valid site name; use up to 63 characters without quotes, commas and slashes"
+            f"{name!r} is not a valid site name; use up to 63 visible characters without quotes, commas and slashes"
         )
     return name

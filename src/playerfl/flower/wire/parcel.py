@@ -6,7 +6,7 @@ import base64
 import hashlib
 import json
 import socket
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -129,7 +129,7 @@ def _exactly(connection: socket.socket, count: int) -> bytearray:
 
 def _parsed(header: bytes, data: memoryview) -> Parcel:
     try:
-        table = json.loads(header, object_pairs_hook=_without_duplicates)
+        table = parsed_json(header, _without_duplicates)
         if not isinstance(table, dict) or table.keys() != {"kind", "node", "arrays", "metrics", "configs"}:
             raise ValueError("unknown parts")
         position = 0
@@ -154,6 +154,24 @@ def _parsed(header: bytes, data: memoryview) -> Parcel:
         return Parcel(table["kind"], arrays, metrics, configs, table["node"])
     except (ValueError, TypeError, RecursionError) as problem:
         raise ParcelError(f"the parcel cannot be read: {str(problem)[:100]}") from problem
+
+
+def parsed_json(text: str | bytes, pairs: Callable[[list[tuple[str, Any]]], Any] | None = None) -> Any:
+    """What somebody else wrote as JSON; ValueError or RecursionError if it cannot be read, or cannot be sent on.
+
+    >>> parsed_json('"caf\\u00e9"')
+    'café'
+    >>> parsed_json('["\\ud800"]')
+    Traceback (most recent call last):
+    ValueError: a text holds half a character
+    """
+    found = json.loads(text, object_pairs_hook=pairs)
+    try:
+        # JSON can escape half of a surrogate pair, but no file, terminal or message can hold it.
+        json.dumps(found, ensure_ascii=False).encode()
+    except UnicodeEncodeError as problem:
+        raise ValueError("a text holds half a character") from problem
+    return found
 
 
 def _without_duplicates(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:

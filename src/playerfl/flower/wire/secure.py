@@ -7,29 +7,24 @@ protects only against a server that follows the protocol, because the sites' key
 from __future__ import annotations
 
 import hashlib
-import logging
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
-from flwr.app import ConfigRecord, Context, Message, RecordDict
-from flwr.common import Code, FitIns, FitRes, Status, ndarrays_to_parameters, parameters_to_ndarrays
+from flwr.app import Context, Message, RecordDict
+from flwr.common import Code, FitRes, Status, ndarrays_to_parameters
 from flwr.common.secure_aggregation.secaggplus_constants import RECORD_KEY_CONFIGS, Key
 from flwr.compat.common import recorddict_compat as compat
-from torch import Tensor
 
 from playerfl.algorithms import Algorithm, Local, PFedMe
 from playerfl.errors import ConfigError
-from playerfl.federation.messages import SiteId, Upload
+from playerfl.federation.messages import Upload
 from playerfl.flower.wire.parcel import Parcel
 from playerfl.flower.wire.records import from_records, to_records
-from playerfl.weights import Weights
 
 QUANTISATION = 2**22
 MODULUS = 2**32
@@ -178,105 +173,9 @@ def _check_stage(stage: str, configs: Mapping[str, Any], memory: StageMemory, le
         # Each site's mask is added once: those that are left out, or added twice, hide nothing.
         sources = sorted([node, *(configs.get(Key.SOURCE_LIST) or ())])
         if sources != list(memory.participants):
-            raise ConfigError("masks of other sites than took part are refused")
+            raise ConfigError("the masks must be those of all sites that took part, each once")
     elif stage == "unmask":
         # A site whose two kinds of shares are both revealed has no mask left. If one is lost, our server starts again.
         active = tuple(sorted(configs.get(Key.ACTIVE_NODE_ID_LIST) or ()))
         if configs.get(Key.DEAD_NODE_ID_LIST) or active != memory.participants:
             raise ConfigError("a sum over fewer sites than took part is refused")
-
-
-class SecureMean(NamedTuple):
-    weights: Weights
-    sites: set[SiteId]
-    """The sites it is the mean of."""
-
-
-def secure_mean(
-    grid: Any,
-    nodes: Mapping[SiteId, int],
-    examples: Mapping[SiteId, int],
-    like: Mapping[str, Tensor],
-    *,
-    job: str,
-    key: str,
-    bound: float,
-    seconds: float,
-    poll: float,
-) -> SecureMean | None:
-    """The mean of what these sites hold, weighted by examples; None if too many were lost."""
-    from flwr.server.compat import LegacyContext
-    from flwr.server.workflow import SecAggPlusWorkflow
-    from flwr.server.workflow.constant import MAIN_CONFIGS_RECORD, MAIN_PARAMS_RECORD
-    from flwr.server.workflow.constant import Key as WorkflowKey
-
-    strategy = _Mean({"job": job, "key": key}, nodes)
-    context = Context(0, 0, {}, RecordDict(), {})
-    manager = SimpleNamespace(num_available=lambda: len(nodes))
-    legacy = LegacyContext(context=context, strategy=strategy, client_manager=manager)  # type: ignore[arg-type]
-    legacy.state.config_records[MAIN_CONFIGS_RECORD] = ConfigRecord({WorkflowKey.CURRENT_ROUND: 1})
-    legacy.state.array_records[MAIN_PARAMS_RECORD] = compat.parameters_to_arrayrecord(
-        ndarrays_to_parameters([]), keep_input=True
-    )
-    workflow = SecAggPlusWorkflow(
-        num_shares=1.0,
-        reconstruction_threshold=threshold(len(nodes)),
-        max_weight=float(max(examples[site] for site in nodes)),
-        clipping_range=bound,
-        quantization_range=QUANTISATION,
-        modulus_range=MODULUS,
-    )
-    level = logging.getLogger("flwr").level
-    logging.getLogger("flwr").setLevel(logging.ERROR)
-    try:
-        workflow(_Stages(grid, seconds, poll), legacy)  # type: ignore[arg-type]
-    finally:
-        logging.getLogger("flwr").setLevel(level)
-    if strategy.mean is None:
-        return None
-    weights = {
-        name: torch.from_numpy(array).reshape(like[name].shape).to(like[name].dtype)
-        for name, array in zip(sorted(like), strategy.mean, strict=True)
-    }
-    return SecureMean(weights, strategy.sites)
-
-
-class _Mean:
-    """The two methods of a strategy that the workflow calls."""
-
-    def __init__(self, config: dict[str, Any], nodes: Mapping[SiteId, int]) -> None:
-        self.config = config
-        self.names = {node: site for site, node in nodes.items()}
-        self.mean: list[Any] | None = None
-        self.sites: set[SiteId] = set()
-
-    def configure_fit(self, _: int, parameters: Any, __: Any) -> list[Any]:
-        return [(SimpleNamespace(node_id=node), FitIns(parameters, dict(self.config))) for node in self.names]
-
-    def aggregate_fit(self, _: int, results: list[Any], __: Any) -> tuple[None, dict[str, Any]]:
-        self.sites = {self.names[proxy.node_id] for proxy, _ in results}
-        self.mean = parameters_to_ndarrays(results[0][1].parameters)
-        return None, {}
-
-
-class _Stages:
-    """Flower's grid as the workflow uses it, but messages stay valid for as long as we wait for them."""
-
-    def __init__(self, grid: Any, seconds: float, poll: float) -> None:
-        self.grid, self.seconds, self.poll = grid, seconds, poll
-
-    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
-        ends = time.monotonic() + self.seconds
-        waiting = []
-        for message in messages:
-            message.metadata.ttl = self.seconds
-            waiting += [number for number in self.grid.push_messages([message]) if number is not None]
-        replies: list[Message] = []
-        while waiting:
-            for message in self.grid.pull_messages(waiting):
-                waiting.remove(message.metadata.reply_to_message_id)
-                replies.append(message)
-            if not waiting or time.monotonic() > ends:
-                break
-            time.sleep(self.poll)
-        return replies

@@ -29,7 +29,7 @@ class BudgetLedger:
             table = json.loads(self.path.read_bytes())
             if all(isinstance(rho, float) and rho >= 0 for rho in table.values()):
                 return dict(table)
-        except (OSError, ValueError, AttributeError) as problem:
+        except (OSError, ValueError, AttributeError, RecursionError) as problem:
             raise RunDirectoryError(f"{self.path} cannot be read, so nothing leaves this site: {problem}") from problem
         raise RunDirectoryError(f"{self.path} is damaged, so nothing leaves this site; restore it from a backup")
 

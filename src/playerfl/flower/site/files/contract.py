@@ -8,17 +8,16 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
 from playerfl.errors import RunDirectoryError
+from playerfl.flower.site.files.names import CONTRACT, DECISION
 from playerfl.flower.wire.envelopes import Code, Envelope, Privacy, RefusedError
 from playerfl.storage.atomic_files import RERUN_HINT, fsync_dir, write_atomically
-
-CONTRACT = "contract.json"
-DECISION = "decision.json"
 
 Kept = TypeVar("Kept")
 Choice = Literal["approved", "refused", "stopped"]
@@ -75,17 +74,23 @@ class Contract:
     rows: int
     cut: int | None = None
     """How many layers are shared; None until the server has said so."""
+    kept_back: list[str] = field(default_factory=list)
+    """Entries that stay here even if their layer is shared: what is frozen, and what the algorithm keeps."""
     answers: dict[str, Answered] = field(default_factory=dict)
     """By round and verb, as in "3:fit"."""
     opened: dict[str, list[int]] = field(default_factory=dict)
     """By exchange: the nodes over which a securely aggregated sum was opened."""
     weighed: dict[str, float] = field(default_factory=dict)
     """By exchange: the number of examples that counted as a weight of 1 in that sum."""
+    numbers_at_start: dict[str, int] = field(default_factory=dict)
+    """Lists of numbers that are uploaded besides weights, once: name and length."""
+    numbers_per_round: dict[str, int] = field(default_factory=dict)
+    """The same, with every fit."""
 
     @classmethod
-    def begin(cls, envelope: Envelope, layers: Mapping[str, tuple[str, ...]], rows: int, cut: int | None) -> Contract:
+    def begin(cls, envelope: Envelope, layers: Mapping[str, tuple[str, ...]], rows: int, **known: Any) -> Contract:
         entries = {layer: list(members) for layer, members in layers.items()}
-        return cls(Terms.of(envelope), _now(), entries, rows, cut)
+        return cls(Terms.of(envelope), _now(), entries, rows, **known)
 
     @property
     def privacy(self) -> Privacy:
@@ -113,7 +118,7 @@ class Contract:
     @classmethod
     def read(cls, folder: Path) -> Contract | None:
         """None if the job is new. A damaged contract is an error: without it, nothing may leave."""
-        return _read(folder / CONTRACT, TypeAdapter(Contract))
+        return _read(folder / CONTRACT, _contract_reader())
 
 
 @dataclass(frozen=True)
@@ -130,12 +135,23 @@ class Decision:
 
     @classmethod
     def read(cls, folder: Path) -> Decision | None:
-        return _read(folder / DECISION, TypeAdapter(Decision))
+        return _read(folder / DECISION, _decision_reader())
 
 
-def _read(file: Path, adapter: TypeAdapter[Kept]) -> Kept | None:
+# Kept, because making them takes far longer than reading a file with them.
+@cache
+def _contract_reader() -> TypeAdapter[Contract]:
+    return TypeAdapter(Contract)
+
+
+@cache
+def _decision_reader() -> TypeAdapter[Decision]:
+    return TypeAdapter(Decision)
+
+
+def _read(file: Path, reader: TypeAdapter[Kept]) -> Kept | None:
     try:
-        return adapter.validate_json(file.read_bytes(), strict=True)
+        return reader.validate_json(file.read_bytes(), strict=True)
     except FileNotFoundError:
         return None
     except (OSError, ValidationError) as problem:

@@ -1,7 +1,7 @@
-"""The postman: takes messages from Flower's node, passes them to the agent, and hands the responses back.
+"""The relay: takes messages from Flower's node, passes them to the agent, and hands the responses back.
 
 It replaces the process that Flower would start for every message, to run the server's app. Here no process
-is started, and no code that came from the server ever runs: whatever app a job names, the postman is the same.
+is started, and no code that came from the server ever runs: whatever app a job names, the relay is the same.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ _PROTECTED = frozenset({"/flwr.proto.Runtime/AcquireTask"})
 App = Callable[[Message, Context], Message]
 
 
-def carry_messages(address: str, secret: bytes, app: App, noted: Callable[[], None] = lambda: None) -> None:
-    """Carries messages for as long as the process lives; no failure of a single one ends it.
+def relay_messages(address: str, secret: bytes, app: App, noted: Callable[[], None] = lambda: None) -> None:
+    """Relays messages for as long as the process lives; no failure of a single one ends it.
 
     `noted` is called when a message has come, and when its answer has gone.
     """
@@ -46,20 +46,20 @@ def carry_messages(address: str, secret: bytes, app: App, noted: Callable[[], No
     request = AcquireTaskRequest(supported_task_types=[TaskType.CLIENT_APP])
     while True:
         try:
-            found = node.AcquireTask(request)
-            if found.HasField("task") and found.token:
+            acquired = node.AcquireTask(request)
+            if acquired.HasField("task") and acquired.token:
                 noted()
-                _carry(_client(address, RuntimeTokenHttpInterceptor(found.token)), app)
+                _relay(_client(address, RuntimeTokenHttpInterceptor(acquired.token)), app)
                 noted()
             else:
                 time.sleep(LOOK_SECONDS)
         except Exception as problem:
             # The node is starting, or stopping, or gave up on the message: the server asks again.
-            log.warning("no message could be carried (%s: %s)", type(problem).__name__, problem)
+            log.warning("no message could be relayed (%s: %s)", type(problem).__name__, problem)
             time.sleep(RETRY_SECONDS)
 
 
-def _carry(client: RuntimeHttpClient, app: App) -> None:
+def _relay(client: RuntimeHttpClient, app: App) -> None:
     """One message and its response. The node gives up on a message without heartbeats."""
     heart = HeartbeatSender(partial(_beat, client))
     heart.start()
@@ -70,13 +70,15 @@ def _carry(client: RuntimeHttpClient, app: App) -> None:
         push_message(client, app(message, context), context)
         status, detail = SubStatus.COMPLETED, ""
     finally:
-        push_task_output(client, context, status, detail)
-        heart.stop()
-        client.close()
+        try:
+            push_task_output(client, context, status, detail)
+        finally:
+            heart.stop()
+            client.close()
 
 
 def _beat(client: RuntimeHttpClient) -> bool:
-    # Flower's own function ends the process when the node has dropped the message; the next one may still be carried.
+    # Flower's own function ends the process when the node has dropped the message; the next one may still be relayed.
     try:
         client.SendTaskHeartbeat(SendTaskHeartbeatRequest())
     except httpx.TransportError:
