@@ -53,6 +53,9 @@ installed packages; do not edit it by hand.
 | `tasks/bundled/digits.csv.gz`: 1,797 handwritten digits | BSD-3-Clause, in `digits-licence.txt` beside it | an \
 unmodified copy from [scikit-learn](https://scikit-learn.org); by E. Alpaydin and C. Kaynak (1998), \
 [UCI](https://archive.ics.uci.edu/dataset/80), CC BY 4.0 |
+
+The website that `make docs` builds has `docs/scripts/iframe-worker.js`, an unmodified copy of iframe-worker 1.0.4 by
+Martin Donath (MIT, in the file itself), and the files of its theme.
 """
 
 

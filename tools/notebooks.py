@@ -1,6 +1,6 @@
 """The tutorials as notebooks: examples/*.ipynb, made from the pages in docs/, so that neither can go stale.
 
-python tools/notebooks.py              write the notebooks
+python tools/notebooks.py              write the notebooks; cells that have not changed keep what they show
 python tools/notebooks.py --execute    also run every cell and store what it shows (minutes)
 """
 
@@ -9,13 +9,19 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
-TUTORIALS = {"benchmark-your-method.md": "benchmark_your_method.ipynb"}
+TUTORIALS = {
+    "benchmark-your-method.md": "benchmark_your_method.ipynb",
+    "which-layers.md": "which_layers.ipynb",
+}
+DATA = ROOT / "examples" / "hospitals"
+"""Next to the notebooks, and copied to where they are run."""
 _PART = re.compile(r"^```(\w+)\n(.*?)^```$|^<!-- (\S+) -->\n!\[[^\]]*\]\([^)]*\)$", flags=re.MULTILINE | re.DOTALL)
 
 
@@ -38,7 +44,7 @@ def _cells(page: str) -> Iterator[tuple[str, str]]:
         begun = part.end()
         if prose:
             yield "markdown", _linked(prose)
-            named = re.search(r"Save this as `([\w.]+)`:$", prose)
+            named = re.search(r"Save this as `([\w.-]+)`:$", prose)
             file = named[1] if named else None
         language, content, picture = part.groups()
         if picture:
@@ -46,12 +52,23 @@ def _cells(page: str) -> Iterator[tuple[str, str]]:
         elif file:
             yield "code", f"%%writefile {file}\n{content.rstrip()}"
         elif language == "bash":
-            yield "code", "\n".join(f"!{line}" for line in content.splitlines())
+            yield "code", "\n".join(map(_as_cell_line, content.splitlines()))
         elif language == "python":
             yield "code", content.rstrip()
+        elif language == "csv":
+            yield "markdown", part[0]
         file = None
     if rest := page[begun:].strip():
         yield "markdown", _linked(rest)
+
+
+def _as_cell_line(command: str) -> str:
+    """In a notebook, nobody can answer a command's questions.
+
+    >>> _as_cell_line("playerfl list tasks"), _as_cell_line("playerfl flower demo --ask")
+    ('!playerfl list tasks', '!yes 2>/dev/null | playerfl flower demo --ask')
+    """
+    return f"!yes 2>/dev/null | {command}" if "--ask" in command.split() else f"!{command}"
 
 
 def _linked(prose: str) -> str:
@@ -59,12 +76,22 @@ def _linked(prose: str) -> str:
     return re.sub(r"\]\(([\w-]+\.md)", r"](../docs/\1", prose)
 
 
+def with_outputs(content: dict[str, Any], stored: dict[str, Any]) -> dict[str, Any]:
+    """A notebook whose code cells show what the same cells of a stored one show."""
+    shown = {"".join(cell["source"]): cell for cell in stored["cells"] if cell["cell_type"] == "code"}
+    for cell in content["cells"]:
+        if cell["cell_type"] == "code" and (known := shown.get("".join(cell["source"]))):
+            cell |= {key: known[key] for key in ("execution_count", "outputs")}
+    return {**content, "metadata": stored["metadata"]}
+
+
 def executed(content: dict[str, Any], folder: Path, seconds: int = 900) -> dict[str, Any]:
-    """Runs every cell in a folder; an error in a cell is raised."""
+    """Runs every cell in a folder, beside a copy of the hospitals; an error in a cell is raised."""
     import nbformat
     from nbclient import NotebookClient
 
     os.environ["COLUMNS"] = "100"
+    shutil.copytree(DATA, folder / DATA.name)
     book = nbformat.reads(json.dumps(content), as_version=4)
     NotebookClient(book, timeout=seconds, resources={"metadata": {"path": str(folder)}}).execute()
     for cell in book.cells:
@@ -100,11 +127,13 @@ def main() -> None:
 
     for page, name in TUTORIALS.items():
         content = notebook((ROOT / "docs" / page).read_text(encoding="utf-8"))
+        target = ROOT / "examples" / name
         if "--execute" in sys.argv[1:]:
             with tempfile.TemporaryDirectory() as folder:
                 content = executed(content, Path(folder))
-        target = ROOT / "examples" / name
-        target.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        elif target.exists():
+            content = with_outputs(content, json.loads(target.read_text(encoding="utf-8")))
+        target.write_text(json.dumps(content, indent=1, sort_keys=True, ensure_ascii=False) + "\n", encoding="utf-8")
         print(target)
 
 

@@ -113,6 +113,8 @@ def test_the_command_writes_the_common_interval_and_draws_it(tmp_path: Path) -> 
     thresholds(file, tmp_path / "o", as_json=False, quiet=True)
     (summary,) = json.loads((tmp_path / "o" / "thresholds.json").read_text())["by_setting"]
     assert summary["common"]["layer_ratio"] == [2.0, 5.0]
+    assert summary["default"] == {"rule": "layer_ratio", "threshold": 3.5, "share": 1.0}
+    assert summary["tasks"][0]["default_hits"] == 2
     assert (tmp_path / "o" / "thresholds-running-default.png").stat().st_size > 1000
 
 

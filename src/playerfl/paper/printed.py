@@ -26,7 +26,7 @@ class Printed:
     cuts: Mapping[str, int]
     """By task."""
 
-    def cut_said(self, task: str) -> str:
+    def cut_text(self, task: str) -> str:
         """A sentence on the printed cut of a task, or nothing."""
         return f"The paper prints a cut after layer {self.cuts[task]} for this dataset." if task in self.cuts else ""
 

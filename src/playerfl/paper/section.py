@@ -1,14 +1,20 @@
-"""The paper's own arithmetic as a section of a report: its ranks and p-values, recomputed from its printed cells."""
+"""The sections that `--paper` adds: PLayer-FL and its rivals, agreement with the paper, the paper's own arithmetic."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from playerfl.paper import facts as paper
+from playerfl.paper.agreement import Agreement, Rho, agreements
 from playerfl.paper.arithmetic import Recomputed, recomputed
 from playerfl.paper.printed import Printed
-from playerfl.report.formats import p_said, p_value, signed, table_name
-from playerfl.report.view.parts import NOTHING, Column, Facts, Head, Points, Section, TableCell, TableView
+from playerfl.paper.rivals import TASKS, Duel, duels
+from playerfl.report.compute.statistics import ENOUGH_RUNS
+from playerfl.report.formats import difference, number, p_text, p_value, signed, small, table_name
+from playerfl.report.view.parts import NOTHING, Column, Facts, Head, Points, Section, TableCell, TableView, fields
+
+if TYPE_CHECKING:
+    from playerfl.report.compute.report import Report
 
 # Printed and recomputed mean ranks further apart than this are set in bold.
 _FAR = 0.5
@@ -29,9 +35,113 @@ def paper_section(printed: Printed) -> Section:
     )
 
 
-def paper_facts() -> list[Facts[Any]]:
+def comparison_sections(report: Report) -> list[Section]:
+    """PLayer-FL against its rivals, and the agreement with the paper, each if there is something to compare."""
+    sections, fought, agreed = [], rivals(report), agreement(report)
+    if fought.items:
+        intro = (
+            "Mean differences over the runs of a task (or over tasks) in favour of PLayer-FL, with their 95 % "
+            f"bootstrap interval, or their range where there are fewer than {ENOUGH_RUNS} runs. p is Wilcoxon’s, with "
+            "Holm’s correction over these rivals. The last number is how large a mean difference would have been shown "
+            "with a power of 80 % (a paired t-test at 5 %, from the spread of the differences)."
+        )
+        tables = [
+            fought.table(f"PLayer-FL and its rivals by {small(table_name(name))}", items)
+            for name in dict.fromkeys(duel.table for duel in fought.items)
+            if (items := [duel for duel in fought.items if duel.table == name])
+        ]
+        sections.append(Section("rivals", "PLayer-FL and its rivals", intro, tuple(tables)))
+    if agreed.items:
+        intro = (
+            "Spearman’s correlation over the methods that the paper compares, with 95 % bootstrap intervals over runs: "
+            "of our medians with the printed values, and of our mean ranks over runs with the ranks of the printed "
+            "values. The paper’s own uncertainty is not included."
+        )
+        table = agreed.table("Rank correlation with the printed numbers")
+        sections.append(Section("agreement", "Agreement with the paper", intro, (table,)))
+    return sections
+
+
+def paper_facts(report: Report) -> list[Facts[Any]]:
     """The same for CSV and JSON."""
-    return [_tests(), _ranks()]
+    if report.paper is None:
+        return []
+    compared: list[Facts[Any]] = [rivals(report), agreement(report)]
+    return [*compared, _tests(), _ranks()] if report.paper.tasks else compared
+
+
+def rivals(report: Report) -> Facts[Duel]:
+    """PLayer-FL against each rival."""
+    declared = report.grid.declared
+
+    def points(duel: Duel, value: float) -> str:
+        return difference(value, declared[duel.table]) or "–"
+
+    return Facts(
+        "paper_rivals",
+        [
+            Column("table", "", lambda d: d.table),
+            Column("over", "over", lambda d: d.over, lambda d: f"{d.blocks} {_blocks(d)}", words=True),
+            Column("rival", "rival", lambda d: d.rival, words=True),
+            Column("rank", "mean rank", lambda d: d.rank, lambda d: f"{d.rank:.1f}"),
+            Column("rival_rank", "of the rival", lambda d: d.rival_rank, lambda d: f"{d.rival_rank:.1f}"),
+            Column("difference", "difference", lambda d: d.difference, lambda d: points(d, d.difference)),
+            *fields("low", "high"),
+            Column(
+                "",
+                "interval or range",
+                lambda d: None,
+                lambda d: f"{points(d, d.low)} to {points(d, d.high)}",
+            ),
+            Column("ahead", "ahead in", lambda d: d.ahead),
+            *fields("behind", "blocks"),
+            Column("p", "p", lambda d: d.p, lambda d: p_value(d.p)),
+            Column(
+                "detectable",
+                "could have shown",
+                lambda d: d.detectable,
+                lambda d: number(d.detectable, "score", declared[d.table]),
+            ),
+            Column("verdict", "PLayer-FL is", lambda d: d.verdict, words=True),
+        ],
+        duels(report),
+    )
+
+
+def _blocks(duel: Duel) -> str:
+    return "tasks" if duel.over == TASKS else f"runs on {duel.over}"
+
+
+def agreement(report: Report) -> Facts[Agreement]:
+    """The rank correlation with the paper, for every score and task that it prints."""
+    return Facts(
+        "paper_agreement",
+        [
+            Column("table", "measure", lambda a: a.table, lambda a: table_name(a.table), words=True),
+            Column("task", "task", lambda a: a.task, words=True),
+            *fields("methods", "runs"),
+            *_rho_columns("values", "ρ of the values"),
+            *_rho_columns("ranks", "ρ of the ranks"),
+            Column("", "methods", lambda a: a.methods),
+        ],
+        agreements(report),
+    )
+
+
+def _rho_columns(name: str, title: str) -> list[Column[Agreement]]:
+    def rho(item: Agreement) -> Rho:
+        found: Rho = getattr(item, name)
+        return found
+
+    def shown(item: Agreement) -> TableCell:
+        value, low, high = (signed(x, 2) for x in (rho(item).value, rho(item).low, rho(item).high))
+        return TableCell(f"{value} ({low} to {high})", rho(item).value)
+
+    return [
+        Column(f"{name}_rho", title, lambda a: rho(a).value, shown),
+        Column(f"{name}_low", "", lambda a: rho(a).low),
+        Column(f"{name}_high", "", lambda a: rho(a).high),
+    ]
 
 
 def _tests() -> Facts[Recomputed]:
@@ -63,7 +173,7 @@ def _verdict(table: Recomputed) -> str:
     if table.agrees:
         return "follows from the printed cells"
     if table.explained_by_transposing:
-        transposed = p_said(table.transposed.p)
+        transposed = p_text(table.transposed.p)
         return f"does not follow; consistent with the transposed table (datasets as treatments): {transposed}"
     return "does not follow, transposed or not"
 

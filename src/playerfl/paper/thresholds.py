@@ -18,7 +18,7 @@ from typing import Any
 
 from playerfl.errors import ConfigError
 from playerfl.layers.sensitivity import Importance
-from playerfl.layers.split import SplitRule, choose_cut
+from playerfl.layers.split import DEFAULT_THRESHOLDS, SplitRule, choose_cut
 from playerfl.probe.measure import probe_sites
 from playerfl.storage.atomic_files import RERUN_HINT, make_directory, storage_error, write_atomically
 from playerfl.storage.csv_table import csv_text, plain_cell
@@ -128,6 +128,13 @@ def share(cases: Sequence[Case], choice: Choice) -> float:
     tasks = dict.fromkeys(case.task for case in cases)
     hits = {task: [case.hit(choice) for case in cases if case.task == task] for task in tasks}
     return sum(sum(task_hits) / len(task_hits) for task_hits in hits.values()) / len(hits)
+
+
+def default_choice(cases: Sequence[Case]) -> Choice:
+    """The package's default rule and threshold, and how often they give the printed cut."""
+    rule = "layer_ratio"
+    default = Choice(rule, DEFAULT_THRESHOLDS[rule])
+    return replace(default, share=share(cases, default))
 
 
 def choose(cases: Sequence[Case]) -> Choice:
