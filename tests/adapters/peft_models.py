@@ -16,9 +16,9 @@ _SMALL = {"hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2, "i
 _HEAD = {"num_labels": CLASSES, "pad_token_id": 0}
 
 
-def bert() -> Any:
+def bert(words: int = WORDS, length: int = 16) -> Any:
     return hf.BertForSequenceClassification(
-        hf.BertConfig(vocab_size=WORDS, max_position_embeddings=16, **_SMALL, **_HEAD)
+        hf.BertConfig(vocab_size=words, max_position_embeddings=length, **_SMALL, **_HEAD)
     )
 
 

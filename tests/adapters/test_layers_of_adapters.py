@@ -94,6 +94,14 @@ def test_fixed_projections_never_travel() -> None:
     assert not layers.buffers
 
 
+def test_statistics_of_a_norm_that_peft_replaced_never_travel() -> None:
+    net = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.BatchNorm1d(4), torch.nn.ReLU(), torch.nn.Linear(4, 3))
+    model = peft_models.adapted(net, peft.LoraConfig(r=2, target_modules=["0"], modules_to_save=["1", "3"]))
+    layers = LayerMap.of(model, torch.randn(2, 4))
+    statistics = [name for name in layers.travelling(state_entries(model)) if "running" in name]
+    assert statistics == [f"base_model.model.1.modules_to_save.default.running_{what}" for what in ("mean", "var")]
+
+
 def test_adapters_whose_ranks_change_are_refused() -> None:
     model = peft_models.adapted(peft_models.bert(), peft.AdaLoraConfig(task_type="SEQ_CLS", total_step=10))
     with pytest.raises(LayerError, match=r"AdaLoRA moves rank .* use LoraConfig with a fixed rank"):

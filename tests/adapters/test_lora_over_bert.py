@@ -16,6 +16,7 @@ from federations import build, federate
 from playerfl.algorithms import ALGORITHMS, Algorithm, FedPer, PLayerFL
 from playerfl.engine.scheduler import drive
 from playerfl.errors import ConfigError, RunDirectoryError
+from playerfl.flower.wire.records import from_records
 from playerfl.layers.adapters import factors_a, factors_b
 from playerfl.layers.cut_summary import summarise_cut
 from playerfl.layers.export import export_cut
@@ -82,7 +83,7 @@ def test_over_flower_everything_equals_one_process_and_private_adapters_never_le
     shared, trained = travelling(method)
     sent = set()
     for _, message in (*job.grid.requests, *job.grid.replies):
-        for record in message.content.array_records.values():
+        for record in from_records(message.content).arrays.values():
             sent |= record.keys()
     assert sent == shared
     models = {site: load_file(job.home / site / "job" / "model.safetensors") for site in SITES}

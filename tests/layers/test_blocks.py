@@ -235,3 +235,21 @@ def test_transformers_models_have_the_layers_of_the_paper() -> None:
     assert layers.names == ("transformer.wte", "transformer.h.0.attn", "transformer.h.0.mlp")
     assert layers.tied == {"transformer.wte.weight": ("transformer.wte", "lm_head")}
     assert "transformer.wte.weight is used by transformer.wte and lm_head, on both sides" in layers.cut_warnings(1)[0]
+
+
+class Bilinear(nn.Module):
+    """A gated feed-forward without an activation."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.other, self.out = nn.Linear(4, 8), nn.Linear(4, 8), nn.Linear(8, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = x + self.out(self.one(x) * self.other(x))
+        return y
+
+
+def test_data_times_data_is_no_linear_map() -> None:
+    layers = LayerMap.of(nn.Sequential(nn.Linear(3, 4), Bilinear(), Bilinear(), nn.Linear(4, 2)), torch.randn(2, 3))
+    assert layers.names == ("0", "1", "2", "3")
+    assert layers.reasons["1"] == "residual block: a shortcut leads around it"

@@ -270,7 +270,7 @@ def test_a_failing_forward_pass_leaves_no_hooks() -> None:
 @pytest.mark.filterwarnings("ignore:Lazy modules")
 def test_a_lazy_module_is_refused_until_it_has_a_shape() -> None:
     net = nn.Sequential(nn.LazyLinear(3), nn.Linear(3, 2))
-    with pytest.raises(LayerError, match=r"'0' is lazy .* run one forward pass first"):
+    with pytest.raises(LayerError, match=r"'0' is lazy .* call the model once where it is built"):
         derive_groups(net)
     net(torch.zeros(1, 5))
     assert names(net) == ["0", "1"]

@@ -20,8 +20,9 @@ from playerfl.layers.probe import SensitivityProbe
 from playerfl.layers.recommend import recommend
 from playerfl.layers.sensitivity import Profile
 from playerfl.probe.measure import probe_sites
-from playerfl.runs.experiment import Experiment, with_settings
+from playerfl.runs.experiment import Experiment
 from playerfl.runs.run import Run
+from playerfl.runs.settings_table import with_settings
 from playerfl.runs.setup import prepare_setup
 from playerfl.tasks.task import Task, own_task
 from zoo.every import REAL

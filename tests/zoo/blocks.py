@@ -295,6 +295,36 @@ class Detector(nn.Module):
         return {"classes": self.classes(z), "boxes": self.boxes(z)}
 
 
+class PostNormDecoder(nn.Module):
+    """A layer of DETR's own decoder: torch's attention, a norm after each sum, queries added anew."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attend, self.cross = (nn.MultiheadAttention(D, 2, batch_first=True) for _ in range(2))
+        self.up, self.down = nn.Linear(D, 2 * D), nn.Linear(2 * D, D)
+        self.norms = nn.ModuleList(nn.LayerNorm(D) for _ in range(3))
+
+    def forward(self, z: Tensor, ask: Tensor, memory: Tensor) -> Tensor:
+        z = self.norms[0](z + self.attend(z + ask, z + ask, z)[0])
+        z = self.norms[1](z + self.cross(z + ask, memory, memory)[0])
+        return self.norms[2](z + self.down(self.up(z).relu()))
+
+
+class PostNormDetector(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.backbone, self.queries = nn.Conv2d(2, D, 4, 4), nn.Embedding(3, D)
+        self.stages, self.classes = nn.ModuleList(PostNormDecoder() for _ in range(2)), nn.Linear(D, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        memory = self.backbone(x).flatten(2).transpose(1, 2)
+        ask = self.queries.weight.expand(len(x), -1, -1)
+        z = torch.zeros_like(ask)
+        for stage in self.stages:
+            z = stage(z, ask, memory)
+        return self.classes(z)
+
+
 def numbers() -> Tensor:
     return torch.linspace(-1, 1, 8).reshape(2, 4)
 
@@ -321,4 +351,5 @@ BLOCKS: dict[str, tuple[Callable[[], nn.Module], Callable[[], Any]]] = {
     "RealNVP": (lambda: nn.Sequential(Coupling(), Coupling(), Coupling()), numbers),
     "FiLM": (Film, lambda: (picture(), words())),
     "DETR": (Detector, picture),
+    "DETR, a norm after each sum": (PostNormDetector, picture),
 }

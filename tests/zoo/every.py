@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from zoo.attentive import ATTENTIVE
 from zoo.blocks import BLOCKS
+from zoo.from_the_side import FROM_THE_SIDE
 from zoo.other import OTHER
 from zoo.parameters import PARAMETERS
 from zoo.recurrent import RECURRENT
 from zoo.shared import SHARED
 from zoo.vision import VISION
 
-REAL = {**VISION, **ATTENTIVE, **OTHER, **RECURRENT, **SHARED, **BLOCKS, **PARAMETERS}
+REAL = {**VISION, **ATTENTIVE, **OTHER, **RECURRENT, **SHARED, **BLOCKS, **PARAMETERS, **FROM_THE_SIDE}

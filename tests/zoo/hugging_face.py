@@ -35,6 +35,14 @@ def models() -> dict[str, tuple[nn.Module, Any]]:
         num_conv_pos_embeddings=4, num_conv_pos_embedding_groups=2, classifier_proj_size=4,
         conv_depthwise_kernel_size=3, **{**_SMALL, "num_hidden_layers": 2},
     )  # fmt: skip
+    sizes = {"d_model": 8, "encoder_layers": 1, "encoder_ffn_dim": 16, "decoder_layers": 2, "decoder_ffn_dim": 16}
+    detr = hf.DetrConfig(
+        use_timm_backbone=False, backbone=None, use_pretrained_backbone=False, num_queries=3, num_labels=2, **sizes,
+        backbone_config=hf.ResNetConfig(
+            embedding_size=4, hidden_sizes=[4, 8], depths=[1, 1], layer_type="basic", out_features=["stage2"]
+        ),
+        encoder_attention_heads=2, decoder_attention_heads=2,
+    )  # fmt: skip
     mpnet = hf.MPNetConfig(**{**_SMALL, **_WORDS, "num_hidden_layers": 2})
     return {
         "BERT": (hf.BertForSequenceClassification(hf.BertConfig(**_WORDS, **_SMALL)), ids()),
@@ -60,4 +68,18 @@ def models() -> dict[str, tuple[nn.Module, Any]]:
             {"input_values": torch.linspace(-1, 1, 60).reshape(2, 30)},
         ),
         "MPNet": (hf.MPNetForSequenceClassification(mpnet), ids()),
+        "RoFormer": (
+            hf.RoFormerForSequenceClassification(hf.RoFormerConfig(embedding_size=8, **_WORDS, **_SMALL)),
+            ids(),
+        ),
+        "DETR": (
+            hf.DetrForObjectDetection(detr),
+            {"pixel_values": torch.linspace(-1, 1, 6144).reshape(2, 3, 32, 32)},
+        ),
+        "DeiT": (
+            hf.DeiTForImageClassificationWithTeacher(
+                hf.DeiTConfig(image_size=8, patch_size=4, num_channels=2, **_SMALL)
+            ),
+            picture(),
+        ),
     }

@@ -11,8 +11,8 @@ from torch.ao.quantization import DeQuantStub, QuantStub
 from torch.nn import functional as F
 from torch.nn.utils.parametrizations import orthogonal, spectral_norm, weight_norm
 
-from zoo.attentive import WORDS, T, words
-from zoo.blocks import numbers
+from zoo.attentive import WORDS, Stage, T, heads, merged, words
+from zoo.blocks import Cross, numbers
 from zoo.vision import CLASSES, D, picture
 
 
@@ -228,6 +228,105 @@ def adapted(kind: Callable[[int, int], nn.Module]) -> nn.Module:
     return nn.Sequential(kind(4, D), nn.ReLU(), kind(D, D), nn.ReLU(), nn.Linear(D, CLASSES))
 
 
+class FrozenNorm(nn.Module):
+    """A batch norm whose weights and statistics are all buffers, as detectors have it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        for name, value in (("weight", 1.0), ("bias", 0.0), ("running_mean", 0.0), ("running_var", 1.0)):
+            self.register_buffer(name, torch.full((D,), value))
+
+    def forward(self, x: Tensor) -> Tensor:
+        scale = self.weight * (self.running_var + 1e-5).rsqrt()
+        return x * scale[:, None, None] + (self.bias - self.running_mean * scale)[:, None, None]
+
+
+class FrozenNorms(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.convs = nn.ModuleList(nn.Conv2d(2 if not i else D, D, 3, padding=1) for i in range(3))
+        self.norms, self.fc = nn.ModuleList(FrozenNorm() for _ in range(3)), nn.Linear(D, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        for conv, norm in zip(self.convs, self.norms, strict=True):
+            x = norm(conv(x)).relu()
+        return self.fc(x.mean((2, 3)))
+
+
+class NumberTokens(nn.Module):
+    """Every number becomes a vector by a product; a class token; a mask token for training; two heads, averaged."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mask = nn.Parameter(torch.zeros(D))
+        self.weight, self.bias = nn.Parameter(torch.randn(4, D)), nn.Parameter(torch.randn(4, D))
+        self.first = nn.Parameter(torch.randn(1, 1, D))
+        self.block, self.norm = Stage(), nn.LayerNorm(D)
+        self.head, self.distilled = nn.Linear(D, CLASSES), nn.Linear(D, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x[..., None] * self.weight + self.bias
+        x = self.norm(self.block(torch.cat([self.first.expand(len(x), -1, -1), x], 1)))
+        return (self.head(x[:, 0]) + self.distilled(x[:, 1])) / 2
+
+
+class Rotated(nn.Module):
+    """A table of angles that turns the queries and keys of all blocks (RoFormer)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.angles = nn.Embedding(WORDS, D), nn.Embedding(T, D // 2)
+        self.blocks = nn.ModuleList(
+            nn.ModuleDict({name: nn.Linear(D, D) for name in ("q", "k", "v", "out")}) for _ in range(2)
+        )
+        self.head = nn.Linear(D, CLASSES)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        x, angles = self.words(ids), self.angles(torch.arange(T))
+        for block in self.blocks:
+            q, k = (heads(block[name](x)) * angles.cos() for name in ("q", "k"))
+            x = x + block["out"](merged(F.scaled_dot_product_attention(q, k, heads(block["v"](x)))))
+        return self.head(x.mean(1))
+
+
+class AddsPositions(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.token = nn.Parameter(torch.randn(T + 1, D)), nn.Parameter(torch.randn(1, 1, D))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.cat([self.token.expand(len(x), -1, -1), x], 1) + self.table
+
+
+class TiedHeadWithConstant(nn.Module):
+    """The head has the embedding's weights, and a buffer that is added to its result (BART)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.norm, self.block = nn.Embedding(WORDS, D), nn.LayerNorm(D), nn.Linear(D, D)
+        self.head = nn.Linear(D, WORDS, bias=False)
+        self.head.weight = self.words.weight
+        self.register_buffer("shift", torch.zeros(WORDS))
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return self.head(self.norm(self.block(self.words(ids)).relu())) + self.shift
+
+
+class OneStageTranslator(nn.Module):
+    """Pre-norm encoder with a last norm of its own, which a single cross-attention reads."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.encoder = nn.ModuleDict({"words": nn.Embedding(WORDS, D), "stage": Stage(), "norm": nn.LayerNorm(D)})
+        self.decoder = nn.ModuleDict({"words": nn.Embedding(WORDS, D), "cross": Cross(False), "norm": nn.LayerNorm(D)})
+        self.head = nn.Linear(D, CLASSES)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        memory = self.encoder["norm"](self.encoder["stage"](self.encoder["words"](ids)))
+        x = self.decoder["words"](ids)
+        return self.head(self.decoder["norm"](x + self.decoder["cross"](x, memory)).mean(1))
+
+
 PARAMETERS: dict[str, tuple[Callable[[], nn.Module], Callable[[], Any]]] = {
     "DoRA": (lambda: adapted(Dora), numbers),
     "DoRA of modules": (lambda: adapted(DoraOfModules), numbers),
@@ -251,4 +350,13 @@ PARAMETERS: dict[str, tuple[Callable[[], nn.Module], Callable[[], Any]]] = {
     "two heads": (TwoHeads, numbers),
     "CLIP": (Pair, lambda: (picture(), words())),
     "hypernetwork": (Hyper, numbers),
+    "frozen norms of buffers": (FrozenNorms, picture),
+    "numbers as tokens": (NumberTokens, numbers),
+    "rotary table": (Rotated, words),
+    "a module that adds positions": (
+        lambda: nn.Sequential(nn.Embedding(WORDS, D), AddsPositions(), Stage(), nn.LayerNorm(D), nn.Linear(D, CLASSES)),
+        words,
+    ),
+    "head tied to the words, with a constant": (TiedHeadWithConstant, words),
+    "encoder and decoder of one stage": (OneStageTranslator, words),
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,9 +11,13 @@ import pytest
 import torch
 from torch import nn
 
+from federations import quick_for
 from playerfl.layers.derive import derive_layers
+from playerfl.layers.finding.trace import _Recorder
 from playerfl.layers.layer_map import LayerMap, state_entries
+from playerfl.runs.api import limited_threads
 from zoo.every import REAL
+from zoo.recurrent import LstmCell, Unrolled
 
 HERE = Path(__file__).parent
 EXPECTED = HERE / "layers.txt"
@@ -57,7 +62,9 @@ def test_every_table_has_its_architecture() -> None:
     assert len(REAL) >= 30
 
 
-@pytest.mark.parametrize("name", REAL)
+@pytest.mark.parametrize(
+    "name", quick_for(REAL, "ResNet, basic blocks", "GPT, tied", "ViT, all in one class", "encoder and decoder")
+)
 def test_every_entry_has_one_layer(name: str) -> None:
     build, example = REAL[name]
     model = build()
@@ -83,6 +90,17 @@ def test_modules_as_layers_if_asked_for() -> None:
     build, example = REAL["ResNet, basic blocks"]
     lines = table(build(), example(), granularity="module")
     assert lines[:3] == ["conv1: . bn1", "layer1.0.conv1: . layer1.0.bn1", "layer1.0.conv2: . layer1.0.bn2"]
+
+
+def test_a_long_time_loop_takes_little_more_than_its_steps() -> None:
+    """It took 11 s: every time step was compared with every other, and torch._dynamo was imported."""
+    model = Unrolled(LstmCell)
+    started = time.process_time()
+    with limited_threads(1):
+        layers = LayerMap.of(model, torch.ones(2, 300, dtype=torch.long))
+    assert time.process_time() - started < 4
+    assert layers.names == LayerMap.of(model, torch.ones(2, 3, dtype=torch.long)).names
+    assert not hasattr(_Recorder.__torch_dispatch__, "__wrapped__")
 
 
 def test_every_layer_has_a_reason() -> None:

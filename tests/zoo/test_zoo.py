@@ -12,9 +12,10 @@ from playerfl.algorithms import ALGORITHMS
 from playerfl.engine.scheduler import drive
 from playerfl.errors import ConfigError
 from playerfl.layers.layer_map import LayerMap, state_entries
-from playerfl.runs.experiment import Experiment, with_settings
+from playerfl.runs.experiment import Experiment
 from playerfl.runs.result import RunResult
 from playerfl.runs.run import Run
+from playerfl.runs.settings_table import with_settings
 from playerfl.runs.setup import Setups
 from playerfl.seeding import generator_for
 from playerfl.tasks.task import Task, own_task

@@ -63,11 +63,11 @@ class PreActivation(nn.Module):
 
 
 class ResNet(nn.Module):
-    def __init__(self, block: Callable[..., nn.Module], *, last_norm: bool = False) -> None:
+    def __init__(self, block: Callable[..., nn.Module], *, last_norm: bool = False, depth: int = 2) -> None:
         super().__init__()
         self.conv1, self.bn1 = nn.Conv2d(2, D, 3, 1, 1, bias=False), nn.BatchNorm2d(D)
-        self.layer1 = nn.Sequential(block(D, D), block(D, D))
-        self.layer2 = nn.Sequential(block(D, 2 * D, 2), block(2 * D, 2 * D))
+        self.layer1 = nn.Sequential(*(block(D, D) for _ in range(depth)))
+        self.layer2 = nn.Sequential(block(D, 2 * D, 2), *(block(2 * D, 2 * D) for _ in range(depth - 1)))
         self.norm = nn.BatchNorm2d(2 * D) if last_norm else nn.Identity()
         self.fc = nn.Linear(2 * D, CLASSES)
 
@@ -323,6 +323,7 @@ VISION: dict[str, tuple[Callable[[], nn.Module], Callable[[], Any]]] = {
     "ResNet, basic blocks": (lambda: ResNet(BasicBlock), picture),
     "ResNet, bottlenecks": (lambda: ResNet(Bottleneck), picture),
     "ResNet, pre-activation": (lambda: ResNet(PreActivation, last_norm=True), picture),
+    "ResNet, pre-activation, a projection last": (lambda: ResNet(PreActivation, last_norm=True, depth=1), picture),
     "DenseNet": (densenet, picture),
     "ConvNeXt": (ConvNeXt, picture),
     "EfficientNet": (lambda: mobile(excite=True), picture),

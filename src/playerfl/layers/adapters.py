@@ -53,13 +53,13 @@ def must_be_lora(entries: Iterable[str], does: str) -> frozenset[str]:
     frozenset()
     """
     names = list(entries)
-    found = factors_a(names)
-    if not found and (others := adapter_entries(names)):
+    factors = factors_a(names)
+    if not factors and (others := adapter_entries(names)):
         raise ConfigError(
             f"{does} the A matrices of LoRA, but this model's adapters have none that train (they have entries like "
             f"{min(others)}); use LoRA, or fedavg, which works with any adapter"
         )
-    return found
+    return factors
 
 
 def adapter_entries(entries: Iterable[str]) -> frozenset[str]:
@@ -84,13 +84,16 @@ def without_adapters(entries: Iterable[str]) -> list[str]:
 
 
 def fixed_buffers(model: nn.Module) -> frozenset[str]:
-    """Buffers that an adapter never changes, such as VeRA's random projections."""
-    found = set()
+    """Buffers that an adapter never changes, such as VeRA's random projections, and the statistics of a norm beside the
+    copy of it that trains."""
+    buffers = set()
     for path, module in model.named_modules():
         if _is_peft(module):
             prefix = f"{path}." if path else ""
-            found |= {prefix + name for name, _ in module.named_buffers(recurse=False)}
-    return frozenset(found & model.state_dict().keys()) if found else frozenset()
+            buffers |= {prefix + name for name, _ in module.named_buffers(recurse=False)}
+            if (copied := module._modules.get(_COPY)) is not None:
+                buffers |= {f"{prefix}{_COPY}.{name}" for name, _ in copied.named_buffers()}
+    return frozenset(buffers & model.state_dict().keys()) if buffers else frozenset()
 
 
 def is_adapted(model: nn.Module) -> bool:

@@ -94,11 +94,11 @@ def derive_layers(model: nn.Module, example: object = None, granularity: Granula
     reject_lazy(model)
     if next(model.parameters(), None) is None:
         raise LayerError(f"{type(model).__name__} has no parameters, so there are no layers to federate")
-    found = _found(model, example, granularity)
+    derived = _found(model, example, granularity)
     if not is_adapted(model):
-        return found
-    groups, reasons = adapted_layers(model, found.groups, found.reasons)
-    return Derived(groups, reasons, found.notes)
+        return derived
+    groups, reasons = adapted_layers(model, derived.groups, derived.reasons)
+    return Derived(groups, reasons, derived.notes)
 
 
 def _found(model: nn.Module, example: object, granularity: Granularity) -> Derived:
@@ -120,7 +120,7 @@ def _found(model: nn.Module, example: object, granularity: Granularity) -> Deriv
             reason = str(problem).strip().splitlines() or [type(problem).__name__]
             raise LayerError(f"the model cannot be called with the example batch: {reason[0]}") from problem
         try:
-            found = found_layers(trace(model, run, example), model, by_module=granularity == "module")
+            layers = found_layers(trace(model, run, example), model, by_module=granularity == "module")
         except Exception as problem:  # a forward pass that works, but not while its operations are recorded
             reason = str(problem).strip().splitlines() or [type(problem).__name__]
             note = (
@@ -129,8 +129,8 @@ def _found(model: nn.Module, example: object, granularity: Granularity) -> Deriv
             )
             return Derived(registered_groups(model, ranks), notes=(note,))
     return Derived(
-        [(layer.name, layer.entries) for layer in found],
-        {layer.name: "; ".join([layer.why, *layer.notes]) for layer in found},
+        [(layer.name, layer.entries) for layer in layers],
+        {layer.name: "; ".join([layer.why, *layer.notes]) for layer in layers},
     )
 
 
@@ -160,4 +160,4 @@ def _evaluating(model: nn.Module) -> None:
 def reject_lazy(model: nn.Module) -> None:
     for path, module in model.named_modules():
         if any(is_lazy(p) for p in module.parameters(recurse=False)):
-            raise LayerError(f"module {path!r} is lazy and has no shape yet; run one forward pass first")
+            raise LayerError(f"module {path!r} is lazy and has no shape yet; call the model once where it is built")

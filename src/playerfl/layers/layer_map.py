@@ -36,6 +36,14 @@ def state_entries(model: nn.Module) -> dict[str, Tensor]:
     return entries
 
 
+def frozen_entries(model: nn.Module) -> frozenset[str]:
+    """Entries of a model that never change: parameters that do not train, the fixed buffers of adapters, and the
+    statistics of frozen norms that stay in evaluation mode."""
+    model = unwrapped(model)
+    parameters = (name for name, parameter in model.named_parameters() if not parameter.requires_grad)
+    return frozenset(parameters) | ((fixed_buffers(model) | fixed_statistics(model)) & state_entries(model).keys())
+
+
 @dataclass(frozen=True)
 class LayerMap:
     """A model's layers from input to output; each owns some state entries. Disjoint and complete.
@@ -52,8 +60,7 @@ class LayerMap:
     num_parameters: Mapping[LayerName, int]
     """Trainable scalars of each layer: the paper's n_l."""
     frozen: frozenset[str] = frozenset()
-    """What never changes: every site has it already, so it is never sent. Parameters that do not train, the fixed
-    buffers of adapters, and the statistics of frozen norms that stay in evaluation mode."""
+    """What never changes (see `frozen_entries`): every site has it already, so it is never sent."""
     buffers: frozenset[str] = frozenset()
     """Tensors that are not parameters and change in training, such as batch-norm statistics."""
     tied: Mapping[str, tuple[LayerName, ...]] = field(default_factory=dict)
@@ -88,10 +95,10 @@ class LayerMap:
         check_choice(granularity, Granularity, "granularity")
         reject_lazy(inner)
         declared = getattr(inner, "layer_groups", None)
-        found = Derived(list(declared())) if callable(declared) else derive_layers(inner, example, granularity)
-        layers = cls.from_groups(inner, found.groups, tie_policy, statistics)
+        derived = Derived(list(declared())) if callable(declared) else derive_layers(inner, example, granularity)
+        layers = cls.from_groups(inner, derived.groups, tie_policy, statistics)
         wrapped = () if inner is model else (f"names are those of the model inside {type(model).__name__}",)
-        return replace(layers, reasons=found.reasons, notes=(*found.notes, *wrapped))
+        return replace(layers, reasons=derived.reasons, notes=(*derived.notes, *wrapped))
 
     @classmethod
     def from_groups(
@@ -134,13 +141,13 @@ class LayerMap:
                 "to say where it belongs"
             )
         owner = {entry: layers[-1 if tie_policy == "local" else 0] for entry, layers in users.items()}
+        _join_heads_without_weights(owner, users, names, parameters)
         entries = {
             layer: tuple(entry for entry in tensors if owner[entry] == layer)
             for layer in names
             if layer in owner.values()
         }
-        frozen = frozenset(name for name, parameter in parameters.items() if not parameter.requires_grad)
-        frozen |= (fixed_buffers(model) | fixed_statistics(model)) & tensors.keys()
+        frozen = frozen_entries(model)
         sizes = {
             layer: sum(parameters[e].numel() for e in members if e in parameters and e not in frozen)
             for layer, members in entries.items()
@@ -283,13 +290,13 @@ class LayerMap:
         >>> LayerMap({"a": ("norm.weight", "norm.bias"), "b": ("x",)}, {}, tied=ties).shared()
         {'norm': ('a', 'b')}
         """
-        found: dict[str, tuple[LayerName, ...]] = {}
+        users_of: dict[str, tuple[LayerName, ...]] = {}
         for entry, users in self.tied.items():
             module = entry.rpartition(".")[0]
             inside = [other for other in self.all_entries if module and other.startswith(f"{module}.")]
             whole = len(inside) > 1 and all(self.tied.get(other) == users for other in inside)
-            found[module if whole else entry] = users
-        return found
+            users_of[module if whole else entry] = users
+        return users_of
 
     def _entries_of(self, what: str) -> list[str]:
         return [entry for entry in self.tied if entry == what or entry.startswith(f"{what}.")]
@@ -312,6 +319,22 @@ class LayerMap:
                 f"site's own in {some(kept)}; bn_stats='local' keeps all of them at the site"
             )
         return warnings
+
+
+def _join_heads_without_weights(
+    owner: dict[str, LayerName],
+    users: Mapping[str, Sequence[LayerName]],
+    names: Sequence[LayerName],
+    parameters: Container[str],
+) -> None:
+    """Gives the buffers of a layer to the layer before it, if all its parameters belong to others: a head that is tied
+    to the embedding and has nothing but a constant."""
+    trains = {layer for entry, layer in owner.items() if entry in parameters}
+    uses = {layer for entry, layers in users.items() if entry in parameters for layer in layers}
+    for entry, layer in owner.items():
+        earlier = [name for name in names[: names.index(layer)] if name in trains]
+        if layer in uses and layer not in trains and earlier:
+            owner[entry] = earlier[-1]
 
 
 def _first_names(model: nn.Module) -> dict[str, str]:

@@ -22,10 +22,12 @@ from playerfl.layers.recommend import recommend
 from playerfl.layers.recommendation import Recommendation
 from playerfl.layers.sensitivity import Profile
 from playerfl.runs.api import limited_threads
-from playerfl.runs.experiment import Experiment, find_task, with_settings
+from playerfl.runs.experiment import Experiment
 from playerfl.runs.result import RunResult
 from playerfl.runs.run import Run
+from playerfl.runs.settings_table import with_settings
 from playerfl.runs.setup import Setup, input_error, prepare_setup
+from playerfl.tasks.load import load_task
 from playerfl.tasks.task import Task, unsplit_task
 
 
@@ -124,7 +126,7 @@ def _task(
     if isinstance(task, str | Task):
         if sites is not None or loss is not None:
             raise ConfigError("a task has its own sites and loss; pass sites and loss only with a model of your own")
-        return task if isinstance(task, Task) else find_task(task)
+        return task if isinstance(task, Task) else load_task(task)
     if sites is None:
         raise ConfigError("pass the sites' data with the model: a mapping from site names to (inputs, targets)")
     return unsplit_task(task, sites, loss)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator
 
-from playerfl.layers.finding.flow import SOFTMAX, Flow, kernel_of, passes
+from playerfl.layers.finding.flow import SOFTMAX, Flow, kernel_of, passes, set_of
 from playerfl.layers.finding.regions import Block, meeting_of
 from playerfl.layers.finding.trace import Step
 from playerfl.layers.finding.units import mixes
@@ -12,21 +13,29 @@ from playerfl.layers.finding.units import mixes
 
 def attentions(flow: Flow) -> Iterator[Block]:
     """The projections of each attention: those of queries, keys and values, and the one that reads the result."""
-    for step in flow.steps:
-        products = _products(flow, step)
-        if not products:
-            continue
+    found = [(products, _operands(flow, products)) for step in flow.steps if (products := _products(flow, step))]
+    # In a loop, keys and values that are computed once are read by every turn.
+    meant: dict[frozenset[str], set[int]] = defaultdict(set)
+    for products, reached in found:
+        meant[_names(reached)] |= {product.number for product in products}
+    for products, reached in found:
         result = products[-1]
-        operands = [number for product in products for number in product.inputs]
-        reached = flow.backward(operands, passes)
-        meant = {product.number for product in products}
-        projections = [s for s in reached if _projects(s) and _only_feeds(flow, s, meant)]
+        projections = [s for s in reached if _projects(s) and _only_feeds(flow, s, meant[_names(reached)])]
         if not projections:
             continue
         output = _output_projection(flow, result, projections)
         members = [*projections, *([output] if output else [])]
-        if units := flow.first_used(members):
+        if units := flow.first_used(set_of(members)):
             yield Block(units, "attention", ends={members[-1].number}, attends=True)
+
+
+def _operands(flow: Flow, products: list[Step]) -> list[Step]:
+    """The nearest steps that the products of an attention read."""
+    return flow.backward([number for product in products for number in product.inputs], passes)
+
+
+def _names(steps: list[Step]) -> frozenset[str]:
+    return frozenset(step.unit.name for step in steps if step.unit is not None)
 
 
 def is_attention(step: Step) -> bool:

@@ -12,42 +12,47 @@ from torch import nn
 from playerfl.layers.finding.attention import attentions, is_attention
 from playerfl.layers.finding.cells import begun, cells, iterated
 from playerfl.layers.finding.flow import Flow, passes
-from playerfl.layers.finding.regions import Block, block_of, meeting_of, regions
+from playerfl.layers.finding.naming import common_module
+from playerfl.layers.finding.regions import Block, Region, block_of, meeting_of, regions
 from playerfl.layers.finding.trace import Step
 
 
 def find_blocks(flow: Flow, model: nn.Module) -> list[Block]:
     """Disjoint blocks. Units in none of them are layers of their own, or norms that join a neighbour."""
     seeds = [*_embeddings(flow), *attentions(flow), *begun(flow)]
+    # Inner regions first: whether an outer one is a block or a network depends on what is inside.
+    every = sorted(regions(flow), key=lambda region: (region.num_kernels, region.end))
     loops = list(cells(flow))
     if loops:
-        straight_through = _formed(flow, seeds)
+        straight_through = _formed(flow, seeds, every)
         seeds += [cell for cell in loops if not iterated(flow, cell, straight_through)]
-    blocks = _formed(flow, seeds)
+    blocks = _formed(flow, seeds, every)
     for sibling in _siblings(flow, model, blocks):
         _absorb(flow, blocks, sibling)
     _add_side_units(flow, model, blocks)
     return blocks
 
 
-def _formed(flow: Flow, seeds: Iterable[Block]) -> list[Block]:
+def _formed(flow: Flow, seeds: Iterable[Block], every: list[Region]) -> list[Block]:
     """Blocks from seeds, and from regions that contain whole blocks or nothing of them."""
     blocks: list[Block] = []
     for seed in seeds:
         _absorb(flow, blocks, replace(seed, units=set(seed.units), forks=set(seed.forks), ends=set(seed.ends)))
-    # Inner regions first: whether an outer one is a block or a network depends on what is inside.
-    every = sorted(regions(flow), key=lambda r: (len({s.number for s in r.kernels}), r.end))
     for region in every:
         together = [block for block in blocks if block.straight or block.kind == "cell"]
         block = block_of(flow, region, together)
         if block is not None and _fits(flow, block, blocks):
             _absorb(flow, blocks, block)
-    for region in every:
-        again = {step.unit.name for step in region.kernels if step.unit is not None}
-        for block in blocks:
-            if not region.units & flow.kernels and block.firm and again == block.units & flow.kernels:
+    firm = [(block, block.units & flow.kernels) for block in blocks if block.firm]
+    for region in every if firm else ():
+        if region.units & flow.kernels:
+            continue
+        again = region.kernel_names
+        for block, kernels in firm:
+            if again == kernels:
                 block.forks.add(region.fork)
                 block.ends.add(region.end)
+                block.shortcuts |= {region.fork} if region.has_shortcut else set()
     return blocks
 
 
@@ -93,7 +98,7 @@ def _fits(flow: Flow, new: Block, blocks: list[Block]) -> bool:
 def _embeddings(flow: Flow) -> Iterator[Block]:
     """Tables whose rows are added or concatenated, such as those of tokens and positions."""
     for step, looked_up in _looked_up(flow):
-        for one, other in pairwise(looked_up):
+        for one, other in pairwise(looked_up) if meeting_of(step) != "product" else ():
             rows = [{name for name in side if flow.units[name].role == "lookup"} for side in (one, other)]
             # Two values of the same tables are a block's, such as a norm's result and its mean over positions.
             if one and other and rows[0] != rows[1] and not is_attention(step):
@@ -112,7 +117,7 @@ def _looked_up(flow: Flow) -> Iterator[tuple[Step, list[set[str]]]]:
         for role in ("lookup", "kernel")
     )
     for step in flow.steps:
-        if meeting_of(step) not in ("sum", "concatenation") and not is_attention(step):
+        if meeting_of(step) not in ("sum", "concatenation") and not _scales(step) and not is_attention(step):
             continue
         looked_up: list[set[str]] = []
         for number in step.inputs:
@@ -125,20 +130,26 @@ def _looked_up(flow: Flow) -> Iterator[tuple[Step, list[set[str]]]]:
 
 def position_tables(flow: Flow) -> Iterator[tuple[set[str], set[str], int]]:
     """Tables that give the same rows for every example, such as positions; the unit that makes what they are added to;
-    and the step that adds them."""
+    and the step that adds them. Those that turn queries and keys (rotary positions) go with the first layer of all."""
     for step, looked_up in _looked_up(flow):
         for number, tables in zip(step.inputs, looked_up, strict=True):
             if not tables or not _same_for_every_example(flow, number, step):
                 continue
             nearest = flow.backward((other for other in step.inputs if other != number), passes)
             places = {s.unit.name for s in nearest[:1] if s.unit is not None} - tables
+            if places and _scales(step):
+                places = {min(flow.kernels - tables, key=flow.first_use.__getitem__)}
             if places:
                 yield tables, places, step.number
 
 
+def _scales(step: Step) -> bool:
+    return step.operation == "mul" and meeting_of(step) == "product"
+
+
 def _same_for_every_example(flow: Flow, number: int, step: Step) -> bool:
     """Whether a value is broadcast over the examples of a step that reads it, or was repeated for them before it is
-    added; a prompt that is put before the words is no position."""
+    added; a prompt that is put before the words is not a position."""
     shape = flow.steps[number].shape
     if len(shape) < len(step.shape) or (shape[:1] == (1,) and step.shape[:1] != (1,)):
         return True
@@ -185,9 +196,18 @@ def _near(model: nn.Module, one: str, other: str) -> bool:
 def _add_side_units(flow: Flow, model: nn.Module, blocks: list[Block]) -> None:
     """Kernels beside a block, in the same module, that only feed its middle or only read from its middle."""
     taken = set().union(*(block.units for block in blocks)) if blocks else set()
-    for name in sorted(flow.kernels - taken, key=flow.first_use.__getitem__):
+    beside = sorted(flow.kernels - taken, key=flow.first_use.__getitem__)
+    # Against the flow as well: of a network that feeds a block, such as one that computes a bias from positions, only
+    # the last kernel does so directly.
+    for name in (*beside, *reversed(beside)):
+        if any(name in block.units for block in blocks):
+            continue
         path = flow.units[name].path
-        near = [block for block in blocks if any(_near(model, path, flow.units[unit].path) for unit in block.units)]
+        near = [
+            block
+            for block in blocks
+            if _is_inside(flow, block, path) or any(_near(model, path, flow.units[unit].path) for unit in block.units)
+        ]
         for block in near:
             if block.kind not in ("residual", "attention", "gate"):
                 continue
@@ -197,6 +217,12 @@ def _add_side_units(flow: Flow, model: nn.Module, blocks: list[Block]) -> None:
             ):
                 block.units.add(name)
                 break
+
+
+def _is_inside(flow: Flow, block: Block, path: str) -> bool:
+    """Whether a path is in the module that a block is in, unless that is the model itself."""
+    module = common_module([flow.units[name].path.rpartition(".")[0] for name in block.units & flow.kernels])
+    return bool(module) and path.startswith(f"{module}.")
 
 
 def _feeds_middle(flow: Flow, start: Step, block: Block) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 
-from playerfl.layers.finding.flow import Flow, kernel_of, passes
+from playerfl.layers.finding.flow import Flow, bends, kernel_of, passes
 from playerfl.layers.finding.naming import common_module
 from playerfl.layers.finding.regions import Block, depth, meeting_of
 from playerfl.layers.finding.units import Unit
@@ -19,7 +19,7 @@ def cells(flow: Flow) -> Iterator[Block]:
     loops = list(_loops(flow))
     for loop in loops:
         steps = tuple(flow.uses[name][0] for name in loop)
-        if depth(flow, tuple(sorted(steps, key=lambda step: step.number)), []) > _DEEPEST:
+        if depth(flow, sorted(steps, key=lambda step: step.number), [], _DEEPEST) > _DEEPEST:
             continue
         place = common_module([step.where for step in steps])
         joined = {unit.name for unit in _added_to(flow, loop) if _inside(flow, unit, place, loop)}
@@ -36,7 +36,11 @@ def begun(flow: Flow) -> Iterator[Block]:
         if first.inputs or later or flow.units[name].role != "kernel":
             continue
         partners = {
-            unit.name for unit in _added_to(flow, {name}, directly=True) if _inside(flow, unit, first.where, {name})
+            unit.name
+            for unit in _added_to(flow, {name}, directly=True)
+            if _inside(flow, unit, first.where, {name})
+            # What reads its result is a later block, added to it over a shortcut (DETR's first self-attention).
+            and not flow.depends(flow.first_use[unit.name], first.number)
         }
         if partners:
             gates[first.where or name] |= {name, *partners}
@@ -49,9 +53,7 @@ def _loops(flow: Flow) -> Iterator[set[str]]:
     again = {name for name in flow.kernels if len(flow.uses[name]) > 1}
     reads: dict[str, set[str]] = defaultdict(set)
     for name in sorted(again, key=flow.first_use.__getitem__):
-        for step in flow.uses[name]:
-            nearest = flow.backward(step.inputs, passes)
-            reads[name] |= {s.unit.name for s in nearest if s.unit is not None} & again
+        reads[name] = flow.read_by(flow.uses[name]) & again
     reached = {name: _reachable(reads, name) for name in list(reads)}
     done: set[str] = set()
     for name in list(reads):
@@ -87,9 +89,7 @@ def _added_to(flow: Flow, names: set[str], *, directly: bool = False) -> Iterato
 
 def _linear_sources(flow: Flow, number: int, *, through_sums: bool) -> list[Unit]:
     """The kernels behind a value, up to the nearest activation."""
-    reached = flow.backward(
-        [number], lambda s: passes(s) and not flow.bends([s]) and (through_sums or meeting_of(s) is None)
-    )
+    reached = flow.backward([number], lambda s: passes(s) and not bends(s) and (through_sums or meeting_of(s) is None))
     return [unit for step in reached if (unit := kernel_of(step)) is not None]
 
 

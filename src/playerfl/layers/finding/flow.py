@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property, partial
 
 from playerfl.layers.finding.trace import Step, Trace
-from playerfl.layers.finding.units import Unit
+from playerfl.layers.finding.units import Unit, mixes
 
 SOFTMAX = {"_softmax", "softmax", "_safe_softmax"}
 _BENDS = SOFTMAX | {
@@ -33,6 +33,15 @@ class Flow:
             self.before.append(earlier)
 
     @cached_property
+    def after(self) -> list[int]:
+        """For each step, itself and every step that depends on its result."""
+        found = [1 << step.number for step in self.steps]
+        for step in reversed(self.steps):
+            for number in step.inputs:
+                found[number] |= found[step.number]
+        return found
+
+    @cached_property
     def unit_steps(self) -> list[Step]:
         return [step for step in self.steps if step.unit is not None]
 
@@ -40,6 +49,20 @@ class Flow:
     def kernels(self) -> set[str]:
         """The units that can be layers of their own."""
         return {step.unit.name for step in self.steps if step.unit is not None and not step.unit.joins}
+
+    @cached_property
+    def kernel_steps(self) -> int:
+        """The set of the steps of all kernels."""
+        return set_of(step for step in self.unit_steps if kernel_of(step))
+
+    @cached_property
+    def steps_of(self) -> dict[str, int]:
+        """The set of the steps of each unit."""
+        return {name: set_of(steps) for name, steps in self.uses.items()}
+
+    @cached_property
+    def _first_steps(self) -> int:
+        return set_of(steps[0] for steps in self.uses.values())
 
     @cached_property
     def first_use(self) -> dict[str, int]:
@@ -69,9 +92,10 @@ class Flow:
         on_constants = not self._of_data >> step.number & 1
         return on_constants and not any(s is not step and self.depends(s.number, step.number) for s in uses)
 
-    def first_used(self, steps: Iterable[Step]) -> set[str]:
-        """The units whose first use is among these steps."""
-        return {s.unit.name for s in steps if s.unit is not None and self.first_use[s.unit.name] == s.number}
+    def first_used(self, steps: int) -> set[str]:
+        """The units whose first use is in a set of steps."""
+        units = (self.steps[number].unit for number in members(self._first_steps & steps))
+        return {unit.name for unit in units if unit is not None}
 
     def depends(self, later: int, earlier: int) -> bool:
         return bool(self.before[later] >> earlier & 1)
@@ -81,27 +105,56 @@ class Flow:
         common = self.before[one] & self.before[other] & self._of_data
         return common.bit_length() - 1 if common else None
 
-    def between(self, fork: int, ends: Iterable[int]) -> list[Step]:
-        """The steps on the paths from a fork to some steps, those included."""
+    def between(self, fork: int, ends: Iterable[int]) -> int:
+        """The set of the steps on the paths from a fork to some steps, those included."""
         reached = 0
         for end in ends:
             reached |= self.before[end]
-        last = reached.bit_length()
-        return [self.steps[n] for n in range(fork + 1, last) if reached >> n & 1 and self.depends(n, fork)]
+        return reached & self.after[fork] & ~(1 << fork)
 
     def has_units(self, number: int) -> bool:
         """Whether a step depends on any unit: what does not is the model's input, or a constant."""
-        return any(self.depends(number, step.number) for step in self.unit_steps if step.number <= number)
+        return bool(self.before[number] & self.with_units)
 
-    def bends(self, steps: Iterable[Step]) -> bool:
-        """Whether there is an activation among the steps, so that they are more than one linear map."""
-        return any(operation in _BENDS or "attention" in operation for operation in _operations(steps))
+    @cached_property
+    def with_units(self) -> int:
+        """The set of the steps of all units."""
+        return set_of(self.unit_steps)
 
-    def attends(self, steps: Iterable[Step]) -> bool:
-        """Whether there is an attention inside one of the units, such as torch's own."""
-        inside = [step.unit.operations for step in steps if step.unit is not None]
-        fused = any("attention" in operation for operations in inside for operation in operations)
-        return fused or any(operations & SOFTMAX and operations & {"bmm", "baddbmm"} for operations in inside)
+    @cached_property
+    def enlarging(self) -> int:
+        """The set of the steps whose results have more positions than their inputs."""
+        return set_of(step for step in self.steps if step.enlarges)
+
+    @cached_property
+    def bending(self) -> int:
+        """The set of the steps with an activation, or that multiply data by data, which make what they are in more than
+        one linear map."""
+        return set_of(step for step in self.steps if bends(step) or self._multiplies_data(step))
+
+    def _multiplies_data(self, step: Step) -> bool:
+        if step.unit is not None or not (step.operation == "mul" or mixes(step.operation)):
+            return False
+        return sum(self._of_data >> n & 1 and bool(self.nearest[n]) for n in step.inputs) > 1
+
+    @cached_property
+    def attending(self) -> int:
+        """The set of the steps of units with an attention inside, such as torch's own."""
+        return set_of(step for step in self.unit_steps if _attends(step))
+
+    @cached_property
+    def nearest(self) -> list[frozenset[str]]:
+        """For each step, the nearest kernels that its result comes from; its own, if it has one."""
+        found: list[frozenset[str]] = []
+        for step in self.steps:
+            kernel = kernel_of(step)
+            inputs = (found[number] for number in step.inputs)
+            found.append(frozenset().union(*inputs) if kernel is None else frozenset({kernel.name}))
+        return found
+
+    def read_by(self, steps: Iterable[Step]) -> set[str]:
+        """The nearest kernels whose results some steps read."""
+        return {name for step in steps for number in step.inputs for name in self.nearest[number]}
 
     def backward(self, start: Iterable[int], through: Callable[[Step], bool]) -> list[Step]:
         """The nearest steps that are not gone through, against the flow."""
@@ -128,10 +181,36 @@ class Flow:
         return reached
 
 
-def _operations(steps: Iterable[Step]) -> Iterator[str]:
+def set_of(steps: Iterable[Step]) -> int:
+    """The set of some steps."""
+    found = 0
     for step in steps:
-        yield step.operation
-        yield from step.unit.operations if step.unit is not None else ()
+        found |= 1 << step.number
+    return found
+
+
+def members(steps: int) -> Iterator[int]:
+    """The numbers in a set of steps, in order.
+
+    >>> list(members(0b10110))
+    [1, 2, 4]
+    """
+    bits = f"{steps:b}"[::-1]
+    number = bits.find("1")
+    while number >= 0:
+        yield number
+        number = bits.find("1", number + 1)
+
+
+def bends(step: Step) -> bool:
+    """Whether there is an activation in a step."""
+    inside = step.unit.operations if step.unit is not None else ()
+    return any(operation in _BENDS or "attention" in operation for operation in (step.operation, *inside))
+
+
+def _attends(step: Step) -> bool:
+    operations = step.unit.operations if step.unit is not None else set()
+    return any("attention" in o for o in operations) or bool(operations & SOFTMAX and operations & {"bmm", "baddbmm"})
 
 
 def passes(step: Step) -> bool:

@@ -28,7 +28,7 @@ class Joining:
 
     def __init__(self, flow: Flow, blocks: list[Block], model: nn.Module) -> None:
         self._flow, self._blocks = flow, blocks
-        self._forks = {fork for block in blocks for fork in block.forks}
+        self._shortcuts = {fork for block in blocks for fork in block.shortcuts}
         self._repeated = _repeated_modules(model)
 
     def neighbour(self, step: Step, placed: Mapping[str, object]) -> Neighbour | None:
@@ -51,7 +51,7 @@ class Joining:
 
     def _within_its_module(self, step: Step, chosen: Neighbour, placed: Mapping[str, object]) -> Neighbour | None:
         """The nearest neighbour in the same one of several equal modules, if another was chosen: the norm before a
-        mixer without weights would else leave its block."""
+        mixer without weights would otherwise leave its block."""
         flow, around = self._flow, step.where
         kernels: list[str] = []
         while around and not kernels:
@@ -77,8 +77,12 @@ class Joining:
             within = {name for name in paths if paths[name].startswith(f"{path}.")}
             if len(within) == 1:
                 return ahead in within
-        if norm.number in self._forks:
+        if norm.number in self._shortcuts:
             return False  # a shortcut starts from its result, so it ends what came before
+        assert norm.unit is not None
+        nearer = _common_depth(norm.unit.path, paths[ahead]) > _common_depth(norm.unit.path, paths[behind])
+        if self._enters_aside(norm, ahead):
+            return nearer
         value = norm.inputs[0]
         pooled = False
         while True:
@@ -94,9 +98,14 @@ class Joining:
                 break
             value = step.inputs[0]
             pooled |= len(step.shape) < len(flow.steps[value].shape) and step.operation in _POOLING
-        assert norm.unit is not None
-        here = norm.unit.path
-        return _common_depth(here, paths[ahead]) > _common_depth(here, paths[behind])
+        return nearer
+
+    def _enters_aside(self, norm: Step, ahead: str) -> bool:
+        """Whether a norm's result enters a block beside its input, as what an encoder found enters each cross-attention
+        of a decoder."""
+        forks = next((block.forks for block in self._blocks if ahead in block.units), ())
+        depends = self._flow.depends
+        return bool(forks) and not any(depends(norm.number, f) or depends(f, norm.number) for f in forks)
 
 
 def _repeated_modules(model: nn.Module) -> set[str]:

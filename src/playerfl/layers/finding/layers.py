@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from torch import nn
 
 from playerfl.layers.finding.blocks import find_blocks, position_tables
-from playerfl.layers.finding.flow import Flow, passes
+from playerfl.layers.finding.flow import Flow
 from playerfl.layers.finding.joining import Joining
 from playerfl.layers.finding.naming import names_of
 from playerfl.layers.finding.regions import Block
@@ -177,15 +177,7 @@ def _in_order(flow: Flow, layers: list[FoundLayer]) -> list[FoundLayer]:
     uses = {id(layer): [flow.uses.get(unit.name, []) for unit in mixing[id(layer)]] for layer in layers}
     home = {unit.name: id(layer) for layer in layers for unit in layer.units}
     reads: dict[int, set[int]] = {
-        key: {
-            home[s.unit.name]
-            for steps in every
-            for step in steps
-            for s in flow.backward(step.inputs, passes)
-            if s.unit is not None
-        }
-        - {key}
-        for key, every in uses.items()
+        key: {home[name] for steps in every for name in flow.read_by(steps)} - {key} for key, every in uses.items()
     }
     ending = {key for key, every in uses.items() if every and all(len(steps) > 1 for steps in every)}
     while spoiled := {key for key in ending if any(key in reads[reader] for reader in reads.keys() - ending)}:
@@ -208,6 +200,9 @@ def _with_unused(trace: Trace, layers: list[FoundLayer]) -> list[FoundLayer]:
     for name in trace.registered:
         if name in unused:
             layer = _block_around(unused[name].path, layers)
+            if layer is None and unused[name].is_bare:
+                # A token that replaces masked values in training only goes with what it is defined beside.
+                layer = previous or next((home[other] for other in trace.registered if other in home), None)
             if layer is not None:
                 layer.units.append(unused[name])
                 layer.notes.append(f"{name} is part of it, but was not used in the forward pass")

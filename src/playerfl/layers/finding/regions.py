@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import pairwise
 from typing import Literal
 
 from torch import nn
 
-from playerfl.layers.finding.flow import Flow, kernel_of
+from playerfl.layers.finding.flow import Flow, kernel_of, members
+from playerfl.layers.finding.naming import common_module
 from playerfl.layers.finding.trace import Step
 from playerfl.layers.finding.units import mixes
 
@@ -31,6 +33,8 @@ class Block:
     kind: Kind
     forks: set[int] = field(default_factory=set)
     ends: set[int] = field(default_factory=set)
+    shortcuts: set[int] = field(default_factory=set)
+    """The forks from which a value reaches the end as it is."""
     starts_with_norm: bool = False
     straight: bool = False
     """A single linear map, such as a layer and its low-rank update."""
@@ -46,32 +50,67 @@ class Block:
         self.units |= other.units
         self.forks |= other.forks
         self.ends |= other.ends
+        self.shortcuts |= other.shortcuts
         self.starts_with_norm |= other.starts_with_norm
         self.attends |= other.attends
 
 
 @dataclass(frozen=True)
 class Region:
-    """The steps between a fork and the step where two of its paths meet."""
+    """The steps between a fork and the step where two of its paths meet. A time loop has one around all its steps, for
+    every step, so only sets are stored."""
 
+    flow: Flow
     meeting: Meeting
     fork: int
     end: int
-    steps: tuple[Step, ...]
-    one: tuple[Step, ...]
-    """The kernels on the first path only, and on the second."""
-    other: tuple[Step, ...]
-    units: frozenset[str]
-    """The units whose first use is inside."""
+    values: tuple[int, int]
+    """The two steps whose results meet."""
+    inside: int
+    """The set of steps; with the end, if that has weights of its own."""
+
+    @cached_property
+    def units(self) -> set[str]:
+        """The units whose first use is inside."""
+        return self.flow.first_used(self.inside)
 
     @property
+    def kernel_names(self) -> set[str]:
+        return {name for name, steps in self.flow.steps_of.items() if self.inside & steps} & self.flow.kernels
+
+    @property
+    def num_kernels(self) -> int:
+        """How often a kernel is used."""
+        return (self.inside & self.flow.kernel_steps).bit_count()
+
+    @cached_property
+    def steps(self) -> tuple[Step, ...]:
+        return self._among(self.inside)
+
+    @cached_property
     def kernels(self) -> tuple[Step, ...]:
-        return tuple(step for step in self.steps if kernel_of(step))
+        return self._among(self.inside & self.flow.kernel_steps)
+
+    @property
+    def one(self) -> tuple[Step, ...]:
+        """The kernels on the first path only."""
+        return self._among(self._kernels_before(self.values[0]))
+
+    @property
+    def other(self) -> tuple[Step, ...]:
+        """The kernels on the second path only."""
+        return self._among(self._kernels_before(self.values[1]))
+
+    def _kernels_before(self, number: int) -> int:
+        return self.inside & self.flow.kernel_steps & self.flow.before[number]
+
+    def _among(self, steps: int) -> tuple[Step, ...]:
+        return tuple(self.flow.steps[number] for number in members(steps))
 
     @property
     def has_shortcut(self) -> bool:
         """Whether one of the paths has no kernel: the value itself is added or appended."""
-        return not self.one or not self.other
+        return not all(map(self._kernels_before, self.values))
 
 
 def meeting_of(step: Step) -> Meeting | None:
@@ -104,30 +143,29 @@ def regions(flow: Flow) -> Iterator[Region]:
             if fork is None:
                 continue
             steps = flow.between(fork, (a, b))
-            kernels = [step for step in steps if kernel_of(step)]
-            scaled = (end,) if end.unit is not None else ()
-            if not kernels or (end.operation == "call" and not all(_near(step, end) for step in kernels)):
+            kernels = steps & flow.kernel_steps
+            if not kernels:
                 continue
-            units = frozenset(flow.first_used((*steps, *scaled)))
-            on_a = tuple(step for step in kernels if flow.depends(a, step.number))
-            on_b = tuple(step for step in kernels if flow.depends(b, step.number))
-            yield Region(meeting, fork, end.number, (*steps, *scaled), on_a, on_b, units)
+            if end.operation == "call" and not all(_near(flow.steps[number], end) for number in members(kernels)):
+                continue
+            scaled = 1 << end.number if end.unit is not None else 0
+            yield Region(flow, meeting, fork, end.number, (a, b), steps | scaled)
 
 
 def block_of(flow: Flow, region: Region, straight: list[Block]) -> Block | None:
     """The block that a region is; None if it is a long skip connection, or two towers that meet."""
     if not region.units & flow.kernels:
         return None  # a block that is used again
-    if flow.kernels <= region.units or any(step.enlarges for step in region.steps):
-        return None
-    if depth(flow, region.kernels, straight) > DEEPEST:
+    if flow.kernels <= region.units or region.inside & flow.enlarging:
         return None
     on_input = not flow.has_units(region.fork)
-    if on_input:
-        shallow = min(depth(flow, region.one, straight), depth(flow, region.other, straight))
-        if region.meeting != "sum" or shallow > 1:
-            return None
-    if region.meeting == "sum" and _adds_a_table_again(flow, region):
+    if on_input and region.meeting != "sum":
+        return None
+    if depth(flow, region.kernels, straight, DEEPEST) > DEEPEST:
+        return None
+    if on_input and min(depth(flow, path, straight, 1) for path in (region.one, region.other)) > 1:
+        return None
+    if region.meeting != "concatenation" and _uses_a_table_again(flow, region):
         return None
     if region.meeting != "product" and not region.has_shortcut and not _closed(flow, region):
         return None
@@ -142,51 +180,91 @@ def block_of(flow: Flow, region: Region, straight: list[Block]) -> Block | None:
         kind,
         {region.fork},
         {region.end},
+        {region.fork} if region.has_shortcut else set(),
         _starts_with_norm(flow, region),
-        straight=not flow.bends(region.steps),
-        attends=flow.attends(region.steps),
+        straight=not region.inside & flow.bending,
+        attends=bool(region.inside & flow.attending),
     )
 
 
-def _adds_a_table_again(flow: Flow, region: Region) -> bool:
-    """Whether a region lies between two places where the same rows of a table are added, such as one bias for the
-    attention of every block: what is between them is a network."""
+def _uses_a_table_again(flow: Flow, region: Region) -> bool:
+    """Whether a region lies between two places where the same rows of a table are added or multiplied, such as one bias
+    for the attention of every block, or rotary positions: what is between them is a network."""
     behind = flow.backward([region.fork], lambda step: kernel_of(step) is None and bool(step.inputs))
     units = [step.unit for step in behind if step.unit is not None]
     only_tables = all(unit.role == "lookup" for unit in units) and not any(s.operation == "input" for s in behind)
-    again = any(meeting_of(step) == "sum" and region.fork in step.inputs for step in region.steps)
-    return bool(units) and only_tables and again
+    if not units or not only_tables:
+        return False
+    tables = {unit.name for unit in units}
+
+    def adds_rows(step: Step) -> bool:
+        """Whether the rows meet something else: a block may also add them to themselves, as a token shift does."""
+        sources = [flow.nearest[number] for number in step.inputs]
+        return meeting_of(step) == region.meeting and tables in sources and any(names - tables for names in sources)
+
+    return any(map(adds_rows, region.steps))
 
 
-def depth(flow: Flow, kernels: tuple[Step, ...], straight: list[Block]) -> int:
-    """The largest number of kernels in a row; those of one linear map count once."""
-    longest: dict[int, int] = {}
+def depth(flow: Flow, kernels: Iterable[Step], straight: list[Block], most: int) -> int:
+    """The largest number of kernels in a row, or the first number above `most`; those of one linear map count once."""
+    counted_once = _counted_once(flow, straight)
+    levels: list[int] = []
+    """The sets of steps that are at least 1, 2, 3, ... kernels deep."""
     for step in kernels:
         assert step.unit is not None
-        name = step.unit.name
-        earlier = [s for s in kernels if s.number in longest and flow.depends(step.number, s.number)]
-        together = next((block.units for block in straight if name in block.units), {name})
-        same = [s for s in earlier if s.unit is not None and s.unit.name in together]
-        others = [s for s in earlier if s.unit is None or s.unit.name not in together]
-        longest[step.number] = max(
-            1 + max((longest[s.number] for s in others), default=0), max((longest[s.number] for s in same), default=0)
-        )
-    return max(longest.values(), default=0)
+        earlier, same, own = flow.before[step.number], counted_once[step.unit.name], 1 << step.number
+        deepest = next((d for d in range(len(levels), 0, -1) if earlier & levels[d - 1]), 0)
+        if deepest == 0 or earlier & levels[deepest - 1] & ~same:
+            deepest += 1
+        if deepest > len(levels):
+            levels.append(0)
+        if deepest > most:
+            return deepest
+        for level in range(deepest):
+            levels[level] |= own
+    return len(levels)
+
+
+def _counted_once(flow: Flow, straight: list[Block]) -> dict[str, int]:
+    """For each unit, the set of the steps that do not add to a depth: its own, and those of its linear map."""
+    together = dict(flow.steps_of)
+    for block in reversed(straight):
+        everything = 0
+        for name in block.units:
+            everything |= flow.steps_of.get(name, 0)
+        together.update(dict.fromkeys(block.units, everything))
+    return together
 
 
 def _closed(flow: Flow, region: Region) -> bool:
     """Whether nothing outside reads a value from the middle of a region. A linear map may be added to its result once
     more, as DoRA's base layer is."""
-    inside = {step.number for step in region.steps} | {region.end}
-    ends = set(flow.steps[region.end].inputs)
-    outside = {reader for n in inside - ends - {region.end} for reader in flow.readers[n]} - inside
-    if not outside or flow.bends(region.steps):
-        return not outside
+    inside = region.inside | 1 << region.end
+    ends = flow.steps[region.end].inputs
+    middle = (number for number in members(region.inside) if number not in ends and number != region.end)
+    outside = (reader for number in middle for reader in flow.readers[number] if not inside >> reader & 1)
+    if region.inside & flow.bending:
+        return next(outside, None) is None
     return all(meeting_of(flow.steps[n]) == "sum" and flow.depends(n, region.end) for n in outside)
 
 
 def _starts_with_norm(flow: Flow, region: Region) -> bool:
     """Whether the path around the shortcut begins with a norm, as in a pre-norm transformer."""
-    units = [step for step in region.steps if step.unit is not None and step.number != region.end]
-    first = [step for step in units if not any(s is not step and flow.depends(step.number, s.number) for s in units)]
-    return any(step.unit is not None and step.unit.role == "norm" for step in first)
+    units = region.inside & flow.with_units & ~(1 << region.end)
+    first = [flow.steps[number] for number in members(units) if flow.before[number] & units == 1 << number]
+    before = flow.backward([region.fork], lambda step: step.unit is None)
+    return any(_is_norm(step) for step in first) or any(
+        _is_norm(step) and _opens(flow, step, region) for step in before
+    )
+
+
+def _is_norm(step: Step) -> bool:
+    return step.unit is not None and step.unit.role == "norm"
+
+
+def _opens(flow: Flow, norm: Step, region: Region) -> bool:
+    """Whether a norm is the first to run in the module around a region: where the shortcut is a projection, a
+    pre-activation block parts only after its norm."""
+    module = common_module([step.unit.path.rpartition(".")[0] for step in region.kernels if step.unit is not None])
+    inside = [name for name in flow.uses if module and flow.units[name].path.startswith(f"{module}.")]
+    return norm.unit is not None and norm.unit.name == min(inside, key=flow.first_use.__getitem__, default=None)

@@ -151,6 +151,10 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._buffers = {id(buffer): frozenset({name}) for name, buffer in model.named_buffers() if name in kept}
         """Buffers, and tensors computed from them alone."""
         self._buffer_uses: dict[str, int] = {}
+        self._weighted: set[int] = set()
+        """Steps that depend on a unit."""
+        self._constant: set[int] = set()
+        """Steps that read neither data nor parameters, such as the scale of a frozen batch norm."""
         self._parameters = dict(model.named_parameters())
         for name, parameter in self._parameters.items():
             self._alive.append(parameter)
@@ -161,6 +165,12 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 step = self._step("input", [])
                 step.shape = tuple(tensor.shape)
                 self._made(tensor, step)
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Nothing is compiled while operations are recorded. If it had to be skipped, torch would import
+        torch._dynamo, which takes seconds."""
+        return False
 
     def _make_units(self) -> list[str]:
         """One unit per called module that works alone, and per uncalled one; the parameters of others one by one."""
@@ -233,7 +243,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return output
 
     def _uses_buffers(self, names: frozenset[str], step: Step | None, results: list[Tensor]) -> None:
-        if step is not None and (step.inputs or step.unit is not None):
+        if step is not None and (step.unit is not None or not self._constant.issuperset(step.inputs)):
             for name in names:
                 self._buffer_uses.setdefault(name, step.number)
             return
@@ -270,6 +280,8 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return None
         if names and any(tensor.is_complex() for tensor in results):
             operation = f"fft_{operation}"  # a product in frequency space is a convolution
+        if names and operation == "mul" and self._embeds_numbers(data, arguments, results):
+            operation = "linear_mul"
         units = self._using(names, operation) if names else []
         step = self._step(operation, data, units[0] if units else None)
         for unit in units[1:]:
@@ -277,12 +289,21 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             step = self._step(operation, [step.number], unit)
         step.enlarges = enlarges
         step.shape = tuple(results[0].shape) if results else ()
+        if not units and self._constant.issuperset(data):
+            self._constant.add(step.number)
         for tensor in results:
             self._made(tensor, step)
         for tensor in written:
             self._made(tensor, step)
             self._writes.setdefault(_memory(tensor), []).append(step.number)
         return step
+
+    def _embeds_numbers(self, data: list[int], arguments: list[Tensor], results: list[Tensor]) -> bool:
+        """Whether a product turns each number of the model's input into a vector (FT-Transformer), as a linear layer
+        does with one feature."""
+        numbers = [tensor for tensor in arguments if self._sources(tensor)]
+        grows = any(t.shape[-1:] == (1,) != result.shape[-1:] for t in numbers for result in results)
+        return grows and self._weighted.isdisjoint(data)
 
     def _using(self, names: frozenset[str], operation: str) -> list[Unit]:
         """The units behind the parameters of one operation. Bare parameters of one matrix product are one unit."""
@@ -306,6 +327,8 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _step(self, operation: str, inputs: list[int], unit: Unit | None = None) -> Step:
         where = self._calls.paths[self._open[-1]] if self._open else ""
         step = Step(len(self._steps), operation, inputs, unit, where=where)
+        if unit is not None or not self._weighted.isdisjoint(inputs):
+            self._weighted.add(step.number)
         self._steps.append(step)
         return step
 

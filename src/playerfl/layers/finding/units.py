@@ -18,6 +18,7 @@ NORMS = (_NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm, nn.LocalResponseNorm
 _MIXES = re.compile(r"(^|_)(add|b|badd|addb)?mm$|conv|^(add)?mv$|^dot$|linear|lstm|gru|rnn|attention|cdist|fft")
 _WITH_BIAS = {"addmm", "addmv", "baddbmm", "convolution"}
 _LOOKS_UP = re.compile(r"embedding|^index|^gather$")
+_SUMS_UP = {"sum", "cumsum", "prod", "amax", "max", "logsumexp"}
 _REDUCES = re.compile(r"mean|var|std|rsqrt|norm")
 
 
@@ -34,6 +35,11 @@ class Unit:
     operations: set[str] = field(default_factory=set)
     again: bool = False
     """Another unit owns the entries; this is a second use, as in a head tied to an embedding."""
+
+    @property
+    def is_bare(self) -> bool:
+        """Whether it is a single parameter, not a module."""
+        return self.entries == [self.name]
 
     @property
     def joins(self) -> bool:
@@ -69,6 +75,8 @@ def role_of(unit: Unit, parameters: Sequence[Tensor], *, reads_data: bool) -> Ro
         return "norm" if any(map(_REDUCES.search, unit.operations)) else "scale"
     if not reads_data and any(map(looks_up, unit.operations)):
         return "lookup"
+    if not any(mixes(o) or looks_up(o) or _REDUCES.search(o) or o in _SUMS_UP for o in unit.operations):
+        return "scale"  # a module that adds its table of positions to what it is given
     if not reads_data and not any(map(mixes, unit.operations)):
         return "scale"  # a module that hands out its parameter, such as learnt latents
     return "kernel"
@@ -78,7 +86,7 @@ def own_entries(path: str, module: nn.Module) -> list[str]:
     """The parameters that a module itself owns; its statistics, if it has no parameters."""
     prefix = f"{path}." if path else ""
     entries = [prefix + name for name, _ in module.named_parameters(recurse=False)]
-    passing = module._non_persistent_buffers_set  # no part of the model's state
+    passing = module._non_persistent_buffers_set  # not part of the model's state
     return entries or [prefix + name for name, _ in module.named_buffers(recurse=False) if name not in passing]
 
 
