@@ -8,7 +8,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 HALF   := $(VENV)/.installing
 
-.PHONY: help demo test test-system quick lint fuzz reliability bench bench-growth bench-rivals reproduce reproduce-quick estimate docs licences audit clean
+.PHONY: help demo test test-system quick lint fuzz reliability bench bench-growth bench-scale bench-rivals reproduce reproduce-quick estimate docs licences audit clean
 .DEFAULT_GOAL := help
 
 help:
@@ -22,11 +22,13 @@ help:
 	@echo "make audit             check the installed packages for known vulnerabilities"
 	@echo "make fuzz              feed 100,000 broken files to the readers (ten minutes)"
 	@echo "make reliability       test kills, failing disks, long runs, many sites, large models (half an hour to an hour)"
-	@echo "make bench             compare the speed with that of a bare PyTorch loop (half an hour)"
-	@echo "make bench-growth      check that cost grows linearly with sites, rounds, parameters and rows (ten minutes)"
-	@echo "make bench-rivals      compare the speed with that of Flower, pfl and FedLab (half an hour)"
+	@echo "make bench             compare the speed with that of a bare PyTorch loop (ten minutes)"
+	@echo "make bench-growth      check that cost grows linearly with sites, rounds, parameters and rows (half an hour)"
+	@echo "make bench-scale       run the largest federations that fit here, and predict larger ones (half an hour)"
+	@echo "make bench-rivals      compare the speed with that of Flower, pfl, FedLab, NVFlare, PFLlib and FL-bench (20 minutes)"
 	@echo "make reproduce-quick   run a small study on digits and write its report (a few minutes)"
-	@echo "make reproduce         run every study in docs/reproduce.md, resumable (a few hours; prints an estimate first)"
+	@echo "make estimate          say how long make reproduce would take, without training"
+	@echo "make reproduce         run every study in docs/reproduce.md, resumable (half a day; prints an estimate first)"
 	@echo "make clean             remove .venv and everything that was built"
 
 $(STAMP): pyproject.toml constraints.txt
@@ -100,6 +102,9 @@ bench: $(STAMP)
 bench-growth: $(STAMP)
 	$(BIN)/python benchmarks/growth.py
 
+bench-scale: $(STAMP)
+	$(BIN)/python benchmarks/scale.py
+
 bench-rivals: $(STAMP)
 	$(BIN)/python benchmarks/rivals.py
 
@@ -116,25 +121,30 @@ reliability: $(STAMP)
 # Datasets are read from $PLAYERFL_DATA; missing ones are reported before anything runs. After an interruption, run it again.
 SMALL := --set data.size=small --set data.rows_per_site=500 --set training.batch_size=16
 STUDIES := heart digits fashion_mnist emnist tweets cifar10 isic2019
+SCALE := fashion_mnist tweets isic2019 cifar10 emnist
 
 estimate: $(STAMP)
-	@for study in $(STUDIES); do \
+	@for study in $(STUDIES) $(SCALE:%=scale/%) when_it_helps; do \
 		echo "== $$study"; estimate=$$($(BIN)/playerfl study experiments/$$study.toml --dry-run) || exit 1; echo "$$estimate" | tail -4; \
 	done
 
 reproduce: estimate
 	@for study in $(STUDIES); do $(BIN)/playerfl study experiments/$$study.toml --archive results/2026.1/$$study || exit 1; done
-	$(BIN)/playerfl study experiments/heart_per_run.toml --archive results/2026.2/heart
-	$(BIN)/playerfl study experiments/scale/isic2019.toml --archive results/2026.2/isic2019
+	@for name in heart digits; do \
+		$(BIN)/playerfl study experiments/$${name}_per_run.toml --archive results/2026.2/$$name || exit 1; done
+	@for name in $(SCALE); do $(BIN)/playerfl study experiments/scale/$$name.toml --archive results/2026.2/$$name || exit 1; done
+	$(BIN)/playerfl study experiments/when_it_helps.toml --archive results/when_it_helps
 	$(BIN)/playerfl study experiments/heart_authors.toml --archive results/authors-2024/heart
 	@for name in heart digits; do $(BIN)/playerfl multiverse experiments/$${name}_multiverse.toml || exit 1; \
 		mkdir -p results/multiverse/$$name && cp runs/$$name-multiverse/multiverse.* runs/$$name-multiverse/*.csv results/multiverse/$$name/; done
 	$(BIN)/playerfl paper thresholds experiments/thresholds.toml --out results/thresholds
+	$(BIN)/playerfl paper thresholds experiments/thresholds_per_run.toml --out results/thresholds_per_run
 	$(BIN)/playerfl analyze heart --seeds 3 --out results/analysis/heart
 	$(BIN)/playerfl analyze heart --drift 5 --rounds 50 --out results/analysis/heart-drift
 	$(BIN)/playerfl analyze fashion_mnist --rounds 10 $(SMALL) --out results/analysis/fashion_mnist
 	$(BIN)/playerfl analyze fashion_mnist --drift 2 --rounds 10 $(SMALL) --out results/analysis/fashion_mnist-drift
 	$(BIN)/playerfl report results/2026.1 --paper --out results/report.md
+	$(BIN)/python tools/reproduce_page.py --store
 
 reproduce-quick: $(STAMP)
 	$(BIN)/playerfl study experiments/quick.toml

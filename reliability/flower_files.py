@@ -64,10 +64,11 @@ def arrived(file: Path) -> Any:
 def federation() -> Any:
     """An experiment and its sites' setups, prepared once."""
     from playerfl.flower.site.setup import site_setup
-    from playerfl.runs.experiment import Experiment, find_task
+    from playerfl.runs.experiment import Experiment
+    from playerfl.tasks.load import load_task
 
     experiment = Experiment.resolve(settings())
-    task = find_task("synthetic")
+    task = load_task("synthetic")
     return experiment, {site: site_setup(experiment, task, site) for site in ("site-0", "site-1")}
 
 
@@ -134,10 +135,10 @@ def server_job() -> Any:
     """The job at the server, built once: its model and its own layers."""
     from playerfl.flower.deployment import Deployment
     from playerfl.flower.server.job import Job
-    from playerfl.runs.experiment import find_task
+    from playerfl.tasks.load import load_task
 
     experiment, _ = federation()
-    return Job.of(Deployment("job", ("site-0",), experiment.to_toml()), find_task("synthetic"))
+    return Job.of(Deployment("job", ("site-0",), experiment.to_toml()), load_task("synthetic"))
 
 
 def read_responses(folder: Path) -> object:

@@ -41,7 +41,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from flower.jobs import Job
 from flower.killed_sites import MortalSites
 from killing import command, contents, kill_and_resume, run_or_resume, undisturbed
-from playerfl.flower.site.site import OWN
+from playerfl.flower.site.files.names import OWN
 from playerfl.flower.wire.envelopes import Privacy
 from studies.small_studies import SMALL, written
 
@@ -175,7 +175,7 @@ def job_of(home: Path, name: str, how: str) -> Job:
     for site in job.sites:
         # What a site's noise is derived from; otherwise every site makes a secret of its own.
         (home / site / OWN).mkdir(parents=True)
-        (home / site / OWN / "noise.key").write_bytes(site.encode() * 4)
+        (home / site / OWN / "noise.key").write_bytes(site.encode().ljust(32, b"."))
     return job
 
 

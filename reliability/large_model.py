@@ -138,7 +138,7 @@ def made_up_response(job: Job, name: str, message: Message) -> Message:
     site: Site = job.sites[name]
     if envelope.request is None:
         return Message(encode_response(site.respond(envelope)), reply_to=message)
-    setup = site.find_setup(job.experiment, name)
+    setup = site.find_setup(job.experiment, name).setup
     examples, round_ = len(setup.sites[name].train), envelope.request.download.round
     weights, scores = {}, []
     if "fit" in envelope.request.verbs:

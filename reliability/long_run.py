@@ -23,10 +23,11 @@ from playerfl.learning.trainer import run_jobs
 from playerfl.runs.api import run_experiments
 from playerfl.runs.directory import RunDirectory
 from playerfl.runs.environment import environment
-from playerfl.runs.experiment import Experiment, find_task
+from playerfl.runs.experiment import Experiment
 from playerfl.runs.run import Run
 from playerfl.runs.setup import prepare_setup
 from playerfl.studies.backends.memory import resident
+from playerfl.tasks.load import load_task
 from promises import alone, line
 
 SETTLED = 200
@@ -41,7 +42,7 @@ class YoungRun:
     def __init__(self, experiment: Experiment, folder: Path) -> None:
         self.experiment = experiment
         self.folder = folder
-        self.setup = prepare_setup(experiment, find_task(experiment.task))
+        self.setup = prepare_setup(experiment, load_task(experiment.task))
         self.exchanges = 0
         self._begin()
 

@@ -98,7 +98,8 @@ def read_study_file(folder: Path) -> object:
 
 
 def read_setting(folder: Path) -> object:
-    from playerfl.runs.experiment import Experiment, with_settings
+    from playerfl.runs.experiment import Experiment
+    from playerfl.runs.settings_table import with_settings
 
     if not (folder / "settings.txt").exists():
         raise NotAnInput
@@ -108,7 +109,7 @@ def read_setting(folder: Path) -> object:
 
 def read_thresholds_file(folder: Path) -> object:
     from playerfl.cli.research.thresholds import _study
-    from playerfl.runs.experiment import read_toml
+    from playerfl.runs.settings_table import read_toml
 
     return _study(read_toml(folder / "thresholds.toml"))
 

@@ -1,55 +1,78 @@
-"""playerfl with its defaults: the same module and data through `own_task`; --runs: number of seeds in one process."""
+"""playerfl with its defaults: the same module and data through `own_task`; a comparison is a study.
+
+A study runs in this process, which has the settings of a study's worker, and writes its files, as always.
+"""
 
 from __future__ import annotations
 
-from work import Part, Stopwatch, arguments
+import time
 
-from playerfl import own_task
+from playerfl_task import WORK, task
+from work import Stopwatch, Work, report
+
+from playerfl import study
 from playerfl.runs.api import run_experiments
 from playerfl.runs.experiment import Experiment
+from playerfl.runs.memory import keep_freed_memory
+from playerfl.runs.result import RunResult
 from playerfl.runs.run import Progress
+from playerfl.studies.backends.memory import settle_imports
 from playerfl.version import __version__
 
 
-def main() -> None:
-    work, given = arguments()
-    parts = ("train", "validation", "test")
-    sites: list[dict[str, Part]] = [{part: getattr(site, part) for part in parts} for site in work.load_sites()]
-    task = own_task(work.build_model, sites)
-    # As in the other scripts, the optimiser is reset each round, and the last model is used, not the best.
-    table = {
-        "task": task.name,
-        "algorithm": {"name": "fedavg"},
+def settings(work: Work) -> dict[str, object]:
+    """As in the other scripts, the optimiser is reset each round, and the last model is used, not the best."""
+    return {
         "rounds": work.rounds,
         "device": "cpu",
         "selection": "last",
         "training": {"batch_size": work.batch, "optimizer_state": "reset"},
     }
-    experiments = [Experiment.resolve({**table, "seed": seed}, task) for seed in range(given.runs)]
-    watch = Stopwatch(work.rounds)
-    losses: list[list[float]] = [[] for _ in range(work.rounds)]
-    reached = 0
+
+
+def one_run(work: Work) -> None:
+    experiment = Experiment.resolve({**settings(work), "task": task.name, "algorithm": "fedavg", "seed": 0}, task)
+    watch = Stopwatch(work)
 
     def listen(progress: Progress) -> None:
-        """An exchange evaluates the last merge and trains the next, so one round passes between two exchanges.
+        """An exchange evaluates the last merge and trains the next, so one round passes between two exchanges."""
+        if progress.round and not progress.done:
+            watch.mark(progress.validation_loss)
+        elif progress.done:
+            watch.losses.append(progress.validation_loss)
 
-        With several runs side by side, a round ends when the last run reaches it; the clock starts when the first run
-        has ended its first round, which can only overestimate the time.
-        """
-        nonlocal reached
-        if progress.done:
-            losses[-1].append(progress.validation_loss)
-        elif progress.round:
-            reached += 1
-            if progress.round > 1:
-                losses[progress.round - 2].append(progress.validation_loss)
-            if reached == 1 or (reached > given.runs and reached % given.runs == 0):
-                watch.mark()
+    run_experiments([experiment], [None], task, listen)
+    # The first exchange of a round tells the loss after the round before it.
+    del watch.losses[0]
+    watch.report(__version__, None)
 
-    run_experiments(experiments, [None] * given.runs, task, listen)
-    # The steps happen inside the library, so only the loss shows that all of them were taken.
-    watch.report(__version__, [sum(of_round) / len(of_round) for of_round in losses], None, given.runs)
+
+def comparison(work: Work) -> None:
+    keep_freed_memory()
+    settle_imports()
+    methods = [{"name": "fedprox", "mu": mu} if mu else {"name": "fedavg"} for mu in work.proximals]
+    plan = {
+        "tasks": ["playerfl_task:task"],
+        "algorithms": methods,
+        "learning_rates": [1e-3],
+        "settings": settings(work),
+    }
+    # Everything that happens only once, as in the first run of the other frameworks.
+    study({**plan, "name": "first", "seeds": 1, "algorithms": methods[:1]}, backend="serial", quiet=True)
+    first, cpu = time.monotonic(), time.process_time()
+    result = study({**plan, "name": "all", "seeds": work.seeds}, backend="serial", quiet=True)
+    wall, cpu = time.monotonic() - first, time.process_time() - cpu
+    rounds = len(result.results) * work.rounds
+    losses = [validation_losses(run) for run in result.results]
+    report(__version__, first=first, wall=wall, cpu=cpu, rounds=rounds, losses=losses, steps=None)
+
+
+def validation_losses(run: RunResult) -> list[float]:
+    """After each round, the mean over sites."""
+    scores = run.scores
+    chosen = scores[(scores["split"] == "validation") & (scores["metric"] == "loss")]
+    return [float(mean) for _, mean in sorted(chosen.groupby("round")["value"].mean().items())]
 
 
 if __name__ == "__main__":
-    main()
+    (one_run if len(WORK.runs) == 1 else comparison)(WORK)

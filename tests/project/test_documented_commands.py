@@ -48,7 +48,7 @@ NOT_RUN = {
     "playerfl flower status": "needs a running server; tests/flower/test_deployment.py runs it",
     "playerfl flower renew": "needs a server's directory; tests/flower/test_operating.py runs it",
     "playerfl flower doctor": "needs a server's directory; tests/flower/test_operating.py runs it",
-    "playerfl flower demo": "takes minutes; tests/flower/test_deployment.py runs such a deployment",
+    "playerfl flower demo": "takes minutes; tests/project/test_tutorials.py runs it in a notebook",
     "playerfl watch": "runs until it is stopped; tests/live runs it",
     "playerfl run FOLDER -a local -a fedavg -a fedper -a player_fl --open": "opens a browser; tests/live runs it",
     "playerfl run digits -a local -a fedavg --open": "opens a browser; tests/live runs it",
@@ -79,8 +79,11 @@ SMALL = {
     "data.rows_per_site=500": "data.rows=200",
     "results/heart": "results/digits",
     "results/2026.1/heart": "results/2026.1/digits",
-    "results/2026.2/heart": "results/2026.1/digits",
-    "results/2026.2/isic2019": "results/2026.1/digits",
+    **{
+        f"results/2026.2/{task}": "results/2026.1/digits"
+        for task in ("heart", "digits", "fashion_mnist", "emnist", "cifar10", "isic2019", "tweets")
+    },
+    "results/when_it_helps": "results/2026.1/digits",
     "results/authors-2024/heart": "results/2026.1/digits",
     "results/multiverse/heart": "runs/heart-multiverse",
     "DIR": "runs/compared",
@@ -152,12 +155,21 @@ def test_the_lists_name_nothing_that_is_not_printed() -> None:
             assert any(is_listed(command, {name: ""}) for command in PRINTED), f"{name} is printed nowhere"
 
 
-@pytest.mark.parametrize("file", sorted(ROOT.glob("experiments/*.toml")), ids=lambda file: file.name)
+@pytest.mark.parametrize(
+    "file",
+    sorted(ROOT.glob("experiments/**/*.toml")),
+    ids=lambda file: file.relative_to(ROOT / "experiments").as_posix(),
+)
 def test_study_files_are_read(file: Path) -> None:
     if file.stem.endswith("multiverse"):
         assert MultiversePlan.from_toml(file).universes
-    elif file.stem != "thresholds":
+    elif not file.stem.startswith("thresholds"):
         assert Study.from_toml(file).algorithms
+
+
+def test_every_study_file_is_listed() -> None:
+    said = (ROOT / "experiments" / "README.md").read_text()
+    assert [file.name for file in ROOT.glob("experiments/*.toml") if f"`{file.name}`" not in said] == []
 
 
 def run_here() -> list[Printed]:

@@ -8,7 +8,7 @@ import playerfl
 from documented import PAGES, ROOT
 
 FOLDERS = ("src", "tests", "reliability", "benchmarks", "tools", "examples")
-MADE_UP = re.compile(r"[A-Z]+\.py$|^(mine|mixed_head|mytask|mymodule)\.py$")
+MADE_UP = re.compile(r"[A-Z]+\.py$|^(mine|mixed_head|mytask|mymodule|mymodel)\.py$")
 """Names in the documentation that stand for a reader's files."""
 
 

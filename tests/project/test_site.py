@@ -6,10 +6,12 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import playerfl
+from browser import Opened
 from site_pages import api_page, commands, commands_page
 
 ROOT = Path(__file__).parents[2]
@@ -32,16 +34,34 @@ def test_every_public_name_is_in_the_reference() -> None:
         assert f".{name}\n    options" in page
 
 
-@pytest.mark.system
-def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The built pages; a warning is an error."""
     pytest.importorskip(
         "mkdocstrings", reason="the documentation's tools are not installed; pip install 'playerfl[docs]'"
     )
+    place = tmp_path_factory.mktemp("built") / "site"
     said = subprocess.run(
-        [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", tmp_path / "site"],
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", place],
         cwd=ROOT, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"}, capture_output=True, text=True, timeout=600,
     )  # fmt: skip
     assert said.returncode == 0, said.stdout + said.stderr
-    reference = (tmp_path / "site" / "reference" / "api" / "index.html").read_text(encoding="utf-8")
+    return place
+
+
+@pytest.mark.system
+def test_the_reference_links_names_and_has_examples(site: Path) -> None:
+    reference = (site / "reference" / "api.html").read_text(encoding="utf-8")
     assert 'href="#playerfl.runs.api.run"' in reference
     assert "&gt;&gt;&gt; " in reference
+
+
+@pytest.mark.system
+def test_the_site_works_from_disk_search_included(site: Path, browser: Any) -> None:
+    """Links led to listings of folders, and the search was hidden, unless a server was started."""
+    opened = Opened(browser, site / "index.html", width=1400)
+    opened.page.get_by_role("link", name="Glossary", exact=True).first.click()
+    assert opened.page.url.endswith("/glossary.html")
+    opened.page.get_by_role("textbox", name="Search").fill("incentive")
+    opened.page.locator(".md-search-result__item").first.wait_for()
+    assert opened.asked_the_network == []
