@@ -12,9 +12,10 @@ from torch import nn
 
 from playerfl.algorithms import Algorithm
 from playerfl.engine.scheduler import drive
-from playerfl.runs.experiment import Experiment, with_settings
+from playerfl.runs.experiment import Experiment
 from playerfl.runs.result import RunResult
 from playerfl.runs.run import Run
+from playerfl.runs.settings_table import with_settings
 from playerfl.runs.setup import Setup, Setups, prepare_setup
 from playerfl.selftest.small import CLASSES as CLASSES
 from playerfl.selftest.small import FEATURES as FEATURES

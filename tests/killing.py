@@ -17,7 +17,7 @@ from playerfl.cli import main as cli
 
 # These depend on the clock, or on how often something was killed: they say nothing about the result.
 OF_THE_CLOCK = {"timing.json", "timings.csv", "status.json", "participation.csv", "site.log", "comparison.png"}
-OF_THE_CLOCK |= {"audit.jsonl", "contract.json"}
+OF_THE_CLOCK |= {"audit.jsonl", "last_line.json", "contract.json"}
 
 
 def forked(work: Callable[[], int]) -> int:

@@ -11,6 +11,9 @@ from torch import nn
 
 from playerfl.data.sites import SiteRecord
 from playerfl.layers.split import choose_cut
+from playerfl.report.compute.collected import Collected
+from playerfl.report.compute.report import Report, build_report
+from playerfl.report.view.answers import answers
 from playerfl.runs.directory import Row
 from playerfl.runs.environment import environment
 from playerfl.runs.files import LayersFile
@@ -22,6 +25,16 @@ Counts = Mapping[str, int]
 """Examples by class."""
 ScoreOf = Callable[[int, int], Mapping[str, float]]
 """Site number and round to a score by metric."""
+
+
+def report_of(*results: RunResult, **options: Any) -> Report:
+    """A report on these runs."""
+    return build_report(Collected(results), **options)
+
+
+def sentences(report: Report) -> str:
+    """The answers of a report, as one text."""
+    return " ".join(sentence for answer in answers(report) for sentence in answer.sentences)
 
 
 def made_up(

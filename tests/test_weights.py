@@ -125,3 +125,18 @@ def test_the_digest_ignores_order_and_memory_layout() -> None:
     a = {"x": image, "steps": torch.tensor(7)}
     b = {"steps": torch.tensor(7), "x": image.contiguous(memory_format=torch.channels_last)}
     assert digest(a) == digest(b)
+
+
+@pytest.mark.parametrize("size", [2**18, 2**18 + 1, 3 * 2**18 + 13])
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+def test_large_entries_are_summed_in_pieces_with_the_same_bits(size: int, layout: torch.memory_format) -> None:
+    generator = torch.Generator().manual_seed(0)
+    shape = (2, 3, 1, size // 6 + 1)
+    uploads = [torch.randn(shape, generator=generator).contiguous(memory_format=layout) for _ in range(3)]
+    shares = [3, 5, 11]
+    whole = torch.zeros_like(uploads[0], dtype=torch.float64)
+    for upload, share in zip(uploads, shares, strict=True):
+        whole.add_(upload, alpha=share / 19)
+    found = mean_of(uploads, shares)
+    assert_same_bits(found, whole.float())
+    assert found.stride() == uploads[0].stride()

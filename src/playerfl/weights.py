@@ -16,6 +16,8 @@ Key = TypeVar("Key", bound=Hashable)
 
 # Small models are summed in one call; of large ones at most this much (or one entry) is read at a time.
 _BYTES_AT_ONCE = 2**26
+# Adding float32 to float64 makes a copy in float64 first: of this many numbers it stays in the processor's cache.
+_NUMBERS_AT_ONCE = 2**18
 
 
 def weighted_mean(
@@ -59,10 +61,22 @@ def _means(
     if others := [name for name in first if name not in means]:
         sums = [torch.zeros_like(first[name], dtype=torch.float64) for name in others]
         total = sum(share for _, share in parts)
-        for weights, share in parts:
-            torch._foreach_add_(sums, [weights[name] for name in others], alpha=share / total)
+        for weights, share in [(first, parts[0][1]), *parts[1:]]:
+            _add(sums, [weights[name] for name in others], share / total)
         means |= {name: mean.to(first[name].dtype) for name, mean in zip(others, sums, strict=True)}
     return means
+
+
+def _add(sums: Sequence[Tensor], entries: Sequence[Tensor], factor: float) -> None:
+    """sums += factor · entries, in place; large ones piece by piece, with the same bits."""
+    pieces: list[tuple[Tensor, Tensor]] = []
+    for total, entry in zip(sums, entries, strict=True):
+        if total.numel() > _NUMBERS_AT_ONCE and total.is_contiguous() and entry.is_contiguous():
+            begins = list(range(_NUMBERS_AT_ONCE, total.numel(), _NUMBERS_AT_ONCE))
+            pieces += zip(total.view(-1).tensor_split(begins), entry.view(-1).tensor_split(begins), strict=True)
+        else:
+            pieces.append((total, entry))
+    torch._foreach_add_([total for total, _ in pieces], [entry for _, entry in pieces], alpha=factor)
 
 
 def some_at_once(tensors: Iterable[tuple[Key, Tensor]], most: int) -> Iterator[dict[Key, Tensor]]:

@@ -11,7 +11,8 @@ from playerfl.analysis import verify_cost
 from playerfl.analysis.verify import Verification, cuts_to_verify, t_quantile, verify_cut
 from playerfl.analysis.verify_cost import verification_seconds
 from playerfl.probe.measure import probe_sites
-from playerfl.runs.experiment import Experiment, find_task
+from playerfl.runs.experiment import Experiment
+from playerfl.tasks.load import load_task
 
 
 def test_only_cuts_with_evidence_and_the_two_ends_are_trained() -> None:
@@ -22,7 +23,7 @@ def test_only_cuts_with_evidence_and_the_two_ends_are_trained() -> None:
         runs.append(total)
         return lambda: None
 
-    found = verify_cut(find_task("synthetic"), recommendation, rounds=1, seeds=(0, 1), watch=watch)  # type: ignore[arg-type]
+    found = verify_cut(load_task("synthetic"), recommendation, rounds=1, seeds=(0, 1), watch=watch)  # type: ignore[arg-type]
     cuts = cuts_to_verify(recommendation)
     assert runs == [2 * len(cuts)]
     assert list(found.means) == cuts
@@ -69,7 +70,7 @@ def test_the_estimate_for_a_small_task_comes_from_short_runs(monkeypatch: pytest
     monkeypatch.setattr(verify_cost, "Run", TimedRun)
     monkeypatch.setattr(verify_cost, "drive", drive)
     monkeypatch.setattr(verify_cost.time, "perf_counter", lambda: TimedRun.now)
-    seconds = verification_seconds(find_task("synthetic"), recommendation, 1e-9, rounds=rounds, seeds=2)
+    seconds = verification_seconds(load_task("synthetic"), recommendation, 1e-9, rounds=rounds, seeds=2)
     assert seconds == pytest.approx(2 * len(cuts_to_verify(recommendation)) * (2 + 3 * rounds))
 
 
@@ -78,7 +79,7 @@ def test_the_estimate_for_a_large_task_counts_training_and_evaluation(monkeypatc
     monkeypatch.setattr(verify_cost, "_evaluating", lambda setup: 7.0)
     per_example = 1.0
     one, two = (
-        verification_seconds(find_task("synthetic"), recommendation, per_example, rounds=10, seeds=seeds)
+        verification_seconds(load_task("synthetic"), recommendation, per_example, rounds=10, seeds=seeds)
         for seeds in (1, 2)
     )
     rows = one / (10 * len(cuts_to_verify(recommendation))) - 7.0

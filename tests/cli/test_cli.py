@@ -26,6 +26,13 @@ def test_help_has_examples(command: str, tmp_path: Path) -> None:
     assert "Examples" in said.stdout
 
 
+def test_one_method_without_a_cut_leaves_no_figure(tmp_path: Path) -> None:
+    said = playerfl(*RUN, "-a", "fedavg", "--out", "here", cwd=tmp_path)
+    assert said.returncode == 0, said.stderr
+    assert "figure" not in said.stderr
+    assert not (tmp_path / "here" / "comparison.png").exists()
+
+
 def test_a_comparison_prints_tables_and_leaves_runs_and_a_figure(tmp_path: Path) -> None:
     said = playerfl(*RUN, "-a", "local", "-a", "fedavg", "-a", "player_fl", "--out", "here", cwd=tmp_path)
     assert said.returncode == 0, said.stderr

@@ -92,7 +92,7 @@ def broken(findings: list[Finding]) -> dict[str, str]:
     return {finding.check: finding.problem for finding in findings if finding.problem}
 
 
-@pytest.mark.parametrize("name", quick_for(ALGORITHMS, "fedavg", "fedselect"))
+@pytest.mark.parametrize("name", quick_for(ALGORITHMS, "fedavg"))
 def test_every_algorithm_of_the_package_keeps_the_contract(name: str) -> None:
     findings = check_contract(name, checks=IN_THIS_PROCESS)
     assert broken(findings) == {}
@@ -102,7 +102,7 @@ def test_every_algorithm_of_the_package_keeps_the_contract(name: str) -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        f"{FILE}:Sound",
+        pytest.param(f"{FILE}:Sound", marks=pytest.mark.slow),
         pytest.param(f"{STRANGERS}:FedNova", marks=pytest.mark.slow),
         pytest.param(f"{STRANGERS}:Clusters", marks=pytest.mark.slow),
     ],

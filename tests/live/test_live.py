@@ -231,3 +231,16 @@ def test_nothing_is_opened_unless_asked(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(webbrowser, "open", lambda address: pytest.fail(address))
     assert playerfl("run", "synthetic", "-a", "local", "--rounds", "1", "-q", cwd=tmp_path).returncode == 0
     assert [entry.name for entry in tmp_path.iterdir()] == ["runs"]
+
+
+def test_a_sites_part_in_a_job_is_not_a_run(finished: Path, tmp_path: Path) -> None:
+    """In a rehearsal, the page said of every site that it had stopped, and how to continue it as a run."""
+    shutil.copytree(finished / "two" / "local", tmp_path / "server" / "jobs" / "demo")
+    state = tmp_path / "north" / "state" / "demo"
+    state.mkdir(parents=True)
+    shutil.copy(finished / "two" / "local" / "experiment.toml", state)
+    (state / "contract.json").write_text("{}")
+    (entry,) = Watcher(tmp_path).look().entries
+    assert entry.state == "finished"
+    said = playerfl("report", tmp_path, "--out", tmp_path / "page.html", cwd=tmp_path)
+    assert said.returncode == 0 and "not finished" not in said.stderr.lower()

@@ -6,13 +6,16 @@ import tempfile
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from fuzz import Field
 from reader import Reader
 from readers import READERS
 
 # The readers that train or write a report take a while for each input.
-SECONDS, INPUTS = 0.12, 40
+SECONDS = 0.12
+# As many as Hypothesis tries examples: fewer in `make quick`.
+INPUTS = settings().max_examples
 
 
 @pytest.mark.parametrize("reader", READERS, ids=lambda reader: reader.name)

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
-from made_up_runs import by_site, constant, made_up
-from playerfl.report.compute.collected import Collected
-from playerfl.report.compute.report import Report, build_report
+from made_up_runs import by_site, constant, made_up, report_of
+from playerfl.report.compute.report import Report
+from playerfl.report.compute.statistics import friedman
+from playerfl.report.view.answers import best_on, verdict
 from playerfl.report.view.first_screen import answer, methods_finding, other_answers, sites_finding
 from playerfl.report.view.sections import view
 from playerfl.report.write.documents import as_latex, as_markdown
 from playerfl.report.write.payload import payload
 from playerfl.runs.result import RunResult
-
-
-def report_of(*results: RunResult, **choices: Any) -> Report:
-    return build_report(Collected(list(results)), **choices)
 
 
 def runs(values: dict[str, Sequence[float]], seeds: int = 1, **options: Any) -> list[RunResult]:
@@ -92,7 +92,7 @@ def test_a_single_method_has_no_rivals_and_its_sites_show_their_scores() -> None
     assert findings(report)[1] == "PLayer-FL: west has the worst macro-F1"
     drawn = payload(report)["siteTables"]["digits"]["PLayer-FL"]["f1"]
     assert not drawn["compared"]
-    assert [numbers[0] for numbers in drawn["sites"]] == [0.4, 0.7, 0.8]
+    assert [numbers[1] for numbers in drawn["sites"]] == [0.4, 0.7, 0.8]
 
 
 def test_gains_and_losses_alone() -> None:
@@ -154,3 +154,64 @@ def test_the_pictures_hold_both_intervals_and_the_baseline() -> None:
     assert first != first and last != last  # these runs hold no test rows
     assert drawn["majority"] == pytest.approx(1 / 3)
     assert drawn["over"] == "range of 3 runs"
+
+
+def test_a_single_run_tells_how_sure_its_score_is() -> None:
+    report = report_of(*runs({"player_fl": (0.8, 0.7, 0.4)}))
+    table = report.table("f1")
+    assert table is not None
+    cells = {place: replace(cell, rows=(0.3, 0.9)) for place, cell in table.cells.items()}
+    said = best_on(report, replace(table, cells=cells), "digits")
+    assert (
+        said == "On digits, only PLayer-FL has been run: macro-F1 56.7 % (95 % interval over test rows: 30.0 to 90.0)."
+    )
+
+
+def test_no_best_rank_where_nothing_was_learnt() -> None:
+    classes = [({"0": 9, "1": 1}, {"0": 9, "1": 1})] * 3
+    poor = [
+        made_up(name, seed, score=constant(loss=1.0, accuracy=0.9, f1=0.4 + step / 100), classes=classes)
+        for step, name in enumerate(("local", "fedavg", "player_fl"))
+        for seed in range(6)
+    ]
+    titles = [ranking["finding"] for ranking in payload(report_of(*poor))["rankings"]["f1"]]
+    assert titles
+    assert all(title.startswith("digits was not learnt, so no method is called best; the 3 ") for title in titles)
+
+
+@pytest.mark.parametrize(
+    ("p", "f_p", "said"),
+    [
+        (0.01, 0.01, "differ significantly"),
+        (0.076, 0.035, "differ significantly by only one of two tests"),
+        (0.04, 0.06, "differ significantly by only one of two tests"),
+        (0.2, 0.2, "do not differ significantly"),
+        (0.01, math.nan, "differ significantly"),
+        (0.2, math.nan, "do not differ significantly"),
+    ],
+)
+def test_the_verdict_fits_both_p_values(p: float, f_p: float, said: str) -> None:
+    test = friedman(np.array([[1.0, 2.0, 3.0], [1.0, 3.0, 2.0], [1.0, 2.0, 3.0]]))
+    assert verdict(replace(test, p=p, f_p=f_p)) == said
+
+
+def test_sites_without_a_comparison_show_scores_and_no_empty_column() -> None:
+    report = report_of(*runs({"player_fl": (0.8, 0.7, 0.4)}))
+    section = next(section for section in view(report, "x").sections if section.anchor == "sites")
+    assert section.title == "Scores by site"
+    assert "difference" not in section.lead
+    assert [head.title for head in section.blocks[0].heads] == ["site", "Macro-F1, %", "training rows"]  # type: ignore[union-attr]
+
+
+def test_every_table_of_sites_has_its_own_heads() -> None:
+    classes = [({"0": 9, "1": 6}, {"0": 4, "1": 4})] * 3
+    known, unknown = runs(AHEAD, task="a", classes=classes), runs(AHEAD, task="b")
+    drawn = payload(report_of(*known, *unknown))
+    heads = {
+        task: drawn["siteHeads"][by_method["Local"]["f1"]["heads"]] for task, by_method in drawn["siteTables"].items()
+    }
+    assert [len(heads[task]) for task in "ab"] == [
+        len(drawn["siteTables"][task]["Local"]["f1"]["rows"][0]) for task in "ab"
+    ]
+    assert ("majority class", False) in heads["a"]
+    assert ("majority class", False) not in heads["b"]

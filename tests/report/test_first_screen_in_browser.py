@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import struct
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -193,6 +194,43 @@ def test_a_diverged_method_does_not_hide_the_others(browser: Any, tmp_path_facto
     assert page.complaints == []
 
 
+def test_a_method_of_ones_own_is_named_by_its_class_and_fits(
+    browser: Any, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    runs = [*collected(seeds=1).results, made_up("mixed_head.py:MWMWMWMWMWMWMWMWMWMWMW")]
+    for width in (1400, 390):
+        page = Opened(browser, _written(tmp_path_factory, runs), width=width)
+        texts = page.run(
+            "[...document.querySelectorAll('#methods-chart text')].map(text => [text.textContent, text.getBBox().x])"
+        )
+        assert [name for name, _ in texts if name.startswith("MWMW")]
+        assert [name for name, x in texts if x < 0] == []
+
+
+def test_titles_of_curves_round_as_tables_do(browser: Any, tmp_path_factory: pytest.TempPathFactory) -> None:
+    one = made_up(score=constant(loss=0.25, f1=0.074512, accuracy=0.62294))
+    page = Opened(browser, _written(tmp_path_factory, [one])).unfold()
+    assert page.text("#curve-finding") == "In the last round, the macro-F1 of PLayer-FL is 7.5 %"
+    two = made_up("local", score=constant(loss=0.5, f1=0.0744, accuracy=0.5))
+    page = Opened(browser, _written(tmp_path_factory, [one, two])).unfold()
+    page.page.select_option("#pick-metric", "loss")
+    said = "In the last round, PLayer-FL has the lowest loss of the methods shown: 0.250"
+    assert page.text("#curve-finding") == said
+
+
+def test_a_job_across_institutions_shows_its_cut(browser: Any, tmp_path_factory: pytest.TempPathFactory) -> None:
+    run = made_up(scores_of_layers=profiles(("north", "south", "west"), 0))
+    job = replace(run, layers={**run.layers, "profiles": {}})
+    page = Opened(browser, _written(tmp_path_factory, [job]), width=1400).unfold()
+    assert page.text("#cut-finding").startswith("PLayer-FL: ")
+    assert "Deciding alone" not in page.text("#cut-sure")
+    assert "grey" not in page.text("#cut-sure")
+    assert box(page, "#profile-chart svg")["height"] > 100
+    page.page.select_option("#pick-normalise", "first_layer")
+    assert "only as they were combined" in page.text("#cut-said")
+    assert page.complaints == []
+
+
 def test_without_scripts_the_answer_stays_and_no_dead_control_is_shown(browser: Any, usual: Path) -> None:
     context = browser.new_context(java_script_enabled=False)
     page = context.new_page()
@@ -224,3 +262,13 @@ def test_axe_finds_nothing(browser: Any, usual: Path, scheme: Any) -> None:
         page.run(f"() => {{ {script}; return axe.run().then(r => JSON.stringify(r.violations)); }}")
     )
     assert [(v["id"], [node["target"] for node in v["nodes"]][:3]) for v in violations] == []
+
+
+def test_numbers_along_an_axis_are_round(browser: Any, usual: Path) -> None:
+    """0 was labelled −1.388e-15 where steps of 0.05 had been added up."""
+    page = Opened(browser, usual)
+    assert page.run("ticks(-0.17, 0.12)") == [-0.15, -0.1, -0.05, 0, 0.05, 0.1]
+    # Two runs of the same method gain exactly nothing: -1e-7 to 1e-7 was the axis.
+    assert page.run("domain([0, 0], false)") == [-0.01, 0.01]
+    assert page.run("logTicks(77, 900)") == [100, 200, 500]
+    assert page.run("logTicks(50, 20000)") == [100, 1000, 10000]

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 from federations import federate, quick_for, task
-from made_up_runs import by_site, constant, made_up, plausible
+from made_up_runs import by_site, constant, made_up, plausible, report_of, sentences
 from playerfl.algorithms import ALGORITHMS
 from playerfl.algorithms.shared_layers.player_fl import PLayerFL
 from playerfl.errors import ConfigError
@@ -31,22 +32,15 @@ from playerfl.report.view.rank_section import left_out
 from playerfl.report.view.sections import lead, view
 from playerfl.report.write.documents import as_latex, as_markdown, as_page
 from playerfl.runs.result import RunResult
+from playerfl.studies.collecting import collect
 
 NAMES = ("local", "fedavg", "ditto", "player_fl")
-
-
-def report_of(*results: RunResult, **options: Any) -> Report:
-    return build_report(Collected(results), **options)
 
 
 def cells_of(report: Report, table: str) -> dict[str, ScoreCell]:
     """By algorithm, for reports on one task."""
     of_table = report.table(table)
     return {algorithm: cell for (algorithm, _), cell in of_table.cells.items()} if of_table else {}
-
-
-def sentences(report: Report) -> str:
-    return " ".join(sentence for answer in answers(report) for sentence in answer.sentences)
 
 
 def ordered(seeds: int) -> list[RunResult]:
@@ -561,6 +555,12 @@ def test_sixteen_hundred_runs_are_reported_in_seconds() -> None:
     text = as_page(report_of(*made), "large")
     assert time.process_time() - start < 30
     assert len(text.encode()) < 2_000_000
+
+
+@pytest.mark.slow
+def test_seven_tasks_and_the_paper_fit_on_one_page() -> None:
+    archive = collect(Path(__file__).parents[2] / "results" / "2026.1")
+    assert len(as_page(build_report(archive, paper=True), "2026.1").encode()) < 2_000_000
 
 
 def test_a_single_run_has_no_columns_for_several() -> None:

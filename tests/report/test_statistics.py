@@ -14,12 +14,14 @@ from playerfl.report.compute.statistics import (
     bootstrap_interval,
     cliques,
     critical_difference,
+    detectable,
     friedman,
     holm,
     median,
     nemenyi,
     rank_biserial,
     ranks,
+    spearman,
     wilcoxon_holm,
     worst_for_nan,
 )
@@ -60,6 +62,13 @@ def test_ranks_add_up_and_reverse_with_the_direction(seed: int, blocks: int, tre
     up, down = ranks(scores, lower_is_better=False), ranks(scores, lower_is_better=True)
     assert np.allclose(up.sum(axis=1), treatments * (treatments + 1) / 2)
     assert np.allclose(up + down, treatments + 1)
+
+
+def test_ranks_are_scipys() -> None:
+    scores = np.array([[0.5, 0.7, 0.5, 0.1], [np.inf, 1.0, np.inf, 2.0], [np.nan, 1.0, 2.0, 3.0], [1.0, 1.0, 1.0, 1.0]])
+    for sign, lower_is_better in ((1, True), (-1, False)):
+        theirs = stats.rankdata(sign * scores, axis=1)
+        assert np.array_equal(ranks(scores, lower_is_better=lower_is_better), theirs, equal_nan=True)
 
 
 @pytest.mark.parametrize(("blocks", "treatments"), [(3, 3), (7, 12), (20, 5)])
@@ -122,6 +131,30 @@ def test_rank_biserial_by_hand() -> None:
     assert rank_biserial(np.array([4.0, 3.0, 2.0, 0.0]), np.array([0.0, 0.0, 0.0, 1.0])) == pytest.approx(0.8)
     assert rank_biserial(np.ones(3), np.ones(3)) == 0.0
     assert rank_biserial(np.arange(1.0, 4.0), np.zeros(3)) == 1.0
+
+
+@pytest.mark.parametrize("digits", [0, 9])
+def test_spearman_is_scipys_row_by_row(digits: int) -> None:
+    left, right = table(1, 6, 12, digits), table(2, 1, 12, digits)[0]
+    expected = [stats.spearmanr(row, right).statistic for row in left]
+    np.testing.assert_allclose(spearman(left, right), expected)
+    assert np.isnan(spearman(np.ones(5), np.arange(5.0)))
+
+
+@pytest.mark.parametrize(("runs", "deviations"), [(3, 3.26), (5, 1.68), (10, 1.00), (50, 0.40)])
+def test_the_detectable_difference_is_found_in_four_of_five_studies(runs: int, deviations: float) -> None:
+    """The numbers are those of tables for the paired t-test (two-sided, 5 %, power 80 %)."""
+    spread = np.zeros(runs)
+    spread[:2] = np.sqrt((runs - 1) / 2) * np.array([1, -1])
+    assert float(detectable(spread)) == pytest.approx(deviations, abs=0.005)
+    drawn = np.random.default_rng(runs).normal(float(detectable(spread)), 1, size=(20_000, runs))
+    assert np.mean(stats.ttest_1samp(drawn, 0, axis=1).pvalue < 0.05) == pytest.approx(0.8, abs=0.012)
+
+
+def test_what_could_be_detected_is_unknown_with_one_run_or_a_diverged_one() -> None:
+    assert np.isnan(detectable(np.array([0.1])))
+    assert np.isnan(detectable(np.array([0.1, np.inf, 0.2])))
+    assert detectable(np.array([[0.1, 0.1], [0.1, 0.3]])).shape == (2,)
 
 
 def test_the_bootstrap_is_scipys_up_to_the_draws() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from functools import partial
 from itertools import product
 from typing import Any
@@ -10,10 +11,15 @@ from typing import Any
 import numpy as np
 import pytest
 
+from made_up_runs import SITES, made_up
 from playerfl.errors import LayerError
 from playerfl.layers.sensitivity import combine_sites
 from playerfl.layers.split import choose_cut
+from playerfl.report.compute.collected import Collected
+from playerfl.report.compute.report import build_report
 from playerfl.report.compute.what_if import REDUCTIONS, Combined, Steps, alone, combined
+from playerfl.report.view.answers import answers
+from playerfl.report.write.payload import payload
 
 Scores = dict[str, dict[str, float]]
 RULES = ("layer_ratio", "cumulative_ratio", "max_jump")
@@ -87,3 +93,29 @@ def test_importance_and_ratios_are_those_of_choose_cut() -> None:
 def test_scores_that_cannot_be_combined_say_why() -> None:
     (reason,) = set(combined({"a": {"x": math.nan, "y": 1.0}}, {"a": 3}).values())
     assert "no site has usable layer scores" in str(reason)
+
+
+def test_a_job_whose_server_knows_only_combined_scores_shows_its_layers() -> None:
+    run = made_up(scores_of_layers=dict.fromkeys(SITES, (1.0, 2.0, 90.0)))
+    job = replace(run, layers={**run.layers, "profiles": {}})
+    report = build_report(Collected([job]))
+    assert [one.sentences for one in answers(report) if one.question == "Which layers are shared?"] == [
+        ("On digits, PLayer-FL shares conv1 and conv2 (25.0 % of the parameters) and keeps fc private.",)
+    ]
+    shown = payload(report)["whatIf"]["digits"]["runs"][0]
+    whole = payload(build_report(Collected([run])))["whatIf"]["digits"]["runs"][0]
+    assert shown["sites"] == whole["sites"] == 3
+    assert shown["combined"]["none mean"] == {**whole["combined"]["none mean"], "without": []}
+    assert (shown["alone"], shown["profiles"]) == ([], [])
+    assert "only as they were combined" in shown["combined"]["first_layer mean"]
+
+
+@pytest.mark.parametrize(
+    "importance",
+    [{}, {"conv1": math.nan, "conv2": 1.0, "fc": 1.0}, {"conv1": 1.0}, {"other": 1.0, "conv2": 1.0, "fc": 9.0}],
+)
+def test_scores_that_say_nothing_are_not_drawn(importance: dict[str, float]) -> None:
+    run = made_up(scores_of_layers=dict.fromkeys(SITES, (1.0, 2.0, 90.0)))
+    decision = {**run.layers["decision"], "importance": importance}
+    job = replace(run, layers={**run.layers, "profiles": {}, "decision": decision})
+    assert build_report(Collected([job])).layer_scores == []

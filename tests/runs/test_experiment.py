@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from playerfl.errors import ConfigError, PlayerflError
-from playerfl.runs.experiment import Experiment, with_settings
+from playerfl.runs.experiment import Experiment
+from playerfl.runs.settings_table import with_settings
 
 
 def resolved(**settings: Any) -> Experiment:
@@ -82,7 +83,7 @@ def test_a_broken_or_missing_file_is_named(tmp_path: Path, text: str) -> None:
 
 @pytest.mark.parametrize("value", ["9" * 5000, "[" * 100_000])
 def test_a_setting_that_no_number_can_hold_is_a_text(value: str) -> None:
-    from playerfl.runs.experiment import parse_setting
+    from playerfl.runs.settings_table import parse_setting
 
     assert parse_setting(f"rounds={value}") == ("rounds", value)
 

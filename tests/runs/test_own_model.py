@@ -15,8 +15,9 @@ import own_data
 import playerfl
 from command_line import playerfl as command
 from command_line import refused
-from playerfl.errors import ConfigError, DataError
-from playerfl.runs.experiment import Experiment, read_toml
+from playerfl.errors import DataError
+from playerfl.runs.experiment import Experiment
+from playerfl.runs.settings_table import read_toml
 from playerfl.studies.run_file import software
 
 MODEL = """
@@ -97,12 +98,6 @@ def test_a_study_knows_runs_of_other_models_apart(place: Path, monkeypatch: pyte
     own = Experiment.resolve({"task": "digits", "model": "mine.py:make_model"})
     assert software(own.names)["code"].keys() == {"mine.py:make_model"}
     assert Experiment.resolve({"task": "digits"}).model_dump().keys() == own.model_dump().keys() - {"model"}
-
-
-def test_an_experiment_from_a_message_may_not_name_code() -> None:
-    text = Experiment.resolve({"task": "digits"}).to_toml()
-    with pytest.raises(ConfigError, match="only for runs on one machine"):
-        Experiment.from_resolved(f'model = "evil.py:make"\n{text}')
 
 
 @pytest.mark.parametrize(

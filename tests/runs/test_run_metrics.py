@@ -13,15 +13,13 @@ import torch
 from torch import Tensor, nn
 
 import playerfl
+from made_up_runs import report_of, sentences
 from own_data import csv, table
 from playerfl.data.examples import SiteData
 from playerfl.data.sites import PartGroups, Sites
 from playerfl.errors import ConfigError, PlayerflError, RunDirectoryError, sentence_of
 from playerfl.learning.losses import squared_error
-from playerfl.report.compute.collected import Collected
 from playerfl.report.compute.comparison import as_json, baseline_average, compare
-from playerfl.report.compute.report import Report, build_report
-from playerfl.report.view.answers import answers
 from playerfl.report.write.documents import as_markdown
 from playerfl.runs.directory import OUTCOMES
 from playerfl.runs.measures.declared import declared_as
@@ -51,14 +49,6 @@ def task(**options: Any) -> Task:
 def run(own: Task, algorithm: str = "fedavg", **settings: Any) -> RunResult:
     out = settings.pop("out", None)
     return playerfl.run(own, algorithm, rounds=2, settings={"training.batch_size": 8, **settings}, out=out)
-
-
-def report_of(*results: RunResult) -> Report:
-    return build_report(Collected(list(results)))
-
-
-def said(report: Report) -> str:
-    return " ".join(sentence for answer in answers(report) for sentence in answer.sentences)
 
 
 def error_rate(predicted: Tensor, targets: Tensor) -> float:
@@ -132,7 +122,7 @@ def test_the_best_error_rate_is_the_lowest(own_metrics: list[RunResult]) -> None
     changed = [(*row[:5], worse) if row[4] == "error_rate" else row for row in own_metrics[1].score_rows]
     results = [own_metrics[0], replace(own_metrics[1], score_rows=changed)]
     report = report_of(*results)
-    assert "Local has the lowest error rate" in said(report)
+    assert "Local has the lowest error rate" in sentences(report)
     cells = report.tables[0].cells
     assert [cell.best for cell in cells.values()] == [True, False]
     assert compare(results)[1].gains["local"]["error_rate"]["north"] < 0

@@ -11,10 +11,11 @@ import pytest
 
 import playerfl
 from federations import QUICK, task
-from playerfl.errors import RunDirectoryError
+from playerfl.errors import ConfigError, RunDirectoryError
 from playerfl.runs.api import write_comparison
 from playerfl.runs.directory import RunDirectory
-from playerfl.runs.experiment import Experiment, with_settings
+from playerfl.runs.experiment import Experiment
+from playerfl.runs.settings_table import with_settings
 from playerfl.studies.collecting import collect
 from studies.small_studies import run as small_study
 
@@ -193,3 +194,11 @@ def test_scores_of_a_round_beyond_the_last_are_refused(run_into: RunInto, tmp_pa
         table.write("round,7,site-0,test,loss,0.5\n")
     (gap,) = collect(tmp_path).failed
     assert "scores of round 7" in gap.reason
+
+
+def test_a_study_whose_method_is_elsewhere_says_where_to_run_the_command(tmp_path: Path) -> None:
+    (tmp_path / "study.toml").write_text(
+        'name = "mine"\nalgorithms = ["gone.py:Gone"]\nseeds = 1\n[[tasks]]\nname = "synthetic"\n'
+    )
+    with pytest.raises(ConfigError, match=r"no file gone\.py .* run this where the study was started"):
+        collect(tmp_path)

@@ -13,7 +13,7 @@ import pytest
 import playerfl
 from playerfl.algorithms import ALGORITHMS, FedAvg
 from playerfl.errors import PlayerflError
-from playerfl.runs.experiment import with_settings
+from playerfl.runs.settings_table import with_settings
 from playerfl.storage.atomic_files import storage_error
 from playerfl.storage.locking import DirectoryLock
 from playerfl.studies.api import StudyResult
@@ -84,6 +84,12 @@ def test_the_size_of_groups_changes_no_result(whole: StudyResult, tmp_path: Path
     run(tmp_path / "one", seeds_per_group=1)
     assert all(together >= 4 for together in prepare(Study.resolve(SMALL)).together.values())
     assert run_files(tmp_path / "one") == run_files(whole.path)
+
+
+def test_with_one_worker_all_seeds_of_a_method_train_side_by_side(tmp_path: Path) -> None:
+    settings = {**SMALL["settings"], "rounds": 1}
+    found = run(tmp_path / "o", algorithms=["fedavg"], learning_rates=[0.01], seeds=10, settings=settings)
+    assert {result.timing["runs_side_by_side"] for result in found.results} == {10}
 
 
 def test_runs_of_both_trainers_are_kept_apart(tmp_path: Path) -> None:

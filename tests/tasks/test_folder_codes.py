@@ -16,7 +16,7 @@ from messy_folders import ROWS, Frames, checked, frames, patients, problems
 from own_data import csv, load, sentence_of, set_cell, whole
 from playerfl.data.check.result import DataCheck, Finding
 from playerfl.data.encoding.encoding import Encoding
-from playerfl.runs.experiment import with_settings
+from playerfl.runs.settings_table import with_settings
 
 Make = Callable[[str, pd.DataFrame], pd.DataFrame]
 

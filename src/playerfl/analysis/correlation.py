@@ -9,6 +9,8 @@ from statistics import fmean
 
 import numpy as np
 
+from playerfl.report.compute import statistics
+
 Curve = Sequence[float]
 """One number per layer, input to output."""
 
@@ -33,15 +35,11 @@ def spearman(left: Curve, right: Curve) -> float:
     >>> spearman([1.0, 2.0, 3.0, 4.0], [1.0, 10.0, 100.0, 50.0])
     0.8
     """
-    from scipy.stats import rankdata
-
     pairs = _known(left, right)
     if len(pairs) < 3:
         return float("nan")
-    ranks = [rankdata(side) for side in zip(*pairs, strict=True)]
-    if any(np.ptp(rank) == 0 for rank in ranks):
-        return float("nan")
-    return round(float(np.corrcoef(*ranks)[0, 1]), 12)
+    known = np.array(pairs).T
+    return round(float(statistics.spearman(known[0], known[1])), 12)
 
 
 def _known(left: Curve, right: Curve) -> list[tuple[float, float]]:

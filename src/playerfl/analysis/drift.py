@@ -19,9 +19,10 @@ from playerfl.layers.sensitivity import Profile
 from playerfl.learning.job import Measure
 from playerfl.probe.measure import decision_options
 from playerfl.runs.api import limited_threads
-from playerfl.runs.experiment import Experiment, find_task
+from playerfl.runs.experiment import Experiment
 from playerfl.runs.run import Listener, Run
 from playerfl.runs.setup import prepare_setup
+from playerfl.tasks.load import load_task
 from playerfl.tasks.task import Task
 from playerfl.weights import Weights
 
@@ -104,7 +105,7 @@ def monitor_drift(
     """
     if every < 1:
         raise ConfigError(f"sensitivity cannot be measured every {every} rounds; give at least 1")
-    chosen = task if isinstance(task, Task) else find_task(task)
+    chosen = task if isinstance(task, Task) else load_task(task)
     table = {**analysis_table(chosen, rounds, settings), "seed": seed}
     fixed = {} if cut is None else {"rule": "fixed", "fixed_cut": cut}
     experiment = Experiment.resolve({**table, "algorithm": {"name": "player_fl", **fixed}}, chosen)

@@ -205,7 +205,7 @@ def drift_figure(drift: Drift) -> tuple[Figure, list[Axes]]:
     axes[1].set_yticks(range(1, len(drift.layers) + 1))
     axes[1].set_ylim(0.5, len(drift.layers) + 0.5)
     axes[1].set_xlabel("round (larger dots: more resampled batches agree)")
-    axes[1].set_ylabel("layers to federate")
+    axes[1].set_ylabel("shared layers")
     axes[1].set_title(f"{drift.task}: {drift.share_that_stays:.0%} of later measurements keep the cut", fontsize=11)
     for one in axes:
         one.spines[["top", "right"]].set_visible(False)

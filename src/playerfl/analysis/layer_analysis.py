@@ -21,9 +21,11 @@ from playerfl.layers.gradients import mean_gradient, preserve_state
 from playerfl.layers.layer_map import LayerName, state_entries
 from playerfl.layers.sensitivity import federation_sensitivity, layer_importance
 from playerfl.runs.api import limited_threads
-from playerfl.runs.experiment import Experiment, find_task, with_settings
+from playerfl.runs.experiment import Experiment
 from playerfl.runs.run import Listener
+from playerfl.runs.settings_table import with_settings
 from playerfl.runs.setup import Setup, prepare_setup
+from playerfl.tasks.load import load_task
 from playerfl.tasks.task import Task
 from playerfl.weights import Weights
 
@@ -160,7 +162,7 @@ def analyze_layers(
     """
     if not seeds:
         raise ConfigError("give at least one seed")
-    chosen = task if isinstance(task, Task) else find_task(task)
+    chosen = task if isinstance(task, Task) else load_task(task)
     given = analysis_table(chosen, rounds, settings)
     parts: list[LayerAnalysis] = []
     for seed in seeds:

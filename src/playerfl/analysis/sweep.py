@@ -18,10 +18,11 @@ from playerfl.layers.layer_map import LayerMap, LayerName
 from playerfl.layers.recommend import recommend
 from playerfl.layers.split import transition_point
 from playerfl.runs.api import limited_threads
-from playerfl.runs.experiment import Experiment, find_task
+from playerfl.runs.experiment import Experiment
 from playerfl.runs.result import RunResult
 from playerfl.runs.run import Run
 from playerfl.runs.setup import Setup, prepare_setup
+from playerfl.tasks.load import load_task
 from playerfl.tasks.task import Task
 from playerfl.weights import Weights, squared_distance, weighted_mean
 
@@ -140,7 +141,7 @@ def sweep_cuts(
     """
     if not seeds:
         raise ConfigError("give at least one seed")
-    chosen_task = task if isinstance(task, Task) else find_task(task)
+    chosen_task = task if isinstance(task, Task) else load_task(task)
     given = analysis_table(chosen_task, rounds, settings)
     scores: list[CutScore] = []
     chosen: dict[str, dict[int, int]] = {}

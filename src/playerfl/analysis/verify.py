@@ -44,14 +44,14 @@ class Verification:
         where = f"on validation {self.metric}, {self.rounds} rounds, {_counted(self.seeds, 'seed')}"
         if self.best == self.recommended:
             return f"the recommended cut, after layer {self.recommended}, is the best of those tried ({where})"
-        found = f"the cut after layer {self.best} scores {self.difference:.3g} more than the recommended one ({where})"
+        gain = f"the cut after layer {self.best} scores {self.difference:.3g} more than the recommended one ({where})"
         if self.interval is None:
-            return f"{found}; one seed cannot show whether that is chance, so give --seeds 3 or more"
+            return f"{gain}; one seed cannot show whether that is chance, so give --seeds 3 or more"
         low, high = self.interval
         span = f"95 % interval {low:.3g} to {high:.3g}"
         if self.told_apart:
-            return f"{found}, {span}: the recommended cut is not the best; prefer the cut after layer {self.best}"
-        return f"{found}, {span}: the recommended cut cannot be distinguished from the best"
+            return f"{gain}, {span}: the recommended cut is not the best; prefer the cut after layer {self.best}"
+        return f"{gain}, {span}: the recommended cut cannot be distinguished from the best"
 
     def to_json(self) -> dict[str, Any]:
         return {**asdict(self), "told_apart": self.told_apart, "conclusion": str(self)}

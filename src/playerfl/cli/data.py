@@ -210,13 +210,15 @@ def plot(
     from playerfl.data.download.directory import use_data_directory
     from playerfl.data.sites import describe
     from playerfl.errors import ConfigError
-    from playerfl.runs.experiment import Experiment, find_task, with_settings
+    from playerfl.runs.experiment import Experiment
+    from playerfl.runs.settings_table import with_settings
+    from playerfl.tasks.load import load_task
 
     try:
         from playerfl.report.plots.comparison import partition_figure, save
     except ImportError as problem:
         raise ConfigError("figures need matplotlib; pip install 'playerfl[report]'") from problem
-    chosen = find_task(task)
+    chosen = load_task(task)
     options = Experiment.resolve(with_settings({"task": task}, settings or []), chosen).data_options(chosen)
     with use_data_directory(data_dir):
         if not chosen.for_options(options).classification:
@@ -251,44 +253,48 @@ def check(
     give exit code 1; warnings do so with --strict. With --json, a figure is drawn only if --out names one.
     """
     from playerfl.data.download.directory import use_data_directory
-    from playerfl.runs.experiment import Experiment, find_task, with_settings
+    from playerfl.runs.experiment import Experiment
+    from playerfl.runs.settings_table import with_settings
     from playerfl.tasks.check import check_task
+    from playerfl.tasks.load import load_task
 
-    chosen = find_task(task)
+    chosen = load_task(task)
     experiment = Experiment.resolve(with_settings({"task": task}, settings or []), chosen)
     with use_data_directory(data_dir):
-        found = check_task(chosen, experiment.data_options(chosen), experiment.training.batch_size)
+        checked = check_task(chosen, experiment.data_options(chosen), experiment.training.batch_size)
         # Other tasks may have models that are slow to build.
-        if chosen.check is not None and not found.having("stop"):
-            _try_setup(found, experiment, chosen)
+        if chosen.check is not None and not checked.having("stop"):
+            _try_setup(checked, experiment, chosen)
     if as_json:
-        typer.echo(json.dumps(found.as_dict(), indent=1))
+        typer.echo(json.dumps(checked.as_dict(), indent=1))
     else:
         from playerfl.cli.tables.data_check import print_check
 
-        print_check(found)
-    if found.rows and (out is not None or not as_json):
-        _draw_check(found, out, Path(f"{Path(task).resolve().name.partition(':')[0]}-check.png"))
-    if found.having("stop") or (strict and found.having("warning")):
+        print_check(checked)
+    if checked.rows and (out is not None or not as_json):
+        _draw_check(checked, out, Path(f"{Path(task).resolve().name.partition(':')[0]}-check.png"))
+    if checked.having("stop") or (strict and checked.having("warning")):
         raise typer.Exit(1)
 
 
-def _try_setup(found: DataCheck, experiment: Experiment, task: Task) -> None:
-    """Prepares a run without training, so that what a run would refuse is said here, too."""
+def _try_setup(checked: DataCheck, experiment: Experiment, task: Task) -> None:
+    """Prepares a run without training, so that what a run would refuse is reported here too."""
     from playerfl.errors import PlayerflError
     from playerfl.runs.setup import prepare_setup
 
-    cells = sum(found.rows.values()) * max(1, len(found.columns) or _CELLS_PER_IMAGE)
+    cells = sum(checked.rows.values()) * max(1, len(checked.columns) or _CELLS_PER_IMAGE)
     if cells > _MOST_TRIED_CELLS:
-        found.add("note", "sample", "the inputs and the model were not prepared as a run prepares them: too many data")
+        checked.add(
+            "note", "sample", "the inputs and the model were not prepared as a run prepares them: too much data"
+        )
         return
     try:
         prepare_setup(experiment, task)
     except PlayerflError as problem:
-        found.add("stop", "training", str(problem))
+        checked.add("stop", "training", str(problem))
 
 
-def _draw_check(found: DataCheck, out: Path | None, default: Path) -> None:
+def _draw_check(checked: DataCheck, out: Path | None, default: Path) -> None:
     from playerfl.errors import ConfigError
 
     try:
@@ -299,5 +305,5 @@ def _draw_check(found: DataCheck, out: Path | None, default: Path) -> None:
             raise ConfigError("figures need matplotlib; pip install 'playerfl[report]'") from problem
         typer.echo("no figure was drawn: matplotlib is missing; pip install 'playerfl[report]'", err=True)
         return
-    figure, _ = check_figure(found.as_dict())
+    figure, _ = check_figure(checked.as_dict())
     typer.echo(f"figure: {save(figure, out or default)}", err=True)

@@ -76,7 +76,8 @@ def _layers_of(target: str, data: str | None, settings: list[str]) -> tuple[nn.M
         example = None if data is None else example_rows(data)
         layers = LayerMap.of(model, example, **_policies(settings))
         return model, layers, example is not None or hasattr(model, "layer_groups")
-    from playerfl.runs.experiment import Experiment, with_settings
+    from playerfl.runs.experiment import Experiment
+    from playerfl.runs.settings_table import with_settings
     from playerfl.runs.setup import initial_model, prepare_setup
 
     experiment = Experiment.resolve(with_settings({"task": named.name}, settings), named)
@@ -94,7 +95,7 @@ def _layers_of(target: str, data: str | None, settings: list[str]) -> tuple[nn.M
 def _policies(settings: list[str]) -> dict[str, Any]:
     """The settings of an experiment that affect a model's layers, under LayerMap's names."""
     from playerfl.errors import one_of
-    from playerfl.runs.experiment import parse_setting
+    from playerfl.runs.settings_table import parse_setting
 
     names = {"tie_policy": "tie_policy", "bn_stats": "statistics", "granularity": "granularity"}
     given = dict(map(parse_setting, settings))

@@ -185,8 +185,8 @@ def _contract(algorithm: str, seconds: float, as_json: bool, quiet: bool) -> boo
     else:
         for finding in findings:
             print(f"{'BROKEN' if finding.problem else 'warns' if finding.warning else 'holds'}  {finding.check}")
-            if said := finding.problem or finding.warning:
-                print(f"        {said}")
+            if sentence := finding.problem or finding.warning:
+                print(f"        {sentence}")
         left_out = len(CHECKS) - len(findings)
         print(f"{held} of {len(CHECKS)} checks hold." + (f" {left_out} were left out." if left_out else ""))
     for finding in findings:

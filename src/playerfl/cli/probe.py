@@ -173,7 +173,7 @@ def _cost(
     *,
     verify: bool,
 ) -> float | None:
-    """Seconds that --verify takes, said before it starts; None if nobody would want to know."""
+    """Seconds that --verify takes, shown before it starts; None if it is not known or not needed."""
     from playerfl.analysis.verify import cuts_to_verify
     from playerfl.analysis.verify_cost import verification_seconds
     from playerfl.time_left import duration

@@ -9,25 +9,18 @@ from typing import Annotated
 
 import typer
 
-REPORT_EXAMPLES = """
-[bold]Examples[/bold]
+from playerfl.cli.options import examples
 
-  playerfl report runs/demo
-
-  playerfl report runs --metric accuracy --out board.html
-
-  playerfl report runs --out tables.tex
-
-  playerfl report runs --format csv --out numbers --figures pdf
-
-  playerfl report runs --baseline-global fedprox --json > report.json
-
-  playerfl report runs --f1-labels true
-
-  playerfl report runs --methods paper
-
-  playerfl report runs --methods local,fedavg,player_fl
-"""
+REPORT_EXAMPLES = examples(
+    "report runs/demo",
+    "report runs --metric accuracy --out board.html",
+    "report runs --out tables.tex",
+    "report runs --format csv --out numbers --figures pdf",
+    "report runs --baseline-global fedprox --json > report.json",
+    "report runs --f1-labels true",
+    "report runs --methods paper",
+    "report runs --methods local,fedavg,player_fl",
+)
 
 
 class Form(StrEnum):

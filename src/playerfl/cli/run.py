@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from playerfl.cli.options import DataDir, Quiet, Settings, StopAfter
+from playerfl.cli.messages import say
+from playerfl.cli.options import DataDir, Json, Quiet, Settings, StopAfter, examples
 from playerfl.cli.watch import watched
 from playerfl.data.download.directory import use_data_directory
 from playerfl.errors import ConfigError, one_of
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from playerfl.engine.transport import Transport
+    from playerfl.report.compute.comparison import AlgorithmSummary
     from playerfl.runs.directory import RunDirectory
     from playerfl.runs.experiment import Experiment
     from playerfl.runs.result import RunResult
@@ -27,29 +29,18 @@ if TYPE_CHECKING:
 
 _ENGINES = ("in-process", "flower-simulation")
 
-RUN_EXAMPLES = """
-[bold]Examples[/bold]
-
-  playerfl run digits --algorithm player_fl --rounds 30 --seed 0 --out runs/first
-
-  playerfl run digits -a local -a fedavg -a player_fl --out runs/compared
-
-  playerfl run digits -a fedper --set algorithm.personal_layers=2 --set training.batch_size=32
-
-  playerfl run digits -a local -a player_fl --set player_fl.threshold=2
-
-  playerfl run ./hospitals --model mymodel.py:make_model
-
-  playerfl run ./hospitals -a local -a fedavg --set data.target=outcome
-
-  playerfl run digits -a fedavg --tensorboard logs
-
-  playerfl run --config experiment.toml --json > result.json
-
-  playerfl run digits -a local -a fedavg --open
-
-  playerfl run --resume runs/first
-"""
+RUN_EXAMPLES = examples(
+    "run digits --algorithm player_fl --rounds 30 --seed 0 --out runs/first",
+    "run digits -a local -a fedavg -a player_fl --out runs/compared",
+    "run digits -a fedper --set algorithm.personal_layers=2 --set training.batch_size=32",
+    "run digits -a local -a player_fl --set player_fl.threshold=2",
+    "run ./hospitals --model mymodel.py:make_model",
+    "run ./hospitals -a local -a fedavg --set data.target=outcome",
+    "run digits -a fedavg --tensorboard logs",
+    "run --config experiment.toml --json > result.json",
+    "run digits -a local -a fedavg --open",
+    "run --resume runs/first",
+)
 
 
 def run(
@@ -109,7 +100,7 @@ def run(
     open_: Annotated[
         bool, typer.Option("--open", help="Open a page in your browser that shows the progress, and then the report.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the results as JSON on stdout.")] = False,
+    as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
     """Train one or several algorithms on a task and show what each site gains.
@@ -151,19 +142,19 @@ def _show_check(experiment: Experiment) -> list[str]:
 
     Returns the warnings, for the report.
     """
-    from playerfl.runs.experiment import find_task
+    from playerfl.tasks.load import load_task
 
-    task = find_task(experiment.task)
+    task = load_task(experiment.task)
     if task.check is None:
         return []
     from playerfl.cli.tables.data_check import print_short_check
     from playerfl.tasks.check import check_task
 
-    found = check_task(task, experiment.data_options(task), experiment.training.batch_size)
+    check = check_task(task, experiment.data_options(task), experiment.training.batch_size)
     # What stops training is refused in one sentence as soon as the data are loaded.
-    if not found.having("stop"):
-        print_short_check(found)
-    return [f"{f.text} [{f.setting}]" if f.setting else f.text for f in found.having("warning")]
+    if not check.having("stop"):
+        print_short_check(check)
+    return [f"{f.text} [{f.setting}]" if f.setting else f.text for f in check.having("warning")]
 
 
 def _keep_warnings(results: Sequence[RunResult], warnings: list[str]) -> None:
@@ -177,7 +168,8 @@ def _keep_warnings(results: Sequence[RunResult], warnings: list[str]) -> None:
 def _experiments(
     given: dict[str, Any], algorithms: list[str], settings: list[str], config: Path | None
 ) -> list[Experiment]:
-    from playerfl.runs.experiment import Experiment, read_toml, with_settings
+    from playerfl.runs.experiment import Experiment
+    from playerfl.runs.settings_table import read_toml, with_settings
 
     if len(set(algorithms)) != len(algorithms):
         raise ConfigError(f"each algorithm may be given only once, not {', '.join(algorithms)}")
@@ -206,7 +198,7 @@ def _experiments(
 def _by_algorithm(settings: list[str], algorithms: list[str]) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
     """The settings of all runs, and those that begin with an algorithm's name, by algorithm."""
     from playerfl.algorithms import ALGORITHMS
-    from playerfl.runs.experiment import parse_setting
+    from playerfl.runs.settings_table import parse_setting
 
     of_all: dict[str, Any] = {}
     of_one: dict[str, dict[str, Any]] = {name: {} for name in algorithms}
@@ -326,7 +318,7 @@ def _run_all(
 
             return simulate(experiments, home, work)
     except (KeyboardInterrupt, StopRun) as stopped:
-        _say(f"{str(stopped) or 'interrupted'}; nothing is lost: continue with  playerfl run --resume {home}")
+        say(f"{str(stopped) or 'interrupted'}; nothing is lost: continue with  playerfl run --resume {home}")
         sys.exit(130)
 
 
@@ -354,18 +346,21 @@ def _show(results: list[RunResult], home: Path, *, as_json: bool) -> None:
             ]
         )
     for note in dict.fromkeys(note for result in results for note in result.data["notes"]):
-        _say(f"note: {note}")
+        say(f"note: {note}")
     for result in results:
         if result.diverged:
-            _say(f"note: {result.algorithm} diverged (its loss became NaN); try a smaller learning rate")
+            say(f"note: {result.algorithm} diverged (its loss became NaN); try a smaller learning rate")
+    # One method without a cut would be a figure of what the table says, and importing matplotlib takes longer than
+    # a round.
+    if len(results) > 1 or results[0].cut is not None:
+        _draw(results, summaries, home / "comparison.png")
+    say(f"results: {home}")
+
+
+def _draw(results: list[RunResult], summaries: list[AlgorithmSummary], file: Path) -> None:
     try:
         from playerfl.report.plots.comparison import save_comparison
     except ImportError:
-        _say("no figure was drawn: matplotlib is missing; pip install 'playerfl[report]'")
+        say("no figure was drawn: matplotlib is missing; pip install 'playerfl[report]'")
     else:
-        _say(f"figure: {save_comparison(results, summaries, home / 'comparison.png')}")
-    _say(f"results: {home}")
-
-
-def _say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
+        say(f"figure: {save_comparison(results, summaries, file)}")

@@ -10,27 +10,21 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from playerfl.cli.options import DataDir, Quiet, StopAfter
+from playerfl.cli.messages import say
+from playerfl.cli.options import DataDir, Json, Quiet, StopAfter, examples
 
 if TYPE_CHECKING:
     from playerfl.studies.api import StudyResult
     from playerfl.studies.plan import Study
 
-STUDY_EXAMPLES = """
-[bold]Examples[/bold]
-
-  playerfl study experiments/digits.toml
-
-  playerfl study experiments/heart.toml --dry-run
-
-  playerfl study experiments/heart.toml --workers 8 --out runs/heart
-
-  playerfl study runs/heart --retry-failed
-
-  playerfl study runs/heart --archive results/heart
-
-  playerfl study experiments/heart.toml --backend ray --ray-address auto
-"""
+STUDY_EXAMPLES = examples(
+    "study experiments/digits.toml",
+    "study experiments/heart.toml --dry-run",
+    "study experiments/heart.toml --workers 8 --out runs/heart",
+    "study runs/heart --retry-failed",
+    "study runs/heart --archive results/heart",
+    "study experiments/heart.toml --backend ray --ray-address auto",
+)
 
 
 def study(
@@ -53,7 +47,7 @@ def study(
         ),
     ] = None,
     stop_after: StopAfter = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the results as JSON on stdout.")] = False,
+    as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
     """Run tasks x algorithms x learning rates x seeds, skipping what is already done.
@@ -68,7 +62,7 @@ def study(
 
     plan, path = read_study(file, out)
     if plan.protocol != type(plan).model_fields["protocol"].default:
-        _say(f"protocol: {plan.protocol}")
+        say(f"protocol: {plan.protocol}")
     if dry_run:
         check_backend(plan, backend, ray_address)
         _estimate(plan, path, workers, data_dir, retry_failed=retry_failed, as_json=as_json)
@@ -87,20 +81,16 @@ def study(
             )
     except (KeyboardInterrupt, StopRun) as stopped:
         started = path if (path / "study.toml").is_file() else file
-        _say(f"{str(stopped) or 'interrupted'}; finished runs are saved: continue with  playerfl study {started}")
+        say(f"{str(stopped) or 'interrupted'}; finished runs are saved: continue with  playerfl study {started}")
         sys.exit(130)
     result = result_of(directory)
     if archive:
         from playerfl.studies.archive import write_archive
 
-        _say(f"wrote {write_archive(directory, archive)} runs to {archive}")
+        say(f"wrote {write_archive(directory, archive)} runs to {archive}")
     _show(plan, result, directory.num_other_runs, as_json=as_json)
     if result.failures:
         raise typer.Exit(1)
-
-
-def _say(line: str) -> None:
-    typer.echo(line, err=True)
 
 
 def _show(plan: Study, result: StudyResult, other_runs: int, *, as_json: bool) -> None:
@@ -120,14 +110,14 @@ def _show(plan: Study, result: StudyResult, other_runs: int, *, as_json: bool) -
         print_medians(rows)
     notes = (*result.tuning_notes, *(note for run in result.results for note in run.data["notes"]))
     for note in dict.fromkeys(notes):
-        _say(f"note: {note}")
+        say(f"note: {note}")
     for failure in result.failures:
-        _say(f"failed: {failure}")
+        say(f"failed: {failure}")
     if any(failure.key for failure in result.failures):
-        _say(f"try them again with  playerfl study {result.path} --retry-failed")
+        say(f"try them again with  playerfl study {result.path} --retry-failed")
     if other_runs:
-        _say(f"finished runs with other settings, which are kept: {other_runs}")
-    _say(f"results: {result.path}")
+        say(f"finished runs with other settings, which are kept: {other_runs}")
+    say(f"results: {result.path}")
 
 
 def _estimate(

@@ -78,9 +78,9 @@ class Schema:
         "class 0 is 'no' at north, but 'yes' at south; they have the same classes in a different order"
         """
         names, others = [c.name for c in self.columns], [c.name for c in other.columns]
-        found = _listed(names, others, here, there, "column", first=1)
-        if found:
-            return found
+        reason = _listed(names, others, here, there, "column", first=1)
+        if reason:
+            return reason
         for mine, theirs in zip(self.columns, other.columns, strict=True):
             if mine.kind != theirs.kind:
                 return f"column {mine.name!r} is of the kind {mine.kind!r} at {here}, but {theirs.kind!r} at {there}"

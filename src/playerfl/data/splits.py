@@ -85,8 +85,8 @@ def _balanced(parts: tuple[Indices, ...], counts: Indices, shares: Shares) -> bo
 
 
 def _lacks_rows(parts: tuple[Indices, ...], counts: Indices, shares: Shares) -> bool:
-    found = _found_shares(parts, counts)
-    return any(of_part < least * share for of_part, least, share in zip(found, _TOO_SMALL, shares, strict=True))
+    parts_held = _found_shares(parts, counts)
+    return any(of_part < least * share for of_part, least, share in zip(parts_held, _TOO_SMALL, shares, strict=True))
 
 
 def _distance(parts: tuple[Indices, ...], counts: Indices, shares: Shares) -> float:

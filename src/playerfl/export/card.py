@@ -54,9 +54,9 @@ def _inputs(about: Mapping[str, Any]) -> list[str]:
         return ["## Inputs", "", *_table_inputs(encoding["table"], about["ranges"])]
     if "pictures" in encoding:
         side = encoding["pictures"]["side"]
-        said = f"PNG or JPEG images, scaled to {side} x {side} pixels, with colours from -1 to 1."
+        intro = f"PNG or JPEG images, scaled to {side} x {side} pixels, with colours from -1 to 1."
         usual = " and ".join(f"{r['column']} {between(r['low'], r['high'])}" for r in about["ranges"])
-        return ["## Inputs", "", f"{said} Usual are {usual}; other images are marked." if usual else said]
+        return ["## Inputs", "", f"{intro} Usual ranges: {usual}; other images are marked." if usual else intro]
     shapes = "; ".join(
         f"`{record['name']}`, {record['dtype']} of the shape (rows{''.join(f', {n}' for n in record['shape'])})"
         for record in about["inputs"]

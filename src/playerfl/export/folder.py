@@ -246,7 +246,7 @@ def _check_ranges(path: Path, about: AboutFile) -> None:
     for limits in about.get("ranges", []):
         if not 0 <= limits["input"] < len(widths) or not 0 <= (limits["position"] or 0) < widths[limits["input"]]:
             raise ModelFolderError(
-                f"{path / ABOUT}: ranges: {limits['column']!r} is none of the model's inputs; {_EXPORT_AGAIN}"
+                f"{path / ABOUT}: ranges: {limits['column']!r} is not one of the model's inputs; {_EXPORT_AGAIN}"
             )
 
 
@@ -265,8 +265,8 @@ def _read(file: Path) -> bytes:
 
 
 def _reason(problem: Exception) -> str:
-    said = " ".join(str(problem).split())[:200]
-    return said if isinstance(problem, ValueError) and said else f"{type(problem).__name__}: {said}"
+    message = " ".join(str(problem).split())[:200]
+    return message if isinstance(problem, ValueError) and message else f"{type(problem).__name__}: {message}"
 
 
 def _json(content: Mapping[str, Any]) -> bytes:

@@ -75,7 +75,7 @@ def _compare(session: Any, model: nn.Module, inputs: Mapping[str, Tensor]) -> No
         few = {name: tensor[:rows] for name, tensor in inputs.items()}
         with torch.inference_mode():
             expected = model(*few.values())
-        (found,) = session.run(None, {name: tensor.numpy() for name, tensor in few.items()})
-        apart = float((torch.from_numpy(found).double() - expected.double()).abs().max())
+        (output,) = session.run(None, {name: tensor.numpy() for name, tensor in few.items()})
+        apart = float((torch.from_numpy(output).double() - expected.double()).abs().max())
         if not apart <= TOLERANCE * max(1.0, float(expected.abs().max())):
             raise NoOnnxError(f"its ONNX form differs from torch by {apart:.2g} on {rows} rows")

@@ -125,8 +125,8 @@ def _of_pictures(model: ExportedModel, encoding: PictureEncoding, given: Path) -
             measures.append(picture_measures(pictures)[0])
             yield (pictures,)
 
-    found = _answers(model, ("file",), [(name,) for name in names], names, batches())
-    return _marked(found, unusual_values(model, (torch.cat(measures),), names))
+    predictions = _answers(model, ("file",), [(name,) for name in names], names, batches())
+    return _marked(predictions, unusual_values(model, (torch.cat(measures),), names))
 
 
 def _of_arrays(model: ExportedModel, given: Path) -> Predictions:
@@ -193,10 +193,10 @@ def _answers(
     )
 
 
-def _marked(found: Predictions, unusual: Unusual) -> Predictions:
+def _marked(predictions: Predictions, unusual: Unusual) -> Predictions:
     """The same predictions, with what is unusual about the rows they are for."""
-    marked = tuple((*row, *marks) for row, marks in zip(found.rows, unusual.rows, strict=True))
-    return Predictions((*found.columns, *unusual.columns), marked, unusual.warnings)
+    marked = tuple((*row, *marks) for row, marks in zip(predictions.rows, unusual.rows, strict=True))
+    return Predictions((*predictions.columns, *unusual.columns), marked, unusual.warnings)
 
 
 def _cell(value: Any) -> Any:

@@ -42,31 +42,31 @@ class RangeRecord(TypedDict):
 
 
 def table_ranges(encoding: TableEncoding, scaled: Numbers) -> list[RangeRecord]:
-    """Of every model input of a table, from the site's training rows as the model takes them."""
+    """For every model input of a table, from the site's training rows as the model takes them."""
     ranges: list[RangeRecord] = []
     position = 0
     for column in encoding.columns:
         for scale in column.scales:
             values = scaled[:, position]
             if column.kind.is_measured:
-                # The fill value of a missing cell becomes exactly 0, and is no measurement.
+                # The fill value of a missing cell becomes exactly 0, and is not a measurement.
                 known = values[values != 0] if encoding.fills_missing else values
-                found = value_range(known * scale.spread + scale.centre)
-                if found is None and scale.spread > 0 and len(values) >= ROWS_BEYOND:
+                limits = value_range(known * scale.spread + scale.centre)
+                if limits is None and scale.spread > 0 and len(values) >= ROWS_BEYOND:
                     # What the scale says already.
                     far = _REACH * scale.spread
-                    found = (scale.centre - far, scale.centre + far, None)
+                    limits = (scale.centre - far, scale.centre + far, None)
                 elif scale.spread == 0:
                     slack = 1e-6 * abs(scale.centre)
-                    found = (scale.centre - slack, scale.centre + slack, None)
-                if found is not None:
-                    found = (min(found[0], scale.centre), max(found[1], scale.centre), found[2])
+                    limits = (scale.centre - slack, scale.centre + slack, None)
+                if limits is not None:
+                    limits = (min(limits[0], scale.centre), max(limits[1], scale.centre), limits[2])
             else:
                 # The fill value is the share of the training rows that have this category, or true.
                 never, always = scale.fill == 0, scale.fill == 1 and column.kind.kind == "boolean"
-                found = None if column.kind.kind == "time" else (float(always), float(not never), None)
-            if found is not None:
-                ranges.append(_record(column.kind.name, 0, position, *found))
+                limits = None if column.kind.kind == "time" else (float(always), float(not never), None)
+            if limits is not None:
+                ranges.append(_record(column.kind.name, 0, position, *limits))
             position += 1
     return ranges
 
@@ -85,15 +85,15 @@ def tensor_ranges(inputs: Mapping[str, Tensor]) -> list[RangeRecord]:
             several = rows.shape[1] > 1
             columns = [(f"{name}[{i}]" if several else name, i, rows[:, i]) for i in range(rows.shape[1]) if len(rows)]
         for column, position, values in columns:
-            if (found := value_range(values)) is not None:
-                ranges.append(_record(column, number, position, *found))
+            if (limits := value_range(values)) is not None:
+                ranges.append(_record(column, number, position, *limits))
     return ranges
 
 
 def picture_ranges(measures: Tensor) -> list[RangeRecord]:
     """Of a site's training images, from `picture_measures`."""
-    found = [value_range(values) for values in measures.double().numpy().T]
-    named = zip(("brightness", "contrast"), found, strict=True)
+    both = [value_range(values) for values in measures.double().numpy().T]
+    named = zip(("brightness", "contrast"), both, strict=True)
     return [_record(name, 0, i, *limits) for i, (name, limits) in enumerate(named) if limits is not None]
 
 

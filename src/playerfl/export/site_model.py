@@ -8,8 +8,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError
-from safetensors.torch import load
 from torch import nn
 
 from playerfl.data.encoding.encoding import Encoding
@@ -22,15 +20,16 @@ from playerfl.learning.job import EvalJob
 from playerfl.runs.api import COMPARISON, limited_threads, load_result
 from playerfl.runs.directory import ROSTER, RunDirectory
 from playerfl.runs.environment import environment
-from playerfl.runs.experiment import Experiment, find_task
+from playerfl.runs.experiment import Experiment
 from playerfl.runs.measures.baseline import baseline_scores, site_baseline
 from playerfl.runs.measures.outcomes import SiteOutcomes, outcomes_of
 from playerfl.runs.measures.row_intervals import resampled_scores, row_interval
+from playerfl.runs.model_files import load_weights
 from playerfl.runs.result import RunResult
 from playerfl.runs.setup import Setup, prepare_setup
 from playerfl.storage import tensor_tree
+from playerfl.tasks.load import load_task
 from playerfl.tasks.task import Task
-from playerfl.weights import Weights
 
 TEMPLATE = "template"
 """The name of a synthetic table for sites with different data."""
@@ -112,7 +111,7 @@ def model_of_site(state: Path, site: str, task: Task | None = None) -> SiteModel
     experiment = _experiment(state, task)
     sites, encodings, setup = _loaded(experiment, task)
     mine = _own(site, sites)
-    weights = _weights(state / "model.safetensors")
+    weights = load_weights(state / "model.safetensors")
     learner = setup.setup.learner
     if {n: e.shape for n, e in learner.entries.items()} != {n: e.shape for n, e in weights.items()}:
         raise RunDirectoryError(
@@ -178,7 +177,7 @@ def _loaded(
     experiment: Experiment, task: Task | None
 ) -> tuple[Mapping[str, SiteData], Mapping[str, Encoding], _Loaded]:
     """The sites' data, how they were encoded, and the setup; the data are read once."""
-    known = task or find_task(experiment.task)
+    known = task or load_task(experiment.task)
     options = experiment.data_options(known)
     adapted = known.for_options(options)
     sites = adapted.load_sites(options)
@@ -226,19 +225,12 @@ def _own(site: str, sites: Mapping[str, SiteData]) -> str:
     raise DataError(f"the task has no data for {site!r}; it has data for: {', '.join(sorted(held)) or 'no site'}")
 
 
-def _weights(file: Path) -> Weights:
-    try:
-        return load(file.read_bytes())
-    except (OSError, SafetensorError) as problem:
-        raise RunDirectoryError(f"{file} cannot be read: {problem}") from problem
-
-
 def _memory(state: Path) -> dict[str, Any]:
     """The cut and the chosen round, as far as the site's state has them."""
     file = state / "state.safetensors"
     try:
         client = tensor_tree.read(file)["state"] if file.is_file() else {}
-        found = {"cut": client.get("memory", {}).get("cut"), "round": (client.get("kept") or {}).get("round")}
+        numbers = {"cut": client.get("memory", {}).get("cut"), "round": (client.get("kept") or {}).get("round")}
     except (RunDirectoryError, KeyError, TypeError, AttributeError):
         return {}
-    return {name: value for name, value in found.items() if isinstance(value, int) and not math.isnan(value)}
+    return {name: value for name, value in numbers.items() if isinstance(value, int) and not math.isnan(value)}

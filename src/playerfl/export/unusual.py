@@ -23,7 +23,7 @@ class Unusual:
     """What predictions must say about the rows they are for."""
 
     columns: tuple[str, ...]
-    """Titles of what is said about each row."""
+    """Titles of the remarks on each row."""
     rows: tuple[tuple[str, ...], ...]
     warnings: tuple[str, ...]
 
@@ -35,7 +35,7 @@ def unusual_values(model: ExportedModel, inputs: Sequence[Tensor], places: Seque
     """
     encoding = model.encoding.inputs if model.encoding is not None else None
     table = encoding if isinstance(encoding, TableEncoding) else None
-    said: list[tuple[str, list[str]]] = []
+    remarks: list[tuple[str, list[str]]] = []
     warnings: list[str] = []
     ranges = model.about.get("ranges")
     if ranges is None:
@@ -45,13 +45,13 @@ def unusual_values(model: ExportedModel, inputs: Sequence[Tensor], places: Seque
         )
     elif ranges:
         names = model.model.beyond(tuple(inputs))
-        said.append((OUTSIDE, ["; ".join(of_row) for of_row in names]))
+        remarks.append((OUTSIDE, ["; ".join(of_row) for of_row in names]))
         warnings += _outside(model, table, inputs, names, places)
         warnings += _shifted(ranges, inputs, len(places))
     if table is not None and table.fills_missing:
-        said.append((FILLED, _filled(table, inputs[0])))
-    rows = tuple(tuple(cells[row] for _, cells in said) for row in range(len(places)))
-    return Unusual(tuple(title for title, _ in said), rows, tuple(warnings))
+        remarks.append((FILLED, _filled(table, inputs[0])))
+    rows = tuple(tuple(cells[row] for _, cells in remarks) for row in range(len(places)))
+    return Unusual(tuple(title for title, _ in remarks), rows, tuple(warnings))
 
 
 def _outside(
@@ -107,7 +107,7 @@ def _meaning(name: str, value: bool) -> str:
 
 def _shifted(ranges: Sequence[RangeRecord], inputs: Sequence[Tensor], rows: int) -> list[str]:
     """Columns of which all values lie where only a quarter of the training values do: other units, perhaps."""
-    said = []
+    warnings = []
     for limits in ranges:
         if limits["middle"] is None or limits["position"] is None:
             continue
@@ -118,15 +118,15 @@ def _shifted(ranges: Sequence[RangeRecord], inputs: Sequence[Tensor], rows: int)
         if len(values) < _ENOUGH_ROWS or not (below or bool((values > high).all())):
             continue
         side = f"below {low:.4g}" if below else f"above {high:.4g}"
-        said.append(
+        warnings.append(
             f"all {len(values)} values of {limits['column']!r} ({between(float(values.min()), float(values.max()))}) "
             f"are {side}, as only a quarter of the training values are; are they in the same units?"
         )
-    return said
+    return warnings
 
 
 def _filled(table: TableEncoding, raw: Tensor) -> list[str]:
-    """Of each row, the columns whose value is missing."""
+    """For each row, the columns whose value is missing."""
     missing = torch.isnan(raw)
     cells: list[list[str]] = [[] for _ in range(len(raw))]
     position = 0

@@ -6,11 +6,13 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from playerfl.errors import ConfigError, PlayerflError
+from playerfl.listeners.connections import Connections
+from playerfl.listeners.http_server import BoundedHTTPServer
 from playerfl.live.page import content_security_policy, live_page, status_part
 from playerfl.live.status import Status, Watcher
 
@@ -32,10 +34,9 @@ class LiveServer:
         self.reported = 0
         """How many finished runs the last report that was sent covers."""
         try:
-            self._server = ThreadingHTTPServer((_LOOPBACK, port), _handler(self))
+            self._server = BoundedHTTPServer((_LOOPBACK, port), _handler(self))
         except (OSError, OverflowError) as problem:
             raise ConfigError(f"port {port} cannot be used: {problem}; choose another with --port") from problem
-        self._server.daemon_threads = True
 
     @property
     def port(self) -> int:
@@ -44,6 +45,10 @@ class LiveServer:
     @property
     def address(self) -> str:
         return f"http://{_LOOPBACK}:{self.port}/"
+
+    @property
+    def connections(self) -> Connections:
+        return self._server.connections
 
     def serve(self) -> None:
         """Until it is closed or interrupted."""
@@ -71,7 +76,7 @@ class LiveServer:
         from playerfl.report.write.documents import as_page
         from playerfl.studies.collecting import collect
 
-        return as_page(build_report(collect(self.home)), self.title)
+        return as_page(build_report(collect(self.home)), f"Federated learning report: {self.home.resolve().name}")
 
     def wait_for_readers(self, seconds: float) -> None:
         """Gives an open page time to fetch the last report before the command ends."""
@@ -93,41 +98,48 @@ def serving(server: LiveServer) -> Iterator[LiveServer]:
         thread.join()
 
 
+class _Answer(NamedTuple):
+    code: int
+    text: str
+    kind: str = "text/html"
+    policy: str = "default-src 'none'"
+
+
 def _handler(live: LiveServer) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         server_version = "playerfl"
         sys_version = ""
 
         def do_GET(self) -> None:
+            # A report takes as long as it takes; only a visitor that keeps the server waiting is dropped.
+            with live.connections.working(self.connection):
+                answer = self._answer()
+            self._send(answer)
+
+        def _answer(self) -> _Answer:
             # A web page may point its own domain name at this address (DNS rebinding); its requests carry that name.
             host = self.headers.get("Host", "").rpartition(":")[0]
             if host not in _NAMES:
-                self._answer(403, "This page is only for a browser on the same computer.", "text/plain")
-                return
+                return _Answer(403, "This page is only for a browser on the same computer.", "text/plain")
+            path = self.path.partition("?")[0]
             try:
-                self._route(self.path.partition("?")[0])
+                if path == "/":
+                    return _Answer(200, live_page(live.title, live.status()), policy=content_security_policy())
+                if path == "/status":
+                    return _Answer(200, status_part(live.status()), policy=content_security_policy())
+                if path == "/report":
+                    return _Answer(200, live.report(), policy=_REPORT_POLICY)
             except PlayerflError as problem:
-                self._answer(503, str(problem), "text/plain")
-            except ConnectionError:
-                pass
+                return _Answer(503, str(problem), "text/plain")
+            return _Answer(404, "There is nothing here.", "text/plain")
 
-        def _route(self, path: str) -> None:
-            if path == "/":
-                self._answer(200, live_page(live.title, live.status()), policy=content_security_policy())
-            elif path == "/status":
-                self._answer(200, status_part(live.status()), policy=content_security_policy())
-            elif path == "/report":
-                self._answer(200, live.report(), policy=_REPORT_POLICY)
-            else:
-                self._answer(404, "There is nothing here.", "text/plain")
-
-        def _answer(self, code: int, text: str, kind: str = "text/html", policy: str = "default-src 'none'") -> None:
-            body = text.encode("utf-8", "replace")
-            self.send_response(code)
+        def _send(self, answer: _Answer) -> None:
+            body = answer.text.encode("utf-8", "replace")
+            self.send_response(answer.code)
             for name, value in (
-                ("Content-Type", f"{kind}; charset=utf-8"),
+                ("Content-Type", f"{answer.kind}; charset=utf-8"),
                 ("Content-Length", str(len(body))),
-                ("Content-Security-Policy", policy),
+                ("Content-Security-Policy", answer.policy),
                 ("Cache-Control", "no-store"),
                 ("X-Content-Type-Options", "nosniff"),
                 ("Referrer-Policy", "no-referrer"),

@@ -101,12 +101,12 @@ class Watcher:
         finished = 0
         for place in _study_places(self.home):
             try:
-                found = list(self._lines_of(place, failures))
+                lines = list(self._lines_of(place, failures))
             except (PlayerflError, OSError) as problem:
                 failures.append(f"{place.name}: {problem}")
                 continue
-            entries += found
-            finished += sum(entry.done for entry in found)
+            entries += lines
+            finished += sum(entry.done for entry in lines)
         for place, table in sorted(_run_places(self.home).items()):
             entry = self._run(place, table)
             entries.append(entry)

@@ -209,10 +209,10 @@ def p_value(p: float) -> str:
     return f"{p:.2f}" if p >= 0.095 else f"{p:.2g}"
 
 
-def p_said(p: float) -> str:
+def p_text(p: float) -> str:
     """A p-value in a sentence.
 
-    >>> p_said(0.01265), p_said(1e-80), p_said(float("nan"))
+    >>> p_text(0.01265), p_text(1e-80), p_text(float("nan"))
     ('p = 0.013', 'p < 1e-15', 'not computable')
     """
     written = p_value(p)
@@ -222,14 +222,14 @@ def p_said(p: float) -> str:
 def size(count: float) -> str:
     """Bytes in readable units.
 
-    >>> size(8380), size(12), size(3.2e9)
-    ('8.4 kB', '12 B', '3.2 GB')
+    >>> size(8380), size(12), size(3.2e9), size(4e12)
+    ('8.4 kB', '12 B', '3.2 GB', '4.0 TB')
     """
-    for unit in ("B", "kB", "MB"):
+    for unit in ("B", "kB", "MB", "GB"):
         if count < 1000:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
         count /= 1000
-    return f"{count:.1f} GB"
+    return f"{count:.1f} TB"
 
 
 def duration(seconds: float) -> str:

@@ -19,9 +19,11 @@ from playerfl.engine.transport import Transport
 from playerfl.errors import ConfigError, RunDirectoryError
 from playerfl.runs.directory import ROSTER, RunDirectory
 from playerfl.runs.environment import environment
-from playerfl.runs.experiment import Experiment, with_settings
+from playerfl.runs.experiment import Experiment
+from playerfl.runs.memory import freed_memory_kept
 from playerfl.runs.result import RunResult
 from playerfl.runs.run import Listener, Run, check_unseen
+from playerfl.runs.settings_table import with_settings
 from playerfl.runs.setup import Setups, initial_model
 from playerfl.storage.atomic_files import make_directory, write_atomically
 from playerfl.tasks.task import Task
@@ -65,7 +67,7 @@ def run_experiments(
             if isinstance(place, Path):
                 RunDirectory.check_free(place, overwrite=overwrite)
         setups = Setups(task)
-        with limited_threads(max(experiment.threads for experiment in experiments)):
+        with freed_memory_kept(), limited_threads(max(experiment.threads for experiment in experiments)):
             unfinished = [
                 None if isinstance(place, RunDirectory) and place.is_finished else setups.of(experiment)
                 for experiment, place in zip(experiments, places, strict=True)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import dataclasses
 import re
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, TypeVar, get_type_hints
+from typing import Annotated, Any, ClassVar, Literal, get_type_hints
 
 import tomli_w
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, create_model, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, create_model, model_validator
 
 from playerfl.algorithms import ALGORITHMS, Algorithm
 from playerfl.engine.handle import EvalPoint, EvaluationPlan, Selection
@@ -23,12 +23,12 @@ from playerfl.layers.layer_map import BatchNormStatistics, TiePolicy
 from playerfl.learning.metrics.catalogue import check_names
 from playerfl.learning.optimizers import SGD, AdamW
 from playerfl.learning.schedules import DEFAULT_FACTOR, Schedule, ScheduleKind
+from playerfl.runs.settings_table import merged, read_toml, validated
 from playerfl.tasks import TASKS
 from playerfl.tasks.added_options import AddedOptions
 from playerfl.tasks.load import load_object, load_task, names_object
 from playerfl.tasks.task import DataOptions, Task
 
-Model = TypeVar("Model", bound=BaseModel)
 _STRICT = ConfigDict(extra="forbid", frozen=True)
 _MOST_CHARACTERS = 2**18
 _MOST_DOTS = 1000
@@ -231,7 +231,7 @@ class Experiment(AddedOptions):
         name = settings.get("task", task.name if task else None)
         if name is None:
             raise ConfigError(f"no task given; choose one of {', '.join(sorted(TASKS))}, a folder, or FILE.py:NAME")
-        task = task or find_task(name)
+        task = task or load_task(name)
         algorithm = resolved_algorithm(settings.get("algorithm", {"name": "player_fl"}))
         table = merged(task.defaults_for(algorithm["name"]), settings)
         table["task"] = task.name
@@ -253,7 +253,7 @@ class Experiment(AddedOptions):
         table = {**read_toml(directory / "experiment.toml"), **changes}
         if task is None and "task" in table:
             try:
-                task = find_task(table["task"])
+                task = load_task(table["task"])
             except ConfigError as problem:
                 raise ConfigError(
                     f"{problem}; the task of {directory} cannot be found by its name: if it is one of your own, pass "
@@ -265,7 +265,8 @@ class Experiment(AddedOptions):
     def from_resolved(cls, text: str) -> Experiment:
         """Reads the output of `to_toml`, which may come from an untrusted file or message.
 
-        So it may not name a model in a file: a message must not decide which code an institution runs.
+        A message must not decide which code an institution runs: a site uses its own data and its own model, whatever
+        `task` and `model` say.
         """
         if len(text) > _MOST_CHARACTERS or max(line.count(".") for line in text.split("\n")) > _MOST_DOTS:
             raise ConfigError(
@@ -275,13 +276,7 @@ class Experiment(AddedOptions):
             table = tomllib.loads(text)
         except (ValueError, RecursionError) as problem:
             raise ConfigError(f"the experiment is not a TOML file: {problem}") from problem
-        experiment = validated(cls, table, "experiment")
-        if experiment.model is not None:
-            raise ConfigError(
-                f"model = {experiment.model!r} is only for runs on one machine; across institutions, use a task in a "
-                "Python file, which every site can read first"
-            )
-        return experiment
+        return validated(cls, table, "experiment")
 
     @property
     def task_file_name(self) -> str:
@@ -310,11 +305,6 @@ class Experiment(AddedOptions):
         return validated(task.options, self.data, "data").for_run(self.seed)
 
 
-def find_task(name: str) -> Task:
-    """A bundled task, a folder of data, or a task in a Python file; see `load_task`."""
-    return load_task(name)
-
-
 def find_algorithm(name: str) -> type[Algorithm]:
     """A bundled algorithm, or your own as FILE.py:NAME or module:NAME."""
     if isinstance(name, str) and name in ALGORITHMS:
@@ -325,46 +315,6 @@ def find_algorithm(name: str) -> type[Algorithm]:
     if not (isinstance(kind, type) and issubclass(kind, Algorithm) and dataclasses.is_dataclass(kind)):
         raise ConfigError(f"{name} is not an algorithm: a frozen dataclass derived from playerfl.algorithms.Algorithm")
     return kind
-
-
-def read_toml(path: Path) -> dict[str, Any]:
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as problem:
-        raise ConfigError(f"cannot read {path}: {problem.strerror or problem}") from problem
-    except (ValueError, RecursionError) as problem:
-        raise ConfigError(f"{path} is not a TOML file: {problem}") from problem
-
-
-def parse_setting(assignment: str) -> tuple[str, Any]:
-    """Reads `key=value` with the value in TOML syntax; anything else is taken as a string.
-
-    >>> parse_setting("training.learning_rate=0.01"), parse_setting("algorithm.name=fedavg")
-    (('training.learning_rate', 0.01), ('algorithm.name', 'fedavg'))
-    """
-    key, equals, text = assignment.partition("=")
-    if not equals or not key.strip():
-        raise ConfigError(f"cannot read the setting {assignment!r}; write it as key=value, e.g. training.batch_size=16")
-    try:
-        return key.strip(), tomllib.loads(f"value = {text}")["value"]
-    except (ValueError, RecursionError):
-        return key.strip(), text.strip()
-
-
-def with_settings(table: Mapping[str, Any], settings: Mapping[str, Any] | Iterable[str]) -> dict[str, Any]:
-    """A table with more settings, given as values by key or as texts `key=value`. Dots in a key reach into tables.
-
-    >>> with_settings({"rounds": 3}, {"training.learning_rate": 0.01})
-    {'rounds': 3, 'training': {'learning_rate': 0.01}}
-    >>> with_settings({"rounds": 3}, ["rounds=4", "algorithm.name=fedavg"])
-    {'rounds': 4, 'algorithm': {'name': 'fedavg'}}
-    """
-    for key, value in settings.items() if isinstance(settings, Mapping) else map(parse_setting, settings):
-        nested: Any = value
-        for part in reversed(key.split(".")):
-            nested = {part: nested}
-        table = merged(table, nested)
-    return dict(table)
 
 
 def algorithm_options(algorithm: type[Algorithm]) -> dict[str, tuple[Any, Any]]:
@@ -417,48 +367,6 @@ def _resolved_data(task: Task, given: Any) -> dict[str, Any]:
     if not isinstance(given, Mapping):
         raise ConfigError(f"data must be a table, not {given!r}")
     return validated(task.options, given, f"data of task {task.name}").model_dump()
-
-
-def validated(schema: type[Model], values: Mapping[str, Any], where: str) -> Model:
-    """The typed table; ConfigError about the first mistake in it."""
-    try:
-        return schema.model_validate(dict(values))
-    except ValidationError as problem:
-        raise ConfigError(_explained(problem, schema, where)) from problem
-
-
-def _explained(problem: ValidationError, schema: type[BaseModel], where: str) -> str:
-    """The first mistake in one sentence."""
-    error = problem.errors()[0]
-    path = [str(part) for part in error["loc"]]
-    place = f" in [{where}]" if where else ""
-    if error["type"] == "extra_forbidden":
-        holder: Any = schema
-        for part in path[:-1]:
-            holder = holder.model_fields[part].annotation
-        return one_of(path[-1], holder.model_fields, "key") + place
-    if error["type"] == "missing":
-        return f"{'.'.join(path)} is missing{place}"
-    reason = (error["msg"][0].lower() + error["msg"][1:]).removeprefix("value error, ")
-    if error["type"] == "value_error" and not path:
-        return reason + place
-    return f"{'.'.join(path)} = {error['input']!r}{place} is not allowed: {reason.replace('input', 'it')}"
-
-
-def merged(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
-    """Two tables merged recursively; the second one wins.
-
-    >>> merged({"rounds": 3, "training": {"eps": 1}}, {"training": {"momentum": 2}})
-    {'rounds': 3, 'training': {'eps': 1, 'momentum': 2}}
-    """
-    both = dict(first)
-    for key, value in second.items():
-        before = both.get(key)
-        if isinstance(before, Mapping) and isinstance(value, Mapping):
-            both[key] = merged(before, value)
-        else:
-            both[key] = value
-    return both
 
 
 def _without_none(tree: Any) -> Any:

@@ -35,7 +35,7 @@ class ModelFiles(Mapping[str, Weights]):
 
     def __init__(self, directory: Path) -> None:
         self._files = {unquote(file.stem): file for file in sorted((directory / FOLDER).glob("*.safetensors"))}
-        self._frozen = _loaded(directory / FROZEN) if (directory / FROZEN).exists() else {}
+        self._frozen = load_weights(directory / FROZEN) if (directory / FROZEN).exists() else {}
         self._last: tuple[str, Weights] = ("", {})
 
     @property
@@ -45,7 +45,7 @@ class ModelFiles(Mapping[str, Weights]):
     def __getitem__(self, site: str) -> Weights:
         file = self._files[site]
         if self._last[0] != site:
-            self._last = (site, {**self._frozen, **_loaded(file)})
+            self._last = (site, {**self._frozen, **load_weights(file)})
         return self._last[1]
 
     def __iter__(self) -> Iterator[str]:
@@ -55,7 +55,8 @@ class ModelFiles(Mapping[str, Weights]):
         return len(self._files)
 
 
-def _loaded(file: Path) -> Weights:
+def load_weights(file: Path) -> Weights:
+    """The tensors of a file; RunDirectoryError if it cannot be read."""
     try:
         return load(file.read_bytes())
     except (OSError, SafetensorError) as problem:

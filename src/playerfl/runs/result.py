@@ -126,15 +126,15 @@ class RunResult:
 
     def undefined(self, metric: str) -> dict[str, str]:
         """The sites at which a metric has no value although the model did not diverge, and why."""
-        found: dict[str, str] = {}
+        why: dict[str, str] = {}
         if declared_as(metric, self.data.get("metrics", {}).get(metric)).always_defined:
-            return found
+            return why
         for site, scores in self.site_scores.items():
             value, loss = scores.get(metric, 0.0), scores.get("loss", 0.0)
             if value != value and math.isfinite(loss):
                 reasons = self.data["sites"][site].get("test", {}).get("undefined", {})
-                found[site] = reasons.get(metric, f"the metric returned NaN in round {self.chosen_rounds.get(site)}")
-        return found
+                why[site] = reasons.get(metric, f"the metric returned NaN in round {self.chosen_rounds.get(site)}")
+        return why
 
     @cached_property
     def test_rows(self) -> dict[str, int]:

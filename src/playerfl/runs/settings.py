@@ -114,11 +114,11 @@ def _default(field: FieldInfo) -> Any:
 
 def meanings(kind: type) -> dict[str, str]:
     """The sentences below the fields of a class; a field without one inherits that of its base."""
-    found: dict[str, str] = {}
+    by_field: dict[str, str] = {}
     for base in reversed(kind.__mro__):
         if base.__module__.startswith("playerfl."):
-            found |= _sentences(base)
-    return found
+            by_field |= _sentences(base)
+    return by_field
 
 
 @cache

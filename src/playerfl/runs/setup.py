@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -24,15 +24,17 @@ from playerfl.layers.layer_map import LayerMap, state_entries
 from playerfl.layers.wrappers import unwrapped
 from playerfl.learning.losses import logits_of, squared_error
 from playerfl.learning.metrics.catalogue import chosen_metrics
-from playerfl.learning.stackable import choose_trainer
+from playerfl.learning.model_trial import check_calls, check_parameters
+from playerfl.learning.stacked.stackable import choose_trainer
 from playerfl.learning.training import Learner
 from playerfl.runs.confusions import MOST_CLASSES
-from playerfl.runs.experiment import Experiment, find_task
+from playerfl.runs.experiment import Experiment
 from playerfl.runs.files import DataFile, FrozenRecord
 from playerfl.runs.measures.baseline import add_baseline
 from playerfl.runs.measures.declared import metric_records
 from playerfl.seeding import seed_for, seeded_rng
 from playerfl.tasks import TASKS
+from playerfl.tasks.load import load_task
 from playerfl.tasks.named_models import with_model
 from playerfl.tasks.task import DataOptions, Task
 from playerfl.weights import Weights, digest, num_bytes
@@ -88,7 +90,7 @@ class Setups:
         self._by_seed: WeakValueDictionary[tuple[str, int], Setup] = WeakValueDictionary()
 
     def of(self, experiment: Experiment) -> Setup:
-        task = self._task or find_task(experiment.task)
+        task = self._task or load_task(experiment.task)
         of_task = experiment.model_dump_json(include={"task", "data"})
         if of_task != self._of_task:
             self._of_task, self._known = of_task, {}
@@ -110,7 +112,7 @@ def seeded_setup(setup: Setup, experiment: Experiment, task: Task) -> Setup:
     build = partial(seeded_model, experiment.seed, task, options)
     if options.split == "fixed":
         initial = _entries(build())
-        described: DataFile = {**setup.description, **_frozen(initial, setup.learner.layers)}
+        described: DataFile = {**setup.description, **frozen_record(initial, setup.learner.layers.frozen)}
         return replace(setup, initial=initial, build_model=build, description=described)
     sites = _checked_sites(experiment, task, options)
     model = build()
@@ -133,6 +135,7 @@ def prepare_setup(experiment: Experiment, task: Task) -> Setup:
     sites = _checked_sites(experiment, task, options)
     model = seeded_model(experiment.seed, task, options)
     inputs, outputs = _check_outputs(model, task, sites)
+    check_calls(model, inputs)
     if experiment.training.batch_size == 1 and any(isinstance(m, _BatchNorm) for m in model.modules()):
         raise ConfigError("training.batch_size = 1 does not work with batch norm; use at least 2")
     layers = LayerMap.of(
@@ -214,7 +217,7 @@ def _description(
         trainer=learner.trainer,
         metrics=metric_records(learner.metrics),
     )
-    described = {**described, **_frozen(initial, learner.layers)}
+    described = {**described, **frozen_record(initial, learner.layers.frozen)}
     if positive != 1:
         described["positive_class"] = positive
     if task.classes:
@@ -222,9 +225,9 @@ def _description(
     return described
 
 
-def _frozen(initial: Weights, layers: LayerMap) -> Any:
+def frozen_record(initial: Weights, names: Collection[str]) -> Any:
     """What a run's description says about frozen weights; nothing if there are none."""
-    frozen = {name: initial[name] for name in sorted(layers.frozen)}
+    frozen = {name: initial[name] for name in sorted(names)}
     if not frozen:
         return {}
     whole = {name: initial[name] for name in without_adapters(initial)}
@@ -249,7 +252,7 @@ def _entries(model: nn.Module) -> Weights:
 
 def initial_model(experiment: Experiment, task: Task | None = None) -> nn.Module:
     """The model an experiment starts from; `task` defaults to the one it names."""
-    known = with_model(task or find_task(experiment.task), experiment.model)
+    known = with_model(task or load_task(experiment.task), experiment.model)
     return seeded_model(experiment.seed, known, experiment.data_options(known))
 
 
@@ -267,6 +270,7 @@ def seeded_model(seed: int, task: Task, options: DataOptions) -> nn.Module:
     if not isinstance(model, nn.Module):
         raise ConfigError(f"the model of task {task.name!r} must be an nn.Module, not {type(model).__name__}")
     model = unwrapped(model)
+    check_parameters(model)
     if not any(parameter.requires_grad for parameter in model.parameters()):
         raise ConfigError(f"{type(model).__name__} has no parameters to train; unfreeze some of its layers")
     return model

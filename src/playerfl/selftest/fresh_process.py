@@ -32,14 +32,14 @@ class FreshProcess:
     def outcomes(self, seconds: float) -> dict[str, Outcome]:
         """What the runs gave, by name of the algorithm."""
         try:
-            said, problems = self._process.communicate(timeout=seconds)
+            output, problems = self._process.communicate(timeout=seconds)
         except subprocess.TimeoutExpired:
             raise BrokenError(f"a run in a new process did not finish within {seconds:g} s") from None
         if self._process.returncode:
-            last = (problems.strip().splitlines() or ["it said nothing"])[-1]
+            last = (problems.strip().splitlines() or ["it printed nothing"])[-1]
             raise BrokenError(f"it fails in a new process, where sets are in a different order: {last}")
-        found = json.loads(said.splitlines()[-1])
-        return {name: Outcome([tuple(row) for row in one["rows"]], one["models"]) for name, one in found.items()}
+        by_name = json.loads(output.splitlines()[-1])
+        return {name: Outcome([tuple(row) for row in one["rows"]], one["models"]) for name, one in by_name.items()}
 
     def close(self) -> None:
         self._process.kill()
@@ -52,19 +52,19 @@ def can_be_found(name: str) -> bool:
 
 
 def other_hash_seed() -> str:
-    """A seed of Python's string hashes for which sets of sites and of entries begin and end differently than here."""
+    """A seed of Python's string hashes for which sets of sites and of entries begin and end differently from here."""
     strings = [list(sites()), list(mlp().state_dict())]
     here = [list(set(names)) for names in strings]
     program = f"import json; print(json.dumps([list(set(names)) for names in {strings!r}]))"
     for seed in map(str, range(1, _TRIES)):
-        said = subprocess.run(
+        output = subprocess.run(
             [sys.executable, "-S", "-c", program],
             env={**os.environ, "PYTHONHASHSEED": seed},
             capture_output=True,
             text=True,
             check=True,
         ).stdout
-        there = json.loads(said)
+        there = json.loads(output)
         if all(one[0] != other[0] and one[-1] != other[-1] for one, other in zip(here, there, strict=True)):
             return seed
     return "1"

@@ -48,8 +48,9 @@ from playerfl.federation.messages import SiteId
 from playerfl.federation.server import Server
 from playerfl.models.mlp import MLP
 from playerfl.runs.api import limited_threads
-from playerfl.runs.experiment import Experiment, with_settings
+from playerfl.runs.experiment import Experiment
 from playerfl.runs.run import Run
+from playerfl.runs.settings_table import with_settings
 from playerfl.runs.setup import prepare_setup
 from playerfl.selftest.small import with_adapters
 from playerfl.tasks.task import Task, own_task

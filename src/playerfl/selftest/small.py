@@ -77,8 +77,8 @@ def sites(count: int = 3, rows: tuple[int, ...] = (40, 57, 33, 25)) -> dict[str,
     """Sites of different sizes that share features and name their classes differently."""
     generator = torch.Generator().manual_seed(7)
     direction = torch.randn(FEATURES, CLASSES, generator=generator)
-    found = {}
+    by_site = {}
     for i in range(count):
         inputs = torch.randn(rows[i], FEATURES, generator=generator)
-        found[f"site-{i}"] = (inputs, ((inputs @ direction).argmax(1) + i) % CLASSES)
-    return found
+        by_site[f"site-{i}"] = (inputs, ((inputs @ direction).argmax(1) + i) % CLASSES)
+    return by_site

@@ -1,4 +1,4 @@
-"""Where chance enters unseen: the global random generators of Python, NumPy and torch, and the clock."""
+"""Hidden sources of chance: the global random generators of Python, NumPy and torch, and the clock."""
 
 from __future__ import annotations
 
@@ -53,9 +53,9 @@ def clock_readings(file: str) -> Iterator[list[str]]:
             return
         of_time = getattr(called, "__module__", None) == "time" and called.__name__.removesuffix("_ns") in _CLOCKS
         if of_time or getattr(called, "__qualname__", "") in _DATES:
-            said = f"{'time.' if of_time else ''}{called.__qualname__}() on line {frame.f_lineno}"
-            if said not in readings:
-                readings.append(said)
+            reading = f"{'time.' if of_time else ''}{called.__qualname__}() on line {frame.f_lineno}"
+            if reading not in readings:
+                readings.append(reading)
 
     before = sys.getprofile()
     sys.setprofile(profile)
@@ -67,7 +67,7 @@ def clock_readings(file: str) -> Iterator[list[str]]:
 
 @contextmanager
 def clock_ahead(namespace: dict[str, Any]) -> Iterator[None]:
-    """Sets the clocks of the module `time` ahead, also where `namespace` has imported them by name."""
+    """Sets the clocks of the module `time` ahead, even where `namespace` has imported them by name."""
     ahead: dict[Any, Callable[[], Any]] = {}
     for name in _CLOCKS:
         seconds, nanoseconds = getattr(time, name), getattr(time, f"{name}_ns")

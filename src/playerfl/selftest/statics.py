@@ -75,7 +75,7 @@ class Statics:
 
 
 def _is_data(value: object) -> bool:
-    """Whether a global or class attribute is data, as against code, a module or a type annotation."""
+    """Whether a global or class attribute is data, rather than code, a module or a type annotation."""
     if isinstance(value, Tensor | np.ndarray | dict | list | set | int | float | str | bytes | tuple | None):
         return True
     code = (type, ModuleType, FunctionType, property, classmethod, staticmethod, functools.cached_property)

@@ -11,9 +11,10 @@ from playerfl.engine.loop import run_rounds
 from playerfl.engine.scheduler import drive
 from playerfl.engine.transport import InProcess, Transport
 from playerfl.federation.messages import SiteId
-from playerfl.runs.experiment import Experiment, find_algorithm, with_settings
+from playerfl.runs.experiment import Experiment, find_algorithm
 from playerfl.runs.result import Row, RunResult
 from playerfl.runs.run import Run
+from playerfl.runs.settings_table import with_settings
 from playerfl.runs.setup import Setups
 from playerfl.selftest.small import MODELS, sites
 from playerfl.selftest.statics import Statics
@@ -92,9 +93,9 @@ class Outcome:
 
     @classmethod
     def of(cls, result: Run | RunResult) -> Outcome:
-        found = result._result() if isinstance(result, Run) else result
-        models = {s: {n: digest({n: w}) for n, w in weights.items()} for s, weights in found.weights.items()}
-        return cls([tuple(row) for row in found.score_rows], models)
+        finished_run = result._result() if isinstance(result, Run) else result
+        models = {s: {n: digest({n: w}) for n, w in weights.items()} for s, weights in finished_run.weights.items()}
+        return cls([tuple(row) for row in finished_run.score_rows], models)
 
     def differs_from(self, other: Outcome) -> str | None:
         """Where the other outcome differs first, in words; None if both are the same bit for bit."""

@@ -23,7 +23,7 @@ _NEW_ONES = "make new ones: w + 1 instead of w.add_(1)"
 
 
 class Ledger:
-    """Tensors that several hands hold, with a copy of each to compare it with later."""
+    """Tensors that several parties hold, with a copy of each to compare it with later."""
 
     def __init__(self) -> None:
         self._seen: dict[int, tuple[Tensor, Tensor, str]] = {}

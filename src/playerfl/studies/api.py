@@ -11,8 +11,8 @@ from typing import Any
 from playerfl.algorithms import ALGORITHMS
 from playerfl.data.download.directory import use_data_directory
 from playerfl.errors import ConfigError, one_of
-from playerfl.runs.experiment import read_toml
 from playerfl.runs.result import RunResult
+from playerfl.runs.settings_table import read_toml
 from playerfl.studies.backends.backend import Backend, Serial
 from playerfl.studies.backends.group import WorkerConfig
 from playerfl.studies.backends.processes import Processes, available_cores

@@ -224,10 +224,10 @@ def _read_splits(path: Path) -> dict[tuple[str, int], OwnData]:
 
 
 def _by_run(path: Path, read: Callable[[dict[str, str]], Iterable[Any]]) -> dict[tuple[int, int], list[Any]]:
-    found: dict[tuple[int, int], list[Any]] = {}
+    by_run: dict[tuple[int, int], list[Any]] = {}
     for row in csv.DictReader(_unpacked(path)):
-        found.setdefault((int(row.pop("line")), int(row.pop("seed"))), []).extend(read(row))
-    return found
+        by_run.setdefault((int(row.pop("line")), int(row.pop("seed"))), []).extend(read(row))
+    return by_run
 
 
 def _tall_scores(row: dict[str, str]) -> Iterator[Row]:

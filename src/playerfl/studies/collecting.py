@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from playerfl.errors import RunDirectoryError
+from playerfl.errors import ConfigError, RunDirectoryError
 from playerfl.report.compute.collected import Collected, Gap
 from playerfl.report.compute.multiverse import MULTIVERSE, read_multiverse
 from playerfl.runs.api import COMPARISON
@@ -19,6 +19,8 @@ from playerfl.studies.archive import ARCHIVE, read_archive
 from playerfl.studies.directory import StudyDirectory
 
 STUDY_FILE = "study.toml"
+SITE_PART = "contract.json"
+"""What a site agreed to, in its state of a job."""
 _NO_MODEL = partial(no_model, "this result was read without its models; use playerfl.load_result for those")
 
 
@@ -40,7 +42,13 @@ def collect(path: Path | str) -> Collected:
     tuning_runs = 0
     notes: list[str] = []
     for place in (folder for folder in folders(home) if (folder / STUDY_FILE).is_file()):
-        study = _of_study(StudyDirectory.open(place))
+        try:
+            study = _of_study(StudyDirectory.open(place))
+        except ConfigError as problem:
+            raise ConfigError(
+                f"cannot read the study {place}: {problem}. Files of your own, such as a method, are looked for where "
+                "you are: run this where the study was started"
+            ) from problem
         results += study.results
         missing += study.missing
         failed += study.failed
@@ -130,7 +138,12 @@ def planned_places(home: Path, failed: list[Gap]) -> dict[Path, Mapping[str, Any
 
 
 def folders(home: Path) -> Iterator[Path]:
-    """The directory and those below it, except below a run, a study, an archive or a multiverse."""
+    """The directory and those below it, except below a run, a study, an archive or a multiverse.
+
+    A site's part in a job across institutions has an experiment too, but the scores are in the job's folder.
+    """
+    if (home / SITE_PART).is_file():
+        return
     yield home
     if not any((home / name).is_file() for name in ("experiment.toml", STUDY_FILE, ARCHIVE, MULTIVERSE)):
         for folder in sorted(entry for entry in home.iterdir() if entry.is_dir() and not entry.name.startswith(".")):

@@ -15,10 +15,11 @@ from pydantic import BaseModel, ConfigDict, Field
 from playerfl.algorithms import ALGORITHMS
 from playerfl.errors import ConfigError, one_of
 from playerfl.paper import facts as paper
-from playerfl.runs.experiment import Experiment, find_task, merged, read_toml, validated
+from playerfl.runs.experiment import Experiment
+from playerfl.runs.settings_table import merged, read_toml, validated
 from playerfl.studies.protocols import PROTOCOLS, Protocol, ProtocolName
 from playerfl.studies.rates import TuningMetric, paper_grid, pfedme_preset
-from playerfl.tasks.load import names_object
+from playerfl.tasks.load import load_task, names_object
 
 PAPER_ALGORITHMS = (
     "local", "fedavg", "fedprox", "pfedme", "ditto", "local_adaptation", "fedper", "fedrep", "fedbabu", "fedlp",
@@ -162,7 +163,7 @@ class Study(BaseModel):
         of_task = {key: value for key, value in task.items() if key != "name"}
         options = {key: value for key, value in algorithm.items() if key != "learning_rates"}
         protocol = PROTOCOLS[self.protocol]
-        settings = protocol.defaults(find_task(task["name"]), algorithm["name"])
+        settings = protocol.defaults(load_task(task["name"]), algorithm["name"])
         of_algorithm = self.by_algorithm.get(algorithm["name"], {})
         for table in (self.settings, of_task, of_algorithm, {"task": task["name"], "algorithm": options}):
             settings = merged(settings, table)
@@ -220,11 +221,11 @@ def _named_tables(key: str, given: Any) -> list[dict[str, Any]]:
 
 def _leaving_one_out(task: Mapping[str, Any], study: Mapping[str, Any]) -> list[dict[str, Any]]:
     """A task for each of its sites, in which that site is unseen."""
-    found = find_task(task["name"])
+    loaded = load_task(task["name"])
     settings = merged(study.get("settings", {}), {key: value for key, value in task.items() if key != "name"})
     experiment = Experiment.resolve({**settings, "task": task["name"]})
-    options = experiment.data_options(found)
-    sites = sorted(found.for_options(options).load_sites(options))
+    options = experiment.data_options(loaded)
+    sites = sorted(loaded.for_options(options).load_sites(options))
     return [{**task, "unseen": [site]} for site in sites]
 
 
@@ -265,7 +266,7 @@ def _grid(tried: Any, experiment: Experiment, protocol: Protocol) -> list[float]
         return [experiment.training.learning_rate]
     if tried != "paper":
         return list(tried)
-    printed = find_task(experiment.task).paper
+    printed = load_task(experiment.task).paper
     if printed is None:
         known = ", ".join(sorted(paper.facts()["datasets"]))
         raise ConfigError(

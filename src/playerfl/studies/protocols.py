@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from playerfl.algorithms import ALGORITHMS
-from playerfl.runs.experiment import merged
+from playerfl.runs.settings_table import merged
 from playerfl.tasks.task import Task
 
 ProtocolName = Literal["2026.2", "2026.1", "authors-2024"]

@@ -178,7 +178,7 @@ class Scheduler:
         status = min(waiting, key=lambda s: (self._order[s.line.task], -s.left * self._pace.of(s)))
         work = sum(other.left * self._pace.of(other) for other in self.lines)
         fair = math.ceil(work / (2 * slots * self._pace.of(status)))
-        size = min(status.together, max(fair, _LEAST_STACKED))
+        size = min(status.together, max(fair, _LEAST_STACKED)) if slots > 1 else status.together
         runs, status.pending = status.pending[:size], status.pending[size:]
         status.running += len(runs)
         return status, Group(runs)

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from playerfl.data.examples import tensors_in
-from playerfl.errors import ConfigError
+from playerfl.errors import ConfigError, DataError
 from playerfl.layers.derive import call_model
 from playerfl.layers.wrappers import unwrapped
 from playerfl.learning.losses import logits_of
@@ -61,12 +61,19 @@ def with_model(task: Task, model: str | None) -> Task:
         raise ConfigError(
             f"{model} is of type {type(build).__name__}; it must be a function that returns a torch model"
         )
-    wanted = {"inputs", "outputs"} & inspect.signature(build).parameters.keys()
-    needs = cache(lambda options: _needs(task, options)) if wanted else None
+    parameters = inspect.signature(build).parameters
+    wanted = sorted({"inputs", "outputs"} & parameters.keys())
+    needs = cache(lambda options: _needs(task, options))
 
     def build_model(options: Any) -> nn.Module:
-        needed = needs(options) if needs else {}
-        return built_model(build, model, **{name: needed[name] for name in sorted(wanted)})
+        try:
+            needed = needs(options) if wanted else {}
+        except DataError:
+            # A server has no data; if its sizes differ from the sites', so do the fingerprints of the models.
+            if any(parameters[name].default is inspect.Parameter.empty for name in wanted):
+                raise
+            needed = {}
+        return built_model(build, model, **{name: needed[name] for name in wanted if name in needed})
 
     return replace(
         task,

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from playerfl.cli.messages import say
 from playerfl.cli.options import DataDir, examples
 from playerfl.data.download.directory import use_data_directory
 from playerfl.errors import ConfigError
@@ -66,13 +66,13 @@ def export(
     choice = {None: "auto", True: "require", False: "never"}[onnx]
     exported = write_model(source, out, onnx=choice, overwrite=overwrite)  # type: ignore[arg-type]
     print(out)
-    _say(
+    say(
         f"checked: on {exported.test_rows} test rows, the exported model differs from the trained one by at most "
         f"{exported.largest_difference:.2g}"
     )
     if exported.why_no_onnx and onnx is None:
-        _say(f"note: there is no ONNX file: {exported.why_no_onnx}")
-    _say(f"model card: {out / 'README.md'}")
+        say(f"note: there is no ONNX file: {exported.why_no_onnx}")
+    say(f"model card: {out / 'README.md'}")
 
 
 def _sites_of(run: Path | None) -> str:
@@ -85,7 +85,3 @@ def _sites_of(run: Path | None) -> str:
     except PlayerflError:
         return ""
     return f"; the run has: {', '.join(sorted(map(str, sites)))}" if isinstance(sites, dict) else ""
-
-
-def _say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)

@@ -113,7 +113,7 @@ class Answer:
 
 
 def _settings(assignments: list[str], rounds: int | None) -> dict[str, Any]:
-    from playerfl.runs.experiment import parse_setting
+    from playerfl.runs.settings_table import parse_setting
 
     settings = dict(map(parse_setting, assignments))
     return settings if rounds is None else {**settings, "rounds": rounds}
@@ -121,21 +121,21 @@ def _settings(assignments: list[str], rounds: int | None) -> dict[str, Any]:
 
 def _target(target: str) -> tuple[Task, dict[str, Any], Mapping[str, Weights] | None, int]:
     """A task, the settings of a run, its models if they are federated, and its seed."""
-    from playerfl.runs.experiment import find_task
+    from playerfl.tasks.load import load_task
 
     path = Path(target)
     if (path / "comparison.json").is_file():
         runs = sorted(str(folder.parent) for folder in path.glob("*/experiment.toml"))
         raise ConfigError(f"{target} holds several runs; choose one: {', '.join(runs)}")
     if not (path / "experiment.toml").is_file():
-        return find_task(target), {}, None, 0
+        return load_task(target), {}, None, 0
     from playerfl.runs.api import load_result
 
     result = load_result(path)
     kept = ("rounds", "bn_stats", "tie_policy", "granularity", "device", "threads", "training", "data")
     given = {key: result.experiment[key] for key in kept if key in result.experiment}
     models = None if result.algorithm == "local" else result.weights
-    return find_task(result.experiment["task"]), given, models, int(result.experiment["seed"])
+    return load_task(result.experiment["task"]), given, models, int(result.experiment["seed"])
 
 
 def _third_moment(

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from playerfl.cli.messages import say
 from playerfl.cli.options import DataDir, Quiet, examples
 
 if TYPE_CHECKING:
@@ -56,13 +57,13 @@ def multiverse(
     def listening(universe: Universe, number: int, seconds: float | None) -> Iterator[StatusListener]:
         if not quiet:
             left = "" if seconds is None else f" ({left_text(seconds)} for all)"
-            _say(f"universe {number} of {len(plan.universes)}: {universe.name}{left}")
+            say(f"universe {number} of {len(plan.universes)}: {universe.name}{left}")
         with shown_study(quiet=quiet) as listener:
             yield listener
 
     def read(done: int, total: int) -> None:
         if not quiet:
-            _say(f"read the runs of {done} of {total} universes")
+            say(f"read the runs of {done} of {total} universes")
 
     plan, path = read_plan(file, out)
     if dry_run:
@@ -81,23 +82,19 @@ def multiverse(
         )
     except KeyboardInterrupt:
         started = path if path.exists() else file
-        _say(f"interrupted; finished runs are saved: continue with  playerfl multiverse {started}")
+        say(f"interrupted; finished runs are saved: continue with  playerfl multiverse {started}")
         sys.exit(130)
     if as_json:
         typer.echo(json.dumps({"directory": str(path), **_as_json(result)}, indent=1))
     else:
         _show(result.ranked)
     for failure in result.failures:
-        _say(f"failed: {failure}")
+        say(f"failed: {failure}")
     if result.failures:
-        _say(f"try them again with  playerfl multiverse {path} --retry-failed")
-    _say(f"results: {path}; see them with  playerfl report {path}")
+        say(f"try them again with  playerfl multiverse {path} --retry-failed")
+    say(f"results: {path}; see them with  playerfl report {path}")
     if result.failures:
         raise typer.Exit(1)
-
-
-def _say(line: str) -> None:
-    typer.echo(line, err=True)
 
 
 def _as_json(result: MultiverseResult) -> dict[str, Any]:
@@ -149,7 +146,7 @@ def _show(ranked: Multiverse) -> None:
     from rich.table import Table
 
     from playerfl.cli.tables.console import wide_console
-    from playerfl.report.compute.grid import method_name
+    from playerfl.report.names import method_name
 
     lines = sorted(ranked.summary, key=lambda line: (line.median_rank, -line.first))
     rivals = list(dict.fromkeys(rival for line in lines for rival in line.ahead_of))

@@ -10,17 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Any, NotRequired, TypedDict
 
 import typer
 
-from playerfl.cli.options import Quiet
+from playerfl.cli.options import DataDir, Quiet, examples
 from playerfl.errors import ConfigError
 
 if TYPE_CHECKING:
     from playerfl.paper.thresholds import Case, Choice, StudyTask, ThresholdStudy
 
-THRESHOLDS_EXAMPLES = """
-[bold]Examples[/bold]
-
-  playerfl paper thresholds experiments/thresholds.toml --out results/thresholds
-"""
+THRESHOLDS_EXAMPLES = examples("paper thresholds experiments/thresholds.toml --out results/thresholds")
 _KEYS = {"tasks", "modes", "inits", "seeds"}
 
 paper_app = typer.Typer(name="paper", help="Reproduce the PLayer-FL paper.", no_args_is_help=True)
@@ -35,9 +31,7 @@ def _paper() -> None:
 def thresholds(
     file: Annotated[Path, typer.Argument(metavar="FILE")],
     out: Annotated[Path, typer.Option(metavar="DIR", help="Directory for cases.csv, the summary and the figures.")],
-    data_dir: Annotated[
-        Path | None, typer.Option(help="Data directory (default: $PLAYERFL_DATA, or your cache folder).")
-    ] = None,
+    data_dir: DataDir = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON on stdout.")] = False,
     quiet: Quiet = False,
 ) -> None:
@@ -49,7 +43,7 @@ def thresholds(
     from playerfl.paper.threshold_figure import draw_thresholds
     from playerfl.paper.thresholds import CaseTable, choose, measure_missing
     from playerfl.report.plots.comparison import save
-    from playerfl.runs.experiment import read_toml
+    from playerfl.runs.settings_table import read_toml
     from playerfl.storage.atomic_files import RERUN_HINT, write_atomically
     from playerfl.time_left import TimeLeft, duration
 
@@ -107,13 +101,13 @@ def _study(table: Mapping[str, Any]) -> ThresholdStudy:
 def _task(entry: Any) -> StudyTask:
     from playerfl.paper import facts as paper
     from playerfl.paper.thresholds import StudyTask
-    from playerfl.runs.experiment import find_task
+    from playerfl.tasks.load import load_task
 
     table = {"name": entry} if isinstance(entry, str) else entry
     if not isinstance(table, Mapping):
         raise ConfigError(f"{entry!r} in tasks must be a name, or a table with a name")
     table = dict(table)
-    task = find_task(table.pop("name", ""))
+    task = load_task(table.pop("name", ""))
     cut = table.pop("cut", None)
     if cut is None:
         if task.paper is None:
@@ -146,6 +140,7 @@ class _TaskSummary(TypedDict):
     cumulative_ratio: Interval
     layer_ratio: Interval
     max_jump_hits: int
+    default_hits: int
     left_out: NotRequired[_LeftOut]
 
 
@@ -158,17 +153,27 @@ class _Summary(TypedDict):
     common: dict[str, Interval]
     max_jump: float
     chosen: dict[str, Any]
+    default: dict[str, Any]
     left_out_hits: float | None
 
 
 def _summary(cases: Sequence[Case]) -> _Summary:
     """The cases must share mode and initialisation."""
-    from playerfl.paper.thresholds import RATIO_RULES, Choice, choose, common_interval, leave_one_out, share
+    from playerfl.paper.thresholds import (
+        RATIO_RULES,
+        Choice,
+        choose,
+        common_interval,
+        default_choice,
+        leave_one_out,
+        share,
+    )
 
     by_task: dict[str, list[Case]] = {}
     for case in cases:
         by_task.setdefault(case.task, []).append(case)
     judged = leave_one_out(cases) if len(by_task) > 1 else {}
+    default = default_choice(cases)
     tasks = []
     for task, members in by_task.items():
         row: _TaskSummary = {
@@ -178,6 +183,7 @@ def _summary(cases: Sequence[Case]) -> _Summary:
             "cumulative_ratio": _ends(common_interval(members, "cumulative_ratio")),
             "layer_ratio": _ends(common_interval(members, "layer_ratio")),
             "max_jump_hits": sum(case.max_jump == case.printed for case in members),
+            "default_hits": sum(case.hit(default) for case in members),
         }
         if judged:
             chosen, hits = judged[task]
@@ -190,6 +196,7 @@ def _summary(cases: Sequence[Case]) -> _Summary:
         "common": {rule: _ends(common_interval(cases, rule)) for rule in RATIO_RULES},
         "max_jump": share(cases, Choice("max_jump", None)),
         "chosen": _choice_json(choose(cases)),
+        "default": {"rule": default.rule, "threshold": default.threshold, "share": default.share},
         "left_out_hits": sum(hits for _, hits in judged.values()) / len(judged) if judged else None,
     }
 
@@ -239,7 +246,9 @@ def _print(summary: _Summary) -> None:
     console.print(table)
     chosen = summary["chosen"]
     threshold = f", t = {chosen['threshold']:.3g}" if "threshold" in chosen else ""
-    console.print(f"best by the criterion: {chosen['rule']}{threshold}, {chosen['share']:.0%} at the printed cut\n")
+    console.print(f"best by the criterion: {chosen['rule']}{threshold}, {chosen['share']:.0%} at the printed cut")
+    default = summary["default"]
+    console.print(f"the default: {default['rule']}, t = {default['threshold']:g}, {default['share']:.0%}\n")
 
 
 def _shown(interval: Interval) -> str:

@@ -52,8 +52,8 @@ def summary(check: DataCheck) -> str:
     'nothing to stop training, 0 warnings'
     """
     stops, warnings = len(check.having("stop")), len(check.having("warning"))
-    found = f"{stops} to fix before training" if stops else "nothing to stop training"
-    return f"{found}, {warnings} warning{'' if warnings == 1 else 's'}"
+    stopping = f"{stops} to fix before training" if stops else "nothing to stop training"
+    return f"{stopping}, {warnings} warning{'' if warnings == 1 else 's'}"
 
 
 def _problems(check: DataCheck) -> list[Finding]:

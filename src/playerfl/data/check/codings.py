@@ -72,18 +72,18 @@ def counts_of(cells: Mapping[str, Cells]) -> dict[str, dict[str, int]]:
 
 
 def coded_differently(counts: Counts, *, are_measured: bool = False) -> list[Coding]:
-    """Groups of sites that share no label with the others, or whose labels are those of the others coded otherwise.
+    """Groups of sites that share no label with the others, or whose labels are those of the others, coded differently.
 
     `are_measured`: whether labels are numbers that may be measurements, for which only the latter is odd.
     """
     labels = _labels_by_site(counts)
-    return [*([] if are_measured else _disjoint(labels, counts)), *_otherwise(labels, counts)]
+    return [*([] if are_measured else _disjoint(labels, counts)), *_other_start(labels, counts)]
 
 
 def _labels_by_site(counts: Counts) -> dict[str, frozenset[str]]:
     sites = sorted({site for by_site in counts.values() for site in by_site})
-    found = {site: frozenset(name for name, by_site in counts.items() if by_site.get(site)) for site in sites}
-    return {site: names for site, names in found.items() if names}
+    names_at = {site: frozenset(name for name, by_site in counts.items() if by_site.get(site)) for site in sites}
+    return {site: names for site, names in names_at.items() if names}
 
 
 def _disjoint(labels: Mapping[str, frozenset[str]], counts: Counts) -> list[Coding]:
@@ -96,7 +96,7 @@ def _disjoint(labels: Mapping[str, frozenset[str]], counts: Counts) -> list[Codi
         met = [group for group in groups if any(forms[site] & forms[other] for other in group)]
         groups = [group for group in groups if group not in met]
         groups.append([*(other for group in met for other in group), site])
-    found = []
+    codings = []
     usual, *others = sorted(groups, key=lambda group: (-len(group), -_rows(counts, group), group))
     usually = max((labels[site] for site in usual), key=lambda names: (_rows(counts, usual, names), sorted(names)))
     for group in others:
@@ -104,8 +104,8 @@ def _disjoint(labels: Mapping[str, frozenset[str]], counts: Counts) -> list[Codi
         rest = frozenset().union(*(labels[site] for site in labels if site not in group))
         have = f"{listing(sorted(group))} {'has' if len(group) == 1 else 'have'}"
         text = f"{have} {_quoted(names)}, and no other site has any of these ({_quoted(rest)} there)"
-        found.append(Coding(text, tuple(sorted(group)), translated(names, usually)))
-    return found
+        codings.append(Coding(text, tuple(sorted(group)), translated(names, usually)))
+    return codings
 
 
 def _forms(names: frozenset[str]) -> frozenset[str]:
@@ -113,13 +113,13 @@ def _forms(names: frozenset[str]) -> frozenset[str]:
     return _IN_FULL.get(forms, forms)
 
 
-def _otherwise(labels: Mapping[str, frozenset[str]], counts: Counts) -> list[Coding]:
-    """Numbers that overlap with those of other sites, but seem to count from another one: 0/1 against 1/2 or -1/1."""
+def _other_start(labels: Mapping[str, frozenset[str]], counts: Counts) -> list[Coding]:
+    """Numbers that overlap with those of other sites, but seem to start elsewhere: 0/1 against 1/2 or -1/1."""
     groups: dict[frozenset[str], list[str]] = {}
     for site, names in labels.items():
         groups.setdefault(names, []).append(site)
     ordered = sorted(groups, key=lambda names: (-len(groups[names]), -_rows(counts, groups[names]), sorted(names)))
-    found: list[Coding] = []
+    codings: list[Coding] = []
     odd: set[str] = set()
     for position, usual in enumerate(ordered):
         for other in ordered[position + 1 :]:
@@ -130,9 +130,9 @@ def _otherwise(labels: Mapping[str, frozenset[str]], counts: Counts) -> list[Cod
                 f"{_quoted(low)} at {listing(groups[low])}, but {_quoted(high)} at {listing(groups[high])}, as if "
                 "counting from another number"
             )
-            found.append(Coding(text, tuple(groups[other]), translated(other, usual)))
+            codings.append(Coding(text, tuple(groups[other]), translated(other, usual)))
             odd.update(groups[other])
-    return found
+    return codings
 
 
 def _same_otherwise(first: frozenset[str], second: frozenset[str], known: Iterable[frozenset[str]]) -> bool:

@@ -197,12 +197,12 @@ def _shown(counts: Counts, names: list[str]) -> str:
 
 def _unknown_codes(counts: Counts) -> list[str]:
     numbers = {name: float(name) for name in counts if is_number(name)}
-    found: list[str] = []
+    suspects: list[str] = []
     for name in counts:
         if name not in numbers:
             is_minus = name.strip() in ("-", "--") and any(other.startswith("+") for other in counts)
             if means_unknown(name) and not is_minus and len(counts) > 2:
-                found.append(name)
+                suspects.append(name)
         elif name in _CODES and all(other not in _CODES or other == name for other in counts):
             # Beside one other label it is not a code, but the other of two classes: -1 and 1.
             beside = [
@@ -213,5 +213,5 @@ def _unknown_codes(counts: Counts) -> list[str]:
             # 9 after 8 is a class like others; 9 after 3 is a code.
             gap = min((abs(numbers[name] - other) for other in beside), default=0)
             if len(beside) > 1 and (gap > 3 or numbers[name] < 0 <= min(beside)):
-                found.append(name)
-    return found
+                suspects.append(name)
+    return suspects

@@ -84,7 +84,7 @@ def check_information(check: DataCheck, column: ColumnProfile, *, can_drop: bool
 
 def _codes(column: ColumnProfile, numbers: Mapping[str, Numbers]) -> dict[str, dict[str, int]]:
     """Typical codes that are far from all other values, with the number of rows that have them."""
-    found: dict[str, dict[str, int]] = {}
+    by_code: dict[str, dict[str, int]] = {}
     for site, values in numbers.items():
         of_site = column.sites[site]
         if of_site.distinct < 4 or of_site.low is None or of_site.high is None:
@@ -103,8 +103,8 @@ def _codes(column: ColumnProfile, numbers: Mapping[str, Numbers]) -> dict[str, d
             above = code > high + away
             # A lone 0 or 99 is more often a value than a code.
             if (below or above) and (count > 1 or abs(code) > 100):
-                found.setdefault(spelled(float(code)), {})[site] = count
-    return found
+                by_code.setdefault(spelled(float(code)), {})[site] = count
+    return by_code
 
 
 def _check_far(check: DataCheck, name: str, numbers: Mapping[str, Numbers], can_set: bool, is_target: bool) -> None:

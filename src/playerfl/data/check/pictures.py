@@ -73,21 +73,21 @@ def _check_copies(check: DataCheck, sites: Mapping[str, ByClass]) -> None:
                 # Files of different sizes are different, so most are never read.
                 if sizes[_size(file)] > 1:
                     places[_content(file)].append((site, name, file.name))
-    copies = [found for found in places.values() if len(found) > 1]
-    if contrary := [found for found in copies if len({name for _, name, _ in found}) > 1]:
+    copies = [copy for copy in places.values() if len(copy) > 1]
+    if contrary := [copy for copy in copies if len({name for _, name, _ in copy}) > 1]:
         # One place of each class: a picture may also be there twice in one of them.
         places_of = [
-            list({name: "/".join((site, name, file)) for site, name, file in found}.values()) for found in contrary
+            list({name: "/".join((site, name, file)) for site, name, file in copy}.values()) for copy in contrary
         ]
         several = "two" if all(len(of_image) == 2 for of_image in places_of) else "several"
         shown = listing([listing(of_image, 3) for of_image in places_of], 2)
         check.add("warning", "duplicates", f"the same image in {several} classes: {shown}")
-    if shared := [found for found in copies if len({site for site, _, _ in found}) > 1]:
-        where = sorted({site for found in shared for site, _, _ in found})
+    if shared := [copy for copy in copies if len({site for site, _, _ in copy}) > 1]:
+        where = sorted({site for copy in shared for site, _, _ in copy})
         counted = "1 image is" if len(shared) == 1 else f"{len(shared):,} images are"
         check.add("warning", "duplicates", f"{counted} at several sites: {listing(where)}", sites=where)
-    if within := [found for found in copies if len({site for site, _, _ in found}) < len(found)]:
-        count = sum(len(found) - len({site for site, _, _ in found}) for found in within)
+    if within := [copy for copy in copies if len({site for site, _, _ in copy}) < len(copy)]:
+        count = sum(len(copy) - len({site for site, _, _ in copy}) for copy in within)
         counted = "1 image repeats" if count == 1 else f"{count:,} images repeat"
         text = f"{counted} an earlier one of the same site, such as {'/'.join(within[0][1])}"
         check.add("warning", "duplicates", f"{text}; copies may be in training and in test")

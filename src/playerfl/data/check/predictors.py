@@ -141,18 +141,18 @@ def check_leak(
     check: DataCheck, column: str, shares: Mapping[str, float], target: str, *, is_identifier: bool = False
 ) -> None:
     """`shares`: what `decides` gave at each site."""
-    found = [site for site, share in shares.items() if share >= _SURE]
-    if found:
+    decided = [site for site, share in shares.items() if share >= _SURE]
+    if decided:
         why = "if it is known only after the outcome, or is computed from it, leave it out"
         if is_identifier:
             why = "the rows were sorted by the target when they were numbered, so leave it out"
         check.add(
             "warning",
             "leak",
-            f"{column!r} alone decides {target!r} at {listing(found)}; {why}",
+            f"{column!r} alone decides {target!r} at {listing(decided)}; {why}",
             f"data.drop_columns={column}",
             column,
-            found,
+            decided,
         )
 
 

@@ -110,7 +110,7 @@ def check_duplicates(
 
 
 def _too_many(pairs: int, expected: float) -> bool:
-    """Whether more rows are equal than chance explains; where it explains any, one or two are not worth a word."""
+    """Whether more rows are equal than chance explains; where it explains any, one or two are not worth reporting."""
     return pairs > _BY_CHANCE * expected + (2 if expected > _NEGLIGIBLE else 0)
 
 
@@ -167,10 +167,10 @@ def _is_fine(column: Numbers) -> bool:
 
 def check_near_duplicates(check: DataCheck, shares: Mapping[str, float], *, grouped: bool) -> None:
     """`shares`: of each site's rows, how many are nearly repeated; if rows are grouped, in another group."""
-    found = {site: share for site, share in shares.items() if share > _MOST}
-    if not found:
+    suspicious = {site: share for site, share in shares.items() if share > _MOST}
+    if not suspicious:
         return
-    shown = ", ".join(f"{site} {share:.0%}" for site, share in found.items())
+    shown = ", ".join(f"{site} {share:.0%}" for site, share in suspicious.items())
     alike = "as repeated measurements of one subject do"
     if grouped:
         text = f"most rows have a near-duplicate in another group ({shown}), {alike}; does data.group name the subject?"
@@ -179,4 +179,4 @@ def check_near_duplicates(check: DataCheck, shares: Mapping[str, float], *, grou
             f"most rows have a near-duplicate ({shown}), {alike}; if so, name the column that says whose they are, or "
             "such rows will be in training and in test"
         )
-    check.add("warning", "groups", text, None if grouped else "data.group=COLUMN", sites=found)
+    check.add("warning", "groups", text, None if grouped else "data.group=COLUMN", sites=suspicious)

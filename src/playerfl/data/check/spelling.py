@@ -43,12 +43,12 @@ def spelled_alike(labels: Iterable[str]) -> list[list[str]]:
     for name in labels:
         if not is_number(name):
             forms.setdefault(normal_form(name) or name, []).append(name)
-    found = [names for names in forms.values() if len(names) > 1]
+    groups = [names for names in forms.values() if len(names) > 1]
     for short, word in _SHORT:
         both = [*forms.get(short, []), *forms.get(word, [])]
-        if short in forms and word in forms and not set(both) & {name for names in found for name in names}:
-            found.append(both)
-    return found
+        if short in forms and word in forms and not set(both) & {name for names in groups for name in names}:
+            groups.append(both)
+    return groups
 
 
 def typing_errors(totals: Mapping[str, int], known: set[str]) -> list[tuple[str, str]]:
@@ -58,15 +58,15 @@ def typing_errors(totals: Mapping[str, int], known: set[str]) -> list[tuple[str,
     """
     if len(totals) > _MOST_COMPARED:
         return []
-    found: list[tuple[str, str]] = []
+    typos: list[tuple[str, str]] = []
     for a, b in combinations(totals, 2):
         rare, common = sorted((a, b), key=totals.__getitem__)
-        if rare in known or rare in [typo for typo, _ in found] or not one_letter_apart(rare, common):
+        if rare in known or rare in [typo for typo, _ in typos] or not one_letter_apart(rare, common):
             continue
         is_rare = totals[rare] <= max(1, _RARE_SHARE * totals[common]) < totals[common]
         if is_rare or _is_misspelt(rare, common):
-            found.append((rare, common))
-    return found
+            typos.append((rare, common))
+    return typos
 
 
 def _is_misspelt(a: str, b: str) -> bool:

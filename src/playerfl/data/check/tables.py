@@ -82,8 +82,8 @@ class TableCheck:
                 self._check_column(name)
             except Exception as problem:
                 # Whatever is odd about a column, it must not keep anyone from the rest of the check, or from training.
-                said = " ".join(f"{type(problem).__name__}: {problem}".split())
-                self.check.add("note", "column", f"{name!r} could not be checked ({said[:200]})", column=name)
+                message = " ".join(f"{type(problem).__name__}: {problem}".split())
+                self.check.add("note", "column", f"{name!r} could not be checked ({message[:200]})", column=name)
         self._check_missing()
         for site, columns in self._totals.items():
             row = f"{self.tables[site].file}, row {self.tables[site].frame.index[-1]}"
@@ -124,20 +124,22 @@ class TableCheck:
             self._profile(name, "refused", cells, None)
             return
         kind = column.kind.kind
-        found = self._profile(name, kind, column.cells, numbers)
-        check_information(self.check, found)
+        summary = self._profile(name, kind, column.cells, numbers)
+        check_information(self.check, summary)
         whole = kind == "number" and numbers is not None and not any((v % 1).any() for v in numbers.values())
         is_date = whole and numbers is not None and check_dates(self.check, name, numbers)
-        self._check_zeros(name, max(of_site.distinct for of_site in found.sites.values()))
-        names_subject = not is_date and check_names_a_subject(self.check, found, are_whole=whole or kind == "category")
+        self._check_zeros(name, max(of_site.distinct for of_site in summary.sites.values()))
+        names_subject = not is_date and check_names_a_subject(
+            self.check, summary, are_whole=whole or kind == "category"
+        )
         for site, of_site in column.cells.items() if kind == "number" else ():
             if ends_with_total(of_site.numbers):
                 self._totals.setdefault(site, []).append(name)
         if not names_subject:
             self._add_hashes(column.cells)
             if numbers is not None:
-                check_numbers(self.check, found, numbers)
-            if kind == "number" and whole and all(0 < c.distinct <= FEW_NUMBERS for c in found.sites.values()):
+                check_numbers(self.check, summary, numbers)
+            if kind == "number" and whole and all(0 < c.distinct <= FEW_NUMBERS for c in summary.sites.values()):
                 digits = {site: replace(cells, booleans=None) for site, cells in column.cells.items()}
                 check_codes(
                     self.check, counts_of(digits), f"column {name!r}", name, self._chosen(name), are_measured=True
@@ -146,7 +148,7 @@ class TableCheck:
                 check_labels(self.check, counts_of(column.cells), f"column {name!r}", name, self._chosen(name))
             self._check_leak(column)
             self._remember_near(column)
-        elif kind == "number" and all(c.distinct == c.rows - c.missing for c in found.sites.values()):
+        elif kind == "number" and all(c.distinct == c.rows - c.missing for c in summary.sites.values()):
             self._check_leak(column, is_identifier=True)
         self._note_gaps(name, column.cells)
 
@@ -178,9 +180,9 @@ class TableCheck:
         self, name: str, kind: str, cells: Mapping[str, Cells], numbers: Mapping[str, Numbers] | None
     ) -> ColumnProfile:
         sites = {site: profile(of_site, None if numbers is None else numbers[site]) for site, of_site in cells.items()}
-        found = ColumnProfile(name, kind, sites)
-        self.check.columns.append(found)
-        return found
+        column = ColumnProfile(name, kind, sites)
+        self.check.columns.append(column)
+        return column
 
     def _refused_cells(self, name: str) -> dict[str, Cells]:
         """What can still be read of a column that training refuses."""

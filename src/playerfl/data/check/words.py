@@ -27,12 +27,12 @@ def check_words(
     """
     certain: dict[str, list[str]] = {}
     for name in [*([] if target is None else [target.name]), *inputs]:
-        found = _unexplained(name, tables, rules)
+        unexplained = _unexplained(name, tables, rules)
         is_target = target is not None and name == target.name
-        if found and (is_target or any(word.lower() == _AMBIGUOUS for word in found)):
-            _ask(check, name, found, _kept(name, found, tables, is_target), is_target=is_target)
-        elif found:
-            certain[name] = list(found)
+        if unexplained and (is_target or any(word.lower() == _AMBIGUOUS for word in unexplained)):
+            _ask(check, name, unexplained, _kept(name, unexplained, tables, is_target), is_target=is_target)
+        elif unexplained:
+            certain[name] = list(unexplained)
     if certain:
         words = sorted({word for of_column in certain.values() for word in of_column})
         name, of_column = next(iter(certain.items()))
@@ -46,28 +46,28 @@ def check_words(
 
 def _unexplained(name: str, tables: Mapping[str, SiteTable], rules: CellRules) -> dict[str, dict[str, int]]:
     """The words of a column that no rule names, with their number at each site."""
-    found: dict[str, dict[str, int]] = {}
+    counts: dict[str, dict[str, int]] = {}
     for site, table in tables.items():
         own = rules.at(site)
         known = own.missing(name) | own.new_values(name).keys()
         for word, count in table.words[name].value_counts().items() if name in table.words else ():
             if str(word) not in known:
-                found.setdefault(str(word), {})[site] = int(count)
-    return found
+                counts.setdefault(str(word), {})[site] = int(count)
+    return counts
 
 
-def _ask(check: DataCheck, name: str, found: Mapping[str, Mapping[str, int]], keep: str, *, is_target: bool) -> None:
-    shown = [f"{w!r} ({', '.join(f'{site} {n:,}' for site, n in by_site.items())})" for w, by_site in found.items()]
-    said = "counts as a missing value; to keep it as a value, name it"
-    if len(found) > 1:
-        said = "count as missing values; to keep them as values, name them"
+def _ask(check: DataCheck, name: str, words: Mapping[str, Mapping[str, int]], keep: str, *, is_target: bool) -> None:
+    shown = [f"{w!r} ({', '.join(f'{site} {n:,}' for site, n in by_site.items())})" for w, by_site in words.items()]
+    consequence = "counts as a missing value; to keep it as a value, name it"
+    if len(words) > 1:
+        consequence = "count as missing values; to keep them as values, name them"
     check.add(
         "warning",
         "missing",
-        f"{'target' if is_target else 'column'} {name!r}: {listing(shown)} {said}",
-        f"{keep} (or, if missing is right, {missing_setting(name, list(found))})",
+        f"{'target' if is_target else 'column'} {name!r}: {listing(shown)} {consequence}",
+        f"{keep} (or, if missing is right, {missing_setting(name, list(words))})",
         name,
-        sorted({site for by_site in found.values() for site in by_site}),
+        sorted({site for by_site in words.values() for site in by_site}),
     )
 
 

@@ -193,9 +193,9 @@ def _only(values: NDArray[np.object_], chosen: Flags) -> NDArray[np.object_]:
 
 
 def _kinds(cells: NDArray[np.object_]) -> tuple[list[type], NDArray[np.int64]]:
-    found: dict[type, int] = {}
-    which = np.fromiter((found.setdefault(type(cell), len(found)) for cell in cells), np.int64, len(cells))
-    return list(found), which
+    numbers: dict[type, int] = {}
+    which = np.fromiter((numbers.setdefault(type(cell), len(numbers)) for cell in cells), np.int64, len(cells))
+    return list(numbers), which
 
 
 def _floats(series: pd.Series[Any]) -> Numbers:

@@ -101,8 +101,8 @@ class TableEncoding:
 
 def raw_inputs(kinds: Sequence[ColumnKind], cells: Sequence[Cells], remedy: str | None = None) -> Numbers:
     """Inputs (rows, inputs) before scaling; nan where a value is missing. `remedy`: see `ColumnKind.inputs`."""
-    said = {} if remedy is None else {"remedy": remedy}
-    return np.concatenate([kind.inputs(of, **said) for kind, of in zip(kinds, cells, strict=True)], axis=1)
+    options = {} if remedy is None else {"remedy": remedy}
+    return np.concatenate([kind.inputs(of, **options) for kind, of in zip(kinds, cells, strict=True)], axis=1)
 
 
 @dataclass(frozen=True)

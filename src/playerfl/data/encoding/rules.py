@@ -49,11 +49,11 @@ class CellRules:
         >>> CellRules(recode=("sex: 1=male, 2.0=female",)).new_values("sex")
         {'1': 'male', '2': 'female'}
         """
-        found: dict[str, str] = {}
+        new: dict[str, str] = {}
         for rule in self.recode:
             if rule.startswith(f"{column}:"):
-                found |= dict(pairs_in(rule[len(column) + 1 :]))
-        return found
+                new |= dict(pairs_in(rule[len(column) + 1 :]))
+        return new
 
 
 def check_recode(rules: Sequence[str]) -> None:

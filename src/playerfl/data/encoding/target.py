@@ -100,15 +100,15 @@ def _few_numbers(cells: Mapping[str, Cells]) -> bool:
 
 def _classes(name: str, cells: Mapping[str, Cells]) -> tuple[str, ...]:
     """Sorted as numbers if all of them are, else as texts."""
-    found = {text for site in cells.values() for text in site.spellings[0]}
-    if len(found) > MOST_CLASSES:
+    texts = {text for site in cells.values() for text in site.spellings[0]}
+    if len(texts) > MOST_CLASSES:
         raise DataError(
-            f"the target {name!r} has {len(found):,} different values; at most {MOST_CLASSES:,} classes are "
+            f"the target {name!r} has {len(texts):,} different values; at most {MOST_CLASSES:,} classes are "
             'supported, so set data.kind="number" if it is a number, or name another column in data.target'
         )
     if any(site.is_text.any() for site in cells.values()):
-        return tuple(sorted(found))
-    return tuple(sorted(found, key=_number))
+        return tuple(sorted(texts))
+    return tuple(sorted(texts, key=_number))
 
 
 def _number(text: str) -> tuple[float, str]:

@@ -38,7 +38,7 @@ _FIRST_ROW = 2
 def read_site_csv(
     path: Path, text_columns: Collection[str], drop: Collection[str]
 ) -> tuple[pd.DataFrame, dict[str, pd.Series[Any]], dict[str, str]]:
-    """The table, its `words` and its `leading_zeros` (see `SiteTable`); nothing is said of columns in `drop`."""
+    """The table, its `words` and its `leading_zeros` (see `SiteTable`); columns in `drop` are not looked at."""
     import pandas as pd
 
     size = check_file(path, path.name)
@@ -101,20 +101,20 @@ def _may_hold_words(frame: pd.DataFrame) -> Iterator[str]:
 
 
 def _missing_words(file: _CsvFile, columns: list[str]) -> dict[str, pd.Series[Any]]:
-    """The cells of columns that are missing because of a word; an empty cell is none."""
+    """The cells of columns that are missing because of a word; an empty cell is not one of them."""
     import pandas as pd
 
     if not columns:
         return {}
-    found: dict[str, list[pd.Series[Any]]] = {name: [] for name in columns}
+    pieces_of: dict[str, list[pd.Series[Any]]] = {name: [] for name in columns}
     texts: dict[str, Any] = {"usecols": columns, "dtype": str, "keep_default_na": False, "chunksize": _ROWS_AT_ONCE}
     with file.opened() as content:
         for piece in pd.read_csv(content, **texts, **file.form):
             piece.index += _FIRST_ROW
             for name in columns:
                 stripped = piece[name].str.strip()
-                found[name].append(stripped[stripped.isin(_MISSING_WORDS)])
-    words = {name: pd.concat(pieces) for name, pieces in found.items()}
+                pieces_of[name].append(stripped[stripped.isin(_MISSING_WORDS)])
+    words = {name: pd.concat(pieces) for name, pieces in pieces_of.items()}
     return {name: of_column for name, of_column in words.items() if len(of_column)}
 
 
@@ -126,13 +126,13 @@ def _leading_zeros(file: _CsvFile, columns: list[str]) -> dict[str, str]:
         return {}
     with file.opened() as content:
         texts = pd.read_csv(content, usecols=columns, dtype=str, nrows=_ROWS_LOOKED_AT, **file.form)
-    found = {}
+    examples = {}
     for name in columns:
         written = texts[name].dropna()
         coded = written[written.str.fullmatch(r"\s*0\d+\s*")]
         if len(coded):
-            found[name] = str(coded.iloc[0]).strip()
-    return found
+            examples[name] = str(coded.iloc[0]).strip()
+    return examples
 
 
 def _opened(path: Path, size: int) -> IO[bytes]:

@@ -26,7 +26,7 @@ function fillTable(table, heads, rows) {
     const [text, value, notes = [], tone = ""] = Array.isArray(shown) ? shown : [shown, undefined];
     const [tag, words] = [column ? "td" : "th", heads[column][1]];
     const span = el("span", { class: `v ${tone}` }, text);
-    return el(tag, { scope: column ? null : "row", class: words ? null : "num", "data-value": words ? null : value ?? "" },
+    return el(tag, { scope: column ? null : "row", class: words ? null : "num", "data-value": words ? null : value || (/^\d+$/.test(text) ? text : value ?? "") },
       span, ...notes.map((note) => el("span", { class: "ci" }, note)));
   };
   fill(table,

@@ -23,7 +23,7 @@ function drawCalibration() {
   // The calibration error: how far a probability is from what came true, on average over the rows.
   const about = curves[data.subject] ? data.subject : names[0];
   const { x, y, n } = curves[about] ?? { x: [], y: [], n: [] };
-  const off = x.reduce((sum, said, i) => sum + n[i] * Math.abs(said - y[i]), 0) / n.reduce((a, b) => a + b, 0);
+  const off = x.reduce((sum, predicted, i) => sum + n[i] * Math.abs(predicted - y[i]), 0) / n.reduce((a, b) => a + b, 0);
   $("calibration-finding").textContent = about && Number.isFinite(off) ? `The probabilities of ${about} are off by ${(100 * off).toFixed(1)} points on average` : "";
   fill($("calibration-legend"), ...names.map((name) => {
     const { colour, dash } = look(name);

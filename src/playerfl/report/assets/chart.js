@@ -10,7 +10,8 @@ function ticks(low, high, count = 6) {
   const base = 10 ** Math.floor(Math.log10(raw));
   const step = [1, 2, 5, 10].map((m) => m * base).find((s) => s >= raw);
   const marks = [];
-  for (let t = Math.ceil(low / step - 1e-9) * step; t <= high + step * 1e-9; t += step) marks.push(Number(t.toPrecision(12)));
+  // Multiples, not sums: adding up steps misses 0 by a rounding error, which would be the label.
+  for (let k = Math.ceil(low / step - 1e-9); k * step <= high + step * 1e-9; k += 1) marks.push(Number((k * step).toPrecision(12)));
   return marks;
 }
 function logTicks(low, high) {
@@ -18,11 +19,15 @@ function logTicks(low, high) {
   const decades = Math.ceil(Math.log10(high)) - Math.floor(Math.log10(low));
   const every = Math.max(1, Math.ceil(decades / 6));
   for (let e = Math.floor(Math.log10(low)); e <= Math.ceil(Math.log10(high)); e += every) marks.push(10 ** e);
-  return marks.filter((t) => t >= low * 0.999 && t <= high * 1.001);
+  const inside = (all) => all.filter((t) => t >= low * 0.999 && t <= high * 1.001);
+  // One number does not show that an axis is logarithmic.
+  return inside(marks).length > 1 ? inside(marks) : inside(marks.flatMap((t) => [t, 2 * t, 5 * t]));
 }
 // The ends of an axis: a little more than the values need.
 function domain(values, log) {
   const [low, high] = [Math.min(...values), Math.max(...values)];
+  // A hundredth is a percentage point.
+  if (low === 0 && high === 0) return [-0.01, 0.01];
   if (low === high) return log ? [low / 2, high * 2] : [low - Math.abs(low) * 0.05 - 1e-9, high + Math.abs(high) * 0.05 + 1e-9];
   return log ? [low / 1.3, high * 1.3] : [low - 0.04 * (high - low), high + 0.04 * (high - low)];
 }
@@ -65,11 +70,14 @@ function lineChart(home, { series, xLabel, yLabel, xTitle = xLabel, xTicks, log 
   const xs = [...new Set(series.flatMap((s) => s.x))].sort((a, b) => a - b);
   if (!good.length || !xs.length) return fill(home, el("p", { class: "small" }, "Nothing to draw: there are no finite values."));
   const [low, high] = domain(good, log);
+  const yTicks = log ? logTicks(low, high) : ticks(low, high);
+  // Room for the longest number beside the axis title.
+  BOX.left = Math.max(BOX.left, 30 + 8 * Math.max(...yTicks.map((t) => format(t).length)));
   const [x0, x1] = from ?? [xs[0], xs[xs.length - 1] === xs[0] ? xs[0] + 1 : xs[xs.length - 1]];
   const px = (x) => BOX.left + ((x - x0) / (x1 - x0)) * (BOX.width - BOX.left - BOX.right);
   const py = scaleOf([low, high], log, BOX.height - BOX.bottom, BOX.top);
   const svg = el("svg", { viewBox: `0 0 ${BOX.width} ${BOX.height}`, role: "img", "aria-label": alt, tabindex: "0" });
-  for (const t of log ? logTicks(low, high) : ticks(low, high)) {
+  for (const t of yTicks) {
     svg.append(
       el("line", { x1: BOX.left, x2: BOX.width - BOX.right, y1: py(t), y2: py(t), stroke: "var(--grid)" }),
       axisText({ x: BOX.left - 7, y: py(t) + 4, "text-anchor": "end" }, format(t)),
@@ -143,15 +151,30 @@ const beyond = (x, y, side, colour) => el("path", { d: `M${x} ${y - 6}l${side * 
 // The first of these texts that fits; the last, shortened, if none does.
 const fitting = (texts, width) => texts.find((text) => text.length * 6.5 < width) ?? shortened(texts[texts.length - 1], Math.floor(width / 6.5));
 
+// Measured, since letters differ: a name in capitals or in Chinese is twice as wide as others of its length.
+const pen = document.createElement("canvas").getContext("2d");
+function widthOf(text) {
+  pen.font = "12px system-ui, sans-serif";
+  return pen.measureText(text).width;
+}
+function cutTo(text, room) {
+  if (widthOf(text) <= room) return text;
+  const letters = [...text];
+  while (letters.length > 1 && widthOf(`${letters.join("")}…`) > room) letters.pop();
+  return `${letters.join("")}…`;
+}
+
 // rows: [{name, value, runs: [low, high], rows: [low, high], colour, hollow}], drawn from top to bottom
 function dotChart(home, { rows, xLabels, rowLabel, format, tickFormat, line, sides, alt }) {
   const { width } = boxOf(home);
   const spans = (row) => [row.runs, row.rows].filter(known);
   const good = [...rows.flatMap((row) => [row.value, ...spans(row).flat()]), ...(line ? [line.at] : [])].filter(Number.isFinite);
   if (!good.length) return fill(home, el("p", { class: "small" }, "Nothing to draw: there are no finite values."));
-  const longest = Math.max(...rows.map((row) => row.name.length));
-  const letters = Math.min(longest, width > 380 ? 18 : 14);
-  const [left, right, top, row] = [letters * 6.6 + 14, 52, line || sides ? 34 : 12, Math.max(19, Math.min(50, 240 / rows.length))];
+  // Of a method in a file of the reader's own, the class is what tells it apart.
+  const classes = rows.map((row) => row.name.replace(/^.*\.py:/, ""));
+  const labels = new Set(classes).size === rows.length ? classes : rows.map((row) => row.name);
+  const room = Math.min(Math.max(...labels.map(widthOf)), width > 380 ? 125 : 98);
+  const [left, right, top, row] = [room + 14, 52, line || sides ? 34 : 12, Math.max(19, Math.min(50, 240 / rows.length))];
   const foot = top + rows.length * row;
   const height = foot + 46;
   const label = fitting(xLabels, width);
@@ -182,7 +205,7 @@ function dotChart(home, { rows, xLabels, rowLabel, format, tickFormat, line, sid
   const shown = (value) => (Number.isFinite(value) ? format(value) : value === undefined || Number.isNaN(value) ? "–" : sides ? (value > 0 ? "+∞" : "−∞") : "diverged");
   rows.forEach((one, i) => {
     const y = py(i);
-    svg.append(axisText({ x: left - 8, y: y + 4, "text-anchor": "end" }, shortened(one.name, letters)));
+    svg.append(axisText({ x: left - 8, y: y + 4, "text-anchor": "end" }, cutTo(labels[i], room)));
     if (known(one.rows)) svg.append(el("line", { x1: px(one.rows[0]), x2: px(one.rows[1]), y1: y, y2: y, stroke: one.colour, "stroke-width": 1.6 }));
     if (known(one.runs)) svg.append(el("line", { x1: px(one.runs[0]), x2: px(one.runs[1]), y1: y, y2: y, stroke: one.colour, "stroke-width": 5, "stroke-opacity": 0.45 }));
     if (one.value < low || one.value > high) svg.append(beyond(px(one.value), y, one.value > high ? 1 : -1, one.colour));

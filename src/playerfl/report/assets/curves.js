@@ -20,7 +20,9 @@ function curveFinding(series, metric, task, where, format) {
   const ends = series.map((s) => [s.name, s.y[s.y.length - 1]]).filter(([, y]) => Number.isFinite(y));
   if (!ends.length || data.notLearnt.includes(task)) return `${metric.name} of ${where} on ${task}, by round`;
   const [best, y] = ends.reduce((a, b) => ((metric.lower ? b[1] < a[1] : b[1] > a[1]) ? b : a));
-  return `In the last round, ${best} has the best ${lowered(metric.name)} of the methods shown: ${format(y)}${metric.percent ? " %" : ""}`;
+  const value = `${format(y)}${metric.percent ? " %" : ""}`;
+  if (series.length === 1) return `In the last round, the ${lowered(metric.name)} of ${best} is ${value}`;
+  return `In the last round, ${best} has the ${metric.lower ? "lowest" : "best"} ${lowered(metric.name)} of the methods shown: ${value}`;
 }
 function drawCurves() {
   const [task, split, site] = ["pick-task", "pick-split", "pick-site"].map((id) => $(id).value);
@@ -48,7 +50,7 @@ function drawCurves() {
   const where = site === "" ? "all sites (average)" : data.sites[task][Number(site)];
   const cell = (y) => (y === undefined ? "" : Number.isFinite(y) ? format(y) : "diverged");
   const last = series.map((s) => `${s.name} ${cell(s.y[s.y.length - 1])}`);
-  $("curve-finding").textContent = curveFinding(series, metric, task, where, format);
+  $("curve-finding").textContent = curveFinding(series, metric, task, where, formatted(metric));
   lineChart($("curve-chart"), {
     series, xLabel: "round", yLabel: metric.name + (metric.percent ? ", %" : ""), format,
     alt: `${metric.name} of ${where} on ${task} by round. In the last round: ${last.join(", ")}. Use the arrow keys to read single rounds; the values are in the table below.`,

@@ -53,7 +53,7 @@ function drawGains() {
   if (!view) return fill($("gains-chart"));
   const every = view.sites.flatMap((numbers, i) => {
     if (numbers === null) return [];
-    const [value, low, high, first, last, clear] = numbers.map(numeric);
+    const [clear, value, low = NaN, high = NaN, first = NaN, last = NaN] = numbers.map(numeric);
     const colour = !view.compared ? "var(--axis)" : value < 0 ? "var(--c2)" : "var(--c1)";
     return [{ name: textOf(view.rows[i][0]), value, runs: [low, high], rows: [first, last], colour, hollow: !clear }];
   });

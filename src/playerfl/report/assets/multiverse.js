@@ -26,14 +26,14 @@ function showMultiverse(home, universe) {
     return select;
   });
   const reset = el("button", { type: "button" }, "Any protocol");
-  const parts = { finding: el("h3"), chart: el("div"), caption: el("figcaption"), said: el("p", { class: "verdict", role: "status" }), table: el("table", { class: "grid ranking" }) };
+  const parts = { finding: el("h3"), chart: el("div"), caption: el("figcaption"), verdict: el("p", { class: "verdict", role: "status" }), table: el("table", { class: "grid ranking" }) };
   const figure = el("figure", { "data-file": "multiverse" }, parts.finding, parts.chart, parts.caption);
   fill(home,
     el("div", { class: "controls" }, el("label", {}, "Method ", method)),
     figure,
     el("h3", {}, "The ranking under protocols of your choice"),
     el("div", { class: "controls" }, ...universe.factors.map((factor, i) => el("label", {}, `${factor.label} `, picks[i])), reset),
-    parts.said,
+    parts.verdict,
     el("div", { class: "scroll", role: "region", tabindex: "0", "aria-label": "Ranking under the chosen protocols" }, parts.table));
   const wanted = () => picks.map((select) => (select.value === "" ? null : Number(select.value)));
   const choose = (choices) => {
@@ -159,7 +159,7 @@ function drawCurve(universe, parts, focus, matching, choose) {
   svg.addEventListener("keydown", (event) => {
     if (event.key !== "Enter" || browsing.at() < 0) return;
     take();
-    // The chosen protocol is drawn anew, and must not take the focus away.
+    // The chosen protocol is drawn again, and must not take the focus away.
     parts.chart.querySelector("svg").focus();
   });
   numbersOf.set(svg, [
@@ -179,7 +179,7 @@ function drawRanking(universe, parts, focus, matching) {
   const { methods } = universe;
   const chosen = universe.protocols.filter((_, i) => matching[i]);
   if (!chosen.length) {
-    parts.said.textContent = "No protocol makes these choices.";
+    parts.verdict.textContent = "No protocol makes these choices.";
     fill(parts.table);
     return;
   }
@@ -196,7 +196,7 @@ function drawRanking(universe, parts, focus, matching) {
   const about = lines.find((line) => line.m === focus);
   const leaders = lines.filter((line) => line.ranks[0] === 1).map((line) => line.name);
   const range = (line) => [...new Set([line.ranks[0], line.ranks[chosen.length - 1]])].join(" to ");
-  parts.said.textContent = single
+  parts.verdict.textContent = single
     ? `One protocol: ${listed(leaders)} ${leaders.length > 1 ? "share the first rank" : "is first"}; ${about.name} has rank ${about.ranks[0]} of ${methods.length} (mean rank ${about.mean.toFixed(2)}).`
     : `${chosen.length.toLocaleString("en")} of ${universe.protocols.length.toLocaleString("en")} protocols: ${about.name} has median rank ${rankText(about.median)} (${range(about)}) and is first in ${percent(share(about, 1))}.`;
   const oneMeasure = measures.size === 1;

@@ -32,7 +32,7 @@ function filterRows() {
     const isKept = { method: (name) => kept.has(name), task: (name) => name === task };
     const filters = heads.flatMap((head, i) => (isKept[head] ? [[i, isKept[head]]] : []));
     for (const row of table.querySelectorAll("tbody:not(.reference) tr")) {
-      row.classList.toggle("elsewhere", !filters.every(([i, test]) => test(row.cells[i].querySelector(".v").textContent)));
+      row.classList.toggle("elsewhere", !filters.every(([i, test]) => test((row.cells[i].querySelector(".v") ?? row.cells[i]).textContent)));
     }
   }
 }

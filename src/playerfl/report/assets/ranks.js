@@ -26,7 +26,7 @@ function drawTests() {
     return;
   }
   $("cd-finding").textContent = r.finding;
-  $("friedman").textContent = r.said;
+  $("friedman").textContent = r.text;
   drawRanks(r);
   drawPairs(r);
 }

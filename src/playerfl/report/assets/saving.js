@@ -61,7 +61,7 @@ function save(content, type, name) {
   setTimeout(() => URL.revokeObjectURL(link.href), 1000);
 }
 function addTools(figure) {
-  const said = el("span", { role: "status" });
+  const status = el("span", { role: "status" });
   const numbers = () => asCsv(numbersOf.get(figure.querySelector("svg[role=img]")) ?? []);
   const name = figure.dataset.file;
   const work = {
@@ -77,12 +77,12 @@ function addTools(figure) {
       if (!figure.querySelector("svg[role=img]")) return;
       try {
         await act();
-        said.textContent = label.startsWith("Copy") ? "Copied." : "Saved.";
+        status.textContent = label.startsWith("Copy") ? "Copied." : "Saved.";
       } catch {
-        said.textContent = "This browser does not allow that; save it as a file instead.";
+        status.textContent = "This browser does not allow that; save it as a file instead.";
       }
     });
     return button;
   });
-  figure.append(el("details", { class: "tools screen" }, el("summary", {}, "Copy or save"), ...buttons, said));
+  figure.append(el("details", { class: "tools screen" }, el("summary", {}, "Copy or save"), ...buttons, status));
 }

@@ -9,7 +9,7 @@ function drawSites() {
     $("sites-said").textContent = `There are no runs of ${algorithm} on ${task} with this metric.`;
     return;
   }
-  fillTable($("site-table"), data.siteHeads[metric], view.rows);
+  fillTable($("site-table"), data.siteHeads[view.heads], view.rows);
   makeSortable($("site-table"));
   $("sites-said").textContent = `${algorithm} on ${task}, worst off first. ${view.remark}`;
 }

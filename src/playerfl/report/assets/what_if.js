@@ -81,7 +81,7 @@ function drawWhatIf() {
   const ratios = together.ratios[settings.rule === "cumulative_ratio" ? settings.rule : "layer_ratio"];
   describeCut(scores, run.sites, cut);
   const notes = cutNotes(scores, seed, settings, normalise, reduce, cut);
-  $("cut-sure").textContent = notes.sure.join(" ");
+  $("cut-sure").textContent = [...notes.sure, run.profiles.length ? "Blue: all sites; grey: single sites." : "Blue: all sites together."].join(" ");
   fill($("cut-notes"), ...[...notes.sure, ...notes.more].map((text) => el("li", {}, text)));
   drawProfile(scores, run, together, cut);
   let sum = 0;
@@ -132,12 +132,12 @@ function cutNotes(scores, seed, settings, normalise, reduce, cut) {
   const sure = [
     clear ? null : "No ratio is above the threshold: there is no clear transition.",
     free && runs.length > 1 ? `${same(runs)} of ${runs.length} runs cut here.` : null,
-    free ? `Deciding alone, ${same(run.alone)} of ${counted(run.sites, "site")} would cut here.` : null,
+    free && run.alone.length ? `Deciding alone, ${same(run.alone)} of ${counted(run.sites, "site")} would cut here.` : null,
     range ? `Any threshold from ${short(range[0])} to ${range[1] === Infinity ? "∞" : `just below ${short(range[1])}`} gives this cut.` : null,
     scores.cuts[seed] !== undefined && scores.cuts[seed] !== cut ? `The run itself cut after ${layers(scores.cuts[seed])}.` : null,
   ];
   const more = [
-    free && run.sites > 1 ? `With one site left out, the cut stays the same in ${same(together.without)} of ${run.sites} cases.` : null,
+    free && together.without.length ? `With one site left out, the cut stays the same in ${same(together.without)} of ${run.sites} cases.` : null,
     ...near.map((i) => `Close call at ${scores.layers[i + 1]}: its ratio ${short(together.ratios[settings.rule][i])} is within ${100 * scores.near} % of the threshold.`),
     ...together.warnings.map((text) => `${text}.`),
     free && elsewhere !== null && elsewhere !== cut ? `With the sites’ scores ${other === "none" ? "as measured" : "scaled to their first layer"}, the cut would be after ${layers(elsewhere)}.` : null,

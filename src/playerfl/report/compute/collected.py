@@ -8,8 +8,8 @@ from typing import Literal
 
 from playerfl.errors import ConfigError, one_of
 from playerfl.paper import facts as paper
-from playerfl.report.compute.grid import method_name
 from playerfl.report.compute.multiverse import Multiverse
+from playerfl.report.names import method_name
 from playerfl.runs.result import RunResult
 
 UNKNOWN = "?"

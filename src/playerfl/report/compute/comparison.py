@@ -150,8 +150,8 @@ def _summary(
         evenness[metric] = float(fairness(scores)) if measured else math.nan
         for run in others:
             reference = _by_site(run.site_scores, metric, measured)
-            found = gain(scores, reference, lower_is_better=lower).tolist()
-            gains[run.algorithm][metric] = dict(zip(measured, found, strict=True))
+            differences = gain(scores, reference, lower_is_better=lower).tolist()
+            gains[run.algorithm][metric] = dict(zip(measured, differences, strict=True))
         if len(others) == 2 and measured:
             rivals = [
                 _by_site(global_scores(run) if run.algorithm == baseline_global else run.site_scores, metric, measured)
@@ -181,13 +181,13 @@ def baseline_average(result: RunResult) -> dict[str, float]:
     """The average over sites, weighted by examples, if each predicts the same for all rows: see `baseline_scores`."""
     scores, shares = baseline_scores(result) or {}, result.num_examples
     metrics = dict.fromkeys(metric for of_site in scores.values() for metric in of_site)
-    found = {}
+    averages = {}
     for metric in metrics:
         sites = [site for site in scores if site not in result.undefined(metric)]
         if sites and all(metric in scores[site] for site in sites):
             total = sum(scores[site][metric] * shares[site] for site in sites)
-            found[metric] = total / sum(shares[site] for site in sites)
-    return found
+            averages[metric] = total / sum(shares[site] for site in sites)
+    return averages
 
 
 def _by_site(scores: Mapping[str, Mapping[str, float]], metric: str, sites: Sequence[str]) -> Array:

@@ -76,8 +76,8 @@ def never_leaves(result: RunResult) -> float | None:
         return 1.0
     if "shared_layers" in result.experiment["algorithm"]:
         return 1.0 - sum(sizes[len(sizes) - int(result.experiment["algorithm"]["shared_layers"]) :]) / sum(sizes)
-    if result.algorithm in ("fedsa_lora", "ffa_lora") and (found := factors_a(result.data["model"])):
-        factors = sum(math.prod(result.data["model"][entry]) for entry in found) / sum(sizes)
+    if result.algorithm in ("fedsa_lora", "ffa_lora") and (matrices := factors_a(result.data["model"])):
+        factors = sum(math.prod(result.data["model"][entry]) for entry in matrices) / sum(sizes)
         return 1.0 - factors if result.algorithm == "fedsa_lora" else factors
     federated = len(sizes)
     if result.cut is not None:

@@ -1,20 +1,20 @@
-"""RunGrid: results by task, algorithm and seed. Runs with different settings get different names."""
+"""RunGrid: results by task, algorithm and seed."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
 from playerfl.paper import facts as paper
 from playerfl.report.compute.comparison import declared_metrics, global_scores
 from playerfl.report.compute.statistics import Array, median, resampled, worst_for_nan
+from playerfl.report.names import method_labels, task_labels
 from playerfl.runs.measures.baseline import baseline_scores
 from playerfl.runs.measures.declared import Declared
 from playerfl.runs.measures.row_intervals import resampled_scores
@@ -29,16 +29,6 @@ with that run. Both have the key MAJORITY among the algorithms."""
 Splits = Literal["fixed", "per_run", "mixed", "unknown"]
 """Whether the runs of a method share one split of the data, each have their own, or share some."""
 SiteScores = Mapping[str, Mapping[str, float]]
-# Settings that define the task. The rest (learning rate, hyper-parameters) belongs to the algorithm.
-_OF_THE_TASK = ("task", "data", "rounds", "participation", "eval_point", "selection", "unseen", "unseen_epochs")
-_OTHER_NAMES = {
-    "fedper": "FedPer", "fedrep": "FedRep", "scaffold": "SCAFFOLD", "fedbn": "FedBN", "lg_fedavg": "LG-FedAvg",
-    "apfl": "APFL", "fedala": "FedALA", "feddbe": "FedDBE", "fedcac": "FedCAC", "fedselect": "FedSelect",
-    "fedsa_lora": "FedSA-LoRA", "ffa_lora": "FFA-LoRA",
-}  # fmt: skip
-"""Of methods that the paper does not compare."""
-# Settings that may differ between runs of one algorithm.
-_OF_THE_RUN = ("seed", "device", "threads", "confusions")
 
 
 @dataclass(frozen=True)
@@ -209,12 +199,12 @@ class RunGrid:
 
     @cached_property
     def _undefined(self) -> dict[tuple[str, str], dict[str, str]]:
-        found: dict[tuple[str, str], dict[str, str]] = {}
+        reasons: dict[tuple[str, str], dict[str, str]] = {}
         for run in self.runs:
             for metric in self.metrics:
                 if of_run := run.result.undefined(metric):
-                    found.setdefault((run.task, metric), {}).update(of_run)
-        return found
+                    reasons.setdefault((run.task, metric), {}).update(of_run)
+        return reasons
 
     @cached_property
     def _sites(self) -> dict[str, list[str]]:
@@ -272,8 +262,8 @@ class RunGrid:
                 else None
                 for site in self.sites(task, metric)
             ]
-            found = [scores for scores in by_site if scores is not None]
-            self._rows[key] = np.stack(found) if found and len(found) == len(by_site) else None
+            known = [scores for scores in by_site if scores is not None]
+            self._rows[key] = np.stack(known) if known and len(known) == len(by_site) else None
         return self._rows[key]
 
     @cached_property
@@ -307,20 +297,16 @@ class RunGrid:
 
 def arrange(results: Sequence[RunResult], f1_labels: F1Labels = "true_or_predicted") -> RunGrid:
     """Groups runs by task and algorithm, and names both."""
-    task_labels = _labels(
-        results,
-        lambda r: task_name(str(r.experiment["task"])),
-        lambda r: _flat({k: r.experiment.get(k) for k in _OF_THE_TASK}),
-    )
+    tasks = task_labels(results)
     labels: list[str] = [""] * len(results)
-    for task in set(task_labels):
-        members = [i for i, label in enumerate(task_labels) if label == task]
-        names = _labels([results[i] for i in members], lambda r: method_name(r.algorithm), _algorithm_settings)
+    for task in set(tasks):
+        members = [i for i, label in enumerate(tasks) if label == task]
+        names = method_labels([results[i] for i in members])
         for i, name in zip(members, names, strict=True):
             labels[i] = name
     places: dict[tuple[str, str, int], Placed] = {}
     notes = []
-    for result, task, algorithm in zip(results, task_labels, labels, strict=True):
+    for result, task, algorithm in zip(results, tasks, labels, strict=True):
         seed = int(result.experiment["seed"])
         place = (task, algorithm, seed)
         if place in places:
@@ -341,70 +327,3 @@ def _other_data(runs: Sequence[Placed]) -> list[str]:
         for (task, seed), different in hashes.items()
         if len(different) > 1
     ]
-
-
-def task_name(task: str) -> str:
-    """A task's name in a report: only the last part of a folder or FILE.py:NAME, so that no private path is shown.
-
-    >>> task_name("/home/someone/hospitals")
-    'hospitals'
-    """
-    return Path(task).name or task
-
-
-def method_name(algorithm: str) -> str:
-    """An algorithm's name in the paper, or else in the literature.
-
-    >>> method_name("player_fl"), method_name("fedper"), method_name("my_own")
-    ('PLayer-FL', 'FedPer', 'my_own')
-    """
-    return {**_OTHER_NAMES, **paper.ALGORITHM_NAMES}.get(algorithm, algorithm)
-
-
-def _algorithm_settings(result: RunResult) -> dict[str, Hashable]:
-    left_out = {*_OF_THE_TASK, *_OF_THE_RUN}
-    return _flat({key: value for key, value in result.experiment.items() if key not in left_out})
-
-
-def _labels(
-    results: Sequence[RunResult],
-    name_of: Callable[[RunResult], str],
-    settings_of: Callable[[RunResult], Mapping[str, Hashable]],
-) -> list[str]:
-    """A name for each result; results of the same name that differ in settings get those settings added."""
-    groups: dict[str, list[Mapping[str, Hashable]]] = {}
-    named = [(name_of(result), settings_of(result)) for result in results]
-    for name, settings in named:
-        groups.setdefault(name, []).append(settings)
-    varying = {
-        name: [
-            key
-            for key in sorted({key for settings in group for key in settings})
-            if len({settings.get(key) for settings in group}) > 1
-        ]
-        for name, group in groups.items()
-    }
-    labels = []
-    for name, settings in named:
-        extra = ", ".join(f"{key.rpartition('.')[2]}={_plain(settings.get(key))}" for key in varying[name])
-        labels.append(f"{name} ({extra})" if extra else name)
-    return labels
-
-
-def _plain(value: Hashable) -> str:
-    return value if isinstance(value, str) else json.dumps(value)
-
-
-def _flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Hashable]:
-    """Settings by dotted name.
-
-    >>> _flat({"training": {"learning_rate": 0.1}, "rounds": 3})
-    {'training.learning_rate': 0.1, 'rounds': 3}
-    """
-    flat: dict[str, Hashable] = {}
-    for key, value in table.items():
-        if isinstance(value, Mapping):
-            flat |= _flat(value, f"{prefix}{key}.")
-        else:
-            flat[f"{prefix}{key}"] = tuple(value) if isinstance(value, list) else value
-    return flat

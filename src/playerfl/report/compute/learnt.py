@@ -28,7 +28,7 @@ def judges_of(tables: Sequence[ScoreTable], task: str) -> tuple[ScoreTable, ...]
     """The tables that decide whether a task was learnt: accuracy and macro-F1, else the first that can, if any.
 
     A metric can if its baseline is known and a margin means something: for a share, a score of the catalogue between 0
-    and 1, or an error. Of other metrics of a user's own, nobody knows how much is much.
+    and 1, or an error. For other metrics of a user's own, nothing says how much counts.
     """
     known = [table for table in tables if table.kind == "score" and task in table.majority and _can_judge(table, task)]
     both = tuple(table for table in known if table.metric in _BOTH)

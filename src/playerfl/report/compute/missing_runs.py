@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from playerfl.report.compute.collected import Gap
-from playerfl.report.compute.grid import method_name, task_name
 from playerfl.report.compute.report import Report
+from playerfl.report.names import method_name, task_name
 
 # How a seed is drawn in a row of seeds.
 MARKS = {"finished": "■", "not finished": "·", "failed": "✕", "not planned": "–"}

@@ -10,8 +10,10 @@ import numpy as np
 from playerfl.report.compute.statistics import (
     Array,
     Friedman,
+    apart,
     cliques,
     critical_difference,
+    detectable,
     friedman_of_ranks,
     nemenyi,
     rank_biserial,
@@ -48,6 +50,10 @@ class Ranking:
     holm: Array | None = None
     effect: Array | None = None
     """Rank-biserial correlation of every pair, positive where the row's algorithm is better."""
+    difference: Array | None = None
+    """The mean difference of every pair over blocks, positive where the row's algorithm is better."""
+    detectable: Array | None = None
+    """The smallest mean difference of every pair that these blocks could have shown; see `statistics.detectable`."""
     remark: str = ""
     """Why a test is missing."""
     holm_limit: str = ""
@@ -160,6 +166,7 @@ def rank(
     raw, holm = wilcoxon_holm(scores)
     sign = -1.0 if lower_is_better else 1.0
     effect = sign * rank_biserial(scores.T[:, None], scores.T[None, :])
+    gaps = sign * apart(scores.T[:, None], scores.T[None, :])
     return Ranking(
         table,
         over,
@@ -175,6 +182,8 @@ def rank(
         raw,
         holm,
         effect,
+        gaps.mean(axis=-1),
+        detectable(gaps),
         _not_tested(count, k, test),
         _holm_limit(count, k),
         same_as,

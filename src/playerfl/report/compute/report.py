@@ -18,7 +18,7 @@ from playerfl.report.compute.grid import MAJORITY, F1Labels, RunGrid, arrange
 from playerfl.report.compute.learnt import not_judged, not_learnt
 from playerfl.report.compute.multiverse import Multiverse
 from playerfl.report.compute.ranking import Ranking, rankings
-from playerfl.report.compute.sites import SiteTable, UnseenRow, site_tables, unseen_rows
+from playerfl.report.compute.sites import MethodGains, SiteTable, UnseenRow, method_gains, site_tables, unseen_rows
 from playerfl.report.compute.statistics import ENOUGH_RUNS
 from playerfl.report.compute.tables import Choices, ScoreTable, tables
 from playerfl.report.compute.what_if import LayerScores, layer_scores
@@ -79,6 +79,16 @@ class Report:
     @cached_property
     def sites(self) -> list[SiteTable]:
         return site_tables(self.grid, self.choices)
+
+    def method_gains(self, metric: str) -> list[MethodGains]:
+        """What every method means to every site, by one metric."""
+        if metric not in self._method_gains:
+            self._method_gains[metric] = method_gains(self.grid, self.choices, metric)
+        return self._method_gains[metric]
+
+    @cached_property
+    def _method_gains(self) -> dict[str, list[MethodGains]]:
+        return {}
 
     @cached_property
     def unseen(self) -> list[UnseenRow]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -10,9 +11,11 @@ import numpy as np
 from playerfl.report.compute.comparison import gain, metrics_of
 from playerfl.report.compute.grid import MAJORITY, RunGrid
 from playerfl.report.compute.statistics import (
+    Array,
     bootstrap_interval,
     differences,
     holm,
+    mean,
     median,
     smallest_wilcoxon_p,
     wilcoxon,
@@ -175,10 +178,7 @@ def _differences(
     if not seeds or not grid.sites(task, metric):
         return nothing
     lower_is_better = grid.declared[metric].lower_is_better
-    scores, reference = (grid.scores(task, name, metric, seeds) for name in (algorithm, baseline))
-    with np.errstate(invalid="ignore"):
-        # Two diverged runs are equal.
-        gains = np.where(scores == reference, 0.0, gain(scores, reference, lower_is_better=lower_is_better))
+    gains = _gains(grid, task, algorithm, metric, baseline, seeds)
     low, high = bootstrap_interval(median, gains)
     p = holm(wilcoxon(differences(gains, np.zeros_like(gains))))
     drawn, others = (grid.row_resamples(task, name, metric, seeds) for name in (algorithm, baseline))
@@ -194,6 +194,74 @@ def _differences(
         )
         for i, value in enumerate(median(gains))
     ]
+
+
+def _gains(grid: RunGrid, task: str, algorithm: str, metric: str, baseline: str, seeds: Sequence[int]) -> Array:
+    """How much better each site is than under the baseline: sites × runs."""
+    scores, reference = (grid.scores(task, name, metric, seeds) for name in (algorithm, baseline))
+    with np.errstate(invalid="ignore"):
+        # Two diverged runs are equal.
+        gains = gain(scores, reference, lower_is_better=grid.declared[metric].lower_is_better)
+        return np.where(scores == reference, 0.0, gains)
+
+
+@dataclass(frozen=True)
+class MeanGain:
+    """A site's mean gain over training alone, with its 95 % bootstrap interval over runs."""
+
+    site: str
+    value: float
+    low: float
+    high: float
+    ahead: int
+    """In how many runs the site is better off."""
+
+    @property
+    def clear(self) -> bool:
+        """Whether the interval excludes 0."""
+        return self.low > 0 or self.high < 0
+
+
+@dataclass(frozen=True)
+class MethodGains:
+    """What one method means to every site of a task."""
+
+    task: str
+    algorithm: str
+    metric: str
+    runs: int
+    sites: tuple[MeanGain, ...]
+    declared: Declared
+
+    @property
+    def better(self) -> int:
+        """The number of sites that gain, by their intervals."""
+        return sum(site.clear and site.value > 0 for site in self.sites)
+
+    @property
+    def ahead(self) -> int:
+        """In how many pairs of a site and a run the site is better off."""
+        return sum(site.ahead for site in self.sites)
+
+    @property
+    def worse(self) -> int:
+        return sum(site.clear and site.value < 0 for site in self.sites)
+
+
+def method_gains(grid: RunGrid, choices: Choices, metric: str) -> list[MethodGains]:
+    """For every task and method other than training alone: each site's mean gain over it."""
+    alone, every = choices.baseline_local, list[MethodGains]()
+    for task, algorithm, results in grid.cells():
+        sites = grid.sites(task, metric)
+        seeds = sorted(results.keys() & grid.results(task, alone or "").keys())
+        if alone is None or algorithm == alone or not sites or not seeds:
+            continue
+        gains = _gains(grid, task, algorithm, metric, alone, seeds)
+        low, high = bootstrap_interval(mean, gains)
+        columns = (mean(gains), low, high, np.sum(gains > 0, axis=-1))
+        found = [MeanGain(*one) for one in zip(sites, *(column.tolist() for column in columns), strict=True)]
+        every.append(MethodGains(task, algorithm, metric, len(seeds), tuple(found), grid.declared[metric]))
+    return every
 
 
 def runs_needed(sites: int) -> int:

@@ -40,7 +40,11 @@ class LayerScores:
     layers: tuple[str, ...]
     parameters: tuple[int, ...]
     runs: dict[int, dict[str, dict[str, float]]]
-    """Seed, then site, then s_l of every layer."""
+    """Seed, then site, then s_l of every layer; no site where only their combined scores are known."""
+    together: dict[int, dict[str, float]]
+    """The scores of all sites combined, where that is all the server of a job across institutions knows."""
+    sites: dict[int, int]
+    """How many sites took part, by seed."""
     num_examples: dict[int, dict[str, int]]
     settings: dict[str, Any]
     """The rule, threshold and other arguments of `choose_cut` that the runs used."""
@@ -89,13 +93,22 @@ def layer_scores(grid: RunGrid) -> list[LayerScores]:
 
 
 def _measured(grid: RunGrid, task: str, algorithm: str) -> dict[int, RunResult]:
-    return {seed: run for seed, run in sorted(grid.results(task, algorithm).items()) if run.layers.get("profiles")}
+    runs = sorted(grid.results(task, algorithm).items())
+    return {seed: run for seed, run in runs if run.layers.get("profiles") or _together(run)}
+
+
+def _together(result: RunResult) -> dict[str, float]:
+    """The scores that the cut was decided on, if there are any."""
+    decision = result.layers.get("decision")
+    importance = dict(decision.get("importance", {})) if decision else {}
+    layers = [layer["name"] for layer in result.layers["layers"]]
+    return importance if list(importance) == layers and is_usable(importance) else {}
 
 
 def _layer_scores(grid: RunGrid, task: str, algorithm: str, most: int) -> LayerScores:
     results = _measured(grid, task, algorithm)
     first = next(iter(results.values()))
-    sets_per_run = len(first.layers["profiles"]) * (1 + len(NORMALISATIONS) * len(REDUCTIONS))
+    sets_per_run = max(1, len(first.layers.get("profiles", {}))) * (1 + len(NORMALISATIONS) * len(REDUCTIONS))
     kept = {seed: _profiles(results[seed]) for seed in list(results)[: max(1, most // sets_per_run)]}
     return LayerScores(
         task=task,
@@ -103,6 +116,8 @@ def _layer_scores(grid: RunGrid, task: str, algorithm: str, most: int) -> LayerS
         layers=tuple(str(layer["name"]) for layer in first.layers["layers"]),
         parameters=tuple(int(layer["parameters"]) for layer in first.layers["layers"]),
         runs={seed: {site: p.importance for site, p in profiles.items()} for seed, profiles in kept.items()},
+        together={seed: _together(results[seed]) for seed, profiles in kept.items() if not profiles},
+        sites={seed: len(profiles) or len(results[seed].data["sites"]) for seed, profiles in kept.items()},
         num_examples={seed: {site: p.num_examples for site, p in profiles.items()} for seed, profiles in kept.items()},
         settings=_settings(first),
         cuts={seed: result.cut.index for seed, result in results.items() if result.cut is not None},
@@ -120,7 +135,7 @@ def _profiles(result: RunResult) -> dict[str, Profile]:
             num_examples=int(stored["num_examples"]),
             weight_batches=bool(stored["weight_batches"]),
         )
-        for site, stored in sorted(result.layers["profiles"].items())
+        for site, stored in sorted(result.layers.get("profiles", {}).items())
     }
 
 
@@ -186,6 +201,21 @@ def combined(
             )
         except LayerError as problem:
             ways[normalise, name] = str(problem)
+    return ways
+
+
+def decided(importance: Importance, settings: Mapping[str, Any]) -> dict[tuple[Normalise, str], Combined | str]:
+    """Like `combined`, where only the combined scores are known: the way of the run, and why there is no other."""
+    own = settings["normalise"], "samples" if settings["client_weight"] == "samples" else settings["reduce"]
+    why = "the server of this job knows the sites’ scores only as they were combined, so it cannot combine them again"
+    ways: dict[tuple[Normalise, str], Combined | str] = dict.fromkeys(product(NORMALISATIONS, REDUCTIONS), why)
+    ways[own] = Combined(
+        importance=tuple(importance.values()),
+        ratios={rule: cut_ratios(importance, rule) for rule in _RATIO_RULES},
+        steps=steps_of(importance),
+        without=(),
+        warnings=(),
+    )
     return ways
 
 

@@ -11,8 +11,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from playerfl.report.compute.grid import method_name
 from playerfl.report.compute.multiverse import Multiverse
+from playerfl.report.names import method_name
 from playerfl.report.plots.comparison import COLOURS
 from playerfl.report.view.multiverse import factor_name, finding, rank_text
 

@@ -119,7 +119,10 @@ def table_figure(table: ScoreTable, printed: Printed | None = None) -> Drawn:
 
 
 def _say_below(figure: Figure, text: str) -> None:
-    figure.supxlabel(fill(_plain(text), int(11 * figure.get_figwidth())), fontsize=10)
+    """What the axes show; a remark after a semicolon has a line of its own."""
+    width = int(11 * figure.get_figwidth())
+    lines = [fill(part, width, break_on_hyphens=False) for part in _plain(text).split("; ")]
+    figure.supxlabel("\n".join(lines), fontsize=10)
 
 
 def _scale(metric: Declared) -> tuple[float, str]:

@@ -6,13 +6,13 @@ import math
 from collections import Counter
 from dataclasses import dataclass
 
-from playerfl.report.compute.grid import Splits, task_name
+from playerfl.report.compute.grid import Splits
 from playerfl.report.compute.learnt import criterion
 from playerfl.report.compute.ranking import Ranking
 from playerfl.report.compute.report import Report
 from playerfl.report.compute.sites import SiteRow, SiteTable, runs_needed
 from playerfl.report.compute.statistics import ENOUGH_RUNS, Friedman
-from playerfl.report.compute.tables import ScoreTable
+from playerfl.report.compute.tables import ScoreCell, ScoreTable
 from playerfl.report.formats import (
     REACH,
     counted,
@@ -20,11 +20,12 @@ from playerfl.report.formats import (
     listed,
     noise,
     number,
-    p_said,
+    p_text,
     share,
     small,
     with_unit,
 )
+from playerfl.report.names import task_name
 from playerfl.report.view.multiverse import finding
 
 _NAMED_SITES = 5
@@ -44,7 +45,7 @@ def answers(report: Report) -> list[Answer]:
         Answer("Which method does best?", tuple(_best(report))),
         Answer("Which sites gain and which lose?", tuple(_gains(report))),
         Answer("Which layers are shared?", tuple(_layers(report))),
-        Answer("Does this depend on the protocol?", tuple(protocols_said(report))),
+        Answer("Does this depend on the protocol?", tuple(protocol_sentences(report))),
         Answer("How certain is this?", tuple(_certainty(report))),
         Answer("What is missing?", tuple(_missing(report))),
     ]
@@ -59,26 +60,28 @@ def _best(report: Report) -> list[str]:
     return [
         *best_over_tasks(report, table),
         *(best_on(report, table, task) for task in learnt),
-        *not_learnt_said(report),
+        *not_learnt_sentences(report),
     ]
 
 
-def not_learnt_said(report: Report) -> list[str]:
+def not_learnt_sentences(report: Report) -> list[str]:
     """Why no method is called best on some tasks, and which tasks are not judged."""
     by_criterion: dict[str, list[str]] = {}
     for task in report.not_learnt:
         by_criterion.setdefault(criterion(report.tables, task), []).append(task)
-    said = []
+    sentences = []
     for needed, tasks in by_criterion.items():
         them = "it" if len(tasks) == 1 else "them"
         ranks = f", and ranks over tasks leave {them} out" if len(report.grid.tasks) > 1 else ""
-        said.append(f"Not learnt: {listed(tasks)}. No method is {needed} on {them}, so none is called best{ranks}.")
+        sentences.append(
+            f"Not learnt: {listed(tasks)}. No method is {needed} on {them}, so none is called best{ranks}."
+        )
     if report.not_judged:
-        said.append(
+        sentences.append(
             f"Whether {listed(report.not_judged)} {'was' if len(report.not_judged) == 1 else 'were'} learnt is not "
             "judged: there is no baseline to compare the scores with."
         )
-    return said
+    return sentences
 
 
 def best_over_tasks(report: Report, table: ScoreTable) -> list[str]:
@@ -93,12 +96,12 @@ def best_over_tasks(report: Report, table: ScoreTable) -> list[str]:
     others = [mean[report.subject]] if report.subject in mean and report.subject not in best else []
     # Different ranks must not look equal.
     digits = next((n for n in range(1, 4) if all(f"{rank:.{n}f}" != f"{lowest:.{n}f}" for rank in others)), 4)
-    said = (
-        f"Over {len(ranking.blocks)} tasks, {listed(best)} {has} by {small(table.declared.title)}: {lowest:.{digits}f}"
-    )
-    said += f" ({len(ranking.algorithms)} methods)"
-    said += "".join(f"; {report.subject} has {rank:.{digits}f}" for rank in others)
-    return [said + "."]
+    # The page's first line counts all tasks.
+    over = f"Over {len(ranking.blocks)} tasks{' that were learnt' if ranking.not_learnt else ''}"
+    sentence = f"{over}, {listed(best)} {has} by {small(table.declared.title)}: {lowest:.{digits}f}"
+    sentence += f" ({len(ranking.algorithms)} methods)"
+    sentence += "".join(f"; {report.subject} has {rank:.{digits}f}" for rank in others)
+    return [sentence + "."]
 
 
 def best_on(report: Report, table: ScoreTable, task: str, most_named: int = 99) -> str:
@@ -107,7 +110,8 @@ def best_on(report: Report, table: ScoreTable, task: str, most_named: int = 99) 
     name = small(table.declared.title)
     if len(cells) == 1:
         ((only, cell),) = cells.items()
-        return f"On {task}, only {only} has been run: {name} {with_unit(cell.value, table.declared)}."
+        value = f"On {task}, only {only} has been run: {name} {with_unit(cell.value, table.declared)}"
+        return f"{value}{f' ({over})' if (over := _interval(cell, table)) else ''}."
     best = [label for label, cell in cells.items() if cell.best]
     if not best:
         return f"On {task}, every method diverged."
@@ -116,37 +120,42 @@ def best_on(report: Report, table: ScoreTable, task: str, most_named: int = 99) 
     if max(other.runs for other in cells.values()) == 1:
         have = "has" if len(best) == 1 else "have"
         which = "lowest" if table.lower_is_better else "highest"
-        over_rows = ""
-        if not math.isnan(cell.rows[0]):
-            ends = " to ".join(number(end, "score", table.declared) for end in cell.rows)
-            over_rows = f"; 95 % interval over test rows: {ends}"
+        over_rows = f"; {over}" if (over := _interval(cell, table)) else ""
         return (
             f"On {task}, {listed(best)} {have} the {which} {name} ({value}{over_rows}), but with a single run per "
             "method this may be due to chance."
         )
-    said = f"On {task}, {listed(best)} {'has' if len(best) == 1 else 'share'} the best {name}: {value}"
-    if not math.isnan(cell.low):
-        low, high = (number(end, "score", table.declared) for end in (cell.low, cell.high))
-        said += f" ({interval_name(cell.runs)}: {low} to {high})"
+    sentence = f"On {task}, {listed(best)} {'has' if len(best) == 1 else 'share'} the best {name}: {value}"
+    sentence += f" ({over})" if (over := _interval(cell, table)) else ""
     ties = [label for label, other in cells.items() if other.tie]
     if ties:
         rivals = listed(ties) if len(ties) <= most_named else f"{len(ties)} other methods"
-        said += f"; the difference from {rivals} is within {noise({report.grid.splits(task)})}"
-    return said + "."
+        sentence += f"; the difference from {rivals} is within {noise({report.grid.splits(task)})}"
+    return sentence + "."
+
+
+def _interval(cell: ScoreCell, table: ScoreTable) -> str:
+    """The interval over runs, or else over test rows, in words; empty if there is neither."""
+    over_runs = not math.isnan(cell.low)
+    ends = (cell.low, cell.high) if over_runs else cell.rows
+    if math.isnan(ends[0]):
+        return ""
+    over = interval_name(cell.runs) if over_runs else "95 % interval over test rows"
+    return f"{over}: {' to '.join(number(end, 'score', table.declared) for end in ends)}"
 
 
 def _gains(report: Report) -> list[str]:
     local, subject, grid = report.choices.baseline_local, report.subject, report.grid
     if local is None:
         return []
-    said = []
+    sentences = []
     tasks = [task for task in grid.tasks if task not in report.not_learnt]
     tables = [report.site_table(task, subject, report.metric) for task in tasks]
     everyone = [row for table in tables if table for row in table.rows if row.to_local]
     if len(tables) > 1 and everyone and not grid.tasks_overlap:
         better = sum(row.to_local is not None and row.to_local.value > 0 for row in everyone)
         worse = sum(row.harmed for row in everyone)
-        said.append(
+        sentences.append(
             f"Of {counted(len(everyone), 'site')} on {len(tables)} tasks, {subject} leaves {better} better off than "
             f"training alone and {worse} worse off."
         )
@@ -156,7 +165,7 @@ def _gains(report: Report) -> list[str]:
         best = [name for (name, task), cell in scores.cells.items() if (task, cell.best) == (tasks[0], True)]
         best = [name for name in best if name != subject]
         tables += [report.site_table(tasks[0], name, report.metric) for name in best[:1]]
-    return said + [_gains_on(report, table) for table in tables if table and table.rows and table.rows[0].to_local]
+    return sentences + [_gains_on(report, table) for table in tables if table and table.rows and table.rows[0].to_local]
 
 
 def _gains_on(report: Report, table: SiteTable) -> str:
@@ -165,20 +174,27 @@ def _gains_on(report: Report, table: SiteTable) -> str:
     surely = [row for row in harmed if row.to_local and row.to_local.verdict == "loses"]
     by_rows = [row for row in table.rows if row.to_local and row.to_local.beyond_rows]
     even = len(table.rows) - len(gains) - len(harmed)
-    said = f"On {table.task}, {table.algorithm} gives {len(gains)} of {counted(len(table.rows), 'site')} a better "
-    said += f"{small(table.declared.title)} than training alone"
-    said += f" and {even} the same" if even else ""
+    sentence = f"On {table.task}, {table.algorithm} gives {len(gains)} of {counted(len(table.rows), 'site')} a better "
+    sentence += f"{small(table.declared.title)} than training alone"
+    sentence += f" and {even} the same" if even else ""
     if harmed:
-        said += f"; {_sites(harmed)} {'is' if len(harmed) == 1 else 'are'} worse off "
-        said += f"({_certain(harmed, surely, noise({report.grid.splits(table.task)}))})"
+        sentence += f"; {_sites(harmed)} {'is' if len(harmed) == 1 else 'are'} worse off "
+        sentence += f"({_certain(harmed, surely, noise({report.grid.splits(table.task)}), by_rows)})"
     if surely or all(math.isnan(row.to_local.rows[0]) for row in table.rows if row.to_local):
-        return said + "."
+        return sentence + "."
     if not by_rows:
-        return f"{said}. At every site the 95 % interval over its test rows contains 0."
-    return f"{said}. At {_sites(by_rows)} the 95 % interval over the test rows leaves out 0."
+        return f"{sentence}. At every site the 95 % interval over its test rows contains 0."
+    return (
+        f"{sentence}. At {_sites(by_rows)} the 95 % interval over the test rows leaves out 0; another seed may still "
+        "change this."
+    )
 
 
-def _certain(harmed: list[SiteRow], surely: list[SiteRow], noise: str) -> str:
+def _certain(harmed: list[SiteRow], surely: list[SiteRow], noise: str, by_rows: list[SiteRow]) -> str:
+    beyond_rows = [row for row in harmed if row in by_rows]
+    if not surely and beyond_rows:
+        rest = "" if len(beyond_rows) == len(harmed) else "; for the rest it may be due to chance"
+        return f"{_sites(beyond_rows) + ' ' if rest else ''}beyond the noise of the test rows{rest}"
     if not surely:
         return "which may be due to chance"
     if len(surely) == len(harmed):
@@ -200,19 +216,21 @@ def _layers(report: Report) -> list[str]:
         total = len(scores.cuts)
         sent = share(sum(scores.parameters[:cut]) / sum(scores.parameters))
         private = scores.layers[cut:]
-        said = f"On {scores.task}, {scores.algorithm} shares {listed(scores.layers[:cut])} ({sent} of the parameters)"
-        said += f" and keeps {listed(private)} private" if private else ", the whole model"
+        sentence = (
+            f"On {scores.task}, {scores.algorithm} shares {listed(scores.layers[:cut])} ({sent} of the parameters)"
+        )
+        sentence += f" and keeps {listed(private)} private" if private else ", the whole model"
         if private and scores.sends_private:
-            said += ", but sites send the private layers too, because private_pull is above 0"
-        said += f"; {runs} of {counted(total, 'run')} cut there" if total > 1 else ""
+            sentence += ", but sites send the private layers too, because private_pull is above 0"
+        sentence += f"; {runs} of {counted(total, 'run')} cut there" if total > 1 else ""
         printed = report.paper.cuts.get(scores.task) if report.paper else None
         if printed is not None and printed != cut:
-            said += f". The paper cuts after layer {printed}"
-        sentences.append(said + ".")
+            sentence += f". The paper cuts after layer {printed}"
+        sentences.append(sentence + ".")
     return sentences
 
 
-def protocols_said(report: Report) -> list[str]:
+def protocol_sentences(report: Report) -> list[str]:
     """What each multiverse says about the method it is about."""
     return [f"On {task_name(m.task)}, {finding(m, m.subject)}." for m in report.multiverses]
 
@@ -220,24 +238,24 @@ def protocols_said(report: Report) -> list[str]:
 def _certainty(report: Report) -> list[str]:
     grid = report.grid
     runs = [len(results) for _, _, results in grid.cells()]
-    said = []
+    sentences = []
     if runs and max(runs) == 1 and report.has_rows:
-        said.append(
+        sentences.append(
             "Each method ran once. Intervals are over test rows: they show how much a score would differ with other "
             "patients of the same sites, but not with another seed (playerfl run … --seed 1, saved in the same folder)."
         )
     elif runs and max(runs) == 1:
-        said.append(
+        sentences.append(
             "Each method ran once, so any difference may be due to chance. To get intervals, run more seeds "
             "(playerfl run … --seed 1) and save them in the same folder."
         )
     elif runs:
-        said += reach(report)
+        sentences += reach(report)
         if min(runs) < ENOUGH_RUNS:
-            said.append(f"Some cells have only {counted(min(runs), 'run')}: they show the range, not an interval.")
+            sentences.append(f"Some cells have only {counted(min(runs), 'run')}: they show the range, not an interval.")
         most = max((len(grid.sites(task)) for task in grid.tasks), default=1)
         if report.choices.baseline_local and min(runs) < runs_needed(most):
-            said.append(
+            sentences.append(
                 f"With {counted(most, 'site')}, at least {runs_needed(most)} runs are needed to show that a single "
                 "site gains or loses (Holm’s correction)."
             )
@@ -247,11 +265,11 @@ def _certainty(report: Report) -> list[str]:
         over_tasks = ranking.over == "tasks"
         blocks = f"{'' if over_tasks else 'the '}{len(ranking.blocks)} {ranking.block_name}"
         of = "" if over_tasks else REACH[grid.splits(ranking.over)]
-        said.append(
+        sentences.append(
             f"Over {blocks}, {significance(ranking)}"
             f"{'' if over_tasks else f'; this is about one dataset only, and accounts for {of}'}."
         )
-    return said
+    return sentences
 
 
 def significance(ranking: Ranking) -> str:
@@ -259,9 +277,21 @@ def significance(ranking: Ranking) -> str:
     test = ranking.friedman
     if test is None:
         return ""
-    differ = "differ" if methods_differ(test) else "do not differ"
-    tests = f"Friedman {p_said(test.p)}, Iman-Davenport {p_said(test.f_p)}"
-    return f"the {len(ranking.algorithms)} methods {differ} significantly ({tests})"
+    return f"the {len(ranking.algorithms)} methods {verdict(test)} ({tests(test)})"
+
+
+def verdict(test: Friedman) -> str:
+    """What the two tests say, in words that fit both p-values."""
+    if methods_differ(test):
+        return "differ significantly"
+    if test.p < 0.05 or test.f_p < 0.05:
+        return "differ significantly by only one of two tests"
+    return "do not differ significantly"
+
+
+def tests(test: Friedman) -> str:
+    """Both p-values."""
+    return f"Friedman {p_text(test.p)}, Iman-Davenport {p_text(test.f_p)}"
 
 
 def methods_differ(test: Friedman) -> bool:
@@ -275,7 +305,7 @@ def reach(report: Report) -> list[str]:
     tasks: dict[Splits, list[str]] = {}
     for task in grid.tasks:
         tasks.setdefault(grid.splits(task), []).append(task)
-    said: dict[Splits, str] = {
+    sentence: dict[Splits, str] = {
         "fixed": "all runs share one split of the data: intervals and tests account for seeds only, not for other "
         "patients or sites",
         "per_run": "each run has its own split of the data: intervals and tests account for new patients and seeds, "
@@ -287,7 +317,7 @@ def reach(report: Report) -> list[str]:
     where = {splits: listed(names) for splits, names in tasks.items()}
     if len(tasks) == 1 and len(grid.tasks) > 1:
         where = dict.fromkeys(tasks, "every task")
-    return [f"On {names}, {said[splits]}." for splits, names in where.items()]
+    return [f"On {names}, {sentence[splits]}." for splits, names in where.items()]
 
 
 def _missing(report: Report) -> list[str]:

@@ -18,7 +18,19 @@ from playerfl.report.compute.ranking import Ranking
 from playerfl.report.compute.report import Report
 from playerfl.report.compute.tables import ScoreCell, ScoreTable
 from playerfl.report.compute.what_if import LayerScores
-from playerfl.report.formats import duration, interval, number, p_value, ranges, share, signed, size, table_name
+from playerfl.report.formats import (
+    difference,
+    duration,
+    interval,
+    number,
+    p_value,
+    ranges,
+    share,
+    signed,
+    size,
+    table_name,
+)
+from playerfl.report.view.gains import gains
 from playerfl.report.view.hospital import calibration_bins
 from playerfl.report.view.multiverse import multiverse_facts
 from playerfl.report.view.parts import NOTHING, Column, Facts, TableCell, Value, fields
@@ -34,6 +46,7 @@ def all_facts(report: Report) -> list[Facts[Any]]:
         tests(report),
         pairs(report),
         sites(report),
+        gains(report),
         *([unseen(report)] if report.unseen else []),
         costs(report),
         curves(report),
@@ -42,7 +55,7 @@ def all_facts(report: Report) -> list[Facts[Any]]:
         gaps(report),
         calibration_bins(report),
         *multiverse_facts(report),
-        *(paper_facts() if report.paper and report.paper.tasks else ()),
+        *paper_facts(report),
     ]
 
 
@@ -187,6 +200,18 @@ def pairs(report: Report) -> Facts[Pair]:
             Column("wilcoxon_p", "", lambda p: p.of("wilcoxon")),
             Column("wilcoxon_holm_p", "Wilcoxon-Holm p", lambda p: p.of("holm"), lambda p: p_value(p.of("holm"))),
             Column("rank_biserial", "rank-biserial", lambda p: p.of("effect"), lambda p: signed(p.of("effect"), 2)),
+            Column(
+                "difference",
+                "mean difference",
+                lambda p: p.of("difference"),
+                lambda p: difference(p.of("difference"), report.declared) or "–",
+            ),
+            Column(
+                "detectable",
+                "could have shown",
+                lambda p: p.of("detectable"),
+                lambda p: number(p.of("detectable"), "score", report.declared),
+            ),
         ],
         [
             Pair(ranking, first, second)

@@ -10,16 +10,17 @@ from playerfl.report.compute.report import Report
 from playerfl.report.compute.sites import Difference, SiteRow, SiteTable
 from playerfl.report.compute.statistics import ENOUGH_RUNS
 from playerfl.report.compute.tables import ScoreTable
-from playerfl.report.formats import counted, listed, noise, p_said, small, with_unit
+from playerfl.report.formats import counted, listed, noise, p_text, small, with_unit
 from playerfl.report.view.answers import (
     Answer,
     answers,
     best_on,
     best_over_tasks,
-    methods_differ,
-    not_learnt_said,
-    protocols_said,
+    not_learnt_sentences,
+    protocol_sentences,
     significance,
+    tests,
+    verdict,
 )
 
 # Longer lists of names do not fit into a title.
@@ -30,26 +31,26 @@ def answer(report: Report, metric: str | None = None) -> str:
     """The answer with its uncertainty, in one sentence (default: by the metric to show first)."""
     table = report.table(metric or report.metric)
     if table is None:
-        return "".join(protocols_said(report)[:1])
+        return "".join(protocol_sentences(report)[:1])
     ranking = report.table_ranking(table)
     if ranking and (overall := best_over_tasks(report, table)):
-        said = overall[0].removesuffix(".")
+        sentence = overall[0].removesuffix(".")
         if test := ranking.friedman:
-            differ = "differ" if methods_differ(test) else "do not differ"
-            said += f"; as a whole, the methods {differ} significantly ({p_said(test.p)})"
-        return f"{said}."
+            one = verdict(test) == "differ significantly by only one of two tests"
+            sentence += f"; as a whole, the methods {verdict(test)} ({tests(test) if one else p_text(test.p)})"
+        return f"{sentence}."
     learnt = [task for task in table.tasks if task not in report.not_learnt]
     if not learnt:
-        return " ".join(not_learnt_said(report))
-    said = best_on(report, table, learnt[0], most_named=_NAMED + 1)
+        return " ".join(not_learnt_sentences(report))
+    sentence = best_on(report, table, learnt[0], most_named=_NAMED + 1)
     runs = max(table.cells[name, learnt[0]].runs for name in table.algorithms if (name, learnt[0]) in table.cells)
     if 1 < runs < ENOUGH_RUNS and len(table.algorithms) > 1:
-        said = f"{said.removesuffix('.')}; {counted(runs, 'run')} are a first look, not a result."
-    return said
+        sentence = f"{sentence.removesuffix('.')}; {counted(runs, 'run')} are a first look, not a result."
+    return sentence
 
 
 def other_answers(report: Report) -> list[Answer]:
-    """All answers without the sentence that stands at the top."""
+    """All answers except the sentence at the top."""
     first = answer(report)
     rest = [
         Answer(one.question, tuple(s for s in one.sentences if not first.startswith(s.removesuffix("."))))
@@ -74,15 +75,17 @@ def methods_finding(report: Report, table: ScoreTable, task: str) -> str:
     best = [name for name, cell in cells.items() if cell.best]
     if not best:
         return _title(f"{where}every method diverged")
-    said = f"{where}{_few(best, 'methods')} {'scores' if len(best) == 1 else 'score'} best"
+    sentence = f"{where}{_few(best, 'methods')} {'scores' if len(best) == 1 else 'score'} best"
     runs = max(cell.runs for cell in cells.values())
     if runs == 1:
-        return _title(f"{said}, in one run of each method")
+        return _title(f"{sentence}, in one run of each method")
     within = noise({report.grid.splits(task)})
     ties = [name for name, cell in cells.items() if cell.tie]
     if not ties:
-        return _title(f"{said}, beyond {within}" if runs >= ENOUGH_RUNS else f"{said}, in {runs} runs of each method")
-    return _title(f"{said}; {_few(ties, 'others')} {'is' if len(ties) == 1 else 'are'} within {within}")
+        return _title(
+            f"{sentence}, beyond {within}" if runs >= ENOUGH_RUNS else f"{sentence}, in {runs} runs of each method"
+        )
+    return _title(f"{sentence}; {_few(ties, 'others')} {'is' if len(ties) == 1 else 'are'} within {within}")
 
 
 def sites_finding(report: Report, table: SiteTable) -> str:
@@ -114,13 +117,16 @@ def clear(gained: Difference) -> bool:
     return gained.verdict != "unclear" or gained.beyond_rows
 
 
-def ranks_finding(ranking: Ranking) -> str:
+def ranks_finding(report: Report, ranking: Ranking) -> str:
     """The title of the diagram of mean ranks."""
+    if ranking.over in report.not_learnt:
+        sentence = f"{ranking.over} was not learnt, so no method is called best"
+        return f"{sentence}; {words}" if (words := significance(ranking)) else sentence
     mean = ranking.rank_of
     lowest = min(mean.values())
     best = [name for name, rank in mean.items() if math.isclose(rank, lowest)]
-    said = f"{_few(best, 'methods')} {'has' if len(best) == 1 else 'share'} the best mean rank"
-    return f"{said}; {words}" if (words := significance(ranking)) else said
+    sentence = f"{_few(best, 'methods')} {'has' if len(best) == 1 else 'share'} the best mean rank"
+    return f"{sentence}; {words}" if (words := significance(ranking)) else sentence
 
 
 def _sure(moved: list[tuple[SiteRow, Difference]]) -> str:
@@ -141,5 +147,5 @@ def _few(names: list[str], plural: str) -> str:
     return listed(names) if len(names) <= _NAMED else f"{len(names)} {plural}"
 
 
-def _title(said: str) -> str:
-    return said[0].upper() + said[1:] if said.startswith(("no ", "every ")) else said
+def _title(sentence: str) -> str:
+    return sentence[0].upper() + sentence[1:] if sentence.startswith(("no ", "every ")) else sentence

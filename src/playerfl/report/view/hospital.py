@@ -39,12 +39,13 @@ def _rows_by_site(task: str, run: RunResult) -> TableView:
     labels = sorted({label for counts in totals.values() for label in counts}, key=lambda label: int(label))
     names = run.data.get("class_names", [])
     shown = labels if len(labels) <= _SHOWN_CLASSES else []
-    heads = [Head("site", words=True), *map(Head, _PARTS.values())]
+    parts = {part: title for part, title in _PARTS.items() if any(part in record for record in sites.values())}
+    heads = [Head("site", words=True), *map(Head, parts.values())]
     heads += [Head(_class_name(label, names)) for label in shown]
     rows = []
     for site, record in sorted(sites.items()):
         row = [TableCell(site)]
-        for part in _PARTS:
+        for part in parts:
             known: Mapping[str, int] | None = record.get(part)  # type: ignore[assignment]
             row.append(NOTHING if known is None else _count(known["examples"]))
         total = sum(totals[site].values()) or 1
@@ -79,9 +80,9 @@ def calibration_section(report: Report) -> Section:
     two = [task for task in report.grid.tasks if report.grid.classes(task) == 2]
     names = ", ".join(dict.fromkeys(map(report.grid.positive_name, two)))
     named = f" ({names})" if names else ""
-    said = (
+    intro = (
         "Of the rows to which a method gives a probability of 30 %, about 30 % should come true. A curve below the "
-        f"diagonal promises too much. With two classes, the probability is that of the positive class{named}; with "
+        f"diagonal is overconfident. With two classes, the probability is that of the positive class{named}; with "
         "more, that of the predicted class."
     )
     whole = [one for one in report.calibrations if one.site == ALL_SITES]
@@ -91,7 +92,7 @@ def calibration_section(report: Report) -> Section:
     if own:
         caption = f"Reliability of {report.subject}, all sites together"
         blocks.append(bins.table(caption, own, folded=True))
-    return Section("calibration", "How far to trust the probabilities", said, tuple(blocks), interactive=True)
+    return Section("calibration", "How far to trust the probabilities", intro, tuple(blocks), interactive=True)
 
 
 def calibration_scores(whole: list[Calibration], baselines: list[Calibration]) -> TableView:
@@ -124,7 +125,7 @@ def calibration_bins(report: Report) -> Facts[tuple[Calibration, int]]:
             Column("task", "", lambda b: b[0].task),
             Column("algorithm", "", lambda b: b[0].algorithm),
             Column("site", "", lambda b: b[0].site or "all sites"),
-            Column("said", "predicted", lambda b: _bin(b).said, lambda b: f"{100 * _bin(b).said:.1f} %"),
+            Column("predicted", "predicted", lambda b: _bin(b).predicted, lambda b: f"{100 * _bin(b).predicted:.1f} %"),
             Column("came_true", "came true", lambda b: _bin(b).came_true, lambda b: f"{100 * _bin(b).came_true:.1f} %"),
             Column("low", "", lambda b: share_interval(_bin(b).came_true, _bin(b).rows)[0]),
             Column("high", "", lambda b: share_interval(_bin(b).came_true, _bin(b).rows)[1]),

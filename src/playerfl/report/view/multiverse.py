@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from playerfl.report.compute.grid import method_name, task_name
 from playerfl.report.compute.multiverse import MethodSummary, Multiverse, ProtocolRanking
 from playerfl.report.compute.report import Report
 from playerfl.report.formats import counted, listed, percent
+from playerfl.report.names import method_name, task_name
 from playerfl.report.view.parts import NOTHING, Column, Facts, Section, TableCell, Value
 
 TITLE = "Multiverse: which choices decide the ranking"
@@ -27,15 +27,15 @@ _LITTLE = 0.1
 def finding(multiverse: Multiverse, method: str) -> str:
     """What a multiverse says about one method, in one sentence."""
     line = multiverse.of(method)
-    said = (
+    sentence = (
         f"{method_name(method)} ranks 1st in {percent(line.first)} of {counted(len(multiverse.protocols), 'protocol')} "
         f"and in the top three in {percent(line.top_three)}"
     )
     if line.best_rank == line.worst_rank:
-        return f"{said}; no choice changes its rank"
+        return f"{sentence}; no choice changes its rank"
     if line.decided_share < _LITTLE:
-        return f"{said}; no single choice explains {percent(_LITTLE)} of the variance of its rank"
-    return f"{said}; the choice of {factor_name(line.decided_by)} matters most"
+        return f"{sentence}; no single choice explains {percent(_LITTLE)} of the variance of its rank"
+    return f"{sentence}; the choice of {factor_name(line.decided_by)} matters most"
 
 
 def factor_name(name: str) -> str:
@@ -61,11 +61,11 @@ def answer(multiverse: Multiverse) -> tuple[str, ...]:
     method = multiverse.subject
     line = multiverse.of(method)
     name = method_name(method)
-    said = [f"On {task_name(multiverse.task)}, {finding(multiverse, method)}."]
+    sentences = [f"On {task_name(multiverse.task)}, {finding(multiverse, method)}."]
     if line.best_rank < line.worst_rank:
         explains = f"{factor_name(line.decided_by)} explains {percent(line.decided_share)} of the variance"
         ahead = [f"{method_name(rival)} in {percent(share)}" for rival, share in line.ahead_of.items()]
-        said.append(
+        sentences.append(
             f"Its median rank is {rank_text(line.median_rank)} of {len(multiverse.methods)}, from {line.best_rank} to "
             f"{line.worst_rank}; the choice of {explains}"
             + (f", and it is ahead of {listed(ahead)} of protocols." if ahead else ".")
@@ -74,8 +74,8 @@ def answer(multiverse: Multiverse) -> tuple[str, ...]:
     leaders = [method_name(other.method) for other in multiverse.summary if other.first == most]
     others = [leader for leader in leaders if leader != name]
     if others:
-        said.append(f"Most often 1st: {listed(leaders)}, in {percent(most)} of protocols.")
-    return tuple(said)
+        sentences.append(f"Most often 1st: {listed(leaders)}, in {percent(most)} of protocols.")
+    return tuple(sentences)
 
 
 def multiverse_sections(report: Report) -> list[Section]:

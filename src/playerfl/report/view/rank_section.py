@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from playerfl.report.compute.ranking import Ranking
 from playerfl.report.compute.report import Report
-from playerfl.report.formats import REACH, listed, p_said, ranges, small
+from playerfl.report.formats import REACH, listed, p_text, ranges, small
 from playerfl.report.view import facts
 from playerfl.report.view.answers import reach
 from playerfl.report.view.parts import Block, Paragraph, Section
@@ -31,40 +31,40 @@ def rank_section(report: Report) -> Section:
     return Section("tests", "Tests of the ranks", blocks=tuple(blocks), interactive=True)
 
 
-def ranking_said(report: Report, ranking: Ranking) -> str:
+def ranking_text(report: Report, ranking: Ranking) -> str:
     """The tests of a ranking in sentences."""
-    test, said = ranking.friedman, []
+    test, sentences = ranking.friedman, []
     if test:
         f = "not computable"
         if test.f == test.f:
-            f = f"F({test.f_df[0]}, {test.f_df[1]}) = {test.f:.2f}, {p_said(test.f_p)}"
-        said.append(
-            f"Friedman: χ² = {test.chi2:.2f}, {test.df} degrees of freedom, {p_said(test.p)}. "
+            f = f"F({test.f_df[0]}, {test.f_df[1]}) = {test.f:.2f}, {p_text(test.f_p)}"
+        sentences.append(
+            f"Friedman: χ² = {test.chi2:.2f}, {test.df} degrees of freedom, {p_text(test.p)}. "
             f"Iman-Davenport: {f}. Kendall’s W = {test.kendall_w:.2f}."
         )
         if ranking.over != "tasks":
             of = REACH[report.grid.splits(ranking.over)]
-            said.append(f"This is about {ranking.over} only, and accounts for {of}.")
-    return " ".join([*said, *([ranking.remark] if ranking.remark else []), *left_out(ranking)])
+            sentences.append(f"This is about {ranking.over} only, and accounts for {of}.")
+    return " ".join([*sentences, *([ranking.remark] if ranking.remark else []), *left_out(ranking)])
 
 
 def left_out(ranking: Ranking) -> list[str]:
     """The methods and blocks that a ranking leaves out: it needs every method in every block."""
-    said = []
+    sentences = []
     if ranking.same_as:
         pairs = [f"{name} with {other}" for name, other in ranking.same_as.items()]
-        said.append(f"Identical methods share one place: {listed(pairs)}.")
+        sentences.append(f"Identical methods share one place: {listed(pairs)}.")
     if ranking.not_learnt:
-        said.append(f"Ranks leave out tasks that were not learnt: {listed(ranking.not_learnt)}.")
+        sentences.append(f"Ranks leave out tasks that were not learnt: {listed(ranking.not_learnt)}.")
     if ranking.left_out:
-        said.append(f"Not ranked, because results are missing: {listed(ranking.left_out)}.")
+        sentences.append(f"Not ranked, because results are missing: {listed(ranking.left_out)}.")
     if ranking.blocks_left_out:
         total = len(ranking.blocks) + len(ranking.blocks_left_out)
         names = [name.removeprefix("seed ") for name in ranking.blocks_left_out]
         over_tasks = ranking.over == "tasks"
         which = listed(names) if over_tasks else f"seeds {ranges([int(seed) for seed in names])}"
-        said.append(
+        sentences.append(
             f"Ranks leave out {len(names)} of {total} {'tasks' if over_tasks else 'runs'} in which a ranked method has "
             f"no result: {which}."
         )
-    return said
+    return sentences

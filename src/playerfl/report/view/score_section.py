@@ -33,23 +33,23 @@ def score_section(report: Report) -> Section:
     average = "weighted by training examples" if report.choices.client_average == "samples" else "unweighted"
     if report.for_own_data:
         runs = " (the median over runs)" if report.most_runs > 1 else ""
-        said = f"A cell is the average over sites ({average}){runs}. Bold: the best value of a column."
+        intro = f"A cell is the average over sites ({average}){runs}. Bold: the best value of a column."
         shown = [table for table in report.tables if table.kind == "score"]
-        return Section("tables", "Scores", said, tuple(_score_table(report, table) for table in shown))
+        return Section("tables", "Scores", intro, tuple(_score_table(report, table) for table in shown))
     fair = (
         "Fairness and incentive are computed per run; a cell is their median."
         if report.choices.per_run
         else "Fairness and incentive are computed from each site’s median over runs."
     )
-    said = (
+    intro = (
         f"A cell is the median over runs of the average over sites ({average}), with its 95 % bootstrap interval "
         f"(“range” where there are fewer than {ENOUGH_RUNS} runs) and the number of runs. Bold: the best value of a "
         f"column. ≈: the difference from the best is within {_noise(report)}, that is, the interval of the paired "
         "difference contains 0 (not corrected for multiple comparisons; the tests below are). " + fair
     )
     if report.paper and report.paper.cells:
-        said += " “paper” is what the PLayer-FL paper prints for the task; these runs may have other settings."
-    return Section("tables", "Tables", said, tuple(_score_table(report, table) for table in report.tables))
+        intro += " “paper” is what the PLayer-FL paper prints for the task; these runs may have other settings."
+    return Section("tables", "Tables", intro, tuple(_score_table(report, table) for table in report.tables))
 
 
 def _noise(report: Report) -> str:
@@ -103,27 +103,27 @@ def _score_table(report: Report, table: ScoreTable) -> TableView:
 
 def _remarks(report: Report, table: ScoreTable, ranking: Ranking | None) -> list[str]:
     """What a reader must know about a table's ranks."""
-    said = []
+    sentences = []
     if set(table.ranked) < set(table.algorithms):
-        said.append("The two baselines are shown for reference and not ranked.")
+        sentences.append("The two baselines are shown for reference and not ranked.")
     if table.kind == "fairness":
-        said.append("A method can be fair and uniformly bad: read this together with the scores.")
+        sentences.append("A method can be fair and uniformly bad: read this together with the scores.")
     if table.majority:
-        said.append(BASELINES[table.baseline_name])
+        sentences.append(BASELINES[table.baseline_name])
         if table.baseline_name != TRAINING_MEAN and table.kind == "score" and table.metric == "loss":
-            said.append(_LOSS_OF_FREQUENCIES)
+            sentences.append(_LOSS_OF_FREQUENCIES)
     if table.kind == "score":
-        said += [*_averaging(report, table), *_undefined(report, table), *_tested(report, table)]
+        sentences += [*_averaging(report, table), *_undefined(report, table), *_tested(report, table)]
     if ranking is None or (len(table.tasks) == 1 and len(ranking.blocks) == 1):
-        return said
+        return sentences
     if ranking.over != "tasks":
-        said.append("The mean rank is over runs, since there is only one task.")
+        sentences.append("The mean rank is over runs, since there is only one task.")
         if table.kind != "score" and not report.choices.per_run:
-            said.append(
+            sentences.append(
                 "Ranks compare single runs while cells use the sites’ medians over runs, so the two may order methods "
                 "differently; --per-run computes the cells from single runs too."
             )
-    return [*said, *left_out(ranking)]
+    return [*sentences, *left_out(ranking)]
 
 
 def _averaging(report: Report, table: ScoreTable) -> list[str]:
@@ -140,12 +140,12 @@ def _averaging(report: Report, table: ScoreTable) -> list[str]:
 
 def _undefined(report: Report, table: ScoreTable) -> list[str]:
     """The sites without a value, which averages leave out."""
-    said = []
+    sentences = []
     for task in table.tasks:
         for site, why in report.grid.undefined(task, table.metric).items():
-            said.append(f"{site} has no {small(table.declared.title)} ({why}) and is left out of averages.")
-    more = len(said) - _SHOWN_SITES
-    return said if more <= 0 else [*said[:_SHOWN_SITES], f"So are {more} more sites."]
+            sentences.append(f"{site} has no {small(table.declared.title)} ({why}) and is left out of averages.")
+    more = len(sentences) - _SHOWN_SITES
+    return sentences if more <= 0 else [*sentences[:_SHOWN_SITES], f"So are {more} more sites."]
 
 
 def _tested(report: Report, table: ScoreTable) -> list[str]:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from playerfl.paper.section import paper_section
-from playerfl.report.compute.grid import task_name
+from playerfl.paper.section import comparison_sections, paper_section
 from playerfl.report.compute.learnt import LEARNT_MARGIN
 from playerfl.report.compute.report import Report
 from playerfl.report.compute.statistics import ENOUGH_RUNS, RESAMPLES
 from playerfl.report.formats import F1_CLASSES, SELECTIONS, counted, listed
+from playerfl.report.names import task_name
 from playerfl.report.view import facts
 from playerfl.report.view.first_screen import answer, other_answers
 from playerfl.report.view.hospital import calibration_section, data_section
@@ -39,7 +39,7 @@ def view(report: Report, title: str) -> ReportView:
         sections.append(_costs(report))
     sections += multiverse_sections(report)
     if report.paper is not None:
-        sections.append(paper_section(report.paper))
+        sections += [*comparison_sections(report), paper_section(report.paper)]
     if report.grid.runs or not report.multiverses:
         sections.append(_methods(report))
     return ReportView(title, lead(report), answer(report), tuple(sections))
@@ -54,7 +54,7 @@ def lead(report: Report) -> str:
     grid = report.grid
     tuned = counted(report.tuning_runs, "run" if not grid.runs else "more run")
     if not grid.runs and report.multiverses and not (report.missing or report.failed):
-        return f"{_multiverses_said(report)} All scores are on held-out test data."
+        return f"{_multiverse_sentences(report)} All scores are on held-out test data."
     if not grid.runs:
         done = f" Finished runs that choose learning rates: {report.tuning_runs:,}." if report.tuning_runs else ""
         return f"No run has finished yet; this report lists the missing runs.{done}"
@@ -69,7 +69,7 @@ def lead(report: Report) -> str:
     )
 
 
-def _multiverses_said(report: Report) -> str:
+def _multiverse_sentences(report: Report) -> str:
     parts = [
         f"{counted(len(m.methods), 'method')} on {task_name(m.task)} under {counted(len(m.protocols), 'protocol')}"
         for m in report.multiverses
@@ -80,33 +80,33 @@ def _multiverses_said(report: Report) -> str:
 def _summary(report: Report) -> Section:
     blocks = [Points(one.sentences, one.question) for one in other_answers(report)]
     # A report for readers with their own data has a section on them.
-    said = report.notes if report.for_own_data else (*report.notes, *report.data_notes)
-    notes = [Points(said, "Notes", note=True)] if said else []
+    sentences = report.notes if report.for_own_data else (*report.notes, *report.data_notes)
+    notes = [Points(sentences, "Notes", note=True)] if sentences else []
     return Section("summary", "Summary", blocks=(*blocks, *notes))
 
 
 def _missing(report: Report) -> Section:
     tuning = sum(gap.tuning for gap in (*report.missing, *report.failed))
-    said = f"Not finished: {counted(len(report.missing), 'run')}; failed: {counted(len(report.failed), 'run')}"
-    said += f"; {tuning} of these serve only to choose a learning rate. " if tuning else ". "
-    said += "The rest of this report covers the runs that finished." if report.grid.runs else ""
+    intro = f"Not finished: {counted(len(report.missing), 'run')}; failed: {counted(len(report.failed), 'run')}"
+    intro += f"; {tuning} of these serve only to choose a learning rate. " if tuning else ". "
+    intro += "The rest of this report covers the runs that finished." if report.grid.runs else ""
     blocks: list[Block] = []
     seeds = facts.seed_states(report)
     if seeds.items:
         blocks.append(Paragraph("Seeds: ■ finished, · not finished, ✕ failed, – not planned."))
         blocks.append(seeds.table("Seeds of every method"))
     blocks.append(facts.gaps(report, grouped=True).table("Why runs are missing"))
-    return Section("missing", "Missing runs", said.strip(), tuple(blocks), unfolded=not report.grid.runs)
+    return Section("missing", "Missing runs", intro.strip(), tuple(blocks), unfolded=not report.grid.runs)
 
 
 def _costs(report: Report) -> Section:
-    said = (
+    intro = (
         "Bytes of tensors to and from all sites together, medians over runs. “Never leaves a site” is the share of the "
         "model’s parameters that no site sends in any round: it shows what is exposed, but does not guarantee privacy. "
         "Runs side by side share one process and its wall time."
     )
     return Section(
-        "cost", "Cost", said, (facts.costs(report).table("Bytes, exposure and time", sortable=True, filtered=True),)
+        "cost", "Cost", intro, (facts.costs(report).table("Bytes, exposure and time", sortable=True, filtered=True),)
     )
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from playerfl.report.compute.report import Report
 from playerfl.report.compute.sites import Difference, SiteRow, SiteTable, UnseenRow
-from playerfl.report.formats import difference, number, p_said, with_unit
+from playerfl.report.formats import difference, number, p_text, with_unit
 from playerfl.report.view.parts import NOTHING, Column, Facts, TableCell, Value, fields
 
 _BY_CHANCE = " (may be due to chance)"
@@ -52,7 +52,7 @@ class SiteFact:
         if gained is None:
             return NOTHING
         text, low, high = (difference(x, metric) for x in (gained.value, gained.low, gained.high))
-        notes = [f"runs [{low}, {high}]", p_said(gained.p)] if low else []
+        notes = [f"runs [{low}, {high}]", p_text(gained.p)] if low else []
         if first := difference(gained.rows[0], metric):
             notes.append(f"rows [{first}, {difference(gained.rows[1], metric)}]")
         tone = "gain" if gained.value > 0 else "loss" if gained.value < 0 else ""
@@ -103,9 +103,10 @@ def sites(report: Report, tables: Sequence[SiteTable] | None = None) -> Facts[Si
         columns += [joining] if baseline == "local" and label else []
     known = any(fact.baseline is not None for table in shown for fact in table.rows)
     constant = report.grid.baseline_name([table.task for table in shown]).lower() if known else ""
+    counted = any(row.test_rows is not None for table in shown for row in table.rows)
     columns += [
         Column("baseline", constant, lambda s: s.row.baseline, lambda s: s.constant),
-        Column("test_rows", "test rows", lambda s: s.row.test_rows, lambda s: s.tested),
+        Column("test_rows", "test rows" if counted else "", lambda s: s.row.test_rows, lambda s: s.tested),
         Column("examples", "training rows", lambda s: s.row.examples, lambda s: f"{s.row.examples:,}"),
     ]
     return Facts("sites", columns, [SiteFact(table, row) for table in shown for row in table.rows])

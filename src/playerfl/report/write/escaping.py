@@ -24,6 +24,7 @@ _LATEX = {
     "✕": r"$\times$",
     "∞": r"$\infty$",
     "χ": r"$\chi$",
+    "ρ": r"$\rho$",
     "²": r"\textsuperscript{2}",
     "⁻": r"\textsuperscript{$-$}",
     "■": r"\rule{1ex}{1ex}",

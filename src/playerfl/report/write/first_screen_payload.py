@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from playerfl.report.compute.report import Report
@@ -56,13 +57,21 @@ def _gain(row: SiteRow) -> list[Any] | None:
     gained = row.to_local
     if gained is None:
         return None
-    return [*(short(x) for x in (gained.value, gained.low, gained.high, *gained.rows)), int(clear(gained))]
+    return [int(clear(gained)), *_known(gained.value, gained.low, gained.high, *gained.rows)]
 
 
 def _score(row: SiteRow) -> list[Any] | None:
     if row.undefined:
         return None
-    return [*(short(x) for x in (row.score, float("nan"), float("nan"), *row.rows)), 1]
+    return [1, *_known(row.score, math.nan, math.nan, *row.rows)]
+
+
+def _known(*numbers: float) -> list[float]:
+    """Rounded, without those at the end that are unknown."""
+    shown = [short(x) for x in numbers]
+    while len(shown) > 1 and math.isnan(shown[-1]):
+        shown.pop()
+    return shown
 
 
 def short(value: float, digits: int = 5) -> float:

@@ -1,11 +1,11 @@
-"""The numbers a page carries for a multiverse: its protocols, and what is said of every method."""
+"""The numbers a page carries for a multiverse: its protocols, and the verdict on every method."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from playerfl.report.compute.grid import method_name
 from playerfl.report.compute.multiverse import Multiverse
+from playerfl.report.names import method_name
 from playerfl.report.view.multiverse import factor_name, finding
 from playerfl.runs.measures.declared import declared_as
 

@@ -6,26 +6,31 @@ import json
 import math
 from typing import Any
 
+from playerfl.layers.sensitivity import Normalise
 from playerfl.layers.split import DEFAULT_THRESHOLDS, NEAR
 from playerfl.report.compute.curves import Curve, thinned
 from playerfl.report.compute.ranking import Ranking
 from playerfl.report.compute.report import Report
 from playerfl.report.compute.statistics import Array
-from playerfl.report.compute.what_if import BYTES_PER_PARAMETER, Combined, LayerScores, Steps, alone, combined
+from playerfl.report.compute.what_if import BYTES_PER_PARAMETER, Combined, LayerScores, Steps, alone, combined, decided
 from playerfl.report.formats import SMALLEST_P
 from playerfl.report.view.first_screen import ranks_finding
 from playerfl.report.view.parts import TableCell, TableView
-from playerfl.report.view.rank_section import ranking_said
+from playerfl.report.view.rank_section import ranking_text
 from playerfl.report.view.site_section import site_view
 from playerfl.report.write.first_screen_payload import gains_payload, scores_payload, short
 from playerfl.report.write.multiverse_payload import multiverse_payload
 from playerfl.runs.measures.calibration import share_interval
 
 # At most this many numbers in all curves together; each takes about six bytes.
-_MOST_POINTS = 150_000
+_MOST_POINTS = 100_000
 _POINTS = 100
 # The page shows at most this many digits of a curve.
 _CURVE_DIGITS = 4
+# Whole numbers are written without a point and a zero: a page has tens of thousands of them.
+_LARGEST_WHOLE = 1e9
+# P-values, effects and ratios are shown with at most three digits.
+_PAIR_DIGITS = 4
 # At most this many sites in the chart of profiles.
 _MOST_LINES = 60
 
@@ -34,11 +39,14 @@ def payload(report: Report) -> dict[str, Any]:
     """Everything the page's script draws from."""
     grid = report.grid
     sites: dict[str, Any] = {}
-    heads: dict[str, list[tuple[str, bool]]] = {}
+    # Tables differ in their columns (a task may have no baseline, a job no test rows), but few of them do.
+    heads: list[list[tuple[str, bool]]] = []
     for table in report.sites:
         shown = site_view(report, table)
-        heads[table.metric] = [(head.title, head.words) for head in shown.heads]
-        drawn = _table(shown) | gains_payload(report, table)
+        titles = [(head.title, head.words) for head in shown.heads]
+        if titles not in heads:
+            heads.append(titles)
+        drawn = _table(shown) | {"heads": heads.index(titles)} | gains_payload(report, table)
         sites.setdefault(table.task, {}).setdefault(table.algorithm, {})[table.metric] = drawn
     return {
         "metric": report.metric,
@@ -69,7 +77,7 @@ def _calibration(report: Report) -> dict[str, Any]:
     for one in report.calibrations:
         ends = [share_interval(point.came_true, point.rows) for point in one.bins]
         tree.setdefault(one.task, {}).setdefault(one.site, {})[one.algorithm] = {
-            "x": [short(point.said) for point in one.bins],
+            "x": [short(point.predicted) for point in one.bins],
             "y": [short(point.came_true) for point in one.bins],
             "l": [short(low) for low, _ in ends],
             "h": [short(high) for _, high in ends],
@@ -83,8 +91,14 @@ def _table(shown: TableView) -> dict[str, Any]:
 
 
 def _cell(cell: TableCell) -> str | list[Any]:
-    """Just the text, or [text, value, notes, tone] without trailing empty parts."""
-    parts: list[Any] = [cell.text, "" if cell.value is None else short(cell.value), cell.notes, cell.tone]
+    """Just the text, or [text, value, notes, tone] without trailing empty parts; a count is its own value."""
+    is_count = cell.text.isascii() and cell.text.isdecimal()
+    parts: list[Any] = [
+        cell.text,
+        "" if cell.value is None or is_count else short(cell.value),
+        cell.notes,
+        cell.tone,
+    ]
     while not parts[-1] and parts[-1] != 0:
         parts.pop()
     return cell.text if len(parts) == 1 else parts
@@ -128,12 +142,14 @@ def _ranking(report: Report, ranking: Ranking) -> dict[str, Any]:
         "mean": ranking.mean_ranks.tolist(),
         "cd": ranking.critical_difference,
         "cliques": ranking.cliques,
-        "finding": ranks_finding(ranking),
-        "said": ranking_said(report, ranking),
+        "finding": ranks_finding(report, ranking),
+        "text": ranking_text(report, ranking),
         "holmLimit": ranking.holm_limit,
         **{
             # The upper triangle, row by row: the rest mirrors it.
-            name: None if matrix is None else [short(float(x)) for i, row in enumerate(matrix) for x in row[i + 1 :]]
+            name: None
+            if matrix is None
+            else [short(float(x), _PAIR_DIGITS) for i, row in enumerate(matrix) for x in row[i + 1 :]]
             for name, matrix in matrices.items()
         },
     }
@@ -149,11 +165,11 @@ def _what_if(report: Report, scores: LayerScores) -> dict[str, Any]:
         "cuts": scores.cuts,
         "sendsPrivate": scores.sends_private,
         "leftOut": scores.left_out,
-        "remark": report.paper.cut_said(scores.task) if report.paper else "",
+        "remark": report.paper.cut_text(scores.task) if report.paper else "",
         "bytes": BYTES_PER_PARAMETER,
         "runs": {
             seed: {
-                "sites": len(sites),
+                "sites": scores.sites[seed],
                 "profiles": [
                     [short(value) for value in importance.values()]
                     for importance in list(sites.values())[:_MOST_LINES]
@@ -162,12 +178,18 @@ def _what_if(report: Report, scores: LayerScores) -> dict[str, Any]:
                 "alone": [_steps(steps) for steps in alone(sites)],
                 "combined": {
                     f"{normalise} {reduction}": _combined(together)
-                    for (normalise, reduction), together in combined(sites, scores.num_examples[seed]).items()
+                    for (normalise, reduction), together in _ways(scores, seed).items()
                 },
             }
             for seed, sites in scores.runs.items()
         },
     }
+
+
+def _ways(scores: LayerScores, seed: int) -> dict[tuple[Normalise, str], Combined | str]:
+    if seed in scores.together:
+        return decided(scores.together[seed], scores.settings)
+    return combined(scores.runs[seed], scores.num_examples[seed])
 
 
 def _combined(together: Combined | str) -> dict[str, Any] | str:
@@ -189,7 +211,7 @@ def _steps(steps: Steps | None, *, exact: bool = False) -> list[Any] | None:
         return None
     rules = (steps.layer_ratio, steps.cumulative_ratio)
     return [
-        *([x for ratio, cut in rule for x in (ratio if exact else short(ratio), cut)] for rule in rules),
+        *([x for ratio, cut in rule for x in (ratio if exact else short(ratio, _PAIR_DIGITS), cut)] for rule in rules),
         steps.max_jump,
     ]
 
@@ -199,6 +221,8 @@ def embedded_json(tree: Any) -> str:
 
     >>> embedded_json({"site": "</script>", "loss": float("inf"), "low": float("nan")})
     '{"site":"\\\\u003c/script\\\\u003e","loss":"inf","low":null}'
+    >>> embedded_json([26.0, 0.5, 1e300])
+    '[26,0.5,1e+300]'
     """
     text = json.dumps(_plain(tree), separators=(",", ":"), allow_nan=False, ensure_ascii=False)
     for character in "<>&":
@@ -213,4 +237,6 @@ def _plain(tree: Any) -> Any:
         return [_plain(value) for value in tree]
     if isinstance(tree, float) and not math.isfinite(tree):
         return None if math.isnan(tree) else "inf" if tree > 0 else "-inf"
+    if isinstance(tree, float) and tree.is_integer() and abs(tree) < _LARGEST_WHOLE:
+        return int(tree)
     return tree

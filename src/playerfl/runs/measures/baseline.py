@@ -88,10 +88,10 @@ def add_baseline(record: SiteRecord, site: SiteData, learner: Learner, outputs: 
     if constant is None:
         return
     outputs_by_row = constant.expand(len(targets), -1)
-    found = {name: _score_of(name, metric, outputs_by_row, targets, learner.scale) for name, metric in others.items()}
+    values = {name: _score_of(name, metric, outputs_by_row, targets, learner.scale) for name, metric in others.items()}
     if with_loss:
-        found["loss"] = _mean_loss(learner.loss, outputs_by_row, targets)
-    if known := {name: value for name, value in found.items() if math.isfinite(value)}:
+        values["loss"] = _mean_loss(learner.loss, outputs_by_row, targets)
+    if known := {name: value for name, value in values.items() if math.isfinite(value)}:
         record["baseline"] = known
 
 

@@ -16,7 +16,7 @@ from playerfl.runs.measures.row_intervals import resampled_scores as resampled
 from playerfl.runs.result import RunResult
 
 _NORMAL_95 = 1.959963984540054
-# The logarithm of 0 is no number, and outcomes must be numbers.
+# The logarithm of 0 is not a number, and outcomes must be numbers.
 _NEVER = 1e-12
 ALL_SITES = ""
 """The site that stands for the rows of all sites together."""
@@ -72,8 +72,8 @@ def baseline_calibration(run: RunResult, task: str, name: str, sites: Collection
         frequent = torch.zeros(own.outputs.shape[1], dtype=torch.float64)
         for label, count in counts.items():
             frequent[int(label)] = count
-        said = (frequent / frequent.sum()).clamp(min=_NEVER).log().expand(len(own.targets), -1)
-        parts.append(SiteOutcomes(said, own.targets, groups=own.groups))
+        log_shares = (frequent / frequent.sum()).clamp(min=_NEVER).log().expand(len(own.targets), -1)
+        parts.append(SiteOutcomes(log_shares, own.targets, groups=own.groups))
     return Calibration(task, name, ALL_SITES, joined(parts), run.positive_class) if parts else None
 
 

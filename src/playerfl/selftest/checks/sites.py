@@ -51,7 +51,7 @@ class _Reordering(InProcess):
                     if other is None or not torch.allclose(weight.double(), other.double(), rtol=1e-4, atol=1e-6):
                         raise BrokenError(
                             f"with the uploads of round {self.run.server.round + 1} in reverse order, server_merge "
-                            f"gives {site} another {name}; treat all sites alike, or sort them by name"
+                            f"gives {site} a different {name}; treat all sites alike, or sort them by name"
                         )
         return replies
 

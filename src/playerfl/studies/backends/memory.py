@@ -1,8 +1,7 @@
-"""How much memory a process holds, and settings that make it hold on to freed memory."""
+"""How much memory a process holds, and what makes a worker's memory faster."""
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import os
 import sys
@@ -26,24 +25,6 @@ def peak() -> int:
         return 0
     # Linux counts kilobytes, macOS bytes.
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
-
-
-def keep_freed_memory() -> None:
-    """Makes this process hold on to freed memory, if the C library allows it (glibc).
-
-    A stack's activations are a few megabytes each: by default they go back to the system after every operation and are
-    cleared page by page when the next one asks, which takes a tenth of the time.
-    """
-    trim_threshold, mmap_threshold = -1, -3
-    most = 2**31 - 1
-    try:
-        mallopt = ctypes.CDLL(None).mallopt
-    except (OSError, AttributeError, TypeError):
-        return
-    # Older versions accept at most 32 MiB. If this threshold cannot be set, setting the other one alone would only turn
-    # off glibc's own adjustment.
-    if mallopt(mmap_threshold, most) or mallopt(mmap_threshold, 2**25):
-        mallopt(trim_threshold, most)
 
 
 def large_pages() -> dict[str, str]:

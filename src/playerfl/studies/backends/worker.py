@@ -27,10 +27,11 @@ def main() -> None:
     inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
     threading.Thread(target=_read, args=(sys.stdin.buffer, inbox), daemon=True).start()
 
+    from playerfl.runs.memory import keep_freed_memory
     from playerfl.runs.setup import Setups
     from playerfl.storage.locking import DirectoryLock
     from playerfl.studies.backends.group import run_group
-    from playerfl.studies.backends.memory import keep_freed_memory, resident, settle_imports
+    from playerfl.studies.backends.memory import resident, settle_imports
 
     keep_freed_memory()
     settle_imports()

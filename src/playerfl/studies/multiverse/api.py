@@ -12,7 +12,7 @@ from typing import Any
 from playerfl.errors import ConfigError, RunDirectoryError
 from playerfl.report.compute.multiverse import FORMAT, MULTIVERSE, Multiverse
 from playerfl.runs.api import limited_threads
-from playerfl.runs.experiment import read_toml
+from playerfl.runs.settings_table import read_toml
 from playerfl.storage.atomic_files import RERUN_HINT, make_directory, write_atomically
 from playerfl.storage.csv_table import csv_text
 from playerfl.studies.api import run_study

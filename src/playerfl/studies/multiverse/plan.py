@@ -17,8 +17,9 @@ from playerfl.errors import ConfigError
 from playerfl.learning.confusion import F1Labels
 from playerfl.paper import facts as paper
 from playerfl.report.compute.multiverse import PROTOCOL_COLUMNS, Factor
-from playerfl.runs.experiment import find_task, merged, read_toml, validated
+from playerfl.runs.settings_table import merged, read_toml, validated
 from playerfl.studies.plan import Study
+from playerfl.tasks.load import load_task
 
 Rates = Literal["printed", "loss", "f1"]
 Measure = Literal["f1", "f1_true", "f1_all", "accuracy", "loss"]
@@ -99,7 +100,7 @@ class MultiversePlan(BaseModel):
         for name, values in multiverse.computed:
             if len(set(values)) < len(values):
                 raise ConfigError(f"{name} = {values} in [computed] contains a value twice; give each once")
-        if "printed" in multiverse.computed.rates and find_task(multiverse.task).paper is None:
+        if "printed" in multiverse.computed.rates and load_task(multiverse.task).paper is None:
             raise ConfigError(
                 f"the paper prints no learning rates for {multiverse.task!r}; "
                 'leave "printed" out of rates in [computed]'
@@ -173,7 +174,7 @@ class MultiversePlan(BaseModel):
 
     def printed_rate(self, algorithm: str) -> float:
         """The rate that the paper prints for a method, or for the closest method."""
-        dataset = find_task(self.task).paper
+        dataset = load_task(self.task).paper
         rates = paper.learning_rates(dataset) if dataset else {}
         if algorithm not in rates:
             raise ConfigError(

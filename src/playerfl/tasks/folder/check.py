@@ -110,7 +110,7 @@ def _check_tables(check: DataCheck, files: Mapping[str, Path], options: FolderOp
     if target is not None:
         _note_kind(check, target, options)
     groups = group_names(tables, {s: np.ones(n, dtype=bool) for s, n in check.rows.items()}, options.group)
-    found = TableCheck(
+    table_check = TableCheck(
         check,
         tables,
         target,
@@ -119,20 +119,20 @@ def _check_tables(check: DataCheck, files: Mapping[str, Path], options: FolderOp
         options.missing != "refuse",
         None if groups is None else numbered(groups),
     )
-    found.run(input_names(names, chosen, options, tables))
+    table_check.run(input_names(names, chosen, options, tables))
     _note_kinds(check)
     _check_groups(check, groups, span_sites=options.groups_span_sites)
     _check_rules(check, tables, names, options)
     if target is not None and not check.having("stop"):
-        _rehearse_tables(check, found, target, options, batch_size)
+        _rehearse_tables(check, table_check, target, options, batch_size)
 
 
 def _rehearse_tables(
-    check: DataCheck, found: TableCheck, target: Target, options: FolderOptions, batch_size: int
+    check: DataCheck, table_check: TableCheck, target: Target, options: FolderOptions, batch_size: int
 ) -> None:
     """What is left when rows with missing values are left out, and whether a run accepts it."""
     try:
-        rows = rows_left(found.incomplete, target, options.missing)
+        rows = rows_left(table_check.incomplete, target, options.missing)
     except DataError as problem:
         check.add("stop", "missing", str(problem))
         return
@@ -151,7 +151,7 @@ def _rehearse_tables(
             "data.missing=mean",
             target.name,
         )
-    groups = group_names(found.tables, rows, options.group)
+    groups = group_names(table_check.tables, rows, options.group)
     rehearse(check, {site: left.values(site) for site in rows}, groups, target.classes, options, batch_size)
 
 

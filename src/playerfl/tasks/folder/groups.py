@@ -74,12 +74,12 @@ def _compiled(pattern: str) -> re.Pattern[str]:
 
 
 def _matched(pattern: re.Pattern[str], file: Path) -> str:
-    found = pattern.search(file.name)
-    if found is None:
+    matched = pattern.search(file.name)
+    if matched is None:
         raise DataError(
             f"data.group_pattern {pattern.pattern!r} does not match the file name {file.name!r}; change the pattern"
         )
-    return found[1 if pattern.groups else 0] or ""
+    return matched[1 if pattern.groups else 0] or ""
 
 
 def _listed(known: Mapping[str, str], file: Path, table: str) -> str:
