@@ -1,7 +1,7 @@
 """A small BERT with LoRA adapters for texts: playerfl run tweets --model examples/lora_tweets.py:make_model
 
 The BERT is built from a configuration, so its frozen weights are random, which shows how everything works but learns
-little. With access to the Hugging Face hub, replace `bert` by `from_hub`.
+little. docs/adapters.md shows the same with a pretrained model from the Hugging Face hub.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Any
 
 from peft import LoraConfig, get_peft_model
 from torch import Tensor, nn
-from transformers import AutoModelForSequenceClassification, BertConfig, BertForSequenceClassification
+from transformers import BertConfig, BertForSequenceClassification
 
 WORDS = 10_000
 """The size of the task's vocabulary (`data.vocabulary`)."""
@@ -43,11 +43,4 @@ def bert(length: int, classes: int) -> Any:
             max_position_embeddings=length,
             num_labels=classes,
         )
-    )
-
-
-def from_hub(classes: int) -> Any:
-    """Needs its word pieces as well: --set data.tokenizer=tokenizer.json --set data.token_ids=own."""
-    return AutoModelForSequenceClassification.from_pretrained(
-        "google-bert/bert-base-uncased", revision="86b5e0934494bd15c9632b12f734a8a67f723594", num_labels=classes
     )
