@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import socket
 import ssl
 import subprocess
@@ -297,6 +299,28 @@ def test_a_job_is_submitted_again_as_soon_as_it_was_interrupted(
         updated = (now - timedelta(seconds=seconds_ago)).strftime("%Y-%m-%dT%H:%M:%SZ")
         write_status(home, status_of("heart", "running", updated=updated))
         assert submit(home, tmp_path / "app") == expected
+
+
+@pytest.mark.system
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.parametrize("doing", ["lock.acquire()", "time.sleep(600)", "signal.signal(2, signal.SIG_IGN); input()"])
+def test_an_orphaned_job_ends_at_once_whatever_it_is_doing(home: ServerHome, doing: str) -> None:
+    """Also while the server's process is a zombie, which still has its ID."""
+    waiting = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    up = "import os, sys; from playerfl.flower.operate.launch import *\nfrom pathlib import Path\n"
+    up += "print(ServerHome(Path(sys.argv[1])).environment()[SERVER], flush=True); input()"
+    job = "import os, signal, threading, time; from playerfl.flower.operate.processes import end_with\n"
+    job += f"end_with(os.environ['SERVER']); lock = threading.Lock(); lock.acquire(); print(1, flush=True); {doing}"
+    with subprocess.Popen([sys.executable, "-c", up, str(home.path)], **waiting) as server:
+        assert server.stdout is not None
+        environment = {**os.environ, "SERVER": server.stdout.readline().decode()}
+        with subprocess.Popen([sys.executable, "-c", job], env=environment, **waiting) as orphan:
+            assert orphan.stdout is not None and orphan.stdout.readline() == b"1\n" and orphan.poll() is None
+            os.kill(server.pid, signal.SIGKILL)
+            try:
+                assert orphan.wait(30) == 1
+            finally:
+                orphan.kill()
 
 
 @pytest.mark.parametrize("updated", ["yesterday", 7, None])

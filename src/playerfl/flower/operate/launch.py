@@ -16,10 +16,14 @@ from typing import Any
 import tomli_w
 
 from playerfl.errors import ConfigError
-from playerfl.flower.operate.processes import LOOPBACK, FlowerError
+from playerfl.flower.operate.processes import LOOPBACK, FlowerError, process_identity
 from playerfl.storage.atomic_files import RERUN_HINT, make_directory, write_atomically
 
 CONNECTION = "playerfl"
+JOBS = "PLAYERFL_FLOWER_JOBS"
+"""The directory of all jobs. Set when the SuperLink is started, so that no job can choose it."""
+SERVER = "PLAYERFL_FLOWER_SERVER"
+"""The process that started the SuperLink and ends with it, for jobs to notice that they are orphaned."""
 _STYLE = re.compile(r"\x1b\[[0-9;]*m")
 
 
@@ -87,7 +91,11 @@ class ServerHome:
 
     def environment(self) -> dict[str, str]:
         home = self.path.resolve()
-        return {**safe_environment(home / "flwr"), "PLAYERFL_FLOWER_JOBS": str(home / "jobs")}
+        return {
+            **safe_environment(home / "flwr"),
+            JOBS: str(home / "jobs"),
+            SERVER: process_identity(os.getpid()),
+        }
 
     def superlink(self, port: int) -> list[str]:
         home = self.path.resolve()

@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -19,6 +20,7 @@ from playerfl.errors import PlayerflError
 LOOPBACK = "127.0.0.1"
 _STOP_SECONDS = 20.0
 """Seconds a program may take to stop before it is killed."""
+_WATCH_SECONDS = 1.0
 
 
 class FlowerError(PlayerflError):
@@ -100,13 +102,36 @@ def _kill_all(processes: Mapping[int, str]) -> None:
 
 
 def _start_time(pid: int) -> str:
-    """When a process started, so that a reused id is not mistaken for it; "" if it has ended."""
+    """When a process started, in clock ticks since the machine did; "" if it has ended."""
     try:
         state, *fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except (OSError, ValueError):
         return ""
     # A dead process remains as a zombie until its parent has waited for it.
     return "" if state in "ZX" else fields[18]
+
+
+def process_identity(pid: int) -> str:
+    """A process's ID and start time, so that a reused ID is not mistaken for it; "" if unknown (Linux only)."""
+    born = _start_time(pid)
+    return f"{pid} {born}" if born else ""
+
+
+def end_with(identity: str) -> None:
+    """Ends this process at once, from a thread of its own, when the process of `process_identity` is gone.
+
+    `_exit`, because the main thread may be waiting in a call that no signal interrupts.
+    """
+    if not identity:
+        return
+    pid, born = identity.split()
+
+    def watch() -> None:
+        while _start_time(int(pid)) == born:
+            time.sleep(_WATCH_SECONDS)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 def _end_with_parent() -> None:
