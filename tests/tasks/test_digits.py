@@ -36,6 +36,7 @@ def test_a_partition_with_a_site_of_one_class_is_drawn_again_unless_accepted(acc
     assert (min(classes) == 1) == accepted
 
 
+@pytest.mark.slow
 def test_hopeless_partitions_are_refused_with_a_remedy() -> None:
     task = load_task("digits")
     with pytest.raises(DataError, match=r"gave each of the 10 sites a second class to train on; .*accept_small_sites"):

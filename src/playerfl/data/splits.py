@@ -49,8 +49,8 @@ def _split_groups(labels: Indices, groups: Indices, seed: int, shares: Shares) -
     """Groups are drawn like examples, each counting as its first example.
 
     If that leaves a part with far too many or too few rows, of all or of a class, because groups differ in size or
-    hold several classes, they are instead dealt one by one, the largest first, to the part that needs them most. So
-    are they if one large group leaves the other parts without their share of rows, and dealing comes closer to it.
+    hold several classes, they are instead dealt one by one, the largest first, to the part that needs them most.
+    They are also dealt if one large group leaves the other parts short of rows, and dealing comes closer to the shares.
     """
     _, first, member_of = np.unique(groups, return_index=True, return_inverse=True)
     if len(first) < 3:

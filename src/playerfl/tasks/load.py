@@ -99,7 +99,9 @@ def call_object(make: Callable[..., Any], what: str, **arguments: Any) -> Any:
         inspect.signature(make).bind(**arguments)
     except TypeError as problem:
         given = f"with {' and '.join(arguments)} only" if arguments else "without arguments"
-        raise ConfigError(f"{what} cannot be called {given}: {problem}") from problem
+        raise ConfigError(
+            f"{what} cannot be called {given}: {problem}; give a function that sets the rest itself"
+        ) from problem
     try:
         file = inspect.getsourcefile(make)
     except TypeError:

@@ -8,7 +8,6 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from pydantic import BeforeValidator, ConfigDict, Field
 from torch import Tensor, nn
 
@@ -231,16 +230,9 @@ def _site_data(site: str, source: Any, options: DataOptions) -> SiteData:
     return split_site(examples, options.split_seed, site, shares=options.shares)
 
 
-def split_site(
-    examples: TensorExamples,
-    split_seed: int,
-    site: str,
-    groups: NDArray[np.int64] | None = None,
-    *,
-    shares: Shares = SHARES,
-) -> SiteData:
+def split_site(examples: TensorExamples, split_seed: int, site: str, *, shares: Shares = SHARES) -> SiteData:
     """A site's examples in three parts; see `split_positions`."""
-    parts = split_positions(examples.targets, split_seed, site, groups, shares=shares)
+    parts = split_positions(examples.targets, split_seed, site, shares=shares)
     return SiteData(*(examples.rows(torch.from_numpy(part)) for part in parts))
 
 

@@ -50,10 +50,10 @@ def test_the_size_need_not_be_known(web: Web, tmp_path: Path, says_length: bool)
 
 def test_a_wrong_hash_leaves_nothing(web: Web, tmp_path: Path) -> None:
     url, received = web.put("a.bin", CONTENT)
-    with pytest.raises(DataError) as said:
+    with pytest.raises(DataError) as raised:
         download(url, tmp_path / "a.bin", "0" * 64, len(CONTENT))
     for text in ("a.bin", "0" * 64, received):
-        assert text in str(said.value)
+        assert text in str(raised.value)
     assert names(tmp_path) == []
 
 

@@ -109,12 +109,12 @@ def test_partial_files_do_not_count(directory: Path) -> None:
 
 
 def test_the_error_for_a_missing_dataset_says_how_to_get_it(directory: Path) -> None:
-    with pytest.raises(DataError) as said:
+    with pytest.raises(DataError) as raised:
         folder_of("heart")
-    assert str(said.value).startswith(
+    assert str(raised.value).startswith(
         f"dataset 'heart' is not in {directory / 'heart'}; playerfl data fetch heart, or by hand: download"
     )
-    assert f"into {directory / 'heart'}" in str(said.value)
+    assert f"into {directory / 'heart'}" in str(raised.value)
     with pytest.raises(DataError, match="playerfl data fetch isic2019 --hub, or by hand"):
         folder_of("isic2019")
     with pytest.raises(DataError, match=r"is not in .*mimic3; by hand: become a credentialed user"):
@@ -293,9 +293,9 @@ def test_a_hub_copy_that_fails_leaves_nothing(
     fake_datasets(monkeypatch, available)
     with pytest.raises(
         DataError, match=r"cannot copy uoft-cs/cifar10 from the Hugging Face Hub \(.*\); by hand: "
-    ) as said:
+    ) as raised:
         fetch("cifar10", hub=True)
-    assert "\n" not in str(said.value)
+    assert "\n" not in str(raised.value)
     assert names(directory) == []
 
 

@@ -53,6 +53,7 @@ def test_a_damaged_archive_is_named(tmp_path: Path) -> None:
         list(pictures_in_zip(tmp_path / "a.zip"))
 
 
+@pytest.mark.slow
 def test_an_archive_whose_directory_lies_is_refused(tmp_path: Path) -> None:
     """Every byte is changed in turn, because the errors that zipfile raises are undocumented."""
     packed = io.BytesIO()

@@ -9,10 +9,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from playerfl.data.check.labels import check_classes
 from playerfl.data.check.numbers import check_information, check_numbers, profile
 from playerfl.data.check.result import ColumnProfile, DataCheck
 from playerfl.data.check.rows import check_duplicates
+from playerfl.data.check.texts.labels import check_classes
 from playerfl.data.encoding.cells import Cells
 from playerfl.data.examples import SiteData, TensorExamples, tensors_in
 from playerfl.data.sites import Sites

@@ -6,14 +6,19 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from playerfl.data.check.result import ColumnProfile, DataCheck, SiteColumn, listing
-from playerfl.data.check.units import check_units
+from playerfl.data.check.result import ColumnProfile, DataCheck, SiteColumn, listing, set_to
+from playerfl.data.check.units import check_units, check_units_within
 from playerfl.data.encoding.cells import Cells, Numbers
 from playerfl.data.encoding.rules import spelled
-from playerfl.data.encoding.scaling import FAR, robust_spread
+from playerfl.data.encoding.scaling import FAR, Scaling, robust_spread
 
-_CODES = (*(-1, -9, -99, -999, -9999, -99999, -999999, 0), *(99, 999, 9999, 99999, 999999, 888, 8888, 777, 7777))
+_UPPER = (77, 88, 97, 98, 99)
+_CODES = (
+    *(-1, -9, -99, -999, -9999, -99999, -999999, 0, *_UPPER),
+    *(999, 9999, 99999, 999999, 888, 8888, 777, 7777, 997, 998, 9997, 9998),
+)
 _AWAY = 5.0
+_OFTEN, _MORE_OFTEN, _NEAR = 5, 4, 5
 _ENOUGH = 10
 
 
@@ -40,10 +45,11 @@ def check_numbers(
     *,
     can_set: bool = True,
     is_target: bool = False,
+    scaling: Scaling = "auto",
 ) -> None:
     """Adds findings on a column of numbers; `numbers` are those that are there.
 
-    `can_set`: whether the task has settings for missing codes and scaling.
+    `can_set`: whether the task has settings for missing codes and scaling; `scaling`: what it is set to.
     """
     name = column.name
     codes = _codes(column, numbers)
@@ -53,7 +59,7 @@ def check_numbers(
             "codes",
             f"{name!r}: {code} ({', '.join(f'{site} {count:,}' for site, count in sites.items())}) may be a code for "
             "a missing value, but is read as a number",
-            f'data.missing_codes="{name}={code}" data.missing=mean' if can_set else None,
+            f"{set_to('missing_codes', f'{name}={code}')} data.missing=mean" if can_set else None,
             name,
             sites,
         )
@@ -61,7 +67,8 @@ def check_numbers(
         site: values[~np.isin(values, [float(code) for code, at in codes.items() if site in at])]
         for site, values in numbers.items()
     }
-    _check_far(check, name, cleaned, can_set, is_target)
+    cleaned |= check_units_within(check, name, cleaned)
+    _check_far(check, name, cleaned, can_set, is_target, scaling)
     check_units(check, column, cleaned)
 
 
@@ -70,7 +77,7 @@ def check_information(check: DataCheck, column: ColumnProfile, *, can_drop: bool
     sites = column.sites
     empty = [site for site, of_site in sites.items() if of_site.distinct == 0]
     constant = [site for site, of_site in sites.items() if of_site.distinct == 1]
-    drop = f"data.drop_columns={column.name}" if can_drop else None
+    drop = set_to("drop_columns", column.name) if can_drop else None
     if len(empty) == len(sites):
         check.add("warning", "empty", f"{column.name!r} is empty at all sites", drop, column.name)
     elif empty:
@@ -101,13 +108,30 @@ def _codes(column: ColumnProfile, numbers: Mapping[str, Numbers]) -> dict[str, d
             away = _AWAY * robust_spread(others)[1]
             below = code < low - away or (code in (-1, -9) and low >= 0 and count > 1 and not (others % 1).any())
             above = code > high + away
+            # Among ages up to 96, nine times 99 is hardly an age.
+            above |= code in _UPPER and code > high and count >= _OFTEN and _stands_alone(values, code, count)
             # A lone 0 or 99 is more often a value than a code.
             if (below or above) and (count > 1 or abs(code) > 100):
                 by_code.setdefault(spelled(float(code)), {})[site] = count
     return by_code
 
 
-def _check_far(check: DataCheck, name: str, numbers: Mapping[str, Numbers], can_set: bool, is_target: bool) -> None:
+def _stands_alone(values: Numbers, code: int, count: int) -> bool:
+    """Whether whole numbers have a value that is the largest, and far more frequent than those just below."""
+    if (values % 1).any() or values.max() > code:
+        return False
+    near = [int((values == code - step).sum()) for step in range(1, _NEAR + 1)]
+    return count >= _MORE_OFTEN * max(near)
+
+
+def _check_far(
+    check: DataCheck,
+    name: str,
+    numbers: Mapping[str, Numbers],
+    can_set: bool,
+    is_target: bool,
+    scaling: Scaling,
+) -> None:
     far: dict[str, str] = {}
     for site, values in numbers.items():
         if len(values) < _ENOUGH:
@@ -119,6 +143,7 @@ def _check_far(check: DataCheck, name: str, numbers: Mapping[str, Numbers], can_
             far[site] = f"{furthest:.6g} at {site} (median {median:.4g})"
     if far:
         then = ""
+        can_set &= scaling != "standard"
         if can_set:
             where = " in training, if such values are few" if is_target else ""
             then = f"; the column is scaled with its median and robust spread, and clipped{where}"
@@ -134,7 +159,7 @@ def _check_far(check: DataCheck, name: str, numbers: Mapping[str, Numbers], can_
 
 
 def ends_with_total(values: Numbers) -> bool:
-    """Whether the last value is the sum of all others, as in a row of totals.
+    """Whether the last value is the sum of all others, as in a row of totals, and larger than each of them.
 
     >>> ends_with_total(np.array([3.0, 4, 5, 6, 7, 8, 9, 10, 11, 12, 75])), ends_with_total(np.zeros(20))
     (True, False)
@@ -143,4 +168,6 @@ def ends_with_total(values: Numbers) -> bool:
     """
     if len(values) <= _ENOUGH or np.isnan(values[-1]) or values[-1] == 0:
         return False
-    return bool(np.isclose(np.nansum(values[:-1]), values[-1], rtol=1e-6, atol=0.0))
+    if not np.isclose(np.nansum(values[:-1]), values[-1], rtol=1e-6, atol=0.0):
+        return False
+    return bool(abs(values[-1]) > np.nanmax(np.abs(values[:-1])))

@@ -12,12 +12,22 @@ import numpy as np
 
 from playerfl.data.check.result import DataCheck, listing
 from playerfl.data.readers.image_folders import read_picture_files
+from playerfl.data.readers.pictures import is_transparent
 from playerfl.errors import DataError
 
 MOST_READ = 500
 """Pictures per site that are decoded."""
 _SIDE = 16
-_STEM = re.compile(r"(?P<subject>.*\d.*?|.*?[A-Za-z]{2,}\d*)[ _-]+\d{1,3}")
+_SUBJECTS = (
+    (re.compile(r"(?P<subject>.*\d.*?|.*?[A-Za-z]{2,}\d*)[ _-]+\d{1,3}"), r"'(.+)[ _-]+\d+\.'"),
+    # The first number, unless it is a date or a year, with what is before it.
+    (
+        re.compile(r"(?P<subject>\D*(?!(?:19|20)\d{2}(?!\d)|(?:19|20)\d{6}(?!\d))\d+)(?:[a-z]|[ _-].+)", re.IGNORECASE),
+        r"'^(\D*\d+)'",
+    ),
+)
+"""How names say whose image it is, and the setting that finds it."""
+_MOST_EACH = 20
 ByClass = Mapping[str, Sequence[Path]]
 
 
@@ -29,7 +39,8 @@ def check_pictures(check: DataCheck, sites: Mapping[str, ByClass], *, grouped: b
     for site, by_class in sites.items():
         files = [file for of_class in by_class.values() for file in of_class]
         try:
-            read = read_picture_files(files[:: max(1, -(-len(files) // MOST_READ))], _SIDE)
+            looked_at = files[:: max(1, -(-len(files) // MOST_READ))]
+            read = read_picture_files(looked_at, _SIDE)
         except DataError as problem:
             check.add("stop", "files", str(problem), sites=(site,))
             continue
@@ -43,6 +54,11 @@ def check_pictures(check: DataCheck, sites: Mapping[str, ByClass], *, grouped: b
         # By the largest value that occurs at the site, as in training.
         top = 255.0 if deep == 0 else max(1.0, float(np.percentile(read.pixels[read.is_deep], 99.9)))
         brightness[site] = float(read.pixels.mean()) / top
+        clear = sum(is_transparent(file.read_bytes()) for file in looked_at)
+        if clear:
+            text = f"{site} has {clear:,} images with transparent pixels (of {len(looked_at):,} that were looked at)"
+            remedy = "their hidden colours are read, and what only the transparency shows is lost; save them without"
+            check.add("warning", "alpha", f"{text}: {remedy}", sites=(site,))
         flat = int((read.pixels.reshape(len(read.pixels), -1).std(1) == 0).sum())
         if flat:
             counted = "1 image" if flat == 1 else f"{flat:,} images"
@@ -125,21 +141,23 @@ def _check_brightness(check: DataCheck, brightness: Mapping[str, float]) -> None
 
 
 def _suggest_groups(check: DataCheck, sites: Mapping[str, ByClass]) -> None:
-    """Names such as p012_1.png and p012_2.png suggest several pictures of one subject."""
-    subjects: Counter[tuple[str, str]] = Counter()
-    total = 0
-    for site, by_class in sites.items():
-        for files in by_class.values():
-            total += len(files)
-            subjects.update((site, match["subject"]) for file in files if (match := _STEM.fullmatch(file.stem)))
-    named = sum(subjects.values())
-    # A prefix that all files share, such as IMG_, is no subject.
-    if named > 0.8 * total and 3 * len(sites) <= len(subjects) <= 0.7 * named:
-        example = next(name for (_, name), count in subjects.items() if count > 1)
-        check.add(
-            "warning",
-            "groups",
-            f"file names suggest several images of one subject ({len(subjects):,} subjects such as {example!r} in "
-            f"{named:,} images); without grouping, they are in training and in test",
-            r"data.group_pattern='(.+)[ _-]+\d+\.'",
-        )
+    """Names such as p012_1.png and p012_2.png, or p012_left.png, suggest several pictures of one subject."""
+    names = {site: [file.stem for files in by_class.values() for file in files] for site, by_class in sites.items()}
+    total = sum(map(len, names.values()))
+    for pattern, setting in _SUBJECTS:
+        subjects: Counter[tuple[str, str]] = Counter()
+        for site, stems in names.items():
+            subjects.update((site, match["subject"]) for stem in stems if (match := pattern.fullmatch(stem)))
+        named = sum(subjects.values())
+        # A prefix that all files share, such as IMG_, is no subject; nor is a scanner that took hundreds of pictures.
+        several = 3 * len(sites) <= len(subjects) <= 0.7 * named <= _MOST_EACH * len(subjects)
+        if named > 0.8 * total and several:
+            example = next(name for (_, name), count in subjects.items() if count > 1)
+            check.add(
+                "warning",
+                "groups",
+                f"file names suggest several images of one subject ({len(subjects):,} subjects such as {example!r} in "
+                f"{named:,} images); without grouping, they are in training and in test",
+                f"data.group_pattern={setting}",
+            )
+            return

@@ -7,15 +7,23 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from playerfl.data.check.result import ColumnProfile, DataCheck, listing
+from playerfl.data.check.result import ColumnProfile, DataCheck, listing, set_to
 from playerfl.data.encoding.cells import Flags, Numbers
 from playerfl.data.partition import Indices
 
 _SUBJECTS = {
     *("patient", "patients", "pat", "subject", "subj", "person", "participant", "proband", "individual", "donor"),
-    *("case", "mrn", "pid", "patid", "patientid", "subjectid", "lesion", "animal", "mouse", "specimen", "family"),
-    *("household", "twin", "episode", "admission", "encounter", "stay", "hadm", "icustay", "id", "uid", "identifier"),
+    *("mrn", "pid", "patid", "patientid", "subjectid", "lesion", "animal", "mouse", "specimen", "household", "twin"),
+    *("hadm", "icustay", "patnr", "fallnr", "fallnummer", "patientennummer", "id", "uid", "identifier"),
 }
+_EVENTS = {"case", "family", "episode", "admission", "encounter", "stay", "visit"}
+"""Subjects only if a word for a name follows: a stay is a number of days, a stay_id is not."""
+_NAMES = {"id", "uid", "identifier", "no", "nr", "num", "number", "key", "code", "hash", "pseudonym", "name"}
+_NO_SUBJECTS = {
+    *("doctor", "physician", "surgeon", "provider", "nurse", "hospital", "clinic", "ward", "unit", "site", "center"),
+    *("centre", "department", "dept", "device", "scanner", "product", "drug", "branch", "type", "source", "status"),
+}
+_MOST_CODES = 50
 _MOST_BINS = 50
 _ROWS_PER_BIN = 10
 _SURE = 0.98
@@ -29,12 +37,37 @@ def name_parts(name: str) -> set[str]:
     >>> sorted(name_parts("patientID_2")), sorted(name_parts("SUBJECT_ID"))
     (['2', 'id', 'patient'], ['id', 'subject'])
     """
-    return {part.lower() for part in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+", name)}
+    return set(_parts(name))
+
+
+def _parts(name: str) -> list[str]:
+    return [part.lower() for part in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+", name)]
 
 
 def sounds_like_a_subject(name: str) -> bool:
-    """Whether a column's name says that it names patients, lesions or the like."""
-    return bool(name_parts(name) & _SUBJECTS)
+    """Whether a column's name says that it names patients, lesions or the like.
+
+    >>> [sounds_like_a_subject(name) for name in ("PatientID", "id_patient", "stay_id", "case no", "hadm_id_2")]
+    [True, True, True, True, True]
+    >>> [sounds_like_a_subject(name) for name in ("length_of_stay", "patient_age", "family_income", "doctor_id")]
+    [False, False, False, False]
+    """
+    words = [part for part in _parts(name) if not part.isdigit()]
+    if not words or _NO_SUBJECTS & set(words):
+        return False
+    return words[-1] in _SUBJECTS or (words[-1] in _NAMES and bool(set(words) & (_SUBJECTS | _EVENTS)))
+
+
+def check_names_something(check: DataCheck, column: ColumnProfile) -> None:
+    """Adds a finding if a column of integers has a name such as doctor_id: its numbers are codes."""
+    words = _parts(column.name)
+    distinct = max(of_site.distinct for of_site in column.sites.values())
+    if words and words[-1] in ("id", "code", "nr") and _NO_SUBJECTS & set(words) and distinct > 2:
+        text = f"{column.name!r} is read as a measurement, although its name says that its numbers are codes"
+        few = distinct <= _MOST_CODES
+        check.add(
+            "warning", "codes", text, set_to("category_columns" if few else "drop_columns", column.name), column.name
+        )
 
 
 def check_names_a_subject(check: DataCheck, column: ColumnProfile, *, are_whole: bool) -> bool:
@@ -53,7 +86,7 @@ def check_names_a_subject(check: DataCheck, column: ColumnProfile, *, are_whole:
             "identifier",
             f"{name!r} has a different value in every row, as an identifier does; for new rows, it tells a model "
             "nothing",
-            f"data.drop_columns={name}",
+            set_to("drop_columns", name),
             name,
         )
         return True
@@ -66,7 +99,7 @@ def check_names_a_subject(check: DataCheck, column: ColumnProfile, *, are_whole:
             "groups",
             f"{name!r} repeats ({shown}), as a subject with several rows does; without grouping, rows of one subject "
             "are in training and in test, and scores are too good",
-            f"data.group={name}",
+            set_to("group", name),
             name,
         )
         return True
@@ -150,7 +183,7 @@ def check_leak(
             "warning",
             "leak",
             f"{column!r} alone decides {target!r} at {listing(decided)}; {why}",
-            f"data.drop_columns={column}",
+            set_to("drop_columns", column),
             column,
             decided,
         )
@@ -193,7 +226,7 @@ def check_missing_leak(check: DataCheck, column: str, sites: Sequence[str], targ
             "leak",
             f"whether {column!r} is missing tells {target!r} at {listing(sites)}; if it is filled in only after the "
             "outcome, or only for some outcomes, leave it out",
-            f"data.drop_columns={column}",
+            set_to("drop_columns", column),
             column,
             sites,
         )

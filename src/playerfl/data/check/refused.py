@@ -7,18 +7,21 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from playerfl.data.check.codings import coded_differently, counts_of, recode_setting
-from playerfl.data.check.labels import means_unknown, missing_setting
 from playerfl.data.check.predictors import sounds_like_a_subject
-from playerfl.data.check.result import Counts, one_or_list
-from playerfl.data.check.spelling import is_number
+from playerfl.data.check.result import Counts, DataCheck, one_or_list, set_to
+from playerfl.data.check.texts.codings import coded_differently, counts_of, recode_setting
+from playerfl.data.check.texts.labels import means_unknown, missing_setting
+from playerfl.data.check.texts.spelling import is_number
 from playerfl.data.encoding.cells import Cells
 from playerfl.data.encoding.columns import MOST_CATEGORIES, dates_in
 
 _LIMIT = re.compile(r"(?:[<>≤≥]=?\s*)?([-+]?\d+(?:\.\d+)?)(?:\s*[+*†‡!^]|\s*[HL]{1,2})?")
 """A number beyond what is measured (<5, 89+), or one with a remark: a footnote, or H and L for high and low."""
+_WITH_UNIT = re.compile(r"[-+]?\d+(?:\.\d+)?\s*([^\W\d][^\d]*|°\w?)")
+_FEW_LABELS, _FEW_NUMBERS = 8, 4
 _MOST_TEXTS = 10
 _MOST_LABELS = 5
+_RARE = 4
 _MOST_ROWS_PER_SUBJECT = 20
 
 
@@ -29,11 +32,20 @@ def remedy_for(name: str, cells: Mapping[str, Cells], *, are_all: bool) -> str |
     """
     if not are_all:
         return None
-    drop = f"data.drop_columns={name}"
+    drop = set_to("drop_columns", name)
     flags = sorted({text for site in cells.values() for text in site.spellings[0] if text in ("True", "False")})
     if flags and not any(site.is_text.any() for site in cells.values()):
         return f"{missing_setting(name, flags)} data.missing=mean"
-    return texts_remedy(name, cells) or _subject_remedy(name, cells, drop) or drop
+    return texts_remedy(name, cells) or _subject_remedy(name, cells, drop) or _rare_remedy(name, cells) or drop
+
+
+def _rare_remedy(name: str, cells: Mapping[str, Cells]) -> str | None:
+    """For a few texts among many numbers, which are no reason to give a column up."""
+    texts = [text for site in cells.values() if site.texts is not None for text in site.texts[site.is_text]]
+    numbers = sum(len(of_site.present) for of_site in cells.values())
+    if len(set(texts)) > _MOST_LABELS or _RARE * len(texts) > numbers:
+        return None
+    return f"{missing_setting(name, sorted(set(texts)))} data.missing=mean (if it means unknown)"
 
 
 def texts_remedy(name: str, cells: Mapping[str, Cells]) -> str | None:
@@ -80,6 +92,20 @@ def _stray_remedy(name: str, cells: Mapping[str, Cells]) -> str | None:
     return " ".join(settings)
 
 
+def check_numbers_as_categories(check: DataCheck, name: str, cells: Mapping[str, Cells]) -> None:
+    """A warning about categories that are numbers: most of them limits such as <5, or with a unit."""
+    labels = set().union(*(of_site.spellings[0] for of_site in cells.values()))
+    shown = f"{name!r} is read as {len(labels)} categories, but holds numbers"
+    with_unit = [match for label in labels if (match := _WITH_UNIT.fullmatch(label))]
+    if len(labels) > _FEW_LABELS and len({match[1] for match in with_unit}) == 1 and 2 * len(with_unit) > len(labels):
+        text = f"{shown} with the unit {with_unit[0][1]!r}; write them without"
+        check.add("warning", "kind", text, column=name, sites=cells)
+    elif sum(map(is_number, labels)) > _FEW_NUMBERS and (remedy := _stray_remedy(name, cells)):
+        stray = min(label for label in labels if not is_number(label))
+        text = f"{shown}, because most cells are texts such as {stray!r}; say what these mean"
+        check.add("warning", "kind", text, remedy, name, cells)
+
+
 def _subject_remedy(name: str, cells: Mapping[str, Cells], drop: str) -> str | None:
     """For a column of many texts that repeat, as the names of patients with several rows do."""
     distinct = sum(len(site.spellings[0]) for site in cells.values())
@@ -90,7 +116,7 @@ def _subject_remedy(name: str, cells: Mapping[str, Cells], drop: str) -> str | N
     if 2 * sum(int(dates_in(site).sum()) for site in cells.values()) > texts:
         return None
     if sounds_like_a_subject(name):
-        return f"data.group={name}"
+        return set_to("group", name)
     if present <= _MOST_ROWS_PER_SUBJECT * distinct:
-        return f"data.group={name} (if it says whose row it is; otherwise {drop})"
+        return f"{drop} (or, if it says whose row it is, {set_to('group', name)})"
     return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
@@ -10,6 +11,8 @@ from typing import Any, Literal
 Severity = Literal["stop", "warning", "note"]
 _ORDER: dict[Severity, int] = {"stop": 0, "warning": 1, "note": 2}
 _SHOWN = 5
+# What TOML would not read as a number or as true.
+_PLAIN = re.compile(r"(?!(?:true|false|inf|nan)$)[^\W\d][\w.-]*")
 Counts = Mapping[str, Mapping[str, int]]
 """Rows of each label at each site."""
 
@@ -102,6 +105,15 @@ def listing(names: Sequence[str], most: int = _SHOWN) -> str:
     if len(names) > most + 1:
         return f"{', '.join(names[:most])} and {len(names) - most:,} more"
     return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
+
+
+def set_to(name: str, value: str) -> str:
+    """What to set, with quotes unless the value is a plain word.
+
+    >>> set_to("group", "patient"), set_to("group", "patient id"), set_to("target", "2024")
+    ('data.group=patient', 'data.group="patient id"', 'data.target="2024"')
+    """
+    return f"data.{name}={value if _PLAIN.fullmatch(value) else one_or_list([value])}"
 
 
 def one_or_list(texts: Sequence[str]) -> str:

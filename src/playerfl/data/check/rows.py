@@ -8,7 +8,7 @@ from itertools import combinations
 import numpy as np
 from numpy.typing import NDArray
 
-from playerfl.data.check.result import DataCheck
+from playerfl.data.check.result import DataCheck, set_to
 from playerfl.data.encoding.cells import Cells, Numbers
 from playerfl.data.encoding.scaling import robust_spread
 from playerfl.data.partition import Indices
@@ -23,6 +23,8 @@ _SAMPLED, _COMPARED = 400, 4000
 _NEIGHBOUR = 10
 _FEWEST_COLUMNS = 3
 _CLOSE = 0.15
+_FEWEST_ROWS, _FEWEST_VALUES = 40, 10
+_OFTEN, _UNSORTED = 0.3, 0.25
 _MOST = 0.5
 
 
@@ -103,7 +105,7 @@ def check_duplicates(
         smaller = min(len(unique[first]), len(unique[second]))
         if not _too_many(common, chance * len(unique[first]) * len(unique[second])):
             continue
-        setting = f"data.skip_sites={second}" if 2 * common > smaller and can_set else None
+        setting = set_to("skip_sites", second) if 2 * common > smaller and can_set else None
         text = f"{first} and {second} have {common:,} {what} in common"
         hint = ", so one may be a copy of the other" if 2 * common > smaller else ""
         check.add("warning", "duplicates", f"{text} (of {smaller:,}){hint}", setting, sites=(first, second))
@@ -163,6 +165,42 @@ def nearly_repeated(columns: Sequence[Numbers], groups: Indices | None = None) -
 def _is_fine(column: Numbers) -> bool:
     """Whether it has many different values, as measurements do."""
     return len(np.unique(column[:_COMPARED])) > 0.2 * min(len(column), _COMPARED)
+
+
+def repeats_above(values: Numbers) -> float:
+    """How often a row has the value of the row above, in a column of many values by which the rows are not sorted.
+
+    So it is where the rows of a subject follow each other; 0 where chance or sorting may explain it.
+
+    >>> ages = np.random.default_rng(0).integers(20, 90, 60).astype(float)
+    >>> round(repeats_above(np.repeat(ages, 3)), 1), repeats_above(np.repeat(np.sort(ages), 3)), repeats_above(ages)
+    (0.7, 0.0, 0.0)
+    """
+    if len(values) < _FEWEST_ROWS or np.isnan(values).any() or len(np.unique(values)) < _FEWEST_VALUES:
+        return 0.0
+    steps = np.diff(values)
+    changes = steps[steps != 0]
+    share, by_chance = float((steps == 0).mean()), coincidence(values.view(np.uint64))
+    is_sorted = not _UNSORTED <= (changes > 0).mean() <= 1 - _UNSORTED
+    return 0.0 if share < max(_OFTEN, _BY_CHANCE * by_chance) or is_sorted else share
+
+
+def check_repeats_above(check: DataCheck, shares: Mapping[str, Mapping[str, float]]) -> None:
+    """`shares`: `repeats_above` of some columns of every site."""
+    column, of_column = max(shares.items(), key=lambda item: max(item[1].values(), default=0.0), default=("", {}))
+    found = {site: share for site, share in of_column.items() if share > 0}
+    if not found:
+        return
+    shown = ", ".join(f"{site} {share:.0%}" for site, share in found.items())
+    check.add(
+        "warning",
+        "groups",
+        f"many rows have the same {column!r} as the row above ({shown}), although the rows are not sorted by it, as "
+        "several rows of one subject do; if so, name the column that says whose they are, or such rows will be in "
+        "training and in test",
+        "data.group=COLUMN",
+        sites=found,
+    )
 
 
 def check_near_duplicates(check: DataCheck, shares: Mapping[str, float], *, grouped: bool) -> None:

@@ -7,35 +7,47 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from playerfl.data.check.codings import counts_of
 from playerfl.data.check.dates import check_dates
-from playerfl.data.check.labels import FEW_NUMBERS, check_classes, check_codes, check_labels, check_number_of_classes
+from playerfl.data.check.direction import MOST_COLUMNS, MOST_ROWS, MOST_SITES, check_direction
 from playerfl.data.check.numbers import check_information, check_numbers, ends_with_total, profile
 from playerfl.data.check.predictors import (
     check_leak,
     check_missing_leak,
     check_names_a_subject,
+    check_names_something,
     decides,
     follows,
     missing_decides,
     missing_separates,
     sorted_by,
 )
-from playerfl.data.check.refused import remedy_for
-from playerfl.data.check.result import ColumnProfile, DataCheck, listing
+from playerfl.data.check.refused import check_numbers_as_categories, remedy_for
+from playerfl.data.check.result import ColumnProfile, DataCheck, listing, set_to
 from playerfl.data.check.rows import (
     Hashes,
     cell_hashes,
     check_duplicates,
     check_near_duplicates,
+    check_repeats_above,
     coincidence,
     combined,
     nearly_repeated,
+    repeats_above,
 )
-from playerfl.data.check.words import check_words
+from playerfl.data.check.texts.codings import counts_of
+from playerfl.data.check.texts.labels import (
+    FEW_NUMBERS,
+    check_classes,
+    check_codes,
+    check_labels,
+    check_number_of_classes,
+)
+from playerfl.data.check.texts.spelling import is_number
+from playerfl.data.check.texts.words import check_words
 from playerfl.data.encoding.cells import NO_RULES, Cells, Flags, Numbers, cells_of
 from playerfl.data.encoding.columns import MOST_CATEGORIES, Column, column_of
 from playerfl.data.encoding.rules import CellRules
+from playerfl.data.encoding.scaling import Scaling
 from playerfl.data.encoding.target import Target
 from playerfl.data.partition import Indices
 from playerfl.data.readers.site_tables import SiteTable
@@ -55,6 +67,7 @@ class TableCheck:
     tables: Mapping[str, SiteTable]
     target: Target | None
     category_columns: Sequence[str] = ()
+    scaling: Scaling = "auto"
     rules: CellRules = NO_RULES
     accepts_missing: bool = False
     groups: Mapping[str, Indices] | None = None
@@ -62,7 +75,9 @@ class TableCheck:
     incomplete: dict[str, Flags] = field(default_factory=dict)
     """Which rows of each site lack an input; complete when `run` has ended."""
     _hashes: dict[str, Hashes] = field(default_factory=dict)
-    _near: dict[str, list[Numbers]] = field(default_factory=dict)
+    _near: dict[str, dict[str, Numbers]] = field(default_factory=dict)
+    _some_inputs: dict[str, list[Numbers]] = field(default_factory=dict)
+    """Of a few rows, by site: inputs one by one."""
     _gaps: dict[str, dict[str, int]] = field(default_factory=dict)
     _totals: dict[str, list[str]] = field(default_factory=dict)
     """Columns by site whose last value is the sum of the others."""
@@ -93,8 +108,17 @@ class TableCheck:
         groups = self.groups or {}
         if self._hashes:
             check_duplicates(self.check, self._hashes, self._chance, groups=self.groups)
-        near = {site: nearly_repeated(of_site, groups.get(site)) for site, of_site in self._near.items()}
+        near = {site: nearly_repeated([*of.values()], groups.get(site)) for site, of in self._near.items()}
         check_near_duplicates(self.check, near, grouped=self.groups is not None)
+        settings = [finding.setting or "" for finding in self.check.findings if finding.topic != "duplicates"]
+        is_asked = any("data.group=" in setting for setting in settings)
+        if self.groups is None and not is_asked:
+            names = next(iter(self._near.values()), {})
+            check_repeats_above(
+                self.check, {name: {s: repeats_above(of[name]) for s, of in self._near.items()} for name in names}
+            )
+        if self.target is not None:
+            self._check_direction(self.target)
 
     def _check_target(self, target: Target) -> None:
         if target.classes:
@@ -106,7 +130,7 @@ class TableCheck:
         numbers = None if target.classes else {site: cells.present for site, cells in target.cells.items()}
         column = self._profile(target.name, "class" if target.classes else "number", target.cells, numbers)
         if numbers is not None:
-            check_numbers(self.check, column, numbers, is_target=True)
+            check_numbers(self.check, column, numbers, is_target=True, scaling=self.scaling)
         self._add_hashes(target.cells)
         self._note_gaps(target.name, target.cells, is_input=False)
 
@@ -128,7 +152,8 @@ class TableCheck:
         check_information(self.check, summary)
         whole = kind == "number" and numbers is not None and not any((v % 1).any() for v in numbers.values())
         is_date = whole and numbers is not None and check_dates(self.check, name, numbers)
-        self._check_zeros(name, max(of_site.distinct for of_site in summary.sites.values()))
+        if not is_date:
+            self._check_zeros(name, max(of_site.distinct for of_site in summary.sites.values()))
         names_subject = not is_date and check_names_a_subject(
             self.check, summary, are_whole=whole or kind == "category"
         )
@@ -138,16 +163,21 @@ class TableCheck:
         if not names_subject:
             self._add_hashes(column.cells)
             if numbers is not None:
-                check_numbers(self.check, summary, numbers)
+                check_numbers(self.check, summary, numbers, scaling=self.scaling)
+                if whole:
+                    check_names_something(self.check, summary)
             if kind == "number" and whole and all(0 < c.distinct <= FEW_NUMBERS for c in summary.sites.values()):
                 digits = {site: replace(cells, booleans=None) for site, cells in column.cells.items()}
                 check_codes(
                     self.check, counts_of(digits), f"column {name!r}", name, self._chosen(name), are_measured=True
                 )
-            elif kind == "category":
+            elif kind == "category" and not as_text:
+                check_numbers_as_categories(self.check, name, column.cells)
+            if kind == "category":
                 check_labels(self.check, counts_of(column.cells), f"column {name!r}", name, self._chosen(name))
             self._check_leak(column)
             self._remember_near(column)
+            self._remember_inputs(column)
         elif kind == "number" and all(c.distinct == c.rows - c.missing for c in summary.sites.values()):
             self._check_leak(column, is_identifier=True)
         self._note_gaps(name, column.cells)
@@ -158,7 +188,7 @@ class TableCheck:
             site: table.leading_zeros[name] for site, table in self.tables.items() if name in table.leading_zeros
         }
         if written:
-            keep = f"data.category_columns={name}" if distinct <= MOST_CATEGORIES else f"data.drop_columns={name}"
+            keep = set_to("category_columns", name) if distinct <= MOST_CATEGORIES else set_to("drop_columns", name)
             example = next(iter(written.values()))
             text = f"{name!r} has leading zeros, such as {example}, as codes do, but is read as a measurement"
             self.check.add("warning", "codes", text, keep, name, written)
@@ -241,9 +271,33 @@ class TableCheck:
         if column.kind.kind != "number":
             return
         for site, cells in column.cells.items():
-            near = self._near.setdefault(site, [])
+            near = self._near.setdefault(site, {})
             if len(near) < _MOST_NEAR_COLUMNS:
-                near.append(cells.numbers[:MOST_SAMPLED])
+                near[column.name] = cells.numbers[:MOST_SAMPLED]
+
+    def _remember_inputs(self, column: Column) -> None:
+        """Inputs of some rows, to compare how they go with the target at the sites."""
+        if self.target is None or column.kind.width > _MOST_NEAR_COLUMNS or not 1 < len(self.tables) <= MOST_SITES:
+            return
+        for site, cells in column.cells.items():
+            known = self._some_inputs.setdefault(site, [])
+            if len(known) + column.kind.width <= MOST_COLUMNS:
+                known.extend(column.kind.inputs(cells.filtered(self._few(site, len(cells)))).T)
+
+    def _few(self, site: str, rows: int) -> Flags:
+        few = np.zeros(rows, dtype=bool)
+        few[self._sample[site][:MOST_ROWS]] = True
+        return few
+
+    def _check_direction(self, target: Target) -> None:
+        """Only of two classes, of numbers as classes, and of a number: other classes have no order."""
+        if len(target.classes) > 2 and not all(map(is_number, target.classes)):
+            return
+        few = target.filtered({site: self._few(site, len(cells)) for site, cells in target.cells.items()})
+        values = {site: few.values(site).double().numpy() for site in self._some_inputs}
+        if target.classes:
+            values = {site: np.where(codes < 0, np.nan, codes) for site, codes in values.items()}
+        check_direction(self.check, self._some_inputs, values, target.name, target.classes)
 
     def _note_gaps(self, name: str, cells: Mapping[str, Cells], *, is_input: bool = True) -> None:
         if is_input:

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from playerfl.data.encoding.rules import CellRules, parse, spelled
+from playerfl.data.encoding.written import plain_number
 from playerfl.data.readers.site_tables import SiteTable
 from playerfl.errors import DataError
 
@@ -176,7 +177,24 @@ def _all_cells(table: SiteTable, column: str, *, as_text: bool, kept: Collection
         if all(THOUSANDS.fullmatch(texts[position]) for position in commas[:1000]):
             written = f"thousands without a comma ({first.replace(',', '')}), and decimals with a point (1.5)"
         raise DataError(f"{mixed.at(commas[0])}: {first!r} is a number with a comma; write {written}")
+    _refuse_written(mixed)
     return mixed
+
+
+def _refuse_written(cells: Cells) -> None:
+    """Refuses a column of numbers with separators or a currency: they would be categories, or far too many of them."""
+    names, spelling = cells.spellings
+    plain = {name: plain_number(name) for name in names}
+    # 12% is read as it is.
+    differs = [text is not None and text != name.replace("%", " %").replace("  ", " ") for name, text in plain.items()]
+    is_written = np.array([*differs, False])[spelling] & cells.is_text
+    if 2 * int(is_written.sum()) > int(cells.is_text.sum()):
+        first = int(is_written.argmax())
+        text = names[spelling[first]]
+        raise DataError(
+            f"{cells.at(first)}: {text!r} is a number written for people; write {plain[text]}, or name the column in "
+            "data.category_columns if it is a code"
+        )
 
 
 def _is_there(values: NDArray[np.object_]) -> Flags:

@@ -17,7 +17,7 @@ ENDINGS = (".png", ".jpg", ".jpeg")
 _LARGEST_PICTURE = 2**28
 # Hidden files, Excel's lock files, and what file managers leave behind.
 _HIDDEN = (".", "~$")
-_LITTER = {"thumbs.db", "desktop.ini"}
+_LITTER = {"thumbs.db", "desktop.ini", "__macosx", "ehthumbs.db", "icon\r"}
 
 
 def listed(folder: Path) -> list[Path]:
@@ -46,8 +46,10 @@ def pictures_by_class(site: Path) -> dict[str, list[Path]]:
             )
         pictures[folder.name] = listed(folder)
         for file in pictures[folder.name]:
+            if file.is_dir():
+                raise DataError(f"{_name(file)} is a folder; put images right into the folder of their class")
             if not file.name.lower().endswith(ENDINGS) or not file.is_file():
-                raise DataError(f"{_name(file)} is not a .png or .jpg image; move it out of the folder, or convert it")
+                raise DataError(f"{_name(file)} is not a .png or .jpg image; {_converted(file)}")
     if not any(pictures.values()):
         raise DataError(f"{site.name} has no images; put them into one folder per class, such as {site.name}/CLASS")
     return pictures
@@ -79,6 +81,12 @@ def read_picture_files(files: Sequence[Path], side: int) -> Pictures:
             pixels = pixels.astype(np.uint16)
         pixels[position] = square
     return Pictures(pixels, is_deep)
+
+
+def _converted(file: Path) -> str:
+    if file.name.lower().endswith((".tif", ".tiff")):
+        return "convert TIFF images to .png, which keeps 8 or 16 bits; of several pages, each becomes a file"
+    return "move it out of the folder, or convert it"
 
 
 def _name(file: Path) -> str:

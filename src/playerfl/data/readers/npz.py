@@ -42,9 +42,10 @@ def read_npz(path: Path, group: str | None = None) -> dict[str, NDArray[Any]]:
         arrays = {array.name: _array(archive, path.name, array, "x=inputs, y=targets") for array in (_INPUTS, *others)}
     for array, values in arrays.items():
         if len(values) != len(arrays["x"]):
+            hint = "; save x.T, if its columns are rows" if arrays["x"].shape[1] == len(values) else ""
             raise DataError(
                 f"{path.name} has {len(arrays['x']):,} rows in x but {len(values):,} in {array}; both need the same "
-                "number"
+                f"number{hint}"
             )
     return arrays
 
@@ -80,7 +81,7 @@ def _array(archive: zipfile.ZipFile, file: str, wanted: _Wanted, written_as: str
     held = sorted(archive.namelist())
     if f"{name}.npy" not in held:
         raise DataError(
-            f"{file} has no array {name!r}, only {', '.join(held[:10]) or 'nothing'}; "
+            f"{file} has no array {name!r}, only {', '.join(held[:10]).replace('.npy', '') or 'nothing'}; "
             f"write it with np.savez(file, {written_as})"
         )
     entry = archive.getinfo(f"{name}.npy")
@@ -102,6 +103,16 @@ def _array(archive: zipfile.ZipFile, file: str, wanted: _Wanted, written_as: str
     return values
 
 
+def _repaired(wanted: _Wanted, shape: tuple[int, ...]) -> str:
+    """How to bring an array into the right shape, where that can be guessed."""
+    name = wanted.name
+    if wanted.dimensions == 1 and len(shape) == 2:
+        return f": save {name}.ravel()" if shape[1] == 1 else f": of one column per class, save {name}.argmax(1)"
+    if wanted.dimensions == 2 and len(shape) != 2:
+        return f": save {name}.reshape(len({name}), -1)"
+    return ""
+
+
 def _check_header(member: Any, size: int, file: str, wanted: _Wanted) -> None:
     """Checks the header before numpy allocates memory for it."""
     name = wanted.name
@@ -115,7 +126,9 @@ def _check_header(member: Any, size: int, file: str, wanted: _Wanted) -> None:
         )
     fits = len(shape) == wanted.dimensions if wanted.dimensions else len(shape) > 0
     if kind.kind not in wanted.kinds or not fits:
-        raise DataError(f"{file} has {name} of kind {kind} and shape {shape}; it must hold {wanted.meant}")
+        raise DataError(
+            f"{file} has {name} of kind {kind} and shape {shape}; it must hold {wanted.meant}{_repaired(wanted, shape)}"
+        )
     if min(shape) < 0 or math.prod(shape) * kind.itemsize != size - member.tell():
         raise DataError(
             f"{file} says that {name} has the shape {shape}, but holds {size - member.tell():,} bytes of it; "

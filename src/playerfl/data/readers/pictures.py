@@ -18,6 +18,9 @@ from playerfl.errors import DataError
 
 _LARGEST_FILE = 2**25
 _MOST_PIXELS = 50_000_000
+_OPAQUE = 255
+_LATEST_CHUNK = 2_000
+"""Bytes in which the chunk that names a transparent colour comes, after the palette."""
 # The EXIF tag that says how to rotate an image.
 _ORIENTATION = 0x0112
 
@@ -95,6 +98,15 @@ def _in_colours(picture: Any) -> Any:
     if "transparency" in picture.info:
         picture = picture.convert("RGBA")
     return picture.convert("RGB")
+
+
+def is_transparent(content: bytes) -> bool:
+    """Whether a readable PNG image has pixels that are transparent; the colours behind them are read all the same."""
+    # Only the colour types 4 and 6 have an alpha channel; others may name a transparent colour.
+    if content[:4] != b"\x89PNG" or not (content[25] in (4, 6) or b"tRNS" in content[:_LATEST_CHUNK]):
+        return False
+    with pillow().open(io.BytesIO(content), formats=("PNG",)) as picture:
+        return bool(picture.convert("RGBA").getextrema()[3][0] < _OPAQUE)
 
 
 def _is_deep(picture: Any) -> bool:

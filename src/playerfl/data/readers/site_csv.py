@@ -5,24 +5,20 @@ from __future__ import annotations
 import csv
 import gzip
 import io
-import re
 import warnings
 import zlib
-from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from playerfl.data.readers.file_limits import Bounded, check_file, in_units, unpacked_limit
+from playerfl.data.readers.csv_head import LONGEST, separator_and_names
+from playerfl.data.readers.file_limits import Bounded, check_file, unpacked_limit
 from playerfl.errors import DataError
 
 if TYPE_CHECKING:
     import pandas as pd
 
-_SEPARATORS = ",;\t|"
-_LONGEST_HEADING = 2**22
-_MOST_COLUMNS = 100_000
 _ROWS_AT_ONCE = 50_000
 _ROWS_LOOKED_AT = 1_000
 _FEW_NUMBERS = 20
@@ -143,34 +139,5 @@ def _opened(path: Path, size: int) -> IO[bytes]:
 
 
 def _headings(path: Path, size: int) -> tuple[str, list[str]]:
-    """The separator and the column names, from the first row."""
     with _opened(path, size) as content:
-        start = content.read(_LONGEST_HEADING)
-    line_end = re.search(rb"[\r\n]", start)
-    if line_end is None and len(start) == _LONGEST_HEADING:
-        raise DataError(
-            f"{path.name} has no line break in its first {in_units(_LONGEST_HEADING)}; "
-            "it must be a CSV file with column names in its first row"
-        )
-    first = (start if line_end is None else start[: line_end.start()]).decode("utf-8-sig")
-    if first.lower().startswith("sep="):
-        raise DataError(f"{path.name} starts with the line {first.strip()[:20]!r}, which is for Excel; remove it")
-    separator = max(_SEPARATORS, key=first.count)
-    names = [name.strip() for name in next(csv.reader([first], delimiter=separator), [])]
-    check_names(path.name, names)
-    return separator, names
-
-
-def check_names(file: str, names: list[str]) -> None:
-    if not names:
-        raise DataError(f"{file} has an empty first row; put the column names there")
-    if len(names) > _MOST_COLUMNS:
-        raise DataError(f"{file} has {len(names):,} columns; the limit is {_MOST_COLUMNS:,}")
-    if "" in names:
-        raise DataError(
-            f"{file} has no name for column {names.index('') + 1}; name it or remove it (pandas writes such a column "
-            "of row numbers unless index=False)"
-        )
-    twice = [name for name, count in Counter(names).items() if count > 1]
-    if twice:
-        raise DataError(f"{file} has several columns called {twice[0]!r}; give each its own name")
+        return separator_and_names(path.name, content.read(LONGEST))

@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from playerfl.data.readers.csv_head import check_names
 from playerfl.data.readers.file_limits import check_array, check_file, in_units, unpacked_limit
 from playerfl.data.readers.npz import read_npz
-from playerfl.data.readers.site_csv import check_names, read_site_csv
+from playerfl.data.readers.site_csv import read_site_csv
 from playerfl.errors import DataError
 
 if TYPE_CHECKING:

@@ -13,6 +13,7 @@ from playerfl.flower.site.files.names import DATA_CHECK
 from playerfl.flower.site.policy import Sharing
 from playerfl.flower.wire.check_summary import CheckSummary
 from playerfl.storage.atomic_files import write_atomically
+from playerfl.wording import counted
 
 log = logging.getLogger("playerfl.flower.site")
 
@@ -20,7 +21,7 @@ _MOST_SHOWN = 8
 
 
 def checked_data(check: Callable[[], DataCheck]) -> DataCheck:
-    """The check, whatever a task of one's own does in it: it informs, and never stops a job."""
+    """The check; if a user's task fails in it, that is the finding: a check informs, and never stops a job."""
     try:
         return check()
     except Exception as problem:
@@ -50,7 +51,7 @@ def check_lines(check: dict[str, Any]) -> list[str]:
     """The check in sentences, problems first."""
     problems = [f for f in check["findings"] if f["severity"] in ("stop", "warning")]
     rows = f"{sum(check['rows'].values()):,} rows; " if check["rows"] else ""
-    lines = [f"data check: {rows}{len(problems) or 'no'} warning{'' if len(problems) == 1 else 's'}"]
+    lines = [f"data check: {rows}{counted(len(problems), 'warning') if problems else 'no warnings'}"]
     lines += [f"  {problem['text']}" for problem in problems[:_MOST_SHOWN]]
     if len(problems) > _MOST_SHOWN:
         lines.append(f"  and {len(problems) - _MOST_SHOWN} more, in {DATA_CHECK}")

@@ -9,12 +9,12 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from playerfl.data.check.labels import check_classes, check_labels
 from playerfl.data.check.pictures import check_pictures
 from playerfl.data.check.refused import texts_remedy
-from playerfl.data.check.result import DataCheck, listing
-from playerfl.data.check.spelling import normal_form
+from playerfl.data.check.result import DataCheck, listing, set_to
 from playerfl.data.check.tables import MOST_SAMPLED, TableCheck
+from playerfl.data.check.texts.labels import check_classes, check_labels
+from playerfl.data.check.texts.spelling import normal_form
 from playerfl.data.encoding.cells import cells_of
 from playerfl.data.encoding.rules import CellRules
 from playerfl.data.encoding.target import Target, rows_left, target_of
@@ -63,7 +63,7 @@ def _check_names(check: DataCheck, folder: Path, sites: list[str]) -> None:
     for site in sites:
         if site.lower() in _NOT_SITES:
             text = f"{site!r} is read as a site, although its name suggests otherwise"
-            check.add("warning", "files", text, f"data.skip_sites={site}", sites=(site,))
+            check.add("warning", "files", text, set_to("skip_sites", site), sites=(site,))
     known: dict[str, str] = {}
     for site in sites:
         other = known.setdefault(normal_form(site) or site, site)
@@ -106,7 +106,7 @@ def _check_tables(check: DataCheck, files: Mapping[str, Path], options: FolderOp
     target = _target(check, tables, chosen, options)
     check.target = chosen
     if options.target is None:
-        check.add("note", "target", f"the target is {chosen!r} ({why.partition(';')[0]})", f"data.target={chosen}")
+        check.add("note", "target", f"the target is {chosen!r} ({why.partition(';')[0]})", set_to("target", chosen))
     if target is not None:
         _note_kind(check, target, options)
     groups = group_names(tables, {s: np.ones(n, dtype=bool) for s, n in check.rows.items()}, options.group)
@@ -115,6 +115,7 @@ def _check_tables(check: DataCheck, files: Mapping[str, Path], options: FolderOp
         tables,
         target,
         options.category_columns,
+        options.scaling,
         options.rules,
         options.missing != "refuse",
         None if groups is None else numbered(groups),
@@ -226,7 +227,7 @@ def _note_kinds(check: DataCheck) -> None:
     ):
         if names := [column.name for column in check.columns if column.kind == kind]:
             text = f"read as {meaning}: {listing(list(map(repr, names)))}"
-            check.add("note", "kind", text, f"data.category_columns={names[0]}")
+            check.add("note", "kind", text, set_to("category_columns", names[0]))
 
 
 def _check_groups(check: DataCheck, groups: Mapping[str, list[str | None]] | None, *, span_sites: bool) -> None:
@@ -277,7 +278,7 @@ def _check_picture_folders(
     check.classes = dict(sorted(counts.items()))
     check_labels(check, check.classes, "class folders", None)
     check_classes(check, check.classes)
-    if len(counts) < 2:
+    if len(counts) < 2 and not check.having("stop"):
         check.add("stop", "labels", "at least two classes are needed, one folder each")
     listed = {site: [file for of_class in by_class.values() for file in of_class] for site, by_class in files.items()}
     groups = groups_of_pictures(folder, listed, options)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -9,16 +10,17 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from playerfl.data.check.spelling import normal_form
+from playerfl.data.check.texts.spelling import normal_form
 from playerfl.data.encoding.cells import Flags, cells_of
 from playerfl.data.encoding.columns import Column, column_of
 from playerfl.data.encoding.encoding import ColumnEncoding, Encoding, TableEncoding, TargetEncoding, raw_inputs
-from playerfl.data.encoding.rules import split_code
+from playerfl.data.encoding.rules import pairs_in, split_code
 from playerfl.data.encoding.scaling import Scaling, fit_scales, robust_spread, share_far
 from playerfl.data.encoding.target import MissingPolicy, Target, target_of, usable_rows
 from playerfl.data.examples import SiteData, TensorExamples
 from playerfl.data.readers.file_limits import check_array
 from playerfl.data.readers.site_tables import NPZ_TARGET, SiteTable, read_site_table
+from playerfl.data.readers.stray_rows import refuse_stray_rows
 from playerfl.data.sites import Sites
 from playerfl.errors import ConfigError, DataError, one_of
 from playerfl.models.mlp import MLP
@@ -66,12 +68,19 @@ def input_names(
         raise ConfigError(f"data.group and the target are the same column, {target!r}; name another one")
     inputs = [name for name in names if name not in (target, options.group)]
     if not inputs:
-        raise DataError(f"{next(iter(tables.values())).file} has no column besides the target {target!r}")
+        file = next(iter(tables.values())).file
+        raise DataError(
+            f"{file} has no column besides the target {target!r} (separators: comma, semicolon, tab, vertical bar)"
+        )
     return inputs
 
 
 def read_table(path: Path, options: FolderOptions) -> SiteTable:
-    return read_site_table(path, options.drop_columns, options.category_columns, options.group)
+    table = read_site_table(path, options.drop_columns, options.category_columns, options.group)
+    explained = {split_code(code)[1] for code in options.missing_codes}
+    explained |= {old for rule in options.recode for old, _ in pairs_in(rule.partition(":")[2])}
+    refuse_stray_rows(table.file, table.frame, explained, (*options.category_columns, options.group or ""))
+    return table
 
 
 def group_names(
@@ -192,9 +201,16 @@ def common_columns(tables: Mapping[str, SiteTable], options: FolderOptions) -> l
 
 
 def column_differences(tables: Mapping[str, SiteTable]) -> Iterator[str]:
-    """Columns that the other sites' tables lack, or have in addition, compared with the first."""
-    first = next(iter(tables.values()))
-    for table in tables.values():
+    """Columns that a table lacks, or has in addition, compared with the first one of those that most agree with."""
+    same = Counter(frozenset(table.frame.columns) for table in tables.values())
+    first = max(tables.values(), key=lambda table: same[frozenset(table.frame.columns)])
+    for site, table in tables.items():
+        if len(tables) > 2 and not set(table.frame.columns) & set(first.frame.columns):
+            yield (
+                f"{table.file} has none of the columns of {first.file}; if it is not a site, move it elsewhere or set "
+                f"data.skip_sites={site}"
+            )
+            continue
         lacking = [str(name) for name in first.frame.columns.difference(table.frame.columns, sort=False)]
         further = [str(name) for name in table.frame.columns.difference(first.frame.columns, sort=False)]
         for missing in lacking:

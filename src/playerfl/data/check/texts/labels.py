@@ -6,13 +6,16 @@ import re
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 
-from playerfl.data.check.codings import coded_differently, recode_setting
 from playerfl.data.check.result import Counts, DataCheck, listing, one_or_list
-from playerfl.data.check.spelling import is_number, normal_form, spelled_alike, typing_errors
+from playerfl.data.check.texts.codings import coded_differently, recode_setting
+from playerfl.data.check.texts.spelling import is_number, normal_form, spelled_alike, typing_errors
 
 _UNKNOWN = {
     *("unknown", "unk", "unbekannt", "inconnu", "missing", "notknown", "notavailable", "na", "null", "notrecorded"),
     *("x", "tbd", "nd", "nk", "notdone", "notspecified", "desconocido", "onbekend", "notapplicable", "refused"),
+    *("fehlt", "fehlend", "manquant", "mancante", "faltante", "ontbreekt", "saknas", "sconosciuto", "desconhecido"),
+    *("nichtbekannt", "nichtverfugbar", "notknown", "notasked", "notassessed", "notdocumented", "nodata", "nonconnu"),
+    *("okand", "ukendt", "ukjent", "nieznany", "brakdanych", "bilinmiyor", "不明", "未知", "undefined"),
     *("keineangabe", "ka", "nichterhoben", "pending", "notmeasured", "nonrenseigne", "unspecified", "sindato"),
 }
 _CODES = {"9", "99", "999", "9999", "88", "888", "77", "777", "-1", "-9", "-99", "-999", "-9999"}

@@ -12,8 +12,8 @@ _MOST_COMPARED = 200
 _LONG = 5
 _OPPOSITES = (("macro", "micro"), ("abduct", "adduct"), ("ileum", "ilium"), ("phagia", "phasia"), ("ileal", "ilial"))
 _SHORT = (("y", "yes"), ("n", "no"), ("f", "female"), ("m", "male"), ("t", "true"), ("f", "false"))
-# Cyrillic and Greek letters that look like Latin ones.
-_LOOK_ALIKE = str.maketrans("авекмнорстухіјѕԁցһαερνοτιυκ", "abekmhopctyxijsdghaepvotiuk")
+LOOK_ALIKES = str.maketrans("авекмнорстухіјѕԁցһαερνοτιυκԛԝχ", "abekmhopctyxijsdghaepvotiukqwx")
+"""Cyrillic and Greek letters, in lower case, that look like Latin ones."""
 
 
 def normal_form(label: str) -> str:
@@ -23,7 +23,7 @@ def normal_form(label: str) -> str:
     ('nonsmoker', 'decede', 'case')
     """
     plain = "".join(c for c in unicodedata.normalize("NFKD", label.casefold()) if not unicodedata.combining(c))
-    return "".join(re.findall(r"[^\W_]+", plain.translate(_LOOK_ALIKE)))
+    return "".join(re.findall(r"[^\W_]+", plain.translate(LOOK_ALIKES)))
 
 
 def is_number(text: str) -> bool:

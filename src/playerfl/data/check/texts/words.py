@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from playerfl.data.check.codings import recode_setting
-from playerfl.data.check.labels import missing_setting
-from playerfl.data.check.result import DataCheck, listing
+from playerfl.data.check.result import DataCheck, listing, set_to
+from playerfl.data.check.texts.codings import recode_setting
+from playerfl.data.check.texts.labels import missing_setting
 from playerfl.data.encoding.rules import CellRules
 from playerfl.data.encoding.target import Target
 from playerfl.data.readers.site_tables import SiteTable
@@ -74,4 +74,4 @@ def _ask(check: DataCheck, name: str, words: Mapping[str, Mapping[str, int]], ke
 def _kept(name: str, words: Iterable[str], tables: Mapping[str, SiteTable], is_target: bool) -> str:
     setting = recode_setting({name: {word: word for word in words}}) or "data.recode"
     beside_numbers = not is_target and any(table.frame[name].dtype.kind in "if" for table in tables.values())
-    return f"{setting} data.category_columns={name}" if beside_numbers else setting
+    return f"{setting} {set_to('category_columns', name)}" if beside_numbers else setting

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from playerfl.data.check.result import Counts, listing, one_or_list
-from playerfl.data.check.spelling import is_number, normal_form
+from playerfl.data.check.texts.spelling import is_number, normal_form
 from playerfl.data.encoding.cells import Cells
 from playerfl.data.encoding.rules import pairs_in
 

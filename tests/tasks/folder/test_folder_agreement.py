@@ -135,6 +135,7 @@ def test_the_command_prepares_a_run_and_says_what_it_refuses(tmp_path: Path) -> 
     assert '"training"' in said.stdout
 
 
+@pytest.mark.slow
 def test_strict_refuses_on_any_warning(tmp_path: Path) -> None:
     folder = csv(tmp_path, **{s: f.assign(number=range(ROWS))[["number", *f.columns]] for s, f in frames().items()})
     assert playerfl("data", "check", str(folder), "--json", cwd=tmp_path).returncode == 0

@@ -184,7 +184,7 @@ WEIRD: dict[str, tuple[Callable[[Path], object], list[str]]] = {
     "one row": (lambda folder: (folder / "a.csv").write_text("a,b\n1,2\n"), ["the same value in every row"]),
     "no number": (lambda folder: (folder / "a.csv").write_text("a,b\n,\n,x\n"), ["the same value in every row"]),
     "mixed types": (
-        lambda folder: (folder / "a.csv").write_text("a,b,y\n1,x,0\nTrue,2,1\n?,-,0\n1e400,%,1\n" * 40),
+        lambda folder: (folder / "a.csv").write_text("a,b,y\n" + "1,x,0\nTrue,2,1\n?,-,0\n1e400,%,1\n" * 40),
         ["is too large"],
     ),
     "a pipe": (lambda folder: __import__("os").mkfifo(folder / "a.csv"), ["a.csv is not a regular file"]),
@@ -246,6 +246,7 @@ def test_a_task_of_ones_own_is_checked(tmp_path: Path) -> None:
     assert warning["text"] == "20 of 20 test examples of south are in its training part too"
 
 
+@pytest.mark.slow
 def test_the_command_prints_draws_and_refuses(tmp_path: Path) -> None:
     folder = csv(tmp_path, **change(as_codes)).rename(tmp_path.with_name("hospitals"))
     tmp_path.mkdir(exist_ok=True)
@@ -346,7 +347,7 @@ def test_true_and_1_are_the_same(tmp_path: Path) -> None:
     assert problems(checked(csv(tmp_path, **sites))) == []
 
 
-@pytest.mark.parametrize("pattern", ["€{}", "{} days", "about {} kg"])
+@pytest.mark.parametrize("pattern", ["{} days", "about {} kg"])
 def test_numbers_with_a_unit_are_hardly_classes(tmp_path: Path, pattern: str) -> None:
     sites = frames()
     for frame in sites.values():

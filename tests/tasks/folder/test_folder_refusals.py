@@ -285,7 +285,7 @@ def test_a_zip_directory_that_lies_is_refused(arrays: Path) -> None:
     (arrays / "south.npz").write_bytes(b"PK\x03\x04 nothing else")
     assert "south.npz cannot be read as an npz file" in sentence_of(arrays)
     np.savez(arrays / "south.npz", inputs=np.zeros((ROWS, 4)))
-    assert "south.npz has no array 'x', only inputs.npy; write it with np.savez(file, x=inputs, y=targets)" in (
+    assert "south.npz has no array 'x', only inputs; write it with np.savez(file, x=inputs, y=targets)" in (
         sentence_of(arrays)
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,8 +10,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from messy_folders import ROWS, Frames, checked, frames, problems
+from messy_folders import ROWS, Frames, checked, frames, patients, problems
 from own_data import csv, load, sentence_of
+from playerfl.cli.tables.data_check import in_shell
+from playerfl.runs.settings_table import with_settings
 
 
 def written(folder: Path, sites: Frames, **form: object) -> Path:
@@ -112,6 +115,17 @@ def other_headings(folder: Path) -> None:
     csv(folder, **sites)
 
 
+def rewritten(folder: Path, change: Callable[[str], str]) -> None:
+    for file in csv(folder, **frames()).glob("*.csv"):
+        file.write_text(change(file.read_text()))
+
+
+def in_folders(folder: Path) -> None:
+    for site, frame in frames().items():
+        (folder / site).mkdir()
+        frame.to_csv(folder / site / "data.csv", index=False)
+
+
 REFUSED: dict[str, tuple[Callable[[Path], object], str]] = {
     "thousands": (with_costs, "is a number with a comma; write thousands without a comma ("),
     "decimal commas": (
@@ -122,6 +136,54 @@ REFUSED: dict[str, tuple[Callable[[Path], object], str]] = {
     "a site without outcomes": (without_outcome, "south.csv has no value in the target column 'outcome'"),
     "headings": (other_headings, "south.csv has a column 'Age' where north.csv has 'age'; write the name alike"),
     "UTF-16": (lambda folder: written(folder, frames(), encoding="utf-16"), "is not UTF-8 text"),
+    "a title": (
+        lambda folder: rewritten(folder, lambda text: f"Admissions of 2024\n\n{text}"),
+        "north.csv seems to have its column names in row 3 ('age', 'pressure', 'glucose', …); remove the rows above it",
+    ),
+    "a title with commas, above semicolons": (
+        lambda folder: rewritten(folder, lambda text: f"North, from 2024\n{text.replace(',', ';')}"),
+        "its column names in row 2 ('age'",
+    ),
+    "a merged heading": (
+        lambda folder: rewritten(folder, lambda text: f"Patient,,Values,,\n{text}"),
+        "its column names in row 2 ('age'",
+    ),
+    "a row of units": (
+        lambda folder: rewritten(folder, lambda text: text.replace("\n", "\nyears,mmHg,mmol/l,,\n", 1)),
+        "north.csv, row 2: 'years', 'mmHg', 'mmol/l' where the rows below have numbers, as a row of units has",
+    ),
+    "two exports in one file": (
+        lambda folder: rewritten(folder, lambda text: text + text),
+        f"north.csv, row {ROWS + 2} repeats the column names; remove it",
+    ),
+    "a note at the end": (
+        lambda folder: rewritten(folder, lambda text: f"{text}\nExported by Ward 3\n"),
+        f"north.csv, row {ROWS + 3}: 'Exported by Ward 3' and little else, as a note or a total below the table has",
+    ),
+    "a total at the end": (
+        lambda folder: rewritten(folder, lambda text: f"{text}Total,15600,,,\n"),
+        f"north.csv, row {ROWS + 2}: 'Total' and little else",
+    ),
+    "columns without a name at the right": (
+        lambda folder: rewritten(folder, lambda text: text.replace("\n", ",,\n")),
+        "north.csv has no name for column 6; remove the empty columns at the right",
+    ),
+    "an Excel workbook": (
+        lambda folder: (folder / "north.csv").write_bytes(b"PK\x03\x04\x14\0\x06\0"),
+        "north.csv is an Excel workbook or a zip archive; save the table as CSV in UTF-8",
+    ),
+    "a web page": (
+        lambda folder: (folder / "north.csv").write_text("<!DOCTYPE html>\n<html>a,b</html>\n"),
+        "north.csv is a web page or XML; export CSV",
+    ),
+    "folders with a table each": (
+        in_folders,
+        "north/data.csv is a table in a folder of its own; put one table per site into ",
+    ),
+    "a text file": (
+        lambda folder: patients(0).to_csv(folder / "n.txt", index=False),
+        "has no sites (n.txt is not read); put one file",
+    ),
 }
 
 
@@ -139,3 +201,42 @@ def test_the_check_and_the_run_refuse_in_the_same_words(tmp_path: Path, kind: st
 @pytest.mark.parametrize("separator", [";", "\t", "|"])
 def test_other_separators_are_read(tmp_path: Path, separator: str) -> None:
     assert problems(checked(written(tmp_path, frames(), sep=separator))) == []
+
+
+def test_a_row_of_codes_for_unknown_is_no_row_of_units(tmp_path: Path) -> None:
+    rewritten(tmp_path, lambda text: text.replace("\n", "\nnot done,not done,not done,gut,no\n", 1))
+    assert "as a row of units has" in sentence_of(tmp_path)
+    load(tmp_path, missing_codes="not done", missing="mean")
+
+
+def test_a_heading_may_have_a_line_break(tmp_path: Path) -> None:
+    sites = {site: frame.rename(columns={"pressure": "pressure\n(mmHg)"}) for site, frame in frames().items()}
+    found = checked(written(tmp_path, sites))
+    assert problems(found) == []
+    assert "pressure (mmHg)" in [column.name for column in found.columns]
+
+
+def test_what_the_commands_write_is_not_a_site(tmp_path: Path) -> None:
+    """A folder is often checked and trained from within, where figures and runs are written."""
+    csv(tmp_path, **frames())
+    (tmp_path / "hospitals-check.png").write_bytes(b"")
+    (tmp_path / "runs" / "first").mkdir(parents=True)
+    (tmp_path / "runs" / "first" / "experiment.toml").write_text("")
+    for name in ("README", "north.csv~", "__MACOSX", "notes.doc"):
+        (tmp_path / name).touch()
+    assert problems(checked(tmp_path)) == []
+
+
+def test_suggestions_work_as_they_are_printed(tmp_path: Path) -> None:
+    """Names with spaces and quotes, numbers as names, and two suggestions for one setting."""
+    sites = frames()
+    for frame in sites.values():
+        frame.insert(0, "row number", range(ROWS))
+        frame.insert(0, "2024", range(ROWS))
+        frame.insert(0, 'cost ("$")', -999.0)
+        frame.loc[5:, 'cost ("$")'] = frame["glucose"][5:]
+    found = checked(csv(tmp_path, **sites))
+    printed = [in_shell(f.setting) for f in found.having("warning") if f.setting is not None]
+    given = with_settings({}, [word for text in printed for word in shlex.split(text)])["data"]
+    assert given["drop_columns"] == ["2024", "row number"]
+    assert problems(checked(tmp_path, **given)) == []

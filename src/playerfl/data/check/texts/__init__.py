@@ -1,0 +1,1 @@
+"""Labels, categories and words: how sites write and code what means the same."""
