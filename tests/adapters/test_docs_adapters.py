@@ -52,9 +52,9 @@ def test_the_commands_print_what_is_sent_beside_full_fine_tuning(place: Path) ->
     assert layers.returncode == 0, layers.stderr
     assert "full fine-tuning would send" in layers.stdout
     small = ["--set", "training.batch_size=8", "--set", "data.accept_small_sites=true", "-q"]
-    said = playerfl(*RUN, *small, cwd=place)
-    assert said.returncode == 0, said.stderr
-    shown = " ".join(said.stdout.split())
+    output = playerfl(*RUN, *small, cwd=place)
+    assert output.returncode == 0, output.stderr
+    shown = " ".join(output.stdout.split())
     assert "From a site per round: fedavg 9.0 kB, fedsa_lora 4.1 kB, ffa_lora 4.9 kB, player_fl 8.2 kB." in shown
     assert "Full fine-tuning would send 2.9 MB" in shown
     for method in ("fedavg", "fedsa_lora", "ffa_lora", "player_fl"):
@@ -96,9 +96,9 @@ def test_a_pretrained_model_with_its_tokenizer(place: Path) -> None:
     tokenizer_file(place / "bert", {word: i for i, word in enumerate(words)})
     (place / "mymodel.py").write_text(FROM_HUB, encoding="utf-8")
     small = ["--rounds", "1", "--set", "training.batch_size=8", "--set", "data.accept_small_sites=true", "-q"]
-    said = playerfl(*PRETRAINED, *small, cwd=place)
-    assert said.returncode == 0, said.stderr
-    shown = " ".join(said.stdout.split())
+    output = playerfl(*PRETRAINED, *small, cwd=place)
+    assert output.returncode == 0, output.stderr
+    shown = " ".join(output.stdout.split())
     assert "From a site per round: fedavg" in shown and "Full fine-tuning would send" in shown
 
 

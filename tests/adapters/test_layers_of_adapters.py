@@ -106,3 +106,17 @@ def test_adapters_whose_ranks_change_are_refused() -> None:
     model = peft_models.adapted(peft_models.bert(), peft.AdaLoraConfig(task_type="SEQ_CLS", total_step=10))
     with pytest.raises(LayerError, match=r"AdaLoRA moves rank .* use LoraConfig with a fixed rank"):
         LayerMap.of(model, peft_models.tokens())
+
+
+def test_merged_adapters_are_refused() -> None:
+    model = peft_models.lora()
+    model.merge_adapter()
+    with pytest.raises(LayerError, match=r"query is merged into its weights, .* call unmerge_adapter\(\)"):
+        LayerMap.of(model, peft_models.tokens())
+    model.unmerge_adapter()
+    assert list(LayerMap.of(model, peft_models.tokens()).names) == [*BLOCKS, HEAD]
+
+
+def test_a_module_that_peft_trains_whole_is_named_as_without_adapters() -> None:
+    model = peft_models.lora(modules_to_save=["pooler", "classifier"])
+    assert list(LayerMap.of(model, peft_models.tokens()).names) == [*BLOCKS, "bert.pooler.dense", HEAD]

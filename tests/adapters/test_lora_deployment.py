@@ -85,8 +85,8 @@ def experiment(here: Institutions, method: str) -> Experiment:
 def test_four_institutions_tune_adapters_and_keep_their_private_ones(here: Institutions, method: str) -> None:
     settings = experiment(here, method)
     app = here.init(method, settings, min_sites=len(SITES), deadline=300)
-    said = here.do("run", str(here.home), str(app))
-    assert f"From a site per round: {SENT[method]}. Full fine-tuning would send 2.8 MB" in said.stderr
+    output = here.do("run", str(here.home), str(app))
+    assert f"From a site per round: {SENT[method]}. Full fine-tuning would send 2.8 MB" in output.stderr
     assert here.fingerprints(method)["models"] == in_process(settings)
 
     models = {name: load_file(here.state(name) / method / "model.safetensors") for name in SITES}

@@ -178,11 +178,11 @@ def test_the_quantity_of_the_authors_code_is_never_negative() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "said"), [({"method": "exactly"}, "did you mean 'exact'"), ({"probes": 1}, "at least 2")]
+    ("options", "text"), [({"method": "exactly"}, "did you mean 'exact'"), ({"probes": 1}, "at least 2")]
 )
-def test_unknown_options_are_refused(options: dict[str, object], said: str) -> None:
+def test_unknown_options_are_refused(options: dict[str, object], text: str) -> None:
     model, layers, x, y = mlp()
-    with pytest.raises(LayerError, match=said):
+    with pytest.raises(LayerError, match=text):
         hessian_traces(model, [(x, y)], F.cross_entropy, layers, **options)  # type: ignore[arg-type]
     with pytest.raises(LayerError, match="needs at least one example"):
         hessian_traces(model, [], F.cross_entropy, layers)

@@ -10,6 +10,9 @@ import pytest
 from playerfl.analysis import verify_cost
 from playerfl.analysis.verify import Verification, cuts_to_verify, t_quantile, verify_cut
 from playerfl.analysis.verify_cost import verification_seconds
+from playerfl.cli.tables.layers import print_recommendation
+from playerfl.layers.recommend import recommend
+from playerfl.layers.sensitivity import Profile
 from playerfl.probe.measure import probe_sites
 from playerfl.runs.experiment import Experiment
 from playerfl.tasks.load import load_task
@@ -42,6 +45,15 @@ def test_the_conclusion_is_in_words() -> None:
     better = replace(chance, interval=(0.01, 0.03))
     assert "prefer the cut after layer 3" in str(better)
     assert "one seed cannot show" in str(replace(chance, interval=None, seeds=1))
+    diverged = replace(same, best=0, means={0: 0.1, 2: float("nan")}, difference=float("nan"))
+    assert "has no score: its training diverged" in str(diverged)
+
+
+def test_the_runs_that_are_offered_are_those_that_were_estimated(capsys: pytest.CaptureFixture[str]) -> None:
+    one = Profile(("a", "b", "c"), ((1.0, 1.0, 40.0),), (8,), 8)
+    recommendation = recommend({"north": one, "south": one})
+    print_recommendation(recommendation, 60.0, verify_seeds=5)
+    assert f"{5 * len(cuts_to_verify(recommendation))} runs, about 1 min" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(("freedom", "expected"), [(1, 12.706), (2, 4.303), (3, 3.182), (4, 2.776), (30, 2.042)])

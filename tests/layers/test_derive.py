@@ -303,3 +303,8 @@ def test_a_model_that_takes_one_dict_gets_it_whole() -> None:
     model = OneDict()
     assert torch.equal(call_model(model, inputs), model.fc.bias[None])
     assert names(model, inputs) == ["fc"]
+
+
+def test_a_model_with_other_inputs_is_named_with_them() -> None:
+    with pytest.raises(LayerError, match=r"one tensor is passed, .* Bilinear.forward takes \(input1, input2\)"):
+        derive_layers(nn.Bilinear(2, 2, 1), torch.zeros(2, 2))

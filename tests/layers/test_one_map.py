@@ -128,3 +128,46 @@ def _exported(export: dict[str, Any], keys: list[str], layers: LayerMap) -> dict
         "Flower": export["flower_state_dict_keys"],
     }
     return {framework: set(names) & set(layers.all_entries) for framework, names in kept.items()}
+
+
+def small(width: int = 8) -> nn.Sequential:
+    return nn.Sequential(nn.Linear(4, width), nn.BatchNorm1d(width), nn.ReLU(), nn.Linear(width, 3))
+
+
+def test_a_model_of_another_size_or_with_other_frozen_parts_is_refused() -> None:
+    rows = torch.randn(6, 4)
+    profile = measured(small(), rows)
+    with pytest.raises(LayerError, match="its layer '0' has 224 trainable parameters instead of 56"):
+        recommend({"a": profile}, small(32))
+    with pytest.raises(LayerError, match="a and b measured different layers: layer '0' has 56 trainable"):
+        recommend({"a": profile, "b": measured(small(32), rows)})
+    frozen = small()
+    frozen[0].requires_grad_(False)
+    with pytest.raises(LayerError, match=r"0\.bias is frozen now"):
+        recommend({"a": profile}, frozen)
+    with pytest.raises(LayerError, match=r"0\.bias was frozen"):
+        recommend({"a": measured(frozen, rows)}, small())
+    assert recommend({"a": profile}, nn.DataParallel(small())).summary is not None
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "sentence"),
+    [
+        ("frozen", ["nowhere"], "an entry is in two layers, or in none"),
+        ("frozen", ["0.weight"], "0.weight was frozen"),
+        ("buffers", [], "1.num_batches_tracked is a buffer in only one of them"),
+        ("entries", {"0": ["0.weight"], "3": ["0.weight"]}, "an entry is in two layers, or in none"),
+    ],
+)
+def test_a_map_that_was_changed_by_hand_is_refused(key: str, value: Any, sentence: str) -> None:
+    stored: Any = measured(small(), torch.randn(6, 4)).to_json()
+    stored["layer_map"][key] = value
+    with pytest.raises(LayerError, match=sentence):
+        recommend({"a": stored}, small())
+
+
+@pytest.mark.parametrize("sizes", [[0, 8, 8], [-1, 8, 8]])
+def test_batches_without_examples_are_refused(sizes: list[int]) -> None:
+    stored = {**measured(small(), torch.randn(6, 4)).to_json(), "batch_sizes": sizes, "weight_batches": True}
+    with pytest.raises(LayerError, match="batches need examples"):
+        recommend({"a": stored})

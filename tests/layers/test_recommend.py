@@ -116,7 +116,8 @@ def test_one_measurement_cannot_be_resampled() -> None:
     recommendation = recommend({"x": site((1.0, 0.1, 30.0, 60.0))})
     assert recommendation.bootstrap == {}
     assert recommendation.agreement is None
-    assert recommendation.verdict == "clear"
+    assert recommendation.verdict == "doubtful"
+    assert recommendation.doubts == ("it rests on one measurement, so nothing shows how much of it is chance",)
 
 
 def test_a_site_that_supplies_nearly_everything_is_named() -> None:
@@ -272,3 +273,45 @@ def test_batches_without_a_score_count_only_where_they_are_drawn_with_others() -
 def test_scores_of_no_use_are_refused_with_the_reason(rows: tuple[tuple[float, ...], ...], reason: str) -> None:
     with pytest.raises(LayerError, match=reason):
         recommend({"north": site(*rows)})
+
+
+def test_without_a_jump_to_compare_max_jump_is_not_clear() -> None:
+    recommendation = recommend(site(*[(0.0, 0.0, 40.0)] * 2), rule="max_jump")
+    assert (recommendation.verdict, recommendation.cut.index) == ("no clear transition", 3)
+
+
+def test_two_equal_jumps_are_alternatives() -> None:
+    recommendation = recommend(
+        {"x": site(*[(1.0, 10.0, 99.0)] * 2), "y": site(*[(1.0, 10.0, 99.0)] * 2)}, rule="max_jump"
+    )
+    assert recommendation.verdict == "doubtful"
+    assert recommendation.alternatives == (2,)
+    assert "9.9-fold, is within 10 % of the largest" in recommendation.doubts[0]
+
+
+def test_a_close_call_names_the_other_cut() -> None:
+    recommendation = recommend(site(*[(1.0, 3.6, 3.6, 3.6)] * 2))
+    assert recommendation.verdict == "doubtful"
+    assert 4 in recommendation.alternatives
+
+
+def test_a_site_without_a_score_after_the_cut_is_spread_and_one_left_out_is_not() -> None:
+    dead, good = site(*[(1.0, 0.5, 0.0)] * 2), site(*[(1.0, 0.5, 40.0)] * 2)
+    jumps = recommend({"dead": dead, "north": good, "south": good})
+    assert any("within its spread over sites and seeds: from 0-fold to 80-fold" in doubt for doubt in jumps.doubts)
+    assert 3 in jumps.alternatives
+    lost = recommend({"lost": site((math.nan, 1.0, 1.0)), "north": good, "south": good})
+    assert lost.jumps == (80.0, 80.0)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_scores_that_are_not_finite_are_null_in_json(value: float) -> None:
+    content = recommend({"a": site((value, 1.0, 9.0)), "b": site(*[(1.0, 0.5, 40.0)] * 2)}).to_json()
+    assert json.loads(json.dumps(content, allow_nan=False))["sites"]["a"]["a"] is None
+
+
+@pytest.mark.parametrize("sites", [1, 2])
+def test_scores_too_large_to_add_are_one_sentence(sites: int) -> None:
+    huge = site((1e308, 1e308, 1.7e308)) if sites == 1 else site((1.0, 1.0, 1.7e308))
+    with pytest.raises(LayerError, match="finite"):
+        recommend({str(i): huge for i in range(sites)})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from zoo.attentive import ATTENTIVE
+from zoo.beside import BESIDE
 from zoo.blocks import BLOCKS
 from zoo.from_the_side import FROM_THE_SIDE
 from zoo.other import OTHER
@@ -11,4 +12,4 @@ from zoo.recurrent import RECURRENT
 from zoo.shared import SHARED
 from zoo.vision import VISION
 
-REAL = {**VISION, **ATTENTIVE, **OTHER, **RECURRENT, **SHARED, **BLOCKS, **PARAMETERS, **FROM_THE_SIDE}
+REAL = {**VISION, **ATTENTIVE, **OTHER, **RECURRENT, **SHARED, **BLOCKS, **PARAMETERS, **FROM_THE_SIDE, **BESIDE}

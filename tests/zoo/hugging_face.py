@@ -44,6 +44,11 @@ def models() -> dict[str, tuple[nn.Module, Any]]:
         encoder_attention_heads=2, decoder_attention_heads=2,
     )  # fmt: skip
     mpnet = hf.MPNetConfig(**{**_SMALL, **_WORDS, "num_hidden_layers": 2})
+    special = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+    mixtral = hf.MixtralConfig(num_key_value_heads=1, num_local_experts=4, **special, **_WORDS, **_SMALL)
+    funnel = hf.FunnelConfig(
+        vocab_size=9, block_sizes=[1], num_decoder_layers=0, d_model=8, n_head=2, d_head=4, d_inner=16
+    )
     return {
         "BERT": (hf.BertForSequenceClassification(hf.BertConfig(**_WORDS, **_SMALL)), ids()),
         "DistilBERT": (hf.DistilBertForSequenceClassification(distilled), ids()),
@@ -82,4 +87,7 @@ def models() -> dict[str, tuple[nn.Module, Any]]:
             ),
             picture(),
         ),
+        "GPT-NeoX": (hf.GPTNeoXForSequenceClassification(hf.GPTNeoXConfig(**special, **_WORDS, **_SMALL)), ids()),
+        "Mixtral": (hf.MixtralForCausalLM(mixtral), ids()),
+        "Funnel": (hf.FunnelForSequenceClassification(funnel), ids()),
     }

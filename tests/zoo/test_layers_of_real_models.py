@@ -32,7 +32,9 @@ def table(model: nn.Module, example: object, **options: Any) -> list[str]:
         parts = []
         for entry in entries:
             path = entry.rpartition(".")[0]
-            leaf = next(modules[path].children(), None) is None and not isinstance(modules[path], nn.ParameterList)
+            leaf = next(modules[path].children(), None) is None and not isinstance(
+                modules[path], nn.ParameterList | nn.ParameterDict
+            )
             part = path if path and leaf else entry
             part = part.split(".parametrizations.")[0].removeprefix(f"{name}.").removesuffix(".in_proj_weight")
             parts.append(part if part != name else ".")
@@ -92,6 +94,7 @@ def test_modules_as_layers_if_asked_for() -> None:
     assert lines[:3] == ["conv1: . bn1", "layer1.0.conv1: . layer1.0.bn1", "layer1.0.conv2: . layer1.0.bn2"]
 
 
+@pytest.mark.slow
 def test_a_long_time_loop_takes_little_more_than_its_steps() -> None:
     """It took 11 s: every time step was compared with every other, and torch._dynamo was imported."""
     model = Unrolled(LstmCell)

@@ -46,9 +46,7 @@ def _known(left: Curve, right: Curve) -> list[tuple[float, float]]:
     return [(a, b) for a, b in zip(left, right, strict=True) if math.isfinite(a) and math.isfinite(b)]
 
 
-def correlate(
-    pairs: Mapping[object, tuple[Curve, Curve]], *, resamples: int = 2000, seed: int = 0
-) -> Correlation | None:
+def correlate(pairs: Mapping[object, tuple[Curve, Curve]]) -> Correlation | None:
     """The mean ρ of several curves with its 95 % percentile bootstrap interval; None if no ρ is known.
 
     >>> rho = correlate({"a": ([1, 2, 3], [1, 2, 3]), "b": ([1, 2, 3], [1, 3, 2])})
@@ -62,7 +60,7 @@ def correlate(
     if len(known) == 1:
         # Resampling one curve always gives that curve, so there is no interval.
         return Correlation(known[0], math.nan, math.nan, 1, layers)
-    generator = np.random.default_rng(seed)
-    means = np.array(known)[generator.integers(len(known), size=(resamples, len(known)))].mean(1)
+    generator = np.random.default_rng(0)
+    means = np.array(known)[generator.integers(len(known), size=(2000, len(known)))].mean(1)
     low, high = np.quantile(means, [0.025, 0.975])
     return Correlation(fmean(known), float(low), float(high), len(known), layers)

@@ -13,6 +13,7 @@ from playerfl.analysis.sweep import CutScore, sweep_cuts
 from playerfl.errors import ConfigError
 from playerfl.layers.recommendation import Recommendation
 from playerfl.tasks.task import Task
+from playerfl.wording import counted
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,9 @@ class Verification:
         return self.interval is not None and self.interval[0] > 0
 
     def __str__(self) -> str:
-        where = f"on validation {self.metric}, {self.rounds} rounds, {_counted(self.seeds, 'seed')}"
+        where = f"on validation {self.metric}, {self.rounds} rounds, {counted(self.seeds, 'seed')}"
+        if math.isnan(self.means[self.recommended]):
+            return f"the recommended cut, after layer {self.recommended}, has no score: its training diverged ({where})"
         if self.best == self.recommended:
             return f"the recommended cut, after layer {self.recommended}, is the best of those tried ({where})"
         gain = f"the cut after layer {self.best} scores {self.difference:.3g} more than the recommended one ({where})"
@@ -55,10 +58,6 @@ class Verification:
 
     def to_json(self) -> dict[str, Any]:
         return {**asdict(self), "told_apart": self.told_apart, "conclusion": str(self)}
-
-
-def _counted(number: int, what: str) -> str:
-    return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
 def verify_cut(
@@ -81,7 +80,8 @@ def verify_cut(
     by_cut = {cut: [sweep.of(seed)[cut].validation for seed in sweep.seeds] for cut in cuts}
     means = {cut: fmean(values) for cut, values in by_cut.items()}
     here = recommendation.cut.index
-    best = max(cuts, key=lambda cut: (means[cut], cut == here))
+    # A diverged run has no score.
+    best = max(cuts, key=lambda cut: (-math.inf if math.isnan(means[cut]) else means[cut], cut == here))
     paired = [a - b for a, b in zip(by_cut[best], by_cut[here], strict=True)]
     interval = None
     if len(paired) > 1:

@@ -11,6 +11,7 @@ from torch import Tensor
 from playerfl.data.encoding.encoding import TableEncoding
 from playerfl.export.folder import ExportedModel
 from playerfl.export.ranges import RangeRecord, between
+from playerfl.wording import counted
 
 OUTSIDE, FILLED = "outside training range", "missing values filled in"
 # The chance that so many usual rows lie in the same quarter is one in 500,000.
@@ -69,14 +70,14 @@ def _outside(
         return []
     columns = sorted(rows, key=lambda name: -len(rows[name]))
     each = [
-        f"{name!r} in {_counted(len(rows[name]), 'row')} ({places[rows[name][0]]}: "
+        f"{name!r} in {counted(len(rows[name]), 'row')} ({places[rows[name][0]]}: "
         f"{_compared(model.about['ranges'], table, inputs, name, rows[name][0])})"
         for name in columns[:_MOST_NAMED]
     ]
     more = f"; and {len(columns) - _MOST_NAMED} more columns" if len(columns) > _MOST_NAMED else ""
     odd = sum(map(bool, names))
     return [
-        f"{odd} of {_counted(len(names), 'row')} {'has' if odd == 1 else 'have'} values outside the usual range of "
+        f"{odd} of {counted(len(names), 'row')} {'has' if odd == 1 else 'have'} values outside the usual range of "
         f"{model.about['site']}'s training rows, where the model may only extrapolate: {'; '.join(each)}{more}"
     ]
 
@@ -135,7 +136,3 @@ def _filled(table: TableEncoding, raw: Tensor) -> list[str]:
             cells[row].append(column.kind.name)
         position += column.kind.width
     return ["; ".join(names) for names in cells]
-
-
-def _counted(count: int, what: str) -> str:
-    return f"{count} {what}{'' if count == 1 else 's'}"

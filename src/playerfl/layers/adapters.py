@@ -20,7 +20,9 @@ _ADAPTER = re.compile(
 )
 # A head that peft trains has a frozen copy beside it, which takes no part in the forward pass.
 _COPY, _SAVED = "original_module", "modules_to_save"
-_WITHIN = re.compile(r"\.(base_layer|original_module|modules_to_save\.[^.]+|(?:lora|vera|ia3|hada|lokr|oft|boft)_.*)$")
+_WITHIN = re.compile(
+    r"\.modules_to_save\.[^.]+|\.(base_layer|original_module|(?:lora|vera|ia3|hada|lokr|oft|boft)_.*)$"
+)
 _PREFIX = re.compile(r"^(.*\.)?base_model\.(model\.)?")
 _ANY_PREFIX = re.compile(r"\bbase_model\.(model\.)?")
 _MOST_NAMES = 4
@@ -123,6 +125,7 @@ def adapted_layers(
     share.
     """
     _refuse_changing_ranks(model)
+    _refuse_merged(model)
     layers = [_Layer(name, list(entries)) for name, entries in groups]
     for path in _adapted_modules(model):
         _gather(layers, path)
@@ -147,6 +150,15 @@ def _refuse_changing_ranks(model: nn.Module) -> None:
             "AdaLoRA moves rank from one adapter to another between training steps, each site in its own way, so its "
             "adapters cannot be averaged; use LoraConfig with a fixed rank"
         )
+
+
+def _refuse_merged(model: nn.Module) -> None:
+    for path, module in model.named_modules():
+        if _is_peft(module) and "base_layer" in module._modules and getattr(module, "merged", False):
+            raise LayerError(
+                f"the adapter of {_short(path)} is merged into its weights, so it would not train; call "
+                "unmerge_adapter() first"
+            )
 
 
 def _adapted_modules(model: nn.Module) -> list[str]:

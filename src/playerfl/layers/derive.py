@@ -117,8 +117,9 @@ def _found(model: nn.Module, example: object, granularity: Granularity) -> Deriv
         try:
             ranks = order_of_calls(model, run)
         except Exception as problem:
-            reason = str(problem).strip().splitlines() or [type(problem).__name__]
-            raise LayerError(f"the model cannot be called with the example batch: {reason[0]}") from problem
+            said = str(problem).strip().splitlines()
+            why = arguments_mismatch(model, example) or (said[0] if said else type(problem).__name__)
+            raise LayerError(f"the model cannot be called with the example batch: {why}") from problem
         try:
             layers = found_layers(trace(model, run, example), model, by_module=granularity == "module")
         except Exception as problem:  # a forward pass that works, but not while its operations are recorded

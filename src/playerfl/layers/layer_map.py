@@ -176,8 +176,12 @@ class LayerMap:
         sizes = {str(layer): int(size) for layer, size in table["num_parameters"].items()}
         if sizes.keys() != table["entries"].keys() or table["statistics"] not in ("follow", "local"):
             raise ValueError("the layers' sizes or statistics do not match the layers")
+        entries = {str(layer): tuple(map(str, members)) for layer, members in table["entries"].items()}
+        every = [entry for members in entries.values() for entry in members]
+        if len(set(every)) < len(every) or not {*table["frozen"], *table["buffers"], *table["tied"]} <= set(every):
+            raise ValueError("an entry is in two layers, or in none")
         return cls(
-            {str(layer): tuple(map(str, entries)) for layer, entries in table["entries"].items()},
+            entries,
             sizes,
             frozenset(map(str, table["frozen"])),
             frozenset(map(str, table["buffers"])),
@@ -201,17 +205,11 @@ class LayerMap:
                 return f"{entry} belongs to layer {here!r} in one and to {there!r} in the other"
         if self.names != other.names:
             return "they have the same layers in a different order"
+        for layer, size in self.num_parameters.items():
+            if size != other.num_parameters[layer]:
+                size_there = other.num_parameters[layer]
+                return f"layer {layer!r} has {size:,} trainable parameters in one and {size_there:,} in the other"
         return None
-
-    def check_model(self, model: nn.Module) -> None:
-        """Refuses a model whose entries are not this map's."""
-        unknown = [entry for entry in self.all_entries if entry not in state_entries(model)]
-        missing = [entry for entry in state_entries(model) if entry not in set(self.all_entries)]
-        if unknown or missing:
-            what = f"it has no {unknown[0]}" if unknown else f"{missing[0]} has no layer"
-            raise LayerError(
-                f"this is not the model that was measured: {what}; give the model that the scores are from"
-            )
 
     @property
     def names(self) -> tuple[LayerName, ...]:

@@ -14,6 +14,7 @@ from torch import nn
 from playerfl.errors import LayerError
 from playerfl.layers.cut_summary import summarise_cut
 from playerfl.layers.layer_map import LayerMap, LayerName
+from playerfl.layers.measured_model import check_model
 from playerfl.layers.recommendation import NextBest, Recommendation, ThresholdStep, judged, step_at
 from playerfl.layers.sensitivity import ClientWeight, Importance, Normalise, Profile, Reduce, combine_sites, is_usable
 from playerfl.layers.split import Cut, OnNoTransition, SplitRule, check_rule, choose_cut, cut_ratios, transition_point
@@ -164,7 +165,7 @@ def _measured_layers(
     if chosen is None:
         return None
     if model is not None:
-        chosen.check_model(model)
+        check_model(chosen, model)
     return chosen.in_order(names)
 
 
@@ -185,7 +186,8 @@ def _jumps(seeds: Sequence[Mapping[str, Profile]], cut: Cut) -> tuple[float, ...
     if not 0 < cut.index < len(cut.layers):
         return ()
     rule: SplitRule = "cumulative_ratio" if cut.rule == "cumulative_ratio" else "layer_ratio"
-    ratios = (cut_ratios(profile.importance, rule)[cut.index - 1] for run in seeds for profile in run.values())
+    scores = (profile.importance for run in seeds for profile in run.values())
+    ratios = (cut_ratios(one, rule)[cut.index - 1] for one in scores if is_usable(one))
     return tuple(ratio for ratio in ratios if ratio is not None and math.isfinite(ratio))
 
 

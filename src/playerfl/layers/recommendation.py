@@ -95,12 +95,16 @@ class Recommendation:
     def alternatives(self) -> tuple[int, ...]:
         """The other cuts that some part of the evidence gives, in order."""
         often = [index for index, share in self.bootstrap.items() if share >= 1 - AGREEMENT]
-        answers = (self.rules, self.without_site, self.normalisations)
-        every = {*often, *self.by_seed, *(index for answer in answers for index in answer.values())}
+        answers = [self.rules, self.without_site, self.normalisations]
+        if self.dominating is not None or _spread(self):
+            answers.append(self.site_alone)
+        near = [index for _, index in _close_calls(self)]
+        every = {*often, *near, *self.by_seed, *(index for answer in answers for index in answer.values())}
         return tuple(sorted(every - {self.cut.index}))
 
     def to_json(self) -> dict[str, Any]:
-        """Everything, as JSON values. The upper end of an unbounded interval is null."""
+        """Everything, as JSON values. The upper end of an unbounded interval is null, and so is a score that is not
+        finite."""
         interval = self.interval
         return {
             "cut": self.cut.to_json(),
@@ -109,7 +113,7 @@ class Recommendation:
             "doubts": list(self.doubts),
             "alternatives": list(self.alternatives),
             "jumps": list(self.jumps),
-            "sites": {site: dict(scores) for site, scores in self.importance.items()},
+            "sites": {site: {k: _finite(v) for k, v in scores.items()} for site, scores in self.importance.items()},
             "without_site": dict(self.without_site),
             "site_alone": dict(self.site_alone),
             "bootstrap": {str(cut): share for cut, share in self.bootstrap.items()},
@@ -155,11 +159,14 @@ def judged(recommendation: Recommendation) -> Recommendation:
     evidence = replace(recommendation, dominating=_dominating(recommendation))
     cut = evidence.cut
     doubts = []
-    flat = cut.rule == "max_jump" and max((r for r in cut.ratios if r is not None), default=0.0)
-    if flat and flat <= DEFAULT_THRESHOLDS["layer_ratio"]:
-        doubts.append(f"the largest jump is only {flat:.3g}-fold")
+    largest = max((ratio for ratio in cut.ratios if ratio is not None), default=0.0)
+    flat = cut.rule == "max_jump" and largest <= DEFAULT_THRESHOLDS["layer_ratio"]
+    if flat and largest:
+        doubts.append(f"the largest jump is only {largest:.3g}-fold")
     step = step_at(evidence.thresholds, cut.threshold)
-    nothing = len(cut.layers) == 1 or bool(doubts) or (step is not None and not step.transition)
+    nothing = len(cut.layers) == 1 or flat or (step is not None and not step.transition)
+    if evidence.agreement is None and len(evidence.shares) == len(evidence.by_seed) == 1:
+        doubts.append("it rests on one measurement, so nothing shows how much of it is chance")
     lost = [site for site in evidence.importance if site not in evidence.shares]
     doubts += [f"{site} is left out: its scores are not finite or all zero" for site in lost]
     if evidence.agreement is not None and evidence.agreement < AGREEMENT:
@@ -180,20 +187,39 @@ def judged(recommendation: Recommendation) -> Recommendation:
         doubts.append(spread)
     differing = {name: index for name, index in evidence.normalisations.items() if index != cut.index}
     doubts += [f"with {_described(name)} the cut would be after layer {index}" for name, index in differing.items()]
-    if step is not None and cut.threshold is not None and not math.isinf(cut.threshold):
-        for end in (step.low, step.high):
-            if abs(end - cut.threshold) <= NEAR * cut.threshold:
-                doubts.append(f"a ratio of {end:.3g} is within 10 % of the threshold {cut.threshold:g}")
+    doubts += [doubt for doubt, _ in _close_calls(evidence)]
     verdict: Verdict = "no clear transition" if nothing else "doubtful" if doubts else "clear"
     return replace(evidence, verdict=verdict, doubts=tuple(doubts))
 
 
+def _close_calls(evidence: Recommendation) -> list[tuple[str, int]]:
+    """Ratios that nearly decided otherwise, in words, each with the cut that it would have given."""
+    cut, steps = evidence.cut, evidence.thresholds
+    if cut.rule == "max_jump" and 0 < cut.index < len(cut.layers):
+        largest = cut.ratios[cut.index - 1] or 0.0
+        return [
+            (f"the jump at {cut.layers[p]}, {ratio:.3g}-fold, is within 10 % of the largest", p)
+            for p, ratio in enumerate(cut.ratios, start=1)
+            if p != cut.index and ratio is not None and ratio >= (1 - NEAR) * largest
+        ]
+    step = step_at(steps, cut.threshold)
+    if step is None or cut.threshold is None or math.isinf(cut.threshold):
+        return []
+    place = steps.index(step)
+    return [
+        (f"a ratio of {end:.3g} is within 10 % of the threshold {cut.threshold:g}", steps[neighbour].cut)
+        for end, neighbour in ((step.low, place - 1), (step.high, place + 1))
+        if abs(end - cut.threshold) <= NEAR * cut.threshold and 0 <= neighbour < len(steps)
+    ]
+
+
 def _spread(evidence: Recommendation) -> str | None:
     """A sentence if the jump at the cut is no larger than its spread over sites and seeds, as factors."""
-    logs = [math.log(jump) for jump in evidence.jumps if jump > 0]
-    if len(logs) < 2:
+    if len(evidence.jumps) < 2:
         return None
-    if fmean(logs) > stdev(logs):
+    logs = [math.log(jump) for jump in evidence.jumps if jump > 0]
+    # A site whose score falls to zero there has no jump at all.
+    if len(logs) == len(evidence.jumps) and fmean(logs) > stdev(logs):
         return None
     low, high = min(evidence.jumps), max(evidence.jumps)
     return (

@@ -105,7 +105,7 @@ class Profile:
         shares = self.batch_sizes if self.weight_batches else (1,) * len(self.batches)
         total = sum(shares)
         columns = zip(*self.batches, strict=True)
-        means = (math.fsum(s * w for s, w in zip(column, shares, strict=True)) / total for column in columns)
+        means = (_sum([s * w for s, w in zip(column, shares, strict=True)]) / total for column in columns)
         return dict(zip(self.layers, means, strict=True))
 
     def to_json(self, *, layer_map: bool = True) -> ProfileRecord:
@@ -144,6 +144,8 @@ class Profile:
             ) from problem
         if not rows or any(len(row) != len(profile.layers) for row in rows) or len(profile.batch_sizes) != len(rows):
             raise LayerError("a site's layer scores need one row per batch and one number per layer")
+        if not profile.layers or len(set(profile.layers)) < len(profile.layers) or min(profile.batch_sizes) < 1:
+            raise LayerError("a site's layer scores need names of their own, and batches need examples")
         return profile
 
 
@@ -196,10 +198,18 @@ def combine_sites(
         return Combined(dict(zip(layers, combined, strict=True)), warnings, dict.fromkeys(rows, 1 / len(rows)))
     share = {site: num_examples[site] if num_examples and client_weight == "samples" else 1 for site in rows}
     shared = {site: [value * share[site] for value in row] for site, row in rows.items()}
-    combined = [math.fsum(column) / sum(share.values()) for column in zip(*shared.values(), strict=True)]
-    totals = {site: math.fsum(row) for site, row in shared.items()}
-    shares = {site: total / math.fsum(totals.values()) for site, total in totals.items()}
+    combined = [_sum(column) / sum(share.values()) for column in zip(*shared.values(), strict=True)]
+    totals = {site: _sum(row) for site, row in shared.items()}
+    shares = {site: total / _sum([*totals.values()]) for site, total in totals.items()}
     return Combined(dict(zip(layers, combined, strict=True)), warnings + _dominating_site(shares), shares)
+
+
+def _sum(values: Sequence[float]) -> float:
+    """The exact sum; infinite if it is too large for a number."""
+    try:
+        return math.fsum(values)
+    except OverflowError:
+        return math.inf
 
 
 def _scaled(values: Sequence[float], normalise: Normalise) -> list[float]:
@@ -228,14 +238,15 @@ def is_usable(importance: Importance) -> bool:
     >>> is_usable({"a": 0.0, "b": 1.0}), is_usable({"a": 0.0, "b": 0.0}), is_usable({"a": math.nan, "b": 1.0})
     (True, False, False)
     """
-    return all(map(math.isfinite, importance.values())) and any(value > 0 for value in importance.values())
+    # Their sum too: scores near the largest number cannot be added up.
+    return math.isfinite(sum(importance.values())) and any(value > 0 for value in importance.values())
 
 
 def _why(scores: Mapping[str, Importance]) -> str:
     """Why none of the sites' scores can be used, and what to do."""
     if not scores:
         return "measure at least one site"
-    if any(not math.isfinite(value) for importance in scores.values() for value in importance.values()):
+    if not all(math.isfinite(sum(importance.values())) for importance in scores.values()):
         return "some are not finite, so the loss may have diverged: try a smaller learning rate"
     return (
         "all of them are zero: no gradient reached a weight that is not zero itself. Adapters such as LoRA start with "

@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any, NotRequired, TypedDict
 
 from playerfl.errors import ConfigError, PlayerflError, RunDirectoryError
 from playerfl.storage.atomic_files import RERUN_HINT, make_directory, write_atomically
@@ -34,6 +34,8 @@ class StoredScores(TypedDict):
     """How the cut was decided: keyword arguments of `recommend`."""
     seeds: list[dict[str, Any]]
     """For each seed, every site's `Profile` as JSON."""
+    layer_map: NotRequired[dict[str, Any]]
+    """The layers with their sizes and what is frozen: a model that has changed since is refused."""
 
 
 @dataclass(frozen=True)
@@ -84,6 +86,7 @@ def _from_runs(runs: list[Path], changes: Mapping[str, Any]) -> StoredProbe:
 def from_profiles(file: Path, changes: Mapping[str, Any]) -> StoredProbe:
     """A recommendation from the scores that `write_probe` wrote."""
     from playerfl.layers.layer_map import LayerMap
+    from playerfl.layers.measured_model import check_model
     from playerfl.layers.recommend import recommend
     from playerfl.probe.measure import changed_decision
 
@@ -97,13 +100,19 @@ def from_profiles(file: Path, changes: Mapping[str, Any]) -> StoredProbe:
     layers: LayerMap | None = None
     notes: tuple[str, ...] = ()
     try:
+        if "layer_map" in content:
+            layers = LayerMap.from_json(content["layer_map"])
+            if list(layers.entries.items()) != [(name, tuple(entries)) for name, entries in groups]:
+                raise ValueError("its layers differ from its layer_map")
         built = _model_of(target)
-        layers = LayerMap.from_groups(built, groups, statistics=content.get("bn_stats", "follow"))
+        if layers is None:  # written before sizes were
+            layers = LayerMap.from_groups(built, groups, statistics=content.get("bn_stats", "follow"))
+        check_model(layers, built)
         model = built
-    except (TypeError, ValueError) as problem:
+    except (AttributeError, KeyError, TypeError, ValueError) as problem:
         raise RunDirectoryError(f"{file} {_NOT_OURS}: {problem}") from problem
     except PlayerflError as problem:
-        notes = (f"parameters and bytes are not shown because the model cannot be built: {problem}",)
+        notes = (f"parameters, bytes and exports are left out because the model cannot be built as it was: {problem}",)
     try:
         recommendation = recommend(seeds, model, layers=layers, **options)
     except (AttributeError, LookupError, TypeError, ValueError, ZeroDivisionError, OverflowError) as problem:
@@ -131,6 +140,7 @@ def scores_of(measurement: Measurement, target: str, changes: Mapping[str, Any])
         "bn_stats": measurement.layers.statistics,
         "options": changed_decision(measurement.options, changes),
         "seeds": [{site: profile.to_json() for site, profile in run.items()} for run in measurement.profiles],
+        "layer_map": measurement.layers.to_json(),
     }
 
 

@@ -23,6 +23,8 @@ def attentions(flow: Flow) -> Iterator[Block]:
         projections = [s for s in reached if _projects(s) and _only_feeds(flow, s, meant[_names(reached)])]
         if not projections:
             continue
+        others = [s for s in reached if s not in projections and _projects(s)]
+        projections += [s for s in others if _belongs(flow, s, products, projections)]
         output = _output_projection(flow, result, projections)
         members = [*projections, *([output] if output else [])]
         if units := flow.first_used(set_of(members)):
@@ -78,6 +80,21 @@ def _only_feeds(flow: Flow, step: Step, products: set[int]) -> bool:
     """Whether a projection has no other reader than this attention."""
     reached = flow.forward(flow.readers[step.number], lambda s: passes(s) and s.number not in products)
     return bool(reached) and all(s.number in products for s in reached)
+
+
+def _belongs(flow: Flow, step: Step, products: list[Step], projections: list[Step]) -> bool:
+    """Whether a projection has no other readers than an attention, the shortcut around it (Set Transformer), and
+    projections in its own module (Funnel's queries, which are also turned by a matrix for the positions)."""
+    assert step.unit is not None
+    around = step.unit.path.rpartition(".")[0]
+    inside = [p for p in projections if around and p.unit is not None and p.unit.path.rpartition(".")[0] == around]
+
+    def in_attention(other: Step) -> bool:
+        is_end = meeting_of(other) == "sum" and flow.depends(other.number, products[-1].number)
+        return is_end or other in products or other in inside
+
+    reached = flow.forward(flow.readers[step.number], lambda s: passes(s) and not in_attention(s))
+    return bool(reached) and all(map(in_attention, reached))
 
 
 def _output_projection(flow: Flow, result: Step, projections: list[Step]) -> Step | None:

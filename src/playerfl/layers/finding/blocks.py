@@ -13,7 +13,7 @@ from playerfl.layers.finding.attention import attentions, is_attention
 from playerfl.layers.finding.cells import begun, cells, iterated
 from playerfl.layers.finding.flow import Flow, passes
 from playerfl.layers.finding.naming import common_module
-from playerfl.layers.finding.regions import Block, Region, block_of, meeting_of, regions
+from playerfl.layers.finding.regions import Block, Region, block_of, meeting_of, regions, same_for_every_example
 from playerfl.layers.finding.trace import Step
 
 
@@ -22,25 +22,27 @@ def find_blocks(flow: Flow, model: nn.Module) -> list[Block]:
     seeds = [*_embeddings(flow), *attentions(flow), *begun(flow)]
     # Inner regions first: whether an outer one is a block or a network depends on what is inside.
     every = sorted(regions(flow), key=lambda region: (region.num_kernels, region.end))
+    classes = _kernels_by_class(flow, model)
+    repeated = [kernels for members in classes if len(members) > 1 for kernels in members]
     loops = list(cells(flow))
     if loops:
-        straight_through = _formed(flow, seeds, every)
+        straight_through = _formed(flow, seeds, every, repeated)
         seeds += [cell for cell in loops if not iterated(flow, cell, straight_through)]
-    blocks = _formed(flow, seeds, every)
-    for sibling in _siblings(flow, model, blocks):
+    blocks = _formed(flow, seeds, every, repeated)
+    for sibling in _siblings(flow, classes, blocks):
         _absorb(flow, blocks, sibling)
     _add_side_units(flow, model, blocks)
     return blocks
 
 
-def _formed(flow: Flow, seeds: Iterable[Block], every: list[Region]) -> list[Block]:
+def _formed(flow: Flow, seeds: Iterable[Block], every: list[Region], repeated: list[set[str]]) -> list[Block]:
     """Blocks from seeds, and from regions that contain whole blocks or nothing of them."""
     blocks: list[Block] = []
     for seed in seeds:
         _absorb(flow, blocks, replace(seed, units=set(seed.units), forks=set(seed.forks), ends=set(seed.ends)))
     for region in every:
         together = [block for block in blocks if block.straight or block.kind == "cell"]
-        block = block_of(flow, region, together)
+        block = block_of(flow, region, together, repeated)
         if block is not None and _fits(flow, block, blocks):
             _absorb(flow, blocks, block)
     firm = [(block, block.units & flow.kernels) for block in blocks if block.firm]
@@ -89,10 +91,17 @@ def _fits(flow: Flow, new: Block, blocks: list[Block]) -> bool:
         return not firm or any(new.units <= block.units for block in firm)
     inside = [block for block in firm if block.units & flow.kernels <= new_kernels]
     if len(inside) < len(firm):
-        return any(new.units <= block.units for block in firm)
-    last = [max(block.ends, default=-1) for block in inside]
+        return any(new.units <= block.units for block in firm) or (len(firm) == 1 and _completes(flow, new, firm[0]))
+    last = [max(block.ends, default=-1) for block in inside if new.appends or not block.appends]
     in_a_row = any(a != b and flow.depends(b, a) for a in last for b in last)
     return not in_a_row
+
+
+def _completes(flow: Flow, new: Block, block: Block) -> bool:
+    """Whether a region parts from the middle of a block and is added to its end, as the feed-forward beside an
+    attention that shares its projection (PaLM)."""
+    parts = any(flow.depends(fork, start) for fork in new.forks for start in block.forks - {fork})
+    return parts and any(block.ends & set(flow.steps[end].inputs) for end in new.ends)
 
 
 def _embeddings(flow: Flow) -> Iterator[Block]:
@@ -133,7 +142,7 @@ def position_tables(flow: Flow) -> Iterator[tuple[set[str], set[str], int]]:
     and the step that adds them. Those that turn queries and keys (rotary positions) go with the first layer of all."""
     for step, looked_up in _looked_up(flow):
         for number, tables in zip(step.inputs, looked_up, strict=True):
-            if not tables or not _same_for_every_example(flow, number, step):
+            if not tables or not same_for_every_example(flow, number, step):
                 continue
             nearest = flow.backward((other for other in step.inputs if other != number), passes)
             places = {s.unit.name for s in nearest[:1] if s.unit is not None} - tables
@@ -147,32 +156,21 @@ def _scales(step: Step) -> bool:
     return step.operation == "mul" and meeting_of(step) == "product"
 
 
-def _same_for_every_example(flow: Flow, number: int, step: Step) -> bool:
-    """Whether a value is broadcast over the examples of a step that reads it, or was repeated for them before it is
-    added; a prompt that is put before the words is not a position."""
-    shape = flow.steps[number].shape
-    if len(shape) < len(step.shape) or (shape[:1] == (1,) and step.shape[:1] != (1,)):
-        return True
-    made = flow.steps[number]
-    while meeting_of(step) != "concatenation" and made.unit is None and len(made.inputs) == 1:
-        before = flow.steps[made.inputs[0]]
-        grows = before.shape[:1] == (1,) != made.shape[:1] or len(before.shape) < len(made.shape)
-        if made.operation in ("expand", "repeat") and grows:
-            return True
-        made = before
-    return False
-
-
-def _siblings(flow: Flow, model: nn.Module, blocks: list[Block]) -> Iterator[Block]:
-    """Modules of the same class as a block: the first block of a stage often has no shortcut, or reads the input."""
+def _kernels_by_class(flow: Flow, model: nn.Module) -> list[list[set[str]]]:
+    """The kernels inside each module, for each class but torch's own."""
     by_class: dict[type[nn.Module], list[set[str]]] = defaultdict(list)
     for path, module in model.named_modules():
         kind = type(module)
         if path and not kind.__module__.startswith("torch.nn."):
             inside = {name for name in flow.kernels if flow.units[name].path.startswith(f"{path}.")}
             by_class[kind].append(inside)
+    return list(by_class.values())
+
+
+def _siblings(flow: Flow, classes: list[list[set[str]]], blocks: list[Block]) -> Iterator[Block]:
+    """Modules of the same class as a block: the first block of a stage often has no shortcut, or reads the input."""
     whole = [block.units & flow.kernels for block in blocks]
-    for members in by_class.values():
+    for members in classes:
         if not any(kernels in whole for kernels in members):
             continue
         for kernels in members:

@@ -15,14 +15,16 @@ _DEEPEST = 3
 
 
 def cells(flow: Flow) -> Iterator[Block]:
-    """Kernels that read their own results time step after time step, and those whose results are added to theirs."""
+    """Kernels that read their own results time step after time step, and those whose results are added to theirs or
+    multiplied with them."""
     loops = list(_loops(flow))
     for loop in loops:
         steps = tuple(flow.uses[name][0] for name in loop)
         if depth(flow, sorted(steps, key=lambda step: step.number), [], _DEEPEST) > _DEEPEST:
             continue
         place = common_module([step.where for step in steps])
-        joined = {unit.name for unit in _added_to(flow, loop) if _inside(flow, unit, place, loop)}
+        beside = {unit.name: unit for unit in (*_added_to(flow, loop), *_multiplied_with(flow, loop))}
+        joined = {name for name, unit in beside.items() if _inside(flow, unit, place, loop)}
         others = set().union(*(other for other in loops if other is not loop))
         yield Block(loop | joined - others, "cell")
 
@@ -85,6 +87,18 @@ def _added_to(flow: Flow, names: set[str], *, directly: bool = False) -> Iterato
         for unit in (unit for side in sides for unit in side):
             if unit.name not in names and unit.role == "kernel":
                 yield unit
+
+
+def _multiplied_with(flow: Flow, names: set[str]) -> Iterator[Unit]:
+    """Other kernels whose results are multiplied with those of `names` time step after time step, as the decay of a
+    state is (GRU-D)."""
+    for step in flow.steps:
+        if step.unit is None and step.operation == "mul" and meeting_of(step) == "product":
+            sides = [flow.nearest[number] for number in step.inputs]
+            if any(side & names for side in sides):
+                for name in sorted(set().union(*(side for side in sides if not side & names))):
+                    if len(flow.uses[name]) > 1 and flow.units[name].role == "kernel":
+                        yield flow.units[name]
 
 
 def _linear_sources(flow: Flow, number: int, *, through_sums: bool) -> list[Unit]:

@@ -94,9 +94,10 @@ class Joining:
                 # Blocks that begin with a norm leave their sum as it is, and nothing in a block follows a pooling over
                 # all positions: such a norm prepares the head.
                 return True
-            if ended is not None or step.unit is not None or len(step.inputs) != 1:
+            source = None if ended is not None or step.unit is not None else _only_source(flow, step)
+            if source is None:
                 break
-            value = step.inputs[0]
+            value = source
             pooled |= len(step.shape) < len(flow.steps[value].shape) and step.operation in _POOLING
         return nearer
 
@@ -106,6 +107,16 @@ class Joining:
         forks = next((block.forks for block in self._blocks if ahead in block.units), ())
         depends = self._flow.depends
         return bool(forks) and not any(depends(norm.number, f) or depends(f, norm.number) for f in forks)
+
+
+def _only_source(flow: Flow, step: Step) -> int | None:
+    """The one value that a step reads, as it is or in parts that are put together again (Swin's merging of patches)."""
+    if len(step.inputs) < 2:
+        return step.inputs[0] if step.inputs else None
+    source = flow.latest_common(min(step.inputs), max(step.inputs))
+    if source is None or flow.between(source, step.inputs) & flow.with_units:
+        return None
+    return source if all(flow.depends(number, source) for number in step.inputs) else None
 
 
 def _repeated_modules(model: nn.Module) -> set[str]:

@@ -46,6 +46,7 @@ class FoundLayer:
     def kernels(self) -> list[Unit]:
         """What the layer is called after: not its norms, nor the tables of positions inside an attention."""
         kernels = [unit for unit in self.units if not unit.joins]
+        kernels = [unit for unit in kernels if not unit.again] or kernels
         mixing = [unit for unit in kernels if unit.role == "kernel"]
         return (mixing if self.why.startswith("attention") else kernels) or kernels or self.units
 
@@ -85,6 +86,14 @@ def _with_kernels(flow: Flow, blocks: list[Block]) -> dict[str, FoundLayer]:
             else "a module of its own"
         )
         layers[name] = FoundLayer([unit], why)
+    owners = {entry: unit for unit in flow.units.values() if not unit.again for entry in unit.entries}
+    for name in [name for name in layers if flow.units[name].again]:
+        owner = owners[flow.units[name].entries[0]]
+        home = layers.get(owner.name)
+        # Read before its own module is called, as a codebook is searched before its rows are looked up.
+        if home is not None and home.units == [owner] and flow.first_use[name] < flow.first_use[owner.name]:
+            home.units += [unit for unit in layers[name].units if unit is not owner]
+            layers.update({unit.name: home for unit in home.units})
     return layers
 
 

@@ -40,6 +40,8 @@ class Block:
     """A single linear map, such as a layer and its low-rank update."""
     attends: bool = False
     """Whether there is an attention in it."""
+    appends: bool = False
+    """Its result is appended to its input, as in a dense layer. Several in a row inside a shortcut are one block."""
 
     @property
     def firm(self) -> bool:
@@ -53,6 +55,7 @@ class Block:
         self.shortcuts |= other.shortcuts
         self.starts_with_norm |= other.starts_with_norm
         self.attends |= other.attends
+        self.appends &= other.appends or not other.firm
 
 
 @dataclass(frozen=True)
@@ -152,22 +155,28 @@ def regions(flow: Flow) -> Iterator[Region]:
             yield Region(flow, meeting, fork, end.number, (a, b), steps | scaled)
 
 
-def block_of(flow: Flow, region: Region, straight: list[Block]) -> Block | None:
-    """The block that a region is; None if it is a long skip connection, or two towers that meet."""
-    if not region.units & flow.kernels:
+def block_of(flow: Flow, region: Region, straight: list[Block], repeated: list[set[str]]) -> Block | None:
+    """The block that a region is; None if it is a long skip connection, or two towers that meet. `repeated`: the
+    kernels of each module whose class is used several times, and which may therefore be a deep block."""
+    kernels = region.units & flow.kernels
+    if not kernels:
         return None  # a block that is used again
-    if flow.kernels <= region.units or region.inside & flow.enlarging:
+    if flow.kernels <= region.units:
+        return None
+    # A pooling with one kernel behind it, brought back to the size of its input, is a branch and not a decoder.
+    if region.inside & flow.enlarging and depth(flow, region.kernels, straight, 1) > 1:
         return None
     on_input = not flow.has_units(region.fork)
     if on_input and region.meeting != "sum":
         return None
-    if depth(flow, region.kernels, straight, DEEPEST) > DEEPEST:
+    if kernels not in repeated and depth(flow, region.kernels, straight, DEEPEST) > DEEPEST:
         return None
     if on_input and min(depth(flow, path, straight, 1) for path in (region.one, region.other)) > 1:
         return None
     if region.meeting != "concatenation" and _uses_a_table_again(flow, region):
         return None
-    if region.meeting != "product" and not region.has_shortcut and not _closed(flow, region):
+    parts = region.meeting != "product" and not region.has_shortcut
+    if parts and (not _closed(flow, region) or _adds_up(flow, region)):
         return None
     if region.meeting == "product":
         kind: Kind = "gate"
@@ -184,12 +193,14 @@ def block_of(flow: Flow, region: Region, straight: list[Block]) -> Block | None:
         _starts_with_norm(flow, region),
         straight=not region.inside & flow.bending,
         attends=bool(region.inside & flow.attending),
+        appends=region.meeting == "concatenation",
     )
 
 
 def _uses_a_table_again(flow: Flow, region: Region) -> bool:
     """Whether a region lies between two places where the same rows of a table are added or multiplied, such as one bias
-    for the attention of every block, or rotary positions: what is between them is a network."""
+    for the attention of every block, or rotary positions: what is between them is a network. The rows of words differ
+    between examples, and their sum with a function of them is a block."""
     behind = flow.backward([region.fork], lambda step: kernel_of(step) is None and bool(step.inputs))
     units = [step.unit for step in behind if step.unit is not None]
     only_tables = all(unit.role == "lookup" for unit in units) and not any(s.operation == "input" for s in behind)
@@ -199,10 +210,30 @@ def _uses_a_table_again(flow: Flow, region: Region) -> bool:
 
     def adds_rows(step: Step) -> bool:
         """Whether the rows meet something else: a block may also add them to themselves, as a token shift does."""
-        sources = [flow.nearest[number] for number in step.inputs]
-        return meeting_of(step) == region.meeting and tables in sources and any(names - tables for names in sources)
+        if meeting_of(step) != region.meeting:  # first, because a time loop asks this for every pair of its steps
+            return False
+        sources = [(number, flow.nearest[number]) for number in step.inputs]
+        return any(names - tables for _, names in sources) and any(
+            names == tables and same_for_every_example(flow, number, step) for number, names in sources
+        )
 
     return any(map(adds_rows, region.steps))
+
+
+def same_for_every_example(flow: Flow, number: int, step: Step) -> bool:
+    """Whether a value is broadcast over the examples of a step that reads it, or was repeated for them before it is
+    added; a prompt that is put before the words is not a position."""
+    shape = flow.steps[number].shape
+    if len(shape) < len(step.shape) or (shape[:1] == (1,) and step.shape[:1] != (1,)):
+        return True
+    made = flow.steps[number]
+    while meeting_of(step) != "concatenation" and made.unit is None and len(made.inputs) == 1:
+        before = flow.steps[made.inputs[0]]
+        grows = before.shape[:1] == (1,) != made.shape[:1] or len(before.shape) < len(made.shape)
+        if made.operation in ("expand", "repeat") and grows:
+            return True
+        made = before
+    return False
 
 
 def depth(flow: Flow, kernels: Iterable[Step], straight: list[Block], most: int) -> int:
@@ -246,6 +277,16 @@ def _closed(flow: Flow, region: Region) -> bool:
     if region.inside & flow.bending:
         return next(outside, None) is None
     return all(meeting_of(flow.steps[n]) == "sum" and flow.depends(n, region.end) for n in outside)
+
+
+def _adds_up(flow: Flow, region: Region) -> bool:
+    """Whether one of the values is a running sum with kernels from elsewhere in it, such as that of a head for every
+    stage: the stages between are no block."""
+    if region.meeting != "sum":
+        return False
+    added = [n for v in region.values if meeting_of(flow.steps[v]) == "sum" for n in flow.steps[v].inputs]
+    apart = [n for n in added if not flow.depends(n, region.fork) and not flow.depends(region.fork, n)]
+    return any(flow.before[n] & flow.kernel_steps for n in apart)
 
 
 def _starts_with_norm(flow: Flow, region: Region) -> bool:

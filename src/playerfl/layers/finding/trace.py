@@ -119,7 +119,7 @@ class _Calls:
 
     def is_unit(self, module: nn.Module) -> bool:
         """A called module that does its work without calling modules with state: nn.Linear, nn.LSTM,
-        nn.MultiheadAttention, or anybody's own. The whole model is one only if it is torch's own."""
+        nn.MultiheadAttention, or a user's own. The whole model is one only if it is torch's own."""
         path = self.paths[module]
         if path and outermost_parametrised(self.model, path) == path:
             return True
@@ -307,7 +307,8 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _using(self, names: frozenset[str], operation: str) -> list[Unit]:
         """The units behind the parameters of one operation. Bare parameters of one matrix product are one unit."""
-        ordered = [name for name in self._parameters if name in names]
+        # A product is called after its matrix, even if its bias was defined first.
+        ordered = sorted((n for n in self._parameters if n in names), key=lambda n: -self._parameters[n].dim())
         units: list[Unit] = []
         for name in ordered:
             owner = self._unit_of[name]
