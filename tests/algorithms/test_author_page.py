@@ -22,7 +22,7 @@ PAGE = (ROOT / "docs" / "add-an-algorithm.md").read_text(encoding="utf-8")
 ENGINES_OWN = {
     "Client": {"begin", "end", "state", "restore"},
     "Server": {"state", "restore"},
-    "LayerMap": {"of", "from_groups", "to_json", "from_json", "check_model", "difference"},
+    "LayerMap": {"of", "from_groups", "to_json", "from_json", "difference"},
 }
 
 

@@ -12,7 +12,7 @@ from federations import quick_for
 from playerfl.algorithms import ALGORITHMS
 from playerfl.selftest.checks.repeating import draws_from_its_own_streams, repeats_in_a_new_process
 from playerfl.selftest.checks.training import learns, runs
-from playerfl.selftest.contract import CHECKS, Finding, check_contract
+from playerfl.selftest.contract import CHECKS, Checked, check_contract
 from playerfl.selftest.fresh_process import FreshProcess
 from playerfl.selftest.subject import Outcome, Subject
 
@@ -88,7 +88,7 @@ DOUBTFUL = {
 }
 
 
-def broken(findings: list[Finding]) -> dict[str, str]:
+def broken(findings: list[Checked]) -> dict[str, str]:
     return {finding.check: finding.problem for finding in findings if finding.problem}
 
 
@@ -115,9 +115,9 @@ def test_a_sound_stranger_passes(name: str) -> None:
 
 @pytest.mark.parametrize("name", quick_for(BROKEN, "DrawsFromTheGlobalGenerator", "TakesTheFirstUpload", "Crashes"))
 def test_a_broken_algorithm_is_caught_and_told_what_broke(name: str) -> None:
-    check, said = BROKEN[name]
+    check, text = BROKEN[name]
     found = broken(check_contract(f"{FILE}:{name}", checks=[CHECK[check]]))
-    assert said in found.get(check, "")
+    assert text in found.get(check, "")
 
 
 @pytest.mark.parametrize("name", quick_for(DOUBTFUL, "NeverTrains"))
@@ -129,9 +129,9 @@ def test_what_is_probably_not_meant_is_a_warning(name: str) -> None:
 
 def test_an_algorithm_that_never_ends_is_stopped() -> None:
     findings = check_contract(f"{FILE}:NeverEnds", checks=[runs], seconds=0.5)
-    (said,) = broken(findings).values()
-    assert said.startswith("did not finish within 0.5 s; it was on line")
-    assert said.endswith("in NeverEnds.client_fit")
+    (text,) = broken(findings).values()
+    assert text.startswith("did not finish within 0.5 s; it was on line")
+    assert text.endswith("in NeverEnds.client_fit")
 
 
 @pytest.mark.system
@@ -151,14 +151,14 @@ def test_every_algorithm_of_the_package_gives_the_same_bits_in_a_new_process() -
 
 @pytest.mark.slow
 def test_the_command_names_what_broke(tmp_path: Path) -> None:
-    said = playerfl("selftest", f"{FILE}:UploadsMoreThanItAnnounces", cwd=tmp_path)
-    assert said.returncode == 1
-    assert "BROKEN  Uploads are what server_expects announces" in said.stdout
-    assert f"{len(CHECKS) - 1} of {len(CHECKS)} checks hold." in said.stdout
-    said = playerfl("selftest", f"{FILE}:Crashes", "--json", cwd=tmp_path)
-    assert said.returncode == 1
-    assert [row["holds"] for row in json.loads(said.stdout)["checks"]] == [True, True, False]
-    assert "no second round" in said.stderr
-    said = playerfl("selftest", "nothing.py:Here", cwd=tmp_path)
-    assert said.returncode == 2
-    assert "nothing.py" in said.stderr
+    output = playerfl("selftest", f"{FILE}:UploadsMoreThanItAnnounces", cwd=tmp_path)
+    assert output.returncode == 1
+    assert "BROKEN  Uploads are what server_expects announces" in output.stdout
+    assert f"{len(CHECKS) - 1} of {len(CHECKS)} checks hold." in output.stdout
+    output = playerfl("selftest", f"{FILE}:Crashes", "--json", cwd=tmp_path)
+    assert output.returncode == 1
+    assert [row["holds"] for row in json.loads(output.stdout)["checks"]] == [True, True, False]
+    assert "no second round" in output.stderr
+    output = playerfl("selftest", "nothing.py:Here", cwd=tmp_path)
+    assert output.returncode == 2
+    assert "nothing.py" in output.stderr

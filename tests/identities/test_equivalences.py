@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from federations import MODELS, assert_same, federate, largest_difference, plain_run, quick_for, sites, task
-from playerfl.algorithms import ALGORITHMS, FedAvg, FedPer, Local, PLayerFL
+from federations import MODELS, assert_same, federate, largest_difference, plain_run, sites, task
+from playerfl.algorithms import FedAvg, FedPer, Local, PLayerFL
 from playerfl.layers.probe import MODES
 
 
@@ -28,17 +28,8 @@ def test_measuring_never_changes_the_run(measuring: dict[str, Any]) -> None:
     assert_same(measured, expected)
 
 
-@pytest.mark.parametrize("name", quick_for(ALGORITHMS, "ditto", "fedlp", "player_fl_random"))
-def test_the_same_seed_gives_the_same_run(name: str) -> None:
-    first, second = (federate(name, task("dropout"), seed=5) for _ in range(2))
-    assert_same(first, second)
-    assert largest_difference(first, federate(name, task("dropout"), seed=6)) > 0
-
-
-@pytest.mark.parametrize("name", quick_for(ALGORITHMS, "ditto", "fedlp", "player_fl_random"))
-def test_the_order_of_sites_does_not_matter(name: str) -> None:
-    backwards = dict(reversed(sites().items()))
-    assert_same(federate(name, task(sites=backwards)), plain_run(name))
+def test_another_seed_gives_another_run() -> None:
+    assert largest_difference(plain_run("fedavg"), federate("fedavg", seed=6)) > 0
 
 
 def test_local_does_not_depend_on_other_sites() -> None:

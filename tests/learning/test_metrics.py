@@ -12,14 +12,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from playerfl.errors import ConfigError
-from playerfl.learning.confusion import (
-    F1_LABELS,
-    F1Labels,
-    accuracy_from_confusion,
-    confusion_matrix,
-    f1_from_confusion,
-)
+from playerfl.learning.confusion import F1_LABELS, F1Labels, confusion_matrix
 from playerfl.learning.metrics import DIVERGED, accuracy, macro_f1, of_many, predictions
+from playerfl.learning.metrics.classes import accuracies_of_confusions, macro_f1s_of_confusions
+from playerfl.runs.confusions import Confusions
 
 CLASSES = 6
 # Few rows and many classes, so that some classes lack predictions, targets or both.
@@ -34,6 +30,12 @@ def f1_by_counting(pairs: list[tuple[int, int]], class_: int) -> float:
     said, true = ([pair[side] for pair in pairs].count(class_) for side in (0, 1))
     precision, recall = hits / said if said else 0.0, hits / true if true else 0.0
     return 2 * precision * recall / (precision + recall) if hits else 0.0
+
+
+def f1_over(labels: F1Labels, matrix: Tensor) -> float:
+    """As a run computes it from what it recorded."""
+    (score,) = Confusions.of({("round", 1, "site", "test"): matrix.int().numpy()}).f1(labels)
+    return score
 
 
 @given(answers)
@@ -53,7 +55,7 @@ def test_f1_is_the_mean_over_the_chosen_classes(labels: F1Labels, answers: Tenso
     true = {pair[1] for pair in pairs}
     chosen = {"true_or_predicted": true | {pair[0] for pair in pairs}, "true": true, "all": set(range(CLASSES))}[labels]
     expected = sum(f1_by_counting(pairs, class_) for class_ in chosen) / len(chosen)
-    scores = [f1_from_confusion(confusion_matrix(predicted, targets, CLASSES), labels).item()]
+    scores = [f1_over(labels, confusion_matrix(predicted, targets, CLASSES))]
     if labels != "true":
         scores.append(macro_f1(predicted, targets, labels=CLASSES if labels == "all" else "present"))
     assert scores == pytest.approx([expected] * len(scores), abs=1e-12)
@@ -66,14 +68,14 @@ def test_scores_have_the_same_bits_alone_beside_others_and_from_the_matrix(class
     targets = torch.randint(max(2, classes // 2), (200,), generator=generator)
     predicted = torch.stack([torch.randint(i, (200,), generator=generator) for i in range(1, classes + 1)])
     matrices = confusion_matrix(predicted, targets, classes + 7)
-    f1s, accuracies = f1_from_confusion(matrices).tolist(), accuracy_from_confusion(matrices).tolist()
+    f1s, accuracies = macro_f1s_of_confusions(matrices.numpy()), accuracies_of_confusions(matrices.numpy())
     assert f1s == of_many(macro_f1, predicted, targets) == [macro_f1(row, targets) for row in predicted]
     assert accuracies == of_many(accuracy, predicted, targets) == [accuracy(row, targets) for row in predicted]
     for row, matrix, f1 in zip(predicted, matrices, f1s, strict=True):
         alone = confusion_matrix(row, targets, classes + 7)
         assert torch.equal(alone, matrix)
-        assert f1_from_confusion(alone).item() == f1
-        assert f1_from_confusion(alone, "all").item() == macro_f1(row, targets, labels=classes + 7)
+        assert f1_over("true_or_predicted", alone) == f1
+        assert f1_over("all", alone) == macro_f1(row, targets, labels=classes + 7)
 
 
 def test_models_may_have_a_row_of_targets_each() -> None:
@@ -116,9 +118,8 @@ def test_a_diverged_model_scores_nan_beside_others_and_alone() -> None:
         assert [first, last] == [metric(predicted[0], targets), metric(predicted[2], targets)]
         assert math.isnan(of_many(metric, predicted[1:2], targets)[0])
     matrices = confusion_matrix(predicted[1:], targets, 2)
-    for scores in (accuracy_from_confusion(matrices), *(f1_from_confusion(matrices, labels) for labels in F1_LABELS)):
-        assert scores.tolist() == pytest.approx([math.nan, 1.0], nan_ok=True)
-    assert accuracy_from_confusion(matrices[0]).isnan()
+    for labels in F1_LABELS:
+        assert [f1_over(labels, matrix) for matrix in matrices] == pytest.approx([math.nan, 1.0], nan_ok=True)
 
 
 @pytest.mark.parametrize("metric", [accuracy, macro_f1])
@@ -131,4 +132,4 @@ def test_all_right_is_one_and_all_wrong_is_zero(
 
 def test_other_labels_are_refused() -> None:
     with pytest.raises(ConfigError, match="unknown labels 'present'; allowed: all, true, true_or_predicted"):
-        f1_from_confusion(torch.eye(2), "present")  # type: ignore[arg-type]
+        f1_over("present", torch.eye(2))  # type: ignore[arg-type]

@@ -55,6 +55,7 @@ def test_adamw_is_torch_fused_adamw_bit_for_bit_and_the_plain_one_to_rounding(op
     assert all(torch.allclose(found[i], plain[i], rtol=1e-6, atol=1e-6) for i in plain)
 
 
+@pytest.mark.slow
 def test_adamw_has_the_defaults_of_torch() -> None:
     assert digest(ours(AdamW())) == digest(theirs(lambda p: torch.optim.AdamW(p, fused=True)))
 

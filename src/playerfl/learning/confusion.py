@@ -61,23 +61,6 @@ def _counted(predicted: Tensor, targets: Tensor, owner: NDArray[np.int64], class
     return counts
 
 
-def f1_from_confusion(matrix: Tensor, labels: F1Labels = "true_or_predicted") -> Tensor:
-    """The mean F1 over classes, one number per matrix: over the classes that are true or predicted at least once, over
-    the true ones only, or over all.
-
-    `true_or_predicted` equals macro_f1 bit for bit; a class that is predicted but never true counts as an F1 of 0.
-
-    >>> matrix = confusion_matrix(torch.tensor([0, 0, 2]), torch.tensor([0, 1, 1]), classes=4)
-    >>> [round(float(f1_from_confusion(matrix, labels)), 3) for labels in F1_LABELS]
-    [0.222, 0.333, 0.167]
-    """
-    classes = matrix.shape[-1]
-    matrices = matrix.reshape(-1, classes, classes)
-    hits = matrices.diagonal(dim1=1, dim2=2)
-    scores = f1_of_margins(hits, matrices.sum(2), matrices.sum(1), labels)
-    return scores.masked_fill(_diverged(matrices), torch.nan).view(matrix.shape[:-2])
-
-
 def f1_of_margins(hits: Tensor, true: Tensor, predicted: Tensor, labels: F1Labels) -> Tensor:
     """The mean F1 from the diagonals, row sums and column sums of matrices, each with one row per matrix.
 
@@ -89,17 +72,3 @@ def f1_of_margins(hits: Tensor, true: Tensor, predicted: Tensor, labels: F1Label
     seen = true + predicted
     counted = {"true_or_predicted": seen > 0, "true": true > 0, "all": torch.ones_like(seen, dtype=torch.bool)}[labels]
     return torch.tensor(f1_of_counts(hits, seen, counted.sum(1)), dtype=torch.float64)
-
-
-def accuracy_from_confusion(matrix: Tensor) -> Tensor:
-    """The share of correct predictions, one number per matrix.
-
-    >>> accuracy_from_confusion(torch.tensor([[1, 0], [1, 2]]))
-    tensor(0.7500, dtype=torch.float64)
-    """
-    hits = matrix.diagonal(dim1=-2, dim2=-1).sum(-1).double()
-    return (hits / matrix.sum((-2, -1))).masked_fill(_diverged(matrix), torch.nan)
-
-
-def _diverged(matrix: Tensor) -> Tensor:
-    return matrix[..., 0, 0] < 0

@@ -18,6 +18,7 @@ from playerfl.layers.derive import call_model
 from playerfl.layers.layer_map import LayerMap, state_entries
 from playerfl.layers.probe import SensitivityProbe
 from playerfl.layers.sensitivity import Profile
+from playerfl.learning.backward import mean_backward
 from playerfl.learning.confusion import Matrix, confusions_of_splits
 from playerfl.learning.job import EvalJob, Evaluated, Measure, Trained, TrainJob
 from playerfl.learning.losses import logits_of
@@ -137,9 +138,12 @@ class Learner:
                 batches = job.examples.batches(job.batch_size, job.order, join_single=bool(self._batch_norms))
                 for inputs, targets in batches:
                     for inner in range(job.optimizer.inner_steps):
-                        loss = self._loss_of(call_model(self.model, inputs), targets).mean()
+                        losses = self._loss_of(call_model(self.model, inputs), targets)
                         term = attached.term() if attached else None
-                        (loss if term is None else loss + term).backward()  # type: ignore[no-untyped-call]
+                        if term is None:
+                            mean_backward(losses)
+                        else:
+                            (losses.mean() + term).backward()  # type: ignore[no-untyped-call]
                         if measuring and inner == 0:
                             measuring.record(len(targets))
                         # Like torch's own optimisers, skip parameters that the batch did not use.
@@ -154,7 +158,7 @@ class Learner:
                             attached.step(optimizer)
                         for parameter in parameters:
                             parameter.grad = None
-                    loss_sum.add_(loss.detach(), alpha=len(targets))
+                    loss_sum.add_(losses.detach().mean(), alpha=len(targets))
                     seen += len(targets)
                 if probe and epoch == 0:
                     profile = self._profile(probe, job)
@@ -195,7 +199,7 @@ class Learner:
         chosen = self.trainable(None)
         with self._training(chosen):
             losses = self._loss_of(call_model(self.model, inputs), targets)
-            losses.mean().backward()  # type: ignore[no-untyped-call]
+            mean_backward(losses)
             gradients = {name: self.parameters[name].grad for name in chosen}
             return losses.detach(), {name: g for name, g in gradients.items() if g is not None}
 

@@ -1,4 +1,4 @@
-"""The contract of an algorithm, for anybody's own: what it must do so that its results can be trusted anywhere.
+"""The contract of an algorithm, a user's own included: what it must do so that its results can be trusted anywhere.
 
 Each check runs the algorithm for a few rounds on small made-up sites, and says in one sentence what broke, where, and
 what to do about it.
@@ -46,7 +46,7 @@ _NEEDED = (definition.declares_what_it_reads, training.runs)
 
 
 @dataclass(frozen=True)
-class Finding:
+class Checked:
     """One check of a contract, and what broke; None if it holds."""
 
     check: str
@@ -63,11 +63,11 @@ class Finding:
 
 def check_contract(
     name: str,
-    progress: Callable[[Finding], None] = lambda finding: None,
+    progress: Callable[[Checked], None] = lambda finding: None,
     *,
     checks: Sequence[Callable[[Subject], str | None]] = CHECKS,
     seconds: float = SECONDS,
-) -> list[Finding]:
+) -> list[Checked]:
     """Checks an algorithm, given as a name or FILE.py:NAME. If it cannot run at all, the other checks are left out.
 
     `seconds`: the time limit of each check. The last one starts a process, which works while the others run.
@@ -88,14 +88,14 @@ def check_contract(
     return findings
 
 
-def _checked(check: Callable[[Subject], str | None], subject: Subject) -> Finding:
+def _checked(check: Callable[[Subject], str | None], subject: Subject) -> Checked:
     title = (check.__doc__ or "").splitlines()[0].rstrip(".")
     try:
         with time_limit(subject.seconds, subject.kind.__module__):
-            return Finding(title, warning=check(subject))
+            return Checked(title, warning=check(subject))
     except (BrokenError, TimeUpError) as broken:
-        return Finding(title, str(broken))
+        return Checked(title, str(broken))
     except PlayerflError as problem:
-        return Finding(title, sentence_of(problem))
+        return Checked(title, sentence_of(problem))
     except Exception as problem:
-        return Finding(title, sentence_of(problem), traceback=users_traceback(problem))
+        return Checked(title, sentence_of(problem), traceback=users_traceback(problem))

@@ -21,16 +21,16 @@ _DATES = ("datetime.now", "datetime.utcnow", "datetime.today", "date.today")
 
 def generators_used(work: Callable[[], object]) -> list[str]:
     """Which global generators `work` draws from, or seeds. Their states are restored afterwards."""
-    of_numpy = np.random.mtrand._rand
-    outside = random.getstate(), of_numpy.get_state(), torch.get_rng_state()
+    numpy_generator = np.random.mtrand._rand
+    outside = random.getstate(), numpy_generator.get_state(), torch.get_rng_state()
     # A state that no seed of the algorithm's own would lead back to.
     random.seed(_AHEAD)
-    of_numpy.seed(_AHEAD)
+    numpy_generator.seed(_AHEAD)
     torch.default_generator.manual_seed(_AHEAD)
-    before = random.getstate(), of_numpy.get_state(), torch.get_rng_state()
+    before = random.getstate(), numpy_generator.get_state(), torch.get_rng_state()
     try:
         work()
-        now = of_numpy.get_state()
+        now = numpy_generator.get_state()
         used = {
             "Python's random": random.getstate() != before[0],
             "numpy.random": any(not np.array_equal(one, other) for one, other in zip(before[1], now, strict=True)),
@@ -38,7 +38,7 @@ def generators_used(work: Callable[[], object]) -> list[str]:
         }
     finally:
         random.setstate(outside[0])
-        of_numpy.set_state(outside[1])
+        numpy_generator.set_state(outside[1])
         torch.set_rng_state(outside[2])
     return [name for name, moved in used.items() if moved]
 
@@ -51,9 +51,9 @@ def clock_readings(file: str) -> Iterator[list[str]]:
     def profile(frame: FrameType, event: str, called: Any) -> None:
         if event != "c_call" or frame.f_code.co_filename != file:
             return
-        of_time = getattr(called, "__module__", None) == "time" and called.__name__.removesuffix("_ns") in _CLOCKS
-        if of_time or getattr(called, "__qualname__", "") in _DATES:
-            reading = f"{'time.' if of_time else ''}{called.__qualname__}() on line {frame.f_lineno}"
+        is_time = getattr(called, "__module__", None) == "time" and called.__name__.removesuffix("_ns") in _CLOCKS
+        if is_time or getattr(called, "__qualname__", "") in _DATES:
+            reading = f"{'time.' if is_time else ''}{called.__qualname__}() on line {frame.f_lineno}"
             if reading not in readings:
                 readings.append(reading)
 

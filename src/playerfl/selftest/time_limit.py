@@ -1,4 +1,4 @@
-"""A limit on the time that a stranger's code may take, where the platform has a timer that interrupts it."""
+"""A limit on the time that a user's code may take, where the platform has a timer that interrupts it."""
 
 from __future__ import annotations
 

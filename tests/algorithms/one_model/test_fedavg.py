@@ -44,6 +44,7 @@ def test_only_training_examples_count() -> None:
     assert watched.fits("a")[0].reply.upload.num_examples == 10
 
 
+@pytest.mark.slow
 def test_the_common_model_is_the_mean_of_the_uploads_of_every_round() -> None:
     watched = watch(build(FedAvg(), task("batch norm")))
     fits = {site: watched.fits(site) for site in watched.result.sites}

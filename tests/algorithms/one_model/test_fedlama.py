@@ -244,6 +244,7 @@ def test_intervals_by_hand(name: str) -> None:
 numbers = st.lists(st.tuples(st.integers(0, 20), st.integers(1, 50)), min_size=1, max_size=6)
 
 
+@pytest.mark.slow
 @given(numbers)
 def test_intervals_follow_the_rule_written_with_whole_numbers(pairs: list[tuple[int, int]]) -> None:
     """δ_j > 1 - λ_j multiplied out: (Σ_{i≤j} dP)·P > (P - Σ_{i≤j} P_i)·Σ dP, without division."""

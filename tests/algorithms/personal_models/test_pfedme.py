@@ -76,8 +76,8 @@ def test_its_plain_steps_do_not_depend_on_the_configured_optimiser() -> None:
 def test_a_local_rate_that_overshoots_is_refused_with_both_numbers(lam: float, local_rate: float) -> None:
     with pytest.raises(ConfigError) as caught:
         PFedMe(lam=lam, local_learning_rate=local_rate)
-    for said in (f"local_learning_rate = {local_rate:g}", f"lam = {lam:g}", f"product is {lam * local_rate:g}", "0.1"):
-        assert said in str(caught.value)
+    for text in (f"local_learning_rate = {local_rate:g}", f"lam = {lam:g}", f"product is {lam * local_rate:g}", "0.1"):
+        assert text in str(caught.value)
 
 
 @pytest.mark.parametrize(("lam", "local_rate"), [(15.0, 1 / 15), (49.0, 1 / 49), (0.1, 10.0), (0.0, 100.0)])

@@ -140,14 +140,14 @@ def chosen_metrics(names: Sequence[str] | None, own: Mapping[str, AnyMetric], po
     if names is None:
         return given
     check_names(names, own)
-    of_task = "classification" if is_classification(own) else "regression"
+    kind = "classification" if is_classification(own) else "regression"
     chosen = {}
     for name in names:
         metric = given.get(name) or find_metric(name, positive)
         assert metric is not None
-        if metric.task != of_task:
-            fitting = [other for other in NAMES if (found := find_metric(other)) and found.task == of_task]
-            targets = "classes" if of_task == "classification" else "not classes"
+        if metric.task != kind:
+            fitting = [other for other in NAMES if (found := find_metric(other)) and found.task == kind]
+            targets = "classes" if kind == "classification" else "not classes"
             raise ConfigError(
                 f"metric {name!r} is for {metric.task}, but this task's targets are {targets}; use one of "
                 f"{', '.join(dict.fromkeys([*given, *fitting]))}"

@@ -13,6 +13,7 @@ from torch.utils._pytree import tree_map
 
 from playerfl.errors import DataError
 from playerfl.layers.sensitivity import Profile
+from playerfl.learning.backward import gradients_of
 from playerfl.learning.job import Trained, TrainJob
 from playerfl.learning.optimizers import Optimizer
 from playerfl.learning.stacked.cohort import Cohort
@@ -116,15 +117,14 @@ class _Stack:
                 inputs, targets, shares = _joined([cohort.batch(step) for cohort in active.cohorts])
                 for inner in range(self.job.optimizer.inner_steps):
                     outputs = outputs_of(self.learner, {**active.entries, **active.fixed}, inputs)
-                    weighted = self.learner.loss(outputs, targets) * shares
-                    # A sum rather than `grad_outputs`, for which torch would first import sympy.
-                    slopes = torch.autograd.grad(weighted.sum(), list(active.entries.values()))
+                    of_rows = self.learner.loss(outputs, targets)
+                    slopes = gradients_of(of_rows, shares, list(active.entries.values()))
                     gradients = dict(zip(active.entries, slopes, strict=True))
                     with torch.no_grad():
                         if inner == 0:
                             profiles.record(active, gradients, step)
                         active.step(self.layout.blocks(self._pulled(active, gradients)))
-                means = weighted.detach().view(active.count, -1).sum(1)
+                means = (of_rows.detach() * shares).view(active.count, -1).sum(1)
                 for c in active.cohorts:
                     sizes = c.sizes[:, step % c.batches]
                     losses[c.start : c.stop] += means[c.start : c.stop].double() * sizes
