@@ -12,7 +12,7 @@ files, except those that record times, are compared byte for byte with those of 
          in turn, 1 to 3 kills each. Only the command is killed; its workers notice and exit
   site   a job of three sites over Flower's messages (JOBS, in turn). Server and transport are those of a deployment;
          each response is made in a new process that has only the site's directory. Half of the responses are killed,
-         some again when the message is repeated. tests/flower/test_deployment.py kills SuperLink, SuperNode and server.
+         some again when the message is repeated. tests/flower/operate kills SuperLink, SuperNode and server.
          --privacy: without options, with clipping and noise (which a site derives from a secret, so that it is the same
          after a kill), and by SecAgg+, also killed between its stages. SecAgg+ rounds at random, so its results are
          compared to within 0.001
@@ -183,11 +183,17 @@ def rounded_differently(broken: Path, whole: Path) -> list[str]:
     """The files that hold other weights than rounding explains."""
     far = []
     for file in sorted(whole.rglob("*.safetensors")):
-        if file.name in ("common.safetensors", "model.safetensors"):
-            expected, actual = load_file(file), load_file(broken / file.relative_to(whole))
-            if any(float((expected[name] - actual[name]).abs().max()) > ROUNDING for name in expected):
-                far.append(str(file.relative_to(whole)))
+        if file.name in ("common.safetensors", "model.safetensors") and far_apart(
+            file, broken / file.relative_to(whole)
+        ):
+            far.append(str(file.relative_to(whole)))
     return far
+
+
+def far_apart(one: Path, other: Path) -> bool:
+    """Whether two files hold other weights than rounding explains."""
+    expected, actual = load_file(one), load_file(other)
+    return any(float((expected[name] - actual[name]).abs().max()) > ROUNDING for name in expected)
 
 
 KINDS: dict[str, Callable[[Path, int, random.Random], Iterator[Trial]]] = {

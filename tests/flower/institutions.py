@@ -97,7 +97,9 @@ class Institutions:
         """Starts a site that is registered."""
         environment = {
             "PLAYERFL_TEST_SITE": str(self.state(name)),
-            "PYTHONPATH": str(Path(__file__).with_name("fast_heartbeat")),
+            "PYTHONPATH": os.pathsep.join(
+                [str(Path(__file__).with_name("fast_heartbeat")), os.environ.get("PYTHONPATH", "")]
+            ),
         }
         self.sites[name] = self.start(self.site_command(name), f"{name}.log", **environment)
 

@@ -117,7 +117,7 @@ class Job:
 
     @property
     def folder(self) -> Path:
-        return self.home / "jobs" / "job"
+        return self.home / "jobs" / self.deployment.job
 
     @property
     def fingerprints(self) -> dict[str, str]:

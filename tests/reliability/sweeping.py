@@ -27,14 +27,14 @@ def sweep(name: str, problem: str, before: Path, folder: Path, most: int | None 
 
     def begin() -> None:
         out.mkdir()
-        code, said = command.begin(out, before)
-        assert code == 0, said
+        code, text = command.begin(out, before)
+        assert code == 0, text
 
     disk = FaultyDisk(out, problem=says)
     begin()
     with disk.mounted():
-        code, said = command.start(out, before)
-    assert code == 0, said
+        code, text = command.start(out, before)
+    assert code == 0, text
     whole = files_below(out, command.varies)
     shutil.rmtree(out)
     assert disk.count > 3
@@ -43,17 +43,17 @@ def sweep(name: str, problem: str, before: Path, folder: Path, most: int | None 
         begin()
         faulty = FaultyDisk(out, number, says, once=once)
         with faulty.mounted():
-            code, said = command.start(out, before)
+            code, text = command.start(out, before)
         where = f"{name}, {problem}, write {number} of {disk.count}"
         assert faulty.failed, where
         if code != 0:
-            sentence = said.strip().splitlines()[-1]
-            assert code == 2, f"{where}: {said}"
-            assert "Traceback" not in said, f"{where}: {said}"
+            sentence = text.strip().splitlines()[-1]
+            assert code == 2, f"{where}: {text}"
+            assert "Traceback" not in text, f"{where}: {text}"
             assert "cannot write" in sentence, f"{where}: {sentence}"
             assert str(out) in sentence, f"{where}: {sentence}"
-            code, said = command.go_on(out, before)
-            assert code == 0, f"after {where}: {said}"
+            code, text = command.go_on(out, before)
+            assert code == 0, f"after {where}: {text}"
         found = files_below(out, command.varies)
         assert found.keys() == whole.keys(), f"after {where}: {found.keys() ^ whole.keys()}"
         assert [file for file in found if found[file] != whole[file]] == [], f"after {where}"

@@ -22,6 +22,7 @@ def before(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         yield folder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "problem"), [("run", "full"), ("flower files", "read-only"), ("data fetch", "full once")]
 )
@@ -39,6 +40,7 @@ def test_more_writes_fail(name: str, problem: str, before: Path, tmp_path: Path)
 problems = pytest.mark.parametrize("problem", [FULL, READ_ONLY], ids=["full", "read-only"])
 
 
+@pytest.mark.slow
 @problems
 def test_a_site_across_institutions_answers_with_a_code_and_goes_on(
     problem: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -77,13 +79,13 @@ def test_a_disk_that_is_really_full(tmp_path: Path) -> None:
     if made.returncode:
         pytest.skip(f"a small filesystem cannot be mounted here: {made.stderr.strip()}")
     try:
-        code, said = playerfl(*run(disk, tmp_path))
+        code, text = playerfl(*run(disk, tmp_path))
         assert code == 2
-        assert "No space left on device; free some space and continue with --resume" in said
-        assert "Traceback" not in said
+        assert "No space left on device; free some space and continue with --resume" in text
+        assert "Traceback" not in text
         subprocess.run(["mount", "-o", "remount,size=8m", str(disk)], check=True)
-        code, said = playerfl(*resumed(run)(disk, tmp_path))
-        assert code == 0, said
+        code, text = playerfl(*resumed(run)(disk, tmp_path))
+        assert code == 0, text
         assert playerfl(*run(tmp_path, tmp_path))[0] == 0
         varies = ("timing.json",)
         assert files_below(disk / "run", varies) == files_below(tmp_path / "run", varies)

@@ -58,8 +58,8 @@ def test_the_harness_finds_what_it_should(tmp_path: Path) -> None:
         for number in range(5):
             field.try_input({"a.txt": bytes([number])})
     elsewhere.unlink()
-    said = " ".join(field.outcome.findings)
-    assert "KeyError" in said and "pickle.find_class" in said and "fuzz-elsewhere" in said and "Alarm" in said
+    text = " ".join(field.outcome.findings)
+    assert "KeyError" in text and "pickle.find_class" in text and "fuzz-elsewhere" in text and "Alarm" in text
     assert field.outcome.refused == 1, "a refusal is cut to a length that can be read"
 
 

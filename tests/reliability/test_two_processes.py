@@ -43,8 +43,8 @@ def held(folder: Path) -> Iterator[None]:
 def refused(folder: Path, *arguments: object) -> None:
     before = files_below(folder, ())
     with held(folder):
-        code, said = playerfl(*arguments)
-    assert (code, said.strip().splitlines()[-1]) == (
+        code, text = playerfl(*arguments)
+    assert (code, text.strip().splitlines()[-1]) == (
         2,
         f"playerfl: {folder} is in use by another process; wait for it to end",
     )

@@ -86,17 +86,17 @@ def called(work: Callable[[Path], object], varies: tuple[str, ...], begin: Work 
 
 def playerfl(*arguments: object) -> tuple[int, str]:
     """Runs a command in this process; returns its exit code, and what it prints besides its results."""
-    said = io.StringIO()
+    text = io.StringIO()
     with (
         contextlib.redirect_stdout(io.StringIO()),
-        contextlib.redirect_stderr(said),
+        contextlib.redirect_stderr(text),
         patch.object(sys, "argv", ["playerfl", *map(str, arguments)]),
         patch.object(cli, "app", _app()),
         pytest.raises(SystemExit) as left,
     ):
         cli.main()
     assert isinstance(left.value.code, int)
-    return left.value.code, said.getvalue()
+    return left.value.code, text.getvalue()
 
 
 @cache
@@ -237,8 +237,8 @@ def made_before(folder: Path) -> Iterator[None]:
         )
         offered = replace(SOURCES["cifar10"], files=files, layouts=(("plain.bin", "packed.bin"),), other_places=())
         changed.setitem(SOURCES, "cifar10", offered)
-        code, said = playerfl(*study(folder, folder))
-        assert code == 0, said
+        code, text = playerfl(*study(folder, folder))
+        assert code == 0, text
         yield
 
 

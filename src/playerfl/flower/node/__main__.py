@@ -17,11 +17,13 @@ def main(secret_file: str, address: str, options: list[str]) -> None:
     # Before anything else of Flower.
     flower_supernode = import_supernode()
     from playerfl.flower.client_app import app
+    from playerfl.flower.node.ended_runs import forget_messages_of_ended_runs
     from playerfl.flower.node.pace import Pace, keep_pace
     from playerfl.flower.node.relay import relay_messages
 
     secret, pace = Path(secret_file).read_bytes(), Pace()
     keep_pace(pace)
+    forget_messages_of_ended_runs()
     arguments = (address, secret, app, pace.message)
     threading.Thread(target=relay_messages, args=arguments, daemon=True, name="relay").start()
     sys.argv = [

@@ -60,21 +60,20 @@ def relay_messages(address: str, secret: bytes, app: App, noted: Callable[[], No
 
 
 def _relay(client: RuntimeHttpClient, app: App) -> None:
-    """One message and its response. The node gives up on a message without heartbeats."""
+    """One message and its response.
+
+    The node gives up on a message without heartbeats, and reports an error to the server. If it were told that the
+    message has failed, it would instead wait for the response for ever.
+    """
     heart = HeartbeatSender(partial(_beat, client))
     heart.start()
-    context: Context | None = None
-    status, detail = SubStatus.FAILED, "the message could not be handled"
     try:
         message, context, _, _ = pull_task_input(client)
         push_message(client, app(message, context), context)
-        status, detail = SubStatus.COMPLETED, ""
+        push_task_output(client, context, SubStatus.COMPLETED, "")
     finally:
-        try:
-            push_task_output(client, context, status, detail)
-        finally:
-            heart.stop()
-            client.close()
+        heart.stop()
+        client.close()
 
 
 def _beat(client: RuntimeHttpClient) -> bool:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import unicodedata
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from playerfl.data.check.texts.spelling import LOOK_ALIKES
 from playerfl.errors import ConfigError, one_of
 from playerfl.flower.operate.keys import fingerprint_of
 from playerfl.flower.operate.launch import CONNECTION, ServerHome
@@ -52,6 +55,12 @@ def enrol(
         if owner is not None:
             raise ConfigError(f"this key is already registered, for {owner}; every site needs a key of its own")
         before = keys.get(name)
+        other = look_alike(name, [key.name for key in keys.values()])
+        if before is None and other is not None:
+            raise ConfigError(
+                f"{name} looks like {other}, which is registered ({name!a} and {other!a}); register the site "
+                "under a name that nobody can take for it"
+            )
         if before is not None and not replace:
             raise ConfigError(
                 f"{name} is already registered, with the key {before.fingerprint}; to replace that key, add --replace"
@@ -128,3 +137,19 @@ def _fingerprint(public_key: Path) -> str:
         raise ConfigError(
             f"{public_key} is not a public key; a site creates one with playerfl flower keys, and sends NAME.pub"
         ) from problem
+
+
+def look_alike(name: str, others: Iterable[str]) -> str | None:
+    """Another name that looks like this one, in upper or lower case and in any script; None if there is none.
+
+    >>> look_alike("North", ["south", "north"]), look_alike("n\\u043erth", ["north"])
+    ('north', 'north')
+    >>> look_alike("north", ["north", "north-2"]) is None
+    True
+    """
+    return next((other for other in others if other != name and _shape(other) == _shape(name)), None)
+
+
+def _shape(name: str) -> str:
+    # Accents count, however they are written.
+    return unicodedata.normalize("NFKC", name).casefold().translate(LOOK_ALIKES)

@@ -263,7 +263,7 @@ class _Simulated:
 
 
 def _taking_turns(cores: Resource | None, seconds: float) -> Steps:
-    """Work on a core of one's own, or on one that others use too: they get a turn after each slice."""
+    """Work on a core of its own, or on a shared one, where others get a turn after each slice."""
     if cores is None:
         yield seconds
         return

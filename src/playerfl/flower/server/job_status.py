@@ -72,7 +72,7 @@ def read_status(folder: Path) -> JobStatus | None:
     if not fits:
         raise RunDirectoryError(f"{file} cannot be read: its sites or its round have the wrong type")
     if status.under_way and not in_use(folder):
-        # Between the two looks the job may have ended by itself.
+        # In the meantime, the job may have ended by itself.
         again = json.loads(file.read_text(encoding="utf-8"))
         if again == table:
             detail = "its process ended unexpectedly; it continues when the server is started, or submitted again"

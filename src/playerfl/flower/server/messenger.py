@@ -233,6 +233,8 @@ class Messenger:
 
     def _receive(self, exchange: Exchange, number: MessageId, site: SiteId, node: NodeId, message: Message) -> None:
         exchange.in_flight.pop(number, None)
+        # A node may have given its name since it was asked: then this is its answer to an earlier question.
+        site = site or self._named.get(node, "")
         try:
             if message.has_error():
                 # Node gone, app died, message expired: all may be temporary. The error's text may quote data.

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from playerfl.algorithms import Algorithm, Local, PartialAlgorithm, PLayerFL
+from playerfl.algorithms import Algorithm, FedLAMA, Local, PartialAlgorithm, PLayerFL
 from playerfl.federation.client import Client
 from playerfl.federation.messages import Download, ExpectedUpload, Request, Upload, Verb
 from playerfl.federation.server import Server
@@ -38,13 +38,14 @@ def check_step(contract: Contract, envelope: Envelope, request: Request, asked: 
         raise RefusedError("pinned", f"round {round_} of {rounds} cannot {verbs[-1]}")
     if request.best_round is not None and not 0 <= request.best_round <= round_:
         raise RefusedError("pinned", f"round {request.best_round} cannot be the best of {round_} rounds")
-    for verb in verbs:
-        before = contract.answers.get(f"{round_}:{verb}")
+    for step in envelope.steps:
+        before = contract.answers.get(step)
         if before is not None and (before.key, before.asked) != (envelope.key, asked):
-            raise RefusedError(
-                "pinned", f"{round_}:{verb} was already answered, for a different request ({before.key})"
-            )
-    known = all(f"{round_}:{verb}" in contract.answers for verb in verbs)
+            raise RefusedError("pinned", f"{step} was already answered, for a different request ({before.key})")
+        if contract.questions.get(step, asked) != asked:
+            # Whether an answer may leave depends on the rows: asked with many weights, one round would tell an update.
+            raise RefusedError("pinned", f"{step} was already asked, with a different request")
+    known = all(step in contract.answers for step in envelope.steps)
     if contract.finished and not known:
         raise RefusedError("finished", "this site has finished the job")
     if round_ < contract.latest_round and not known:
@@ -171,7 +172,8 @@ class Pinned:
         intervals = download.info.get("intervals")
         # What sites measured at the start comes back as one list of the same length.
         measured = self.numbers_at_start()
-        for name in sorted(download.info.keys() - {"cut", "intervals"}):
+        known = {"cut", "intervals"} if isinstance(self.algorithm, FedLAMA) else {"cut"}
+        for name in sorted(download.info.keys() - known):
             values = download.info[name]
             if name not in measured or not isinstance(values, list) or len(values) != measured[name]:
                 raise RefusedError("pinned", f"the envelope holds unknown information: {name[:80]!r}")

@@ -15,6 +15,7 @@ from playerfl.flower.wire.envelopes import Privacy
 from playerfl.runs.experiment import Experiment
 from playerfl.runs.settings_table import read_toml, validated
 from playerfl.tasks.load import names_object
+from playerfl.wording import counted
 
 _STRICT = ConfigDict(strict=True, extra="forbid", frozen=True)
 
@@ -239,4 +240,4 @@ def listed(numbers: Mapping[str, int]) -> str:
     >>> listed({"importance": 4})
     '4 numbers (importance)'
     """
-    return ", ".join(f"{length} number{'s' if length != 1 else ''} ({name})" for name, length in numbers.items())
+    return ", ".join(f"{counted(length, 'number')} ({name})" for name, length in numbers.items())

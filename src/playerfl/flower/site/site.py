@@ -214,7 +214,7 @@ class Site:
         if stored is None and not envelope.after and contract.answers:
             # Only a site that lost its state, whether by accident or by hand, can be asked to start again.
             self.audit.add("restart", job=envelope.job, detail="the state is gone; the site starts as a new one")
-            contract = replace(contract, answers={})
+            contract = replace(contract, answers={}, questions={})
         check_step(contract, envelope, request, asked, experiment.rounds)
         if stored and (stored.key, stored.asked) == (envelope.key, asked):
             log.info("%s, %s: responded again with the stored reply", envelope.job, envelope.key)
@@ -228,6 +228,8 @@ class Site:
         cut = pinned.told_cut(contract, request.download)
         pinned.check_download(request.download, cut, trained=_has_trained(history, contract))
         self._check_leaving(pinned, cut, decision)
+        contract = contract.asking(envelope, asked)
+        contract.write(self._folder(envelope.job).path)
         if "fit" in request.verbs and pinned.shared(cut) != ():
             self._charge(envelope, asked)
         client = workspace.client(history[-1].state)

@@ -42,6 +42,9 @@ LONGEST_TEXT = 2**22
 """For an introduction, which lists the entries of a model."""
 LONGEST_NAME = 200
 TEXTS = ("job", "site", "experiment", "version", "model", "after", "schema")
+_ENVELOPE_KEYS = frozenset(
+    {*TEXTS, "hello", "initial", "verbs", "round", "best-round", "common", "privacy", "merge-sites"}
+)
 
 Wanted = TypeVar("Wanted")
 
@@ -84,6 +87,12 @@ def decode_envelope(content: Parcel | RecordDict) -> Envelope:
     """The inverse of `envelope_parcel` and `encode_envelope`; CodecError for anything else."""
     parcel = _parcel(content)
     config = _record(parcel.configs, "envelope")
+    # What is not understood is not ignored: it may be what whoever sent it relies on.
+    names = [*parcel.arrays, *parcel.metrics, *parcel.configs]
+    if sorted(names) != ["envelope", "info", "weights"]:
+        raise CodecError(f"the envelope holds unexpected records: {_some(names)}")
+    if unknown := config.keys() - _ENVELOPE_KEYS:
+        raise CodecError(f"the envelope holds unexpected settings: {_some(unknown)}")
     verbs = tuple(_typed(config, "verbs", list))
     if not all(verb in get_args(Verb) for verb in verbs):
         raise CodecError(f"the envelope asks for {verbs!r}, which is not known")

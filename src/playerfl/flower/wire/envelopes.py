@@ -101,6 +101,12 @@ class Envelope:
             return "hello"
         return f"{self.request.download.round}:{'+'.join(self.request.verbs)}"
 
+    @property
+    def steps(self) -> list[str]:
+        """Round and verb of everything that is asked for, as in "3:fit"."""
+        request = self.request
+        return [f"{request.download.round}:{verb}" for verb in request.verbs] if request else []
+
     def digest(self) -> str:
         """A fingerprint of everything the response depends on."""
         from playerfl.storage import tensor_tree

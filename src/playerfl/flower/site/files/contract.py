@@ -78,6 +78,8 @@ class Contract:
     """Entries that stay here even if their layer is shared: what is frozen, and what the algorithm keeps."""
     answers: dict[str, Answered] = field(default_factory=dict)
     """By round and verb, as in "3:fit"."""
+    questions: dict[str, str] = field(default_factory=dict)
+    """By round and verb: the fingerprint of the envelope whose answer was computed, whether or not it left."""
     opened: dict[str, list[int]] = field(default_factory=dict)
     """By exchange: the nodes over which a securely aggregated sum was opened."""
     weighed: dict[str, float] = field(default_factory=dict)
@@ -104,11 +106,16 @@ class Contract:
     def latest_round(self) -> int:
         return max((int(key.partition(":")[0]) for key in self.answers), default=-1)
 
+    def asking(self, envelope: Envelope, asked: str) -> Contract:
+        """The contract from the moment on at which an answer is computed: it may be refused, which tells something."""
+        assert envelope.request is not None
+        new = dict.fromkeys(envelope.steps, asked)
+        return replace(self, questions={**self.questions, **new})
+
     def answering(self, envelope: Envelope, asked: str) -> Contract:
         """The contract after answering; each round and verb is answered once."""
         assert envelope.request is not None
-        round_ = envelope.request.download.round
-        new = {f"{round_}:{verb}": Answered(envelope.key, asked) for verb in envelope.request.verbs}
+        new = dict.fromkeys(envelope.steps, Answered(envelope.key, asked))
         return replace(self, answers={**self.answers, **new})
 
     def write(self, folder: Path) -> None:

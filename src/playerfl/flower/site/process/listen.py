@@ -24,7 +24,7 @@ PEER_SECONDS = 120.0
 """How long the other end may take for a whole message, and again for reading the whole response."""
 MOST_CONNECTIONS = 8
 _LOOK_SECONDS = 1.0
-"""Seconds between two looks for connections that take too long."""
+"""Seconds between two checks for connections that take too long."""
 
 
 @contextmanager

@@ -163,6 +163,7 @@ def test_a_peer_that_sends_a_byte_now_and_then_is_dropped(tmp_path: Path, monkey
         assert hung_up_on(slow, b"".join(PARCEL.pieces()))
 
 
+@pytest.mark.slow
 def test_a_peer_that_does_not_read_its_answer_is_dropped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(listen, "PEER_SECONDS", 0.3)
     monkeypatch.setattr(listen, "_LOOK_SECONDS", 0.05)

@@ -68,12 +68,14 @@ def test_twice_the_bandwidth_halves_the_transfer() -> None:
     assert both_ways / 2 <= seconds(replace(slow, site_mbits=16.0)) <= both_ways / 2 + PAUSES
 
 
+@pytest.mark.slow
 def test_the_servers_line_is_shared() -> None:
     """Ten sites with the server's bandwidth each need ten times as long as one."""
     one = replace(IDEAL, parameters=100_000_000, server_mbits=8.0)
     assert seconds(replace(one, sites=10)) / seconds(one) == pytest.approx(10, rel=0.05)
 
 
+@pytest.mark.slow
 def test_the_slowest_site_decides() -> None:
     federation = replace(IDEAL, sites=20, training=100.0, spread=0.3)
     slow = replace(federation, slow=1, slowness=10.0, spread=0.0)

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from flower.attacks import ask, asked
 from flower.jobs import Job
-from flower.test_schema import NAMES, federation, table
+from flower.server.test_schema import NAMES, federation, table
 from playerfl.cli.main import app
 from playerfl.flower.site.data_check import read_check
 from playerfl.flower.site.files.audit import AuditLog

@@ -60,6 +60,7 @@ def test_a_site_with_a_budget_refuses_measurements_unless_its_policy_accepts_the
     assert (measured["uncounted"], measured["epsilon"]) == ([numbers], 0.0)
 
 
+@pytest.mark.slow
 def test_a_method_without_measurements_needs_no_exception(tmp_path: Path) -> None:
     job = job_of(tmp_path, "fedper", policy_with({"epsilon": 9.0}, {"scores": False}))
     job.run()

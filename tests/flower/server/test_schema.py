@@ -91,6 +91,7 @@ def test_a_site_that_speaks_first_does_not_decide(tmp_path: Path) -> None:
     assert job.fingerprints.keys() == {"site-1", "site-2"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("template", [False, True])
 def test_a_site_that_states_units_trains_with_those_that_do_not(template: bool, tmp_path: Path) -> None:
     job = federation(tmp_path, table(), template=template)
@@ -100,6 +101,7 @@ def test_a_site_that_states_units_trains_with_those_that_do_not(template: bool, 
     assert job.participation("refused") == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("template", [False, True])
 def test_units_are_compared_if_sites_declare_them(template: bool, tmp_path: Path) -> None:
     job = federation(tmp_path, table(), template=template)
@@ -129,6 +131,7 @@ def test_a_text_that_cannot_be_sent_on_does_not_end_the_job(tmp_path: Path) -> N
     assert job.fingerprints.keys() == {"site-1"}
 
 
+@pytest.mark.slow
 def test_a_policy_can_keep_the_names_of_columns(tmp_path: Path) -> None:
     job = federation(tmp_path, table())
     policy = Policy.of({"approval": "automatic", "jobs": {"least_sites": 1}, "sharing": {"column_names": False}})

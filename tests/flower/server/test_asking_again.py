@@ -41,15 +41,20 @@ def test_pauses_double_so_that_a_slow_site_is_not_flooded(tmp_path: Path) -> Non
     assert [row["site"] for row in job.participation("late") if row["verbs"] == "fit"] == ["site-1"]
 
 
-def test_a_late_copy_of_a_response_harms_nobody(tmp_path: Path) -> None:
-    """The first response is late, the second one is there first: the copy is ignored, and the site stays."""
+@pytest.mark.parametrize(("key", "named"), [("hello", False), ("hello", True), ("0:fit", True)])
+def test_a_late_copy_of_a_response_harms_nobody(key: str, named: bool, tmp_path: Path) -> None:
+    """The first response is late, the second one is there first: the copy is ignored, and the site stays.
+
+    Nor is a node a second site of its name if it gives its name twice, because it was asked twice.
+    """
     job = Job(tmp_path, "fedper", rounds=2)
     held: list[Message] = []
 
     def late(_: Message, response: Message) -> None:
         held.append(response)
 
-    job.tamper(Accident("site-1", ["0:fit"], late))
+    job.grid.named = named
+    job.tamper(Accident("site-1", [key], late))
     pull = job.grid.pull_messages
 
     def pulled(numbers: Any) -> list[Message]:
@@ -68,6 +73,7 @@ def waiting(request: Message, _: Message) -> Message:
     return Message(encode_response(Response("site-1", "hello", code="waiting")), reply_to=request)
 
 
+@pytest.mark.slow
 def test_a_site_that_waits_for_a_person_is_waited_for_beyond_the_deadline(tmp_path: Path) -> None:
     job = Job(tmp_path, "fedper", rounds=1)
     shown: list[dict[str, Any]] = []

@@ -65,6 +65,22 @@ def test_fields_of_other_types_and_sizes_get_a_code_and_nothing_else(running: Jo
     assert max(len(line) for line in log_of(running).path.read_bytes().splitlines()) < 4000
 
 
+@pytest.mark.parametrize("what", ["arrays", "metrics", "configs", "setting", "field"])
+def test_what_a_site_does_not_know_is_refused_and_not_ignored(what: str, running: Job) -> None:
+    """A second envelope, a record of private layers or a setting beside the known ones was left unread."""
+    whole = envelope_parcel(next_fit(running))
+    envelope = whole.configs["envelope"]
+    changes: dict[str, dict[str, Any]] = {
+        "arrays": {"arrays": {**whole.arrays, "private": whole.arrays["weights"]}},
+        "metrics": {"metrics": {"numbers": {"epochs": 5}}},
+        "configs": {"configs": {**whole.configs, "envelope2": envelope}},
+        "setting": {"configs": {**whole.configs, "envelope": {**envelope, "Verbs": ["finish"]}}},
+        "field": {"configs": {**whole.configs, "envelope": {**envelope, "verbs\u200b": ["finish"]}}},
+    }
+    response = decode_response(running.agent(SITE).answer(replace(whole, **changes[what])))
+    assert (response.code, response.reply) == ("version", None)
+
+
 def _is_harmless(field: str, odd: Any) -> bool:
     """Values that a server may choose: no name, another kind of request, more sites per merge than agreed."""
     return (field, odd) in (("site", ""), ("hello", True), ("common", True), ("best-round", 0)) or (

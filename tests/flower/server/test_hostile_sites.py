@@ -413,6 +413,7 @@ def test_weights_are_not_touched_below_the_cap() -> None:
     assert far_away({"a": weights, "b": weights}, weights, 6.0, {"a": 1, "b": 1}) == {}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("settings", [{"merge.rule": "median"}, {"merge.clip_norm": 1.5}], ids=str)
 def test_a_robust_merge_gives_the_same_bits_over_flower(settings: dict[str, Any], tmp_path: Path) -> None:
     job = Job(tmp_path, "fedper", rounds=2, **settings)

@@ -1,4 +1,4 @@
-"""`playerfl flower demo` on data of one's own; tests/project/test_tutorials.py runs the whole of it."""
+"""`playerfl flower demo` on your own data; tests/documentation/test_tutorials.py runs the whole of it."""
 
 from __future__ import annotations
 

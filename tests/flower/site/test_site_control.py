@@ -195,17 +195,28 @@ def test_a_round_that_was_skipped_is_not_answered_later(running: Job) -> None:
     [
         ({"secret": [1.0]}, "unknown information"),
         ({"importance": [1.0, 1.0, 1.0, 1.0]}, "unknown information"),
-        ({"intervals": [0, 1, 1, 1]}, "one positive integer per layer"),
-        ({"intervals": [1]}, "one positive integer per layer"),
+        ({"intervals": [1, 1, 1, 1]}, "unknown information"),
+        ({"learning_rate": 1e-30}, "unknown information"),
     ],
     ids=str,
 )
-def test_information_that_no_method_sends_is_refused(running: Job, info: dict[str, Any], reason: str) -> None:
+def test_information_that_the_method_does_not_send_is_refused(running: Job, info: dict[str, Any], reason: str) -> None:
     last = asked(running, "2:evaluate+fit")
     weights = last.request.download.weights  # type: ignore[union-attr]
     response = ask(running, step(last, "fit", round_=3, after="2:evaluate+fit", weights=weights, **info))
     assert (response.code, response.reply) == ("pinned", None)
     assert reason in audit(running, "refused")[-1]["detail"]
+
+
+@pytest.mark.parametrize("intervals", [[0, 1, 1, 1], [1], [1.0] * 4, "1111"], ids=str)
+def test_intervals_that_are_none_are_refused(intervals: Any, tmp_path: Path) -> None:
+    job = Job(tmp_path, "fedlama", rounds=3)
+    job.interrupt("site-2", "1:evaluate+fit")
+    last = asked(job, "1:evaluate+fit")
+    weights = last.request.download.weights  # type: ignore[union-attr]
+    response = ask(job, step(last, "fit", round_=2, after="1:evaluate+fit", weights=weights, intervals=intervals))
+    assert (response.code, response.reply) == ("pinned", None)
+    assert "one positive integer per layer" in audit(job, "refused")[-1]["detail"]
 
 
 @pytest.mark.parametrize("best", [4, 2**40])

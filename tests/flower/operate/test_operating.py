@@ -110,6 +110,18 @@ def test_an_unknown_name_revokes_nobody(name: str, home: ServerHome, flower: Fak
     assert flower.nodes == {"1000": "registered"}
 
 
+@pytest.mark.parametrize("name", ["North", "n\u043erth", "\uff4eorth", "NORTH"], ids=ascii)
+def test_a_name_that_looks_like_anothers_is_refused(
+    name: str, home: ServerHome, flower: FakeFlower, tmp_path: Path
+) -> None:
+    enrol(home, key_of("north", tmp_path), "north")
+    (tmp_path / "other").mkdir()
+    with pytest.raises(ConfigError, match="looks like north"):
+        enrol(home, key_of("north", tmp_path / "other"), name)
+    enrol(home, key_of("north-2", tmp_path), "north-2")
+    assert sorted(KeyRegister(home.path).read()) == ["north", "north-2"]
+
+
 def test_a_name_has_one_key_and_a_key_one_name(home: ServerHome, flower: FakeFlower, tmp_path: Path) -> None:
     first, second = key_of("north", tmp_path / "a"), key_of("north", tmp_path / "b")
     enrol(home, first, "north")
@@ -349,6 +361,7 @@ def test_metrics_are_served_on_loopback_in_prometheus_format(home: ServerHome) -
     assert len([line for line in text.splitlines() if line.startswith("# TYPE playerfl_job_state ")]) == 1
 
 
+@pytest.mark.slow
 def test_a_site_that_is_missing_is_a_metric(home: ServerHome, tmp_path: Path) -> None:
     job = Job(tmp_path / "job", "fedper", rounds=1)
     texts = []
