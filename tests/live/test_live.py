@@ -17,6 +17,7 @@ from playerfl.errors import ConfigError
 from playerfl.live.page import points, status_part
 from playerfl.live.server import LiveServer, serving
 from playerfl.live.status import Entry, SiteNews, Status, Watcher
+from playerfl.storage.locking import locked
 
 STUDY = """
 name = "small"
@@ -59,22 +60,30 @@ def entries(status: Status) -> dict[str, Entry]:
     return {entry.title: entry for entry in status.entries}
 
 
-def test_a_run_under_way_shows_its_round_its_curve_and_the_time_left(finished: Path, tmp_path: Path) -> None:
+@pytest.fixture
+def under_way(finished: Path, tmp_path: Path) -> Iterator[Path]:
+    """The interrupted comparison, while a process still works on FedAvg."""
     home = interrupted(finished, tmp_path)
+    with locked(home / "fedavg"):
+        yield home
+
+
+def test_a_run_under_way_shows_its_round_its_curve_and_the_time_left(finished: Path, under_way: Path) -> None:
+    home = under_way
     now = (home / "fedavg" / "scores.csv").stat().st_mtime
     watcher = Watcher(home, clock=lambda: now)
-    fedavg, local = (entries(watcher.look())[f"{name} on synthetic, seed 0"] for name in ("fedavg", "local"))
+    fedavg, local = (entries(watcher.look())[f"{name} on synthetic, seed 0"] for name in ("FedAvg", "Local"))
     assert (local.state, local.done, len(local.curve)) == ("finished", 6, 6)
     assert (fedavg.state, fedavg.done, fedavg.total) == ("training", 4, 6)
     assert fedavg.words == "time left unknown"
     assert len(fedavg.curve) == 4
     shutil.copy(finished / "two" / "fedavg" / "scores.csv", home / "fedavg" / "scores.csv")
     now += 20
-    assert entries(watcher.look())["fedavg on synthetic, seed 0"].done == 6
+    assert entries(watcher.look())["FedAvg on synthetic, seed 0"].done == 6
 
 
-def test_the_time_left_follows_from_the_pace(finished: Path, tmp_path: Path) -> None:
-    home = interrupted(finished, tmp_path)
+def test_the_time_left_follows_from_the_pace(under_way: Path) -> None:
+    home = under_way
     scores = home / "fedavg" / "scores.csv"
     whole = scores.read_text()
     now = scores.stat().st_mtime
@@ -83,13 +92,22 @@ def test_the_time_left_follows_from_the_pace(finished: Path, tmp_path: Path) -> 
     watcher.look()
     scores.write_text(whole)
     now += 10
-    assert entries(watcher.look())["fedavg on synthetic, seed 0"].words == "20 s left"
+    assert entries(watcher.look())["FedAvg on synthetic, seed 0"].words == "20 s left"
 
 
-def test_silence_is_named_with_the_command_that_continues(finished: Path, tmp_path: Path) -> None:
+def test_a_run_that_no_process_works_on_has_stopped(finished: Path, tmp_path: Path) -> None:
     home = interrupted(finished, tmp_path)
+    status = Watcher(home).look()
+    fedavg = entries(status)["FedAvg on synthetic, seed 0"]
+    assert fedavg.state == "stopped"
+    assert fedavg.words == f"stopped before its end; continue it with  playerfl run --resume {home / 'fedavg'}"
+    assert status.headline == "1 of 2 finished, 1 stopped."
+
+
+def test_silence_is_named_with_the_command_that_continues(under_way: Path) -> None:
+    home = under_way
     later = (home / "fedavg" / "scores.csv").stat().st_mtime + 300
-    fedavg = entries(Watcher(home, clock=lambda: later).look())["fedavg on synthetic, seed 0"]
+    fedavg = entries(Watcher(home, clock=lambda: later).look())["FedAvg on synthetic, seed 0"]
     assert fedavg.state == "quiet"
     assert fedavg.words.startswith("no news for 5 min")
     assert f"playerfl run --resume {home / 'fedavg'}" in fedavg.words
@@ -108,8 +126,8 @@ def test_a_study_shows_every_line_and_its_failures(finished: Path, tmp_path: Pat
     home = shutil.copytree(finished / "many", tmp_path / "many")
     status = Watcher(home).look()
     assert {title: (e.done, e.total) for title, e in entries(status).items()} == {
-        "local on synthetic": (4, 4),
-        "fedavg on synthetic": (4, 4),
+        "Local on synthetic": (4, 4),
+        "FedAvg on synthetic": (4, 4),
     }
     assert status.over
     assert not status.failures
@@ -120,9 +138,20 @@ def test_a_study_shows_every_line_and_its_failures(finished: Path, tmp_path: Pat
         '{"reason": "out of memory", "experiment": {"task": "synthetic", "algorithm": {"name": "local"}, "seed": 3}}'
     )
     status = Watcher(home).look()
-    assert status.failures == ("local on synthetic, seed 3: out of memory",)
+    assert status.failures == ("Local on synthetic, seed 3: out of memory",)
     assert sum(entry.done for entry in status.entries) == 6
     assert not status.over
+
+
+def test_runs_of_one_title_say_where_they_are(finished: Path, tmp_path: Path) -> None:
+    for place in ("first", "second"):
+        shutil.copytree(finished / "two" / "local", tmp_path / place)
+    shutil.copytree(finished / "two" / "fedavg", tmp_path / "third")
+    assert {entry.title for entry in Watcher(tmp_path).look().entries} == {
+        "Local on synthetic, seed 0 (first)",
+        "Local on synthetic, seed 0 (second)",
+        "FedAvg on synthetic, seed 0",
+    }
 
 
 def test_a_job_shows_which_sites_answered(finished: Path, tmp_path: Path) -> None:
@@ -131,7 +160,7 @@ def test_a_job_shows_which_sites_answered(finished: Path, tmp_path: Path) -> Non
         "round,verbs,site,outcome,reason,seconds\n1,fit,north,answered,,1.0\n1,fit,south,answered,,1.0\n"
         "2,fit,north,answered,,1.0\n2,fit,south,late,no reply in 60 s,60.0\n"
     )
-    shown = entries(Watcher(home).look())["fedavg on synthetic, seed 0"].sites
+    shown = entries(Watcher(home).look())["FedAvg on synthetic, seed 0"].sites
     assert shown == (SiteNews("north", "answered", ""), SiteNews("south", "late", "no reply in 60 s"))
     assert "late (no reply in 60 s)" in status_part(Watcher(home).look())
 
@@ -162,6 +191,17 @@ def asked(server: LiveServer, path: str, method: str = "GET", host: str | None =
     text = answer.read().decode()
     connection.close()
     return answer.status, text
+
+
+def test_a_folder_that_disappears_is_named_and_may_come_back(tmp_path: Path) -> None:
+    watcher = Watcher(tmp_path / "later")
+    assert watcher.look().headline == "Waiting for the first run."
+    (tmp_path / "later").mkdir()
+    assert watcher.look().headline == "Waiting for the first run."
+    (tmp_path / "later").rmdir()
+    assert "no longer there" in watcher.look().headline
+    (tmp_path / "later").mkdir()
+    assert watcher.look().headline == "Waiting for the first run."
 
 
 @pytest.mark.slow
@@ -218,7 +258,7 @@ def test_run_open_shows_the_run_and_then_its_report(tmp_path: Path, monkeypatch:
     threads[0].join()
     assert said.returncode == 0, said.stderr
     assert "watching: http://127.0.0.1:" in said.stderr
-    assert "Waiting for the first run" in read[""] or "local on synthetic" in read[""]
+    assert "Waiting for the first run" in read[""] or "Local on synthetic" in read[""]
     assert "Federated" in read["report"] or "playerfl: one" in read["report"]
 
 

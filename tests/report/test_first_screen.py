@@ -16,7 +16,7 @@ from playerfl.report.compute.statistics import friedman
 from playerfl.report.view.answers import best_on, verdict
 from playerfl.report.view.first_screen import answer, methods_finding, other_answers, sites_finding
 from playerfl.report.view.sections import view
-from playerfl.report.write.documents import as_latex, as_markdown
+from playerfl.report.write.documents import as_latex, as_markdown, as_page
 from playerfl.report.write.payload import payload
 from playerfl.runs.result import RunResult
 
@@ -129,6 +129,49 @@ def test_no_winner_where_nothing_was_learnt() -> None:
     assert not [
         cell for table in tables if table.name.endswith("f1") for row in table.rows for cell in row if cell.bold
     ]  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("other", "title"),
+    [
+        (0.9, "No method is clearly ahead of the majority class in accuracy"),
+        (0.2, "No method is clearly ahead of the majority class"),
+    ],
+)
+def test_a_lead_in_one_metric_does_not_contradict_the_title(other: float, title: str) -> None:
+    classes = [({"0": 9, "1": 1}, {"0": 9, "1": 1})] * 3
+    score = constant(loss=1.0, accuracy=0.9, f1=other)
+    report = report_of(*(made_up(name, score=score, classes=classes) for name in ("local", "player_fl")))
+    assert findings(report)[0] == title
+
+
+@pytest.mark.parametrize("own", [0.3, math.nan])
+def test_the_method_of_the_pictures_is_in_the_sentence(own: float) -> None:
+    report = report_of(*runs({"local": (0.5, 0.5, 0.5), "fedper": (0.9, 0.9, 0.9), "player_fl": (own, own, own)}, 8))
+    end = "diverged" if math.isnan(own) else "has 30.3 %"
+    assert answer(report).endswith(f"; PLayer-FL {end}.")
+
+
+@pytest.mark.slow
+def test_the_page_starts_with_a_task_that_was_learnt_and_shows_the_best_method_of_all() -> None:
+    classes = [({"0": 9, "1": 1}, {"0": 9, "1": 1})] * 3
+    poor = constant(loss=1.0, accuracy=0.9, f1=0.4)
+    unlearnt = [made_up(name, task="a", score=poor, classes=classes) for name in AHEAD]
+    report = report_of(*unlearnt, *runs(AHEAD, task="b"), *runs(AHEAD, task="c"))
+    assert report.not_learnt == ("a",)
+    assert "<option>a</option><option selected>b</option>" in as_page(report, "x")
+    assert payload(report)["scores"]["f1"]["leaders"] == ["PLayer-FL"]
+
+
+def test_equal_scores_have_no_winner() -> None:
+    report = report_of(*runs(dict.fromkeys(AHEAD, (0.5, 0.5, 0.5)), 8))
+    assert findings(report)[0] == "3 methods score the same"
+
+
+def test_long_names_of_sites_do_not_fill_the_title() -> None:
+    sites = ("n" * 80, "south", "west")
+    report = report_of(*runs({"local": (0.5, 0.5, 0.5), "player_fl": (0.4, 0.6, 0.6)}, sites=sites))
+    assert f", {'n' * 29}… worse off" in findings(report)[1]
 
 
 def test_losses_say_which_sign_is_better() -> None:

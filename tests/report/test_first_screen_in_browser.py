@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 import struct
 from dataclasses import replace
 from pathlib import Path
@@ -134,6 +135,12 @@ def test_dots_are_read_with_the_arrow_keys(browser: Any, usual: Path) -> None:
     assert "over runs: " in first
     page.page.keyboard.press("ArrowDown")
     assert page.text("#tip") != first
+    page.page.keyboard.press("Home")
+    assert page.text("#tip") == first
+    page.page.keyboard.press("End")
+    assert page.text("#tip") != first
+    page.page.keyboard.press("Escape")
+    assert not page.page.locator("#tip").is_visible()
 
 
 def test_a_figure_can_be_saved_as_picture_and_numbers(browser: Any, usual: Path) -> None:
@@ -187,6 +194,7 @@ def test_a_diverged_method_does_not_hide_the_others(browser: Any, tmp_path_facto
     runs += [made_up("fedprox", s, score=constant(loss=1e6, f1=float("nan"), accuracy=0.1)) for s in range(3)]
     page = Opened(browser, _written(tmp_path_factory, runs), width=1400)
     assert "diverged" in page.text("#methods-chart")
+    assert page.run("document.querySelectorAll('#methods-chart path').length") == 0
     page.page.select_option("#pick-metric", "loss")
     places = page.run("[...document.querySelectorAll('#methods-chart circle')].map(dot => dot.cx.baseVal.value)")
     assert len(places) == 4
@@ -216,6 +224,28 @@ def test_titles_of_curves_round_as_tables_do(browser: Any, tmp_path_factory: pyt
     page.page.select_option("#pick-metric", "loss")
     said = "In the last round, PLayer-FL has the lowest loss of the methods shown: 0.250"
     assert page.text("#curve-finding") == said
+
+
+def test_the_curve_of_the_layers_jumps_where_the_model_is_cut(browser: Any, usual: Path) -> None:
+    page = Opened(browser, usual, width=1400).unfold()
+    said = str(page.page.locator("#profile-chart svg").get_attribute("aria-label"))
+    drawn = [float(value) for value in re.findall(r"(?:conv1|conv2|fc) ([\d.e+-]+)", said)]
+    table = page.page.locator("#layer-table tbody td:nth-child(3)").all_inner_texts()
+    scores = [float(text) for text in table]
+    assert drawn == pytest.approx([score / scores[0] for score in scores], rel=0.02)
+    cut = int(str(page.page.locator("#cut-said").get_attribute("data-index")))
+    assert f"× {drawn[cut] / drawn[cut - 1]:.1f}"[:5] in page.text("#profile-chart")
+    page.page.select_option("#pick-rule", "cumulative_ratio")
+    assert "summed from the input" in page.text("#profile-chart")
+    assert page.run("[1e5, 1e-4, 100, 0.01, 2e5].map(powerOfTen)") == ["10⁵", "10⁻⁴", "100", "0.01", "2.00e+5"]
+
+
+def test_long_names_do_not_widen_a_phone(browser: Any, tmp_path_factory: pytest.TempPathFactory) -> None:
+    runs = [made_up(name, task="a_dataset_with_a_rather_long_name_2026_final_version") for name in ("local", "fedavg")]
+    page = Opened(browser, _written(tmp_path_factory, runs), width=390)
+    assert page.run("document.documentElement.scrollWidth") <= 390
+    page.unfold()
+    assert page.run("document.documentElement.scrollWidth") <= 390
 
 
 def test_a_job_across_institutions_shows_its_cut(browser: Any, tmp_path_factory: pytest.TempPathFactory) -> None:
@@ -249,6 +279,25 @@ def test_parts_unfold_by_link_and_for_print(browser: Any, usual: Path) -> None:
     page.page.wait_for_selector("#tables details[open]")
     page.page.emulate_media(media="screen")
     page.page.wait_for_selector("#tables details:not([open])")
+
+
+def test_a_folded_page_prints_as_many_sheets_as_an_unfolded_one(browser: Any, usual: Path) -> None:
+    folded, unfolded = Opened(browser, usual), Opened(browser, usual).unfold()
+    assert _sheets(folded) == _sheets(unfolded) > 2
+    assert folded.page.locator("#tables details[open]").count() == 0
+
+
+def test_pictures_fill_a_sheet_however_many_there_are(browser: Any, usual: Path) -> None:
+    page = Opened(browser, usual)
+    page.run("document.querySelector('#picture-layers').remove()")
+    page.page.emulate_media(media="print")
+    right = "document.querySelector('{}').getBoundingClientRect().right"
+    ends = [page.run(right.format(part)) for part in (".pictures figure:last-child", ".pictures")]
+    assert ends[0] == pytest.approx(ends[1], abs=1)
+
+
+def _sheets(page: Opened) -> int:
+    return len(re.findall(rb"/Type\s*/Page\b", page.page.pdf(prefer_css_page_size=True)))
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

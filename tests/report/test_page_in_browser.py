@@ -73,7 +73,7 @@ def test_the_page_opens_and_draws_everything(opened: Open) -> None:
     assert [label.split(":")[0].split(" by ")[0] for label in labels] == [
         "Ditto scores best, in 3 runs of each method. Macro-F1 in %, higher is better",
         "PLayer-FL",
-        "Federation sensitivity",
+        "Each layer’s sensitivity, relative to the first layer, of all sites together",
         "Mean ranks, best first",
         "Macro-F1 of all sites (average) on digits",
     ]

@@ -89,11 +89,11 @@ def test_a_setting_that_no_number_can_hold_is_a_text(value: str) -> None:
 
 
 def test_an_error_is_one_line_that_a_terminal_can_show() -> None:
-    said = str(ConfigError("a\nb\r\n\x1b[31mred\x1b[0m\u202e " + "x" * 9000 + " end"))
-    assert said.startswith("a b  \\x1b[31mred")
-    assert said.endswith(" end")
-    assert said.isprintable()
-    assert len(said) < 1600
+    text = str(ConfigError("a\nb\r\n\x1b[31mred\x1b[0m\u202e " + "x" * 9000 + " end"))
+    assert text.startswith("a b  \\x1b[31mred")
+    assert text.endswith(" end")
+    assert text.isprintable()
+    assert len(text) < 1600
 
 
 @pytest.mark.parametrize(

@@ -112,11 +112,11 @@ def test_one_flipped_bit_or_a_loss_that_is_off_is_noticed() -> None:
 
 
 def fresh(threads: int, folder: Path, **variables: str) -> dict[str, Any]:
-    said = subprocess.run(
+    output = subprocess.run(
         [sys.executable, golden.__file__, "--threads", str(threads)],
         cwd=folder, env={**os.environ, **variables}, capture_output=True, text=True, timeout=600, check=True,
     )  # fmt: skip
-    found: dict[str, Any] = json.loads(said.stdout)
+    found: dict[str, Any] = json.loads(output.stdout)
     return found
 
 

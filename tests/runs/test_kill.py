@@ -34,8 +34,8 @@ def test_ctrl_c_leaves_a_run_that_can_be_resumed_and_says_how(tmp_path: Path) ->
         assert process.stderr
         process.stderr.readline()
         process.send_signal(signal.SIGINT)
-        said = process.communicate(timeout=60)[1]
+        text = process.communicate(timeout=60)[1]
     assert process.returncode == 130
-    assert f"continue with  playerfl run --resume {out}" in said
-    assert "Traceback" not in said
+    assert f"continue with  playerfl run --resume {out}" in text
+    assert "Traceback" not in text
     assert (out / "checkpoint.safetensors").exists()

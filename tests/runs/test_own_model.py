@@ -116,19 +116,19 @@ def test_what_is_no_model_is_refused(place: Path, model: str, says: str) -> None
 
 
 def test_a_number_needs_one_output(place: Path) -> None:
-    said = refused(run(place, "hospitals", "--model", "mine.py:three_outputs", "--set", "data.target=age"))
-    assert said.endswith("the model's output has the shape (2, 3); (rows, 1) is needed to predict a number")
+    text = refused(run(place, "hospitals", "--model", "mine.py:three_outputs", "--set", "data.target=age"))
+    assert text.endswith("the model's output has the shape (2, 3); (rows, 1) is needed to predict a number")
 
 
 def test_classes_need_one_output_each(place: Path) -> None:
-    said = refused(run(place, "hospitals", "--model", "mine.py:three_outputs"))
-    assert "the model has 3 outputs, but the target has 2 classes" in said
+    text = refused(run(place, "hospitals", "--model", "mine.py:three_outputs"))
+    assert "the model has 3 outputs, but the target has 2 classes" in text
 
 
 def test_a_model_that_wants_a_mapping_is_told_what_it_gets(place: Path) -> None:
     """Without torch's warning about an index that is a text."""
-    said = refused(run(place, "hospitals", "--model", "mine.py:wants_mapping"))
-    assert "the model cannot read the sites' inputs (one tensor, float32 (2, 5)): " in said
+    text = refused(run(place, "hospitals", "--model", "mine.py:wants_mapping"))
+    assert "the model cannot read the sites' inputs (one tensor, float32 (2, 5)): " in text
 
 
 def test_settings_may_be_for_one_algorithm(place: Path) -> None:

@@ -157,8 +157,8 @@ def test_a_failed_resume_unlocks_all_runs_of_a_comparison(tmp_path: Path, monkey
     with monkeypatch.context() as other:
         other.setattr("playerfl.runs.api.environment", lambda *_: {"python": "another"})
         with FaultyDisk(tmp_path / "fedavg", 1).mounted():
-            code, said = here("run", "--resume", tmp_path)
-    assert code == 2 and "cannot write" in said
+            code, text = here("run", "--resume", tmp_path)
+    assert code == 2 and "cannot write" in text
     assert here("run", "--resume", tmp_path, "-q")[0] == 0
 
 
@@ -168,8 +168,8 @@ def test_a_comparison_killed_between_two_directories_is_completed(tmp_path: Path
     assert command(*run, "o", cwd=tmp_path).returncode == 0
     shutil.rmtree(tmp_path / "o" / "fedavg")
     before = (tmp_path / "o" / "local" / "scores.csv").read_bytes()
-    said = command("run", "--resume", "o", "-q", "--json", cwd=tmp_path)
-    assert [one["algorithm"] for one in json.loads(said.stdout)["runs"]] == ["local", "fedavg"]
+    output = command("run", "--resume", "o", "-q", "--json", cwd=tmp_path)
+    assert [one["algorithm"] for one in json.loads(output.stdout)["runs"]] == ["local", "fedavg"]
     assert (tmp_path / "o" / "local" / "scores.csv").read_bytes() == before
 
 
@@ -182,9 +182,9 @@ def test_a_comparison_cannot_use_the_directory_of_a_run(tmp_path: Path) -> None:
 
 def test_a_diverged_run_says_so_and_its_json_has_no_nan(tmp_path: Path) -> None:
     wild = ("--set", "training.optimizer=sgd", "--learning-rate", "1e30", "--set", "selection=round_best")
-    said = command("run", "synthetic", "-a", "fedavg", "--rounds", "2", "--json", *wild, cwd=tmp_path)
-    assert "fedavg diverged" in said.stderr
-    assert json.loads(said.stdout, parse_constant=pytest.fail)["runs"][0]["average"]["loss"] is None
+    output = command("run", "synthetic", "-a", "fedavg", "--rounds", "2", "--json", *wild, cwd=tmp_path)
+    assert "fedavg diverged" in output.stderr
+    assert json.loads(output.stdout, parse_constant=pytest.fail)["runs"][0]["average"]["loss"] is None
 
 
 @pytest.mark.slow

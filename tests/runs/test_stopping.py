@@ -101,14 +101,14 @@ def test_a_study_that_a_listener_stops_continues_to_the_same_results(tmp_path: P
 @pytest.mark.slow
 def test_the_commands_stop_after_a_time_and_say_how_to_continue(tmp_path: Path) -> None:
     small = ["--rounds", 1, "--quiet", "--set", "data.rows=60", "--set", "data.sites=2"]
-    said = command("run", "synthetic", "-a", "fedavg", *small, "--stop-after", 0, "--out", "r", cwd=tmp_path)
-    assert said.returncode == 130
-    assert said.stderr.strip().endswith("nothing is lost: continue with  playerfl run --resume r")
+    output = command("run", "synthetic", "-a", "fedavg", *small, "--stop-after", 0, "--out", "r", cwd=tmp_path)
+    assert output.returncode == 130
+    assert output.stderr.strip().endswith("nothing is lost: continue with  playerfl run --resume r")
     assert command("run", "--resume", "r", "--quiet", cwd=tmp_path).returncode == 0
     (tmp_path / "s.toml").write_text('name = "s"\ntasks = ["synthetic"]\nalgorithms = ["local"]\nseeds = 1\n')
-    said = command("study", "s.toml", "--backend", "serial", "--quiet", "--stop-after", 0, cwd=tmp_path)
-    assert said.returncode == 130
-    assert "the time budget of 0 s is used up; finished runs are saved: continue with" in said.stderr
+    output = command("study", "s.toml", "--backend", "serial", "--quiet", "--stop-after", 0, cwd=tmp_path)
+    assert output.returncode == 130
+    assert "the time budget of 0 s is used up; finished runs are saved: continue with" in output.stderr
 
 
 def test_stopping_after_the_last_exchange_changes_nothing() -> None:

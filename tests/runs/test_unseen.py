@@ -79,11 +79,11 @@ def test_a_run_killed_while_a_site_joins_resumes_to_the_same_scores(tmp_path: Pa
 
 
 @pytest.mark.parametrize(
-    ("unseen", "said"),
+    ("unseen", "text"),
     [(["nowhere"], "unknown site in unseen 'nowhere'"), (["site-0", "site-1", "site-2"], "all 3 sites are unseen")],
 )
-def test_mistakes_are_refused_before_anything_is_written(unseen: list[str], said: str, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=said):
+def test_mistakes_are_refused_before_anything_is_written(unseen: list[str], text: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=text):
         playerfl.run(task(), "fedavg", settings={"unseen": unseen, "training.batch_size": 8}, out=tmp_path / "r")
     assert not (tmp_path / "r").exists()
 
@@ -121,11 +121,11 @@ def test_a_study_leaves_out_one_site_after_the_other_and_the_report_shows_them(t
 @pytest.mark.slow
 def test_the_command_prints_how_unseen_sites_do_and_what_a_method_amounts_to(tmp_path: Path) -> None:
     options = ["--rounds", 1, "--quiet", "--set", 'unseen=["site-2"]', "--set", "data.rows=60", "--set", "data.sites=3"]
-    said = command("run", "synthetic", "-a", "local", "-a", "fedbn", *options, cwd=tmp_path)
-    assert said.returncode == 0
-    table = said.stdout.split("Unseen sites, which joined after the last round")[1]
+    output = command("run", "synthetic", "-a", "local", "-a", "fedbn", *options, cwd=tmp_path)
+    assert output.returncode == 0
+    table = output.stdout.split("Unseen sites, which joined after the last round")[1]
     assert [line.split()[1] for line in table.splitlines() if "site-2" in line] == ["local", "fedbn"]
-    assert "note: FedBN amounts to FedAvg with this model and these settings" in said.stderr
+    assert "note: FedBN amounts to FedAvg with this model and these settings" in output.stderr
 
 
 def test_notes_about_a_method_are_kept_in_a_study(tmp_path: Path) -> None:

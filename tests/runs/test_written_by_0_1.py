@@ -86,8 +86,8 @@ def test_an_old_study_knows_its_rates_and_misses_nothing() -> None:
 
 
 def test_an_old_probe_gives_the_same_recommendation() -> None:
-    said = command_line("probe", "probe", "--json", cwd=OLD)
-    found, kept = json.loads(said.stdout), json.loads((OLD / "probe" / "recommendation.json").read_text())
+    text = command_line("probe", "probe", "--json", cwd=OLD)
+    found, kept = json.loads(text.stdout), json.loads((OLD / "probe" / "recommendation.json").read_text())
     numbers = ("sites", "without_site", "site_alone", "bootstrap", "agreement", "by_seed", "thresholds", "rules")
     assert {key: found[key] for key in numbers} == {key: kept[key] for key in numbers}
     for key in ("index", "federated", "ratios", "importance"):

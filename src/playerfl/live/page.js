@@ -7,6 +7,9 @@ function fit() {
   if (inside && inside.documentElement) frame.style.height = inside.documentElement.scrollHeight + "px";
 }
 frame.addEventListener("load", () => {
+  if (!frame.src) return;
+  document.getElementById("no-report").hidden = true;
+  frame.hidden = false;
   if (frame.contentDocument && frame.contentDocument.body) new ResizeObserver(fit).observe(frame.contentDocument.body);
 });
 
@@ -15,8 +18,7 @@ function refreshReport(finished, over) {
   if (!finished || finished === shown || (shown && !over && Date.now() - loaded < 30000)) return;
   shown = finished;
   loaded = Date.now();
-  document.getElementById("no-report").hidden = true;
-  frame.hidden = false;
+  if (frame.hidden) document.getElementById("no-report").textContent = "It is being computed …";
   frame.src = "report?runs=" + finished;
 }
 

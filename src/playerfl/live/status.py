@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 import time
 import tomllib
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 from playerfl.errors import PlayerflError
+from playerfl.report.names import method_name, task_name
 from playerfl.runs.directory import RunDirectory
 from playerfl.studies.collecting import STUDY_FILE, folders, planned_places
 from playerfl.studies.directory import RUN_FILES, StudyDirectory
@@ -41,7 +43,7 @@ class Entry:
     total: int
     unit: str
     state: str
-    """finished, training, waiting or quiet."""
+    """finished, training, waiting, quiet or stopped."""
     words: str
     """The same in words, with the time left or the time since the last news."""
     curve: tuple[float, ...] = ()
@@ -61,6 +63,8 @@ class Status:
     failures: tuple[str, ...]
     finished: int
     """Finished runs: a larger number means that there is a new report."""
+    gone: bool = False
+    """Whether the folder was there before, and no longer is."""
 
     @property
     def over(self) -> bool:
@@ -68,12 +72,15 @@ class Status:
 
     @property
     def headline(self) -> str:
+        if self.gone:
+            return "The folder is no longer there. If it comes back, so will its runs."
         if not self.entries:
             return "Waiting for the first run."
         done = sum(entry.state == "finished" for entry in self.entries)
         if self.over:
             return "Everything has finished."
-        return f"{done} of {len(self.entries)} finished."
+        stopped = sum(entry.state == "stopped" for entry in self.entries)
+        return f"{done} of {len(self.entries)} finished{f', {stopped} stopped' if stopped else ''}."
 
 
 @dataclass
@@ -94,6 +101,7 @@ class Watcher:
     _paces: dict[str, TimeLeft] = field(default_factory=dict)
     _studies: dict[Path, _Study] = field(default_factory=dict)
     _seen: dict[Path, Entry] = field(default_factory=dict)
+    _was_there: bool = False
 
     def look(self) -> Status:
         entries: list[Entry] = []
@@ -111,7 +119,12 @@ class Watcher:
             entry = self._run(place, table)
             entries.append(entry)
             finished += entry.state == "finished"
-        return Status(tuple(entries), tuple(failures), finished)
+        # `playerfl run --open` serves the page before it makes the folder.
+        is_there = self.home.is_dir()
+        self._was_there |= is_there
+        return Status(
+            tuple(_told_apart(entries, self.home)), tuple(failures), finished, gone=self._was_there and not is_there
+        )
 
     def _lines_of(self, place: Path, failures: list[str]) -> Iterator[Entry]:
         study = self._plan(place)
@@ -133,11 +146,12 @@ class Watcher:
         if known is None or known.written != written:
             directory = StudyDirectory.open(place)
             lines = []
+            tasks = {line.task for line in directory.study.lines}
             for line in directory.study.lines:
                 # Which rate is reported is decided in between; the runs of the others are never started.
                 runs = [*line.tuning, *(run for rate in line.rates for run in line.evaluation(rate))]
                 keys = frozenset(directory.planned(run).key for run in runs)
-                lines.append((f"{line.algorithm} on {line.task}", len(line.tuning) + len(line.seeds), keys))
+                lines.append((_title(line.algorithm, line.task, tasks), len(line.tuning) + len(line.seeds), keys))
             known = self._studies[place] = _Study(written, directory, lines)
         return known
 
@@ -152,16 +166,20 @@ class Watcher:
     def _read(self, place: Path, planned: dict[str, Any]) -> Entry:
         begun = (place / "experiment.toml").is_file()
         table = tomllib.loads((place / "experiment.toml").read_text(encoding="utf-8")) if begun else planned
-        title = f"{table['algorithm']['name']} on {Path(str(table['task'])).name}, seed {table.get('seed', 0)}"
+        title = f"{_title(table['algorithm']['name'], str(table['task']))}, seed {table.get('seed', 0)}"
         total = int(table.get("rounds", 0))
         if not begun:
             return Entry(title, str(place), 0, total, "rounds", "waiting", "not started")
         directory = RunDirectory(place)
+        # Before its end is looked up: a run that ends in between must not seem to have stopped early.
+        stopped = not directory.in_use
         curve = tuple(_curve(place / "scores.csv"))
         news = max(_written(place / name) for name in ("scores.csv", "participation.csv", "experiment.toml"))
         done = total if directory.is_finished else len(curve)
         state, words = self._state(str(place), done, total, news, over=directory.is_finished)
-        if state == "quiet":
+        if stopped and not directory.is_finished:
+            state, words = "stopped", f"stopped before its end; continue it with  {directory.continued_with}"
+        elif state == "quiet":
             words += f"; if it has stopped, continue it with  {directory.continued_with}"
         return Entry(title, str(place), done, total, "rounds", state, words, curve, _site_news(place))
 
@@ -173,6 +191,27 @@ class Watcher:
         if quiet > _QUIET_SECONDS:
             return "quiet", f"no news for {duration(quiet)}"
         return "training", left_text(left)
+
+
+def _title(algorithm: str, task: str, among: Collection[str] = ()) -> str:
+    """What a report calls them; tasks of which two have the same short name keep the long one.
+
+    >>> _title("player_fl threshold=2", "./hospitals"), _title("fedavg", "a/h", ("a/h", "b/h"))
+    ('PLayer-FL threshold=2 on hospitals', 'FedAvg on a/h')
+    """
+    # A study's label of a method may have its settings after its name.
+    name, *settings = algorithm.split(" ")
+    short = task_name(task)
+    alone = sum(task_name(other) == short for other in among) < 2
+    return f"{' '.join([method_name(name), *settings])} on {short if alone else task}"
+
+
+def _told_apart(entries: list[Entry], home: Path) -> Iterator[Entry]:
+    """The same entries; those of one title also say where they are."""
+    titles = [entry.title for entry in entries]
+    for entry in entries:
+        where = os.path.relpath(entry.place, home)
+        yield replace(entry, title=f"{entry.title} ({where})") if titles.count(entry.title) > 1 else entry
 
 
 def _study_places(home: Path) -> list[Path]:
@@ -222,6 +261,6 @@ def _failure_texts(place: Path) -> Iterator[str]:
         try:
             content = json.loads(file.read_text(encoding="utf-8"))
             run = content["experiment"]
-            yield f"{run['algorithm']['name']} on {run['task']}, seed {run['seed']}: {content['reason']}"
+            yield f"{_title(run['algorithm']['name'], run['task'])}, seed {run['seed']}: {content['reason']}"
         except (OSError, ValueError, KeyError, TypeError):
             yield f"{file} cannot be read"

@@ -252,15 +252,6 @@ def listed(names: Sequence[str]) -> str:
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}" if names else "nothing"
 
 
-def counted(count: int, noun: str) -> str:
-    """A number with its noun.
-
-    >>> counted(1, "site"), counted(3, "site")
-    ('1 site', '3 sites')
-    """
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
-
-
 def ranges(numbers: Sequence[int]) -> str:
     """Numbers in short.
 

@@ -15,7 +15,8 @@ _OF_THE_TASK = ("task", "data", "rounds", "participation", "eval_point", "select
 _OTHER_NAMES = {
     "fedper": "FedPer", "fedrep": "FedRep", "scaffold": "SCAFFOLD", "fedbn": "FedBN", "lg_fedavg": "LG-FedAvg",
     "apfl": "APFL", "fedala": "FedALA", "feddbe": "FedDBE", "fedcac": "FedCAC", "fedselect": "FedSelect",
-    "fedsa_lora": "FedSA-LoRA", "ffa_lora": "FFA-LoRA",
+    "fedsa_lora": "FedSA-LoRA", "ffa_lora": "FFA-LoRA", "player_fl_fedprox": "PLayer-FL + FedProx",
+    "player_fl_ditto": "PLayer-FL + Ditto", "player_fl_fedrep": "PLayer-FL + FedRep",
 }  # fmt: skip
 """Of methods that the paper does not compare."""
 # Settings that may differ between runs of one algorithm.
@@ -34,8 +35,8 @@ def task_name(task: str) -> str:
 def method_name(algorithm: str) -> str:
     """An algorithm's name in the paper, or else in the literature.
 
-    >>> method_name("player_fl"), method_name("fedper"), method_name("my_own")
-    ('PLayer-FL', 'FedPer', 'my_own')
+    >>> method_name("player_fl"), method_name("player_fl_ditto"), method_name("my_own")
+    ('PLayer-FL', 'PLayer-FL + Ditto', 'my_own')
     """
     return {**_OTHER_NAMES, **paper.ALGORITHM_NAMES}.get(algorithm, algorithm)
 

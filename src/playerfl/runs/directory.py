@@ -29,7 +29,7 @@ from playerfl.runs.schema import checked
 from playerfl.storage import tensor_tree
 from playerfl.storage.atomic_files import make_directory, storage_error, write_atomically
 from playerfl.storage.csv_table import csv_text, plain_cell
-from playerfl.storage.locking import DirectoryLock
+from playerfl.storage.locking import DirectoryLock, in_use
 from playerfl.weights import Weights
 
 FORMAT = "playerfl run 1"
@@ -134,6 +134,11 @@ class RunDirectory:
     @property
     def is_finished(self) -> bool:
         return (self.path / "finished.json").is_file()
+
+    @property
+    def in_use(self) -> bool:
+        """Whether a process works in it; on Windows, which has no such lock, always True."""
+        return os.name != "posix" or in_use(self.path)
 
     @property
     def continued_with(self) -> str:

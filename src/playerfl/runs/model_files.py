@@ -26,8 +26,8 @@ def write_models(directory: Path, models: Mapping[str, Weights], frozen: Collect
         contiguous = {name: entry.contiguous() for name, entry in entries.items()}
         if frozen and not number:
             write_atomically(directory / FROZEN, save({name: contiguous[name] for name in frozen}))
-        own = {name: entry for name, entry in contiguous.items() if name not in frozen}
-        write_atomically(folder / f"{quote(site, safe=' ')}.safetensors", save(own))
+        trained = {name: entry for name, entry in contiguous.items() if name not in frozen}
+        write_atomically(folder / f"{quote(site, safe=' ')}.safetensors", save(trained))
 
 
 class ModelFiles(Mapping[str, Weights]):

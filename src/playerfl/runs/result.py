@@ -178,7 +178,7 @@ class RunResult:
         split: str = "test",
         rounds: Mapping[str, int] | None = None,
     ) -> dict[str, float]:
-        """Each site's macro-F1 over these classes, at its chosen round or at that of `rounds`: see `f1_from_confusion`.
+        """Each site's macro-F1 over these classes, at its chosen round or at that of `rounds`.
 
         With the default labels, it equals the recorded F1 bit for bit.
         """

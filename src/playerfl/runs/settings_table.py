@@ -11,6 +11,8 @@ from pydantic import BaseModel, ValidationError
 
 from playerfl.errors import ConfigError, one_of
 
+# The settings of a folder that list columns, values or sites; a data check suggests them one by one.
+_LISTED = {f"data.{name}" for name in ("category_columns", "drop_columns", "missing_codes", "recode", "skip_sites")}
 Model = TypeVar("Model", bound=BaseModel)
 
 
@@ -46,12 +48,26 @@ def with_settings(table: Mapping[str, Any], settings: Mapping[str, Any] | Iterab
     >>> with_settings({"rounds": 3}, ["rounds=4", "algorithm.name=fedavg"])
     {'rounds': 4, 'algorithm': {'name': 'fedavg'}}
     """
-    for key, value in settings.items() if isinstance(settings, Mapping) else map(parse_setting, settings):
+    for key, value in settings.items() if isinstance(settings, Mapping) else _together(map(parse_setting, settings)):
         nested: Any = value
         for part in reversed(key.split(".")):
             nested = {part: nested}
         table = merged(table, nested)
     return dict(table)
+
+
+def _together(settings: Iterable[tuple[str, Any]]) -> Iterable[tuple[str, Any]]:
+    """Of a setting that is given twice, the last value counts; those of a setting that lists values are joined.
+
+    >>> dict(_together([("rounds", 3), ("rounds", 4), ("data.drop_columns", "a"), ("data.drop_columns", ["b", "c"])]))
+    {'rounds': 4, 'data.drop_columns': ['a', 'b', 'c']}
+    """
+    known: dict[str, Any] = {}
+    for key, value in settings:
+        if key in _LISTED and key in known:
+            value = [one for given in (known[key], value) for one in (given if isinstance(given, list) else [given])]
+        known[key] = value
+    return known.items()
 
 
 def merged(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:

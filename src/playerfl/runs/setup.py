@@ -85,15 +85,15 @@ class Setups:
     def __init__(self, task: Task | None = None) -> None:
         """`task`: used for all runs, instead of finding the task by its name."""
         self._task = task
-        self._of_task = ""
+        self._data_key = ""
         self._known: dict[str, Setup] = {}
         self._by_seed: WeakValueDictionary[tuple[str, int], Setup] = WeakValueDictionary()
 
     def of(self, experiment: Experiment) -> Setup:
         task = self._task or load_task(experiment.task)
-        of_task = experiment.model_dump_json(include={"task", "data"})
-        if of_task != self._of_task:
-            self._of_task, self._known = of_task, {}
+        data_key = experiment.model_dump_json(include={"task", "data"})
+        if data_key != self._data_key:
+            self._data_key, self._known = data_key, {}
             self._by_seed.clear()
         key = experiment.model_dump_json(include=_SETUP_SETTINGS)
         setup = self._by_seed.get((key, experiment.seed))

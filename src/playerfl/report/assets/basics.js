@@ -56,6 +56,12 @@ function size(bytes) {
   return `${bytes.toFixed(1)} GB`;
 }
 const short = (x) => (x === 0 ? "0" : Math.abs(x) >= 1e-3 && Math.abs(x) < 1e5 ? String(Number(x.toPrecision(3))) : x.toExponential(2));
+// Along an axis, 10⁵ is easier to read than 1.00e+5.
+const powerOfTen = (x) => {
+  const power = Math.round(Math.log10(x));
+  const inWords = Math.abs(power) > 3 && Math.abs(x / 10 ** power - 1) < 1e-9;
+  return inWords ? `10${[...String(power)].map((digit) => (digit === "-" ? "⁻" : "⁰¹²³⁴⁵⁶⁷⁸⁹"[digit])).join("")}` : short(x);
+};
 const listed = (names) =>
   names.length < 2 ? (names[0] ?? "nothing") : `${names.slice(0, -1).join(", ")} and ${names[names.length - 1]}`;
 const counted = (n, what) => `${n} ${what}${n === 1 ? "" : "s"}`;

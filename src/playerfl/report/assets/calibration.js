@@ -9,8 +9,9 @@ function drawCalibrationSites() {
 function drawCalibration() {
   const site = $("pick-calibration-site").value;
   const curves = data.calibration[$("pick-task").value]?.[site] ?? {};
-  const names = data.algorithms.filter((name) => curves[name]);
-  const series = names.map((name) => ({ name, ...look(name), markers: true, x: curves[name].x, y: curves[name].y, low: name === data.subject ? curves[name].l : null, high: curves[name].h }));
+  const [kept, about] = [keptMethods(), $("pick-algorithm").value];
+  const names = data.algorithms.filter((name) => curves[name] && kept.has(name));
+  const series = names.map((name) => ({ name, ...look(name), markers: true, x: curves[name].x, y: curves[name].y, low: name === about ? curves[name].l : null, high: curves[name].h }));
   const percent = (y) => String(Math.round(100 * y));
   const diagonal = { name: "perfect", colour: "var(--axis)", dash: "3 3", faint: true, x: [0, 1], y: [0, 1] };
   lineChart($("calibration-chart"), {
@@ -19,12 +20,11 @@ function drawCalibration() {
     alt: `Reliability of ${listed(names)} on the test rows of ${site || "all sites together"}; the values are in the table below.`,
   });
   $("calibration-caption").textContent = "Each point holds the rows of one range of probability. Dashed: probabilities that come true as often as they say." +
-    (curves[data.subject] ? ` Band: 95 % interval of ${data.subject} (Wilson).` : "");
+    (curves[about] ? ` Band: 95 % interval of ${about} (Wilson).` : "");
   // The calibration error: how far a probability is from what came true, on average over the rows.
-  const about = curves[data.subject] ? data.subject : names[0];
   const { x, y, n } = curves[about] ?? { x: [], y: [], n: [] };
   const off = x.reduce((sum, predicted, i) => sum + n[i] * Math.abs(predicted - y[i]), 0) / n.reduce((a, b) => a + b, 0);
-  $("calibration-finding").textContent = about && Number.isFinite(off) ? `The probabilities of ${about} are off by ${(100 * off).toFixed(1)} points on average` : "";
+  $("calibration-finding").textContent = Number.isFinite(off) ? `The probabilities of ${about} are off by ${(100 * off).toFixed(1)} points on average` : "";
   fill($("calibration-legend"), ...names.map((name) => {
     const { colour, dash } = look(name);
     return el("span", { class: "key" }, el("svg", { viewBox: "0 0 30 10", "aria-hidden": "true" }, el("line", { x1: 0, x2: 30, y1: 5, y2: 5, stroke: colour, "stroke-width": 3, "stroke-dasharray": dash || null })), name);

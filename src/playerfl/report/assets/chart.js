@@ -49,10 +49,11 @@ function browsable(svg, { count, start, under, place, show, hide, back, forth })
     go(under(((event.clientX - home.left) / home.width) * box.width, ((event.clientY - home.top) / home.height) * box.height), event.pageX, event.pageY);
   });
   svg.addEventListener("keydown", (event) => {
-    const step = { [back]: -1, [forth]: 1 }[event.key];
-    if (!step) return;
+    if (event.key === "Escape") return end();
+    const next = { [back]: at - 1, [forth]: at + 1, Home: 0, End: count - 1 }[event.key];
+    if (next === undefined) return;
     event.preventDefault();
-    const i = Math.max(0, Math.min(count - 1, at + step));
+    const i = Math.max(0, Math.min(count - 1, next));
     const home = svg.getBoundingClientRect();
     const [x, y] = place(i);
     go(i, window.scrollX + home.left + (x / box.width) * home.width, window.scrollY + home.top + (y / box.height) * home.height);
@@ -63,7 +64,7 @@ function browsable(svg, { count, start, under, place, show, hide, back, forth })
 }
 
 // series: [{name, colour, dash, x: [], y: [], low: [], high: [], markers, faint, end}]
-function lineChart(home, { series, xLabel, yLabel, xTitle = xLabel, xTicks, log = false, format, alt, xFormat = String, rule, from, sizes = {} }) {
+function lineChart(home, { series, xLabel, yLabel, xTitle = xLabel, xTicks, log = false, format, tickFormat = format, alt, xFormat = String, rule, from, sizes = {} }) {
   const BOX = { ...boxOf(home), ...sizes };
   const drawn = (y) => Number.isFinite(y) && (!log || y > 0);
   const good = series.flatMap((s) => [...s.y, ...(s.low ?? []), ...(s.high ?? []), ...(s.end === undefined ? [] : [s.end])]).filter(drawn);
@@ -72,7 +73,7 @@ function lineChart(home, { series, xLabel, yLabel, xTitle = xLabel, xTicks, log 
   const [low, high] = domain(good, log);
   const yTicks = log ? logTicks(low, high) : ticks(low, high);
   // Room for the longest number beside the axis title.
-  BOX.left = Math.max(BOX.left, 30 + 8 * Math.max(...yTicks.map((t) => format(t).length)));
+  BOX.left = Math.max(BOX.left, 30 + 8 * Math.max(...yTicks.map((t) => tickFormat(t).length)));
   const [x0, x1] = from ?? [xs[0], xs[xs.length - 1] === xs[0] ? xs[0] + 1 : xs[xs.length - 1]];
   const px = (x) => BOX.left + ((x - x0) / (x1 - x0)) * (BOX.width - BOX.left - BOX.right);
   const py = scaleOf([low, high], log, BOX.height - BOX.bottom, BOX.top);
@@ -80,7 +81,7 @@ function lineChart(home, { series, xLabel, yLabel, xTitle = xLabel, xTicks, log 
   for (const t of yTicks) {
     svg.append(
       el("line", { x1: BOX.left, x2: BOX.width - BOX.right, y1: py(t), y2: py(t), stroke: "var(--grid)" }),
-      axisText({ x: BOX.left - 7, y: py(t) + 4, "text-anchor": "end" }, format(t)),
+      axisText({ x: BOX.left - 7, y: py(t) + 4, "text-anchor": "end" }, tickFormat(t)),
     );
   }
   for (const t of xTicks ?? ticks(x0, x1, BOX.width / 110).filter(Number.isInteger)) {
@@ -146,7 +147,7 @@ function withoutOutliers(values) {
   const middle = sizes[Math.floor(sizes.length / 2)];
   return middle > 0 && sizes[sizes.length - 1] > 50 * middle ? values.filter((x) => Math.abs(x) <= 5 * middle) : values;
 }
-const beyond = (x, y, side, colour) => el("path", { d: `M${x} ${y - 6}l${side * 9} 6l${-side * 9} 6Z`, fill: colour });
+const beyond = (x, y, side, colour) => el("path", { d: `M${x - side * 9} ${y - 6}l${side * 9} 6l${-side * 9} 6Z`, fill: colour });
 
 // The first of these texts that fits; the last, shortened, if none does.
 const fitting = (texts, width) => texts.find((text) => text.length * 6.5 < width) ?? shortened(texts[texts.length - 1], Math.floor(width / 6.5));
@@ -208,7 +209,8 @@ function dotChart(home, { rows, xLabels, rowLabel, format, tickFormat, line, sid
     svg.append(axisText({ x: left - 8, y: y + 4, "text-anchor": "end" }, cutTo(labels[i], room)));
     if (known(one.rows)) svg.append(el("line", { x1: px(one.rows[0]), x2: px(one.rows[1]), y1: y, y2: y, stroke: one.colour, "stroke-width": 1.6 }));
     if (known(one.runs)) svg.append(el("line", { x1: px(one.runs[0]), x2: px(one.runs[1]), y1: y, y2: y, stroke: one.colour, "stroke-width": 5, "stroke-opacity": 0.45 }));
-    if (one.value < low || one.value > high) svg.append(beyond(px(one.value), y, one.value > high ? 1 : -1, one.colour));
+    // A method that diverged has no place on the axis.
+    if ((sides || Number.isFinite(one.value)) && (one.value < low || one.value > high)) svg.append(beyond(px(one.value), y, one.value > high ? 1 : -1, one.colour));
     else if (Number.isFinite(one.value)) svg.append(el("circle", { cx: px(one.value), cy: y, r: 5.5, fill: one.hollow ? "var(--back)" : one.colour, stroke: one.colour, "stroke-width": 2 }));
     svg.append(axisText({ x: width - 2, y: y + 4, "text-anchor": "end", "font-weight": 600 }, shown(one.value)));
   });

@@ -46,13 +46,13 @@ function drawCurves() {
       ? { name, colour, dash, x: c.r, y: values(c.m), low: c.n > 1 ? values(c.l) : null, high: values(c.h), end: c.t === null ? undefined : numeric(c.t) }
       : { name, colour, dash, x: c.r, y: values(c.s[Number(site)]) };
   });
-  const format = (y) => (metric.percent ? String(Number((100 * y).toPrecision(4))) : short(y));
+  const format = formatted(metric);
   const where = site === "" ? "all sites (average)" : data.sites[task][Number(site)];
   const cell = (y) => (y === undefined ? "" : Number.isFinite(y) ? format(y) : "diverged");
   const last = series.map((s) => `${s.name} ${cell(s.y[s.y.length - 1])}`);
-  $("curve-finding").textContent = curveFinding(series, metric, task, where, formatted(metric));
+  $("curve-finding").textContent = curveFinding(series, metric, task, where, format);
   lineChart($("curve-chart"), {
-    series, xLabel: "round", yLabel: metric.name + (metric.percent ? ", %" : ""), format,
+    series, xLabel: "round", yLabel: metric.name + (metric.percent ? ", %" : ""), format, tickFormat: onAxis(metric),
     alt: `${metric.name} of ${where} on ${task} by round. In the last round: ${last.join(", ")}. Use the arrow keys to read single rounds; the values are in the table below.`,
   });
   $("curve-caption").textContent =

@@ -11,13 +11,13 @@ const withSign = (format) => (y) => (y > 0 ? "+" : "") + format(y);
 const ends = (low, high) => [numeric(low), numeric(high)];
 const known = ([low, high]) => !Number.isNaN(low) && !Number.isNaN(high);
 
-// The methods a reader looks for among many: the best, the worst, the baselines, and the one the report is about.
+// The methods a reader looks for among many: the best here and over all tasks, the worst, the baselines, and the one the report is about.
 function keptMethods() {
   const scored = (scoresOf()?.methods ?? []).map(([name, value]) => [name, numeric(value)]);
   if (data.algorithms.length <= MANY_METHODS || $("pick-methods").value === "all") return new Set(data.algorithms);
   const sign = metricOf().lower ? 1 : -1;
   const order = scored.sort((a, b) => sign * (a[1] - b[1])).map(([name]) => name);
-  return new Set([data.subject, ...data.baselines, $("pick-algorithm").value, ...order.slice(0, 1), ...order.slice(-1)]);
+  return new Set([data.subject, ...data.baselines, ...(data.scores[$("pick-metric").value]?.leaders ?? []), $("pick-algorithm").value, ...order.slice(0, 1), ...order.slice(-1)]);
 }
 function drawFirst() {
   $("answer").textContent = data.scores[$("pick-metric").value]?.answer ?? "";

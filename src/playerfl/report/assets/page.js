@@ -23,6 +23,7 @@ function drawMethod() {
   filterRows();
   drawSites();
   drawCurves();
+  if ($("calibration")) drawCalibration();
 }
 // Tables of methods show those of the pickers; baselines below the line always stay.
 function filterRows() {
@@ -81,11 +82,18 @@ function unfold() {
 }
 window.addEventListener("hashchange", unfold);
 for (const link of document.querySelectorAll("a[href^='#']")) link.addEventListener("click", () => setTimeout(unfold));
-let opened = [];
-matchMedia("print").addEventListener("change", ({ matches }) => {
-  if (matches) opened = [...document.querySelectorAll("details:not([open])")];
-  for (const box of opened) box.open = matches;
-});
+const opened = [];
+function unfoldForPrint() {
+  opened.push(...document.querySelectorAll("details:not([open])"));
+  for (const box of opened) box.open = true;
+}
+function foldAgain() {
+  for (const box of opened.splice(0)) box.open = false;
+}
+matchMedia("print").addEventListener("change", ({ matches }) => (matches ? unfoldForPrint() : foldAgain()));
+// The change of medium comes after the pages have been counted, so what unfolds then is cut off.
+window.addEventListener("beforeprint", unfoldForPrint);
+window.addEventListener("afterprint", foldAgain);
 
 document.querySelectorAll("table.sortable").forEach((table) => table.tHead && makeSortable(table));
 document.querySelectorAll(".multiverse").forEach((home, i) => showMultiverse(home, data.multiverses[i]));

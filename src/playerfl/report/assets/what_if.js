@@ -83,7 +83,7 @@ function drawWhatIf() {
   const notes = cutNotes(scores, seed, settings, normalise, reduce, cut);
   $("cut-sure").textContent = [...notes.sure, run.profiles.length ? "Blue: all sites; grey: single sites." : "Blue: all sites together."].join(" ");
   fill($("cut-notes"), ...[...notes.sure, ...notes.more].map((text) => el("li", {}, text)));
-  drawProfile(scores, run, together, cut);
+  drawProfile(scores, run, together, cut, ratios[cut - 1]);
   let sum = 0;
   fillTable($("layer-table"),
     [["layer", true], ["parameters", false], ["score s", false], ["sensitivity F", false], ["ratio", false], ["decision", true]],
@@ -130,6 +130,7 @@ function cutNotes(scores, seed, settings, normalise, reduce, cut) {
     : [];
   const layers = (count) => (count === 1 ? "layer 1" : `${count} layers`);
   const sure = [
+    settings.rule === "layer_ratio" && clear ? `The cut is before the first layer that is more than ${short(settings.threshold)} times as sensitive as the one before.` : null,
     clear ? null : "No ratio is above the threshold: there is no clear transition.",
     free && runs.length > 1 ? `${same(runs)} of ${runs.length} runs cut here.` : null,
     free && run.alone.length ? `Deciding alone, ${same(run.alone)} of ${counted(run.sites, "site")} would cut here.` : null,
@@ -146,33 +147,40 @@ function cutNotes(scores, seed, settings, normalise, reduce, cut) {
   ];
   return { sure: sure.filter(Boolean), more: more.filter(Boolean) };
 }
-function drawProfile(scores, run, together, cut) {
+function drawProfile(scores, run, together, cut, jump) {
   const positions = scores.layers.map((_, i) => i + 1);
+  // What the rule compares, so that the curve jumps where the model is cut.
+  const summed = $("pick-rule").value === "cumulative_ratio";
   const relative = (values) => {
     let sum = 0;
-    const sums = values.map((value) => (sum += value));
-    const first = sums.find((value) => value > 0);
-    return sums.map((value) => (value / first) * 100);
+    const drawn = summed ? values.map((value) => (sum += value)) : values;
+    const first = drawn.find((value) => value > 0);
+    return drawn.map((value) => value / first);
   };
+  const what = summed ? "sensitivity, summed from the input" : "sensitivity";
   const series = [
     ...run.profiles.map((values, i) => ({ name: `site ${i + 1}`, colour: "var(--axis)", x: positions, y: relative(values), faint: true })),
     { name: "all sites", colour: "var(--c1)", x: positions, y: relative(together.importance), markers: true },
   ];
   const alone = run.profiles.length;
   lineChart($("profile-chart"), {
-    series, xLabel: "layer", xTitle: "", yLabel: "sensitivity, % of the first layer (log)", log: true, format: short,
+    series, xLabel: "layer", xTitle: "", yLabel: `${what} (first layer = 1)`, log: true, format: short, tickFormat: powerOfTen,
     xTicks: [], xFormat: (p) => scores.layers[p - 1], from: [0.5, scores.layers.length + 0.5], sizes: { height: 310, bottom: 70 },
-    alt: `Federation sensitivity by layer, relative to the first, of all sites together: ${series[alone].y.map((y, i) => `${scores.layers[i]} ${short(y)} %`).join(", ")}. The cut is after ${counted(cut, "layer")}.`,
-    rule: (px, box) => [...strip(scores.layers, cut, px, box.height - box.bottom + 8), cutLine(px(cut + 0.5), box)],
+    alt: `Each layer’s ${what}, relative to the first layer, of all sites together: ${series[alone].y.map((y, i) => `${scores.layers[i]} ${short(y)}`).join(", ")}. The cut is after ${counted(cut, "layer")}${jump ? `, where it rises ${short(jump)} times` : ""}.`,
+    rule: (px, box) => [...strip(scores.layers, cut, px, box.height - box.bottom + 8), cutLine(px(cut + 0.5), box), ...(jump ? [jumpText(px(cut + 0.5), box, `× ${short(jump)}`)] : [])],
   });
 }
+// Above the points of the shared layers, which are low where there is a jump.
+const jumpText = (x, box, text) => axisText({ x: Math.max(x - 6, box.left + 7 * text.length), y: box.top + 12, "text-anchor": "end", "font-weight": 600 }, text);
 const cutLine = (x, box) => el("line", { x1: x, x2: x, y1: box.top, y2: box.height - box.bottom + 34, stroke: "var(--ink)", "stroke-width": 2, "stroke-dasharray": "6 4" });
 // The layers as boxes from input to output, below the points of the chart.
 function strip(layers, cut, px, top) {
   const wide = px(2) - px(1);
   const box = (name, i) => [
     el("rect", { x: px(i + 0.5) + 1, y: top, width: Math.max(1, wide - 2), height: 22, rx: 3, fill: i < cut ? "var(--shared)" : "var(--private)", stroke: i < cut ? "var(--c1)" : "var(--c2)" }),
-    ...(wide > 26 ? [axisText({ x: px(i + 1), y: top + 15, "text-anchor": "middle", "font-size": wide > 44 ? 12 : 10 }, shortened(name, Math.floor(wide / 6.8)))] : []),
+    ...(wide > 26 ? [axisText({ x: px(i + 1), y: top + 15, "text-anchor": "middle", "font-size": wide > 44 ? 12 : 10 }, shortened(name, Math.floor(wide / 6.8)))]
+      // Names that do not fit are in the table; numbers tell the layers apart.
+      : wide > 13 ? [axisText({ x: px(i + 1), y: top + 15, "text-anchor": "middle", "font-size": 9 }, String(i + 1))] : []),
   ];
   // The longest of these texts that fits below its layers.
   const half = (texts, from, to) => {

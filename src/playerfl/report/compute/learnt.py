@@ -35,6 +35,13 @@ def judges_of(tables: Sequence[ScoreTable], task: str) -> tuple[ScoreTable, ...]
     return both or tuple(known[:1])
 
 
+def behind(tables: Sequence[ScoreTable], task: str) -> tuple[ScoreTable, ...]:
+    """Of the tables that decide, those in which no method is ahead; none if methods are ahead in one each."""
+    return tuple(
+        table for table in judges_of(tables, task) if not any(_ahead(table, name, task) for name in table.algorithms)
+    )
+
+
 def criterion(tables: Sequence[ScoreTable], task: str) -> str:
     """What a method must be to have learnt a task, in words."""
     judges = judges_of(tables, task)

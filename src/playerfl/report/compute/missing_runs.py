@@ -55,12 +55,12 @@ def seed_rows(report: Report) -> list[SeedRow]:
     rows = []
     for task, methods in states.items():
         seeds = sorted({seed for known in methods.values() for seed in known})
-        of_task = [
+        task_rows = [
             SeedRow(task, name, {seed: known.get(seed, "not planned") for seed in seeds})
             for name, known in methods.items()
         ]
-        if any(set(row.states.values()) != {"finished"} for row in of_task):
-            rows += of_task
+        if any(set(row.states.values()) != {"finished"} for row in task_rows):
+            rows += task_rows
     return rows
 
 

@@ -23,6 +23,7 @@ from playerfl.report.compute.statistics import ENOUGH_RUNS
 from playerfl.report.compute.tables import Choices, ScoreTable, tables
 from playerfl.report.compute.what_if import LayerScores, layer_scores
 from playerfl.report.formats import listed
+from playerfl.report.names import method_name
 from playerfl.runs.measures.calibration import Calibration, baseline_calibration, calibrations
 from playerfl.runs.measures.declared import Declared, declared_as
 
@@ -206,7 +207,7 @@ def build_report(
         multiverses=tuple(collected.multiverses),
     )
     notes = (
-        *collected.notes,
+        *_together(collected.notes),
         *grid.notes,
         *_diverged(grid),
         *_alike(grid),
@@ -218,6 +219,19 @@ def build_report(
     )
     data_notes = dict.fromkeys(f"{run.task}: {note}" for run in grid.runs for note in run.result.data.get("notes", []))
     return replace(report, notes=notes, data_notes=tuple(data_notes))
+
+
+def _together(notes: Sequence[str]) -> list[str]:
+    """Notes of the form "METHOD on TASK: …" that differ only in the method, as one.
+
+    >>> _together(["local on heart: a", "fedavg on heart: a", "fedper on heart: b"])
+    ['Local and FedAvg on heart: a', 'FedPer on heart: b']
+    """
+    methods: dict[str, list[str]] = {}
+    for note in notes:
+        method, on, rest = note.partition(" on ")
+        methods.setdefault(on + rest, []).append(method_name(method) if on else note)
+    return [note for rest, names in methods.items() for note in ([f"{listed(names)}{rest}"] if rest else names)]
 
 
 def _baseline(grid: RunGrid, wanted: str | None, usual: str) -> str | None:

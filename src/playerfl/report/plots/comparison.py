@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from numpy.typing import NDArray
 
 from playerfl.errors import ConfigError, one_of
-from playerfl.layers.sensitivity import federation_sensitivity
 from playerfl.layers.split import Cut
 from playerfl.report.compute.comparison import AlgorithmSummary
 from playerfl.report.formats import small
@@ -40,26 +40,34 @@ def comparison_figure(results: Sequence[RunResult], summaries: Sequence[Algorith
 
 
 def draw_profile(axes: Axes, cut: Cut, profiles: dict[str, Any]) -> None:
-    """Federation sensitivity by layer, relative to the first, for every site and all of them; the cut dashed."""
+    """Sensitivity by layer, relative to the first, for every site and all of them; the cut dashed.
+
+    The curve is what the rule compares, so that it jumps where the model is cut.
+    """
+    summed = cut.rule == "cumulative_ratio"
+
+    def relative(scores: NDArray[np.float64]) -> NDArray[np.float64]:
+        drawn = np.cumsum(scores) if summed else scores
+        return drawn / float(drawn[drawn > 0][0])
+
     positions = np.arange(1, len(cut.layers) + 1)
     for number, profile in enumerate(profiles.values()):
-        score = np.cumsum(np.mean(np.array(profile["batches"]), axis=0))
         axes.plot(
             positions,
-            100 * score / score[score > 0][0],
+            relative(np.mean(np.array(profile["batches"]), axis=0)),
             color="0.7",
             linewidth=1,
             label="one site" if number == 0 else None,
         )
-    together = np.array(list(federation_sensitivity(cut.importance).values()))
-    axes.plot(positions, 100 * together / together[together > 0][0], color=COLOURS[0], marker="o", label="all sites")
+    together = relative(np.array(list(cut.importance.values())))
+    axes.plot(positions, together, color=COLOURS[0], marker="o", label="all sites")
     axes.axvline(cut.index + 0.5, color=COLOURS[5], linestyle="--", label="cut")
     axes.axvspan(0.5, cut.index + 0.5, color=COLOURS[2], alpha=0.08)
     axes.set_yscale("log")
     axes.set_xlim(0.5, len(cut.layers) + 0.5)
     crowded = len(cut.layers) * max(map(len, cut.layers)) > _ROOM
     axes.set_xticks(positions, cut.layers, rotation=30 if crowded else 0, ha="right" if crowded else "center")
-    axes.set_ylabel("federation sensitivity, % of the first layer")
+    axes.set_ylabel(f"sensitivity{', summed from the input' if summed else ''} (first layer = 1)")
     axes.set_title(f"shared: {cut.index} layers, private: {len(cut.layers) - cut.index}", fontsize=11)
     axes.legend(frameon=False)
 

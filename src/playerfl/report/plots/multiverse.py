@@ -124,5 +124,5 @@ def _stretches(chosen: list[bool]) -> list[tuple[float, float]]:
     return stretches
 
 
-def _shortened(text: str, longest: int = 28) -> str:
-    return text if len(text) <= longest else f"{text[: longest - 1]}…"
+def _shortened(text: str) -> str:
+    return text if len(text) <= 28 else f"{text[:27]}…"

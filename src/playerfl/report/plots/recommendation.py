@@ -17,7 +17,7 @@ _ROOM = 90
 
 
 def recommendation_figure(advice: Recommendation) -> tuple[Figure, list[Axes]]:
-    """Left: sensitivity by layer. Middle: who asks for which cut. Right: thresholds and their cuts."""
+    """Left: sensitivity by layer. Middle: which evidence gives which cut. Right: thresholds and their cuts."""
     figure = Figure(figsize=(14 if advice.thresholds else 10, 4.4), layout="constrained")
     axes: list[Axes] = list(figure.subplots(1, 3 if advice.thresholds else 2))
     profiles = {
@@ -30,7 +30,10 @@ def recommendation_figure(advice: Recommendation) -> tuple[Figure, list[Axes]]:
     _draw_votes(axes[1], advice)
     if advice.thresholds:
         _draw_thresholds(axes[2], advice)
-    figure.suptitle(f"verdict: {advice.verdict}", fontsize=12)
+    others = "" if advice.verdict == "clear" else ", ".join(map(str, advice.alternatives))
+    figure.suptitle(
+        f"verdict: {advice.verdict}" + (f"; alternatives: after layer {others}" * bool(others)), fontsize=12
+    )
     return figure, axes
 
 
@@ -39,9 +42,7 @@ def _draw_sensitivity(axes: Axes, advice: Recommendation, profiles: dict[str, An
     layers, index = advice.cut.layers, advice.cut.index
     ratio = advice.cut.ratios[index - 1] if 0 < index < len(layers) else None
     if ratio is not None:
-        # The curve shows the running sum; the rule compared the jump.
-        what = "F" if advice.cut.rule == "cumulative_ratio" else "s"
-        axes.text(index + 0.45, 0.5, f"{what} × {ratio:.3g}", transform=axes.get_xaxis_transform(), color=COLOURS[5],
+        axes.text(index + 0.45, 0.5, f"× {ratio:.3g}", transform=axes.get_xaxis_transform(), color=COLOURS[5],
                   fontsize=9, ha="right")  # fmt: skip
     if sum(map(len, layers)) > _ROOM:
         # Long names would run into each other; the numbers are those of `playerfl layers`.

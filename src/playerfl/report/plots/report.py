@@ -17,10 +17,11 @@ from playerfl.paper.printed import Printed
 from playerfl.report.compute.ranking import Ranking
 from playerfl.report.compute.report import Report
 from playerfl.report.compute.tables import ScoreTable
-from playerfl.report.formats import counted, interval_name, noise, small, table_title
+from playerfl.report.formats import interval_name, noise, small, table_title
 from playerfl.report.plots.comparison import COLOURS, draw_profile
 from playerfl.report.plots.multiverse import multiverse_figure
 from playerfl.runs.measures.declared import Declared
+from playerfl.wording import counted
 
 Drawn = tuple[Figure, list[Axes]]
 # As a line on white, Okabe and Ito's yellow is too faint.
@@ -64,8 +65,8 @@ def _file_name(text: str) -> str:
     return re.sub(r"[^\w.-]+", "-", text).strip("-.")
 
 
-def _panels(count: int, *, width: float = 4.0, height: float = 3.2, columns: int = 4) -> tuple[Figure, list[Axes]]:
-    across = min(count, columns)
+def _panels(count: int, *, width: float = 4.0, height: float = 3.2) -> tuple[Figure, list[Axes]]:
+    across = min(count, 4)
     down = math.ceil(count / across)
     figure = Figure(figsize=(max(7.0, width * across), height * down + 0.4), layout="constrained")
     axes: list[Axes] = list(figure.subplots(down, across, squeeze=False).flat)
@@ -135,7 +136,7 @@ def _plain(text: str) -> str:
     return text.replace("$", r"\$")
 
 
-def curves_figure(report: Report, metric: str, split: str = "test") -> Drawn:
+def curves_figure(report: Report, metric: str) -> Drawn:
     """Learning curves: median over runs of the sites' average; the band holds the middle half of the runs."""
     tasks = report.grid.tasks
     figure, axes = _panels(len(tasks))
@@ -144,7 +145,7 @@ def curves_figure(report: Report, metric: str, split: str = "test") -> Drawn:
     for panel, task in zip(axes, tasks, strict=True):
         diverged = 0
         for curve in report.curves:
-            if (curve.task, curve.metric, curve.split) == (task, metric, split):
+            if (curve.task, curve.metric, curve.split) == (task, metric, "test"):
                 diverged += curve.diverged
                 look = _look(names, curve.algorithm)
                 panel.plot(curve.rounds, scale * curve.middle, linewidth=1.6, label=_plain(curve.algorithm), **look)  # type: ignore[arg-type]
@@ -154,7 +155,7 @@ def curves_figure(report: Report, metric: str, split: str = "test") -> Drawn:
         panel.set_title(_plain(task) + (f" ({counted(diverged, 'run')} diverged)" if diverged else ""), fontsize=10)
         panel.set_xlabel("round")
         panel.spines[["top", "right"]].set_visible(False)
-    axes[0].set_ylabel(f"{label}, on {split} data")
+    axes[0].set_ylabel(f"{label}, on test data")
     _legend(figure, axes)
     return figure, axes
 
@@ -226,7 +227,7 @@ def gains_figure(report: Report, algorithm: str, metric: str) -> Drawn:
 
 
 def sensitivity_figure(report: Report) -> Drawn:
-    """Federation sensitivity by layer in percent of the first, one panel per task, with the cut of the first run."""
+    """Sensitivity by layer relative to the first, one panel per task, with the cut of the first run."""
     figure, axes = _panels(len(report.layer_scores))
     for panel, scores in zip(axes, report.layer_scores, strict=True):
         result = report.grid.results(scores.task, scores.algorithm)[min(scores.runs)]

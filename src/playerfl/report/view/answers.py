@@ -15,7 +15,6 @@ from playerfl.report.compute.statistics import ENOUGH_RUNS, Friedman
 from playerfl.report.compute.tables import ScoreCell, ScoreTable
 from playerfl.report.formats import (
     REACH,
-    counted,
     interval_name,
     listed,
     noise,
@@ -27,6 +26,7 @@ from playerfl.report.formats import (
 )
 from playerfl.report.names import task_name
 from playerfl.report.view.multiverse import finding
+from playerfl.wording import counted
 
 _NAMED_SITES = 5
 
@@ -84,14 +84,22 @@ def not_learnt_sentences(report: Report) -> list[str]:
     return sentences
 
 
-def best_over_tasks(report: Report, table: ScoreTable) -> list[str]:
-    """The method with the best mean rank, if there are several tasks."""
+def leaders(report: Report, table: ScoreTable) -> list[str]:
+    """The methods with the best mean rank over tasks, if there are several."""
     ranking = report.table_ranking(table)
     if ranking is None or ranking.over != "tasks" or len(ranking.blocks) < 2:
         return []
     mean = ranking.rank_of
-    lowest = min(mean.values())
-    best = [name for name, rank in mean.items() if math.isclose(rank, lowest)]
+    return [name for name, rank in mean.items() if math.isclose(rank, min(mean.values()))]
+
+
+def best_over_tasks(report: Report, table: ScoreTable) -> list[str]:
+    """The method with the best mean rank, if there are several tasks."""
+    ranking, best = report.table_ranking(table), leaders(report, table)
+    if ranking is None or not best:
+        return []
+    mean = ranking.rank_of
+    lowest = mean[best[0]]
     has = "has the best mean rank" if len(best) == 1 else "tie for the best mean rank"
     others = [mean[report.subject]] if report.subject in mean and report.subject not in best else []
     # Different ranks must not look equal.
@@ -131,6 +139,11 @@ def best_on(report: Report, table: ScoreTable, task: str, most_named: int = 99) 
     if ties:
         rivals = listed(ties) if len(ties) <= most_named else f"{len(ties)} other methods"
         sentence += f"; the difference from {rivals} is within {noise({report.grid.splits(task)})}"
+    if report.subject in cells and report.subject not in (*best, *ties):
+        # The pictures beside this sentence show this method.
+        own = cells[report.subject].value
+        has = f"has {with_unit(own, table.declared)}" if math.isfinite(own) else "diverged"
+        sentence += f"; {report.subject} {has}"
     return sentence + "."
 
 

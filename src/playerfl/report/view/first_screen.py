@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 
-from playerfl.report.compute.learnt import judges_of
+from playerfl.report.compute.learnt import behind, judges_of
 from playerfl.report.compute.ranking import Ranking
 from playerfl.report.compute.report import Report
 from playerfl.report.compute.sites import Difference, SiteRow, SiteTable
 from playerfl.report.compute.statistics import ENOUGH_RUNS
 from playerfl.report.compute.tables import ScoreTable
-from playerfl.report.formats import counted, listed, noise, p_text, small, with_unit
+from playerfl.report.formats import listed, noise, p_text, small, with_unit
 from playerfl.report.view.answers import (
     Answer,
     answers,
@@ -22,9 +22,11 @@ from playerfl.report.view.answers import (
     tests,
     verdict,
 )
+from playerfl.wording import counted
 
 # Longer lists of names do not fit into a title.
 _NAMED = 2
+_LONGEST_NAME = 30
 
 
 def answer(report: Report, metric: str | None = None) -> str:
@@ -64,8 +66,10 @@ def methods_finding(report: Report, table: ScoreTable, task: str) -> str:
     cells = {name: table.cells[name, task] for name in table.ranked if (name, task) in table.cells}
     where = f"On {task}, " if len(report.grid.tasks) > 1 else ""
     if task in report.not_learnt:
-        judges = judges_of(report.tables, task)
-        by = "" if table in judges else f" in {listed([small(judge.declared.title) for judge in judges])}"
+        # Where the picture shows a clear lead, the title must say in which metric there is none.
+        nobody = behind(report.tables, task)
+        titles = [small(judge.declared.title) for judge in nobody or judges_of(report.tables, task)]
+        by = "" if table in nobody else f" in {listed(titles)}"
         return _title(f"{where}no method is clearly ahead of the {table.baseline_name.lower()}{by}")
     if len(cells) == 1:
         ((only, cell),) = cells.items()
@@ -75,6 +79,8 @@ def methods_finding(report: Report, table: ScoreTable, task: str) -> str:
     best = [name for name, cell in cells.items() if cell.best]
     if not best:
         return _title(f"{where}every method diverged")
+    if len(best) == len(cells):
+        return _title(f"{where}{_few(best, 'methods')} score the same")
     sentence = f"{where}{_few(best, 'methods')} {'scores' if len(best) == 1 else 'score'} best"
     runs = max(cell.runs for cell in cells.values())
     if runs == 1:
@@ -94,7 +100,7 @@ def sites_finding(report: Report, table: SiteTable) -> str:
     compared = [(row, row.to_local) for row in table.rows if row.to_local]
     if not compared:
         worst = min(table.rows, key=lambda row: _badness(row, table))
-        return f"{table.algorithm}{where}: {worst.site} has the worst {small(table.declared.title)}"
+        return f"{table.algorithm}{where}: {_cut_off(worst.site)} has the worst {small(table.declared.title)}"
     gains = [(row, gained) for row, gained in compared if gained.value > 0]
     losses = [(row, gained) for row, gained in compared if gained.value < 0]
     if not gains and not losses:
@@ -105,7 +111,7 @@ def sites_finding(report: Report, table: SiteTable) -> str:
         sure = "" if nothing_sure else _sure(gains)
         parts.append(f"{len(gains)} of {counted(len(compared), 'site')} better off than alone{sure}")
     if losses:
-        names = _few([row.site for row, _ in losses], "sites")
+        names = _few([_cut_off(row.site) for row, _ in losses], "sites")
         sure = "" if nothing_sure else _sure(losses)
         parts.append(f"{names} worse off{'' if gains else ' than alone'}{sure}")
     doubt = "; all of this may be chance" if nothing_sure else ""
@@ -145,6 +151,10 @@ def _badness(row: SiteRow, table: SiteTable) -> float:
 
 def _few(names: list[str], plural: str) -> str:
     return listed(names) if len(names) <= _NAMED else f"{len(names)} {plural}"
+
+
+def _cut_off(name: str) -> str:
+    return name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 1]}…"
 
 
 def _title(sentence: str) -> str:

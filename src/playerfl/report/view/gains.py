@@ -49,7 +49,7 @@ def gains_view(report: Report, task: str, metric: str) -> TableView | None:
         for one in methods
     ]
     remark = (
-        f"The mean over {methods[0].runs} runs of {small(methods[0].declared.title)} less that of "
+        f"The mean over {methods[0].runs} runs of {small(methods[0].declared.title)} minus that of "
         f"{report.choices.baseline_local} in the same run{unit}; positive is better for the site. Bold: the 95 % "
         "bootstrap interval over runs excludes 0 (not corrected for the number of sites and methods)."
     )

@@ -8,9 +8,10 @@ from typing import Any
 
 from playerfl.report.compute.multiverse import MethodSummary, Multiverse, ProtocolRanking
 from playerfl.report.compute.report import Report
-from playerfl.report.formats import counted, listed, percent
+from playerfl.report.formats import listed, percent
 from playerfl.report.names import method_name, task_name
 from playerfl.report.view.parts import NOTHING, Column, Facts, Section, TableCell, Value
+from playerfl.wording import counted
 
 TITLE = "Multiverse: which choices decide the ranking"
 _HOW = (

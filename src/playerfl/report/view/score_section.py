@@ -149,7 +149,7 @@ def _undefined(report: Report, table: ScoreTable) -> list[str]:
 
 
 def _tested(report: Report, table: ScoreTable) -> list[str]:
-    """How many test rows the scores rest on."""
+    """How many test rows the scores are based on."""
     if len(table.tasks) != 1:
         return []
     tested = [row for row in report.test_rows(table.tasks[0], table.metric) if row[1] is not None]

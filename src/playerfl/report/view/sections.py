@@ -6,7 +6,7 @@ from playerfl.paper.section import comparison_sections, paper_section
 from playerfl.report.compute.learnt import LEARNT_MARGIN
 from playerfl.report.compute.report import Report
 from playerfl.report.compute.statistics import ENOUGH_RUNS, RESAMPLES
-from playerfl.report.formats import F1_CLASSES, SELECTIONS, counted, listed
+from playerfl.report.formats import F1_CLASSES, SELECTIONS, listed
 from playerfl.report.names import task_name
 from playerfl.report.view import facts
 from playerfl.report.view.first_screen import answer, other_answers
@@ -17,6 +17,7 @@ from playerfl.report.view.rank_section import rank_section
 from playerfl.report.view.score_section import score_section
 from playerfl.report.view.site_section import site_section, unseen_section
 from playerfl.runs.measures.row_intervals import RESAMPLES as ROW_RESAMPLES
+from playerfl.wording import counted
 
 
 def view(report: Report, title: str) -> ReportView:
@@ -142,7 +143,7 @@ def _methods(report: Report) -> Section:
     ]
     blocks: list[Block] = [Points(tuple(filter(None, lines)))]
     if report.grid.runs:
-        blocks.append(facts.runs(report).table("What was run", folded=True, remark=_software(report)))
+        blocks.append(facts.runs(report).table("What was run", folded=True, filtered=True, remark=_software(report)))
     return Section("methods", "How the numbers were computed", blocks=tuple(blocks))
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from playerfl.report.compute.report import Report
 from playerfl.report.compute.sites import SiteTable, runs_needed
 from playerfl.report.compute.statistics import ENOUGH_RUNS
-from playerfl.report.formats import counted
 from playerfl.report.view.answers import reach
 from playerfl.report.view.gains import gains_view
 from playerfl.report.view.parts import Section, TableView
 from playerfl.report.view.site_facts import sites, unseen
+from playerfl.wording import counted
 
 
 def site_section(report: Report) -> Section:
@@ -50,8 +50,9 @@ def site_view(report: Report, table: SiteTable) -> TableView:
     sentences = []
     if local:
         worse = sum(gained.value < 0 for gained in local)
+        are = "is" if worse == 1 else "are"
         sentences.append(
-            f"{worse} of {counted(len(local), 'site')} are worse off than with {report.choices.baseline_local}."
+            f"{worse} of {counted(len(local), 'site')} {are} worse off than with {report.choices.baseline_local}."
         )
     if counts and max(counts) > 1:
         needed = runs_needed(len(table.rows))

@@ -73,6 +73,7 @@ def as_page(report: Report, title: str) -> str:
         data=Markup(embedded_json(payload(report))) if grid.runs or report.multiverses else None,
         metrics=[(m, grid.declared[m].title) for m in sorted(grid.metrics, key=lambda m: m != report.metric)],
         tasks=grid.tasks,
+        first_task=next((task for task in grid.tasks if task not in report.not_learnt), ""),
         algorithms=grid.algorithms,
         subject=report.subject,
         has_layers=bool(report.layer_scores),

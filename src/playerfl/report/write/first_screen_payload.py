@@ -9,6 +9,7 @@ from playerfl.report.compute.report import Report
 from playerfl.report.compute.sites import SiteRow, SiteTable
 from playerfl.report.compute.tables import ScoreCell, ScoreTable
 from playerfl.report.formats import interval_name, table_title
+from playerfl.report.view.answers import leaders
 from playerfl.report.view.first_screen import answer, clear, methods_finding, sites_finding
 
 
@@ -17,6 +18,7 @@ def scores_payload(report: Report) -> dict[str, Any]:
     return {
         table.metric: {
             "answer": answer(report, table.metric),
+            "leaders": leaders(report, table),
             "title": table_title("score", table.declared),
             "baseline": table.baseline_name,
             "tasks": {task: _task(report, table, task) for task in table.tasks},

@@ -52,28 +52,30 @@ class Calibration:
 
 def calibrations(run: RunResult, task: str, algorithm: str, sites: Collection[str]) -> list[Calibration]:
     """Those of these sites, all together first; none where the run kept no rows or predicts no classes."""
-    by_site = {site: own for site, own in sorted(run.outcomes.items()) if own.of_classes and site in sites}
+    by_site = {
+        site: outcomes for site, outcomes in sorted(run.outcomes.items()) if outcomes.of_classes and site in sites
+    }
     if not by_site:
         return []
     every = {ALL_SITES: joined(list(by_site.values())), **by_site}
-    made = [Calibration(task, algorithm, site, own, run.positive_class) for site, own in every.items()]
+    made = [Calibration(task, algorithm, site, outcomes, run.positive_class) for site, outcomes in every.items()]
     return [calibration for calibration in made if calibration.bins]
 
 
 def baseline_calibration(run: RunResult, task: str, name: str, sites: Collection[str]) -> Calibration | None:
     """That of always saying how frequent each class is in a site's training rows; None if that is not recorded."""
     parts = []
-    for site, own in sorted(run.outcomes.items()):
-        if site not in sites or site not in run.data["sites"] or not own.of_classes:
+    for site, outcomes in sorted(run.outcomes.items()):
+        if site not in sites or site not in run.data["sites"] or not outcomes.of_classes:
             continue
         counts = run.data["sites"][site]["train"].get("classes", {})
-        if not counts or not all(label.isdecimal() and int(label) < own.outputs.shape[1] for label in counts):
+        if not counts or not all(label.isdecimal() and int(label) < outcomes.outputs.shape[1] for label in counts):
             return None
-        frequent = torch.zeros(own.outputs.shape[1], dtype=torch.float64)
+        frequent = torch.zeros(outcomes.outputs.shape[1], dtype=torch.float64)
         for label, count in counts.items():
             frequent[int(label)] = count
-        log_shares = (frequent / frequent.sum()).clamp(min=_NEVER).log().expand(len(own.targets), -1)
-        parts.append(SiteOutcomes(log_shares, own.targets, groups=own.groups))
+        log_shares = (frequent / frequent.sum()).clamp(min=_NEVER).log().expand(len(outcomes.targets), -1)
+        parts.append(SiteOutcomes(log_shares, outcomes.targets, groups=outcomes.groups))
     return Calibration(task, name, ALL_SITES, joined(parts), run.positive_class) if parts else None
 
 

@@ -26,11 +26,11 @@ def test_scores_are_those_of_predicting_one_class_for_every_test_example() -> No
         train, test = site.train.targets.tolist(), site.test.targets.tolist()
         predicted = [Counter(sorted(train)).most_common(1)[0][0]] * len(test)
         pairs = list(zip(test, predicted, strict=True))
-        assert found[name]["accuracy"] == pytest.approx(np.mean([true == said for true, said in pairs]))
+        assert found[name]["accuracy"] == pytest.approx(np.mean([true == text for true, text in pairs]))
         f1 = []
         for label in {*test, *predicted}:
             hits = sum(pair == (label, label) for pair in pairs)
-            wrong = sum((true == label) != (said == label) for true, said in pairs)
+            wrong = sum((true == label) != (text == label) for true, text in pairs)
             f1.append(2 * hits / (2 * hits + wrong))
         assert found[name]["f1"] == pytest.approx(np.mean(f1))
         if set(test) <= set(train):
