@@ -15,6 +15,8 @@ from collections.abc import Callable, Mapping
 from reproduction import when_it_helps
 from reproduction.claims import claims_part
 from reproduction.markdown import ROOT, replaced
+from reproduction.methods import methods_table
+from reproduction.newer import newer_part
 from reproduction.tasks import authors_part, task_parts
 from reproduction.thresholds import thresholds_part
 
@@ -22,11 +24,12 @@ PAGES: Mapping[str, Mapping[str, Callable[[], str]]] = {
     "docs/reproduce.md": {
         "tasks": task_parts,
         "when": when_it_helps.when_part,
+        "newer": newer_part,
         "authors": authors_part,
         "thresholds": thresholds_part,
         "claims": claims_part,
     },
-    "docs/guide.md": {"when": when_it_helps.section},
+    "docs/guide.md": {"methods": methods_table, "when": when_it_helps.section},
 }
 
 

@@ -84,7 +84,9 @@ def test_cases_in_the_table_are_not_measured_again(tmp_path: Path) -> None:
     table = CaseTable(tmp_path / "o" / "cases.csv")
     table.add([replace(case("heart-like", 2, (1.0, 2.0, 10.0), seed), settings="{}") for seed in (0, 1)])
     table.add([replace(case("heart-like", 2, (1.0, 1.0, 9.0)), settings='{"rounds": 3}')])
-    cases = measure_missing(study, table)
+    ticks: list[tuple[int, int, str]] = []
+    cases = measure_missing(study, table, lambda *tick: ticks.append(tick))
+    assert ticks == [(0, 0, "")]  # known cases would make the time left look short
     assert [c.seed for c in cases] == [0, 1]
     assert cases[0].interval("layer_ratio") == (2.0, 5.0)
 

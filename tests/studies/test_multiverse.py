@@ -136,7 +136,7 @@ def test_the_projects_own_multiverses_can_be_read() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "text"),
     [
         ({"computed": {"rates": ["printed"]}}, "prints no learning rates"),
         ({"computed": {"selection": ["best"]}}, "by_owner"),
@@ -153,8 +153,8 @@ def test_the_projects_own_multiverses_can_be_read() -> None:
         ({"seeds": 1}, "seeds = 1"),
     ],
 )
-def test_a_mistake_in_the_file_is_named(changes: dict[str, Any], said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
+def test_a_mistake_in_the_file_is_named(changes: dict[str, Any], text: str) -> None:
+    with pytest.raises(ConfigError, match=text):
         MultiversePlan.resolve({**SMALL, **changes})
 
 

@@ -107,8 +107,8 @@ def test_a_worker_that_dies_costs_at_most_the_run_that_killed_it(tmp_path: Path,
 
 
 def children(parent: int) -> list[int]:
-    said = subprocess.run(["ps", "-o", "pid=", "--ppid", str(parent)], capture_output=True, text=True, check=False)
-    return [int(line) for line in said.stdout.split()]
+    output = subprocess.run(["ps", "-o", "pid=", "--ppid", str(parent)], capture_output=True, text=True, check=False)
+    return [int(line) for line in output.stdout.split()]
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
@@ -128,7 +128,7 @@ def test_workers_end_with_their_study_which_says_how_to_continue(tmp_path: Path,
         assert "is in use by another process" in refused.stderr
         since = time.monotonic()
         process.send_signal(how)
-        said = process.communicate(timeout=60)[1]
+        text = process.communicate(timeout=60)[1]
         assert time.monotonic() - since < 10
     assert process.returncode == (130 if how == signal.SIGINT else -signal.SIGKILL)
     end = time.monotonic() + 10
@@ -136,8 +136,8 @@ def test_workers_end_with_their_study_which_says_how_to_continue(tmp_path: Path,
         assert time.monotonic() < end, "a worker outlived its study"
         time.sleep(0.05)
     if how == signal.SIGINT:
-        assert f"continue with  playerfl study {tmp_path / 'o'}" in said
-        assert "Traceback" not in said
+        assert f"continue with  playerfl study {tmp_path / 'o'}" in text
+        assert "Traceback" not in text
 
 
 def test_the_command_shows_medians_failures_and_exit_codes(tmp_path: Path) -> None:
@@ -145,18 +145,18 @@ def test_the_command_shows_medians_failures_and_exit_codes(tmp_path: Path) -> No
     (tmp_path / "bad").touch()
     study = {**SMALL, "tasks": [task], "settings": {"rounds": 2, "training": {"batch_size": 16}}}
     file = written(tmp_path, study)
-    said = command("study", str(file), "--out", "o", "--backend", "serial", "--json", cwd=tmp_path)
-    assert said.returncode == 1
-    printed = json.loads(said.stdout)
+    output = command("study", str(file), "--out", "o", "--backend", "serial", "--json", cwd=tmp_path)
+    assert output.returncode == 1
+    printed = json.loads(output.stdout)
     assert [row["runs"] for row in printed["results"]] == [2, 2, 2]
     assert all(set(row["median"]) == {"f1", "accuracy", "loss"} for row in printed["results"])
     assert len(printed["failures"]) == 3
-    assert "playerfl study o --retry-failed" in said.stderr
+    assert "playerfl study o --retry-failed" in output.stderr
     (tmp_path / "bad").unlink()
-    said = command("study", "o", "--backend", "serial", "--retry-failed", cwd=tmp_path)
-    assert said.returncode == 0
-    assert "median over runs" in said.stdout
-    assert "results: o" in said.stderr
+    output = command("study", "o", "--backend", "serial", "--retry-failed", cwd=tmp_path)
+    assert output.returncode == 0
+    assert "median over runs" in output.stdout
+    assert "results: o" in output.stderr
     dry = command("study", "o", "--dry-run", cwd=tmp_path)
     assert "Missing runs: 0." in dry.stdout
     assert command("study", "nowhere.toml", cwd=tmp_path).returncode == 2

@@ -35,9 +35,9 @@ def test_a_study_on_ray_gives_the_same_files_though_workers_are_killed(tmp_path:
     on_ray = ("study", str(written(tmp_path, {**SMALL, **changes})), "--backend", "ray", "--workers", "2", "--out", "o")
 
     (tmp_path / "deadly").touch()
-    said = command(*on_ray, "--json", cwd=tmp_path)
-    assert said.returncode == 1
-    failures = json.loads(said.stdout)["failures"]
+    output = command(*on_ray, "--json", cwd=tmp_path)
+    assert output.returncode == 1
+    failures = json.loads(output.stdout)["failures"]
     assert [failure["seed"] for failure in failures] == [3, 3]
     assert all("Ray could not run it: WorkerCrashedError" in failure["reason"] for failure in failures)
     made = run_files(tmp_path / "o")
@@ -52,8 +52,8 @@ def test_a_study_on_ray_gives_the_same_files_though_workers_are_killed(tmp_path:
 
 def test_a_cluster_that_is_not_there_is_one_sentence(tmp_path: Path) -> None:
     file = written(tmp_path, SMALL)
-    said = command("study", str(file), "--backend", "ray", "--ray-address", "127.0.0.1:1", cwd=tmp_path)
-    assert said.returncode == 2
-    assert "there is no Ray cluster at '127.0.0.1:1'" in said.stderr
-    assert "start one with  ray start --head" in said.stderr
-    assert "Traceback" not in said.stderr
+    output = command("study", str(file), "--backend", "ray", "--ray-address", "127.0.0.1:1", cwd=tmp_path)
+    assert output.returncode == 2
+    assert "there is no Ray cluster at '127.0.0.1:1'" in output.stderr
+    assert "start one with  ray start --head" in output.stderr
+    assert "Traceback" not in output.stderr

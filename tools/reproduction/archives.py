@@ -17,7 +17,7 @@ from playerfl.studies.collecting import collect
 from reproduction.markdown import ROOT
 
 RESULTS = ROOT / "results"
-DEFAULT, AUTHORS = RESULTS / "2026.2", RESULTS / "authors-2024"
+DEFAULT, AUTHORS, NEWER = RESULTS / "2026.2", RESULTS / "authors-2024", RESULTS / "newer_methods"
 METRICS = ("f1", "accuracy", "loss")
 PRIMARY = "f1"
 SUBJECT = method_name("player_fl")

@@ -9,8 +9,9 @@ from playerfl.paper.rivals import RIVALS, TASKS, Duel, duels
 from playerfl.report.compute.multiverse import Multiverse, read_multiverse
 from playerfl.report.compute.statistics import ENOUGH_RUNS
 from playerfl.report.compute.tables import ScoreTable
-from playerfl.report.formats import counted, difference, number, p_text, percent
+from playerfl.report.formats import difference, number, p_text, percent
 from playerfl.report.names import method_name
+from playerfl.wording import counted
 from reproduction.archives import AUTHORS, DEFAULT, PRIMARY, RESULTS, SUBJECT, archives, ranking_of
 from reproduction.markdown import NAMES, table_of
 
@@ -62,8 +63,8 @@ def _best_rank() -> tuple[str, str]:
             f"{_many(many)}: first in {percent(line.first)}, top three in {percent(line.top_three)}, median rank "
             f"{line.median_rank:g} of {len(many.methods)}"
         )
-    said = [f"first: {', '.join(first)}" if first else "", f"not first: {', '.join(behind)}" if behind else ""]
-    return _lines(measured), _lines([one for one in said if one])
+    text = [f"first: {', '.join(first)}" if first else "", f"not first: {', '.join(behind)}" if behind else ""]
+    return _lines(measured), _lines([one for one in text if one])
 
 
 def _better_than(rival: str) -> tuple[str, str]:
@@ -84,9 +85,9 @@ def _better_than(rival: str) -> tuple[str, str]:
     return _lines(measured), _lines([f"{verdict}: {', '.join(where)}" for verdict, where in verdicts.items()])
 
 
-def _lines(said: list[str]) -> str:
+def _lines(text: list[str]) -> str:
     """Several lines of one cell."""
-    return "<br>".join(said)
+    return "<br>".join(text)
 
 
 def _duel_text(duel: Duel, table: ScoreTable) -> str:

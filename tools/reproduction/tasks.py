@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from playerfl.paper.agreement import Agreement, agreements
 from playerfl.paper.facts import learning_rates
-from playerfl.paper.rivals import TASKS, duels
+from playerfl.paper.rivals import RIVALS, TASKS, duels
 from playerfl.paper.section import rivals
 from playerfl.report.compute.grid import MAJORITY
 from playerfl.report.compute.learnt import LEARNT_MARGIN, judges_of
@@ -58,8 +58,8 @@ def task_part(every: Archives, task: str) -> Iterator[str]:
     gains = gains_view(report, task, PRIMARY)
     if gains:
         redrawn = " Every run draws its own sites, so a column is a place in the division, not one site."
-        said = "Who gains and who loses, compared with training alone: points of macro-F1, the mean over runs."
-        yield filled(said + (redrawn if report.grid.redraws_sites(task) else ""))
+        text = "Who gains and who loses, compared with training alone: points of macro-F1, the mean over runs."
+        yield filled(text + (redrawn if report.grid.redraws_sites(task) else ""))
         yield shown_table(gains)
 
 
@@ -110,14 +110,14 @@ def learnt_text(report: Report, task: str) -> list[str]:
             "best."
         ]
     table = report.table(PRIMARY)
-    said = f"The task was learnt: {listed(by)}."
-    return [said, best_on(report, table, task)] if table else [said]
+    text = f"The task was learnt: {listed(by)}."
+    return [text, best_on(report, table, task)] if table else [text]
 
 
-def score_table(report: Report, task: str) -> str:
-    """Our medians, intervals and mean ranks next to the paper's values and their ranks."""
+def score_table(report: Report, task: str, *, beside_paper: bool = True) -> str:
+    """Our medians, intervals and mean ranks, next to the paper's values and their ranks."""
     tables = [table for metric in METRICS if (table := report.table(metric)) and task in table.tasks]
-    printed = bool(report.paper and task in report.paper.tasks)
+    printed = bool(beside_paper and report.paper and task in report.paper.tasks)
     heads, columns = ["method"], list[dict[str, str]]()
     for table in tables:
         unit = " %" if table.declared.in_percent else ""
@@ -166,9 +166,9 @@ def _printed(report: Report, table: ScoreTable, task: str) -> tuple[dict[str, st
     return shown, {name: f"{place:g}" for name, place in zip(names, places, strict=True)}
 
 
-def duel_table(report: Report, over: str) -> str:
+def duel_table(report: Report, over: str, names: Sequence[str] = RIVALS) -> str:
     """Without the first column, which says what the differences are over."""
-    items = [duel for duel in duels(report) if (duel.over, duel.table) == (over, PRIMARY)]
+    items = [duel for duel in duels(report, names) if (duel.over, duel.table) == (over, PRIMARY)]
     table = rivals(report).table("", items)
     return shown_table(replace(table, heads=table.heads[1:], rows=tuple(row[1:] for row in table.rows)))
 
@@ -178,7 +178,7 @@ def agreement_part(every: Archives) -> list[str]:
     tasks = [task for task in every.report.grid.tasks if (task, PRIMARY) in found]
     if not tasks:
         return []
-    said = (
+    text = (
         "Spearman's ρ over the methods that the paper compares, with 95 % bootstrap intervals over runs: of our "
         "medians with the printed values, and of our mean ranks over runs with the ranks of the printed values. The "
         "intervals account for our runs, not for the choice of methods or for the paper's own noise."
@@ -191,7 +191,7 @@ def agreement_part(every: Archives) -> list[str]:
         ]
         for task in tasks
     ]
-    return ["### Do the results agree with the paper?", filled(said), table_of(heads, rows)]
+    return ["### Do the results agree with the paper?", filled(text), table_of(heads, rows)]
 
 
 def _rho(one: Agreement, of: str) -> str:
@@ -218,14 +218,14 @@ def over_tasks_part(every: Archives) -> list[str]:
         rows.append([name, *row])
     tests = {metric: found.friedman for metric, found in by_metric.items() if found.friedman}
     tested = [f"{small(table_name(metric))} {p_text(t.p)} and {p_text(t.f_p)}" for metric, t in tests.items()]
-    said = [*best_over_tasks(report, table)]
-    said += [f"Friedman's and Iman-Davenport's tests over tasks: {listed(tested)}."] if tested else []
-    said += [f"Nemenyi's critical difference is {ranking.critical_difference:.1f}."]
+    text = [*best_over_tasks(report, table)]
+    text += [f"Friedman's and Iman-Davenport's tests over tasks: {listed(tested)}."] if tested else []
+    text += [f"Nemenyi's critical difference is {ranking.critical_difference:.1f}."]
     return [
         "### Over the tasks that were learnt",
         filled("Medians of macro-F1 in %, and mean ranks over tasks:"),
         table_of(heads, rows),
-        filled(" ".join(said)),
+        filled(" ".join(text)),
         filled(f"{SUBJECT} and its rivals over tasks, by macro-F1 in points:"),
         duel_table(report, TASKS),
     ]

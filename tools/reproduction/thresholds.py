@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from playerfl.paper.thresholds import interval_text
 from reproduction.markdown import NAMES, ROOT, filled, table_of
 
 STUDY, FOLDER = "experiments/thresholds_per_run.toml", Path("results") / "thresholds_per_run"
@@ -43,7 +44,7 @@ def thresholds_part(folder: Path = ROOT / FOLDER) -> str:
                 [
                     [
                         f"{MODES[mode]}, {INITS[init]}",
-                        _interval(setting["common"]["layer_ratio"]),
+                        interval_text(setting["common"]["layer_ratio"]),
                         _choice(setting["chosen"]),
                         f"{setting['chosen']['share']:.0%}".replace("%", " %"),
                         _share(setting["left_out_hits"]),
@@ -60,11 +61,11 @@ def thresholds_part(folder: Path = ROOT / FOLDER) -> str:
 def verdict(usual: dict[str, Any]) -> str:
     """Whether the default threshold stays, by the plan in experiments/README.md."""
     default, chosen = usual["default"], usual["chosen"]
-    said = f"t = {default['threshold']:g} gives {_share(default['share'])} of the printed cuts, the criterion's choice "
-    said += f"({_choice(chosen)}) {_share(chosen['share'])}"
+    text = f"t = {default['threshold']:g} gives {_share(default['share'])} of the printed cuts, the criterion's choice "
+    text += f"({_choice(chosen)}) {_share(chosen['share'])}"
     if round(default["share"], 9) >= round(chosen["share"], 9):
-        return f"**By the plan written before the study, the default stays**: {said}."
-    return f"**By the plan written before the study, the default is to be replaced**: {said}."
+        return f"**By the plan written before the study, the default stays**: {text}."
+    return f"**By the plan written before the study, the default is to be replaced**: {text}."
 
 
 def _by_task(setting: dict[str, Any]) -> str:
@@ -72,8 +73,8 @@ def _by_task(setting: dict[str, Any]) -> str:
         [
             NAMES.get(task["task"], task["task"]),
             str(task["printed_cut"]),
-            _interval(task["cumulative_ratio"]),
-            _interval(task["layer_ratio"]),
+            interval_text(task["cumulative_ratio"]),
+            interval_text(task["layer_ratio"]),
             f"{task['default_hits']} of {task['seeds']}",
             f"{task['max_jump_hits']} of {task['seeds']}",
             _share(task["left_out"]["hits"]) if "left_out" in task else "",
@@ -87,13 +88,6 @@ def _by_task(setting: dict[str, Any]) -> str:
 def _choice(chosen: dict[str, Any]) -> str:
     words = {"layer_ratio": "ratio of layers", "cumulative_ratio": "ratio of sensitivities", "max_jump": "largest jump"}
     return words[chosen["rule"]] + (f", t = {chosen['threshold']:.3g}" if "threshold" in chosen else "")
-
-
-def _interval(ends: list[float | None] | None) -> str:
-    if ends is None:
-        return "none"
-    low, high = ends
-    return f"{low:.3g} to {'∞' if high is None else f'{high:.3g}'}"
 
 
 def _share(value: float | None) -> str:

@@ -168,8 +168,8 @@ def where(wanted: str, rival: str) -> list[str]:
 def finding(rival: str) -> str:
     """How often PLayer-FL helps, in a few words: the title of a figure."""
     helps, harms, count = len(where("helps", rival)), len(where("harms", rival)), len(learnt())
-    said = f"{SUBJECT} is ahead of {rival} in {helps} of {count} settings"
-    return f"{said}, behind in {harms}" if harms else said
+    text = f"{SUBJECT} is ahead of {rival} in {helps} of {count} settings"
+    return f"{text}, behind in {harms}" if harms else text
 
 
 def best_depth(cell: Cell) -> int:
@@ -221,9 +221,9 @@ def section() -> str:
                         "Holm's correction)."
                     ),
                     *(
-                        point(f"How the gain over {rival} depends on the setting: {said}.")
+                        point(f"How the gain over {rival} depends on the setting: {text}.")
                         for rival in (ALONE, AVERAGED)
-                        if (said := factors(rival))
+                        if (text := factors(rival))
                     ),
                     *(
                         point(f"By accuracy, {SUBJECT} is ahead of {rival} by {by_accuracy(rival)}.")
@@ -238,11 +238,11 @@ def section() -> str:
 
 def factors(rival: str) -> str:
     """The effects of skew and size on the gain, in words."""
-    said = []
+    text = []
     for name, (value, low, high) in effects(rival).items():
         doubt = "" if low > 0 or high < 0 else ", not distinguishable from 0"
-        said.append(f"{name} {signed(value, 1)} points ({signed(low, 1)} to {signed(high, 1)}{doubt})")
-    return "; ".join(said)
+        text.append(f"{name} {signed(value, 1)} points ({signed(low, 1)} to {signed(high, 1)}{doubt})")
+    return "; ".join(text)
 
 
 def by_accuracy(rival: str) -> str:
@@ -251,11 +251,11 @@ def by_accuracy(rival: str) -> str:
 
 
 def _verdicts(rival: str) -> list[str]:
-    said = [f"**{finding(rival)}**"]
+    text = [f"**{finding(rival)}**"]
     for wanted, words in (("helps", "ahead"), ("harms", "behind")):
         if places := where(wanted, rival):
-            said.append(f"{words} with {listed([f'({place})' for place in places])}")
-    return [point(f"{said[0]}{': ' if said[1:] else ''}{', '.join(said[1:])}.")]
+            text.append(f"{words} with {listed([f'({place})' for place in places])}")
+    return [point(f"{text[0]}{': ' if text[1:] else ''}{', '.join(text[1:])}.")]
 
 
 def draw(target: Path) -> None:
@@ -319,8 +319,8 @@ def when_part() -> str:
     """The finding of the designed study; empty until it is archived."""
     if not learnt():
         return ""
-    said = "; ".join(finding(rival) for rival in (ALONE, AVERAGED))
+    text = "; ".join(finding(rival) for rival in (ALONE, AVERAGED))
     return filled(
-        f"**When does it help?** Over {len(learnt())} settings of label skew and rows per site on FashionMNIST, {said}"
+        f"**When does it help?** Over {len(learnt())} settings of label skew and rows per site on FashionMNIST, {text}"
         ": [the designed study](guide.md#when-does-player-fl-help)."
     )

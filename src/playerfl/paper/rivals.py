@@ -71,10 +71,10 @@ class Duel:
         return "no difference shown"
 
 
-def duels(report: Report) -> list[Duel]:
+def duels(report: Report, names: Sequence[str] = RIVALS) -> list[Duel]:
     """For every score: over the runs of each task, and over the tasks that were learnt if there are several."""
-    names = {report.grid.plain_name(label): label for label in reversed(report.grid.algorithms)}
-    subject, rivals = names.get(SUBJECT), [names[rival] for rival in RIVALS if rival in names]
+    labels = {report.grid.plain_name(label): label for label in reversed(report.grid.algorithms)}
+    subject, rivals = labels.get(SUBJECT), [labels[name] for name in names if name in labels]
     if subject is None:
         return []
     every = list[Duel]()

@@ -170,6 +170,17 @@ def common_interval(cases: Sequence[Case], rule: str) -> tuple[float, float] | N
     return (low, high) if low < high else None
 
 
+def interval_text(ends: Sequence[float | None] | None) -> str:
+    """Thresholds from low to high, as in thresholds.json: null where nothing bounds them.
+
+    >>> interval_text([1.0204, 1083.2]), interval_text([2.5, None]), interval_text(None)
+    ('1.02 to 1,083', '2.5 to ∞', 'none')
+    """
+    if ends is None:
+        return "none"
+    return " to ".join("∞" if end is None else f"{end:,.0f}" if end >= 1000 else f"{end:.3g}" for end in ends)
+
+
 def leave_one_out(cases: Sequence[Case]) -> dict[str, tuple[Choice, float]]:
     """For each task: the choice made on the other tasks, and the share of its own cases that this choice gets right."""
     judged = {}
@@ -234,14 +245,21 @@ def measure_missing(
 ) -> list[Case]:
     """Measures the cases that are not in the table yet; returns all requested ones."""
     known = {case.name for case in table.read()}
-    plan = list(product(study.tasks, study.modes, study.inits))
-    wanted = set()
-    for done, (task, mode, init) in enumerate(plan):
-        tick(done, len(plan), f"{task.name}, {mode}, {init}")
-        names = {seed: (task.name, task.settings_json, mode, init, seed) for seed in study.seeds}
-        wanted |= set(names.values())
-        left = [seed for seed in study.seeds if names[seed] not in known]
-        if left:
-            table.add(measure_cases(task, mode, init, left))
-    tick(len(plan), len(plan), "")
+    groups = list(product(study.tasks, study.modes, study.inits))
+    missing = [
+        (group, seeds)
+        for group in groups
+        if (seeds := [seed for seed in study.seeds if _name(*group, seed) not in known])
+    ]
+    for done, (group, seeds) in enumerate(missing):
+        task, mode, init = group
+        tick(done, len(missing), f"{task.name}, {mode}, {init}")
+        table.add(measure_cases(*group, seeds))
+    tick(len(missing), len(missing), "")
+    wanted = {_name(*group, seed) for group in groups for seed in study.seeds}
     return [case for case in table.read() if case.name in wanted]
+
+
+def _name(task: StudyTask, mode: str, init: str, seed: int) -> tuple[str, str, str, str, int]:
+    """What `Case.name` of the measured case will be."""
+    return task.name, task.settings_json, mode, init, seed

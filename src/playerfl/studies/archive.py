@@ -103,9 +103,9 @@ def _own_splits(lines: Sequence[Mapping[str, Any]], runs: Iterable[tuple[int, Ru
     """The sites of each seed once: all algorithms share them."""
     known: dict[tuple[str, int], OwnData] = {}
     for number, run in runs:
-        if own := own_data(run):
-            known.setdefault((lines[number]["data"], run.experiment["seed"]), own)
-    return [{"data": name, "seed": seed, **own} for (name, seed), own in known.items()]
+        if split := own_data(run):
+            known.setdefault((lines[number]["data"], run.experiment["seed"]), split)
+    return [{"data": name, "seed": seed, **split} for (name, seed), split in known.items()]
 
 
 def _wide_scores(runs: Iterable[tuple[int, RunResult]], columns: Sequence[str]) -> Iterator[Row]:
@@ -170,8 +170,8 @@ def read_archive(path: Path) -> Archive:
         def data_of(line: int, seed: int) -> DataFile:
             name = about["lines"][line]["data"]
             shared: DataFile = about["data"][name]
-            own = about["lines"][line]["experiment"]["data"].get("split") == "per_run"
-            return {**shared, **splits[name, seed]} if own else shared
+            per_run = about["lines"][line]["experiment"]["data"].get("split") == "per_run"
+            return {**shared, **splits[name, seed]} if per_run else shared
 
         results = [
             RunResult(

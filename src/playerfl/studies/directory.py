@@ -22,7 +22,7 @@ from playerfl.runs.result import RunResult
 from playerfl.storage.atomic_files import RERUN_HINT, make_directory, storage_error, write_atomically
 from playerfl.storage.csv_table import csv_text
 from playerfl.storage.locking import DirectoryLock
-from playerfl.studies.backends.group import Outcome
+from playerfl.studies.backends.group import EndedRun
 from playerfl.studies.plan import Line, Study
 from playerfl.studies.protocols import PROTOCOLS
 from playerfl.studies.rates import (
@@ -162,7 +162,7 @@ class StudyDirectory:
     def failed(self) -> set[str]:
         return {file.stem for file in (self.path / "failed").glob("*.json")}
 
-    def keep(self, run: PlannedRun, outcome: Outcome, *, beside: int) -> None:
+    def keep(self, run: PlannedRun, outcome: EndedRun, *, beside: int) -> None:
         """Writes the outcome of a run."""
         failure = self.path / "failed" / f"{run.key}.json"
         if outcome.file:

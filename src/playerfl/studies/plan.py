@@ -20,6 +20,7 @@ from playerfl.runs.settings_table import merged, read_toml, validated
 from playerfl.studies.protocols import PROTOCOLS, Protocol, ProtocolName
 from playerfl.studies.rates import TuningMetric, paper_grid, pfedme_preset
 from playerfl.tasks.load import load_task, names_object
+from playerfl.wording import counted
 
 PAPER_ALGORITHMS = (
     "local", "fedavg", "fedprox", "pfedme", "ditto", "local_adaptation", "fedper", "fedrep", "fedbabu", "fedlp",
@@ -160,12 +161,12 @@ class Study(BaseModel):
         )
 
     def _line(self, task: Mapping[str, Any], task_label: str, algorithm: Mapping[str, Any], label: str) -> Line:
-        of_task = {key: value for key, value in task.items() if key != "name"}
+        task_settings = {key: value for key, value in task.items() if key != "name"}
         options = {key: value for key, value in algorithm.items() if key != "learning_rates"}
         protocol = PROTOCOLS[self.protocol]
         settings = protocol.defaults(load_task(task["name"]), algorithm["name"])
-        of_algorithm = self.by_algorithm.get(algorithm["name"], {})
-        for table in (self.settings, of_task, of_algorithm, {"task": task["name"], "algorithm": options}):
+        algorithm_settings = self.by_algorithm.get(algorithm["name"], {})
+        for table in (self.settings, task_settings, algorithm_settings, {"task": task["name"], "algorithm": options}):
             settings = merged(settings, table)
         experiment = Experiment.resolve(settings)
         tried = algorithm.get("learning_rates", self.learning_rates)
@@ -278,7 +279,7 @@ def _grid(tried: Any, experiment: Experiment, protocol: Protocol) -> list[float]
 
 
 def _rate_count(line: Line) -> str:
-    return f"{len(line.rates)} learning rate{'s' if len(line.rates) > 1 else ''}"
+    return counted(len(line.rates), "learning rate")
 
 
 def _seeds(key: str, given: Any, first: int) -> list[int]:

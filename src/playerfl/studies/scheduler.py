@@ -11,7 +11,7 @@ from playerfl.errors import StorageError
 from playerfl.runs.files import DataFile
 from playerfl.runs.setup import Setups
 from playerfl.studies.backends.backend import Backend, Done, Group, Lost, Progressed
-from playerfl.studies.backends.group import Outcome, runs_together
+from playerfl.studies.backends.group import EndedRun, runs_together
 from playerfl.studies.backends.memory import resident
 from playerfl.studies.directory import Phase, StudyDirectory, data_name
 from playerfl.studies.plan import Line, Study
@@ -189,7 +189,7 @@ class Scheduler:
         group.losses += lost.blame
         if group.losses >= _MOST_LOSSES:
             reason = f"{lost.reason}, {group.losses} times"
-            self._keep(status, Done(group, [Outcome(run.key, reason=reason) for run in group.runs]))
+            self._keep(status, Done(group, [EndedRun(run.key, reason=reason) for run in group.runs]))
             return []
         if group.losses > 1:
             return [Group([run], group.losses) for run in group.runs]

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from playerfl.runs.setup import Setups
-from playerfl.studies.backends.group import Outcome, WorkerConfig, run_group
+from playerfl.studies.backends.group import EndedRun, WorkerConfig, run_group
 from playerfl.studies.run_file import PlannedRun
 
 
@@ -24,7 +24,7 @@ class Done:
     """A worker has run a group."""
 
     group: Group
-    outcomes: list[Outcome]
+    outcomes: list[EndedRun]
 
 
 @dataclass(frozen=True)

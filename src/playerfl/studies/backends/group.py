@@ -47,7 +47,7 @@ class WorkerConfig:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class EndedRun:
     """How a run ended: its run file, or why it failed."""
 
     key: str
@@ -64,7 +64,7 @@ def run_group(
     setups: Setups,
     config: WorkerConfig,
     progress: Callable[[float], None] = lambda share: None,
-) -> list[Outcome]:
+) -> list[EndedRun]:
     """Trains runs side by side; a run that raises fails on its own.
 
     The runs that shared a stack with it are run again without it.
@@ -82,7 +82,7 @@ def run_group(
 
 def _side_by_side(
     runs: Sequence[PlannedRun], setups: Setups, config: WorkerConfig, progress: Callable[[float], None]
-) -> list[Outcome]:
+) -> list[EndedRun]:
     total = sum(run.experiment.rounds + 2 for run in runs)
     done: dict[str, int] = {}
 
@@ -106,7 +106,7 @@ def _side_by_side(
         works = [_guarded(run, setups, record, len(runs)) for run, record in zip(runs, records, strict=True)]
         problems = drive(gather(works))
     outcomes = {
-        run.key: _failed(run, problem) if problem else Outcome(run.key, record.file, record.wall_seconds)
+        run.key: _failed(run, problem) if problem else EndedRun(run.key, record.file, record.wall_seconds)
         for run, record, problem in zip(runs, records, problems, strict=True)
     }
     # A run abandoned because another in its stack failed is run again without that one.
@@ -128,7 +128,7 @@ async def _guarded(run: PlannedRun, setups: Setups, record: RunFileRecord, besid
     return None
 
 
-def _failed(run: PlannedRun, problem: Exception) -> Outcome:
+def _failed(run: PlannedRun, problem: Exception) -> EndedRun:
     full = "".join(traceback.format_exception(problem))
     storage = isinstance(problem, StorageError)
-    return Outcome(run.key, reason=" ".join(sentence_of(problem).split()), traceback=full, storage=storage)
+    return EndedRun(run.key, reason=" ".join(sentence_of(problem).split()), traceback=full, storage=storage)

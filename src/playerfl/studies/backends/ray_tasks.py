@@ -12,7 +12,7 @@ from typing import Any
 from playerfl.errors import ConfigError
 from playerfl.runs.setup import Setups
 from playerfl.studies.backends.backend import Done, Event, Group, Lost
-from playerfl.studies.backends.group import Outcome, WorkerConfig, run_group
+from playerfl.studies.backends.group import EndedRun, WorkerConfig, run_group
 from playerfl.studies.run_file import PlannedRun
 
 _SECONDS_TO_CONNECT = 10.0
@@ -20,7 +20,7 @@ _setups = Setups()
 """One per process: the tasks that Ray gives a worker share their data."""
 
 
-def _run(runs: list[PlannedRun], config: WorkerConfig) -> list[Outcome]:
+def _run(runs: list[PlannedRun], config: WorkerConfig) -> list[EndedRun]:
     return run_group(runs, _setups, config)
 
 
