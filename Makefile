@@ -21,7 +21,7 @@ help:
 	@echo "make licences          rewrite docs/licences.md from the installed packages"
 	@echo "make audit             check the installed packages for known vulnerabilities"
 	@echo "make fuzz              feed 100,000 broken files to the readers (ten minutes)"
-	@echo "make reliability       test kills, failing disks, long runs, many sites, large models (half an hour to an hour)"
+	@echo "make reliability       test kills, failing disks, long runs, many sites, large models (an hour or more)"
 	@echo "make bench             compare the speed with that of a bare PyTorch loop (ten minutes)"
 	@echo "make bench-growth      check that cost grows linearly with sites, rounds, parameters and rows (half an hour)"
 	@echo "make bench-scale       run the largest federations that fit here, and predict larger ones (half an hour)"
@@ -112,6 +112,7 @@ bench-rivals: $(STAMP)
 # 5,000 rounds 3 to 5 per trainer, many sites 5 to 10, a large model 3 to 5.
 reliability: $(STAMP)
 	$(BIN)/python reliability/kills.py
+	$(BIN)/python reliability/deployment_kills.py --kills 15
 	$(BIN)/python reliability/disk.py
 	$(BIN)/python reliability/long_run.py
 	$(BIN)/python reliability/many_sites.py
@@ -133,6 +134,7 @@ reproduce: estimate
 	@for name in heart digits; do \
 		$(BIN)/playerfl study experiments/$${name}_per_run.toml --archive results/2026.2/$$name || exit 1; done
 	@for name in $(SCALE); do $(BIN)/playerfl study experiments/scale/$$name.toml --archive results/2026.2/$$name || exit 1; done
+	$(BIN)/playerfl study experiments/heart_newer.toml --archive results/newer_methods/heart
 	$(BIN)/playerfl study experiments/when_it_helps.toml --archive results/when_it_helps
 	$(BIN)/playerfl study experiments/heart_authors.toml --archive results/authors-2024/heart
 	@for name in heart digits; do $(BIN)/playerfl multiverse experiments/$${name}_multiverse.toml || exit 1; \

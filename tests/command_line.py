@@ -31,10 +31,10 @@ def playerfl(*arguments: object, cwd: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.CompletedProcess(argv, code, out.getvalue(), err.getvalue())
 
 
-def refused(said: subprocess.CompletedProcess[str]) -> str:
+def refused(output: subprocess.CompletedProcess[str]) -> str:
     """The sentence with which a command refused its input."""
-    assert said.returncode == 2, said.stderr
-    assert said.stdout == ""
-    assert "Traceback" not in said.stderr
-    (line,) = said.stderr.strip().splitlines()
+    assert output.returncode == 2, output.stderr
+    assert output.stdout == ""
+    assert "Traceback" not in output.stderr
+    (line,) = output.stderr.strip().splitlines()
     return line

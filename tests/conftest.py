@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 from collections.abc import Iterator
@@ -22,8 +23,23 @@ settings.register_profile("quick", settings.get_profile("steady"), max_examples=
 settings.load_profile("steady")
 
 
+QUICK_CASES = 3
+
+
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Long tests come first. Of a parametrised test, `make quick` runs a few cases spread over all of them."""
     items.sort(key=lambda item: item.get_closest_marker("long") is None)
+    cases: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        test, bracket, _ = item.nodeid.partition("[")
+        if bracket and item.get_closest_marker("slow") is None:
+            cases.setdefault(test, []).append(item)
+    for alike in cases.values():
+        quick = alike[:: math.ceil(len(alike) / QUICK_CASES)]
+        for item in alike:
+            if item not in quick:
+                item.add_marker("slow")
 
 
 @pytest.fixture(autouse=True)

@@ -21,24 +21,25 @@ def test_the_version_is_printed(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("command", ["", "run", "list", "layers", "probe", "analyze", "data", "data list", "flower"])
 def test_help_has_examples(command: str, tmp_path: Path) -> None:
-    said = playerfl(*command.split(), "--help", cwd=tmp_path)
-    assert said.returncode == 0
-    assert "Examples" in said.stdout
+    output = playerfl(*command.split(), "--help", cwd=tmp_path)
+    assert output.returncode == 0
+    assert "Examples" in output.stdout
 
 
 def test_one_method_without_a_cut_leaves_no_figure(tmp_path: Path) -> None:
-    said = playerfl(*RUN, "-a", "fedavg", "--out", "here", cwd=tmp_path)
-    assert said.returncode == 0, said.stderr
-    assert "figure" not in said.stderr
+    output = playerfl(*RUN, "-a", "fedavg", "--out", "here", cwd=tmp_path)
+    assert output.returncode == 0, output.stderr
+    assert "figure" not in output.stderr
     assert not (tmp_path / "here" / "comparison.png").exists()
 
 
+@pytest.mark.slow
 def test_a_comparison_prints_tables_and_leaves_runs_and_a_figure(tmp_path: Path) -> None:
-    said = playerfl(*RUN, "-a", "local", "-a", "fedavg", "-a", "player_fl", "--out", "here", cwd=tmp_path)
-    assert said.returncode == 0, said.stderr
+    output = playerfl(*RUN, "-a", "local", "-a", "fedavg", "-a", "player_fl", "--out", "here", cwd=tmp_path)
+    assert output.returncode == 0, output.stderr
     for text in ("Which layers to federate", "Cut after", "Comparison", "vs local", "vs fedavg", "better off"):
-        assert text in said.stdout
-    assert "player_fl: round 1/2" in said.stderr
+        assert text in output.stdout
+    assert "player_fl: round 1/2" in output.stderr
     assert (tmp_path / "here" / "comparison.png").stat().st_size > 10_000
     assert {path.name for path in (tmp_path / "here" / "player_fl").iterdir()} == {
         "experiment.toml", "environment.json", "scores.csv", "traffic.csv", "layers.json", "data.json", "timing.json",
@@ -48,8 +49,8 @@ def test_a_comparison_prints_tables_and_leaves_runs_and_a_figure(tmp_path: Path)
 
 
 def test_stdout_holds_only_json(tmp_path: Path) -> None:
-    said = playerfl(*RUN, "-a", "player_fl", "--json", cwd=tmp_path)
-    (run,) = json.loads(said.stdout)["runs"]
+    output = playerfl(*RUN, "-a", "player_fl", "--json", cwd=tmp_path)
+    (run,) = json.loads(output.stdout)["runs"]
     assert run["cut"]["federated"]
     assert run["average"].keys() == {"f1", "accuracy", "loss"}
     assert Path(tmp_path, run["directory"], "finished.json").exists()
@@ -58,8 +59,8 @@ def test_stdout_holds_only_json(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_options_win_over_the_file_and_set_wins_over_options(tmp_path: Path) -> None:
     (tmp_path / "e.toml").write_text('task = "synthetic"\nrounds = 9\nseed = 4\n[training]\nbatch_size = 16\n')
-    said = playerfl("run", "--config", "e.toml", "--rounds", 3, "--set", "rounds=1", "--out", "o", "-q", cwd=tmp_path)
-    assert said.returncode == 0, said.stderr
+    output = playerfl("run", "--config", "e.toml", "--rounds", 3, "--set", "rounds=1", "--out", "o", "-q", cwd=tmp_path)
+    assert output.returncode == 0, output.stderr
     written = (tmp_path / "o" / "experiment.toml").read_text()
     assert "rounds = 1\n" in written
     assert "seed = 4\n" in written
@@ -74,13 +75,13 @@ def test_selftest_prints_a_table_and_fails_if_an_identity_does(tmp_path: Path, m
     equal = selftest.Identity(selftest.Side("FedAvg", FedAvg()), selftest.Side("FedAvg", FedAvg()))
     wrong = selftest.Identity(selftest.Side("Local", Local()), selftest.Side("FedAvg", FedAvg()))
     monkeypatch.setattr(selftest, "identities", lambda: iter([equal]))
-    said = playerfl("selftest", cwd=tmp_path)
-    assert said.returncode == 0
-    assert "1 of 1 identities hold" in said.stdout
+    output = playerfl("selftest", cwd=tmp_path)
+    assert output.returncode == 0
+    assert "1 of 1 identities hold" in output.stdout
     monkeypatch.setattr(selftest, "identities", lambda: iter([equal, wrong]))
-    said = playerfl("selftest", cwd=tmp_path)
-    assert said.returncode == 1
-    assert "differs by" in said.stdout
+    output = playerfl("selftest", cwd=tmp_path)
+    assert output.returncode == 1
+    assert "differs by" in output.stdout
     identities = json.loads(playerfl("selftest", "--json", cwd=tmp_path).stdout)["identities"]
     assert [row["holds"] for row in identities] == [True, False]
 
@@ -138,9 +139,9 @@ def test_a_finished_run_is_neither_overwritten_nor_repeated(tmp_path: Path) -> N
     assert playerfl(*RUN, "--out", "o", "-q", cwd=tmp_path).returncode == 0
     before = (tmp_path / "o" / "scores.csv").stat().st_mtime_ns
     assert "o already holds a run; continue it with --resume o" in refused(playerfl(*RUN, "--out", "o", cwd=tmp_path))
-    said = playerfl("run", "--resume", "o", cwd=tmp_path)
-    assert said.returncode == 0
-    assert "Comparison" in said.stdout
+    output = playerfl("run", "--resume", "o", cwd=tmp_path)
+    assert output.returncode == 0
+    assert "Comparison" in output.stdout
     assert (tmp_path / "o" / "scores.csv").stat().st_mtime_ns == before
     assert playerfl(*RUN, "--out", "o", "--overwrite", "-q", cwd=tmp_path).returncode == 0
 
@@ -184,8 +185,8 @@ def test_a_full_disk_is_one_sentence_and_the_run_can_be_resumed(tmp_path: Path) 
         "import sys; sys.argv = ['playerfl', 'run', 'synthetic', '--rounds', '3', '--out', 'o', '-q'];"
         "from playerfl.cli.main import main; main()"
     )
-    said = subprocess.run([sys.executable, "-c", limited], cwd=tmp_path, capture_output=True, text=True, timeout=120)
-    sentence = refused(said)
+    output = subprocess.run([sys.executable, "-c", limited], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    sentence = refused(output)
     assert "cannot write o/" in sentence
     assert "File too large; allow larger files and continue with --resume" in sentence
     assert playerfl("run", "--resume", "o", "-q", cwd=tmp_path).returncode == 0

@@ -45,14 +45,14 @@ def web(monkeypatch: pytest.MonkeyPatch) -> Iterator[Web]:
 def test_the_list_says_what_is_here_and_how_to_get_the_rest(tmp_path: Path) -> None:
     (tmp_path / "data" / "airline_tweets").mkdir(parents=True)
     (tmp_path / "data" / "airline_tweets" / "Tweets.csv").write_bytes(b"x" * 1234)
-    said = playerfl("data", "list", cwd=tmp_path)
-    assert said.returncode == 0
-    assert said.stderr == ""
+    output = playerfl("data", "list", cwd=tmp_path)
+    assert output.returncode == 0
+    assert output.stderr == ""
     for name, source in SOURCES.items():
-        assert name in said.stdout
-        assert source.licence.split()[0] in said.stdout
+        assert name in output.stdout
+        assert source.licence.split()[0] in output.stdout
     for text in ("yes", "1.2 kB", "170.1 MB", "playerfl data fetch cifar10", "https://archive.ics.uci.edu/dataset/45"):
-        assert text in said.stdout
+        assert text in output.stdout
 
 
 def test_the_list_as_json(tmp_path: Path) -> None:
@@ -73,11 +73,11 @@ def test_the_list_as_json(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("web")
 def test_fetch_prints_the_folder_and_shows_progress_on_stderr(tmp_path: Path) -> None:
-    said = playerfl("data", "fetch", "heart", cwd=tmp_path)
-    assert said.returncode == 0, said.stderr
-    assert said.stdout == f"{tmp_path / 'data' / 'heart'}\n"
-    assert "processed.va.data: 6,000 of 6,000 bytes" in said.stderr
-    assert "licence of heart: CC BY 4.0" in said.stderr
+    output = playerfl("data", "fetch", "heart", cwd=tmp_path)
+    assert output.returncode == 0, output.stderr
+    assert output.stdout == f"{tmp_path / 'data' / 'heart'}\n"
+    assert "processed.va.data: 6,000 of 6,000 bytes" in output.stderr
+    assert "licence of heart: CC BY 4.0" in output.stderr
     assert (tmp_path / "data" / "heart" / "processed.va.data").read_bytes() == CONTENT
 
 
@@ -89,11 +89,11 @@ def test_fetch_draws_a_bar_on_a_terminal(tmp_path: Path, monkeypatch: pytest.Mon
 
     monkeypatch.setattr(io, "StringIO", Terminal)
     monkeypatch.setenv("TERM", "xterm")
-    said = playerfl("data", "fetch", "heart", "--data-dir", "here", cwd=tmp_path)
-    assert said.returncode == 0, said.stderr
-    assert "━" in said.stderr
-    assert "6.0/6.0 kB" in said.stderr
-    assert said.stdout.strip() == str(Path("here") / "heart")
+    output = playerfl("data", "fetch", "heart", "--data-dir", "here", cwd=tmp_path)
+    assert output.returncode == 0, output.stderr
+    assert "━" in output.stderr
+    assert "6.0/6.0 kB" in output.stderr
+    assert output.stdout.strip() == str(Path("here") / "heart")
 
 
 def test_a_wrong_file_and_a_broken_connection_are_one_sentence(tmp_path: Path, web: Web) -> None:
@@ -126,17 +126,17 @@ def test_bad_input_gets_one_sentence_and_exit_code_2(
 ) -> None:
     offer(monkeypatch, "http://127.0.0.1:1/va")
     (tmp_path / "file").write_text("x")
-    said = refused(playerfl("data", *arguments, cwd=tmp_path))
-    assert sentence in said
-    assert "by hand:" in said or "cannot reach" not in said
+    text = refused(playerfl("data", *arguments, cwd=tmp_path))
+    assert sentence in text
+    assert "by hand:" in text or "cannot reach" not in text
 
 
 @pytest.mark.slow
 def test_plot_draws_a_partition(tmp_path: Path) -> None:
-    said = playerfl("data", "plot", "digits", "--set", "data.alpha=0.1", "--out", "d.svg", cwd=tmp_path)
-    assert said.returncode == 0, said.stderr
+    output = playerfl("data", "plot", "digits", "--set", "data.alpha=0.1", "--out", "d.svg", cwd=tmp_path)
+    assert output.returncode == 0, output.stderr
     drawn = (tmp_path / "d.svg").read_text()
-    assert said.stdout == "d.svg\n"
+    assert output.stdout == "d.svg\n"
     assert "site-4" in drawn or "<svg" in drawn
     assert "unknown figure format" in refused(playerfl("data", "plot", "digits", "--out", "d.doc", cwd=tmp_path))
     assert "unknown task" in refused(playerfl("data", "plot", "digit", cwd=tmp_path))

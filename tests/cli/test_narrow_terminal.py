@@ -6,8 +6,9 @@ import pytest
 from rich.console import Console
 
 from made_up_runs import made_up
-from playerfl.cli.tables import comparison, report
+from playerfl.cli.tables import comparison, data_check, report
 from playerfl.cli.tables.console import fitting_tables
+from playerfl.data.check.result import DataCheck
 from playerfl.report.compute.collected import Collected
 from playerfl.report.compute.comparison import compare
 from playerfl.report.compute.report import build_report
@@ -19,7 +20,7 @@ RESULTS = [made_up(name, seed) for name in ("local", "fedavg", "player_fl") for 
 @pytest.fixture
 def console(monkeypatch: pytest.MonkeyPatch) -> Console:
     narrow = Console(width=WIDTH, record=True, highlight=False, force_terminal=True, color_system=None)
-    for module in (comparison, report):
+    for module in (comparison, data_check, report):
         monkeypatch.setattr(module, "wide_console", lambda **_: narrow)
     return narrow
 
@@ -54,3 +55,8 @@ def test_losses_say_which_sign_is_better(console: Console) -> None:
     only_loss = [made_up(name, score=lambda site, _: {"loss": 1.0 + site}) for name in ("local", "player_fl")]
     comparison.print_comparison(compare(only_loss), "last")
     assert "A positive difference is better for the site" in console.export_text()
+
+
+def test_the_target_is_on_one_line_above_a_narrow_table(console: Console) -> None:
+    data_check.print_check(DataCheck("x", rows={"north": 9}, target="days until the next visit"))
+    assert console.export_text().startswith("target: days until the next visit\n")

@@ -94,30 +94,30 @@ def folder(tmp_path: Path) -> Iterator[Path]:
 
 
 def test_layers_are_shown_before_anything_runs(folder: Path) -> None:
-    said = playerfl("layers", "mymodule:make_model", cwd=folder)
-    assert said.returncode == 0, said.stderr
-    assert "Layers of Net, input to output" in said.stdout
-    assert "guessed from the model's definition" in said.stderr
-    assert said.stdout.index("head") < said.stdout.index("stem")
-    said = playerfl("layers", "mymodule.py:make_model", "--data", "mymodule:make_sites", "--cut", "1", cwd=folder)
-    assert said.returncode == 0, said.stderr
-    assert said.stdout.index("stem") < said.stdout.index("head")
-    assert "What this cut means for one site" in said.stdout
+    output = playerfl("layers", "mymodule:make_model", cwd=folder)
+    assert output.returncode == 0, output.stderr
+    assert "Layers of Net, input to output" in output.stdout
+    assert "guessed from the model's definition" in output.stderr
+    assert output.stdout.index("head") < output.stdout.index("stem")
+    output = playerfl("layers", "mymodule.py:make_model", "--data", "mymodule:make_sites", "--cut", "1", cwd=folder)
+    assert output.returncode == 0, output.stderr
+    assert output.stdout.index("stem") < output.stdout.index("head")
+    assert "What this cut means for one site" in output.stdout
 
 
 def test_layers_as_json_with_warnings(folder: Path) -> None:
-    said = playerfl("layers", "mymodule:Tied", "--json", cwd=folder)
-    content = json.loads(said.stdout)
+    output = playerfl("layers", "mymodule:Tied", "--json", cwd=folder)
+    content = json.loads(output.stdout)
     assert [layer["name"] for layer in content["layers"]] == ["embed", "middle"]
     assert content["warnings"] == ["embed.weight is used by embed and out: a cut after layer 1 separates them"]
-    said = playerfl("layers", "digits", "--json", cwd=folder)
-    assert [layer["name"] for layer in json.loads(said.stdout)["layers"]][-1] == "fc2"
+    output = playerfl("layers", "digits", "--json", cwd=folder)
+    assert [layer["name"] for layer in json.loads(output.stdout)["layers"]][-1] == "fc2"
 
 
 @pytest.mark.slow
 def test_your_own_model_and_sites_get_a_recommendation(folder: Path) -> None:
-    said = playerfl("probe", "mymodule:make_model", "--data", "mymodule:make_sites", "--out", "cut", cwd=folder)
-    assert said.returncode == 0, said.stderr
+    output = playerfl("probe", "mymodule:make_model", "--data", "mymodule:make_sites", "--out", "cut", cwd=folder)
+    assert output.returncode == 0, output.stderr
     for text in (
         "Which layers to federate",
         "Verdict",
@@ -126,8 +126,8 @@ def test_your_own_model_and_sites_get_a_recommendation(folder: Path) -> None:
         "next-best",
         "any threshold",
     ):
-        assert text in said.stdout
-    assert said.stderr.index("Layers of Net") < said.stderr.index("sites measured: 2/2")
+        assert text in output.stdout
+    assert output.stderr.index("Layers of Net") < output.stderr.index("sites measured: 2/2")
     assert {path.name for path in (folder / "cut").iterdir()} == {
         "recommendation.json", "profiles.json", "recommendation.png", "nvflare_exclude_vars.txt",
         "fl4health_layers_to_transfer.json", "flower_state_dict_keys.json",
@@ -157,22 +157,23 @@ def test_your_own_model_and_sites_get_a_recommendation(folder: Path) -> None:
 
 @pytest.mark.slow
 def test_stdout_holds_only_json_and_seeds_are_compared(folder: Path) -> None:
-    said = playerfl(
+    output = playerfl(
         "probe", "mymodule:make_model", "--data", "mymodule.py:make_loaders", "--seeds", 2, "--rule", "max_jump",
         "--json", "--figure", "cut.svg", "--batch-size", 16, cwd=folder,
     )  # fmt: skip
-    content = json.loads(said.stdout)
+    content = json.loads(output.stdout)
     assert len(content["by_seed"]) == 2
     assert content["cut"]["rule"] == "max_jump"
     assert content["threshold_interval"] is None
+    assert content["verify_seconds"] is None  # a DataLoader's rows cannot be held out
     assert (folder / "cut.svg").stat().st_size > 5_000
 
 
 def test_numbers_as_targets_need_a_loss(folder: Path) -> None:
     given = ("probe", "mymodule:one_number", "--data", "mymodule:numbers")
-    said = playerfl(*given, "--loss", "mymodule:squared", "--json", cwd=folder)
-    assert said.returncode == 0, said.stderr
-    assert list(json.loads(said.stdout)["sites"]) == ["site-0", "site-1"]
+    output = playerfl(*given, "--loss", "mymodule:squared", "--json", cwd=folder)
+    assert output.returncode == 0, output.stderr
+    assert list(json.loads(output.stdout)["sites"]) == ["site-0", "site-1"]
     assert "--loss" in refused(playerfl(*given, cwd=folder))
 
 
@@ -241,26 +242,28 @@ def test_runs_are_probed_without_training(folder: Path) -> None:
     ids=lambda value: None if isinstance(value, tuple) else value[:30],
 )  # fmt: skip
 def test_bad_input_gets_one_sentence(arguments: tuple[str, ...], sentence: str, folder: Path) -> None:
-    said = playerfl(*arguments, "-q", cwd=folder) if arguments[0] != "layers" else playerfl(*arguments, cwd=folder)
-    assert sentence in refused(said)
+    output = playerfl(*arguments, "-q", cwd=folder) if arguments[0] != "layers" else playerfl(*arguments, cwd=folder)
+    assert sentence in refused(output)
 
 
 @pytest.mark.slow
 def test_analyze_leaves_figures_and_json(tmp_path: Path) -> None:
     quick = ("--set", "data.rows=60", "--set", "data.sites=2", "--rounds", 1)
-    said = playerfl("analyze", "synthetic", *quick, "--rows", 8, "--hessian", "hutchinson", "--probes", 2, cwd=tmp_path)
-    assert said.returncode == 0, said.stderr
-    assert "Rank correlation" in said.stdout
+    output = playerfl(
+        "analyze", "synthetic", *quick, "--rows", 8, "--hessian", "hutchinson", "--probes", 2, cwd=tmp_path
+    )
+    assert output.returncode == 0, output.stderr
+    assert "Rank correlation" in output.stdout
     assert {path.name for path in (tmp_path / "synthetic-analysis").iterdir()} == {
         "analysis.json", "overview.png", "gradient_variance.png", "hessian.png", "cka.png", "sensitivity.png",
         "correlation.png",
     }  # fmt: skip
-    assert "layers measured: 24/24, done in" in said.stderr
-    said = playerfl("analyze", "synthetic", *quick, "--sweep", "--seeds", 1, "--out", "o", "--json", cwd=tmp_path)
-    assert json.loads(said.stdout)["best_cuts"].keys() == {"0"}
-    assert "runs: 6/6" in said.stderr
-    said = playerfl("analyze", "synthetic", *quick[:4], "--rounds", 3, "--drift", 2, "--out", "o", cwd=tmp_path)
-    assert "later measurements agree" in said.stdout
+    assert "layers measured: 24/24, done in" in output.stderr
+    output = playerfl("analyze", "synthetic", *quick, "--sweep", "--seeds", 1, "--out", "o", "--json", cwd=tmp_path)
+    assert json.loads(output.stdout)["best_cuts"].keys() == {"0"}
+    assert "runs: 6/6" in output.stderr
+    output = playerfl("analyze", "synthetic", *quick[:4], "--rounds", 3, "--drift", 2, "--out", "o", cwd=tmp_path)
+    assert "later measurements agree" in output.stdout
     assert {path.name for path in (tmp_path / "o").iterdir()} == {"sweep.json", "sweep.png", "drift.json", "drift.png"}
 
 
@@ -270,10 +273,10 @@ def test_a_finished_run_is_analyzed_with_its_own_models(tmp_path: Path, monkeypa
     monkeypatch.setattr("playerfl.report.plots.comparison.save", lambda figure, file: file)
     playerfl("run", "synthetic", "-a", "fedavg", "--rounds", 1, "--seed", 3, "--set", "data.sites=2",
              "--set", "data.rows=60", "--out", "run", "-q", cwd=tmp_path)  # fmt: skip
-    said = playerfl(
+    output = playerfl(
         "analyze", "run", "--rows", 8, "--hessian", "hutchinson", "--probes", 2, "--json", "-q", cwd=tmp_path
     )
-    content = json.loads(said.stdout)
+    content = json.loads(output.stdout)
     assert {finding["seed"] for finding in content["findings"]} == {3}
     federated = ("cka", "end of federated")
     similarities = [f["value"] for f in content["findings"] if (f["quantity"], f["moment"][:16]) == federated]
@@ -297,10 +300,32 @@ def scores() -> dict[str, object]:
 
 @pytest.mark.parametrize(
     ("key", "value"),
-    [("layers", 3), ("layers", [[1, 2]]), ("seeds", {"a": 1}), ("options", {"rule": []}), ("options", {"reduce": 5})],
+    [
+        ("layers", 3),
+        ("layers", [["fc1", ["fc1.weight"]]]),
+        ("layer_map", {}),
+        ("layers", [[1, 2]]),
+        ("seeds", {"a": 1}),
+        ("options", {"rule": []}),
+        ("options", {"reduce": 5}),
+    ],
 )
 def test_scores_that_were_changed_by_hand_are_one_sentence(
     key: str, value: object, scores: dict[str, object], tmp_path: Path
 ) -> None:
     (tmp_path / "profiles.json").write_text(json.dumps({**scores, key: value}))
     assert refused(playerfl("probe", ".", cwd=tmp_path))
+
+
+@pytest.mark.parametrize("target", ["digits", "changed.py:task"])
+def test_scores_of_another_model_are_not_exported(target: str, scores: dict[str, object], tmp_path: Path) -> None:
+    (tmp_path / "changed.py").write_text(
+        "from dataclasses import replace\n"
+        "from playerfl.models.mlp import MLP\n"
+        "from playerfl.tasks.load import load_task\n"
+        "task = replace(load_task('synthetic'), build_model=lambda options: MLP((20, 64, 32, 16, 2)))\n"
+    )
+    (tmp_path / "profiles.json").write_text(json.dumps({**scores, "target": target}))
+    output = playerfl("probe", ".", "--json", cwd=tmp_path)
+    assert "this is not the model that was measured" in output.stderr
+    assert json.loads(output.stdout)["export"] is None

@@ -96,6 +96,7 @@ def test_only_the_named_methods_are_shown(runs: Path) -> None:
     assert {row["algorithm"] for row in content["runs"]} == {"Local", "FedAvg", "PLayer-FL"}
 
 
+@pytest.mark.slow
 def test_f1_over_other_classes_is_computed_from_the_matrices(runs: Path, tmp_path: Path) -> None:
     results = [playerfl.load_result(folder) for folder in sorted(runs.glob("fedavg-*"))]
     found = json.loads(report(runs, "--f1-labels", "all", "--json"))
@@ -109,9 +110,9 @@ def test_f1_over_other_classes_is_computed_from_the_matrices(runs: Path, tmp_pat
     assert [row for row in found["cells"] if "f1" not in row["table"]] == [
         row for row in usual["cells"] if "f1" not in row["table"]
     ]
-    for labels, said in (("true", "those that are only predicted do not count"), ("all", "does not have counts as 0")):
+    for labels, text in (("true", "those that are only predicted do not count"), ("all", "does not have counts as 0")):
         place = report(runs, "--f1-labels", labels, "--out", tmp_path / "x.md").strip()
-        assert said in Path(place).read_text(encoding="utf-8")
+        assert text in Path(place).read_text(encoding="utf-8")
 
 
 def test_runs_without_matrices_are_one_sentence() -> None:
@@ -122,7 +123,7 @@ def test_runs_without_matrices_are_one_sentence() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "text"),
     [
         (("--metric", "auc"), "unknown metric"),
         (("--baseline-local", "nobody"), "unknown baseline"),
@@ -133,8 +134,8 @@ def test_runs_without_matrices_are_one_sentence() -> None:
         (("--format", "latex", "--out", "x.md"), r"must end with \.tex"),
     ],
 )
-def test_bad_input_is_one_sentence(runs: Path, arguments: tuple[str, ...], said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
+def test_bad_input_is_one_sentence(runs: Path, arguments: tuple[str, ...], text: str) -> None:
+    with pytest.raises(ConfigError, match=text):
         runner.invoke(app, ["report", str(runs), *arguments], catch_exceptions=False)
 
 

@@ -27,13 +27,13 @@ def test_an_installed_package_and_a_short_script_give_a_recommendation_and_a_fig
     )
     shutil.copy(ROOT / "examples" / "own_loop.py", folder)
     script = "import playerfl, runpy; print(playerfl.__file__); runpy.run_path('own_loop.py', run_name='__main__')"
-    said = subprocess.run(
+    output = subprocess.run(
         [sys.executable, "-c", script],
         cwd=folder, capture_output=True, text=True, timeout=600, env={**os.environ, "PYTHONPATH": str(installed)},
     )  # fmt: skip
-    assert said.returncode == 0, said.stderr
-    where, _, printed = said.stdout.partition("\n")
+    assert output.returncode == 0, output.stderr
+    where, _, printed = output.stdout.partition("\n")
     assert str(installed) in where
     assert printed.startswith("federate ")
-    assert "bytes per site and round each way" in said.stdout
+    assert "bytes per site and round each way" in output.stdout
     assert (folder / "recommendation.png").stat().st_size > 10_000

@@ -177,9 +177,9 @@ def test_the_command_prints_a_sentence_and_the_frames_of_the_users_file(trainer:
     (tmp_path / "mine.py").write_text(OWN_TASK)
     options = ["--rounds", 3, "--quiet", "--set", "training.batch_size=8", "--set", "data.accept_small_sites=true"]
     options += ["--set", f"trainer={trainer}"]
-    said = command("run", "mine.py:task", "-a", "fedavg", *options, cwd=tmp_path)
-    assert said.returncode == 1
-    sentence, *traceback = said.stderr.strip().splitlines()
+    output = command("run", "mine.py:task", "-a", "fedavg", *options, cwd=tmp_path)
+    assert output.returncode == 1
+    sentence, *traceback = output.stderr.strip().splitlines()
     assert sentence == (
         "playerfl: site 'south' failed while training in round 2 of fedavg: "
         "ZeroDivisionError: integer division or modulo by zero"

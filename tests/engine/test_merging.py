@@ -76,8 +76,8 @@ def test_equal_uploads_give_the_same_bits_back() -> None:
 def test_the_default_changes_no_key_and_no_bit() -> None:
     plain = Experiment.resolve(settings_of("fedavg", {}), task())
     assert "merge" not in plain.to_toml() and plain.merge.build() == Merge()
-    said = Experiment.resolve(settings_of("fedavg", {"merge.rule": "mean"}), task())
-    assert said.to_toml() == plain.to_toml()
+    declared = Experiment.resolve(settings_of("fedavg", {"merge.rule": "mean"}), task())
+    assert declared.to_toml() == plain.to_toml()
 
 
 @pytest.mark.parametrize(

@@ -108,6 +108,7 @@ def web() -> Iterator[BoundedHTTPServer]:
         thread.join()
 
 
+@pytest.mark.slow
 def test_silent_visitors_do_not_keep_others_from_a_page(pairs: Pairs, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_server, "MOST_CONNECTIONS", 4)
     before = threading.active_count()

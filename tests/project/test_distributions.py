@@ -35,9 +35,9 @@ SHIPPED = [
 def said_by(*command: object, cwd: Path) -> str:
     # The checkout must not be found through environment variables.
     variables = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "PIP_"))}
-    said = subprocess.run([*map(str, command)], cwd=cwd, env=variables, capture_output=True, text=True, timeout=600)
-    assert said.returncode == 0, said.stdout + said.stderr
-    return said.stdout
+    output = subprocess.run([*map(str, command)], cwd=cwd, env=variables, capture_output=True, text=True, timeout=600)
+    assert output.returncode == 0, output.stdout + output.stderr
+    return output.stdout
 
 
 @pytest.fixture(scope="module")
@@ -83,8 +83,8 @@ def test_it_installs_and_runs_in_a_bare_environment(kind: str, built: dict[str, 
     where = said_by(python, "-c", "import playerfl; print(playerfl.__file__)", cwd=tmp_path).strip()
     assert Path(where).is_relative_to(tmp_path / "bare")
     assert said_by(command, "--version", cwd=tmp_path).startswith("playerfl ")
-    said = said_by(command, "run", "digits", "-a", "local", "-a", "player_fl", "--rounds", 2, "--json", cwd=tmp_path)
-    assert [run["algorithm"] for run in json.loads(said)["runs"]] == ["local", "player_fl"]
+    text = said_by(command, "run", "digits", "-a", "local", "-a", "player_fl", "--rounds", 2, "--json", cwd=tmp_path)
+    assert [run["algorithm"] for run in json.loads(text)["runs"]] == ["local", "player_fl"]
     said_by(command, "report", "runs", "--out", "page.html", cwd=tmp_path)
     assert "<script" in (tmp_path / "page.html").read_text(encoding="utf-8")
     said_by(command, "flower", "files", "conf", "--home", "lib", "--name", "fl.example.org", cwd=tmp_path)

@@ -126,7 +126,7 @@ def test_a_rival_that_could_not_be_measured_is_not_beaten(capsys: pytest.Capture
 
 
 @pytest.mark.parametrize(
-    ("found", "said"),
+    ("found", "text"),
     [
         ({"losses": ((1.501, 0.51),)}, ""),
         ({"losses": ((1.501,),)}, ""),
@@ -137,11 +137,11 @@ def test_a_rival_that_could_not_be_measured_is_not_beaten(capsys: pytest.Capture
     ],
     ids=["same", "fewer-rounds", "steps", "first-loss", "last-loss", "second-run"],
 )
-def test_a_rival_must_learn_what_the_bare_loop_learns(found: dict[str, object], said: str) -> None:
+def test_a_rival_must_learn_what_the_bare_loop_learns(found: dict[str, object], text: str) -> None:
     bare = row("bare loop", 1.0, losses=((1.5, 0.5), (1.5, 0.5)))
     problem = results.not_the_same(row("slow", 2.0, "slow", **found), bare)
-    assert problem.startswith(said)
-    assert bool(problem) == bool(said)
+    assert problem.startswith(text)
+    assert bool(problem) == bool(text)
 
 
 def test_slow_rivals_do_less_and_only_once() -> None:
@@ -156,9 +156,9 @@ def test_slow_rivals_do_less_and_only_once() -> None:
 
 
 def test_a_missing_clone_is_explained() -> None:
-    said = environments.how_to_get("pfllib")
-    assert "git clone --depth 1 https://github.com/TsingZ0/PFLlib" in said
-    assert "PFLLIB=DIR" in said
+    text = environments.how_to_get("pfllib")
+    assert "git clone --depth 1 https://github.com/TsingZ0/PFLlib" in text
+    assert "PFLLIB=DIR" in text
 
 
 @pytest.mark.system

@@ -154,10 +154,10 @@ def selftest(
 
 
 def _identities(as_json: bool, quiet: bool) -> bool:
-    from playerfl.cli.progress import counted
+    from playerfl.cli.progress import step_counter
     from playerfl.selftest.identities import check, identities
 
-    with counted("identities", len(list(identities())), quiet=quiet) as tick:
+    with step_counter("identities", len(list(identities())), quiet=quiet) as tick:
         findings = check(lambda _: tick())
     rows = [
         (f.identity.left.name, f.identity.right.name, f.identity.tolerance, f.difference, f.holds) for f in findings
@@ -173,10 +173,10 @@ def _identities(as_json: bool, quiet: bool) -> bool:
 
 
 def _contract(algorithm: str, seconds: float, as_json: bool, quiet: bool) -> bool:
-    from playerfl.cli.progress import counted
+    from playerfl.cli.progress import step_counter
     from playerfl.selftest.contract import CHECKS, check_contract
 
-    with counted("checks", len(CHECKS), quiet=quiet) as tick:
+    with step_counter("checks", len(CHECKS), quiet=quiet) as tick:
         findings = check_contract(algorithm, lambda _: tick(), seconds=seconds)
     held = sum(finding.holds for finding in findings)
     if as_json:

@@ -99,6 +99,7 @@ def probe(
     if figure is not None:
         _check_figure_file(figure)
     verification: Verification | None = None
+    tried = range(seed, seed + (seeds if seeds > 1 else 3))
     stored = stored_probe_at(Path(target))
     if stored is not None:
         if verify:
@@ -123,7 +124,6 @@ def probe(
             measured, held_out = _tasks(target, data, loss)
             measurement = _measure(measured, data, loss, every, chosen, quiet=quiet, shown=not (as_json or quiet))
             recommendation, scores = measurement.recommend(**changes), scores_of(measurement, target, changes)
-            tried = every if seeds > 1 else range(seed, seed + 3)
             verify_seconds = _cost(held_out, recommendation, measurement, tried, chosen, verify=verify)
             if verify:
                 verification = _verify(held_out, recommendation, tried, chosen, quiet=quiet)
@@ -139,20 +139,21 @@ def probe(
         typer.echo(f"figure: {save_figure(recommendation, figure)}", err=True)
     if as_json:
         content = recommendation.to_json()
-        typer.echo(
-            json.dumps({**content, **({"verification": verification.to_json()} if verification else {})}, indent=1)
-        )
+        content["verify_seconds"] = verify_seconds
+        if verification:
+            content["verification"] = verification.to_json()
+        typer.echo(json.dumps(content, indent=1))
     else:
         from playerfl.cli.tables.layers import print_recommendation
 
-        print_recommendation(recommendation, verify_seconds, verification)
+        print_recommendation(recommendation, verify_seconds, verification, verify_seeds=len(tried))
 
 
 def _verify(
     task: Task, recommendation: Recommendation, seeds: range, settings: list[str], *, quiet: bool
 ) -> Verification:
     from playerfl.analysis.verify import verify_cut
-    from playerfl.cli.progress import counted
+    from playerfl.cli.progress import step_counter
 
     with ExitStack() as bars:
         return verify_cut(
@@ -160,7 +161,7 @@ def _verify(
             recommendation,
             seeds=seeds,
             settings=settings,
-            watch=lambda total: bars.enter_context(counted("verifying runs", total, quiet=quiet, lines=True)),
+            watch=lambda total: bars.enter_context(step_counter("verifying runs", total, quiet=quiet, lines=True)),
         )
 
 
@@ -252,7 +253,7 @@ def _measure(
     quiet: bool,
     shown: bool,
 ) -> Measurement:
-    from playerfl.cli.progress import counted
+    from playerfl.cli.progress import step_counter
     from playerfl.cli.tables.console import wide_console
     from playerfl.cli.tables.layers import print_layers
     from playerfl.probe.measure import probe_sites
@@ -263,7 +264,7 @@ def _measure(
             if shown:
                 console = wide_console(stderr=True)
                 print_layers(layers, console, title=f"Layers of {type(model).__name__}, input to output")
-            return bars.enter_context(counted("sites measured", sites * len(seeds), quiet=quiet, lines=True))
+            return bars.enter_context(step_counter("sites measured", sites * len(seeds), quiet=quiet, lines=True))
 
         try:
             return probe_sites(task, seeds=seeds, settings=settings, before=show)

@@ -31,10 +31,10 @@ def shown_progress(rounds: Mapping[str, int], *, quiet: bool = False) -> Iterato
 
 
 @contextmanager
-def counted(what: str, total: int, *, quiet: bool = False, lines: bool = False) -> Iterator[Callable[[], None]]:
+def step_counter(what: str, total: int, *, quiet: bool = False, lines: bool = False) -> Iterator[Callable[[], None]]:
     """A function to call after each of `total` steps: shows a bar on a terminal; elsewhere nothing, or `lines`."""
     if not quiet and lines and not sys.stderr.isatty():
-        yield _counted_lines(what, total)
+        yield _step_lines(what, total)
         return
     if quiet or not sys.stderr.isatty():
         yield lambda: None
@@ -45,7 +45,7 @@ def counted(what: str, total: int, *, quiet: bool = False, lines: bool = False) 
         yield lambda: bars.advance(task)
 
 
-def _counted_lines(what: str, total: int) -> Callable[[], None]:
+def _step_lines(what: str, total: int) -> Callable[[], None]:
     """One line for the first step, then one every few seconds, and one for the last."""
     pace = TimeLeft(total)
     pace.seconds(0)

@@ -179,8 +179,8 @@ def _experiments(
         table, [s for s in settings if s.partition("=")[0].strip() in ("algorithm", "algorithm.name")]
     )
     names = algorithms or [_name_in(chosen)]
-    of_all, of_one = _by_algorithm(settings, names)
-    table = with_settings(table, of_all)
+    common, by_algorithm = _by_algorithm(settings, names)
+    table = with_settings(table, common)
     if (
         len(algorithms) > 1
         and isinstance(table.get("algorithm"), dict)
@@ -191,7 +191,8 @@ def _experiments(
             f"--set {algorithms[-1]}.{min(more)}=…"
         )
     return [
-        Experiment.resolve(with_settings({**table, "algorithm": _named(table, name)}, of_one[name])) for name in names
+        Experiment.resolve(with_settings({**table, "algorithm": _named(table, name)}, by_algorithm[name]))
+        for name in names
     ]
 
 
@@ -200,20 +201,20 @@ def _by_algorithm(settings: list[str], algorithms: list[str]) -> tuple[dict[str,
     from playerfl.algorithms import ALGORITHMS
     from playerfl.runs.settings_table import parse_setting
 
-    of_all: dict[str, Any] = {}
-    of_one: dict[str, dict[str, Any]] = {name: {} for name in algorithms}
+    common: dict[str, Any] = {}
+    by_algorithm: dict[str, dict[str, Any]] = {name: {} for name in algorithms}
     for key, value in map(parse_setting, settings):
         name = next((name for name in (*algorithms, *ALGORITHMS) if key.startswith(f"{name}.")), None)
         if name is None:
-            of_all.pop(key, None)  # the last one wins
-            of_all[key] = value
-        elif name not in of_one:
+            common.pop(key, None)  # the last one wins
+            common[key] = value
+        elif name not in by_algorithm:
             raise ConfigError(f"{key} is a setting of {name}, which is not run here; add -a {name}")
         else:
             rest = key.removeprefix(f"{name}.")
             # How an algorithm trains may differ too; everything else is the same for all, or they cannot be compared.
-            of_one[name][rest if rest.startswith("training.") else f"algorithm.{rest}"] = value
-    return of_all, of_one
+            by_algorithm[name][rest if rest.startswith("training.") else f"algorithm.{rest}"] = value
+    return common, by_algorithm
 
 
 def _name_in(table: dict[str, Any]) -> str:

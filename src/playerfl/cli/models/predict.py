@@ -10,6 +10,7 @@ import typer
 
 from playerfl.cli.options import examples
 from playerfl.errors import PlayerflError
+from playerfl.wording import counted
 
 PREDICT_EXAMPLES = examples(
     "predict models/north new.csv --out predictions.csv",
@@ -48,4 +49,4 @@ def predict(
     make_directory(out.parent)
     write_atomically(out, predictions.csv().encode(), RERUN_HINT)
     rows = len(predictions.rows)
-    print(f"predictions for {rows} row{'' if rows == 1 else 's'}: {out}", file=sys.stderr, flush=True)
+    print(f"predictions for {counted(rows, 'row')}: {out}", file=sys.stderr, flush=True)

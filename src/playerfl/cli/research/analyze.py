@@ -103,7 +103,7 @@ def analyze(
 
 
 @dataclass(frozen=True)
-class Answer:
+class Analysed:
     """The result of one of the three analyses: a JSON file, figures by name, and tables for the terminal."""
 
     name: str
@@ -175,7 +175,9 @@ def _options(rows: int, probes: int, hessian: str, cka: str, maps: str) -> Any:
     return AnalysisOptions(rows=rows, probes=probes, method=hessian, formula=cka, maps=maps)  # type: ignore[arg-type]
 
 
-def _analyzed(task: Task, settings: dict[str, Any], seeds: range, federated: Any, options: Any, quiet: bool) -> Answer:
+def _analyzed(
+    task: Task, settings: dict[str, Any], seeds: range, federated: Any, options: Any, quiet: bool
+) -> Analysed:
     from playerfl.analysis.layer_analysis import analyze_layers
     from playerfl.cli.tables.analysis import print_analysis
 
@@ -192,12 +194,12 @@ def _analyzed(task: Task, settings: dict[str, Any], seeds: range, federated: Any
             yield quantity, quantity_figure(analysis, quantity)[0]
         yield "correlation", correlation_figure(analysis)[0]
 
-    return Answer("analysis", analysis.to_json(), figures, lambda: print_analysis(analysis))
+    return Analysed("analysis", analysis.to_json(), figures, lambda: print_analysis(analysis))
 
 
-def _swept(task: Task, settings: dict[str, Any], seeds: range, quiet: bool) -> Answer:
+def _swept(task: Task, settings: dict[str, Any], seeds: range, quiet: bool) -> Analysed:
     from playerfl.analysis.sweep import sweep_cuts
-    from playerfl.cli.progress import counted
+    from playerfl.cli.progress import step_counter
     from playerfl.cli.tables.analysis import print_sweep
 
     with ExitStack() as bars:
@@ -205,7 +207,7 @@ def _swept(task: Task, settings: dict[str, Any], seeds: range, quiet: bool) -> A
             task,
             seeds=seeds,
             settings=settings,
-            watch=lambda total: bars.enter_context(counted("runs", total, quiet=quiet, lines=True)),
+            watch=lambda total: bars.enter_context(step_counter("runs", total, quiet=quiet, lines=True)),
         )
 
     def figures() -> Iterator[tuple[str, Figure]]:
@@ -213,10 +215,10 @@ def _swept(task: Task, settings: dict[str, Any], seeds: range, quiet: bool) -> A
 
         yield "sweep", sweep_figure(sweep)[0]
 
-    return Answer("sweep", sweep.to_json(), figures, lambda: print_sweep(sweep))
+    return Analysed("sweep", sweep.to_json(), figures, lambda: print_sweep(sweep))
 
 
-def _drifted(task: Task, settings: dict[str, Any], every: int, seed: int, quiet: bool) -> Answer:
+def _drifted(task: Task, settings: dict[str, Any], every: int, seed: int, quiet: bool) -> Analysed:
     from playerfl.analysis.drift import monitor_drift
     from playerfl.cli.progress import shown_progress
     from playerfl.cli.tables.analysis import print_drift
@@ -235,20 +237,20 @@ def _drifted(task: Task, settings: dict[str, Any], every: int, seed: int, quiet:
 
         yield "drift", drift_figure(drift)[0]
 
-    return Answer("drift", drift.to_json(), figures, lambda: print_drift(drift))
+    return Analysed("drift", drift.to_json(), figures, lambda: print_drift(drift))
 
 
 @contextmanager
 def _stages(quiet: bool) -> Iterator[Callable[[str, int], tuple[Listener | None, Callable[[], None]]]]:
     """A progress bar (or lines) for each stage, replacing that of the stage before."""
-    from playerfl.cli.progress import counted
+    from playerfl.cli.progress import step_counter
     from playerfl.runs.run import Progress
 
     with ExitStack() as bars:
 
         def watch(what: str, steps: int) -> tuple[Listener | None, Callable[[], None]]:
             bars.close()
-            tick = bars.enter_context(counted(what, steps, quiet=quiet, lines=True))
+            tick = bars.enter_context(step_counter(what, steps, quiet=quiet, lines=True))
             shown = 0
 
             def listen(progress: Progress) -> None:
@@ -262,7 +264,7 @@ def _stages(quiet: bool) -> Iterator[Callable[[str, int], tuple[Listener | None,
         yield watch
 
 
-def _write(out: Path, answer: Answer) -> None:
+def _write(out: Path, answer: Analysed) -> None:
     from playerfl.report.compute.comparison import without_nan
 
     written = [f"{answer.name}.json"]

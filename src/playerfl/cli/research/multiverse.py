@@ -109,7 +109,7 @@ def _estimate(
     plan: MultiversePlan, path: Path, workers: int | None, data_dir: Path | None, *, retry_failed: bool, as_json: bool
 ) -> None:
     """Prints the number of protocols, and the missing runs and estimated time of every universe."""
-    from playerfl.cli.progress import counted
+    from playerfl.cli.progress import step_counter
     from playerfl.cli.tables.estimate import print_universes
     from playerfl.data.download.directory import use_data_directory
     from playerfl.studies.estimate import estimate
@@ -117,7 +117,7 @@ def _estimate(
     from playerfl.studies.scheduler import prepare
 
     estimates = {}
-    with use_data_directory(data_dir), counted("universes", len(plan.universes)) as tick:
+    with use_data_directory(data_dir), step_counter("universes", len(plan.universes)) as tick:
         for universe in plan.universes:
             estimates[universe.name] = estimate(
                 prepare(universe.study), universe_path(path, universe), workers, retry_failed=retry_failed

@@ -216,6 +216,7 @@ def _print(summary: _Summary) -> None:
     from rich.table import Table
 
     from playerfl.cli.tables.console import wide_console
+    from playerfl.paper.thresholds import interval_text
 
     console = wide_console()
     title = f"Thresholds that give the printed cut for every seed ({summary['mode']}, {summary['init']} init)"
@@ -228,8 +229,8 @@ def _print(summary: _Summary) -> None:
         table.add_row(
             row["task"],
             str(row["printed_cut"]),
-            _shown(row["cumulative_ratio"]),
-            _shown(row["layer_ratio"]),
+            interval_text(row["cumulative_ratio"]),
+            interval_text(row["layer_ratio"]),
             f"{row['max_jump_hits']} of {row['seeds']}",
             f"{left_out['hits']:.0%}" if left_out else "",
         )
@@ -238,8 +239,8 @@ def _print(summary: _Summary) -> None:
     table.add_row(
         "all tasks",
         "",
-        _shown(common["cumulative_ratio"]),
-        _shown(common["layer_ratio"]),
+        interval_text(common["cumulative_ratio"]),
+        interval_text(common["layer_ratio"]),
         f"{summary['max_jump']:.0%}",
         "" if summary["left_out_hits"] is None else f"{summary['left_out_hits']:.0%}",
     )
@@ -249,10 +250,3 @@ def _print(summary: _Summary) -> None:
     console.print(f"best by the criterion: {chosen['rule']}{threshold}, {chosen['share']:.0%} at the printed cut")
     default = summary["default"]
     console.print(f"the default: {default['rule']}, t = {default['threshold']:g}, {default['share']:.0%}\n")
-
-
-def _shown(interval: Interval) -> str:
-    if interval is None:
-        return "none"
-    low, high = interval
-    return f"{low:.3g} to {'∞' if high is None else f'{high:.3g}'}"

@@ -13,6 +13,7 @@ from playerfl.analysis.layer_analysis import QUANTITIES, LayerAnalysis
 from playerfl.analysis.moments import MOMENTS
 from playerfl.analysis.sweep import Sweep, spread
 from playerfl.cli.tables.console import wide_console
+from playerfl.wording import counted
 
 
 def print_analysis(analysis: LayerAnalysis) -> None:
@@ -70,7 +71,7 @@ def print_sweep(sweep: Sweep) -> None:
     """The score of every cut, then what each way of choosing one loses."""
     console = wide_console()
     what = "macro-F1" if sweep.metric == "f1" else "negative loss"
-    title = f"{sweep.task}: {what} of every cut, {sweep.rounds} rounds, {_counted(len(sweep.seeds), 'seed')}"
+    title = f"{sweep.task}: {what} of every cut, {sweep.rounds} rounds, {counted(len(sweep.seeds), 'seed')}"
     table = Table(title=escape(title), title_justify="left")
     table.add_column("shared layers")
     for heading in ("validation", "test", "best in"):
@@ -84,7 +85,7 @@ def print_sweep(sweep: Sweep) -> None:
             escape(name),
             _spread([score.validation for score in scores]),
             _spread([score.test for score in scores]),
-            f"[green]{count} of {_counted(len(bests), 'seed')}[/green]" if count else "",
+            f"[green]{count} of {counted(len(bests), 'seed')}[/green]" if count else "",
         )
     console.print(table)
     table = Table(title="Regret against the best cut on validation data", title_justify="left")
@@ -99,10 +100,6 @@ def print_sweep(sweep: Sweep) -> None:
         "± is the standard deviation over seeds. Regret on test data may be negative: the best cut is chosen on "
         "validation data."
     )
-
-
-def _counted(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def _spread(values: list[float] | tuple[float, ...]) -> str:

@@ -15,7 +15,7 @@ TABLES = ("task", "algorithm", "training", "merge", "data")
 """The keys of an experiment that have a list, a section or a table of their own."""
 
 
-class Entry(TypedDict):
+class CatalogueRow(TypedDict):
     """One row of a list."""
 
     name: str
@@ -26,7 +26,7 @@ class Entry(TypedDict):
     """The meaning of each option."""
 
 
-def algorithms() -> list[Entry]:
+def algorithms() -> list[CatalogueRow]:
     """Every algorithm with its hyper-parameters, except those that all of them have."""
     of_every_algorithm = {field.name for field in dataclasses.fields(Algorithm)}
     return [
@@ -40,7 +40,7 @@ def algorithms() -> list[Entry]:
     ]
 
 
-def tasks() -> list[Entry]:
+def tasks() -> list[CatalogueRow]:
     """Every task with its data options; last, those for a folder of your own data."""
     return [
         {
@@ -53,7 +53,7 @@ def tasks() -> list[Entry]:
     ]
 
 
-def settings() -> list[Entry]:
+def settings() -> list[CatalogueRow]:
     """Every setting of an experiment file except those of an algorithm or a task."""
     return [
         {

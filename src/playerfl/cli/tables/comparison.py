@@ -11,7 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from playerfl.cli.tables.console import Column, fitting_tables, wide_console
-from playerfl.layers.sensitivity import federation_sensitivity
+from playerfl.cli.tables.layers import cut_table
 from playerfl.report.compute.comparison import AlgorithmSummary
 from playerfl.report.compute.cost import sends_private_layers
 from playerfl.report.formats import SELECTIONS, size
@@ -26,25 +26,9 @@ def print_cut(result: RunResult) -> None:
     if cut is None:
         return
     parameters = {layer["name"]: layer["parameters"] for layer in result.layers["layers"]}
-    table = Table(title=f"Which layers to federate ({result.algorithm})", title_justify="left")
-    table.add_column("layer")
-    for heading in ("parameters", "score s", "sensitivity F", "jump"):
-        table.add_column(heading, justify="right")
-    table.add_column("decision")
-    sensitivity = federation_sensitivity(cut.importance)
-    for number, layer in enumerate(cut.layers):
-        ratio = cut.ratios[number - 1] if number else None
-        table.add_row(
-            escape(layer),
-            f"{parameters[layer]:,}",
-            f"{cut.importance[layer]:.3g}",
-            f"{sensitivity[layer]:.3g}",
-            "" if ratio is None else f"x {ratio:.3g}",
-            "[green]shared[/green]" if number < cut.index else "[magenta]private[/magenta]",
-            end_section=number + 1 == cut.index,
-        )
     console = wide_console()
-    console.print(table)
+    title = f"Which layers to federate ({escape(result.algorithm)})"
+    console.print(cut_table(cut, title=title, parameters=parameters))
     console.print(f"Cut after {cut.index} of {len(cut.layers)} layers: {escape(cut.reason)}.")
     if sends_private_layers(result):
         console.print("[yellow]Note:[/yellow] sites send their private layers too, because private_pull is above 0.")

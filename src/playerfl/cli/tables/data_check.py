@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import re
+import shlex
+
 from rich.markup import escape
 from rich.table import Table
 
 from playerfl.cli.tables.console import wide_console
 from playerfl.data.check.result import ColumnProfile, DataCheck, Finding, SiteColumn
+from playerfl.runs.settings_table import parse_setting
+from playerfl.wording import counted
 
 _MOST_CLASSES = 12
 _MOST_COLUMNS = 40
 _MOST_SITES = 6
 _MOST_SHORT = 8
+_QUOTED = re.compile(r'"(?:\\.|[^"\\])*"')
+_ASSIGNMENT = re.compile(rf'(?:\[(?:{_QUOTED.pattern}|[^\]"])*\]|{_QUOTED.pattern}|[^\s"\[])+')
 _TONES = {"stop": "bold red", "warning": "yellow", "note": "dim"}
 
 
@@ -19,6 +26,9 @@ def print_check(check: DataCheck) -> None:
     """Sites and classes, columns by site, and what was found."""
     console = wide_console()
     if check.rows:
+        # As the table's title, it would be as narrow as the table.
+        if check.target:
+            console.print(f"[italic]{escape(f'target: {check.target}')}[/italic]", soft_wrap=True)
         console.print(_sites_table(check))
     odd = {(finding.column, site) for finding in _problems(check) for site in finding.sites}
     if check.columns:
@@ -53,7 +63,7 @@ def summary(check: DataCheck) -> str:
     """
     stops, warnings = len(check.having("stop")), len(check.having("warning"))
     stopping = f"{stops} to fix before training" if stops else "nothing to stop training"
-    return f"{stopping}, {warnings} warning{'' if warnings == 1 else 's'}"
+    return f"{stopping}, {counted(warnings, 'warning')}"
 
 
 def _problems(check: DataCheck) -> list[Finding]:
@@ -62,12 +72,34 @@ def _problems(check: DataCheck) -> list[Finding]:
 
 def _sentence(finding: Finding) -> str:
     tone = _TONES[finding.severity]
-    setting = f" [cyan]{escape(f'[set {finding.setting}]')}[/cyan]" if finding.setting else ""
+    setting = f" [cyan]{escape(f'[set {in_shell(finding.setting)}]')}[/cyan]" if finding.setting else ""
     return f"[{tone}]{finding.severity}[/{tone}] {escape(finding.text)}{setting}"
 
 
+def in_shell(setting: str) -> str:
+    """A finding's setting with quotes where a shell would change what comes after --set.
+
+    >>> print(in_shell('data.missing_codes="crp=-999" data.missing=mean (or drop)'))
+    data.missing_codes="crp=-999" data.missing=mean (or drop)
+    >>> print(in_shell('data.recode=["a: 1=0", "b: 1=0"]'))
+    'data.recode=["a: 1=0", "b: 1=0"]'
+    """
+    parts = _ASSIGNMENT.findall(setting)
+    remark = next((i for i, part in enumerate(parts) if part.startswith("(")), len(parts))
+    return " ".join([*map(_pasted, parts[:remark]), *parts[remark:]])
+
+
+def _pasted(assignment: str) -> str:
+    if "=" not in assignment or re.fullmatch(r"[\w.]+='[^']*'", assignment):
+        return assignment
+    quoted = _QUOTED.findall(assignment)
+    plain = re.fullmatch(r"[\w.=/,:+%@-]*", _QUOTED.sub("", assignment)) and not re.search(r"[$`\\!]", "".join(quoted))
+    unchanged = plain and parse_setting(assignment.replace('"', "")) == parse_setting(assignment)
+    return assignment if unchanged else shlex.quote(assignment)
+
+
 def _sites_table(check: DataCheck) -> Table:
-    table = Table(title=escape(f"target: {check.target}") if check.target else None, title_justify="left")
+    table = Table()
     classes = list(check.classes)[:_MOST_CLASSES]
     table.add_column("site", no_wrap=True)
     for heading in ("rows", *(["groups"] if check.groups else []), *classes):

@@ -10,6 +10,7 @@ from rich.table import Table
 from playerfl.cli.tables.console import wide_console
 from playerfl.studies.estimate import Estimate, run_counts
 from playerfl.time_left import duration
+from playerfl.wording import counted
 
 
 def print_estimate(estimate: Estimate) -> None:
@@ -30,10 +31,9 @@ def print_estimate(estimate: Estimate) -> None:
             f"{seconds:.3g}",
         )
     console.print(table)
-    workers = f"{estimate.workers} worker{'s' if estimate.workers > 1 else ''}"
     console.print(
-        f"Missing runs: {estimate.runs_left}. They take about {duration(estimate.seconds)} with {workers} and "
-        f"about {estimate.memory / 1e9:.1f} GB of memory."
+        f"Missing runs: {estimate.runs_left}. They take about {duration(estimate.seconds)} with "
+        f"{counted(estimate.workers, 'worker')} and about {estimate.memory / 1e9:.1f} GB of memory."
     )
     console.print(
         f"Estimated in {duration(estimate.calibration)}: training steps and scored rows were counted by running each "
@@ -53,10 +53,10 @@ def print_universes(estimates: Mapping[str, Estimate], protocols: int, seconds: 
         table.add_row(escape(name), str(estimate.runs_left), duration(estimate.seconds))
     console.print(table)
     runs = sum(estimate.runs_left for estimate in estimates.values())
-    workers = max(estimate.workers for estimate in estimates.values())
+    workers = counted(max(estimate.workers for estimate in estimates.values()), "worker")
     console.print(
         f"{protocols} protocols from {len(estimates)} trained universes. Missing runs: {runs}. They take about "
-        f"{duration(seconds)} with {workers} worker{'s' if workers > 1 else ''}."
+        f"{duration(seconds)} with {workers}."
     )
 
 

@@ -15,6 +15,7 @@ from playerfl.layers.cut_summary import CutSummary
 from playerfl.layers.layer_map import LayerMap
 from playerfl.layers.recommendation import Recommendation
 from playerfl.layers.sensitivity import federation_sensitivity
+from playerfl.layers.split import Cut
 from playerfl.report.formats import size
 from playerfl.time_left import duration
 
@@ -62,7 +63,7 @@ def layer_rows(layers: LayerMap) -> list[LayerRow]:
     ]
 
 
-def print_layers(layers: LayerMap, console: Console, *, title: str, cut: int | None = None) -> None:
+def print_layers(layers: LayerMap, console: Console, *, title: str) -> None:
     """The layers of a model from input to output."""
     table = Table(title=escape(title), title_justify="left")
     table.add_column("", justify="right")
@@ -78,7 +79,6 @@ def print_layers(layers: LayerMap, console: Console, *, title: str, cut: int | N
             escape(_entries(row["name"], row["entries"])),
             escape("; ".join(_notes(row))),
             style="dim" if row["parameters"] == 0 else None,
-            end_section=row["number"] == cut,
         )
     console.print(table)
 
@@ -134,11 +134,15 @@ def _entries(layer: str, entries: list[str]) -> str:
 
 
 def print_recommendation(
-    recommendation: Recommendation, verify_seconds: float | None = None, verification: Verification | None = None
+    recommendation: Recommendation,
+    verify_seconds: float | None = None,
+    verification: Verification | None = None,
+    *,
+    verify_seeds: int = 3,
 ) -> None:
     """The cut, the verdict with every doubt, the evidence, what the cut shares, and what a sweep costs or found."""
     console = wide_console()
-    console.print(_scores(recommendation))
+    console.print(cut_table(recommendation.cut, title="Which layers to federate"))
     colour = _VERDICTS[recommendation.verdict]
     here, total = recommendation.cut.index, len(recommendation.cut.layers)
     share = (
@@ -154,7 +158,7 @@ def print_recommendation(
     )
     for doubt in recommendation.doubts:
         console.print(f"[yellow]Doubt:[/yellow] {escape(doubt)}.")
-    for line in _next_steps(recommendation, verify_seconds, verification):
+    for line in _next_steps(recommendation, verify_seconds, verification, verify_seeds):
         console.print(line)
     console.print()
     console.print(_evidence(recommendation))
@@ -164,7 +168,7 @@ def print_recommendation(
 
 
 def _next_steps(
-    recommendation: Recommendation, verify_seconds: float | None, verification: Verification | None
+    recommendation: Recommendation, verify_seconds: float | None, verification: Verification | None, seeds: int
 ) -> Iterator[str]:
     """The alternatives of a cut that is not clear, and what training with them would cost, or showed."""
     if verification is not None:
@@ -183,7 +187,7 @@ def _next_steps(
     if verify_seconds is not None:
         from playerfl.analysis.verify import cuts_to_verify
 
-        runs = 3 * len(cuts_to_verify(recommendation))
+        runs = seeds * len(cuts_to_verify(recommendation))
         yield f"To compare them on validation data, add --verify: {runs} runs, about {duration(verify_seconds)}."
 
 
@@ -195,18 +199,19 @@ def _last_shared(recommendation: Recommendation, cut: int) -> str:
     return f"{recommendation.cut.layers[cut - 1]} is the last shared layer" if cut else "nothing is shared"
 
 
-def _scores(recommendation: Recommendation) -> Table:
-    table = Table(title="Which layers to federate", title_justify="left")
+def cut_table(cut: Cut, *, title: str, parameters: Mapping[str, int] | None = None) -> Table:
+    """The score of every layer, and whether it is shared."""
+    table = Table(title=title, title_justify="left")
     table.add_column("layer", overflow="fold")
-    for heading in ("score s", "sensitivity F", "jump"):
+    for heading in (*(["parameters"] if parameters else []), "score s", "sensitivity F", "jump"):
         table.add_column(heading, justify="right")
     table.add_column("decision")
-    cut = recommendation.cut
     sensitivity = federation_sensitivity(cut.importance)
     for number, layer in enumerate(cut.layers):
         ratio = cut.ratios[number - 1] if number else None
         table.add_row(
             escape(layer),
+            *([f"{parameters[layer]:,}"] if parameters else []),
             f"{cut.importance[layer]:.3g}",
             f"{sensitivity[layer]:.3g}",
             "" if ratio is None else f"x {ratio:.3g}",

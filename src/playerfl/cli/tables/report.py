@@ -9,8 +9,9 @@ from rich.table import Table
 from playerfl.cli.tables.console import wide_console
 from playerfl.report.compute.report import Report
 from playerfl.report.compute.tables import ScoreTable
-from playerfl.report.formats import counted, interval, interval_head, number, size, table_title
+from playerfl.report.formats import interval, interval_head, number, size, table_title
 from playerfl.report.view.first_screen import answer, other_answers
+from playerfl.wording import counted
 
 # With more tasks, a question has more sentences than a terminal has room for.
 _SHOWN = 3

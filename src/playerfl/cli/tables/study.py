@@ -22,6 +22,7 @@ from playerfl.studies.api import StudyResult
 from playerfl.studies.directory import Phase
 from playerfl.studies.scheduler import LineStatus, Status, StatusListener
 from playerfl.time_left import duration, left_text
+from playerfl.wording import counted
 
 _SECONDS_BETWEEN_LINES = 10.0
 _LINES_AROUND_THE_TABLE = 7
@@ -85,7 +86,7 @@ def _summary(status: Status) -> str:
         f"{failed} failed" if failed else "",
         f"{duration(status.elapsed)} elapsed",
         left if any(line.left for line in status.lines) else "",
-        f"{status.workers} worker{'' if status.workers == 1 else 's'}",
+        counted(status.workers, "worker"),
         f"memory {_gigabytes(status.memory)} (peak {_gigabytes(status.peak_memory)})",
     )
     return ", ".join(part for part in parts if part)
@@ -107,9 +108,7 @@ def _lines() -> StatusListener:
                 failed = sum(line.failed.values())
                 trouble = f", {failed} failed" if failed else ""
                 runs = line.done["evaluation"]
-                console.print(
-                    f"{name[1]} on {name[0]}: done, {rate}, {runs} run{'' if runs == 1 else 's'}{trouble}", markup=False
-                )
+                console.print(f"{name[1]} on {name[0]}: done, {rate}, {counted(runs, 'run')}{trouble}", markup=False)
         now = time.monotonic()
         if now - last >= _SECONDS_BETWEEN_LINES or not any(line.left for line in status.lines):
             last = now

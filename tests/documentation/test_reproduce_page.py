@@ -141,10 +141,11 @@ def test_the_tests_are_over_all_learnt_runs(study: list[Cell]) -> None:
     assert {runs for *_, runs in tested} == {15}
 
 
+@pytest.mark.slow
 def test_the_section_says_what_the_cells_show_and_the_figure_is_drawn(study: list[Cell], tmp_path: Path) -> None:
-    said = when_it_helps.section()
-    assert "PLayer-FL is ahead of Local in 2 of 5 settings, behind in 1" in said
-    assert "| α = 5, 200 rows (not learnt) |" in said
+    text = when_it_helps.section()
+    assert "PLayer-FL is ahead of Local in 2 of 5 settings, behind in 1" in text
+    assert "| α = 5, 200 rows (not learnt) |" in text
     when_it_helps.draw(tmp_path / "figure.png")
     assert (tmp_path / "figure.png").stat().st_size > 10_000
 
@@ -158,5 +159,5 @@ def test_there_is_no_section_before_the_study_was_run(monkeypatch: pytest.Monkey
 @pytest.mark.parametrize(("share", "decision"), [(0.9, "stays"), (0.95, "stays"), (0.8, "is to be replaced")])
 def test_the_default_threshold_stays_unless_another_gives_more_cuts(share: float, decision: str) -> None:
     chosen = {"rule": "layer_ratio", "threshold": 4.2, "share": 0.9}
-    said = thresholds.verdict({"default": {"threshold": 3.5, "share": share}, "chosen": chosen})
-    assert f"the default {decision}" in said
+    text = thresholds.verdict({"default": {"threshold": 3.5, "share": share}, "chosen": chosen})
+    assert f"the default {decision}" in text

@@ -36,9 +36,9 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.slow
 def test_every_command_does_what_the_page_says(place: Path) -> None:
-    said = [playerfl(*command, *(["-q"] if command[0] == "run" else []), cwd=place) for command in commands()]
-    assert [(run.returncode, run.stderr.count("Traceback")) for run in said] == [(0, 0)] * 7
-    checked, hospitals, pressure, resumed, mine, mine_too, own_model = said
+    outputs = [playerfl(*command, *(["-q"] if command[0] == "run" else []), cwd=place) for command in commands()]
+    assert [(run.returncode, run.stderr.count("Traceback")) for run in outputs] == [(0, 0)] * 7
+    checked, hospitals, pressure, resumed, mine, mine_too, own_model = outputs
     (findings,) = (block for block in blocks("") if block.startswith("warning"))
     assert findings in checked.stdout
     assert (place / "hospitals-check.png").exists()

@@ -48,7 +48,7 @@ NOT_RUN = {
     "playerfl flower status": "needs a running server; tests/flower/test_deployment.py runs it",
     "playerfl flower renew": "needs a server's directory; tests/flower/test_operating.py runs it",
     "playerfl flower doctor": "needs a server's directory; tests/flower/test_operating.py runs it",
-    "playerfl flower demo": "takes minutes; tests/project/test_tutorials.py runs it in a notebook",
+    "playerfl flower demo": "takes minutes; tests/documentation/test_tutorials.py runs it in a notebook",
     "playerfl watch": "runs until it is stopped; tests/live runs it",
     "playerfl run FOLDER -a local -a fedavg -a fedper -a player_fl --open": "opens a browser; tests/live runs it",
     "playerfl run digits -a local -a fedavg --open": "opens a browser; tests/live runs it",
@@ -56,7 +56,7 @@ NOT_RUN = {
     "playerfl data fetch": "downloads; tests/data/download/test_download.py downloads from its own server",
     "playerfl paper thresholds": "needs every dataset and minutes; tests/paper/test_thresholds.py runs a small study",
     "playerfl export --state": "needs a site of a finished job; tests/export/test_site_state.py makes one",
-    "playerfl export runs/hospitals/player_fl": "tests/project/test_docs_use_the_model.py runs such an export",
+    "playerfl export runs/hospitals/player_fl": "tests/documentation/test_docs_use_the_model.py runs such an export",
     "playerfl predict": "needs an exported model; tests/export/test_predict.py runs it on tables and pictures",
     "playerfl study experiments/heart.toml --backend ray": "needs Ray; tests/studies/test_ray_tasks.py runs it",
 }
@@ -64,10 +64,10 @@ NOT_RUN = {
 
 OTHER_TESTS = {
     "docs/adapters.md": "tests/adapters/test_docs_adapters.py runs them on a small stand-in for the tweets",
-    "docs/your-own-data.md": "tests/project/test_docs_own_data.py runs them exactly as printed",
-    "docs/use-the-model.md": "tests/project/test_docs_use_the_model.py runs them exactly as printed",
-    "docs/benchmark-your-method.md": "tests/project/test_tutorials.py runs them",
-    "docs/which-layers.md": "tests/project/test_tutorials.py runs them",
+    "docs/your-own-data.md": "tests/documentation/test_docs_own_data.py runs them exactly as printed",
+    "docs/use-the-model.md": "tests/documentation/test_docs_use_the_model.py runs them exactly as printed",
+    "docs/benchmark-your-method.md": "tests/documentation/test_tutorials.py runs them",
+    "docs/which-layers.md": "tests/documentation/test_tutorials.py runs them",
 }
 
 SMALL = {
@@ -132,9 +132,9 @@ def without_redirection(arguments: list[str]) -> tuple[list[str], str | None]:
 
 @pytest.mark.parametrize("command", [c for c in PRINTED if c.text.startswith("playerfl ")], ids=lambda c: c.text)
 def test_the_command_line_understands_it(command: Printed) -> None:
-    said = objection(command)
-    if command.whole or not (said or "").startswith("Missing "):
-        assert said is None, f"{command.place} prints  {command.text}"
+    problem = objection(command)
+    if command.whole or not (problem or "").startswith("Missing "):
+        assert problem is None, f"{command.place} prints  {command.text}"
     for word in command.arguments:
         if word.startswith(("experiments/", "examples/")):
             file = word.partition(":")[0]
@@ -143,9 +143,9 @@ def test_the_command_line_understands_it(command: Printed) -> None:
 
 @pytest.mark.parametrize("command", [c for c in PRINTED if c.text.startswith("make ")], ids=lambda c: c.text)
 def test_make_knows_the_target_and_the_command_line_its_recipe(command: Printed) -> None:
-    said = subprocess.run(["make", "-n", *command.arguments], cwd=ROOT, capture_output=True, text=True)
-    assert said.returncode == 0, said.stderr
-    for line in re.findall(r"bin/(playerfl [^|;>&)\n]+)", said.stdout.replace("$study", "heart")):
+    output = subprocess.run(["make", "-n", *command.arguments], cwd=ROOT, capture_output=True, text=True)
+    assert output.returncode == 0, output.stderr
+    for line in re.findall(r"bin/(playerfl [^|;>&)\n]+)", output.stdout.replace("$study", "heart")):
         assert objection(Printed(line.strip(), "Makefile")) is None
 
 
@@ -168,8 +168,8 @@ def test_study_files_are_read(file: Path) -> None:
 
 
 def test_every_study_file_is_listed() -> None:
-    said = (ROOT / "experiments" / "README.md").read_text()
-    assert [file.name for file in ROOT.glob("experiments/*.toml") if f"`{file.name}`" not in said] == []
+    text = (ROOT / "experiments" / "README.md").read_text()
+    assert [file.name for file in ROOT.glob("experiments/*.toml") if f"`{file.name}`" not in text] == []
 
 
 def run_here() -> list[Printed]:
@@ -232,8 +232,8 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for out in ("runs/compared", "runs/demo"):
         assert playerfl(*compared, out, "--rounds", "2", cwd=place).returncode == 0
     for study in ("digits", "heart"):
-        said = playerfl("study", f"experiments/{study}.toml", "--backend", "serial", "-q", cwd=place)
-        assert said.returncode == 0, said.stderr
+        output = playerfl("study", f"experiments/{study}.toml", "--backend", "serial", "-q", cwd=place)
+        assert output.returncode == 0, output.stderr
     many = ("multiverse", "experiments/heart_multiverse.toml", "--out", "runs/heart-multiverse", "--backend", "serial")
     assert playerfl(*many, "-q", cwd=place).returncode == 0
     for name in ("cut", "heart-cut"):
@@ -289,9 +289,9 @@ def test_it_runs(command: Printed, prepared: Path, tmp_path: Path, monkeypatch: 
     arguments, redirected = without_redirection(command.arguments)
     if arguments[0] in ("run", "probe") and "--out" in arguments:
         shutil.rmtree(place / arguments[arguments.index("--out") + 1], ignore_errors=True)
-    said = playerfl(*made_small(arguments), cwd=place)
-    assert said.returncode == 0, said.stderr
-    assert "Traceback" not in said.stderr
-    assert said.stdout or said.stderr
+    output = playerfl(*made_small(arguments), cwd=place)
+    assert output.returncode == 0, output.stderr
+    assert "Traceback" not in output.stderr
+    assert output.stdout or output.stderr
     if redirected is not None:
-        assert said.stdout
+        assert output.stdout

@@ -41,11 +41,11 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "mkdocstrings", reason="the documentation's tools are not installed; pip install 'playerfl[docs]'"
     )
     place = tmp_path_factory.mktemp("built") / "site"
-    said = subprocess.run(
+    output = subprocess.run(
         [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", place],
         cwd=ROOT, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"}, capture_output=True, text=True, timeout=600,
     )  # fmt: skip
-    assert said.returncode == 0, said.stdout + said.stderr
+    assert output.returncode == 0, output.stdout + output.stderr
     return place
 
 

@@ -35,10 +35,10 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shown = " ".join(f"{checked.stdout} {checked.stderr}".split())
     assert [line for line in printed.splitlines() if " ".join(line.split()) not in shown] == []
     for command in ([*run, "-q"], export, predict):
-        said = playerfl(*command, cwd=place)
-        assert said.returncode == 0, said.stderr
+        output = playerfl(*command, cwd=place)
+        assert output.returncode == 0, output.stderr
         if command is export:
-            assert "differs from the trained one by at most 0\n" in said.stderr
+            assert "differs from the trained one by at most 0\n" in output.stderr
     return place
 
 
@@ -88,8 +88,8 @@ def test_the_sentences_are_those_a_user_gets(place: Path) -> None:
 def test_the_warning_is_the_one_a_user_gets(place: Path) -> None:
     (block,) = (block for block in documented.blocks(PAGE) if block.startswith("warning: 1 of 2"))
     (place / "new.csv").write_text((place / "examples" / "new-patients.csv").read_text().replace(",71,", ",710,"))
-    said = playerfl("predict", "models/north", "new.csv", cwd=place)
-    assert said.returncode == 0 and said.stderr == block
+    output = playerfl("predict", "models/north", "new.csv", cwd=place)
+    assert output.returncode == 0 and output.stderr == block
     assert refused(playerfl("predict", "models/north", "new.csv", "--strict", cwd=place)).startswith("playerfl: 1 of 2")
 
 

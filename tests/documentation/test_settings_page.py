@@ -85,7 +85,7 @@ def test_a_new_setting_of_a_known_table_has_a_question() -> None:
 
 
 def test_the_command_line_shows_meanings(tmp_path: Path) -> None:
-    said = playerfl("list", "settings", cwd=tmp_path)
-    assert said.returncode == 0
-    assert "Rows per optimiser step" in said.stdout
-    assert "Communication rounds" in said.stdout
+    output = playerfl("list", "settings", cwd=tmp_path)
+    assert output.returncode == 0
+    assert "Rows per optimiser step" in output.stdout
+    assert "Communication rounds" in output.stdout

@@ -56,8 +56,8 @@ def test_every_step_in_one_process_runs(name: str, tmp_path: Path) -> None:
             # Everything after it needs the deployment; the test of the notebook runs it.
             break
         serial = ["--backend", "serial", "-q"] if arguments[0] == "study" and "--dry-run" not in arguments else []
-        said = playerfl(*arguments, *serial, cwd=tmp_path)
-        assert said.returncode == 0, said.stderr
+        output = playerfl(*arguments, *serial, cwd=tmp_path)
+        assert output.returncode == 0, output.stderr
 
 
 @pytest.mark.slow

@@ -18,9 +18,9 @@ from site_pages import MODULES
 
 ELSEWHERE = {
     "docs/adapters.md": "tests/adapters/test_docs_adapters.py runs its blocks",
-    "docs/your-own-data.md": "tests/project/test_docs_own_data.py runs its blocks",
-    "docs/use-the-model.md": "tests/project/test_docs_use_the_model.py runs its block in a model folder",
-    "docs/benchmark-your-method.md": "tests/project/test_tutorials.py runs its blocks",
+    "docs/your-own-data.md": "tests/documentation/test_docs_own_data.py runs its blocks",
+    "docs/use-the-model.md": "tests/documentation/test_docs_use_the_model.py runs its block in a model folder",
+    "docs/benchmark-your-method.md": "tests/documentation/test_tutorials.py runs its blocks",
     "docs/probe.md": "needs a Trainer; tests/integrations/test_hugging_face.py has the same lines",
 }
 
