@@ -168,7 +168,8 @@ def where(wanted: str, rival: str) -> list[str]:
 def finding(rival: str) -> str:
     """How often PLayer-FL helps, in a few words: the title of a figure."""
     helps, harms, count = len(where("helps", rival)), len(where("harms", rival)), len(learnt())
-    text = f"{SUBJECT} is ahead of {rival} in {helps} of {count} settings"
+    settings = f"all {count} settings" if helps == count else f"{helps} of {count} settings"
+    text = f"{SUBJECT} is ahead of {rival} in {settings}"
     return f"{text}, behind in {harms}" if harms else text
 
 
@@ -214,8 +215,8 @@ def section() -> str:
             gain_table(),
             "\n".join(
                 [
-                    *_verdicts(ALONE),
-                    *_verdicts(AVERAGED),
+                    _verdicts(ALONE),
+                    _verdicts(AVERAGED),
                     point(
                         f"Over all {runs} runs, the mean gain of PLayer-FL is, over {listed(tested)} (Wilcoxon's test, "
                         "Holm's correction)."
@@ -250,25 +251,26 @@ def by_accuracy(rival: str) -> str:
     return f"{signed(gains.mean(), 1)} points on average, in {int(np.sum(gains > 0))} of {len(gains)} runs"
 
 
-def _verdicts(rival: str) -> list[str]:
+def _verdicts(rival: str) -> str:
+    """The settings that the rest of the sentence does not account for are named."""
     text = [f"**{finding(rival)}**"]
-    for wanted, words in (("helps", "ahead"), ("harms", "behind")):
+    for wanted, words in (("harms", "behind"), ("undecided", "the runs disagree")):
         if places := where(wanted, rival):
             text.append(f"{words} with {listed([f'({place})' for place in places])}")
-    return [point(f"{text[0]}{': ' if text[1:] else ''}{', '.join(text[1:])}.")]
+    return point(f"{'; '.join(text)}.")
 
 
 def draw(target: Path) -> None:
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(11, 3.6), layout="constrained")
+    figure = Figure(figsize=(11.5, 3.6), layout="constrained")
     axes = figure.subplots(1, 3, width_ratios=(1, 1, 1.2))
     for axis, rival in zip(axes, (ALONE, AVERAGED), strict=False):
         _draw_gains(axis, rival)
     _draw_depths(axes[2])
     for axis in axes:
         axis.spines[["top", "right"]].set_visible(False)
-        axis.title.set_fontsize(9)
+        axis.title.set_fontsize(8.5)
     figure.savefig(target, dpi=160)
 
 
