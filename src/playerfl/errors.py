@@ -125,6 +125,9 @@ def _keep_users_frames(shown: TracebackException) -> bool:
     within = shown.stack[ours[0] :] if ours else shown.stack
     kept = [frame for frame in within if not frame.filename.startswith((_PACKAGE, *_LIBRARIES, "<frozen "))]
     shown.stack = StackSummary.from_list(kept)
+    if shown.__notes__:
+        # The sentence above the traceback begins with the place.
+        shown.__notes__ = [note for note in shown.__notes__ if not isinstance(note, _Place)]
     for before in (shown.__cause__, shown.__context__):
         if before is not None:
             _keep_users_frames(before)
