@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import io
 import json
+import re
 import sys
 from typing import Annotated
 
@@ -77,9 +78,10 @@ def main() -> None:
             sys.exit(1)
         if not hasattr(problem, "format_message"):
             raise
-        if not problem.format_message():
+        if not (message := problem.format_message()):
             sys.exit(2)  # the help was shown instead
-        _fail(problem.format_message())
+        # Some versions of typer repeat the suggestion of click.
+        _fail(re.sub(r"(Did you mean .*?\?)\)? \(?Did you mean .*", r"\1", message))
     else:
         sys.exit(code or 0)
 

@@ -276,7 +276,7 @@ class Experiment(AddedOptions):
             table = tomllib.loads(text)
         except (ValueError, RecursionError) as problem:
             raise ConfigError(f"the experiment is not a TOML file: {problem}") from problem
-        return validated(cls, table, "experiment")
+        return validated(cls, table, "the experiment")
 
     @property
     def task_file_name(self) -> str:
@@ -302,7 +302,7 @@ class Experiment(AddedOptions):
 
     def data_options(self, task: Task) -> DataOptions:
         """The options with which this run's data are loaded: with the run's own split, if `data.split` says so."""
-        return validated(task.options, self.data, "data").for_run(self.seed)
+        return validated(task.options, self.data, "the data settings").for_run(self.seed)
 
 
 def find_algorithm(name: str) -> type[Algorithm]:
@@ -350,7 +350,7 @@ def resolved_algorithm(given: Any) -> dict[str, Any]:
         raise ConfigError(f"algorithm must be a table with a name, not {given!r}")
     name = table.get("name", "player_fl")
     kind: Any = find_algorithm(name)
-    options = validated(_algorithm_schema(kind), {k: v for k, v in table.items() if k != "name"}, f"algorithm {name}")
+    options = validated(_algorithm_schema(kind), {k: v for k, v in table.items() if k != "name"}, f"the settings of {name}")
     made: Algorithm = kind(**options.model_dump())
     made.server_steps()
     unset = {f.name for f in dataclasses.fields(made) if "added" in f.metadata and getattr(made, f.name) == f.default}
@@ -366,7 +366,7 @@ def _algorithm_schema(kind: Any) -> type[BaseModel]:
 def _resolved_data(task: Task, given: Any) -> dict[str, Any]:
     if not isinstance(given, Mapping):
         raise ConfigError(f"data must be a table, not {given!r}")
-    return validated(task.options, given, f"data of task {task.name}").model_dump()
+    return validated(task.options, given, f"the data settings of task {task.name}").model_dump()
 
 
 def _without_none(tree: Any) -> Any:

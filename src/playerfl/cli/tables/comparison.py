@@ -27,7 +27,7 @@ def print_cut(result: RunResult) -> None:
         return
     parameters = {layer["name"]: layer["parameters"] for layer in result.layers["layers"]}
     console = wide_console()
-    title = f"Which layers to federate ({escape(result.algorithm)})"
+    title = f"Which layers to share ({escape(result.algorithm)})"
     console.print(cut_table(cut, title=title, parameters=parameters))
     console.print(f"Cut after {cut.index} of {len(cut.layers)} layers: {escape(cut.reason)}.")
     if sends_private_layers(result):
