@@ -7,7 +7,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import AliasChoices, BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from playerfl.algorithms import ALGORITHMS
 from playerfl.errors import ConfigError, one_of
@@ -118,9 +118,8 @@ class Policy(BaseModel):
     model: str | None = None
     """This site's own copy of the model for jobs that replace the task's, like `--model`. A message never chooses it:
     it only says whether the task's model is replaced, and the server's and the site's must then be equal."""
-    servers: list[str] = Field([], validation_alias=AliasChoices("servers", "coordinators"))
-    """Servers (NAME:PORT) that this site connects to; empty: the one given to `--server`. An earlier name is accepted
-    too, since a policy that is no longer read would stop a site."""
+    coordinators: list[str] = []
+    """Servers (NAME:PORT) that this site connects to; empty: the one given to `--server`."""
     jobs: AcceptedJobs = AcceptedJobs()
     layers: ProtectedLayers = ProtectedLayers()
     privacy: RequiredPrivacy = RequiredPrivacy()
@@ -149,7 +148,7 @@ class Policy(BaseModel):
         >>> Policy.of({"aproval": "automatic"})
         Traceback (most recent call last):
         playerfl.errors.ConfigError: unknown key 'aproval' in site.toml; did you mean 'approval'? allowed: \
-approval, budget, jobs, layers, model, privacy, servers, sharing, task, units
+approval, budget, coordinators, jobs, layers, model, privacy, sharing, task, units
         """
         return validated(cls, table, where)
 
@@ -161,8 +160,8 @@ approval, budget, jobs, layers, model, privacy, servers, sharing, task, units
         return cls.of({"approval": "automatic", "model": model, "jobs": accepting})
 
     def check_server(self, server: str) -> None:
-        if self.servers and server not in self.servers:
-            raise ConfigError(f"the policy does not accept this server: {one_of(server, self.servers, 'server')}")
+        if self.coordinators and server not in self.coordinators:
+            raise ConfigError(f"the policy does not accept this server: {one_of(server, self.coordinators, 'server')}")
 
     def refusal(self, job: str, experiment: Experiment, privacy: Privacy, merge_sites: int) -> str | None:
         """Why this site takes no part in a job, judging by its envelope; None if it may."""
